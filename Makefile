@@ -1,0 +1,56 @@
+# Everything runs in one environment of its own, .venv, with every version pinned in
+# constraints.txt. It is made on first use and again when pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+# One thread per process: the test workers share the cores among themselves.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format docs clean
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Make the environment
+
+# The stamp goes first and comes back last, so an interrupted installation starts from nothing.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "lapace needs Python 3.11 or newer, and '$(PYTHON)' is not. Name another one:" \
+	    "make PYTHON=python3.12 ..."; exit 1; }
+	@test -e $@ || { echo "Making the environment $(VENV) ..."; $(PYTHON) -m venv --clear $(VENV); }
+	@rm -f $@
+	@echo "Installing, which takes a minute or two ..."
+	@$(INSTALL) hatchling editables
+	@$(INSTALL) --no-build-isolation -e '.[all,dev,docs]'
+	@touch $@
+
+demo: $(STAMP) ## Train on made-up loans and explain one refusal, in about two minutes
+	$(BIN)/python examples/demo.py
+
+lint: $(STAMP) ## Style, types, and who imports whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Let ruff tidy the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint ## Everything above, then the tests; ARGS="tests/test_schema.py -x" narrows them
+	$(ONE_THREAD) MPLBACKEND=Agg $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+docs: $(STAMP) ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## Remove everything made here, the environment too
+	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,77 @@
+"""Counterfactual explanations as picks from a latent path, for any classifier on tables.
+
+The public names below load when they are first used, so `import lapace` is instant and brings in
+neither torch nor a dataframe library nor matplotlib.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lapace import datasets, metrics, plots
+    from lapace.errors import (
+        CentroidWarning,
+        ClassifierError,
+        InputError,
+        LapaceError,
+        NotFittedError,
+    )
+    from lapace.explainer import Explainer
+    from lapace.result import Counterfactuals, Explanation
+    from lapace.schema import Feature, Schema
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CentroidWarning",
+    "ClassifierError",
+    "Counterfactuals",
+    "Explainer",
+    "Explanation",
+    "Feature",
+    "InputError",
+    "LapaceError",
+    "NotFittedError",
+    "Schema",
+    "__version__",
+    "datasets",
+    "metrics",
+    "plots",
+]
+
+# Where each name lives: a room of its own, or the room that defines it.
+_HOMES = {
+    "CentroidWarning": "errors",
+    "ClassifierError": "errors",
+    "Counterfactuals": "result",
+    "Explainer": "explainer",
+    "Explanation": "result",
+    "Feature": "schema",
+    "InputError": "errors",
+    "LapaceError": "errors",
+    "NotFittedError": "errors",
+    "Schema": "schema",
+    "datasets": "datasets",
+    "metrics": "metrics",
+    "plots": "plots",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first asked for, and keep it."""
+    if name not in _HOMES:
+        from lapace.errors import did_you_mean
+
+        hint = did_you_mean(name, __all__)
+        raise AttributeError(f"module 'lapace' has no attribute '{name}'.{hint}", name=name)
+    home = import_module(f"lapace.{_HOMES[name]}")
+    value: object = home if name == _HOMES[name] else getattr(home, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return __all__

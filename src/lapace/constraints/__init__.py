@@ -1,0 +1,64 @@
+"""Limits on what an answer may be: one language, exact checks, exact projection, and reasons.
+
+```
+language    what a constraint says: small frozen values that print as the text they are read from
+parser      text and TOML files to values
+nodes       bound constraints as trees over cells: true, false or not known
+binding     values against a schema
+program     the nearest feasible row, or the proof that there is none (HiGHS)
+projection  cheap vectorised moves first, programs for what is left
+penalty     the differentiable g of the latent correction (torch)
+system      all of it behind one value
+```
+"""
+
+from lapace.constraints.language import (
+    ChangeLimit,
+    Changes,
+    Comparison,
+    Conditional,
+    Constraint,
+    Custom,
+    Membership,
+    Shorthand,
+    Transition,
+    decreasing,
+    fixed,
+    increasing,
+    noted,
+)
+from lapace.constraints.parser import (
+    from_toml,
+    parse,
+    parse_all,
+    read_file,
+    to_toml,
+    write_file,
+)
+from lapace.constraints.projection import Domains, Projection
+from lapace.constraints.system import System
+
+__all__ = [
+    "ChangeLimit",
+    "Changes",
+    "Comparison",
+    "Conditional",
+    "Constraint",
+    "Custom",
+    "Domains",
+    "Membership",
+    "Projection",
+    "Shorthand",
+    "System",
+    "Transition",
+    "decreasing",
+    "fixed",
+    "from_toml",
+    "increasing",
+    "noted",
+    "parse",
+    "parse_all",
+    "read_file",
+    "to_toml",
+    "write_file",
+]

@@ -1,0 +1,661 @@
+"""The nearest row that keeps every constraint, or the proof that there is none.
+
+Everything in the language but `Custom` is written as a small mixed-integer program and handed to
+HiGHS. A number on a lattice is its start plus whole steps up minus whole steps down, so the
+distance is linear; a column of categories is one binary for each category that may be proposed; a
+person's own value outside the schema, or missing, is one more choice. `Some` gets a binary for
+each part, which switches that part's rows on. A relation between numbers on lattices is divided by
+the greatest common divisor of its steps and its bound rounded down, so that neither strictness nor
+the solver's tolerance can be in doubt.
+
+Without a person the program has the person as variables too: it asks whether anyone at all, with
+values the schema knows, could be given an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, floor, gcd, isnan, lcm
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.constraints.binding import Bound
+from lapace.constraints.nodes import (
+    MISSING,
+    UNSEEN,
+    Count,
+    Every,
+    Line,
+    Moved,
+    Node,
+    Opaque,
+    Same,
+    Some,
+    Table,
+    negate,
+)
+from lapace.schema import Feature, Schema
+
+__all__ = ["Outcome", "smallest", "solve"]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+STRICT = 1e-4  # of a step: what `<` demands where steps have no common divisor
+LARGEST = 1e9  # coefficients beyond this are not trusted to be whole
+
+
+class Outcome(NamedTuple):
+    """What a program came to.
+
+    Attributes:
+        status: `solved`, `infeasible` (proved) or `unsolved` (the time was up, or the solver's
+            answer could not be used).
+        cells: The nearest row, (d,), where it is solved.
+    """
+
+    status: Literal["solved", "infeasible", "unsolved"]
+    cells: Floats | None
+
+
+@dataclass
+class Number:
+    """A cell's value as a sum over variables, and when it is not known."""
+
+    terms: dict[int, float]
+    constant: float
+    low: float
+    high: float
+    step: float  # its values lie on constant + step * whole numbers; 0 for none
+    unknown: tuple[int, ...] = ()  # binaries: it is missing where one of them is 1
+
+
+@dataclass
+class Choice:
+    """A column of categories: the binary of each slot that can be chosen."""
+
+    options: dict[int, int]
+    levels: int
+
+    def number(self, worth: Floats) -> Number:
+        """What the chosen level counts."""
+        counted = {slot: var for slot, var in self.options.items() if slot < len(worth)}
+        terms = {var: float(worth[s]) for s, var in counted.items() if not isnan(worth[s])}
+        unknown = tuple(var for var in self.options.values() if var not in terms)
+        values = [*terms.values(), *([0.0] if unknown or not terms else [])]
+        return Number(terms, 0.0, min(values), max(values), _divisor(values) or 1.0, unknown)
+
+
+@dataclass
+class Own:
+    """A number of the person's: a constant, or variables where it is nobody in particular."""
+
+    value: float
+    number: Number | None = None
+
+
+def solve(
+    schema: Schema,
+    bounds: Sequence[Bound],
+    *,
+    person: Floats | None = None,
+    start: Floats | None = None,
+    weights: Floats | None = None,
+    limit: float = 1.0,
+    careful: bool = False,
+) -> Outcome:
+    """The feasible row nearest to `start`, by `Schema.distance` with `weights`.
+
+    Args:
+        schema: What the columns are.
+        bounds: The constraints; those from Python are left aside.
+        person: The person's cells (d,); None for anybody.
+        start: The cells to stay near (d,); None when any row will do.
+        weights: One for each column.
+        limit: Seconds.
+        careful: Moves inequalities that have no common divisor in by a hair, for when the solver's
+            tolerance gets in the way; a proof is then none.
+    """
+    program = _Program(schema, bounds, person, start, weights, careful)
+    program.build()
+    return program.solved(limit)
+
+
+def smallest(
+    schema: Schema, bounds: Sequence[Bound], person: Floats | None, limit: float = 1.0
+) -> tuple[Bound, ...]:
+    """A smallest set of constraints that no row can keep together; empty if there is none.
+
+    Sets of one and two are found for certain; a larger one cannot be made smaller by leaving one
+    of its constraints out.
+    """
+
+    def impossible(some: Sequence[Bound]) -> bool:
+        return solve(schema, some, person=person, limit=limit).status == "infeasible"
+
+    bounds = [b for b in bounds if not isinstance(b.node, Opaque)]
+    if not bounds or not impossible(bounds):
+        return ()
+    for bound in bounds:
+        if impossible([bound]):
+            return (bound,)
+    core = list(bounds)
+    for bound in bounds:
+        rest = [b for b in core if b is not bound]
+        if impossible(rest):
+            core = rest
+    if len(core) == 2:
+        return tuple(core)
+    for i, first in enumerate(bounds):
+        for second in bounds[i + 1 :]:
+            if _touch(first, second) and impossible([first, second]):
+                return (first, second)
+    return tuple(core)
+
+
+def _touch(a: Bound, b: Bound) -> bool:
+    """Whether two constraints can meet at all: a count of changes meets everything."""
+    counts = isinstance(a.node, Count) or isinstance(b.node, Count)
+    return counts or bool(set(a.columns) & set(b.columns))
+
+
+@dataclass
+class _Program:
+    """Variables and rows, as they are put down."""
+
+    schema: Schema
+    bounds: Sequence[Bound]
+    person: Floats | None
+    start: Floats | None
+    weights: Floats | None
+    careful: bool
+    cost: list[float] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    whole: list[int] = field(default_factory=list)
+    rows: list[tuple[dict[int, float], float, float]] = field(default_factory=list)
+    cells: dict[int, Number | Choice] = field(default_factory=dict)
+    own: dict[int, Number | Choice] = field(default_factory=dict)
+    free: dict[int, int] = field(default_factory=dict)  # column -> binary: back to the own value
+    odd: dict[int, int] = field(default_factory=dict)  # column -> binary: an own value off the map
+
+    # -- variables --------------------------------------------------------------------------------
+
+    def variable(self, low: float, high: float, *, whole: bool = True, cost: float = 0.0) -> int:
+        self.low.append(low)
+        self.high.append(high)
+        self.whole.append(int(whole))
+        self.cost.append(cost)
+        return len(self.cost) - 1
+
+    def binary(self, cost: float = 0.0) -> int:
+        return self.variable(0.0, 1.0, cost=cost)
+
+    def row(self, terms: dict[int, float], low: float, high: float) -> None:
+        self.rows.append((terms, low, high))
+
+    def weight(self, column: int) -> float:
+        """What a change of a column costs; nothing when any row will do."""
+        if self.start is None:
+            return 0.0
+        return 1.0 if self.weights is None else float(self.weights[column])
+
+    def build(self) -> None:
+        counts = [b.node for b in self.bounds if isinstance(b.node, Count)]
+        named = {column for bound in self.bounds for column in bound.columns}
+        width = len(self.schema.features)
+        columns = range(width) if any(count.least for count in counts) else sorted(named)
+        for column in columns:
+            self.cells[column] = self.cell(column)
+        if any(count.most < width for count in counts):
+            self.spare(set(range(width)) - set(columns))
+        self.keep()
+        for bound in self.bounds:
+            self.emit(bound.node, None)
+
+    def spare(self, columns: Iterable[int]) -> None:
+        """Columns no constraint names: they stay where they are or go back to the person's own."""
+        if self.person is None or self.start is None:
+            return
+        changed = self.schema.changed(self.start[None], self.person[None])[0]
+        gaps = self.schema.gaps(self.start[None], self.person[None])[0]
+        for column in columns:
+            if changed[column]:
+                self.free[column] = self.binary(cost=self.weight(column) * float(gaps[column]))
+
+    def keep(self) -> None:
+        """What is compared with a missing value of the person's own stays missing."""
+        if self.person is None:
+            return
+        for column in {column for bound in self.bounds for column in bound.kept}:
+            if isnan(self.person[column]):
+                absent = self.absent(column)
+                if absent is not None:
+                    self.low[absent] = 1.0
+
+    def absent(self, column: int) -> int | None:
+        """The binary that says a cell is missing, where it can be."""
+        cell = self.cells[column]
+        if isinstance(cell, Choice):
+            return cell.options.get(cell.levels + MISSING)
+        return cell.unknown[0] if cell.unknown else None
+
+    def cell(self, column: int, *, own: bool = False) -> Number | Choice:
+        """Variables for one cell of the row, or (`own`) of a person who could be anyone."""
+        feature = self.schema.features[column]
+        weight = 0.0 if own else self.weight(column)
+        person = None if self.person is None else float(self.person[column])
+        given = person if self.start is None else float(self.start[column])
+        if feature.kind == "continuous":
+            return self.number(column, feature, person, given, weight)
+        return self.choice(column, feature, person, given, weight)
+
+    def number(
+        self, column: int, feature: Feature, person: float | None, given: float | None, cost: float
+    ) -> Number:
+        low, high = _ends(feature)
+        missing = person is not None and isnan(person)
+        gone = given is None or isnan(given)
+        base = _nearest(feature, (low + high) / 2 if given is None or gone else given, low, high)
+        unit = feature.resolution or feature.span
+        # A missing cell costs 1 to fill in, whatever the value: prefer the middle, by a hair.
+        each = cost * unit / feature.span * (1e-3 if gone else 1.0)
+        whole = bool(feature.resolution)
+        room_up, room_down = (high - base) / unit, (base - low) / unit
+        if whole:
+            room_up, room_down = float(round(room_up)), float(round(room_down))
+        up = self.variable(0.0, max(room_up, 0.0), whole=whole, cost=each)
+        down = self.variable(0.0, max(room_down, 0.0), whole=whole, cost=each)
+        number = Number({up: unit, down: -unit}, base, low, high, feature.resolution)
+        if missing:
+            number.unknown = (self.binary(cost=-cost if gone else cost),)
+        elif person is not None and _is_odd(feature, person, low, high):
+            stays = given == person
+            price = -abs(base - person) if stays else abs(person - (person if gone else given))
+            odd = self.binary(cost=cost * price / feature.span)
+            self.odd[column] = odd
+            for move, room in ((up, room_up), (down, room_down)):
+                self.row({move: 1.0, odd: max(room, 0.0)}, -np.inf, max(room, 0.0))
+            number.terms[odd] = person - base
+            number.low, number.high = min(low, person), max(high, person)
+            number.step = 0.0
+        return number
+
+    def choice(
+        self, column: int, feature: Feature, person: float | None, given: float | None, cost: float
+    ) -> Choice:
+        levels = len(feature.levels)
+        codes: list[float] = [float(code) for code in range(len(feature.categories))]
+        if person is not None and not isnan(person) and person not in codes:
+            codes.append(person)
+        if person is not None and isnan(person):
+            codes.append(person)
+        spots = np.full((len(codes), len(self.schema.features)), np.nan)
+        spots[:, column] = codes
+        target = np.full_like(spots, np.nan)
+        target[:, column] = np.nan if given is None else given
+        gaps = self.schema.gaps(spots, target)[:, column] * cost
+        options = {
+            _slot(code, levels): self.binary(cost=float(gap))
+            for code, gap in zip(codes, gaps, strict=True)
+        }
+        self.row(dict.fromkeys(options.values(), 1.0), 1.0, 1.0)
+        return Choice(options, levels)
+
+    # -- constraints ------------------------------------------------------------------------------
+
+    def emit(self, node: Node, guard: int | None) -> None:
+        """Puts down the rows of a node; with a guard they hold where that binary is 1."""
+        match node:
+            case Every(parts):
+                for part in parts:
+                    self.emit(part, guard)
+            case Some(parts):
+                self.emit_some(parts, guard)
+            case Line():
+                self.emit_line(node.positive(), guard)
+            case Table():
+                self.emit_table(node, guard)
+            case Same():
+                self.emit_same(node, guard)
+            case Moved():
+                self.emit_moved(node, guard)
+            case Count():
+                self.emit_count(node)
+            case Opaque():
+                pass
+
+    def at_least_one(self, variables: Iterable[int], guard: int | None) -> None:
+        terms = dict.fromkeys(variables, 1.0)
+        if guard is None:
+            self.row(terms, 1.0, np.inf)
+        else:
+            terms[guard] = terms.get(guard, 0.0) - 1.0
+            self.row(terms, 0.0, np.inf)
+
+    def emit_some(self, parts: tuple[Node, ...], guard: int | None) -> None:
+        ways: list[int] = []
+        for part in parts:
+            if isinstance(part, Table) and self.person is not None:
+                ways += self.allowed(part)  # the choices are binaries already
+            else:
+                way = self.binary()
+                self.emit(part, way)
+                ways.append(way)
+        self.at_least_one(ways, guard)
+
+    def allowed(self, table: Table) -> list[int]:
+        """The choices a table does not rule out for this person."""
+        assert self.person is not None
+        cell = self.cells[table.column]
+        assert isinstance(cell, Choice)
+        own = _slot(float(self.person[table.column]), table.levels)
+        return [v for slot, v in cell.options.items() if table.truths[own, slot] >= 0]
+
+    def emit_table(self, table: Table, guard: int | None) -> None:
+        if self.person is not None:
+            self.at_least_one(self.allowed(table), guard)
+            return
+        cell = self.cells[table.column]
+        assert isinstance(cell, Choice)
+        rows = [dict.fromkeys(
+            (v for slot, v in cell.options.items() if table.truths[own, slot] >= 0), 1.0
+        ) for own in cell.options]  # fmt: skip
+        if not table.personal:
+            self.at_least_one(rows[0], guard)
+            return
+        person = self.anybody(table.column)
+        assert isinstance(person, Choice)
+        for terms, mine in zip(rows, person.options.values(), strict=True):
+            # Whoever has this level, and is under the guard, has one of the levels allowed.
+            terms[mine] = terms.get(mine, 0.0) - 1.0
+            if guard is not None:
+                terms[guard] = terms.get(guard, 0.0) - 1.0
+            self.row(terms, -1.0 if guard is not None else 0.0, np.inf)
+
+    def anybody(self, column: int) -> Number | Choice:
+        if column not in self.own:
+            self.own[column] = self.cell(column, own=True)
+        return self.own[column]
+
+    def own_number(self, line: Line, column: int) -> Own:
+        if self.person is not None:
+            return Own(float(line.worth(column, self.person[[column]])[0]))
+        return Own(0.0, _as_number(self.anybody(column), line, column))
+
+    def emit_line(self, line: Line, guard: int | None) -> None:
+        if line.relation == "!=":
+            below = replace(line, relation="<")
+            above = replace(line, relation="<=", negated=True).positive()
+            self.emit_some((below, above), guard)
+            return
+        if line.relation == "==":
+            for side in line.sides():
+                self.emit_line(side, guard)
+            return
+        constant, parts = line.constant, []
+        for column, weight in zip(line.columns, line.weights, strict=True):
+            parts.append((weight, _as_number(self.cells[column], line, column)))
+        for column, weight in zip(line.own, line.own_weights, strict=True):
+            own = self.own_number(line, column)
+            if own.number is not None:
+                parts.append((weight, own.number))
+            else:
+                constant += weight * own.value
+        if isnan(constant):
+            return  # compared with something the person does not have: nothing is demanded
+        self.inequality(parts, constant, line, guard)
+
+    def inequality(
+        self,
+        parts: list[tuple[float, Number]],
+        constant: float,
+        line: Line,
+        guard: int | None,
+    ) -> None:
+        """Σ weight·number + constant <= 0 (or < 0), where nothing in it is missing."""
+        terms: dict[int, float] = {}
+        for weight, number in parts:
+            constant += weight * number.constant
+            for variable, factor in number.terms.items():
+                terms[variable] = terms.get(variable, 0.0) + weight * factor
+        strict = line.relation == "<"
+        whole = _divisor([w * n.step for w, n in parts]) if all(n.step for _, n in parts) else 0.0
+        if whole and all(abs(t) <= LARGEST * whole for t in terms.values()):
+            terms = {v: float(round(t / whole)) for v, t in terms.items()}
+            bar = -constant / whole
+            slip = 1e-9 * max(1.0, abs(bar))
+            most = float(ceil(bar - slip) - 1 if strict else floor(bar + slip))
+            scale = whole
+        else:
+            scale = line.unit
+            if line.margin:  # no lattice: shares of the range are what the solver can tell apart
+                scale = max((abs(t) for t in terms.values()), default=1.0)
+            terms = {v: t / scale for v, t in terms.items()}
+            gap = (line.margin / scale or STRICT) if strict else 0.0
+            closer = (1e-6 if line.margin else STRICT) if self.careful else 0.0
+            most = -constant / scale - gap - closer
+        reach = sum(max(w * n.low, w * n.high) - w * n.constant for w, n in parts) / scale
+        spare = reach + 1e-6 * max(1.0, abs(reach)) - most
+        if spare <= 0:
+            return  # it cannot be broken
+        for variable in {u for _, number in parts for u in number.unknown}:
+            terms[variable] = terms.get(variable, 0.0) - spare
+        if guard is not None:
+            terms[guard] = terms.get(guard, 0.0) + spare
+            most += spare
+        self.row(terms, -np.inf, most)
+
+    def emit_same(self, node: Same, guard: int | None) -> None:
+        if self.person is None or not isnan(self.person[node.column]):
+            if node.column not in self.odd:
+                if node.negated:
+                    self.emit_moved(Moved(node.column), guard)
+                else:
+                    self.emit_line(_apart(self.schema, node.column, 0.0, "=="), guard)
+                return
+            self.literal(self.odd[node.column], not node.negated, guard)
+        else:
+            self.emit_moved(Moved(node.column, not node.negated), guard)
+
+    def literal(self, variable: int, wanted: bool, guard: int | None) -> None:
+        """A binary is 1, or 0."""
+        if wanted:
+            self.at_least_one([variable], guard)
+        elif guard is None:
+            self.row({variable: 1.0}, 0.0, 0.0)
+        else:
+            self.row({variable: 1.0, guard: 1.0}, -np.inf, 1.0)
+
+    def emit_moved(self, node: Moved, guard: int | None) -> None:
+        column, feature = node.column, self.schema.features[node.column]
+        if self.person is not None and isnan(self.person[column]):
+            absent = self.absent(column)
+            assert absent is not None
+            self.literal(absent, node.negated, guard)
+            return
+        half = feature.resolution / 2  # a column without one moves by a step, or not at all
+        ends = [_apart(self.schema, column, half, "<=", sign) for sign in (1.0, -1.0)]
+        if not node.negated:
+            self.emit_some(tuple(negate(end) for end in ends), guard)
+        elif half:
+            self.emit(Every(tuple(ends)), guard)
+        else:
+            self.emit_line(_apart(self.schema, column, 0.0, "=="), guard)
+
+    def emit_count(self, node: Count) -> None:
+        width = len(self.schema.features)
+        if node.most < width:
+            stays = [*map(self.stays, self.cells), *self.free.values()]
+            settled = width - len(stays)  # columns that are the person's own anyway
+            self.row(dict.fromkeys(stays, 1.0), width - node.most - settled, np.inf)
+        if node.least:
+            moves = []
+            for column in self.cells:
+                moves.append(self.binary())
+                self.emit(self.differs(column), moves[-1])
+            self.row(dict.fromkeys(moves, 1.0), node.least, np.inf)
+
+    def stays(self, column: int) -> int:
+        """A binary that can be 1 only where a cell is the person's own."""
+        cell = self.cells[column]
+        if isinstance(cell, Choice) and self.person is not None:
+            return cell.options[_slot(float(self.person[column]), cell.levels)]
+        binary = self.binary()
+        self.emit(negate(self.differs(column)), binary)
+        return binary
+
+    def differs(self, column: int) -> Node:
+        feature = self.schema.features[column]
+        if feature.kind == "continuous":
+            return Moved(column)
+        levels = len(feature.levels)
+        truths = np.ones((levels + 2, levels + 3), dtype=np.int8)
+        np.fill_diagonal(truths, -1)
+        return Table(column, truths, ordered=False)
+
+    # -- solving ----------------------------------------------------------------------------------
+
+    def solved(self, limit: float) -> Outcome:
+        if any(low > high for _, low, high in self.rows):
+            return Outcome("infeasible", None)
+        if any(not terms and not (low <= 0 <= high) for terms, low, high in self.rows):
+            return Outcome("infeasible", None)
+        if not self.cost:
+            return Outcome("solved", self.start)
+        result = self.run(limit, presolve=True)
+        if result.status == 4:  # presolve may say 'infeasible or unbounded': nothing is unbounded
+            result = self.run(limit, presolve=False)
+        if result.status == 2:
+            return Outcome("unsolved" if self.careful else "infeasible", None)
+        if result.x is None:
+            return Outcome("unsolved", None)
+        if self.person is None or self.start is None:
+            return Outcome("solved", None)
+        return Outcome("solved", self.read(np.asarray(result.x)))
+
+    def run(self, limit: float, *, presolve: bool) -> Any:
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        entries = [(i, v, t) for i, (terms, _, _) in enumerate(self.rows) for v, t in terms.items()]
+        places = np.array([(i, v) for i, v, _ in entries], dtype=np.int64).reshape(-1, 2)
+        matrix = csr_array(
+            (np.array([t for _, _, t in entries]), (places[:, 0], places[:, 1])),
+            shape=(len(self.rows), len(self.cost)),
+        )
+        ends = np.array([(low, high) for _, low, high in self.rows]).reshape(-1, 2)
+        rows = [LinearConstraint(matrix, ends[:, 0], ends[:, 1])] if self.rows else []
+        return milp(
+            np.array(self.cost),
+            integrality=np.array(self.whole),
+            bounds=Bounds(np.array(self.low), np.array(self.high)),
+            constraints=rows,
+            options={"time_limit": limit, "presolve": presolve, "mip_rel_gap": 1e-6},
+        )
+
+    def read(self, x: Floats) -> Floats:
+        """The solver's variables as a row of cells."""
+        assert self.person is not None
+        assert self.start is not None
+        row = self.start.copy()
+        for column, cell in self.cells.items():
+            if isinstance(cell, Choice):
+                slot = max((x[var], slot) for slot, var in cell.options.items())[1]
+                own = slot - cell.levels in (UNSEEN, MISSING)
+                row[column] = self.person[column] if own else slot
+            else:
+                row[column] = self.read_number(column, cell, x)
+        for column, back in self.free.items():
+            if x[back] > 0.5:
+                row[column] = self.person[column]
+        return row
+
+    def read_number(self, column: int, cell: Number, x: Floats) -> float:
+        assert self.person is not None
+        assert self.start is not None
+        feature, own = self.schema.features[column], float(self.person[column])
+        if cell.unknown and x[cell.unknown[0]] > 0.5:
+            return own
+        if column in self.odd and x[self.odd[column]] > 0.5:
+            return own
+        (up, unit), (down, _), *_ = cell.terms.items()
+        moved = float(x[up] - x[down])
+        if feature.resolution:
+            moved = float(round(moved))
+        if moved == 0 and not isnan(self.start[column]) and column not in self.odd:
+            return float(self.start[column])
+        spot = self.start[None].copy()
+        spot[0, column] = cell.constant + unit * moved
+        value = float(self.schema.snap(spot)[0, column])
+        return own if abs(value - own) <= 1e-9 * feature.span else value
+
+
+# ------------------------------------------------------------------------------------------------
+# Small arithmetic
+
+
+def _as_number(cell: Number | Choice, line: Line, column: int) -> Number:
+    return cell if isinstance(cell, Number) else cell.number(line.worths[column])
+
+
+def _apart(
+    schema: Schema, column: int, by: float, relation: Literal["<=", "=="], sign: float = 1.0
+) -> Line:
+    """±(cell − own value) − by, against zero."""
+    feature = schema.features[column]
+    margin = 0.0 if feature.resolution else feature.step
+    return Line(
+        (column,), (sign,), (column,), (-sign,), -by, relation, {}, margin, 0.0, feature.step
+    )  # fmt: skip
+
+
+def _slot(code: float, levels: int) -> int:
+    if isnan(code):
+        return levels + MISSING
+    return int(code) if code < levels else levels + UNSEEN
+
+
+def _ends(feature: Feature) -> tuple[float, float]:
+    """The least and greatest values an answer may have, on the lattice."""
+    step = feature.resolution
+    if not step:
+        return feature.lower, feature.upper
+    low, high = ceil(feature.lower / step - 1e-9), floor(feature.upper / step + 1e-9)
+    if low > high:  # no lattice point inside the bounds: they are all there is
+        return feature.lower, feature.lower
+    return low * step, high * step
+
+
+def _nearest(feature: Feature, value: float, low: float, high: float) -> float:
+    value = min(max(value, low), high)
+    if not feature.resolution:
+        return value
+    return low + round((value - low) / feature.resolution) * feature.resolution
+
+
+def _is_odd(feature: Feature, value: float, low: float, high: float) -> bool:
+    """Whether a value could not be proposed: out of bounds, or off the lattice."""
+    near = _nearest(feature, value, low, high)
+    return abs(near - value) > 1e-6 * feature.step
+
+
+@lru_cache(maxsize=4096)
+def _fraction(value: float) -> Fraction:
+    """A decimal number as written, 0.1 as one tenth."""
+    return Fraction(repr(abs(value)))
+
+
+def _divisor(values: Iterable[float]) -> float:
+    """The greatest number all of these are multiples of; 0 where it is too small to trust."""
+    fractions = [_fraction(float(f"{v:.12g}")) for v in values if v]
+    if not fractions:
+        return 0.0
+    below = lcm(*(f.denominator for f in fractions))
+    top = gcd(*(int(f * below) for f in fractions))
+    found = Fraction(top, below)
+    return float(found) if max(fractions) <= found * int(LARGEST) else 0.0

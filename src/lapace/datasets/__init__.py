@@ -1,0 +1,189 @@
+"""Data sets: one made here, the paper's, and the digits.
+
+`load("loans")` needs nothing from outside. The others are fetched once, checked by their hash and
+kept in a cache (`LAPACE_DATA`, or the user's cache folder); none of them is part of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.classifiers import TrainedKind, train
+from lapace.errors import InputError, did_you_mean
+from lapace.schema import Schema
+
+try:
+    from lapace.datasets import loans
+    from lapace.datasets.recipes import RECIPES, Recipe
+except ModuleNotFoundError as error:
+    if error.name != "pandas":
+        raise
+    raise ImportError("Data sets are pandas frames: pip install 'lapace[pandas]'.") from error
+
+__all__ = ["Dataset", "load", "names"]
+
+Labels: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set, split and described.
+
+    Attributes:
+        name: What `load` calls it.
+        description: What it is, and what its labels mean.
+        licence: On what terms the data may be used.
+        train: Training rows, features only: a pandas frame, or an array of images.
+        test: Held-out rows.
+        train_labels: One label per training row.
+        test_labels: One label per held-out row.
+        schema: The columns of `train`, with a sentence on each.
+        rules: Constraints every answer should obey: what nobody may be told to change, and what
+            holds between columns.
+        target: The favourable label; None where no label is better than another.
+        settings: What the stock classifiers need to do well on it.
+
+    Examples:
+        >>> loans = load("loans")
+        >>> len(loans.train), len(loans.test), loans.target
+        (4000, 1000, 'approved')
+        >>> loans.schema["savings"].description
+        'Money put by.'
+    """
+
+    name: str
+    description: str
+    licence: str
+    train: Any = field(repr=False)
+    test: Any = field(repr=False)
+    train_labels: Labels = field(repr=False)
+    test_labels: Labels = field(repr=False)
+    schema: Schema = field(repr=False)
+    rules: tuple[str, ...] = field(repr=False)
+    target: str | int | None
+    settings: Mapping[str, Mapping[str, Any]] = field(repr=False)
+
+    def classifier(self, kind: TrainedKind = "forest", *, seed: int = 0, **settings: Any) -> Any:
+        """A scikit-learn pipeline fitted on the training rows.
+
+        Args:
+            kind: `forest`, `mlp` or `boosting`.
+            seed: For everything random.
+            settings: The estimator's own settings, in scikit-learn's words.
+
+        Examples:
+            >>> loans = load("loans")
+            >>> forest = loans.classifier("forest")
+            >>> bool((forest.predict(loans.test) == loans.test_labels).mean() > 0.8)
+            True
+        """
+        chosen = {**self.settings.get(kind, {}), **settings}
+        return train(kind, self.schema, self.train, self.train_labels, seed=seed, **chosen)
+
+
+def names() -> tuple[str, ...]:
+    """The data sets there are.
+
+    Examples:
+        >>> names()[:3]
+        ('loans', 'heloc', 'wine')
+    """
+    return tuple(RECIPES)
+
+
+def load(
+    name: str,
+    *,
+    balanced: bool = False,
+    impute: bool = False,
+    rows: int | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """A data set, split 80 to 20 with the same shares of every label.
+
+    Args:
+        name: One of `names()`.
+        balanced: Drop rows at random until every label is as frequent as the rarest, then split.
+        impute: Fill missing cells from the training rows, numbers with the median, categories
+            with the most frequent; otherwise they stay missing.
+        rows: How many applications to make; for `loans` only.
+        seed: Which rows are dropped, and which are held out.
+
+    Examples:
+        >>> load("loans", rows=200).train.shape
+        (160, 16)
+    """
+    if name not in RECIPES:
+        raise InputError(
+            f"There is no data set '{name}'. There are: {', '.join(RECIPES)}."
+            f"{did_you_mean(name, RECIPES)}"
+        )
+    recipe = RECIPES[name]
+    if rows is not None and name != "loans":
+        raise InputError(f"Only loans are made to measure: '{name}' has the rows it has.")
+    if balanced and recipe.own_split is not None:
+        raise InputError(f"'{name}' comes with its own split and cannot be balanced before it.")
+    table, labels = recipe.build() if rows is None else loans.make(rows)
+    training, held_out = _split(recipe, labels, balanced, np.random.default_rng(seed))
+    train_rows, test_rows = _take(table, training), _take(table, held_out)
+    if impute:
+        train_rows, test_rows = _imputed(train_rows, test_rows)
+    return Dataset(
+        name=name,
+        description=recipe.description,
+        licence=recipe.licence,
+        train=train_rows,
+        test=test_rows,
+        train_labels=labels[training],
+        test_labels=labels[held_out],
+        schema=Schema.infer(train_rows, recipe.kinds).described(recipe.columns),
+        rules=recipe.rules,
+        target=recipe.target,
+        settings=recipe.settings,
+    )
+
+
+def _split(
+    recipe: Recipe, labels: Labels, balanced: bool, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the training rows and of the held-out rows, each in random order."""
+    if recipe.own_split is not None:
+        order = np.arange(len(labels))
+        return order[: recipe.own_split], order[recipe.own_split :]
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    training, held_out = [], []
+    for code in range(len(counts)):
+        members = rng.permutation(np.flatnonzero(classes == code))
+        members = members[: counts.min()] if balanced else members
+        cut = round(0.2 * len(members))
+        held_out.append(members[:cut])
+        training.append(members[cut:])
+    return rng.permutation(np.concatenate(training)), rng.permutation(np.concatenate(held_out))
+
+
+def _take(table: Any, positions: NDArray[np.int64]) -> Any:
+    if isinstance(table, np.ndarray):
+        return table[positions]
+    return table.iloc[positions].reset_index(drop=True)
+
+
+def _imputed(train_rows: Any, test_rows: Any) -> tuple[Any, Any]:
+    """Both parts without gaps, filled by what the training rows say."""
+    if isinstance(train_rows, np.ndarray):
+        return train_rows, test_rows
+    numbers = train_rows.select_dtypes("number")
+    # The lower of two middle values: a median that occurs, and keeps whole numbers whole.
+    values = dict(numbers.quantile(0.5, interpolation="lower"))
+    for name in train_rows.columns.difference(numbers.columns):
+        values[name] = train_rows[name].mode().iloc[0]
+    filled = [part.fillna(values) for part in (train_rows, test_rows)]
+    # Whole numbers that were fractions only because of the gaps become whole numbers again.
+    gaps = [n for n in numbers.columns if numbers[n].isna().any() or test_rows[n].isna().any()]
+    whole = [n for n in gaps if all((part[n] % 1 == 0).all() for part in filled)]
+    train_filled, test_filled = (part.astype(dict.fromkeys(whole, np.int64)) for part in filled)
+    return train_filled, test_filled

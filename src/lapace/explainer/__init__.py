@@ -1,0 +1,232 @@
+"""Fit once, explain anyone: the class a user holds in their hands.
+
+`fit` asks the classifier about the training rows, learns an L-GMVAE of them, and has the classifier
+judge every centroid. `explain` is a pure function of what was fitted: it walks from people to the
+prototypes of the label they want and returns an `Explanation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from lapace.classifiers import wrap
+from lapace.errors import InputError, NotFittedError
+from lapace.explainer import storage
+from lapace.explainer.asking import ANY_OTHER, Question, answer
+from lapace.explainer.fitting import Fitted, Prototype, judged_again, learn
+from lapace.result import Counterfactuals, Explanation
+from lapace.schema import Feature, Schema
+from lapace.training import Recipe
+
+__all__ = ["ANY_OTHER", "Explainer", "Prototype"]
+
+Progress = Callable[[str, int, int], None]
+
+
+class Explainer:
+    """Explains what a classifier would need to see.
+
+    Args:
+        classifier: Any object with `predict`, or any callable on rows.
+        clusters: Prototypes per label; a small label gets fewer.
+        latent: Dimensions of the latent space; None for a rule.
+        recipe: `default`, or `paper` for the paper's own training.
+        rules: Constraints that hold for every answer of every call.
+        schema: A `Schema`, or overrides for some columns; by default all is inferred.
+        device: `cpu`, `cuda`, or None for the best there is.
+        seed: Of everything random.
+
+    Examples:
+        >>> from lapace import Explainer
+        >>> rng = np.random.default_rng(0)
+        >>> people = [{"income": int(i), "debt": int(d)} for i, d in rng.integers(0, 99, (400, 2))]
+        >>> bank = lambda rows: ["yes" if r["income"] > r["debt"] else "no" for r in rows]
+        >>> explainer = Explainer(bank, clusters=2).fit(people)
+        >>> explainer.explain([{"income": 20, "debt": 60}])
+        Explanation of 1 people: 1 answered; 2 paths
+    """
+
+    def __init__(
+        self,
+        classifier: Any,
+        *,
+        clusters: int = 5,
+        latent: int | None = None,
+        recipe: Literal["default", "paper"] | Recipe = "default",
+        rules: Sequence[Any] = (),
+        schema: Schema | Mapping[str, str | Feature] | None = None,
+        device: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.classifier = classifier
+        self.clusters = clusters
+        self.latent = latent
+        self.recipe = recipe
+        self.rules = rules
+        self.schema = schema
+        self.device = device
+        self.seed = seed
+
+    # -- fit --------------------------------------------------------------------------------------
+
+    def fit(self, train: Any, *, progress: Progress | None = None) -> Explainer:
+        """Learns from a table what the classifier says of people like these.
+
+        Args:
+            train: Features only, in the classifier's own columns.
+            progress: Called as `progress("training", done, total)`.
+        """
+        if not (isinstance(self.clusters, int) and self.clusters >= 1):
+            raise InputError(f"clusters is {self.clusters!r}; it must be a whole number from 1 on.")
+        schema = self.schema
+        if not isinstance(schema, Schema):
+            schema = Schema.infer(train, schema)
+        cells = schema.cells(train)
+        classifier = wrap(self.classifier, schema)
+        codes = classifier.learn(cells)
+        self.fitted_ = learn(
+            schema,
+            classifier,
+            cells,
+            codes,
+            clusters=self.clusters,
+            latent=self.latent,
+            recipe=Recipe.of(self.recipe),
+            device=_device(self.device),
+            seed=self.seed,
+            progress=progress,
+        )
+        self.classifier_ = classifier
+        return self
+
+    @property
+    def schema_(self) -> Schema:
+        """The columns, as fitted."""
+        return self._fitted().schema
+
+    @property
+    def labels_(self) -> tuple[Any, ...]:
+        """The classifier's labels."""
+        return self._fitted().labels
+
+    @property
+    def prototypes_(self) -> tuple[Prototype, ...]:
+        """Every centroid, decoded and judged."""
+        return self._fitted().prototypes
+
+    def _fitted(self) -> Fitted:
+        fitted: Fitted | None = getattr(self, "fitted_", None)
+        if fitted is None:
+            raise NotFittedError("This explainer knows nothing yet. Call fit(train) first.")
+        return fitted
+
+    # -- explain ----------------------------------------------------------------------------------
+
+    def explain(
+        self,
+        people: Any,
+        *,
+        target: Any = None,
+        steps: int = 20,
+        detail: Literal["path", "picks"] = "path",
+        stable: bool = True,
+        confidence: float | None = None,
+        progress: Progress | None = None,
+    ) -> Explanation:
+        """What would have to change, for everyone in a table.
+
+        Args:
+            people: Rows in the training table's columns; others are left aside.
+            target: The label wanted, one label per person, or `"any-other"`; with two classes it
+                may be left out.
+            steps: Steps from a person to a prototype.
+            detail: `path` asks about every step; `picks` only about what the picks need.
+            stable: Take as first the start of the last unbroken run of good steps; False: the
+                first good step of all, as in the paper.
+            confidence: The least probability of the target an answer must have.
+            progress: Called as `progress("explaining", done, total)`.
+        """
+        fitted = self._fitted()
+        if detail not in ("path", "picks"):
+            raise InputError(f"detail is {detail!r}; it is 'path' or 'picks'.")
+        question = Question(target, steps, detail == "path", stable, confidence)
+        return answer(fitted, self.classifier_.recount(), people, question, progress)
+
+    def counterfactuals(
+        self, people: Any, *, target: Any = None, pick: str = "nearest"
+    ) -> Counterfactuals:
+        """The protocol baselines share: `explain`, and one of its picks."""
+        explanation = self.explain(people, target=target)
+        if pick not in ("first", "middle", "last", "nearest"):
+            raise InputError(f"There is no pick '{pick}'.")
+        found: Counterfactuals = getattr(explanation, pick)()
+        return found
+
+    # -- save and load ----------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Writes everything but the classifier into one file, whole or not at all."""
+        settings = {"clusters": self.clusters, "latent": self.latent, "seed": self.seed}
+        storage.save(path, self._fitted(), settings)
+
+    @classmethod
+    def load(cls, path: str | Path, classifier: Any, *, device: str | None = None) -> Explainer:
+        """Reads an explainer and hands the classifier back to it.
+
+        The prototypes are judged again: one the classifier no longer accepts is warned about and
+        not walked to.
+
+        Args:
+            path: The file.
+            classifier: The classifier it was fitted for.
+            device: As in the constructor.
+        """
+        fitted, settings = storage.load(path, _device(device))
+        explainer = cls(classifier, recipe=fitted.recipe, schema=fitted.schema, **settings)
+        explainer.device = device
+        explainer.classifier_ = wrap(classifier, fitted.schema, fitted.labels)
+        explainer.fitted_ = judged_again(fitted, explainer.classifier_)
+        return explainer
+
+    # -- sample -----------------------------------------------------------------------------------
+
+    def sample(self, label: Any, n: int, *, verified: bool = False, seed: int = 0) -> Any:
+        """New, made-up rows of a label, as a table like the training table.
+
+        Args:
+            label: The label to draw for.
+            n: How many.
+            verified: Redraw rows the classifier labels otherwise.
+            seed: Of the draw.
+        """
+        return self.schema_.frame(self._sample(label, n, verified, seed))
+
+    def _sample(self, label: Any, n: int, verified: bool, seed: int) -> np.ndarray[Any, Any]:
+        fitted = self._fitted()
+        code = self.classifier_.code(label)
+        if not fitted.decoder.mixtures[code].means.shape[0]:
+            raise InputError(f"Class {label!r} had too few training rows to draw from.")
+        cells = fitted.decoder.sample(code, n, seed)
+        for again in range(50 if verified else 0):
+            wrong = np.flatnonzero(self.classifier_.predict(cells) != code)
+            if not len(wrong):
+                break
+            cells[wrong] = fitted.decoder.sample(code, len(wrong), seed + 7919 * (again + 1))
+        return cells
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"There is no device '{name}'. Say cpu or cuda.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("There is no CUDA device here. Say device='cpu', or leave it out.")
+    return device

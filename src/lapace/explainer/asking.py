@@ -1,0 +1,383 @@
+"""Explaining: from people to an `Explanation`, in few large calls of the classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lapace.classifiers import Classifier
+from lapace.errors import ClassifierError, InputError
+from lapace.explainer.fitting import Fitted
+from lapace.paths import Lines, Start, Traced, Verdict, states_of, trace
+from lapace.result import Explanation
+from lapace.schema import Reading, Schema
+
+__all__ = ["ANY_OTHER", "Question", "answer"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+ANY_OTHER = "any-other"
+ROWS = 50_000  # rows in work at a time, so that memory does not grow with the query
+GATE = 0.05  # a twin may keep a person's categories if at least this share of the target's is rarer
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, apart from about whom."""
+
+    target: Any = None
+    steps: int = 20
+    every: bool = True
+    stable: bool = True
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        """Settings that cannot work are refused before any work."""
+        if not (isinstance(self.steps, int) and self.steps >= 2):
+            raise InputError(f"steps is {self.steps!r}; it must be a whole number of at least 2.")
+        if self.confidence is not None and not 0 < self.confidence <= 1:
+            raise InputError(f"confidence is {self.confidence}; it is a probability, over 0 to 1.")
+
+
+class _People(NamedTuple):
+    """Who is asked about, and what is known before any path is walked.
+
+    Attributes:
+        reading: Their rows.
+        label: What the classifier says of them; -1 where it cannot say.
+        target: What they want; -1 for any other label.
+        trouble: Why some cannot be explained.
+    """
+
+    reading: Reading
+    label: Ints
+    target: Ints
+    trouble: dict[int, str]
+
+
+def answer(
+    fitted: Fitted,
+    classifier: Classifier,
+    people: Any,
+    question: Question,
+    progress: Progress | None = None,
+) -> Explanation:
+    """Everything found for everyone.
+
+    Args:
+        fitted: What `fit` left behind.
+        classifier: The black box, with a count of its own.
+        people: A table.
+        question: What they want.
+        progress: Called with what is done, how far, and of how much.
+    """
+    if question.confidence is not None and not classifier.has_probability:
+        raise InputError(
+            "confidence needs a classifier with predict_proba, and this one has none. Leave it out."
+        )
+    known = _meet(fitted, classifier, people, question)
+    tried = np.flatnonzero(_is_tried(known))
+    parts: list[_Part] = []
+    size = max(1, ROWS // (question.steps * max(1, len(fitted.prototypes))))
+    for begin in range(0, len(tried), size):
+        who = tried[begin : begin + size]
+        part = _walk(fitted, classifier, known, who, question)
+        if part is not None:
+            parts.append(part)
+        if progress:
+            progress("explaining", min(begin + size, len(tried)), len(tried))
+    return _explanation(fitted, classifier, known, question, parts)
+
+
+# ------------------------------------------------------------------------------------------------
+# Who is asked about
+
+
+def _meet(fitted: Fitted, classifier: Classifier, people: Any, question: Question) -> _People:
+    reading = fitted.schema.read(people)
+    trouble = dict(reading.problems)
+    count = len(reading.cells)
+    label = np.full(count, -1, dtype=np.int64)
+    good = np.array([i for i in range(count) if i not in trouble], dtype=np.int64)
+    _ask_each(classifier, reading, good, label, trouble)
+    target = _targets(fitted, classifier, question.target, label)
+    return _People(reading, label, target, trouble)
+
+
+def _ask_each(
+    classifier: Classifier, reading: Reading, rows: Ints, label: Ints, trouble: dict[int, str]
+) -> None:
+    """Labels of rows; where the classifier raises, halves find the rows it raises on."""
+    if not len(rows):
+        return
+    try:
+        label[rows] = classifier.predict(reading.cells[rows], reading.schema)
+    except ClassifierError as error:
+        if len(rows) == 1:
+            trouble[int(rows[0])] = str(error)
+            return
+        half = len(rows) // 2
+        if len(rows) == len(reading.cells) and len(rows) > 1:
+            _ask_one(classifier, reading, rows, error)
+        _ask_each(classifier, reading, rows[:half], label, trouble)
+        _ask_each(classifier, reading, rows[half:], label, trouble)
+
+
+def _ask_one(classifier: Classifier, reading: Reading, rows: Ints, error: ClassifierError) -> None:
+    """If it refuses both ends alone it most likely refuses everyone: then say so, once."""
+    for row in (rows[0], rows[-1]):
+        try:
+            classifier.predict(reading.cells[row : row + 1], reading.schema)
+        except ClassifierError:
+            continue
+        return
+    raise error
+
+
+def _targets(fitted: Fitted, classifier: Classifier, target: Any, label: Ints) -> Ints:
+    """The label each person wants; -1 for any other than their own."""
+    count, labels = len(label), fitted.labels
+    if target is None:
+        if len(labels) > 2:
+            raise InputError(
+                f"There are {len(labels)} labels, so the target must be named: one of "
+                f"{', '.join(map(repr, labels))}, one for each person, or {ANY_OTHER!r}."
+            )
+        return np.where(label < 0, -1, 1 - label)
+    if isinstance(target, str) and target == ANY_OTHER and ANY_OTHER not in labels:
+        return np.full(count, -1, dtype=np.int64)
+    if isinstance(target, str) or not hasattr(target, "__len__"):
+        codes = np.full(count, classifier.code(target), dtype=np.int64)
+    else:
+        if len(target) != count:
+            raise InputError(f"There are {len(target)} targets for {count} people.")
+        codes = np.array([classifier.code(t) for t in target], dtype=np.int64)
+    for code in np.unique(codes):
+        if not fitted.of_label(int(code)):
+            raise InputError(
+                f"There is no prototype of class {labels[code]!r} to walk to: too few training "
+                "rows, or the classifier accepted none. The report says which."
+            )
+    return codes
+
+
+def _is_tried(known: _People) -> Bools:
+    return (known.label >= 0) & (known.label != known.target)
+
+
+# ------------------------------------------------------------------------------------------------
+# Walking
+
+
+class _Part(NamedTuple):
+    who: Ints
+    prototype: Ints
+    traced: Traced
+
+
+def _walk(
+    fitted: Fitted, classifier: Classifier, known: _People, who: Ints, question: Question
+) -> _Part | None:
+    """Paths of some people, by their position in the query."""
+    reading = known.reading
+    schema = reading.schema
+    start = fitted.decoder.start(schema, reading.cells[who], known.label[who])
+    pairs = [
+        (row, p)
+        for row, person in enumerate(who)
+        for p in range(len(fitted.prototypes))
+        if _leads(fitted, p, known.label[person], known.target[person])
+    ]
+    if not pairs:
+        return None
+    person, prototype = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))
+    label = np.array([fitted.prototypes[p].label for p in prototype], dtype=np.int64)
+    twins = _twins(fitted, start, person, label)
+    person, prototype, label = (
+        np.concatenate([part, part[twins]]) for part in (person, prototype, label)
+    )
+    frozen = np.arange(len(person)) >= len(person) - len(twins)
+    judge = _Judge(classifier, schema, known, who[person], label, question.confidence)
+    lines = Lines(
+        person,
+        prototype,
+        frozen,
+        torch.as_tensor(
+            np.stack([p.z for p in fitted.prototypes]), device=fitted.decoder.device
+        ),
+        label,
+        _at_person(start, person),
+        _at_prototype(fitted, judge, prototype),
+    )
+    literal = not fitted.recipe.given
+    traced = trace(
+        fitted.decoder,
+        start,
+        lines,
+        judge,
+        steps=question.steps,
+        stable=question.stable and not literal,
+        literal=literal,
+        every=question.every or literal,
+    )
+    return _Part(who[person[traced.lines]], prototype[traced.lines], traced)
+
+
+def _leads(fitted: Fitted, prototype: int, label: int, target: int) -> bool:
+    """Whether a person of `label` who wants `target` may walk to a prototype."""
+    end = fitted.prototypes[prototype]
+    wanted = end.label == target if target >= 0 else end.label != label
+    return wanted and (end.valid or not fitted.recipe.given)
+
+
+def _twins(fitted: Fitted, start: Start, person: Ints, label: Ints) -> Ints:
+    """Lines that get a twin: their person's categories are typical enough of the label."""
+    if not fitted.decoder.trees or not start.states.shape[1]:
+        return np.empty(0, dtype=np.int64)
+    typical = np.zeros(len(person), dtype=bool)
+    for k in np.unique(label):
+        rows = label == k
+        typical[rows] = (fitted.decoder.trees[k].quantile(start.states) >= GATE)[person[rows]]
+    return np.flatnonzero(typical)
+
+
+class _Judge:
+    """Asks the classifier about rows of lines: is it the label the line is for?"""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        schema: Schema,
+        known: _People,
+        who: Ints,
+        label: Ints,
+        confidence: float | None,
+    ) -> None:
+        self.classifier = classifier
+        self.schema = schema
+        self.any_other = known.target[who] < 0  # (lines,)
+        self.own = known.label[who]
+        self.label = label
+        self.confidence = confidence
+
+    def __call__(self, cells: Floats, lines: Ints) -> Verdict:
+        """The verdict on rows, given the line each lies on."""
+        found = self.classifier.judge(cells, self.schema)
+        return self.verdict(cells, found.codes, found.probability, lines)
+
+    def verdict(
+        self, cells: Floats, codes: Ints, each: Floats | None, lines: Ints
+    ) -> Verdict:
+        """What the classifier's answer means for the lines it was asked for."""
+        other, own, label = self.any_other[lines], self.own[lines], self.label[lines]
+        valid = np.where(other, codes != own, codes == label)
+        rows = np.arange(len(cells))
+        if each is None:
+            probability = np.full(len(cells), np.nan)
+        else:
+            probability = np.where(other, 1.0 - each[rows, own], each[rows, label])
+        if self.confidence is not None:
+            valid &= probability >= self.confidence
+        return Verdict(cells, valid, np.ones(len(cells), dtype=bool), probability)
+
+
+def _at_person(start: Start, person: Ints) -> Verdict:
+    """Step 0: the person's row, copied; they do not have the label they want."""
+    count = len(person)
+    no = np.zeros(count, dtype=bool)
+    return Verdict(start.cells[person], no, ~no, np.full(count, np.nan))
+
+
+def _at_prototype(fitted: Fitted, judge: _Judge, prototype: Ints) -> Verdict:
+    """Step 1: the prototype, judged when it was made."""
+    cells = np.stack([p.cells for p in fitted.prototypes])[prototype]
+    valid = np.array([p.valid for p in fitted.prototypes])[prototype]
+    probability = np.array([p.probability for p in fitted.prototypes])[prototype]
+    if judge.confidence is not None:
+        valid = valid & (probability >= judge.confidence)
+    return Verdict(cells, valid, np.ones(len(cells), dtype=bool), probability)
+
+
+# ------------------------------------------------------------------------------------------------
+# Putting it together
+
+
+def _explanation(
+    fitted: Fitted,
+    classifier: Classifier,
+    known: _People,
+    question: Question,
+    parts: Sequence[_Part],
+) -> Explanation:
+    schema, cells, _, template = known.reading
+    columns = len(schema.features)
+    size = (question.steps + 3) if (question.every or not fitted.recipe.given) else 6
+    who = _joined([p.who for p in parts], (0,), np.int64)
+    steps = [p.traced.steps for p in parts]
+    points = _joined([s.cells for s in steps], (0, size, columns), np.float64)
+    ok = _joined([s.ok for s in steps], (0, size), np.bool_)
+    status, reason = _statuses(fitted, known, who, ok)
+    empty = (0, size)
+    return Explanation(
+        schema=schema,
+        template=template,
+        labels=fitted.labels,
+        people_cells=cells,
+        label=known.label,
+        target=known.target,
+        status=status,
+        reason=reason,
+        constraints=(),
+        who=who,
+        prototype=_joined([p.prototype for p in parts], (0,), np.int64),
+        tau=_joined([s.tau for s in steps], empty, np.float64),
+        cells=points,
+        valid=_joined([s.valid for s in steps], empty, np.int8),
+        feasible=_joined([s.feasible for s in steps], empty, np.bool_),
+        probability=_joined([s.probability for s in steps], empty, np.float64),
+        density=_joined([p.traced.density for p in parts], empty, np.float64),
+        distance=schema.gaps(cells[who][:, None], points).sum(axis=2),
+        picked={
+            name: _joined([getattr(p.traced, name) for p in parts], (0,), np.int64)
+            for name in ("first", "middle", "last")
+        },
+        crossings=_joined([p.traced.crossings for p in parts], (0,), np.int64),
+        asked=classifier.asked,
+    )
+
+
+def _joined(parts: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(empty, dtype=dtype)
+
+
+def _statuses(
+    fitted: Fitted, known: _People, who: Ints, ok: Bools
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    count = len(known.label)
+    paths = np.bincount(who, minlength=count)
+    good = np.bincount(who, weights=ok.any(axis=1), minlength=count).astype(np.int64)
+    status, reason = [], []
+    for i in range(count):
+        target = known.target[i]
+        wanted = f"'{fitted.labels[target]}'" if target >= 0 else "another label"
+        if i in known.trouble:
+            status.append("malformed")
+            reason.append(known.trouble[i])
+        elif known.label[i] == target:
+            status.append("already_target")
+            reason.append(f"The classifier already says {wanted}.")
+        elif good[i]:
+            status.append("answered")
+            reason.append(f"{good[i]} of {paths[i]} paths lead to {wanted}.")
+        else:
+            status.append("none_found")
+            reason.append(f"None of {paths[i]} paths holds a row that leads to {wanted}.")
+    return tuple(status), tuple(reason)

@@ -1,0 +1,314 @@
+"""From a table and a classifier to everything that explaining needs.
+
+Labels from the classifier, clusters within each label, a trained model, where its rows lie, which
+categories go together, and prototypes: centroids decoded and judged. A centroid on the wrong side
+is moved to where the classifier accepts its cluster's members, and judged again; if that fails it
+is dropped, and says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lapace.categories import CategoryTree
+from lapace.classifiers import Classifier
+from lapace.errors import CentroidWarning, InputError
+from lapace.model import Shape
+from lapace.paths import Decoder, states_of
+from lapace.schema import Knots, Schema
+from lapace.table import Level
+from lapace.training import Recipe, cluster_counts, densities, fit, partition
+
+__all__ = ["Fitted", "Prototype", "learn"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+MEMBERS = 1000  # members of a cluster a repair looks at, at most
+
+
+@dataclass(frozen=True)
+class Prototype:
+    """A centroid, decoded and judged.
+
+    Attributes:
+        number: As in the report; paths and answers name prototypes by it.
+        label: The class it stands for, as a position in the labels.
+        cells: Its row.
+        z: Its latent point.
+        valid: Whether the classifier gives it its own label.
+        probability: The classifier's probability of that label; NaN where unknown.
+        members: Training rows in its cluster.
+        valid_before: Whether the centroid as trained was valid, before any repair.
+        note: What had to be done to it, in words; empty for most.
+    """
+
+    number: int
+    label: int
+    cells: Floats
+    z: NDArray[np.float32]
+    valid: bool
+    probability: float
+    members: int
+    valid_before: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit` leaves behind: frozen, and all that `explain` and `save` look at."""
+
+    schema: Schema
+    labels: tuple[Level, ...]
+    decoder: Decoder
+    prototypes: tuple[Prototype, ...]
+    recipe: Recipe
+    history: Floats
+    history_names: tuple[str, ...]
+
+    def of_label(self, label: int) -> tuple[Prototype, ...]:
+        """The prototypes of a label that may be walked to."""
+        return tuple(p for p in self.prototypes if p.label == label and p.valid)
+
+
+def learn(
+    schema: Schema,
+    classifier: Classifier,
+    cells: Floats,
+    codes: Ints,
+    *,
+    clusters: int,
+    latent: int | None,
+    recipe: Recipe,
+    device: torch.device,
+    seed: int,
+    progress: Progress | None,
+) -> Fitted:
+    """Trains on rows and the labels the classifier gives them.
+
+    Args:
+        schema: The columns.
+        classifier: The black box, which has learned its labels.
+        cells: Training rows.
+        codes: Their labels.
+        clusters: Wanted per label; a small label gets fewer.
+        latent: Dimensions of z; None for a rule.
+        recipe: How to train.
+        device: Where to train.
+        seed: Of everything random.
+        progress: Called with what is done, how far, and of how much.
+    """
+    coded = schema if recipe.given else ranged(schema)
+    encoded = coded.encode(cells)  # (n, w)
+    counts = _counts(encoded, codes, len(classifier.labels), clusters)
+    given = partition(encoded, codes, counts, seed)
+    usable = np.flatnonzero(np.array(counts)[codes] > 0)
+    shape = Shape(
+        len(coded.numeric),
+        coded.widths,
+        counts,
+        latent or max(2, min(coded.width, 16)),
+        recipe.hidden,
+        recipe.heads,
+    )
+    x = torch.as_tensor(encoded[usable], dtype=torch.float32, device=device)
+    y = torch.as_tensor(codes[usable], device=device)
+    c = torch.as_tensor(given[usable], device=device)
+    model, history = fit(shape, recipe, x, y, c, seed=seed, progress=progress)
+    if not recipe.given:
+        with torch.inference_mode():
+            c = model.clusters(x, y)
+    decoder = Decoder(
+        coded,
+        model,
+        densities(model, recipe, x, y, c, seed),
+        _trees(coded, cells, codes, len(classifier.labels)) if recipe.given else (),
+        anchored=recipe.given,
+        soft=not recipe.given,
+    )
+    bare = Fitted(
+        coded, classifier.labels, decoder, (), recipe, history.array, history.names
+    )
+    members = np.full(len(codes), -1, dtype=np.int64)
+    members[usable] = c.cpu().numpy()
+    return replace(bare, prototypes=_prototypes(bare, classifier, cells, codes, members))
+
+
+def ranged(schema: Schema) -> Schema:
+    """The schema with numbers coded as their share of the range, as the paper does."""
+    features = tuple(
+        replace(f, knots=_linear(f.lower, f.upper)) if f.numeric else f for f in schema.features
+    )
+    return replace(schema, features=features)
+
+
+def _linear(lower: float, upper: float) -> Knots:
+    scores = np.array([0.0, 1.0]) if upper > lower else np.array([0.0])
+    values = np.array([lower, upper]) if upper > lower else np.array([lower])
+    return Knots(values, scores, scores, scores)
+
+
+def _counts(encoded: Floats, codes: Ints, labels: int, wanted: int) -> tuple[int, ...]:
+    distinct = [len(np.unique(encoded[codes == k][:2000], axis=0)) for k in range(labels)]
+    counts = cluster_counts(codes, labels, wanted, distinct)
+    if sum(count > 0 for count in counts) < 2:
+        sizes = np.bincount(codes, minlength=labels).tolist()
+        raise InputError(
+            f"Only one label has enough rows to learn from (rows per label: {sizes}). "
+            "Hand over more rows of the others: at least five each, better fifty."
+        )
+    return counts
+
+
+def _trees(schema: Schema, cells: Floats, codes: Ints, labels: int) -> tuple[CategoryTree, ...]:
+    states = states_of(schema, cells)
+    widths = [max(2, width) for _, _, width in schema.blocks]
+    return tuple(CategoryTree.fit(states[codes == k], widths) for k in range(labels))
+
+
+# ------------------------------------------------------------------------------------------------
+# Prototypes
+
+
+class _Judged(NamedTuple):
+    cells: Floats
+    valid: NDArray[np.bool_]
+    probability: Floats
+
+
+def _judge(fitted: Fitted, classifier: Classifier, z: torch.Tensor, label: Ints) -> _Judged:
+    """Latent points decoded and shown to the classifier."""
+    cells = fitted.decoder.prototypes(z, label)
+    found = classifier.judge(cells)
+    if found.probability is None:
+        probability = np.full(len(cells), np.nan)
+    else:
+        probability = found.probability[np.arange(len(cells)), label]
+    return _Judged(cells, found.codes == label, probability)
+
+
+def _prototypes(
+    fitted: Fitted, classifier: Classifier, cells: Floats, codes: Ints, members: Ints
+) -> tuple[Prototype, ...]:
+    """Every centroid decoded and judged, and repaired where the classifier refuses it."""
+    shape = fitted.decoder.model.shape
+    labels = np.repeat(np.arange(len(shape.clusters)), shape.clusters)
+    z = fitted.decoder.model.centroids()
+    judged = _judge(fitted, classifier, z, labels)
+    found = []
+    for k, label in enumerate(labels):
+        prototype = Prototype(
+            number=k,
+            label=int(label),
+            cells=judged.cells[k],
+            z=z[k].cpu().numpy(),
+            valid=bool(judged.valid[k]),
+            probability=float(judged.probability[k]),
+            members=int((members == k).sum()),
+            valid_before=bool(judged.valid[k]),
+        )
+        if not prototype.valid and fitted.recipe.given:
+            own = cells[members == k]
+            prototype = _repaired(fitted, classifier, prototype, own)
+        if not prototype.valid:
+            _warn(fitted, prototype)
+        found.append(prototype)
+    _check_labels(fitted, found)
+    return tuple(found)
+
+
+def _repaired(
+    fitted: Fitted, classifier: Classifier, prototype: Prototype, own: Floats
+) -> Prototype:
+    """Moved towards those members of its cluster whose reconstruction the classifier accepts."""
+    own = own[:MEMBERS]
+    if not len(own):
+        return prototype
+    label = np.full(len(own), prototype.label)
+    z = fitted.decoder.encode(own, label)
+    accepted = z[torch.as_tensor(_judge(fitted, classifier, z, label).valid, device=z.device)]
+    if not len(accepted):
+        return prototype
+    centroid = torch.as_tensor(prototype.z, device=z.device)
+    nearest = accepted[(accepted - centroid).square().sum(dim=1).argmin()]
+    for place, word in (
+        (accepted.mean(dim=0), "the mean of the members the classifier accepts"),
+        (nearest, "the nearest member the classifier accepts"),
+    ):
+        judged = _judge(fitted, classifier, place[None], label[:1])
+        if judged.valid[0]:
+            return replace(
+                prototype,
+                cells=judged.cells[0],
+                z=place.cpu().numpy(),
+                valid=True,
+                probability=float(judged.probability[0]),
+                note=f"repaired: moved to {word}",
+            )
+    return prototype
+
+
+def judged_again(fitted: Fitted, classifier: Classifier) -> Fitted:
+    """Prototypes shown to a classifier that may not be the one they were made for."""
+    cells = np.stack([p.cells for p in fitted.prototypes])
+    label = np.array([p.label for p in fitted.prototypes])
+    found = classifier.judge(cells)
+    valid = found.codes == label
+    probability = np.full(len(cells), np.nan)
+    if found.probability is not None:
+        probability = found.probability[np.arange(len(cells)), label]
+    before = np.array([p.probability for p in fitted.prototypes])
+    moved = np.abs(np.nan_to_num(probability - before)).max() > 1e-6
+    lost = [p.number for p, v in zip(fitted.prototypes, valid, strict=True) if p.valid and not v]
+    if moved or lost:
+        told = f" It no longer accepts prototypes {lost}: no path leads there." if lost else ""
+        warnings.warn(
+            "The classifier is not the one this explainer was fitted for: it judges the "
+            f"prototypes differently.{told} Fit again if it was retrained.",
+            CentroidWarning,
+            stacklevel=3,
+        )
+    prototypes = tuple(
+        replace(p, valid=bool(v), probability=float(q))
+        for p, v, q in zip(fitted.prototypes, valid, probability, strict=True)
+    )
+    return replace(fitted, prototypes=prototypes)
+
+
+def _warn(fitted: Fitted, prototype: Prototype) -> None:
+    label = fitted.labels[prototype.label]
+    warnings.warn(
+        f"The centroid of cluster {prototype.number} (class {label!r}) is not labelled {label!r} "
+        "by the classifier, so no path leads to it. Fit with another seed, fewer clusters or more "
+        "rows if too few are left.",
+        CentroidWarning,
+        stacklevel=2,
+    )
+
+
+def _check_labels(fitted: Fitted, prototypes: Sequence[Prototype]) -> None:
+    """A label whose prototypes are all refused cannot be a target: better said now than later."""
+    for k, label in enumerate(fitted.labels):
+        own = [p for p in prototypes if p.label == k]
+        if own and not any(p.valid for p in own) and fitted.recipe.given:
+            raise InputError(
+                f"No prototype of class {label!r} is labelled {label!r} by the classifier "
+                f"({len(own)} tried, repairs included). Hand over more rows of that class, or fit "
+                "with fewer clusters."
+            )
+
+
+def describe(fitted: Fitted, prototype: Prototype) -> dict[str, Any]:
+    """A prototype's row in words, by column."""
+    return {
+        f.name: f.text(cell)
+        for f, cell in zip(fitted.schema.features, prototype.cells.tolist(), strict=True)
+    }

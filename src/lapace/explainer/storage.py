@@ -1,0 +1,215 @@
+"""One zip that holds a fitted explainer, and nothing that runs.
+
+```
+format.json            what this file is, and its version
+schema.json            the columns
+config.json            labels, recipe, sizes, settings
+weights.safetensors    the network, the densities, the category trees, prototypes' latent points
+prototypes.json        the prototypes as they were judged
+```
+
+Reading it loads JSON and tensors, never code. The classifier is not in it: it is handed back, and
+the prototypes are judged again.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from lapace.categories import CategoryTree
+from lapace.errors import InputError
+from lapace.explainer.fitting import Fitted, Prototype
+from lapace.model import LGMVAE, Mixture, Shape
+from lapace.paths import Decoder
+from lapace.schema import Schema
+from lapace.table import write_whole
+from lapace.training import Recipe
+
+__all__ = ["Stored", "load", "save"]
+
+FORMAT, VERSION = "lapace/explainer", 1
+MEMBERS = (
+    "format.json", "schema.json", "config.json", "weights.safetensors", "prototypes.json",
+)  # fmt: skip
+LARGEST = 2**30  # bytes a member may unpack to
+DAY = (2020, 1, 1, 0, 0, 0)  # the same explainer is the same file, bit for bit
+
+Settings = dict[str, Any]
+Stored = tuple[Fitted, Settings]
+
+
+def save(path: str | Path, fitted: Fitted, settings: Settings) -> None:
+    """Writes the file, whole or not at all.
+
+    Args:
+        path: Where to; by custom it ends in `.lapace`.
+        fitted: What `fit` left behind.
+        settings: Plain JSON values to keep with it: the explainer's arguments.
+    """
+    decoder = fitted.decoder
+    config = {
+        "settings": settings,
+        "labels": list(fitted.labels),
+        "recipe": asdict(fitted.recipe),
+        "shape": decoder.model.shape.to_json(),
+        "history": {"names": list(fitted.history_names), "lines": fitted.history.tolist()},
+        "trees": len(decoder.trees),
+    }
+    prototypes = [
+        {
+            "number": p.number,
+            "label": p.label,
+            "cells": [None if v != v else v for v in p.cells.tolist()],
+            "valid": p.valid,
+            "probability": None if np.isnan(p.probability) else p.probability,
+            "members": p.members,
+            "valid_before": p.valid_before,
+            "note": p.note,
+        }
+        for p in fitted.prototypes
+    ]
+    members: dict[str, bytes] = {
+        "format.json": _json({"format": FORMAT, "version": VERSION}),
+        "schema.json": _json(fitted.schema.to_json()),
+        "config.json": _json(config),
+        "weights.safetensors": save_tensors(_tensors(fitted)),
+        "prototypes.json": _json(prototypes),
+    }
+    write_whole(Path(path), lambda temporary: _write_zip(temporary, members))
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, allow_nan=False, indent=1).encode()
+
+
+def _write_zip(path: Path, members: Mapping[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            entry = zipfile.ZipInfo(name, DAY)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content)
+
+
+def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
+    decoder = fitted.decoder
+    tensors = {f"model.{k}": v.contiguous().cpu() for k, v in decoder.model.state_dict().items()}
+    for label, mixture in enumerate(decoder.mixtures):
+        for name, value in vars(mixture).items():
+            tensors[f"mixture.{label}.{name}"] = value.contiguous()
+    for label, tree in enumerate(decoder.trees):
+        for name, array in tree.to_arrays().items():
+            tensors[f"tree.{label}.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+    tensors["prototypes.z"] = torch.from_numpy(np.stack([p.z for p in fitted.prototypes]))
+    return tensors
+
+
+def load(path: str | Path, device: torch.device) -> Stored:
+    """Reads the file back; anything that is not exactly such a file is refused with a sentence."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"There is no file '{path}'.")
+    try:
+        members = _read_zip(path)
+        kind = json.loads(members["format.json"])
+        if not isinstance(kind, dict) or kind.get("format") != FORMAT:
+            raise InputError(f"'{path.name}' is not a saved explainer.")
+        if kind.get("version") != VERSION:
+            raise InputError(
+                f"'{path.name}' is of version {kind.get('version')} and this lapace reads version "
+                f"{VERSION}. Use the lapace that wrote it, or fit again."
+            )
+        return _parse(members, device)
+    except InputError:
+        raise
+    except (
+        zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError,
+        RuntimeError, EOFError, SafetensorError, NotImplementedError, OverflowError,
+    ) as error:  # fmt: skip
+        raise InputError(
+            f"'{path.name}' is not a saved explainer, or it is damaged ({type(error).__name__}). "
+            "Save it again."
+        ) from error
+
+
+def _read_zip(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if sorted(e.filename for e in entries) != sorted(MEMBERS):
+            raise InputError(f"'{path.name}' is not a saved explainer.")
+        if any(e.file_size > LARGEST or e.flag_bits & 1 for e in entries):
+            raise InputError(f"'{path.name}' is not a saved explainer: a part is far too large.")
+        members = {}
+        for entry in entries:
+            with archive.open(entry) as part:  # never more than was declared, whatever it claims
+                members[entry.filename] = part.read(entry.file_size)
+        return members
+
+
+def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
+    schema = Schema.from_json(json.loads(members["schema.json"]))
+    config = json.loads(members["config.json"])
+    tensors = load_tensors(members["weights.safetensors"])
+    shape = Shape.from_json(config["shape"])
+    _check_shape(shape, schema)
+    recipe = Recipe(**{**config["recipe"], "weights": tuple(config["recipe"]["weights"])})
+    model = LGMVAE(shape)
+    model.load_state_dict(_under(tensors, "model."))
+    labels = range(len(shape.clusters))
+    decoder = Decoder(
+        schema,
+        model.to(device).eval().requires_grad_(False),
+        tuple(Mixture(**_under(tensors, f"mixture.{k}.")) for k in labels),
+        tuple(_tree(_under(tensors, f"tree.{k}.")) for k in range(config["trees"])),
+        anchored=recipe.given,
+        soft=not recipe.given,
+    )
+    z = tensors["prototypes.z"].numpy()
+    prototypes = tuple(
+        _prototype(data, z[i]) for i, data in enumerate(json.loads(members["prototypes.json"]))
+    )
+    history = config["history"]
+    fitted = Fitted(
+        schema,
+        tuple(config["labels"]),
+        decoder,
+        prototypes,
+        recipe,
+        np.array(history["lines"], dtype=np.float64).reshape(-1, len(history["names"])),
+        tuple(history["names"]),
+    )
+    return fitted, cast(Settings, config["settings"])
+
+
+def _check_shape(shape: Shape, schema: Schema) -> None:
+    """A model that does not fit its own columns is a damaged file, not a crash later on."""
+    fits = shape.continuous == len(schema.numeric) and shape.widths == schema.widths
+    if not fits or shape.hidden > 2**14 or shape.latent > 2**12 or sum(shape.clusters) > 2**14:
+        raise ValueError("the model does not fit its columns")
+
+
+def _under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _tree(tensors: Mapping[str, torch.Tensor]) -> CategoryTree:
+    return CategoryTree.from_arrays({name: value.numpy() for name, value in tensors.items()})
+
+
+def _prototype(data: Mapping[str, Any], z: np.ndarray[Any, Any]) -> Prototype:
+    cells = [np.nan if v is None else float(v) for v in data["cells"]]
+    probability = data["probability"]
+    return replace(
+        Prototype(**{**data, "z": z, "cells": np.array(cells), "probability": np.nan}),
+        probability=np.nan if probability is None else float(probability),
+    )

@@ -1,0 +1,300 @@
+r"""L-GMVAE: a Gaussian-mixture VAE whose clusters belong to labels.
+
+In the paper's order and letters: x a row as the network sees it, y its label as the classifier
+predicts it, c its cluster, z its latent point.
+
+$$p(x, c, z \mid y) = p(c \mid y)\, p(z \mid c)\, p(x \mid z), \qquad
+  q(z, c \mid x, y) = q(c \mid x, y)\, q(z \mid x, c, y)$$
+
+Every cluster belongs to exactly one label, so q(c|x,y) is masked to the label's own. The network
+knows two facts about the data: how many continuous columns come first, and the widths of the
+category blocks after them (1 is a binary column).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  torch's own name for it
+
+__all__ = ["LGMVAE", "Gaussian", "Mixture", "Shape", "Terms"]
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of an L-GMVAE.
+
+    Attributes:
+        continuous: Continuous columns, which come first.
+        widths: Widths of the category blocks after them; 1 is a binary column.
+        clusters: How many clusters each label has.
+        latent: Dimensions of z.
+        hidden: Width of the two hidden layers of every network.
+        heads: `softmax` picks one category per block; `sigmoid` is the paper's.
+    """
+
+    continuous: int
+    widths: tuple[int, ...]
+    clusters: tuple[int, ...]
+    latent: int
+    hidden: int = 128
+    heads: Literal["softmax", "sigmoid"] = "softmax"
+
+    @property
+    def columns(self) -> int:
+        """Columns of x."""
+        return self.continuous + sum(self.widths)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {**vars(self), "widths": list(self.widths), "clusters": list(self.clusters)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Shape:
+        """The inverse of `to_json`."""
+        tuples = {"widths": tuple(data["widths"]), "clusters": tuple(data["clusters"])}
+        return cls(**{**data, **tuples})
+
+
+class Gaussian(NamedTuple):
+    """A diagonal Gaussian."""
+
+    mean: Tensor
+    log_variance: Tensor
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """One draw, differentiable in the parameters."""
+        noise = torch.empty_like(self.mean).normal_(generator=generator)
+        return self.mean + noise * (0.5 * self.log_variance).exp()
+
+    def divergence(self, other: Gaussian) -> Tensor:
+        r"""$\mathrm{KL}(\text{self} \,\|\, \text{other})$, summed over the last dimension."""
+        ratio = self.log_variance - other.log_variance
+        shift = (self.mean - other.mean) ** 2 / other.log_variance.exp()
+        return 0.5 * (ratio.exp() + shift - 1 - ratio).sum(dim=-1)
+
+
+class Terms(NamedTuple):
+    """The parts of the loss, each a mean over rows; what is not used is zero."""
+
+    reconstruction: Tensor
+    kl_z: Tensor
+    kl_c: Tensor
+
+    def weighted(self, kl_c: float, kl_z: float, reconstruction: float) -> Tensor:
+        """The loss, with weights in the paper's order."""
+        return kl_c * self.kl_c + kl_z * self.kl_z + reconstruction * self.reconstruction
+
+
+def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, outputs),
+    )
+
+
+class LGMVAE(nn.Module):
+    """The networks and the loss.
+
+    Examples:
+        >>> model = LGMVAE(Shape(continuous=2, widths=(3,), clusters=(2, 2), latent=4, hidden=8))
+        >>> x, y = torch.zeros(6, 5), torch.tensor([0, 0, 0, 1, 1, 1])
+        >>> model.encode(x, y).shape, model.decode(model.encode(x, y)).shape
+        (torch.Size([6, 4]), torch.Size([6, 5]))
+        >>> model.q_c(x, y)[0, 2:].exp().tolist()  # no cluster of another label
+        [0.0, 0.0]
+    """
+
+    mask: Tensor
+    labels: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        labels, clusters = len(shape.clusters), sum(shape.clusters)
+        owner = torch.repeat_interleave(torch.arange(labels), torch.tensor(shape.clusters))
+        self.register_buffer("mask", owner[None, :] == torch.arange(labels)[:, None])  # (L, K)
+        self.register_buffer("labels", torch.eye(labels))
+        known = shape.columns + labels
+        self.cluster_network = _mlp(known, shape.hidden, clusters)
+        self.latent_network = _mlp(known + clusters, shape.hidden, 2 * shape.latent)
+        self.prior = nn.Linear(clusters, 2 * shape.latent)
+        self.decoder = _mlp(shape.latent, shape.hidden, shape.columns)
+        self.log_sigma = nn.Parameter(torch.zeros(shape.continuous))
+
+    # -- inference --------------------------------------------------------------------------------
+
+    def q_c(self, x: Tensor, y: Tensor) -> Tensor:
+        """log q(c|x,y), minus infinity outside the label's clusters: (n, K)."""
+        logits = self.cluster_network(torch.cat([x, self.labels[y]], dim=1))
+        return logits.masked_fill(~self.mask[y], -torch.inf).log_softmax(dim=1)
+
+    def q_z(self, x: Tensor, c: Tensor, y: Tensor) -> Gaussian:
+        """q(z|x,c,y), c given as cluster probabilities: (n, h) each."""
+        both = self.latent_network(torch.cat([x, self.labels[y], c], dim=1))
+        mean, log_variance = both.chunk(2, dim=1)
+        return Gaussian(mean, log_variance.clamp(-10.0, 6.0))
+
+    def clusters(self, x: Tensor, y: Tensor) -> Tensor:
+        """The likeliest cluster of each row: (n,)."""
+        return self.q_c(x, y).argmax(dim=1)
+
+    def encode(self, x: Tensor, y: Tensor, soft: bool = False) -> Tensor:
+        """z_x = Enc(x, y), the mean of q(z|x,c,y): (n, h).
+
+        Args:
+            x: Encoded rows.
+            y: Their labels.
+            soft: Hand over the cluster probabilities, as the paper's recipe trains, rather than
+                the likeliest cluster.
+        """
+        log_c = self.q_c(x, y)
+        c = log_c.exp() if soft else F.one_hot(log_c.argmax(dim=1), log_c.shape[1]).to(x.dtype)
+        return self.q_z(x, c, y).mean
+
+    # -- generation -------------------------------------------------------------------------------
+
+    def p_z(self) -> Gaussian:
+        """p(z|c) of every cluster: (K, h) each."""
+        mean, log_variance = (self.prior.weight.T + self.prior.bias).chunk(2, dim=1)
+        return Gaussian(mean, log_variance.clamp(-10.0, 6.0))
+
+    def centroids(self) -> Tensor:
+        """The clusters' means: (K, h)."""
+        return self.p_z().mean
+
+    def logits(self, z: Tensor) -> Tensor:
+        """The decoder before its heads: (n, columns)."""
+        out: Tensor = self.decoder(z)
+        return out
+
+    def heads(self, out: Tensor) -> Tensor:
+        """Decoder outputs as a row: numbers as they are, categories as probabilities."""
+        parts, start = [out[:, : self.shape.continuous]], self.shape.continuous
+        for width in self.shape.widths:
+            block = out[:, start : start + width]
+            alone = width == 1 or self.shape.heads == "sigmoid"
+            parts.append(block.sigmoid() if alone else block.softmax(dim=1))
+            start += width
+        return torch.cat(parts, dim=1)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Dec(z), the mean of p(x|z): (n, columns)."""
+        return self.heads(self.logits(z))
+
+    # -- loss -------------------------------------------------------------------------------------
+
+    def reconstruction(self, out: Tensor, x: Tensor, learned_noise: bool) -> Tensor:
+        """-log p(x|z), summed over columns: (n,).
+
+        With `learned_noise` numbers have a Gaussian whose width is learned per column; without,
+        as in the paper, they count their squared error.
+        """
+        first = self.shape.continuous
+        error = (x[:, :first] - out[:, :first]) ** 2
+        if learned_noise:
+            log_sigma = self.log_sigma.clamp(-4.0, 2.0)
+            error = 0.5 * error * (-2 * log_sigma).exp() + log_sigma
+        total = error.sum(dim=1)
+        if first == x.shape[1]:
+            return total
+        if self.shape.heads == "sigmoid" or all(w == 1 for w in self.shape.widths):
+            cost = F.binary_cross_entropy_with_logits(out[:, first:], x[:, first:], reduction="none")
+            return total + cost.sum(dim=1)
+        start = first
+        for width in self.shape.widths:
+            block, truth = out[:, start : start + width], x[:, start : start + width]
+            if width == 1:
+                cost = F.binary_cross_entropy_with_logits(block, truth, reduction="none")[:, 0]
+            else:
+                cost = -(block.log_softmax(dim=1) * truth).sum(dim=1)
+            total = total + cost
+            start += width
+        return total
+
+    def given_terms(self, x: Tensor, y: Tensor, c: Tensor, generator: torch.Generator) -> Terms:
+        """The loss where clusters are given: `kl_c` is the cross-entropy of q(c|x,y)."""
+        one_hot = F.one_hot(c, self.mask.shape[1]).to(x.dtype)  # (n, K)
+        q = self.q_z(x, one_hot, y)
+        p = self.p_z()
+        out = self.logits(q.sample(generator))
+        return Terms(
+            self.reconstruction(out, x, learned_noise=True).mean(),
+            q.divergence(Gaussian(p.mean[c], p.log_variance[c])).mean(),
+            F.nll_loss(self.q_c(x, y), c),
+        )
+
+    def paper_terms(self, x: Tensor, y: Tensor, generator: torch.Generator) -> Terms:
+        r"""The paper's loss, with $\mathrm{KL}(z) = \sum_c \pi_c \mathrm{KL}(q(z)\|p(z|c))$."""
+        log_c = self.q_c(x, y)
+        c = log_c.exp()  # (n, K), the vector of cluster probabilities
+        q = self.q_z(x, c, y)
+        p = self.p_z()
+        each = Gaussian(q.mean[:, None], q.log_variance[:, None]).divergence(p)  # (n, K)
+        sizes = self.mask.sum(dim=1).to(x.dtype)[y]
+        out = self.logits(q.sample(generator))
+        return Terms(
+            self.reconstruction(out, x, learned_noise=False).mean(),
+            (c * each).sum(dim=1).mean(),
+            (c * log_c.masked_fill(~self.mask[y], 0.0)).sum(dim=1).add(sizes.log()).mean(),
+        )
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Where one label's rows lie in latent space: a Gaussian mixture with full covariances.
+
+    Attributes:
+        log_weights: (m,)
+        means: (m, h)
+        scales: Lower triangles L with covariance L Lᵀ: (m, h, h)
+        typical: Sorted log-densities of the training rows, to say what is dense.
+    """
+
+    log_weights: Tensor
+    means: Tensor
+    scales: Tensor
+    typical: Tensor
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """log p(z) under the mixture: (n,)."""
+        inverse = torch.linalg.solve_triangular(
+            self.scales, torch.eye(z.shape[1], dtype=z.dtype, device=z.device), upper=False
+        )  # (m, h, h)
+        count, dims = self.means.shape
+        flat = inverse.transpose(1, 2).permute(1, 0, 2).reshape(dims, count * dims)
+        shift = torch.einsum("mij,mj->mi", inverse, self.means).reshape(-1)
+        white = (z @ flat - shift).reshape(len(z), count, dims)
+        log_det = self.scales.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+        log_each = -0.5 * (white**2).sum(dim=2) - log_det - 0.5 * dims * LOG_2PI
+        return (log_each + self.log_weights).logsumexp(dim=1)
+
+    def percentile(self, z: Tensor) -> Tensor:
+        """The share of training rows that are less dense, in percent: (n,)."""
+        place = torch.searchsorted(self.typical, self.log_density(z).contiguous())
+        return 100.0 * place.to(z.dtype) / max(1, len(self.typical))
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draws latent points: (count, h)."""
+        which = torch.multinomial(self.log_weights.exp(), count, True, generator=generator)
+        noise = torch.empty(count, self.means.shape[1], device=self.means.device)
+        noise.normal_(generator=generator)
+        return self.means[which] + torch.einsum("nij,nj->ni", self.scales[which], noise)
+
+    @classmethod
+    def of_prior(cls, prior: Gaussian, members: Sequence[int]) -> Mixture:
+        """A label's part of the prior p(z|c), clusters equally likely."""
+        index = torch.tensor(list(members))
+        scales = torch.diag_embed((0.5 * prior.log_variance[index]).exp())
+        weights = torch.full((len(index),), -math.log(len(index)))
+        return cls(weights, prior.mean[index], scales, torch.empty(0))

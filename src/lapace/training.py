@@ -1,0 +1,388 @@
+"""Fitting an L-GMVAE: recipes, the clusters that are given, a loop one can read, the density.
+
+The default recipe is less than the paper's, not more. Clusters are given by k-means within each
+label, so they cannot die or merge; noise is learned per column, so no weight has to be tuned per
+table; what lies where in latent space is measured after training, without gradients.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from torch import Tensor
+
+from lapace.errors import InputError
+from lapace.model import LGMVAE, Mixture, Shape, Terms
+
+__all__ = ["DEFAULT", "PAPER", "History", "Recipe", "densities", "fit", "partition"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+FLOOR = 0.5  # the least a given cluster may hold, as a share of its even part
+SAMPLE = 20_000  # rows k-means and the mixtures look at per label; more change nothing
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained. `DEFAULT` and `PAPER` are the two there are.
+
+    Attributes:
+        name: `default` or `paper`.
+        hidden: Width of the hidden layers.
+        heads: See `Shape`.
+        given: Whether clusters are given by k-means rather than learned.
+        weights: Of KL(c), KL(z) and reconstruction, in the paper's order.
+        batch: Rows per step.
+        rate: Adam's learning rate.
+        epochs: At most this many passes with early stopping; 0 for a fixed number of steps.
+        patience: Passes without a better validation loss before stopping.
+    """
+
+    name: Literal["default", "paper"] = "default"
+    hidden: int = 128
+    heads: Literal["softmax", "sigmoid"] = "softmax"
+    given: bool = True
+    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
+    batch: int = 512
+    rate: float = 2e-3
+    epochs: int = 0
+    patience: int = 15
+
+    @classmethod
+    def of(cls, recipe: str | Recipe) -> Recipe:
+        """A recipe by name, or as it is."""
+        if isinstance(recipe, Recipe):
+            return recipe
+        for known in (DEFAULT, PAPER):
+            if recipe == known.name:
+                return known
+        raise InputError(f"There is no recipe '{recipe}'. There are: default, paper.")
+
+
+DEFAULT = Recipe()
+PAPER = Recipe("paper", 512, "sigmoid", False, (0.1, 0.1, 1.0), 1024, 1e-3, 200)
+
+
+class History(NamedTuple):
+    """The loss as it went: a line per recorded step of step, loss and its terms."""
+
+    names: tuple[str, ...]
+    lines: list[tuple[float, ...]]
+
+    @property
+    def array(self) -> Floats:
+        """(lines, names)"""
+        return np.array(self.lines, dtype=np.float64).reshape(-1, len(self.names))
+
+
+def fit(
+    shape: Shape,
+    recipe: Recipe,
+    x: Tensor,
+    y: Tensor,
+    c: Tensor,
+    *,
+    seed: int,
+    progress: Progress | None = None,
+) -> tuple[LGMVAE, History]:
+    """Trains a model on rows that already lie on the device.
+
+    Args:
+        shape: Sizes of the model.
+        recipe: How to train.
+        x: Encoded rows, float32.
+        y: The classifier's labels.
+        c: The given clusters; not looked at by a recipe that learns them.
+        seed: Of the initial weights, the batches and the noise.
+        progress: Called with what is done, how far, and of how much.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LGMVAE(shape).to(x.device)
+    generator = torch.Generator(x.device).manual_seed(seed)
+    loop = _with_early_stopping if recipe.epochs else _fixed
+    with _few_threads(recipe):
+        history = loop(model, recipe, x, y, c, generator, progress or _silent)
+    return model.eval().requires_grad_(False), history
+
+
+@contextmanager
+def _few_threads(recipe: Recipe) -> Iterator[None]:
+    """One thread for small layers.
+
+    Products of this size gain little from a second thread, and on a shared machine threads that
+    wait for each other at every product made training ten times slower.
+    """
+    before = torch.get_num_threads()
+    if recipe.hidden <= 256:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Nobody is watching."""
+
+
+def _optimizer(model: LGMVAE, recipe: Recipe) -> torch.optim.Adam:
+    return torch.optim.Adam(model.parameters(), lr=recipe.rate, fused=True)
+
+
+def _terms(model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor, g: Any) -> Terms:
+    return model.given_terms(x, y, c, g) if recipe.given else model.paper_terms(x, y, g)
+
+
+def steps_for(rows: int) -> int:
+    """Steps of the default recipe: 500 for a few hundred rows, 2,000 from four thousand on."""
+    return int(np.clip(rows // 2, 500, 2000))
+
+
+def _fixed(
+    model: LGMVAE,
+    recipe: Recipe,
+    x: Tensor,
+    y: Tensor,
+    c: Tensor,
+    generator: torch.Generator,
+    progress: Progress,
+) -> History:
+    """A fixed number of steps, warmed up and cooled down; no early stopping, nothing to tune."""
+    history = History(("step", "loss", *Terms._fields), [])
+    optimizer = _optimizer(model, recipe)
+    steps, batch = steps_for(len(x)), min(recipe.batch, len(x))
+    for step, rows in enumerate(_batches(len(x), batch, steps, generator)):
+        warm = min(1.0, (step + 1) / (0.05 * steps))
+        optimizer.param_groups[0]["lr"] = recipe.rate * warm * _cosine(step / steps)
+        terms = _terms(model, recipe, x[rows], y[rows], c[rows], generator)
+        loss = terms.weighted(*recipe.weights)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        if step % 20 == 0 or step == steps - 1:
+            history.lines.append((step, loss.item(), *(t.item() for t in terms)))
+            progress("training", step + 1, steps)
+    return history
+
+
+def _cosine(share: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * share))
+
+
+def _batches(rows: int, batch: int, steps: int, generator: torch.Generator) -> Any:
+    """Row numbers of each step: the whole table in a new order, again and again."""
+    order = torch.empty(0, dtype=torch.int64, device=generator.device)
+    for _ in range(steps):
+        if len(order) < batch:
+            order = torch.randperm(rows, generator=generator, device=generator.device)
+        yield order[:batch]
+        order = order[batch:]
+
+
+def _with_early_stopping(
+    model: LGMVAE,
+    recipe: Recipe,
+    x: Tensor,
+    y: Tensor,
+    c: Tensor,
+    generator: torch.Generator,
+    progress: Progress,
+) -> History:
+    """The paper's loop: passes over the table until the validation loss stops falling."""
+    names = ("step", "loss", *Terms._fields, "validation")
+    history = History(names, [])
+    optimizer = _optimizer(model, recipe)
+    order = torch.randperm(len(x), generator=generator, device=x.device)
+    held, kept = order[: max(1, len(x) // 10)], order[max(1, len(x) // 10) :]
+    best, best_weights, waited = math.inf, model.state_dict(), 0
+    for epoch in range(recipe.epochs):
+        shuffled = kept[torch.randperm(len(kept), generator=generator, device=x.device)]
+        sums = torch.zeros(1 + len(Terms._fields), device=x.device)
+        for rows in shuffled.split(recipe.batch):
+            terms = _terms(model, recipe, x[rows], y[rows], c[rows], generator)
+            loss = terms.weighted(*recipe.weights)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            sums += torch.stack([loss.detach(), *(t.detach() for t in terms)]) * len(rows)
+        validation = _validation(model, recipe, x[held], y[held], c[held])
+        history.lines.append((epoch, *(sums / len(kept)).tolist(), validation))
+        progress("training", epoch + 1, recipe.epochs)
+        if validation < best:
+            best, waited = validation, 0
+            best_weights = {k: v.clone() for k, v in model.state_dict().items()}
+        else:
+            waited += 1
+            if waited >= recipe.patience:
+                break
+    model.load_state_dict(best_weights)
+    progress("training", recipe.epochs, recipe.epochs)
+    return history
+
+
+def _validation(model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor) -> float:
+    """The loss on held rows, with the same noise every time so that passes compare."""
+    fixed = torch.Generator(x.device).manual_seed(0)
+    with torch.no_grad():
+        return _terms(model, recipe, x, y, c, fixed).weighted(*recipe.weights).item()
+
+
+# ------------------------------------------------------------------------------------------------
+# Clusters that are given
+
+
+def cluster_counts(y: Ints, labels: int, wanted: int, distinct: Sequence[int]) -> tuple[int, ...]:
+    """How many clusters each label can carry: one per ten rows, no more than distinct rows.
+
+    A label with fewer than five rows gets none.
+    """
+    sizes = np.bincount(y, minlength=labels)
+    return tuple(
+        0 if n < 5 else max(1, min(wanted, d, n // 10))
+        for n, d in zip(sizes.tolist(), distinct, strict=True)
+    )
+
+
+def partition(x: Floats, y: Ints, counts: Sequence[int], seed: int) -> Ints:
+    """A cluster for every row: k-means within each label, none left with too few rows.
+
+    Args:
+        x: Encoded rows.
+        y: Labels.
+        counts: Clusters of each label, numbered through from the first label on.
+        seed: Of the starting centres.
+
+    Examples:
+        >>> x = np.array([[0.0], [0.1], [5.0], [5.1], [9.0], [9.1]])
+        >>> partition(x, np.array([0, 0, 0, 0, 1, 1]), (2, 1), seed=0)[4:].tolist()
+        [2, 2]
+    """
+    c = np.zeros(len(x), dtype=np.int64)
+    start = 0
+    for label, count in enumerate(counts):
+        rows = np.flatnonzero(y == label)
+        if count:
+            c[rows] = start + _even_k_means(x[rows], count, seed)
+        start += count
+    return c
+
+
+def _even_k_means(x: Floats, count: int, seed: int) -> Ints:
+    """k-means, then prices on crowded clusters until the smallest has its floor.
+
+    A row goes to the centre of least squared distance plus price. Prices rise where a cluster
+    holds more than its even part and fall where it holds less, so borders move and nothing else.
+    """
+    rng = np.random.default_rng(seed)
+    part = x if len(x) <= SAMPLE else x[rng.choice(len(x), SAMPLE, replace=False)]
+    centres = KMeans(count, n_init=3, random_state=seed).fit(part).cluster_centers_
+    prices = np.zeros(count)
+    even = len(part) / count
+    for round_ in range(200):
+        near = _squared(part, centres) + prices
+        c = near.argmin(axis=1)
+        sizes = np.bincount(c, minlength=count)
+        if sizes.min() >= FLOOR * even:
+            break
+        rate = near.min(axis=1).mean() * 0.5 / (1 + round_ / 20)
+        prices += rate * (sizes - even) / even / count
+        for k in np.flatnonzero(sizes):
+            centres[k] = part[c == k].mean(axis=0)
+    return (_squared(x, centres) + prices).argmin(axis=1)
+
+
+def _squared(x: Floats, centres: Floats) -> Floats:
+    return (x**2).sum(axis=1)[:, None] - 2 * x @ centres.T + (centres**2).sum(axis=1)
+
+
+# ------------------------------------------------------------------------------------------------
+# Density, after training
+
+
+def densities(
+    model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor, seed: int
+) -> tuple[Mixture, ...]:
+    """Where each label's rows lie in latent space.
+
+    The default recipe fits a mixture with full covariances to one draw of z per row, cluster by
+    cluster: the prior's diagonal Gaussians do not match where the data went. The paper's recipe
+    keeps the prior.
+    """
+    found = []
+    start = 0
+    for label, count in enumerate(model.shape.clusters):
+        members = range(start, start + count)
+        start += count
+        rows = torch.nonzero(y == label)[:, 0]
+        if not count:
+            found.append(_nowhere(model.shape.latent))
+            continue
+        if recipe.given:
+            mixture = _refit(model, x[rows], y[rows], c[rows], members, seed)
+        else:
+            prior = model.p_z()
+            mixture = Mixture.of_prior(type(prior)(*(t.cpu() for t in prior)), members)
+        mean = model.encode(x[rows], y[rows], soft=not recipe.given).cpu()
+        typical = mixture.log_density(mean).sort().values
+        places = torch.linspace(0, len(typical) - 1, min(1024, len(typical))).round().long()
+        found.append(replace(mixture, typical=typical[places]))
+    return tuple(found)
+
+
+def _nowhere(latent: int) -> Mixture:
+    return Mixture(
+        torch.empty(0), torch.empty(0, latent), torch.empty(0, latent, latent), torch.empty(0)
+    )
+
+
+def _refit(
+    model: LGMVAE, x: Tensor, y: Tensor, c: Tensor, members: Sequence[int], seed: int
+) -> Mixture:
+    """One label's mixture, as the union of its clusters' own mixtures."""
+    generator = torch.Generator(x.device).manual_seed(seed)
+    one_hot = torch.nn.functional.one_hot(c, model.mask.shape[1]).to(x.dtype)
+    z = model.q_z(x, one_hot, y).sample(generator).cpu().double().numpy()
+    clusters = c.cpu().numpy()
+    weights, means, scales = [], [], []
+    for k in members:
+        own = z[clusters == k]
+        if not len(own):
+            continue
+        share = len(own) / len(z)
+        mixture = _gaussians(own[:SAMPLE], seed)
+        weights.append(np.log(share * mixture.weights_))
+        means.append(mixture.means_)
+        scales.append(np.linalg.cholesky(mixture.covariances_))
+    return Mixture(
+        torch.tensor(np.concatenate(weights), dtype=torch.float32),
+        torch.tensor(np.concatenate(means), dtype=torch.float32),
+        torch.tensor(np.concatenate(scales), dtype=torch.float32),
+        torch.empty(0),
+    )
+
+
+def _gaussians(z: Floats, seed: int) -> GaussianMixture:
+    """A mixture of a size the rows can carry; steadied where they are few."""
+    if len(z) < 2 * z.shape[1]:
+        around = np.concatenate([np.eye(z.shape[1]), -np.eye(z.shape[1])])
+        z = np.concatenate([z, z.mean(axis=0) + around])
+    count = int(np.clip(len(z) // 100, 1, 10))
+    mixture = GaussianMixture(count, reg_covar=1e-4, tol=1e-2, max_iter=60, random_state=seed)
+    with warnings.catch_warnings():  # a mixture stopped early serves as well
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return mixture.fit(z)

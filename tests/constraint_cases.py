@@ -1,0 +1,574 @@
+"""Random schemas, people, points and constraints, and a slow checker that shares no code with ours.
+
+The checker reads the parsed values and rows of plain Python values (labels, not codes; exact
+fractions, not floats) and follows the words of docs/constraints.md. Run as a script it sends many
+random cases through projection and check:
+
+    python tests/constraint_cases.py 100000
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+
+from lapace.constraints import (
+    ChangeLimit,
+    Changes,
+    Comparison,
+    Conditional,
+    Custom,
+    Membership,
+    Shorthand,
+    System,
+    Transition,
+)
+from lapace.constraints.language import Absolute, Category, Linear
+from lapace.errors import InputError
+from lapace.schema import Feature, Schema
+from lapace.table import Template
+
+# ------------------------------------------------------------------------------------------------
+# The slow checker
+
+
+class Slow:
+    """Checks one row for one person, from the words of the documentation."""
+
+    def __init__(self, schema, cells, person):
+        self.schema = schema
+        self.row = self.labels(cells)
+        self.person = self.labels(person)
+
+    def labels(self, cells):
+        out = {}
+        for feature, cell in zip(self.schema.features, cells, strict=True):
+            if np.isnan(cell):
+                out[feature.name] = None
+            elif feature.kind == "continuous":
+                out[feature.name] = Fraction(repr(float(cell)))
+            else:
+                out[feature.name] = feature.levels[int(cell)]
+        return out
+
+    def kind(self, name):
+        return self.schema[name].kind
+
+    def keeps(self, constraint):
+        if isinstance(constraint, Custom):
+            return True
+        self.named, self.compared = set(), set()
+        verdict = self.truth(constraint)
+        if any(self.row[n] is None and self.person[n] is not None for n in self.named):
+            return False
+        if any(self.row[n] is not None and self.person[n] is None for n in self.compared):
+            return False
+        return verdict is not False
+
+    def truth(self, c):
+        """True, False or None for not known."""
+        if isinstance(c, Shorthand):
+            relation = {"fixed": "==", "increasing": ">=", "decreasing": "<="}[c.word]
+            return self.both([self.against_own(name, relation) for name in c.features])
+        if isinstance(c, Comparison):
+            pairs = zip(c.sides, c.relations, c.sides[1:], strict=False)
+            return self.both([self.pair(*pair) for pair in pairs])
+        if isinstance(c, Membership):
+            self.named.add(c.feature)
+            found = self.member(c)
+            return (None if found is None else not found) if c.negated else found
+        if isinstance(c, Changes):
+            self.named.add(c.feature)
+            return self.changed(c.feature)
+        if isinstance(c, Transition):
+            self.named.add(c.feature)
+            here, there = self.person[c.feature], self.row[c.feature]
+            if here is None or there is None or not self.changed(c.feature):
+                return True
+            hit = any(self.is_value(c.feature, here, v) for v in c.before)
+            return not (hit and any(self.is_value(c.feature, there, v) for v in c.after))
+        if isinstance(c, ChangeLimit):
+            count = sum(self.changed(name) for name in self.schema.names)
+            return self.relate(count, c.relation, c.count)
+        if isinstance(c, Conditional):
+            when = self.both([self.truth(part) for part in c.when])
+            then = self.both([self.truth(part) for part in c.then])
+            return not (when is True and then is False)
+        raise AssertionError(c)
+
+    def both(self, truths):
+        if False in truths:
+            return False
+        return None if None in truths else True
+
+    def relate(self, a, relation, b):
+        return {
+            "==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b,
+        }[relation]  # fmt: skip
+
+    def changed(self, name):
+        a, b = self.row[name], self.person[name]
+        if a is None or b is None:
+            return (a is None) != (b is None)
+        if self.kind(name) == "continuous":
+            return abs(a - b) > Fraction(repr(self.schema[name].step)) / 2
+        return a != b
+
+    def is_value(self, name, label, value):
+        """Whether a label is the one a literal names."""
+        if self.kind(name) == "continuous":
+            return label == Fraction(repr(value))
+        if isinstance(value, str):
+            return str(label) == value or str(label).lower() == value and isinstance(label, bool)
+        try:
+            return float(label) == value
+        except ValueError:
+            return False
+
+    def member(self, c):
+        label, own = self.row[c.feature], self.person[c.feature]
+        if c.original and label is None and own is None:
+            return (not c.negated) or self.kind(c.feature) != "continuous" or True
+        if label is None:
+            return None
+        if c.original and own is not None:
+            if label == own or (c.negated and not self.changed(c.feature)):
+                return True
+        return any(self.is_value(c.feature, label, v) for v in c.values)
+
+    # -- comparing --------------------------------------------------------------------------------
+
+    def numbered(self, name):
+        """Whether a column's levels count as numbers."""
+        feature = self.schema[name]
+        if feature.kind == "continuous":
+            return True
+        if any(isinstance(level, str) for level in feature.levels):
+            return False
+        rising = list(feature.categories) == sorted(set(feature.categories))
+        return feature.kind != "ordinal" or rising
+
+    def category_word(self, side):
+        word = side.word if isinstance(side, Linear) else None
+        known = word in self.schema.names if word else False
+        return word if known and self.kind(word) != "continuous" else None
+
+    def pair(self, left, relation, right):
+        mirror = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+        for a, b, way in ((left, right, relation), (right, left, mirror[relation])):
+            name = self.category_word(a)
+            if name is None:
+                continue
+            if isinstance(b, Category):
+                return self.against(name, way, b.name)
+            if isinstance(b, Linear) and not b.terms:
+                return self.against(name, way, b.constant)
+            if isinstance(b, Linear) and b.word:
+                levels = self.schema[name].levels
+                if any(self.is_value(name, level, b.word) for level in levels):
+                    return self.against(name, way, b.word)
+            if isinstance(b, Linear) and len(b.terms) == 1 and b.terms[0].original:
+                term = b.terms[0]
+                if term.feature == name and term.coefficient == 1 and b.constant == 0:
+                    return self.against_own(name, way)
+            other = self.category_word(b)
+            if other is not None:
+                return self.two(name, way, other)
+        return self.sums(left, relation, right)
+
+    def place(self, name, label):
+        """Where a label stands in its column's order."""
+        if self.numbered(name):
+            return Fraction(repr(float(label)))
+        categories = self.schema[name].categories
+        return categories.index(label) if label in categories else None
+
+    def against(self, name, relation, value):
+        self.named.add(name)
+        label = self.row[name]
+        if label is None:
+            return None
+        same = self.is_value(name, label, value)
+        if relation in ("==", "!="):
+            return same if relation == "==" else not same
+        named = [lv for lv in self.schema[name].levels if self.is_value(name, lv, value)]
+        bar = self.place(name, named[0]) if named else Fraction(repr(value))
+        here = self.place(name, label)
+        return None if here is None or bar is None else self.relate(here, relation, bar)
+
+    def against_own(self, name, relation):
+        self.named.add(name)
+        label, own = self.row[name], self.person[name]
+        if relation == "==":
+            return label == own
+        if relation == "!=":
+            return self.changed(name)
+        self.compared.add(name)
+        if self.kind(name) == "continuous":
+            return self.line({name: 1}, {name: -1}, Fraction(0), relation)
+        if label is None or own is None:
+            return None
+        here, there = self.place(name, label), self.place(name, own)
+        if here is None or there is None:  # an unknown level is comparable with itself alone
+            return label == own and relation in ("<=", ">=")
+        return self.relate(here, relation, there)
+
+    def two(self, first, relation, second):
+        self.named |= {first, second}
+        a, b = self.row[first], self.row[second]
+        if a is None or b is None:
+            return None
+        if self.numbered(first) and self.numbered(second):
+            return self.relate(Fraction(repr(float(a))), relation, Fraction(repr(float(b))))
+        if relation in ("==", "!="):
+            return self.relate(str(a), relation, str(b))
+        levels = [str(v) for v in (*self.schema[first].levels, *self.schema[second].levels)]
+        return self.relate(levels.index(str(a)), relation, levels.index(str(b)))
+
+    def sums(self, left, relation, right):
+        mirror = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+        if isinstance(right, Absolute):
+            return self.sums(right, mirror[relation], left)
+        if isinstance(left, Absolute):
+            plus = self.difference(left.inner, right, 1)
+            minus = self.difference(left.inner, right, -1)
+            way = {"==": "<=", "!=": "<="}.get(relation, relation)
+            truths = [self.line(*plus, way), self.line(*minus, way)]
+            if relation in ("<", "<="):
+                return self.both(truths)
+            if relation in (">", ">="):
+                return True if True in truths else None if None in truths else False
+            outside = [self.line(*plus, ">="), self.line(*minus, ">=")]
+            either = True if True in outside else None if None in outside else False
+            equal = self.both([*truths, either])
+            if relation == "!=":
+                return None if equal is None else not equal
+            return equal
+        cells, own, constant = self.difference(left, right, 1)
+        if relation in ("==", "!=") and len(cells) == 1 and not constant and set(own) == set(cells):
+            ((name, weight),) = cells.items()
+            if own[name] == -weight and self.kind(name) == "continuous":
+                return self.against_own(name, relation)
+        return self.line(cells, own, constant, relation)
+
+    def difference(self, left, right, sign):
+        """(sign * left) - right: weights of the row, of the person, and a constant."""
+        cells, own = Counter(), Counter()
+        for side, by in ((left, sign), (right, -1)):
+            for term in side.terms:
+                place = own if term.original else cells
+                place[term.feature] += by * Fraction(repr(term.coefficient))
+        constant = sign * Fraction(repr(left.constant)) - Fraction(repr(right.constant))
+        drop = lambda counter: {k: v for k, v in counter.items() if v}  # noqa: E731
+        return drop(cells), drop(own), constant
+
+    def line(self, cells, own, constant, relation):
+        self.named |= set(cells) | set(own)
+        if relation != "!=":
+            self.compared |= set(cells) & set(own)
+        total = constant
+        for weights, values in ((cells, self.row), (own, self.person)):
+            for name, weight in weights.items():
+                if values[name] is None:
+                    return None
+                number = values[name]
+                if self.kind(name) != "continuous":
+                    number = Fraction(repr(float(number)))
+                total += weight * number
+        loose = [n for n in cells if self.kind(n) == "continuous" and not self.schema[n].resolution]
+        if not loose:
+            return self.relate(total, relation, 0)
+        noise = float(sum(abs(cells[n]) * Fraction(self.schema[n].span) for n in loose)) * 1.01e-9
+        margin = max(float(abs(cells[n])) * self.schema[n].step for n in loose) - noise
+        return {
+            "<=": total <= noise, ">=": total >= -noise, "==": abs(total) <= noise,
+            "<": total <= -margin, ">": total >= margin, "!=": abs(total) >= margin,
+        }[relation]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# Random cases
+
+WORDS = ["red", "green", "blue", "dark grey", "sand-coloured", "in"]
+DEGREES = ["none", "school", "bachelor", "master", "doctor"]
+
+
+def template(names):
+    return Template("records", tuple(names), ("",) * len(names))
+
+
+def random_schema(rng, small=False):
+    features, span = [], (2, 4) if small else (5, 40)
+    for i in range(int(rng.integers(2, 5 if small else 8))):
+        kind = rng.choice(["whole", "decimal", "free", "ordinal", "grades", "flag", "bit", "words"])
+        name = f"{kind} {i}" if rng.random() < 0.2 else f"{kind}_{i}"
+        if small and kind == "free":
+            kind = "whole"
+        if kind == "whole":
+            low = int(rng.integers(-5, 20))
+            high = low + int(rng.integers(*span))
+            features.append(_continuous(name, low, high, 1.0, rng))
+        elif kind == "decimal":
+            step = float(rng.choice([0.1, 0.25, 0.5] if small else [0.01, 0.1, 0.25, 5.0]))
+            low = round(float(rng.integers(0, 9)) * step, 2)
+            high = round(low + int(rng.integers(*span)) * step, 2)
+            features.append(_continuous(name, low, high, step, rng))
+        elif kind == "free":
+            low = float(np.round(rng.normal() * 10, 3))
+            features.append(_continuous(name, low, low + 7.5, 0.0, rng))
+        elif kind == "ordinal":
+            features.append(Feature.ordinal(name, DEGREES[: int(rng.integers(3, 6))]))
+        elif kind == "grades":
+            features.append(Feature.ordinal(name, [1, 2, 3, 5][: int(rng.integers(3, 5))]))
+        elif kind == "flag":
+            features.append(Feature.binary(name, ["no", "yes"]))
+        elif kind == "bit":
+            features.append(Feature.binary(name, [0, 1]))
+        else:
+            extra = ("violet",) if rng.random() < 0.3 else ()
+            count = int(rng.integers(3, 4 if small else 7))
+            feature = Feature.categorical(name, WORDS[:count])
+            features.append(Feature(feature.name, feature.kind, categories=feature.categories,
+                                    extra=extra))  # fmt: skip
+    return Schema(tuple(features), template([f.name for f in features]))
+
+
+def _continuous(name, low, high, step, rng):
+    whole = step in (1.0, 5.0)
+    return Feature(name, "continuous", whole, float(low), float(high), step,
+                   missing=bool(rng.random() < 0.2))  # fmt: skip
+
+
+def on_lattice(feature, rng):
+    if feature.kind != "continuous":
+        return float(rng.integers(len(feature.categories)))
+    if not feature.resolution:
+        return float(rng.uniform(feature.lower, feature.upper))
+    steps = round((feature.upper - feature.lower) / feature.resolution)
+    return round(feature.lower + feature.resolution * int(rng.integers(steps + 1)), 2)
+
+
+def random_person(schema, rng, odd=0.06, missing=0.05):
+    cells = np.array([on_lattice(f, rng) for f in schema.features])
+    for i, feature in enumerate(schema.features):
+        if rng.random() < missing:
+            cells[i] = np.nan
+        elif rng.random() < odd:
+            if feature.kind == "continuous":
+                off = rng.choice([feature.upper + 3, feature.lower - 2.5, cells[i] + 0.313])
+                cells[i] = round(float(off), 3)
+            elif feature.extra:
+                cells[i] = len(feature.categories)
+    return cells
+
+
+def random_point(schema, person, rng):
+    """What a decoder might propose for a person: some cells own, none lost."""
+    cells = np.array([on_lattice(f, rng) for f in schema.features])
+    stay = rng.random(len(cells)) < rng.random()
+    stay |= np.isnan(person) & (rng.random(len(cells)) < 0.7)
+    return np.where(stay, person, cells)
+
+
+def quoted(name):
+    return f"`{name}`" if not name.replace("_", "a").isalnum() else name
+
+
+def literal(feature, rng):
+    level = feature.categories[int(rng.integers(len(feature.categories)))]
+    if not isinstance(level, str):
+        return str(level)
+    plain = level.isalnum() and level != "in" and rng.random() < 0.7
+    return level if plain else f'"{level}"'
+
+
+def number(feature, rng):
+    return repr(on_lattice(feature, rng)) if rng.random() < 0.9 else f"{feature.lower + 1.13:.2f}"
+
+
+def random_simple(schema, rng):
+    """A comparison, membership or change: what may stand in a conditional."""
+    feature = schema.features[int(rng.integers(len(schema.features)))]
+    name = quoted(feature.name)
+    relation = str(rng.choice(["<=", "<", ">=", ">", "==", "!="], p=[.25, .15, .25, .15, .1, .1]))
+    numbers = [f for f in schema.features if f.kind == "continuous"]
+    roll = rng.random()
+    if roll < 0.1:
+        return f"{name} changes"
+    if feature.kind != "continuous":
+        if roll < 0.25:
+            order = feature.kind == "ordinal" or feature.categories == (0, 1)
+            return f"{name} {relation if order else '=='} original"
+        if roll < 0.65:
+            values = {literal(feature, rng) for _ in range(int(rng.integers(1, 4)))}
+            if rng.random() < 0.2:
+                values.add("original")
+            word = "in" if rng.random() < 0.8 else "not in"
+            return f"{name} {word} {{{', '.join(sorted(values))}}}"
+        order = feature.kind == "ordinal" or feature.categories == (0, 1)
+        return f"{name} {relation if order else '=='} {literal(feature, rng)}"
+    if roll < 0.2:
+        return f"{name} {relation} original"
+    if roll < 0.4:
+        return f"{name} {relation} {number(feature, rng)}"
+    if roll < 0.5:
+        low, high = sorted(on_lattice(feature, rng) for _ in range(2))
+        return f"{low!r} <= {name} <= {high!r}"
+    if roll < 0.6:
+        share = rng.choice([0.1, 0.25, 0.5])
+        way = str(rng.choice(["<=", "<=", "<", ">="]))
+        return f"abs({name} - original) {way} {share}*original + {rng.integers(1, 9)}"
+    if roll < 0.65:
+        values = ", ".join(number(feature, rng) for _ in range(3))
+        return f"{name} {rng.choice(['in', 'not in'])} {{{values}}}"
+    if roll < 0.75:
+        return f"{name} {relation} {rng.choice([0.5, 0.9, 1.1])}*original + {rng.integers(-3, 4)}"
+    return random_linear(schema, numbers, relation, rng)
+
+
+def random_linear(schema, numbers, relation, rng):
+    bits = [f for f in schema.features if f.categories and not isinstance(f.categories[0], str)]
+    parts, near = [], 0.0
+    count = int(rng.integers(1, min(3, len(numbers)) + 1))
+    for i in rng.choice(len(numbers), count, replace=False):
+        weight = float(rng.choice([1, 1, -1, 2, -0.4, 0.25]))
+        parts.append(f"{weight}*{quoted(numbers[i].name)}")
+        near += weight * on_lattice(numbers[i], rng)
+    if bits and rng.random() < 0.2:
+        parts.append(f"2*{quoted(bits[0].name)}")
+        near += 2
+    if rng.random() < 0.2:
+        pick = numbers[int(rng.integers(len(numbers)))]
+        parts.append(f"0.5*original({quoted(pick.name)})")
+        near += 0.5 * on_lattice(pick, rng)
+    relation = relation if relation in ("<=", ">=", "<", ">") or rng.random() < 0.3 else "<="
+    return f"{' + '.join(parts)} {relation} {round(near, int(rng.integers(3)))!r}"
+
+
+def random_constraint(schema, rng):
+    roll = rng.random()
+    categories = [f for f in schema.features if f.kind != "continuous"]
+    if roll < 0.1:
+        return f"changes {rng.choice(['<=', '<=', '<=', '<', '=='])} {rng.integers(1, 6)}"
+    if roll < 0.2:
+        picks = rng.choice(len(schema.features), int(rng.integers(1, 3)), replace=False)
+        return "fixed " + ", ".join(quoted(schema.names[i]) for i in picks)
+    if roll < 0.25:
+        ordered = [f for f in schema.features if f.numeric]
+        if ordered:
+            pick = ordered[int(rng.integers(len(ordered)))]
+            return f"{rng.choice(['increasing', 'decreasing'])} {quoted(pick.name)}"
+    if roll < 0.35 and categories:
+        pick = categories[int(rng.integers(len(categories)))]
+        return f"not {quoted(pick.name)}: {literal(pick, rng)} -> {literal(pick, rng)}"
+    if roll < 0.5:
+        when = " and ".join(random_simple(schema, rng) for _ in range(1 + (rng.random() < 0.2)))
+        then = " and ".join(random_simple(schema, rng) for _ in range(1 + (rng.random() < 0.2)))
+        return f"if {when} then {then}"
+    return random_simple(schema, rng)
+
+
+def random_system(schema, rng, most=8):
+    """Up to `most` constraints that do not rule everyone out, and how often they would have."""
+    refused = 0
+    while True:
+        texts = [random_constraint(schema, rng) for _ in range(int(rng.integers(1, most + 1)))]
+        try:
+            return System.of(texts, schema), refused
+        except InputError as error:
+            assert "can never hold" in str(error) or "that many changes" in str(error), texts
+            refused += 1
+
+
+# ------------------------------------------------------------------------------------------------
+# Looking for leaks
+
+
+def every_row(schema, person):
+    """All rows a tiny schema allows for a person, own cells included."""
+    choices = []
+    for feature, own in zip(schema.features, person, strict=True):
+        if feature.kind == "continuous":
+            steps = round((feature.upper - feature.lower) / feature.resolution)
+            values = [round(feature.lower + feature.resolution * k, 4) for k in range(steps + 1)]
+        else:
+            values = [float(k) for k in range(len(feature.categories))]
+        if np.isnan(own) or own not in values:
+            values.append(own)
+        choices.append(values)
+    return np.array(list(itertools.product(*choices)))
+
+
+def problems(system, before, after, people):
+    """What is wrong with projected rows, in words; nothing, one hopes."""
+    schema, found = system.schema, []
+    for given, row, person, good in zip(before, after.cells, people, after.feasible, strict=True):
+        was = Slow(schema, given, person)
+        fine = all(was.keeps(c) for c in system.constraints)
+        if fine and given.tobytes() != row.tobytes():
+            found.append(f"a feasible row was touched: {given} -> {row}")
+        slow = Slow(schema, row, person)
+        broken = [str(c) for c in system.constraints if not slow.keeps(c)]
+        if good == bool(broken):
+            found.append(f"feasible={good} but broken={broken}: {row} for {person}")
+        for feature, cell, own in zip(schema.features, row, person, strict=True):
+            problem = _cell_problem(feature, cell, own)
+            if problem:
+                found.append(f"{feature.name}: {problem} ({cell}, own {own})")
+    return found
+
+
+def _cell_problem(feature, cell, own):
+    if cell == own or (np.isnan(cell) and np.isnan(own)):
+        return None
+    if np.isnan(cell):
+        return "a value was lost"
+    if feature.kind != "continuous":
+        return None if cell in range(len(feature.categories)) else "no category"
+    if not feature.lower <= cell <= feature.upper:
+        return "out of bounds"
+    if feature.resolution:
+        steps = Fraction(repr(float(cell))) / Fraction(repr(feature.resolution))
+        return None if steps.denominator == 1 else "off the lattice"
+    return None
+
+
+def run(count, seed=0, each=5, report=None):
+    """Sends `count` random cases through; gives the problems found and some counts."""
+    rng = np.random.default_rng(seed)
+    found, tally = [], Counter()
+    while tally["cases"] < count:
+        schema = random_schema(rng)
+        system, refused = random_system(schema, rng)
+        people = np.array([random_person(schema, rng) for _ in range(each)])
+        points = np.array([random_point(schema, person, rng) for person in people])
+        kept = points.copy()
+        after = system.project(points, people)
+        assert points.tobytes() == kept.tobytes(), "the caller's rows were written to"
+        wrong = problems(system, points, after, people)
+        found += [f"{p} [{'; '.join(map(str, system.constraints))}]" for p in wrong]
+        tally["cases"] += each
+        tally["constraints"] += each * len(system)
+        tally["feasible"] += int(after.feasible.sum())
+        tally["feasible before"] += int(system.feasible(points, people).sum())
+        tally["proved infeasible"] += int(after.proved_infeasible.sum())
+        tally["unsolved"] += after.unsolved
+        tally["programs"] += after.solved
+        tally["refused for everyone"] += refused
+        if report and tally["cases"] % report < each:
+            print(dict(tally), len(found), flush=True)
+    return found, tally
+
+
+if __name__ == "__main__":
+    begin = time.perf_counter()
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    bad, counts = run(wanted, seed=int(sys.argv[2]) if len(sys.argv) > 2 else 0, report=10_000)
+    print(dict(counts), f"{time.perf_counter() - begin:.0f} s", f"{len(bad)} problems")
+    print(*bad[:20], sep="\n")
+    sys.exit(bool(bad))

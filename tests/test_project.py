@@ -1,0 +1,324 @@
+"""The project around the library: names, metadata, documentation. `make lint` covers the rest."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import lapace
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+# Rooms whose import, however indirect, must not bring in torch.
+WITHOUT_TORCH = ("table", "schema", "result", "metrics", "report", "plots")
+
+
+def run_python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- public names ---------------------------------------------------------------------------
+
+
+def names_seen_by_type_checkers() -> set[str]:
+    """What `lapace/__init__.py` imports under TYPE_CHECKING."""
+    tree = ast.parse(Path(lapace.__file__).read_text(encoding="utf-8"))
+    guarded = [
+        node
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+    ]
+    return {
+        alias.asname or alias.name
+        for node in guarded
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_all_is_exact():
+    lazy = set(lapace.__all__) - {"__version__"}
+    assert len(lapace.__all__) == len(set(lapace.__all__))
+    assert dir(lapace) == sorted(lapace.__all__)
+    assert lazy == set(lapace._HOMES) == names_seen_by_type_checkers()
+
+
+@pytest.mark.parametrize("name", lapace.__all__)
+def test_every_public_name_loads_from_its_home(name):
+    value = getattr(lapace, name)
+    if name == "__version__":
+        assert re.fullmatch(r"\d+\.\d+\.\d+", value)
+        return
+    home = lapace._HOMES[name]
+    room = importlib.import_module(f"lapace.{home}")
+    assert value is (room if name == home else getattr(room, name))
+    if name != home:
+        assert value.__module__.startswith("lapace.")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one():
+    with pytest.raises(AttributeError, match=r"no attribute 'Explaner'\. Did you mean 'Explainer'"):
+        lapace.Explaner  # noqa: B018
+
+
+def test_import_brings_in_nothing_heavy():
+    code = """
+        import sys
+        before = set(sys.modules)
+        import lapace
+        new = {name.partition(".")[0] for name in set(sys.modules) - before}
+        print(*sorted(new - sys.stdlib_module_names))
+    """
+    assert run_python(textwrap.dedent(code)).split() == ["lapace"]
+
+
+@pytest.mark.parametrize("room", WITHOUT_TORCH)
+def test_rooms_that_do_without_torch(room):
+    if find_spec(f"lapace.{room}") is None:
+        pytest.skip(f"{room} is not built yet")
+    code = f"import sys, lapace.{room}; print('torch' in sys.modules)"
+    assert run_python(code).strip() == "False"
+
+
+# --- metadata and versions -------------------------------------------------------------------
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def requirements() -> list[Requirement]:
+    """Every requirement of the library and its extras but for the extras naming other extras."""
+    extras = project()["optional-dependencies"].values()
+    texts = [*project()["dependencies"], *(text for extra in extras for text in extra)]
+    return [need for need in map(Requirement, texts) if need.name != "lapace"]
+
+
+def pins() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("==") for line in lines if not line.startswith("#")]
+    return {canonicalize_name(name): Version(version) for name, version in pairs}
+
+
+def test_the_version_is_said_once_and_the_same_everywhere():
+    assert "version" in project()["dynamic"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {lapace.__version__}\n" in citation
+
+
+def test_requirements_have_a_lower_bound_and_nothing_else():
+    for need in requirements():
+        operators = [spec.operator for spec in need.specifier]
+        assert operators == [">="], f"{need} is not just a lower bound"
+
+
+def test_extra_all_is_every_extra_a_user_could_want():
+    extras = project()["optional-dependencies"]
+    (everything,) = map(Requirement, extras["all"])
+    assert everything.name == "lapace"
+    assert everything.extras == set(extras) - {"all", "dev", "docs"}
+
+
+def test_every_requirement_is_pinned_within_its_bound():
+    pinned = pins()
+    for need in requirements():
+        assert canonicalize_name(need.name) in pinned, f"{need.name} is not in constraints.txt"
+        assert need.specifier.contains(pinned[canonicalize_name(need.name)], prereleases=True)
+
+
+def test_the_pins_are_plain_sorted_and_the_ones_installed():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", line) for line in pinned)
+    names = [line.partition("==")[0].lower() for line in pinned]
+    assert all(a < b for a, b in pairwise(names))
+    if Path(sys.prefix) != ROOT / ".venv":
+        return  # another environment may have other versions: only ours is held to the pins
+    ours = {"lapace", "pip"}
+    installed = {
+        canonicalize_name(found.name): Version(found.version).public
+        for found in importlib.metadata.distributions()
+    }
+    known = {name: str(version) for name, version in pins().items()}
+    assert {name: v for name, v in installed.items() if name not in ours} == known
+
+
+# --- capabilities ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("require", "status", "says"),
+    [
+        ("", 0, "2 skipped"),
+        ("data,browser", 1, "1 failed, 1 skipped"),
+        ("data,dice", 1, "1 failed, 1 error"),
+        ("brwser", pytest.ExitCode.USAGE_ERROR, "LAPACE_REQUIRE names brwser"),
+    ],
+)
+def test_a_required_capability_cannot_be_skipped(tmp_path, require, status, says):
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = needs\n")
+    code = """
+        import conftest, pytest
+        conftest.PROBES["dice"] = (lambda: False, "it is not installed")
+
+        @pytest.mark.needs("dice")
+        def test_marked(): pass
+
+        def test_found_missing(missing): missing("data", "it could not be fetched")
+    """
+    (tmp_path / "test_needs.py").write_text(textwrap.dedent(code))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        cwd=tmp_path,
+        env={**os.environ, "LAPACE_REQUIRE": require},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert says in done.stdout + done.stderr
+
+
+def test_torch_has_one_thread():
+    torch = pytest.importorskip("torch")
+    assert torch.get_num_threads() == 1
+
+
+# --- documentation ---------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """A block of Python in a page."""
+
+    line: int  # of its first line of code, counted from 1
+    code: str
+
+
+FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n]*$")
+NOT_RUN = re.compile(r"^\s*<!-- not run: \S.*-->\s*$")
+
+
+def blocks(text: str) -> list[Block]:
+    """The ```python blocks of a Markdown page that are meant to run.
+
+    One that is not meant to run says why on the line before it: `<!-- not run: why -->`.
+    """
+    found: list[Block] = []
+    before, fence, start = "", None, 0
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        mark = FENCE.match(line)
+        if fence is None and mark:
+            fence, start, run = mark, number, not NOT_RUN.match(before)
+        elif fence and mark and mark[2].startswith(fence[2]) and not mark[3]:
+            language = fence[3].strip("{.}").lower()
+            assert language != "pycon", f"line {start}: write ```python, so that it is run"
+            if run and language in {"py", "python", "python3"}:
+                code = textwrap.dedent("\n".join(lines[start : number - 1]))
+                found.append(Block(start + 1, code))
+            fence = None
+        before = line
+    assert fence is None, f"line {start}: this block is never closed"
+    return found
+
+
+def test_the_collector_finds_what_is_meant_to_run():
+    page = """
+        Words.
+
+        ```python
+        a = 1
+
+        b = 2
+        ```
+
+        <!-- not run: needs your own table -->
+        ```python
+        raise SystemExit
+        ```
+
+        ```sh
+        make demo
+        ```
+
+        ````md
+        ```python
+        shown, not run
+        ```
+        ````
+
+            ```python
+            c = a + b
+            ```
+    """
+    found = blocks(textwrap.dedent(page))
+    assert found == [Block(5, "a = 1\n\nb = 2"), Block(26, "c = a + b")]
+    with pytest.raises(AssertionError, match="line 1: this block is never closed"):
+        blocks("```python\n1")
+    with pytest.raises(AssertionError, match="line 1: write ```python"):
+        blocks("```pycon\n>>> 1\n```")
+    assert len(blocks("<!-- not run: -->\n```python\n1\n```")) == 1, "a reason is needed"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_code_in_the_pages_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for line, code in blocks(page.read_text(encoding="utf-8")):
+        # Empty lines in front make a traceback point at the line in the page.
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+
+
+def test_every_public_name_is_in_the_reference():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^::: lapace\.([\w.]+)$", page, flags=re.MULTILINE)
+    assert sorted(shown) == sorted(set(lapace.__all__) - {"__version__"})
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    reference = (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
+    public = set(lapace.__all__) - {"__version__"}
+    assert {name for name in public if f'id="lapace.{name}"' in reference} == public
+
+
+def test_every_page_is_in_the_table_of_contents():
+    contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = set(re.findall(r": ([\w/-]+\.md)$", contents, flags=re.MULTILINE))
+    assert nav == {p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.name != "README.md"}

@@ -122,7 +122,9 @@ class Slow:
     def is_value(self, name, label, value):
         """Whether a label is the one a literal names."""
         if self.kind(name) == "continuous":
-            return label == Fraction(repr(value))
+            apart = abs(label - Fraction(repr(value)))
+            loose = not self.schema[name].resolution and self.row[name] is label
+            return apart <= (1.01e-9 * self.schema[name].span if loose else 0)
         if isinstance(value, str):
             return str(label) == value or str(label).lower() == value and isinstance(label, bool)
         try:

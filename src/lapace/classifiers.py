@@ -106,6 +106,9 @@ class Classifier:
         self._lock = threading.Lock()
         self._asked = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy, or one in another process, counts anew
+        return Classifier, (self.model, self.schema, self.labels)
+
     @property
     def asked(self) -> int:
         """Rows handed to the model so far; a row asked for label and probability apart is two."""
@@ -259,13 +262,16 @@ class Classifier:
         """What `predict_proba` says, as it says it."""
         answer = _array(self._ask(question, frame, rows))
         width = len(self._classes() or self.labels)
-        if answer.shape != (rows, width) or answer.dtype.kind not in "fiub":
-            raise ClassifierError(
-                f"The classifier's predict_proba answered an array of shape {answer.shape} and "
-                f"type {answer.dtype} for {rows:,} rows and {width} classes; it has to return one "
-                "row of numbers per row, one column per class."
-            )
-        return answer.astype(np.float64)
+        try:
+            if answer.shape == (rows, width):
+                return answer.astype(np.float64)
+        except (TypeError, ValueError):
+            pass  # not numbers
+        raise ClassifierError(
+            f"The classifier's predict_proba answered an array of shape {answer.shape} and type "
+            f"{answer.dtype} for {rows:,} rows and {width} classes. It has to return numbers: one "
+            "row per row, one column per class."
+        )
 
     # -- labels -----------------------------------------------------------------------------------
 
@@ -357,7 +363,8 @@ def _array(answer: Any) -> NDArray[Any]:
     if hasattr(answer, "detach"):  # a tensor that may sit on a device or carry gradients
         answer = answer.detach().cpu()
     try:
-        return np.asarray(answer)
+        # A list as it is: numpy would turn [1, "a"] into text.
+        return np.asarray(answer, dtype=object if isinstance(answer, list | tuple) else None)
     except Exception as error:  # ragged lists, or whatever else a callable may return
         raise ClassifierError(
             f"The classifier answered a {type(answer).__name__} that is not one label per row: "

@@ -27,7 +27,10 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-LEAST = 1e-6  # probability under which a category's score does not fall further
+# Under this probability a category's score does not fall further: the tree, which knows what goes
+# together, must be able to overrule a decoder that is too sure of one block at a time. On adult
+# 0.1 gave answers a LOF of 1.1, a millionth one of 2.0.
+LEAST = 0.1
 LOYALTY = 1.0  # how much a person's own category is favoured at the start; fades along the path
 SECTIONS, ROUNDS = 8, 2  # first is refined to a 64th of a grid step, in two calls
 
@@ -41,6 +44,8 @@ class Start(NamedTuple):
         z: Their latent points.
         residual: What the decoder misses of them, e(x) - Dec(z_x).
         states: Their categories as states of the blocks; beyond a block's width: unknown.
+        held: States that must stay as they are; -1 where they may move.
+        barred: States that may not be chosen, over all blocks.
     """
 
     schema: Schema
@@ -48,6 +53,8 @@ class Start(NamedTuple):
     z: Tensor
     residual: Floats
     states: Ints
+    held: Ints
+    barred: Bools
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,14 @@ class Decoder:
         with torch.inference_mode():
             return self.model.encode(x, y, soft=self.soft)
 
-    def start(self, schema: Schema, cells: Floats, labels: Ints) -> Start:
+    def start(
+        self,
+        schema: Schema,
+        cells: Floats,
+        labels: Ints,
+        held: Ints | None = None,
+        barred: Bools | None = None,
+    ) -> Start:
         """People made ready to walk."""
         encoded = schema.encode(cells)  # (n, w)
         z = self._encode(encoded, labels)
@@ -97,7 +111,11 @@ class Decoder:
         residual[:, : len(numeric)][np.isnan(cells[:, numeric])] = 0.0
         if not self.anchored:
             residual = np.zeros_like(residual)
-        return Start(schema, cells, z, residual, states_of(schema, cells))
+        if held is None:
+            held = np.full((len(cells), len(schema.blocks)), -1, dtype=np.int64)
+        if barred is None:
+            barred = np.zeros((len(cells), sum(self._states)), dtype=bool)
+        return Start(schema, cells, z, residual, states_of(schema, cells), held, barred)
 
     # -- out --------------------------------------------------------------------------------------
 
@@ -149,7 +167,7 @@ class Decoder:
             return cells
         states = start.states[who]  # (m, b)
         moving = np.flatnonzero(~frozen)
-        states[moving] = self._moved(start.schema, states[moving], means[moving], tau[moving], labels[moving])
+        states[moving] = self._moved(start, who[moving], means[moving], tau[moving], labels[moving])
         return write_states(start.schema, cells, states)
 
     def _still_missing(self, schema: Schema, own: Floats, means: Floats, tau: Floats) -> Bools:
@@ -162,13 +180,12 @@ class Decoder:
                 gone[:, k] &= flag > 0.5
         return gone
 
-    def _moved(
-        self, schema: Schema, own: Ints, means: Floats, tau: Floats, labels: Ints
-    ) -> Ints:
+    def _moved(self, start: Start, who: Ints, means: Floats, tau: Floats, labels: Ints) -> Ints:
         """The categories of rows on the way, chosen together: (m, b)."""
+        schema, own = start.schema, start.states[who]
         scores = self._scores(means)  # (m, sum of states)
-        evidence = np.full(own.shape, -1, dtype=np.int64)
-        for block, (feature, start, width) in enumerate(schema.blocks):
+        evidence = start.held[who]
+        for block, (feature, _, _) in enumerate(schema.blocks):
             first, end = self._ends[block] - self._states[block], self._ends[block]
             known = own[:, block] < self._states[block]
             rows = np.flatnonzero(known)
@@ -181,11 +198,12 @@ class Decoder:
             if schema.features[feature].missing:  # what is present never goes missing
                 present = own[:, block] != self._states[block] - 1
                 scores[present, end - 1] = -np.inf
+        scores[start.barred[who]] = -np.inf
         return self._choose(scores, labels, evidence)
 
     @property
     def _states(self) -> list[int]:
-        return [max(2, width) for _, _, width in self.schema.blocks]
+        return block_states(self.schema)
 
     @property
     def _ends(self) -> Ints:
@@ -258,6 +276,11 @@ def _put(cells: Floats, columns: Ints, values: Floats) -> Floats:
     changed = cells.copy()
     changed[:, columns] = values
     return changed
+
+
+def block_states(schema: Schema) -> list[int]:
+    """How many states each block has: its categories, and missing where that was seen."""
+    return [max(2, width) for _, _, width in schema.blocks]
 
 
 def states_of(schema: Schema, cells: Floats) -> Ints:
@@ -587,7 +610,6 @@ def _assemble(
 ) -> Traced:
     """Grid, first and midpoint side by side, and the picks as positions among them."""
     count, size = grid.tau.shape
-    rows = np.arange(count)
     tau = (first.tau[:, 0] + 1.0) / 2
     inside = np.flatnonzero((tau < 1.0) & (begin >= 0))
     middle = _select(grid, np.full(count, size - 1))  # where first is the prototype, so is middle
@@ -596,11 +618,10 @@ def _assemble(
         _write(middle, inside, np.zeros(len(inside), dtype=np.int64), tau[inside], verdict)
     steps = Steps(*(np.concatenate(p, axis=1) for p in zip(grid, first, middle, strict=True)))
     picks = _picks(grid, steps, begin, literal)
+    left = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)
     z = walker.latent(np.repeat(lines, size + 2), steps.tau.ravel())
     labels = np.repeat(walker.lines.label[lines], size + 2)
     density = walker.decoder.percentile(z, labels).reshape(count, size + 2)
-    left = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)
-    del rows
     return Traced(lines, steps, density, *picks, left.sum(axis=1))
 
 

@@ -283,27 +283,25 @@ def partition(x: Floats, y: Ints, counts: Sequence[int], seed: int) -> Ints:
 
 
 def _even_k_means(x: Floats, count: int, seed: int) -> Ints:
-    """k-means, then prices on crowded clusters until the smallest has its floor.
+    """k-means, after which every cluster short of its floor takes the rows it can get cheapest.
 
-    A row goes to the centre of least squared distance plus price. Prices rise where a cluster
-    holds more than its even part and fall where it holds less, so borders move and nothing else.
+    A row's price is how much farther it is from the new centre than from its own.
     """
     rng = np.random.default_rng(seed)
     part = x if len(x) <= SAMPLE else x[rng.choice(len(x), SAMPLE, replace=False)]
     centres = KMeans(count, n_init=3, random_state=seed).fit(part).cluster_centers_
-    prices = np.zeros(count)
-    even = len(part) / count
-    for round_ in range(200):
-        near = _squared(part, centres) + prices
-        c = near.argmin(axis=1)
+    away = _squared(x, centres)  # (n, count)
+    c = away.argmin(axis=1)
+    floor = int(FLOOR * len(x) / count)
+    for k in np.argsort(np.bincount(c, minlength=count)):
         sizes = np.bincount(c, minlength=count)
-        if sizes.min() >= FLOOR * even:
-            break
-        rate = near.min(axis=1).mean() * 0.5 / (1 + round_ / 20)
-        prices += rate * (sizes - even) / even / count
-        for k in np.flatnonzero(sizes):
-            centres[k] = part[c == k].mean(axis=0)
-    return (_squared(x, centres) + prices).argmin(axis=1)
+        short = floor - sizes[k]
+        if short <= 0:
+            continue
+        donors = np.flatnonzero(sizes[c] > sizes.mean())
+        price = away[donors, k] - away[donors, c[donors]]
+        c[donors[np.argsort(price, kind="stable")[:short]]] = k
+    return c
 
 
 def _squared(x: Floats, centres: Floats) -> Floats:

@@ -46,6 +46,9 @@ __all__ = ["Outcome", "smallest", "solve"]
 Floats: TypeAlias = NDArray[np.float64]
 
 STRICT = 1e-4  # of a step: what `<` demands where steps have no common divisor
+# A column without a lattice is counted in thousandths of its range, and where it must differ it does
+# so by ten times the least difference that counts: the solver's tolerance (1e-6) stays well below.
+SHARES, WIDER = 1000, 10
 LARGEST = 1e9  # coefficients beyond this are not trusted to be whole
 
 
@@ -261,7 +264,7 @@ class _Program:
         missing = person is not None and isnan(person)
         gone = given is None or isnan(given)
         base = _nearest(feature, (low + high) / 2 if given is None or gone else given, low, high)
-        unit = feature.resolution or feature.span
+        unit = feature.resolution or feature.span / SHARES
         # A missing cell costs 1 to fill in, whatever the value: prefer the middle, by a hair.
         each = cost * unit / feature.span * (1e-3 if gone else 1.0)
         whole = bool(feature.resolution)
@@ -436,8 +439,8 @@ class _Program:
             if line.margin:  # no lattice: shares of the range are what the solver can tell apart
                 scale = max((abs(t) for t in terms.values()), default=1.0)
             terms = {v: t / scale for v, t in terms.items()}
-            gap = (line.margin / scale or STRICT) if strict else 0.0
-            closer = (1e-6 if line.margin else STRICT) if self.careful else 0.0
+            gap = (WIDER * line.margin / scale or STRICT) if strict else 0.0
+            closer = STRICT if self.careful else 0.0
             most = -constant / scale - gap - closer
         reach = sum(max(w * n.low, w * n.high) - w * n.constant for w, n in parts) / scale
         spare = reach + 1e-6 * max(1.0, abs(reach)) - most
@@ -528,7 +531,8 @@ class _Program:
         if not self.cost:
             return Outcome("solved", self.start)
         result = self.run(limit, presolve=True)
-        if result.status == 4:  # presolve may say 'infeasible or unbounded': nothing is unbounded
+        if result.status in (2, 4):
+            # Presolve has been seen to call a feasible program infeasible: a proof needs both.
             result = self.run(limit, presolve=False)
         if result.status == 2:
             return Outcome("unsolved" if self.careful else "infeasible", None)

@@ -246,7 +246,8 @@ def _settled(schema: Schema, cells: Floats, people: Floats, limits: Domains) -> 
     cells = np.where(limits.pinned, people, cells)
     close = CLOSE * schema.spans
     below, above = cells < limits.least - close, cells > limits.greatest + close
-    moved = np.where(below, limits.lower, np.where(above, limits.upper, cells))
+    some = limits.lower <= limits.upper  # else there is nothing to move to
+    moved = np.where(below & some, limits.lower, np.where(above & some, limits.upper, cells))
     nearer = limits.own & (np.abs(people - cells) <= np.abs(moved - cells))  # NaN is not
     cells = np.where((below | above) & nearer, people, moved)
     for column, allowed in limits.allowed.items():
@@ -330,12 +331,15 @@ def _stepped(column: int, work: _Work) -> Floats:
     """A number that has to move goes one step, up if it can."""
     step = work.schema.features[column].step
     own = work.people[:, column]
-    up, down = own + step, own - step
-    target = np.where(up <= work.domains.upper[:, column], up, down)
-    fits = target >= work.domains.lower[:, column]
-    go = work.free[:, column] & fits
-    work.cells[go, column] = target[go]
-    return _snapped(work, (column,))
+    lower, upper = work.domains.lower[:, column], work.domains.upper[:, column]
+    up, down = np.clip(own + step, lower, upper), np.clip(own - step, lower, upper)
+    target = np.where(up > own, up, down)
+    go = work.free[:, column] & (lower <= upper) & ~np.isnan(target)
+    spots = work.cells.copy()
+    spots[go, column] = target[go]
+    # From an own value off the lattice a step leads off it too: snap, and look again later.
+    work.cells[go, column] = work.schema.snap(spots)[go, column]
+    return work.cells
 
 
 def _moved_level(node: Table, column: int, work: _Work) -> Floats:

@@ -18,7 +18,7 @@ from lapace.errors import InputError, did_you_mean
 from lapace.schema import Schema
 
 try:
-    from lapace.datasets import loans
+    from lapace.datasets.loans import make
     from lapace.datasets.recipes import RECIPES, Recipe
 except ModuleNotFoundError as error:
     if error.name != "pandas":
@@ -128,7 +128,7 @@ def load(
         raise InputError(f"Only loans are made to measure: '{name}' has the rows it has.")
     if balanced and recipe.own_split is not None:
         raise InputError(f"'{name}' comes with its own split and cannot be balanced before it.")
-    table, labels = recipe.build() if rows is None else loans.make(rows)
+    table, labels = recipe.build() if rows is None else make(rows)
     training, held_out = _split(recipe, labels, balanced, np.random.default_rng(seed))
     train_rows, test_rows = _take(table, training), _take(table, held_out)
     if impute:

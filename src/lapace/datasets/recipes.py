@@ -9,6 +9,7 @@ class, which would tell the answer.
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from lapace.datasets import loans
 from lapace.datasets.sources import fetch
+from lapace.errors import LapaceError
 from lapace.schema import Feature
 
 __all__ = ["RECIPES", "Recipe"]
@@ -289,11 +291,13 @@ def _mnist_5k() -> Built:
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """A gzipped file of MNIST's own format: bytes, as an array of the shape its head gives."""
     data = gzip.decompress(path.read_bytes())
-    zero, kind, dimensions = data[:2], data[2], data[3]
+    dimensions = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
     head = 4 + 4 * dimensions
-    shape = np.frombuffer(data[4:head], dtype=">u4").astype(int)
-    if zero != b"\0\0" or kind != 8 or len(data) - head != shape.prod():
-        raise ValueError(f"{path.name} is not an idx file of bytes.")
+    shape = [int.from_bytes(data[i : i + 4], "big") for i in range(4, head, 4)]
+    if not dimensions or len(data) - head != math.prod(shape):
+        raise LapaceError(
+            f"{path.name} is not an idx file of bytes. Delete it, and fetch it again."
+        )
     return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from lapace.classifiers import wrap
+from lapace.constraints import Constraint, fixed
 from lapace.errors import InputError, NotFittedError
 from lapace.explainer import storage
 from lapace.explainer.asking import ANY_OTHER, Question, answer
@@ -58,7 +59,7 @@ class Explainer:
         clusters: int = 5,
         latent: int | None = None,
         recipe: Literal["default", "paper"] | Recipe = "default",
-        rules: Sequence[Any] = (),
+        rules: Sequence[str | Constraint] = (),
         schema: Schema | Mapping[str, str | Feature] | None = None,
         device: str | None = None,
         seed: int = 0,
@@ -132,6 +133,8 @@ class Explainer:
         people: Any,
         *,
         target: Any = None,
+        constraints: Sequence[str | Constraint] = (),
+        costs: Mapping[str, float] | None = None,
         steps: int = 20,
         detail: Literal["path", "picks"] = "path",
         stable: bool = True,
@@ -144,6 +147,9 @@ class Explainer:
             people: Rows in the training table's columns; others are left aside.
             target: The label wanted, one label per person, or `"any-other"`; with two classes it
                 may be left out.
+            constraints: What every answer must obey, beside the explainer's rules.
+            costs: How hard a change is, for some columns: a weight, 1 by default; infinity holds
+                the column fixed.
             steps: Steps from a person to a prototype.
             detail: `path` asks about every step; `picks` only about what the picks need.
             stable: Take as first the start of the last unbroken run of good steps; False: the
@@ -154,7 +160,16 @@ class Explainer:
         fitted = self._fitted()
         if detail not in ("path", "picks"):
             raise InputError(f"detail is {detail!r}; it is 'path' or 'picks'.")
-        question = Question(target, steps, detail == "path", stable, confidence)
+        held = [fixed(name) for name, cost in (costs or {}).items() if cost == np.inf]
+        question = Question(
+            target,
+            steps,
+            detail == "path",
+            stable,
+            confidence,
+            (*self.rules, *constraints, *held),
+            {name: cost for name, cost in (costs or {}).items() if cost != np.inf},
+        )
         return answer(fitted, self.classifier_.recount(), people, question, progress)
 
     def counterfactuals(
@@ -171,7 +186,12 @@ class Explainer:
 
     def save(self, path: str | Path) -> None:
         """Writes everything but the classifier into one file, whole or not at all."""
-        settings = {"clusters": self.clusters, "latent": self.latent, "seed": self.seed}
+        settings = {
+            "clusters": self.clusters,
+            "latent": self.latent,
+            "rules": [str(rule) for rule in self.rules],
+            "seed": self.seed,
+        }
         storage.save(path, self._fitted(), settings)
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from lapace.classifiers import Classifier
+from lapace.constraints import Constraint, System
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer.fitting import Fitted
-from lapace.paths import Lines, Start, Traced, Verdict, states_of, trace
+from lapace.paths import Lines, Start, Traced, Verdict, block_states, states_of, trace
 from lapace.result import Explanation
-from lapace.schema import Reading, Schema
+from lapace.schema import Reading
 
 __all__ = ["ANY_OTHER", "Question", "answer"]
 
@@ -26,7 +27,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 ANY_OTHER = "any-other"
 ROWS = 50_000  # rows in work at a time, so that memory does not grow with the query
-GATE = 0.05  # a twin may keep a person's categories if at least this share of the target's is rarer
+GATE = 0.01  # a twin may keep a person's categories if at least this share of the target's is rarer
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Question:
     every: bool = True
     stable: bool = True
     confidence: float | None = None
+    constraints: tuple[str | Constraint, ...] = ()
+    costs: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         """Settings that cannot work are refused before any work."""
@@ -55,12 +58,16 @@ class _People(NamedTuple):
         label: What the classifier says of them; -1 where it cannot say.
         target: What they want; -1 for any other label.
         trouble: Why some cannot be explained.
+        system: What every answer has to obey.
+        impossible: Who has been proved to have no feasible row at all; filled while walking.
     """
 
     reading: Reading
     label: Ints
     target: Ints
     trouble: dict[int, str]
+    system: System
+    impossible: set[int]
 
 
 def answer(
@@ -109,7 +116,8 @@ def _meet(fitted: Fitted, classifier: Classifier, people: Any, question: Questio
     good = np.array([i for i in range(count) if i not in trouble], dtype=np.int64)
     _ask_each(classifier, reading, good, label, trouble)
     target = _targets(fitted, classifier, question.target, label)
-    return _People(reading, label, target, trouble)
+    system = System.of(question.constraints, reading.schema)
+    return _People(reading, label, target, trouble, system, set())
 
 
 def _ask_each(
@@ -189,7 +197,8 @@ def _walk(
     """Paths of some people, by their position in the query."""
     reading = known.reading
     schema = reading.schema
-    start = fitted.decoder.start(schema, reading.cells[who], known.label[who])
+    held, barred = _limits(known.system, reading.cells[who])
+    start = fitted.decoder.start(schema, reading.cells[who], known.label[who], held, barred)
     pairs = [
         (row, p)
         for row, person in enumerate(who)
@@ -205,7 +214,7 @@ def _walk(
         np.concatenate([part, part[twins]]) for part in (person, prototype, label)
     )
     frozen = np.arange(len(person)) >= len(person) - len(twins)
-    judge = _Judge(classifier, schema, known, who[person], label, question.confidence)
+    judge = _Judge(classifier, known, who[person], label, question)
     lines = Lines(
         person,
         prototype,
@@ -214,7 +223,7 @@ def _walk(
             np.stack([p.z for p in fitted.prototypes]), device=fitted.decoder.device
         ),
         label,
-        _at_person(start, person),
+        _at_person(known.system, start, person),
         _at_prototype(fitted, judge, prototype),
     )
     literal = not fitted.recipe.given
@@ -227,6 +236,7 @@ def _walk(
         stable=question.stable and not literal,
         literal=literal,
         every=question.every or literal,
+        weights=schema.weights(question.costs),
     )
     return _Part(who[person[traced.lines]], prototype[traced.lines], traced)
 
@@ -249,32 +259,67 @@ def _twins(fitted: Fitted, start: Start, person: Ints, label: Ints) -> Ints:
     return np.flatnonzero(typical)
 
 
+def _limits(system: System, people: Floats) -> tuple[Ints, Bools]:
+    """What the constraints on single columns mean for category blocks: held and barred states."""
+    schema = system.schema
+    states = states_of(schema, people)
+    held = np.full(states.shape, -1, dtype=np.int64)
+    barred = np.zeros((len(people), sum(block_states(schema))), dtype=bool)
+    if not len(system):
+        return held, barred
+    domains = system.domains(people)
+    begin = 0
+    for block, ((feature, _, _), count) in enumerate(
+        zip(schema.blocks, block_states(schema), strict=True)
+    ):
+        pinned = domains.pinned[:, feature]
+        held[pinned, block] = states[pinned, block]
+        allowed = domains.allowed.get(feature)
+        if allowed is not None:
+            known = len(schema.features[feature].categories)
+            barred[:, begin : begin + known] = ~allowed[:, :known]
+            if count > known:
+                barred[:, begin + known] = ~allowed[:, -2]  # missing
+        begin += count
+    return held, barred
+
+
 class _Judge:
-    """Asks the classifier about rows of lines: is it the label the line is for?"""
+    """Makes rows obey, then asks the classifier: is it the label the line is for?"""
 
     def __init__(
         self,
         classifier: Classifier,
-        schema: Schema,
         known: _People,
         who: Ints,
         label: Ints,
-        confidence: float | None,
+        question: Question,
     ) -> None:
         self.classifier = classifier
-        self.schema = schema
+        self.known = known
+        self.who = who  # (lines,)
         self.any_other = known.target[who] < 0  # (lines,)
         self.own = known.label[who]
         self.label = label
-        self.confidence = confidence
+        self.question = question
 
     def __call__(self, cells: Floats, lines: Ints) -> Verdict:
         """The verdict on rows, given the line each lies on."""
-        found = self.classifier.judge(cells, self.schema)
-        return self.verdict(cells, found.codes, found.probability, lines)
+        cells, feasible = self._obeying(cells, lines)
+        found = self.classifier.judge(cells, self.known.reading.schema)
+        return self._verdict(cells, feasible, found.codes, found.probability, lines)
 
-    def verdict(
-        self, cells: Floats, codes: Ints, each: Floats | None, lines: Ints
+    def _obeying(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
+        """The rows moved to where every constraint holds; who cannot is remembered."""
+        if not len(self.known.system):
+            return cells, np.ones(len(cells), dtype=bool)
+        people = self.known.reading.cells[self.who[lines]]
+        moved = self.known.system.project(cells, people, costs=self.question.costs)
+        self.known.impossible.update(self.who[lines][moved.proved_infeasible].tolist())
+        return moved.cells, moved.feasible
+
+    def _verdict(
+        self, cells: Floats, feasible: Bools, codes: Ints, each: Floats | None, lines: Ints
     ) -> Verdict:
         """What the classifier's answer means for the lines it was asked for."""
         other, own, label = self.any_other[lines], self.own[lines], self.label[lines]
@@ -284,26 +329,35 @@ class _Judge:
             probability = np.full(len(cells), np.nan)
         else:
             probability = np.where(other, 1.0 - each[rows, own], each[rows, label])
-        if self.confidence is not None:
-            valid &= probability >= self.confidence
-        return Verdict(cells, valid, np.ones(len(cells), dtype=bool), probability)
+        if self.question.confidence is not None:
+            valid &= probability >= self.question.confidence
+        return Verdict(cells, valid, feasible, probability)
 
 
-def _at_person(start: Start, person: Ints) -> Verdict:
+def _at_person(system: System, start: Start, person: Ints) -> Verdict:
     """Step 0: the person's row, copied; they do not have the label they want."""
-    count = len(person)
-    no = np.zeros(count, dtype=bool)
-    return Verdict(start.cells[person], no, ~no, np.full(count, np.nan))
+    no = np.zeros(len(person), dtype=bool)
+    feasible = system.feasible(start.cells, start.cells)[person]
+    return Verdict(start.cells[person], no, feasible, np.full(len(person), np.nan))
 
 
 def _at_prototype(fitted: Fitted, judge: _Judge, prototype: Ints) -> Verdict:
-    """Step 1: the prototype, judged when it was made."""
-    cells = np.stack([p.cells for p in fitted.prototypes])[prototype]
-    valid = np.array([p.valid for p in fitted.prototypes])[prototype]
-    probability = np.array([p.probability for p in fitted.prototypes])[prototype]
-    if judge.confidence is not None:
-        valid = valid & (probability >= judge.confidence)
-    return Verdict(cells, valid, np.ones(len(cells), dtype=bool), probability)
+    """Step 1: the prototype, judged when it was made; where limits move it, judged anew."""
+    cells = np.stack([p.cells for p in fitted.prototypes])  # (k, d)
+    probability = np.array([p.probability for p in fitted.prototypes])
+    valid = np.array([p.valid for p in fitted.prototypes])
+    lines = np.arange(len(prototype))
+    moved, feasible = judge._obeying(cells[prototype], lines)
+    verdict = Verdict(moved, valid[prototype], feasible, probability[prototype])
+    if judge.question.confidence is not None:
+        verdict.valid[:] &= verdict.probability >= judge.question.confidence
+    same = (moved == cells[prototype]) | (np.isnan(moved) & np.isnan(cells[prototype]))
+    anew = np.flatnonzero(~same.all(axis=1))
+    if len(anew):
+        found = judge(moved[anew], lines[anew])
+        for name, part in zip(Verdict._fields, found, strict=True):
+            getattr(verdict, name)[anew] = part
+    return verdict
 
 
 # ------------------------------------------------------------------------------------------------
@@ -335,7 +389,7 @@ def _explanation(
         target=known.target,
         status=status,
         reason=reason,
-        constraints=(),
+        constraints=tuple(map(str, known.system.constraints)),
         who=who,
         prototype=_joined([p.prototype for p in parts], (0,), np.int64),
         tau=_joined([s.tau for s in steps], empty, np.float64),
@@ -344,7 +398,7 @@ def _explanation(
         feasible=_joined([s.feasible for s in steps], empty, np.bool_),
         probability=_joined([s.probability for s in steps], empty, np.float64),
         density=_joined([p.traced.density for p in parts], empty, np.float64),
-        distance=schema.gaps(cells[who][:, None], points).sum(axis=2),
+        distance=schema.gaps(cells[who][:, None], points) @ schema.weights(question.costs),
         picked={
             name: _joined([getattr(p.traced, name) for p in parts], (0,), np.int64)
             for name in ("first", "middle", "last")
@@ -374,10 +428,16 @@ def _statuses(
         elif known.label[i] == target:
             status.append("already_target")
             reason.append(f"The classifier already says {wanted}.")
+        elif i in known.impossible:
+            status.append("infeasible")
+            clash = known.system.contradiction(known.reading.cells[i])
+            told = " and ".join(f"'{c}'" for c in clash)
+            reason.append(f"For this person {told} cannot hold together: no row obeys.")
         elif good[i]:
             status.append("answered")
             reason.append(f"{good[i]} of {paths[i]} paths lead to {wanted}.")
         else:
             status.append("none_found")
-            reason.append(f"None of {paths[i]} paths holds a row that leads to {wanted}.")
+            under = " and obeys the constraints" if len(known.system) else ""
+            reason.append(f"No row of {paths[i]} paths is labelled {wanted}{under}.")
     return tuple(status), tuple(reason)

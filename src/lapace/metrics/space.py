@@ -49,11 +49,8 @@ def distances(schema: Schema, a: Floats, b: Floats) -> Floats:
         found += cdist(u, v, "cityblock")
         some = gone_u.any(axis=0) | gone_v.any(axis=0)
         if some.any():
-            there_u, there_v = (
-                (~gone_u * (1 - np.abs(u)))[:, some],
-                (~gone_v * (1 - np.abs(v)))[:, some],
-            )
-            found += there_u @ gone_v[:, some].T + gone_u[:, some] @ there_v.T
+            there_u, there_v = ~gone_u * (1 - np.abs(u)), ~gone_v * (1 - np.abs(v))
+            found += there_u[:, some] @ gone_v[:, some].T + gone_u[:, some] @ there_v[:, some].T
     return found
 
 

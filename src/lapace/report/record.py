@@ -1,0 +1,393 @@
+"""What a report says: frozen records that go to JSON and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lapace import metrics
+from lapace.errors import InputError
+from lapace.report.rendering import as_html, as_text
+from lapace.report.thresholds import Threshold, Verdict
+from lapace.table import Level, write_whole
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Check:
+    """A threshold and what was found.
+
+    Attributes:
+        threshold: What was asked.
+        value: What was found; None where it could not be measured.
+        margin: What chance may account for: the standard error, or for KS its mean if there were
+            no difference.
+        where: Which label, cluster or rule is meant: the worst.
+        why: Why there is no value.
+
+    Examples:
+        >>> from lapace.report import THRESHOLDS
+        >>> check = Check(THRESHOLDS["agreement"], 0.89, margin=0.02, where="label 'no'")
+        >>> check.verdict, check.text
+        ('passes', "89 % ± 2 (label 'no')")
+    """
+
+    threshold: Threshold
+    value: float | None
+    margin: float = 0.0
+    where: str = ""
+    why: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Passes, usable with care, fails, or not measured."""
+        return self.threshold.judge(self.value, self.margin)
+
+    @property
+    def text(self) -> str:
+        """The value, its margin, and whose it is."""
+        if self.value is None:
+            return f"not measured: {self.why}"
+        give = ""
+        if self.margin:
+            give = f" ± {self.threshold.text(self.margin).split()[0]}"
+        return f"{self.threshold.text(self.value)}{give}" + (f" ({self.where})" * bool(self.where))
+
+    @property
+    def advice(self) -> str:
+        """What is wrong and what to try; empty for a check that passes."""
+        if self.verdict == "passes":
+            return ""
+        if self.value is None:
+            return f"{self.threshold.question}: {self.text}." * self.threshold.essential
+        says = f"{self.threshold.question}: {self.text}; {self.threshold.limits}."
+        return f"{says} Try: {self.threshold.advice}"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One feature of a prototype, beside what is usual in the table.
+
+    Examples:
+        >>> str(Look("income", "52,300", "31,000"))
+        'income 52,300 (usual 31,000)'
+    """
+
+    feature: str
+    value: str
+    usual: str
+
+    def __str__(self) -> str:
+        same = self.value == self.usual
+        return f"{self.feature} {self.value}" + (f" (usual {self.usual})" * (not same))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster and its prototype.
+
+    Attributes:
+        number: The prototype's number, as in answers.
+        label: The label it stands for.
+        members: Training rows in it.
+        share: Members over the even part, rows of the label / its clusters.
+        valid_before: Whether the classifier gave the centroid as trained its label.
+        valid: Whether it gives it to the prototype, after any repair.
+        probability: Of that label; None where the classifier offers none.
+        note: What was done to it, in words.
+        looks: The features in which it differs most from the label's other prototypes (from the
+            table's rows where there is no other).
+        apart: Distance to the nearest other prototype of the label; None without one.
+        twin: The number of an earlier prototype it is nearly the same as.
+
+    Examples:
+        >>> Cluster(3, "yes", 90, 0.9, False, True, 0.8, "", (), 0.4, None).state
+        'repaired'
+    """
+
+    number: int
+    label: Level
+    members: int
+    share: float
+    valid_before: bool
+    valid: bool
+    probability: float | None
+    note: str
+    looks: tuple[Look, ...]
+    apart: float | None
+    twin: int | None
+
+    @property
+    def state(self) -> str:
+        """Valid, repaired, or refused by the classifier."""
+        if not self.valid:
+            return "refused"
+        return "valid" if self.valid_before else "repaired"
+
+    @property
+    def remarks(self) -> str:
+        """All there is to say against it."""
+        dead = "dead: no member" if not self.members else ""
+        twin = "" if self.twin is None else f"nearly the same as {self.twin}"
+        return "; ".join(part for part in (self.note, dead, twin) if part)
+
+
+@dataclass(frozen=True)
+class LabelFit:
+    """A label: its rows, prototypes, and how rows sampled for it fare.
+
+    Attributes:
+        label: The label.
+        rows: Rows of the table the classifier gives it.
+        held_out: Those among them kept from training.
+        clusters: Clusters it got.
+        prototypes: Those whose prototype is valid.
+        sampled: Rows drawn for it.
+        agreement: Share of them the classifier gives it.
+        ks: KS distance of its probability between them and held-out rows of the label.
+        recall_real: Share of its held-out rows found by a forest trained on real rows.
+        recall_sampled: The same, trained on sampled rows.
+
+    Examples:
+        >>> LabelFit("yes", 900, 90, 5, 5, 400, 0.94, 0.1, 0.92, 0.91).agreement
+        0.94
+    """
+
+    label: Level
+    rows: int
+    held_out: int
+    clusters: int
+    prototypes: int
+    sampled: int
+    agreement: float | None
+    ks: float | None
+    recall_real: float | None
+    recall_sampled: float | None
+
+
+@dataclass(frozen=True)
+class ColumnFit:
+    """How well a column survives encoding and decoding, on held-out rows.
+
+    Attributes:
+        name: The column.
+        kind: As in the schema.
+        error: Mean |error| over the range for numbers, share of wrong ones for categories; a value
+            gone missing, or found where there was none, counts 1.
+        guess: The same for always saying the usual value.
+
+    Examples:
+        >>> ColumnFit("home", "categorical", error=0.08, guess=0.4).text
+        'right 92.0 % (guessing 60.0 %)'
+    """
+
+    name: str
+    kind: str
+    error: float
+    guess: float
+
+    @property
+    def text(self) -> str:
+        """The two as one writes them for this kind of column."""
+        found, guess = 100 * self.error, 100 * self.guess
+        if self.kind in ("continuous", "ordinal"):
+            return f"off by {found:.1f} % of the range (guessing {guess:.1f} %)"
+        return f"right {100 - found:.1f} % (guessing {100 - guess:.1f} %)"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, and on how many of the training rows looked at it holds.
+
+    Examples:
+        >>> Rule("age >= 18", holds=990, rows=1000).share
+        0.99
+    """
+
+    text: str
+    holds: int
+    rows: int
+
+    @property
+    def share(self) -> float | None:
+        """Of the rows it holds on; None where none was looked at."""
+        return self.holds / self.rows if self.rows else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows the classifier was asked about, by purpose.
+
+    Examples:
+        >>> Asked(labels=1000, centroids=10, report=500).total
+        1510
+    """
+
+    labels: int = 0
+    centroids: int = 0
+    repair: int = 0
+    report: int = 0
+
+    @property
+    def total(self) -> int:
+        """All together."""
+        return self.labels + self.centroids + self.repair + self.report
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was learned, what to distrust, and whether it passes.
+
+    Attributes:
+        recipe: How it was trained.
+        rows: Rows of the table.
+        held_out: Those kept from training, for this report.
+        seconds: What fitting took, the report not counted.
+        asked: Rows the classifier was asked about.
+        checks: Every check and what was found.
+        labels: Label by label.
+        clusters: Cluster by cluster.
+        columns: Column by column.
+        rules: Rule by rule.
+        utility: Accuracies of quick forests trained on real and on sampled rows; None where there
+            were too few rows.
+        paths: Paths walked for the re-crossing rate.
+        recrossed: Those that left the target again.
+        warnings: What else to know, in words.
+
+    Examples:
+        >>> from lapace.report import THRESHOLDS
+        >>> check = Check(THRESHOLDS["agreement"], 0.95)
+        >>> report = Report("default", 0, 0, 0.0, Asked(), (check,), (), (), (), (), None, 0, 0, ())
+        >>> print(report.headline)
+        Can it be trusted? Yes: passes. The one check passes.
+        >>> Report.from_json(report.to_json()) == report
+        True
+    """
+
+    recipe: str
+    rows: int
+    held_out: int
+    seconds: float
+    asked: Asked
+    checks: tuple[Check, ...]
+    labels: tuple[LabelFit, ...]
+    clusters: tuple[Cluster, ...]
+    columns: tuple[ColumnFit, ...]
+    rules: tuple[Rule, ...]
+    utility: metrics.Utility | None
+    paths: int
+    recrossed: int
+    warnings: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the checks; without an essential one, usable with care at best."""
+        found = {c.verdict for c in self.checks}
+        if "fails" in found:
+            return "fails"
+        unknown = any(c.value is None and c.threshold.essential for c in self.checks)
+        return "usable with care" if unknown or "usable with care" in found else "passes"
+
+    @property
+    def headline(self) -> str:
+        """The verdict as a sentence."""
+        words = {"passes": "Yes: passes", "usable with care": "With care: usable with care"}
+        counts = [
+            (sum(c.verdict == kind for c in self.checks), one, many)
+            for kind, one, many in (
+                ("fails", "fails", "fail"),
+                ("usable with care", "asks for care", "ask for care"),
+                ("not measured", "could not be measured", "could not be measured"),
+            )
+        ]
+        told = [f"{n} {one if n == 1 else many}" for n, one, many in counts if n]
+        all_pass = "The one check passes" if len(self.checks) == 1 else "All {} checks pass"
+        rest = f"Of {len(self.checks)} checks " + ", ".join(told) if told else all_pass
+        verdict = words.get(self.verdict, "No: fails")
+        return f"Can it be trusted? {verdict}. {rest.format(len(self.checks))}."
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What is wrong and what to try, the worst first."""
+        order: tuple[Verdict, ...] = ("fails", "usable with care", "not measured")
+        ranked = (c for verdict in order for c in self.checks if c.verdict == verdict)
+        return tuple(c.advice for c in ranked if c.advice)
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def __repr__(self) -> str:
+        return f"Report: {self.verdict} ({len(self.checks)} checks, {len(self.clusters)} clusters)"
+
+    def to_html(self) -> str:
+        """A self-contained fragment: one `div`, its own style, no script."""
+        return as_html(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
+        """As plain JSON values; written to `path` where one is given."""
+        known = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        head = {"format": "lapace/report", "version": VERSION, "verdict": self.verdict}
+        data = {**head, **known}
+        if path is not None:
+            text = json.dumps(data, allow_nan=False)
+            write_whole(Path(path), lambda p: p.write_text(text, encoding="utf-8"))
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | str | Path) -> Report:
+        """Reads back what `to_json` gave, as values or as a file."""
+        if isinstance(data, str | Path):
+            try:
+                data = json.loads(Path(data).read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise InputError(f"'{data}' could not be read as a report: {error}") from None
+        if not isinstance(data, Mapping) or data.get("format") != "lapace/report":
+            raise InputError("This is not a report: its 'format' is not 'lapace/report'.")
+        if data.get("version") != VERSION:
+            raise InputError(
+                f"This report has format version {data.get('version')}; this lapace reads "
+                f"{VERSION}. Update lapace, or fit again."
+            )
+        try:
+            return _report(data)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"This report is damaged: {error!r}.") from None
+
+
+def _plain(value: Any) -> Any:
+    """A field as JSON values."""
+    if isinstance(value, metrics.Utility):
+        return value._asdict()
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, Check):
+        return {**asdict(value), "verdict": value.verdict}
+    if isinstance(value, Cluster):
+        return {**asdict(value), "looks": [asdict(look) for look in value.looks]}
+    return asdict(value) if isinstance(value, LabelFit | ColumnFit | Rule | Asked) else value
+
+
+def _report(data: Mapping[str, Any]) -> Report:
+    known = {f.name: data[f.name] for f in fields(Report)}
+    checks = [{k: v for k, v in c.items() if k != "verdict"} for c in data["checks"]]
+    known["checks"] = tuple(
+        Check(**{**c, "threshold": Threshold(**c["threshold"])}) for c in checks
+    )
+    known["clusters"] = tuple(
+        Cluster(**{**c, "looks": tuple(Look(**look) for look in c["looks"])})
+        for c in data["clusters"]
+    )
+    for name, kind in (("labels", LabelFit), ("columns", ColumnFit), ("rules", Rule)):
+        known[name] = tuple(kind(**line) for line in data[name])
+    known["asked"] = Asked(**data["asked"])
+    known["utility"] = None if data["utility"] is None else metrics.Utility(**data["utility"])
+    known["warnings"] = tuple(data["warnings"])
+    return Report(**known)

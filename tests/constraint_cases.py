@@ -296,6 +296,7 @@ class Slow:
 # ------------------------------------------------------------------------------------------------
 # Random cases
 
+KINDS = ["whole", "decimal", "money", "free", "ordinal", "grades", "flag", "bit", "words"]
 WORDS = ["red", "green", "blue", "dark grey", "sand-coloured", "in"]
 DEGREES = ["none", "school", "bachelor", "master", "doctor"]
 
@@ -307,9 +308,9 @@ def template(names):
 def random_schema(rng, small=False):
     features, span = [], (2, 4) if small else (5, 40)
     for i in range(int(rng.integers(2, 5 if small else 8))):
-        kind = rng.choice(["whole", "decimal", "free", "ordinal", "grades", "flag", "bit", "words"])
+        kind = rng.choice(KINDS)
         name = f"{kind} {i}" if rng.random() < 0.2 else f"{kind}_{i}"
-        if small and kind == "free":
+        if small and kind in ("free", "money"):
             kind = "whole"
         if kind == "whole":
             low = int(rng.integers(-5, 20))
@@ -323,6 +324,10 @@ def random_schema(rng, small=False):
         elif kind == "free":
             low = float(np.round(rng.normal() * 10, 3))
             features.append(_continuous(name, low, low + 7.5, 0.0, rng))
+        elif kind == "money":
+            step = float(rng.choice([0.01, 1.0, 50.0]))
+            high = float(rng.choice([2e3, 9e4, 1e6]))
+            features.append(_continuous(name, 0.0, high, step, rng))
         elif kind == "ordinal":
             features.append(Feature.ordinal(name, DEGREES[: int(rng.integers(3, 6))]))
         elif kind == "grades":
@@ -397,7 +402,9 @@ def random_simple(schema, rng):
     """A comparison, membership or change: what may stand in a conditional."""
     feature = schema.features[int(rng.integers(len(schema.features)))]
     name = quoted(feature.name)
-    relation = str(rng.choice(["<=", "<", ">=", ">", "==", "!="], p=[.25, .15, .25, .15, .1, .1]))
+    relation = str(
+        rng.choice(["<=", "<", ">=", ">", "==", "!="], p=[0.25, 0.15, 0.25, 0.15, 0.1, 0.1])
+    )
     numbers = [f for f in schema.features if f.kind == "continuous"]
     roll = rng.random()
     if roll < 0.1:

@@ -137,7 +137,8 @@ class LGMVAE(nn.Module):
     def q_c(self, x: Tensor, y: Tensor) -> Tensor:
         """log q(c|x,y), minus infinity outside the label's clusters: (n, K)."""
         logits = self.cluster_network(torch.cat([x, self.labels[y]], dim=1))
-        return logits.masked_fill(~self.mask[y], -torch.inf).log_softmax(dim=1)
+        log_c: Tensor = logits.masked_fill(~self.mask[y], -torch.inf).log_softmax(dim=1)
+        return log_c
 
     def q_z(self, x: Tensor, c: Tensor, y: Tensor) -> Gaussian:
         """q(z|x,c,y), c given as cluster probabilities: (n, h) each."""
@@ -209,7 +210,9 @@ class LGMVAE(nn.Module):
         if first == x.shape[1]:
             return total
         if self.shape.heads == "sigmoid" or all(w == 1 for w in self.shape.widths):
-            cost = F.binary_cross_entropy_with_logits(out[:, first:], x[:, first:], reduction="none")
+            cost = F.binary_cross_entropy_with_logits(
+                out[:, first:], x[:, first:], reduction="none"
+            )
             return total + cost.sum(dim=1)
         start = first
         for width in self.shape.widths:
@@ -274,7 +277,7 @@ class Mixture:
         count, dims = self.means.shape
         flat = inverse.transpose(1, 2).permute(1, 0, 2).reshape(dims, count * dims)
         shift = torch.einsum("mij,mj->mi", inverse, self.means).reshape(-1)
-        white = (z @ flat - shift).reshape(len(z), count, dims)
+        white: Tensor = (z @ flat - shift).reshape(len(z), count, dims)
         log_det = self.scales.diagonal(dim1=1, dim2=2).log().sum(dim=1)
         log_each = -0.5 * (white**2).sum(dim=2) - log_det - 0.5 * dims * LOG_2PI
         return (log_each + self.log_weights).logsumexp(dim=1)

@@ -104,12 +104,15 @@ class Counterfactuals:
     @cached_property
     def changed(self) -> Ints:
         """How many features differ from the person's."""
-        return self.schema.changed(self.people[self.who], self.cells).sum(axis=1)
+        count: Ints = self.schema.changed(self.people[self.who], self.cells).sum(axis=1)
+        return count
 
     def where(self, mask: Bools) -> Counterfactuals:
         """Only some of the answers."""
-        names = ("cells", "who", "prototype", "tau", "valid", "feasible")
-        names += ("probability", "density", "distance")
+        names = (
+            "cells", "who", "prototype", "tau", "valid", "feasible", "probability", "density",
+            "distance",
+        )  # fmt: skip
         kept = {name: getattr(self, name)[mask] for name in names}
         return Counterfactuals(self.schema, self.template, self.people, **kept)
 
@@ -241,7 +244,8 @@ class Explanation:
     @property
     def ok(self) -> Bools:
         """Steps that are valid and feasible."""
-        return (self.valid == 1) & self.feasible
+        ok: Bools = (self.valid == 1) & self.feasible
+        return ok
 
     def first(self) -> Counterfactuals:
         """Per person and prototype, where the last unbroken run of ok steps begins."""
@@ -430,7 +434,9 @@ class Person:
             if self.explanation.prototype[index] == wanted:
                 return int(index)
         known = ", ".join(map(str, sorted(self.prototypes)))
-        raise InputError(f"Person {self.who} has no path to prototype {wanted}. There are: {known}.")
+        raise InputError(
+            f"Person {self.who} has no path to prototype {wanted}. There are: {known}."
+        )
 
     def _to_json(self) -> dict[str, Any]:
         answer = self.explanation

@@ -84,7 +84,7 @@ class History(NamedTuple):
 
     @property
     def array(self) -> Floats:
-        """(lines, names)"""
+        """The lines as a matrix: (lines, names)."""
         return np.array(self.lines, dtype=np.float64).reshape(-1, len(self.names))
 
 
@@ -213,7 +213,7 @@ def _with_early_stopping(
     for epoch in range(recipe.epochs):
         shuffled = kept[torch.randperm(len(kept), generator=generator, device=x.device)]
         sums = torch.zeros(1 + len(Terms._fields), device=x.device)
-        for rows in shuffled.split(recipe.batch):
+        for rows in torch.split(shuffled, recipe.batch):
             terms = _terms(model, recipe, x[rows], y[rows], c[rows], generator)
             loss = terms.weighted(*recipe.weights)
             optimizer.zero_grad()
@@ -291,7 +291,7 @@ def _even_k_means(x: Floats, count: int, seed: int) -> Ints:
     part = x if len(x) <= SAMPLE else x[rng.choice(len(x), SAMPLE, replace=False)]
     centres = KMeans(count, n_init=3, random_state=seed).fit(part).cluster_centers_
     away = _squared(x, centres)  # (n, count)
-    c = away.argmin(axis=1)
+    c: Ints = away.argmin(axis=1)
     floor = int(FLOOR * len(x) / count)
     for k in np.argsort(np.bincount(c, minlength=count)):
         sizes = np.bincount(c, minlength=count)
@@ -305,7 +305,8 @@ def _even_k_means(x: Floats, count: int, seed: int) -> Ints:
 
 
 def _squared(x: Floats, centres: Floats) -> Floats:
-    return (x**2).sum(axis=1)[:, None] - 2 * x @ centres.T + (centres**2).sum(axis=1)
+    away: Floats = (x**2).sum(axis=1)[:, None] - 2 * x @ centres.T + (centres**2).sum(axis=1)
+    return away
 
 
 # ------------------------------------------------------------------------------------------------
@@ -379,7 +380,7 @@ def _gaussians(z: Floats, seed: int) -> GaussianMixture:
     if len(z) < 2 * z.shape[1]:
         around = np.concatenate([np.eye(z.shape[1]), -np.eye(z.shape[1])])
         z = np.concatenate([z, z.mean(axis=0) + around])
-    count = int(np.clip(len(z) // 100, 1, 10))
+    count = int(np.clip(len(z) // 50, 1, 20))
     mixture = GaussianMixture(count, reg_covar=1e-4, tol=1e-2, max_iter=60, random_state=seed)
     with warnings.catch_warnings():  # a mixture stopped early serves as well
         warnings.simplefilter("ignore", ConvergenceWarning)

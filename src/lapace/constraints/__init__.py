@@ -2,9 +2,11 @@
 
 ```
 language    what a constraint says: small frozen values that print as the text they are read from
-parser      text and TOML files to values
+parser      text to values
+files       TOML files of them
 nodes       bound constraints as trees over cells: true, false or not known
 binding     values against a schema
+variables   cells as variables of a program
 program     the nearest feasible row, or the proof that there is none (HiGHS)
 projection  cheap vectorised moves first, programs for what is left
 penalty     the differentiable g of the latent correction (torch)
@@ -12,6 +14,7 @@ system      all of it behind one value
 ```
 """
 
+from lapace.constraints.files import from_toml, read_file, to_toml, write_file
 from lapace.constraints.language import (
     ChangeLimit,
     Changes,
@@ -27,14 +30,7 @@ from lapace.constraints.language import (
     increasing,
     noted,
 )
-from lapace.constraints.parser import (
-    from_toml,
-    parse,
-    parse_all,
-    read_file,
-    to_toml,
-    write_file,
-)
+from lapace.constraints.parser import parse, parse_all
 from lapace.constraints.projection import Domains, Projection
 from lapace.constraints.system import System
 

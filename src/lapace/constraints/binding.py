@@ -112,7 +112,7 @@ class _Binder:
 
     # -- forms ------------------------------------------------------------------------------------
 
-    def node(self, constraint: Constraint) -> Node:  # noqa: PLR0911 (one return for each form)
+    def node(self, constraint: Constraint) -> Node:
         match constraint:
             case Comparison():
                 return self.comparison(constraint)
@@ -174,10 +174,9 @@ class _Binder:
     def transition(self, transition: Transition) -> Node:
         column = self.column(transition.feature)
         if self.feature(column).kind == "continuous":
-            before = [self.own_equal(column, self.number(column, v)) for v in transition.before]
-            after = [self.equal(column, self.number(column, v)) for v in transition.after]
-            parts = (negate(_some(before)), negate(_some(after)), negate(Moved(column)))
-            return Some(parts)
+            here = [self.own_equal(column, self.number(column, v)) for v in transition.before]
+            there = [self.equal(column, self.number(column, v)) for v in transition.after]
+            return Some((negate(_some(here)), negate(_some(there)), negate(Moved(column))))
         before = [self.code(column, v) for v in transition.before]
         after = [self.code(column, v) for v in transition.after]
         truths = np.ones_like(self.blank(column))
@@ -277,8 +276,8 @@ class _Binder:
     def two(self, first: int, relation: Relation, second: int) -> Node:
         """Two columns of categories: by number, by the one order they share, or by name."""
         a, b = self.feature(first), self.feature(second)
-        worths = [self.numbers(first), self.numbers(second)]
-        if worths[0] is None or worths[1] is None:
+        one, other = self.numbers(first), self.numbers(second)
+        if one is None or other is None:
             ordinal = a.kind == b.kind == "ordinal" and a.categories == b.categories
             if relation not in ("==", "!=") and not ordinal:
                 self.fail(
@@ -286,10 +285,9 @@ class _Binder:
                     "same levels can be compared by order."
                 )
             names = [str(level) for level in (*a.levels, *b.levels)]
-            worths = [np.array([names.index(str(v)) for v in f.levels], float) for f in (a, b)]
-        terms = [Linear((Term(1.0, f.name),)) for f in (a, b)]
-        numbers = dict(zip((first, second), worths, strict=True))
-        return self.line(terms[0], relation, terms[1], numbers)
+            one, other = (np.array([names.index(str(v)) for v in f.levels], float) for f in (a, b))
+        left, right = (Linear((Term(1.0, f.name),)) for f in (a, b))
+        return self.line(left, relation, right, {first: one, second: other})
 
     def sums(self, left: Side, relation: Relation, right: Side) -> Node:
         """Numbers on both sides."""
@@ -297,9 +295,11 @@ class _Binder:
             return self.sums(right, MIRROR[relation], left)
         if isinstance(right, Absolute):
             self.fail("abs(…) can stand on one side of a relation only.")
-        if isinstance(left, Category) or isinstance(right, Category):
-            text = left if isinstance(left, Category) else right
-            self.fail(f'the category "{text.name}" is compared with something that has none.')
+        for side in (left, right):
+            if isinstance(side, Category):
+                self.fail(f'the category "{side.name}" is compared with something that has none.')
+        assert not isinstance(left, Category)
+        assert not isinstance(right, Category)
         if not isinstance(left, Absolute):
             return self.line(left, relation, right, {})
         if relation in ("==", "!="):
@@ -326,9 +326,9 @@ class _Binder:
         both = set(cells) & set(own)
         constant = left.constant - right.constant
         (first, *others) = used
-        if self.continuous(first) and not others and both and not constant:
-            if cells[first] == -own[first] and relation in ("==", "!="):
-                return Same(first) if relation == "==" else Moved(first)
+        alone = both and not others and not constant and self.continuous(first)
+        if alone and relation in ("==", "!=") and cells[first] == -own[first]:
+            return Same(first) if relation == "==" else Moved(first)
         if relation != "!=":
             self.kept |= both
         free = [c for c in cells if self.continuous(c) and not self.feature(c).resolution]

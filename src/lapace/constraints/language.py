@@ -351,14 +351,7 @@ class Custom:
 
 
 Constraint: TypeAlias = (
-    Comparison
-    | Membership
-    | Transition
-    | Changes
-    | Conditional
-    | ChangeLimit
-    | Shorthand
-    | Custom
+    Comparison | Membership | Transition | Changes | Conditional | ChangeLimit | Shorthand | Custom
 )
 
 

@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.constraints.language import Custom
+from lapace.errors import InputError
 from lapace.schema import Schema
 
 __all__ = ["Count", "Every", "Line", "Moved", "Node", "Opaque", "Rows", "Same", "Some", "Table"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
+Places: TypeAlias = NDArray[np.int64]
 Truth: TypeAlias = NDArray[np.int8]
 
 ROUNDING = 1e-12  # of the size of what is added up
@@ -38,32 +40,39 @@ class Rows:
         self.schema = schema
         self.cells = cells  # (n, d)
         self.people = people  # (n, d)
+        self._slots: dict[int, tuple[Places, Places]] = {}
 
     def __len__(self) -> int:
         return len(self.cells)
 
     @cached_property
-    def lost(self) -> Bools:
-        """Missing where the person's own cell is there: no answer may take a value away."""
-        return np.isnan(self.cells) & ~np.isnan(self.people)
+    def lost(self) -> dict[int, Bools]:
+        """By column, where any: missing though the person's own cell is there."""
+        return _where(np.isnan(self.cells) & ~np.isnan(self.people))
 
     @cached_property
-    def filled(self) -> Bools:
-        """There where the person's own cell is missing."""
-        return ~np.isnan(self.cells) & np.isnan(self.people)
+    def filled(self) -> dict[int, Bools]:
+        """By column, where any: there though the person's own cell is missing."""
+        return _where(~np.isnan(self.cells) & np.isnan(self.people))
 
     @cached_property
     def changed(self) -> Bools:
         """Where a cell differs from the person's own at the column's resolution."""
         return self.schema.changed(self.cells, self.people)
 
-    def slots(self, column: int, levels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def slots(self, column: int, levels: int) -> tuple[Places, Places]:
         """Where the person's and the row's category stand in a `Table` of so many levels."""
-        own, code = self.people[:, column], self.cells[:, column]
-        return _slots(own, own, levels), _slots(code, own, levels)
+        if column not in self._slots:
+            own, code = self.people[:, column], self.cells[:, column]
+            self._slots[column] = _slots(own, own, levels), _slots(code, own, levels)
+        return self._slots[column]
 
 
-def _slots(codes: Floats, own: Floats, levels: int) -> NDArray[np.int64]:
+def _where(marks: Bools) -> dict[int, Bools]:
+    return {int(column): marks[:, column] for column in np.flatnonzero(marks.any(axis=0))}
+
+
+def _slots(codes: Floats, own: Floats, levels: int) -> Places:
     unseen = np.where(codes == own, levels + UNSEEN, levels + FOREIGN)
     known = np.where(codes < levels, codes, unseen)  # NaN is not less
     return np.where(np.isnan(codes), levels + MISSING, known).astype(np.int64)
@@ -270,7 +279,8 @@ class Count:
     def slack(self, rows: Rows) -> Floats:
         """Columns too many, or too few."""
         count = rows.changed.sum(axis=1)
-        return np.maximum(np.maximum(self.least - count, count - self.most), 0).astype(float)
+        far = np.maximum(self.least - count, count - self.most)
+        return np.where(far > 0, far, 0.0)
 
 
 @dataclass(frozen=True)
@@ -283,21 +293,15 @@ class Opaque:
         """What its check says."""
         holds = np.asarray(self.custom.check(rows.cells))
         if holds.shape != (len(rows),):
-            raise _bad_check(self.custom, holds, len(rows))
+            raise InputError(
+                f"The check of constraint '{self.custom.name}' gave {holds.shape} for {len(rows)} "
+                "rows. It must give one truth value for each row."
+            )
         return np.where(holds, 1, -1).astype(np.int8)
 
     def slack(self, rows: Rows) -> Floats:
         """1 where it is broken."""
-        return (self.truth(rows) < 0).astype(float)
-
-
-def _bad_check(custom: Custom, holds: NDArray[np.generic], count: int) -> Exception:
-    from lapace.errors import InputError
-
-    return InputError(
-        f"The check of constraint '{custom.name}' gave {holds.shape} for {count} rows. It must "
-        "give one truth value for each row."
-    )
+        return np.where(self.truth(rows) < 0, 1.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -315,7 +319,10 @@ class Every:
 
     def slack(self, rows: Rows) -> Floats:
         """The largest of them."""
-        return np.max([part.slack(rows) for part in self.parts], axis=0)
+        worst = np.zeros(len(rows))
+        for part in self.parts:
+            worst = np.maximum(worst, part.slack(rows))
+        return worst
 
 
 @dataclass(frozen=True)

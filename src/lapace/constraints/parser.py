@@ -1,4 +1,4 @@
-"""From text to constraints: one line at a time, or a TOML file of them.
+"""From text to constraints.
 
 A recursive descent over a dozen kinds of tokens. Every complaint says at which character of which
 text it stopped, what was expected there and what was found.
@@ -7,11 +7,9 @@ text it stopped, what was expected there and what was found.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
 from math import isfinite
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
 from lapace.constraints.language import (
@@ -24,7 +22,6 @@ from lapace.constraints.language import (
     Comparison,
     Conditional,
     Constraint,
-    Custom,
     Linear,
     Membership,
     Relation,
@@ -36,11 +33,9 @@ from lapace.constraints.language import (
     Value,
     noted,
 )
-from lapace.errors import InputError, did_you_mean
+from lapace.errors import InputError
 
-__all__ = ["from_toml", "parse", "parse_all", "read_file", "to_toml", "write_file"]
-
-VERSION = 1
+__all__ = ["parse", "parse_all"]
 
 TOKEN = re.compile(
     rf"""
@@ -197,7 +192,7 @@ class _Parser:
         return self.simple()
 
     def simple(self) -> Simple:
-        named = self.next.kind == "column" or self.next.kind == "word"
+        named = self.next.kind in ("column", "word")
         if named and self.after.kind == "word" and self.after.text in ("changes", "in", "not"):
             feature = self.name()
             if self.skip("changes"):
@@ -283,7 +278,7 @@ class _Parser:
                 self.fail("'original' has no place here", self.next.start)
             return self.take().text
         hint = " Categories go in double quotes." if self.next.kind == "column" else ""
-        self.wanted("a category or a number", hint)
+        return self.wanted("a category or a number", hint)
 
     def name(self) -> str:
         if self.next.kind == "column":
@@ -291,7 +286,7 @@ class _Parser:
         if self.next.kind == "word" and self.next.text not in KEYWORDS:
             return self.take().text
         hint = f" If '{self.next.text}' is a column, put it in backticks." if self.known() else ""
-        self.wanted("a column's name", hint)
+        return self.wanted("a column's name", hint)
 
     def known(self) -> bool:
         return self.next.kind == "word" and self.next.text in KEYWORDS
@@ -447,115 +442,3 @@ def _with_own(side: Side, name: str) -> Side:
     terms = (replace(t, feature=name) if t.feature == _OWN else t for t in side.terms)
     named = Linear(tuple(terms), side.constant)
     return _sum(named, Linear())  # `original + original(age)` are now one term
-
-
-# ------------------------------------------------------------------------------------------------
-# Files
-
-HEADER = """\
-# Limits on what an answer may be, one in each line: a text, or a text with a note saying why.
-# Columns with other characters than letters, digits and _ go in backticks: `capital-gain`.
-"""
-
-
-def to_toml(constraints: Iterable[Constraint | str]) -> str:
-    """The text of a constraint file; notes are kept.
-
-    Examples:
-        >>> print(to_toml(["fixed age", "hours <= 50  # by law"]).split("version")[1])
-         = 1
-        constraints = [
-            "fixed age",
-            { limit = "hours <= 50", note = "by law" },
-        ]
-    """
-    lines = []
-    for constraint in parse_all(constraints):
-        if isinstance(constraint, Custom):
-            raise InputError(
-                f"The constraint '{constraint.name}' is a Python function and cannot be written "
-                "to a file. Hand it over in Python."
-            )
-        text = _toml(str(constraint))
-        if constraint.note:
-            text = f"{{ limit = {text}, note = {_toml(constraint.note)} }}"
-        lines.append(f"    {text},\n")
-    return f"{HEADER}version = {VERSION}\nconstraints = [\n{''.join(lines)}]\n"
-
-
-def from_toml(text: str, where: str = "The constraint file") -> tuple[Constraint, ...]:
-    """The constraints of such a text; `where` begins the error sentences.
-
-    Examples:
-        >>> [str(c) for c in from_toml('version = 1\\nconstraints = ["fixed age"]')]
-        ['fixed age']
-    """
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where} is not TOML: {error}.") from None
-    for key in content:
-        if key not in ("version", "constraints"):
-            hint = did_you_mean(key, ["version", "constraints"])
-            raise InputError(f"{where} has an entry '{key}' that means nothing here.{hint}")
-    if "version" not in content:
-        raise InputError(f"{where} does not say its version. Begin it with: version = {VERSION}")
-    if content["version"] != VERSION:
-        raise InputError(
-            f"{where} has version {content['version']!r}; this lapace reads version {VERSION}."
-        )
-    entries = content.get("constraints", [])
-    if not isinstance(entries, list):
-        raise InputError(f"{where} must list its constraints: constraints = [\"age == original\"].")
-    return tuple(_entry(entry, f"{where}, entry {i}") for i, entry in enumerate(entries, 1))
-
-
-def _entry(entry: object, where: str) -> Constraint:
-    limit, note = entry, None
-    if isinstance(entry, dict):
-        for key in entry:
-            if key not in ("limit", "note"):
-                hint = did_you_mean(key, ["limit", "note"])
-                raise InputError(f"{where} has a key '{key}' that means nothing here.{hint}")
-        limit, note = entry.get("limit"), entry.get("note")
-    if not isinstance(limit, str) or not isinstance(note, str | None):
-        shape = 'a text, or { limit = "age == original", note = "why" }'
-        raise InputError(f"{where} must be {shape}.")
-    try:
-        found = parse(limit)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-    return noted(found, note) if note is not None else found
-
-
-def read_file(path: str | Path) -> tuple[Constraint, ...]:
-    """Reads a constraint file (TOML).
-
-    Examples:
-        >>> read_file("nowhere.toml")
-        Traceback (most recent call last):
-        lapace.errors.InputError: There is no constraint file 'nowhere.toml'.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"There is no constraint file '{path}'.")
-    return from_toml(path.read_text(encoding="utf-8"), f"The constraint file '{path}'")
-
-
-def write_file(constraints: Iterable[Constraint | str], path: str | Path) -> None:
-    """Writes a constraint file that `read_file` reads back.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_file(["fixed age"], f"{folder}/limits.toml")
-        ...     print(*read_file(f"{folder}/limits.toml"))
-        fixed age
-    """
-    Path(path).write_text(to_toml(constraints), encoding="utf-8")
-
-
-def _toml(text: str) -> str:
-    """A TOML basic string."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\u{ord(m[0]):04x}", escaped) + '"'

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
-from functools import lru_cache
-from math import ceil, floor, gcd, isnan, lcm
+from math import ceil, floor, isnan
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -39,17 +37,26 @@ from lapace.constraints.nodes import (
     Table,
     negate,
 )
+from lapace.constraints.variables import (
+    LARGEST,
+    Choice,
+    Number,
+    divisor,
+    ends_of,
+    is_odd,
+    nearest_to,
+    slot_of,
+)
 from lapace.schema import Feature, Schema
 
-__all__ = ["Outcome", "smallest", "solve"]
+__all__ = ["Outcome", "solve"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
 STRICT = 1e-4  # of a step: what `<` demands where steps have no common divisor
-# A column without a lattice is counted in thousandths of its range, and where it must differ it does
-# so by ten times the least difference that counts: the solver's tolerance (1e-6) stays well below.
+# A column without a lattice is counted in thousandths of its range, and where it must differ it
+# does so by ten times the least difference that counts: the solver's tolerance stays well below.
 SHARES, WIDER = 1000, 10
-LARGEST = 1e9  # coefficients beyond this are not trusted to be whole
 
 
 class Outcome(NamedTuple):
@@ -59,38 +66,12 @@ class Outcome(NamedTuple):
         status: `solved`, `infeasible` (proved) or `unsolved` (the time was up, or the solver's
             answer could not be used).
         cells: The nearest row, (d,), where it is solved.
+        solution: The solver's variables, for `settled`.
     """
 
     status: Literal["solved", "infeasible", "unsolved"]
     cells: Floats | None
-
-
-@dataclass
-class Number:
-    """A cell's value as a sum over variables, and when it is not known."""
-
-    terms: dict[int, float]
-    constant: float
-    low: float
-    high: float
-    step: float  # its values lie on constant + step * whole numbers; 0 for none
-    unknown: tuple[int, ...] = ()  # binaries: it is missing where one of them is 1
-
-
-@dataclass
-class Choice:
-    """A column of categories: the binary of each slot that can be chosen."""
-
-    options: dict[int, int]
-    levels: int
-
-    def number(self, worth: Floats) -> Number:
-        """What the chosen level counts."""
-        counted = {slot: var for slot, var in self.options.items() if slot < len(worth)}
-        terms = {var: float(worth[s]) for s, var in counted.items() if not isnan(worth[s])}
-        unknown = tuple(var for var in self.options.values() if var not in terms)
-        values = [*terms.values(), *([0.0] if unknown or not terms else [])]
-        return Number(terms, 0.0, min(values), max(values), _divisor(values) or 1.0, unknown)
+    solution: Floats | None = None
 
 
 @dataclass
@@ -109,7 +90,7 @@ def solve(
     start: Floats | None = None,
     weights: Floats | None = None,
     limit: float = 1.0,
-    careful: bool = False,
+    settled: Floats | None = None,
 ) -> Outcome:
     """The feasible row nearest to `start`, by `Schema.distance` with `weights`.
 
@@ -120,50 +101,15 @@ def solve(
         start: The cells to stay near (d,); None when any row will do.
         weights: One for each column.
         limit: Seconds.
-        careful: Moves inequalities that have no common divisor in by a hair, for when the solver's
-            tolerance gets in the way; a proof is then none.
+        settled: The variables of a first solution that did not pass the check, because the solver
+            takes 0.999999 for 1. Its binaries are rounded and held, and inequalities without a
+            common divisor moved in by a hair; infeasible is then no proof.
     """
-    program = _Program(schema, bounds, person, start, weights, careful)
+    program = _Program(schema, bounds, person, start, weights, settled is not None)
     program.build()
+    if settled is not None:
+        program.hold(settled)
     return program.solved(limit)
-
-
-def smallest(
-    schema: Schema, bounds: Sequence[Bound], person: Floats | None, limit: float = 1.0
-) -> tuple[Bound, ...]:
-    """A smallest set of constraints that no row can keep together; empty if there is none.
-
-    Sets of one and two are found for certain; a larger one cannot be made smaller by leaving one
-    of its constraints out.
-    """
-
-    def impossible(some: Sequence[Bound]) -> bool:
-        return solve(schema, some, person=person, limit=limit).status == "infeasible"
-
-    bounds = [b for b in bounds if not isinstance(b.node, Opaque)]
-    if not bounds or not impossible(bounds):
-        return ()
-    for bound in bounds:
-        if impossible([bound]):
-            return (bound,)
-    core = list(bounds)
-    for bound in bounds:
-        rest = [b for b in core if b is not bound]
-        if impossible(rest):
-            core = rest
-    if len(core) == 2:
-        return tuple(core)
-    for i, first in enumerate(bounds):
-        for second in bounds[i + 1 :]:
-            if _touch(first, second) and impossible([first, second]):
-                return (first, second)
-    return tuple(core)
-
-
-def _touch(a: Bound, b: Bound) -> bool:
-    """Whether two constraints can meet at all: a count of changes meets everything."""
-    counts = isinstance(a.node, Count) or isinstance(b.node, Count)
-    return counts or bool(set(a.columns) & set(b.columns))
 
 
 @dataclass
@@ -185,6 +131,8 @@ class _Program:
     own: dict[int, Number | Choice] = field(default_factory=dict)
     free: dict[int, int] = field(default_factory=dict)  # column -> binary: back to the own value
     odd: dict[int, int] = field(default_factory=dict)  # column -> binary: an own value off the map
+    same: dict[int, int] = field(default_factory=dict)  # column -> binary: the person's own
+    differs: dict[int, int] = field(default_factory=dict)  # column -> binary: not the person's own
 
     # -- variables --------------------------------------------------------------------------------
 
@@ -197,6 +145,12 @@ class _Program:
 
     def binary(self, cost: float = 0.0) -> int:
         return self.variable(0.0, 1.0, cost=cost)
+
+    def hold(self, solution: Floats) -> None:
+        """Binaries rounded to what they were in a solution, and held there."""
+        for variable, value in enumerate(solution):
+            if self.whole[variable] and self.high[variable] <= 1:
+                self.low[variable] = self.high[variable] = float(round(value))
 
     def row(self, terms: dict[int, float], low: float, high: float) -> None:
         self.rows.append((terms, low, high))
@@ -260,10 +214,10 @@ class _Program:
     def number(
         self, column: int, feature: Feature, person: float | None, given: float | None, cost: float
     ) -> Number:
-        low, high = _ends(feature)
+        low, high = ends_of(feature)
         missing = person is not None and isnan(person)
         gone = given is None or isnan(given)
-        base = _nearest(feature, (low + high) / 2 if given is None or gone else given, low, high)
+        base = nearest_to(feature, (low + high) / 2 if given is None or gone else given, low, high)
         unit = feature.resolution or feature.span / SHARES
         # A missing cell costs 1 to fill in, whatever the value: prefer the middle, by a hair.
         each = cost * unit / feature.span * (1e-3 if gone else 1.0)
@@ -276,9 +230,9 @@ class _Program:
         number = Number({up: unit, down: -unit}, base, low, high, feature.resolution)
         if missing:
             number.unknown = (self.binary(cost=-cost if gone else cost),)
-        elif person is not None and _is_odd(feature, person, low, high):
-            stays = given == person
-            price = -abs(base - person) if stays else abs(person - (person if gone else given))
+        elif person is not None and is_odd(feature, person, low, high):
+            near = person if given is None or gone else given
+            price = -abs(base - person) if given == person else abs(person - near)
             odd = self.binary(cost=cost * price / feature.span)
             self.odd[column] = odd
             for move, room in ((up, room_up), (down, room_down)):
@@ -303,7 +257,7 @@ class _Program:
         target[:, column] = np.nan if given is None else given
         gaps = self.schema.gaps(spots, target)[:, column] * cost
         options = {
-            _slot(code, levels): self.binary(cost=float(gap))
+            slot_of(code, levels): self.binary(cost=float(gap))
             for code, gap in zip(codes, gaps, strict=True)
         }
         self.row(dict.fromkeys(options.values(), 1.0), 1.0, 1.0)
@@ -356,7 +310,7 @@ class _Program:
         assert self.person is not None
         cell = self.cells[table.column]
         assert isinstance(cell, Choice)
-        own = _slot(float(self.person[table.column]), table.levels)
+        own = slot_of(float(self.person[table.column]), table.levels)
         return [v for slot, v in cell.options.items() if table.truths[own, slot] >= 0]
 
     def emit_table(self, table: Table, guard: int | None) -> None:
@@ -427,7 +381,7 @@ class _Program:
             for variable, factor in number.terms.items():
                 terms[variable] = terms.get(variable, 0.0) + weight * factor
         strict = line.relation == "<"
-        whole = _divisor([w * n.step for w, n in parts]) if all(n.step for _, n in parts) else 0.0
+        whole = divisor([w * n.step for w, n in parts]) if all(n.step for _, n in parts) else 0.0
         if whole and all(abs(t) <= LARGEST * whole for t in terms.values()):
             terms = {v: float(round(t / whole)) for v, t in terms.items()}
             bar = -constant / whole
@@ -454,16 +408,17 @@ class _Program:
         self.row(terms, -np.inf, most)
 
     def emit_same(self, node: Same, guard: int | None) -> None:
-        if self.person is None or not isnan(self.person[node.column]):
-            if node.column not in self.odd:
-                if node.negated:
-                    self.emit_moved(Moved(node.column), guard)
-                else:
-                    self.emit_line(_apart(self.schema, node.column, 0.0, "=="), guard)
-                return
-            self.literal(self.odd[node.column], not node.negated, guard)
-        else:
-            self.emit_moved(Moved(node.column, not node.negated), guard)
+        column = node.column
+        if column in self.odd:
+            self.literal(self.odd[column], not node.negated, guard)
+            return
+        self.emit_moved(Moved(column, not node.negated), guard)
+        if not node.negated and not self.is_missing(column):
+            self.emit_line(_apart(self.schema, column, 0.0, "=="), guard)
+
+    def emit_moved(self, node: Moved, guard: int | None) -> None:
+        says = self.stays(node.column) if node.negated else self.moves(node.column)
+        self.literal(says, True, guard)
 
     def literal(self, variable: int, wanted: bool, guard: int | None) -> None:
         """A binary is 1, or 0."""
@@ -474,20 +429,51 @@ class _Program:
         else:
             self.row({variable: 1.0, guard: 1.0}, -np.inf, 1.0)
 
-    def emit_moved(self, node: Moved, guard: int | None) -> None:
-        column, feature = node.column, self.schema.features[node.column]
-        if self.person is not None and isnan(self.person[column]):
+    def is_missing(self, column: int) -> bool:
+        return self.person is not None and isnan(self.person[column])
+
+    # Whether a cell differs from the person's own is asked in several places. Each column has one
+    # binary for yes and one for no, so that logic alone settles what depends on both: the switches
+    # in front of rows over long ranges leak a little, as the solver takes 0.999999 for 1.
+
+    def stays(self, column: int) -> int:
+        """A binary that can be 1 only where a cell is the person's own."""
+        if column not in self.same:
+            self.same[column] = self.literal_for(column, stays=True)
+        return self.same[column]
+
+    def moves(self, column: int) -> int:
+        """A binary that can be 1 only where a cell differs from the person's own."""
+        if column not in self.differs:
+            self.differs[column] = self.literal_for(column, stays=False)
+            self.row({self.differs[column]: 1.0, self.stays(column): 1.0}, -np.inf, 1.0)
+        return self.differs[column]
+
+    def literal_for(self, column: int, *, stays: bool) -> int:
+        cell = self.cells[column]
+        if stays and self.is_missing(column):
             absent = self.absent(column)
             assert absent is not None
-            self.literal(absent, node.negated, guard)
-            return
-        half = feature.resolution / 2  # a column without one moves by a step, or not at all
+            return absent
+        if stays and isinstance(cell, Choice) and self.person is not None:
+            return cell.options[slot_of(float(self.person[column]), cell.levels)]
+        binary = self.binary()
+        if isinstance(cell, Choice):
+            table = _differs(column, cell.levels)
+            self.emit_table(replace(table, truths=-table.truths) if stays else table, binary)
+        elif not self.is_missing(column):
+            self.emit_apart(column, binary, stays=stays)
+        return binary
+
+    def emit_apart(self, column: int, guard: int, *, stays: bool) -> None:
+        """A number within half a step of the person's own, or not."""
+        half = self.schema.features[column].resolution / 2
         ends = [_apart(self.schema, column, half, "<=", sign) for sign in (1.0, -1.0)]
-        if not node.negated:
+        if not stays:
             self.emit_some(tuple(negate(end) for end in ends), guard)
         elif half:
             self.emit(Every(tuple(ends)), guard)
-        else:
+        else:  # a column without a resolution moves by a step, or not at all
             self.emit_line(_apart(self.schema, column, 0.0, "=="), guard)
 
     def emit_count(self, node: Count) -> None:
@@ -497,29 +483,8 @@ class _Program:
             settled = width - len(stays)  # columns that are the person's own anyway
             self.row(dict.fromkeys(stays, 1.0), width - node.most - settled, np.inf)
         if node.least:
-            moves = []
-            for column in self.cells:
-                moves.append(self.binary())
-                self.emit(self.differs(column), moves[-1])
+            moves = [self.moves(column) for column in self.cells]
             self.row(dict.fromkeys(moves, 1.0), node.least, np.inf)
-
-    def stays(self, column: int) -> int:
-        """A binary that can be 1 only where a cell is the person's own."""
-        cell = self.cells[column]
-        if isinstance(cell, Choice) and self.person is not None:
-            return cell.options[_slot(float(self.person[column]), cell.levels)]
-        binary = self.binary()
-        self.emit(negate(self.differs(column)), binary)
-        return binary
-
-    def differs(self, column: int) -> Node:
-        feature = self.schema.features[column]
-        if feature.kind == "continuous":
-            return Moved(column)
-        levels = len(feature.levels)
-        truths = np.ones((levels + 2, levels + 3), dtype=np.int8)
-        np.fill_diagonal(truths, -1)
-        return Table(column, truths, ordered=False)
 
     # -- solving ----------------------------------------------------------------------------------
 
@@ -540,7 +505,8 @@ class _Program:
             return Outcome("unsolved", None)
         if self.person is None or self.start is None:
             return Outcome("solved", None)
-        return Outcome("solved", self.read(np.asarray(result.x)))
+        x = np.asarray(result.x)
+        return Outcome("solved", self.read(x), x)
 
     def run(self, limit: float, *, presolve: bool) -> Any:
         from scipy.optimize import Bounds, LinearConstraint, milp
@@ -618,48 +584,7 @@ def _apart(
     )  # fmt: skip
 
 
-def _slot(code: float, levels: int) -> int:
-    if isnan(code):
-        return levels + MISSING
-    return int(code) if code < levels else levels + UNSEEN
-
-
-def _ends(feature: Feature) -> tuple[float, float]:
-    """The least and greatest values an answer may have, on the lattice."""
-    step = feature.resolution
-    if not step:
-        return feature.lower, feature.upper
-    low, high = ceil(feature.lower / step - 1e-9), floor(feature.upper / step + 1e-9)
-    if low > high:  # no lattice point inside the bounds: they are all there is
-        return feature.lower, feature.lower
-    return low * step, high * step
-
-
-def _nearest(feature: Feature, value: float, low: float, high: float) -> float:
-    value = min(max(value, low), high)
-    if not feature.resolution:
-        return value
-    return low + round((value - low) / feature.resolution) * feature.resolution
-
-
-def _is_odd(feature: Feature, value: float, low: float, high: float) -> bool:
-    """Whether a value could not be proposed: out of bounds, or off the lattice."""
-    near = _nearest(feature, value, low, high)
-    return abs(near - value) > 1e-6 * feature.step
-
-
-@lru_cache(maxsize=4096)
-def _fraction(value: float) -> Fraction:
-    """A decimal number as written, 0.1 as one tenth."""
-    return Fraction(repr(abs(value)))
-
-
-def _divisor(values: Iterable[float]) -> float:
-    """The greatest number all of these are multiples of; 0 where it is too small to trust."""
-    fractions = [_fraction(float(f"{v:.12g}")) for v in values if v]
-    if not fractions:
-        return 0.0
-    below = lcm(*(f.denominator for f in fractions))
-    top = gcd(*(int(f * below) for f in fractions))
-    found = Fraction(top, below)
-    return float(found) if max(fractions) <= found * int(LARGEST) else 0.0
+def _differs(column: int, levels: int) -> Table:
+    truths = np.ones((levels + 2, levels + 3), dtype=np.int8)
+    np.fill_diagonal(truths, -1)
+    return Table(column, truths, ordered=False)

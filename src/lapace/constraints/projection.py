@@ -129,6 +129,7 @@ def domains(schema: Schema, bounds: Sequence[Bound], people: Floats) -> Domains:
     for column, good in allowed.items():
         slots, _ = rows.slots(column, good.shape[1] - 3)
         own_fits[:, column] = good[np.arange(len(good)), slots]
+        pinned[:, column] |= own_fits[:, column] & (good.sum(axis=1) == 1)
     return Domains(lower, upper, least, greatest, allowed, pinned, own_fits)
 
 
@@ -173,10 +174,10 @@ def _on_lattice(schema: Schema, least: Floats, greatest: Floats) -> tuple[Floats
     lower[:, on] = np.ceil(lower[:, on] / steps[on] - CLOSE) * steps[on]
     upper[:, on] = np.floor(upper[:, on] / steps[on] + CLOSE) * steps[on]
     # `snap` writes 0.3 for 0.30000000000000004, but it also clips: keep what lies outside.
-    inside = on & (lower >= floor) & (lower <= top)
-    lower = np.where(inside, schema.snap(np.where(inside, lower, 0.0)), lower)
-    inside = on & (upper >= floor) & (upper <= top)
-    upper = np.where(inside, schema.snap(np.where(inside, upper, 0.0)), upper)
+    slip = CLOSE * schema.spans
+    for ends in (lower, upper):
+        inside = on & (ends >= floor - slip) & (ends <= top + slip)
+        ends[inside] = schema.snap(np.where(inside, ends, 0.0))[inside]
     return lower, upper
 
 
@@ -492,8 +493,7 @@ class _Solver:
         rows = Rows(self.schema, cells[places], people[places])
         broken = np.zeros(len(places), dtype=bool)
         for bound in self.bounds:
-            broken |= bound.node.truth(rows) < 0
-            broken |= rows.filled[:, list(bound.kept)].any(axis=1)
+            broken |= ~kept(bound, rows)
         yield from (int(place) for place in places[broken])
 
     def row(self, start: Floats, person: Floats) -> tuple[Floats | None, str]:
@@ -528,19 +528,21 @@ class _Solver:
         return feature.kind == "continuous" or cell < len(feature.categories)
 
     def fresh(self, start: Floats, person: Floats) -> tuple[Floats | None, str]:
-        for careful in (False, True):
+        settled: Floats | None = None
+        for _ in range(2):
             if self.solved >= self.programs:
                 return None, "unsolved"
             self.solved += 1
             outcome = solve(
                 self.schema, self.bounds, person=person, start=start, weights=self.weights,
-                limit=self.limit, careful=careful,
+                limit=self.limit, settled=settled,
             )  # fmt: skip
             if outcome.cells is None:
                 return None, outcome.status
             row = self.polished(outcome.cells, person)
             if row is not None:
                 return row, "solved"
+            settled = outcome.solution
         return None, "unsolved"
 
     def polished(self, row: Floats, person: Floats) -> Floats | None:
@@ -567,9 +569,11 @@ def kept(bound: Bound, rows: Rows) -> Bools:
     """Whether rows keep one constraint."""
     good = bound.node.truth(rows) >= 0
     for column in bound.columns:
-        good &= ~rows.lost[:, column]
+        if column in rows.lost:
+            good &= ~rows.lost[column]
     for column in bound.kept:
-        good &= ~rows.filled[:, column]
+        if column in rows.filled:
+            good &= ~rows.filled[column]
     return good
 
 

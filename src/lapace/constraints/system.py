@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import combinations
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.constraints import program
 from lapace.constraints.binding import Bound, bind
 from lapace.constraints.language import Constraint
-from lapace.constraints.nodes import Rows
+from lapace.constraints.nodes import Count, Opaque, Rows
 from lapace.constraints.parser import parse_all
+from lapace.constraints.program import solve
 from lapace.constraints.projection import Domains, Projection, domains, kept, project
 from lapace.errors import InputError
 from lapace.schema import Schema
@@ -47,7 +48,7 @@ class System:
         [[30.0, 40.0]]
         >>> System.of(["hours <= 5"], schema)
         Traceback (most recent call last):
-        lapace.errors.InputError: 'hours <= 5' can never hold: column 'hours' lies between 10 and 69.
+        lapace.errors.InputError: 'hours <= 5' can never hold: column 'hours' lies between ...
     """
 
     schema: Schema
@@ -71,7 +72,7 @@ class System:
         """
         bounds = tuple(bind(c, schema) for c in dict.fromkeys(parse_all(constraints)))
         if check and bounds:
-            clash = program.smallest(schema, bounds, None)
+            clash = _smallest(schema, bounds, None)
             if clash:
                 raise InputError(_clash(clash, schema))
         return cls(schema, bounds)
@@ -193,7 +194,7 @@ class System:
             ['fixed age', 'hours <= 29', 'hours >= age']
         """
         person = np.asarray(person, dtype=np.float64).reshape(-1)
-        found = program.smallest(self.schema, self.bounds, person, limit)
+        found = _smallest(self.schema, self.bounds, person, limit)
         return tuple(bound.constraint for bound in found)
 
     def without(self, constraints: Iterable[str | Constraint]) -> System:
@@ -203,6 +204,41 @@ class System:
             if constraint not in self.constraints:
                 raise InputError(f"The constraint '{constraint}' is not in this system.")
         return replace(self, bounds=tuple(b for b in self.bounds if b.constraint not in dropped))
+
+
+# ------------------------------------------------------------------------------------------------
+# What cannot hold together
+
+
+def _smallest(
+    schema: Schema, bounds: Sequence[Bound], person: Floats | None, limit: float = 1.0
+) -> tuple[Bound, ...]:
+    """A smallest set of constraints that no row can keep together; empty if there is none."""
+
+    def impossible(some: Sequence[Bound]) -> bool:
+        return solve(schema, some, person=person, limit=limit).status == "infeasible"
+
+    bounds = [b for b in bounds if not isinstance(b.node, Opaque)]
+    if not bounds or not impossible(bounds):
+        return ()
+    for bound in bounds:
+        if impossible([bound]):
+            return (bound,)
+    core = list(bounds)
+    for bound in bounds:
+        rest = [b for b in core if b is not bound]
+        if impossible(rest):
+            core = rest
+    if len(core) > 2:
+        pairs = (pair for pair in combinations(bounds, 2) if _meet(*pair))
+        return next((pair for pair in pairs if impossible(pair)), tuple(core))
+    return tuple(core)
+
+
+def _meet(a: Bound, b: Bound) -> bool:
+    """Whether two constraints can meet at all: a count of changes meets everything."""
+    counts = isinstance(a.node, Count) or isinstance(b.node, Count)
+    return counts or bool(set(a.columns) & set(b.columns))
 
 
 def _clash(bounds: tuple[Bound, ...], schema: Schema) -> str:
@@ -217,7 +253,7 @@ def _clash(bounds: tuple[Bound, ...], schema: Schema) -> str:
 
 
 def _range(schema: Schema, column: int) -> str:
-    feature: Any = schema.features[column]
+    feature = schema.features[column]
     if feature.kind != "continuous":
         levels = ", ".join(str(level) for level in feature.categories[:8])
         return f"column '{feature.name}' is one of {levels}"

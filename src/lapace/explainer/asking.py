@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lapace.classifiers import Classifier
+from lapace.classifiers import Classifier, Judgement
 from lapace.constraints import Constraint, System
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer.fitting import Fitted
-from lapace.paths import Lines, Start, Traced, Verdict, block_states, states_of, trace
+from lapace.paths import Lines, Start, Steps, Traced, block_states, states_of, trace
 from lapace.result import Explanation
 from lapace.schema import Reading
 
@@ -178,7 +178,8 @@ def _targets(fitted: Fitted, classifier: Classifier, target: Any, label: Ints) -
 
 
 def _is_tried(known: _People) -> Bools:
-    return (known.label >= 0) & (known.label != known.target)
+    tried: Bools = (known.label >= 0) & (known.label != known.target)
+    return tried
 
 
 # ------------------------------------------------------------------------------------------------
@@ -219,9 +220,7 @@ def _walk(
         person,
         prototype,
         frozen,
-        torch.as_tensor(
-            np.stack([p.z for p in fitted.prototypes]), device=fitted.decoder.device
-        ),
+        torch.as_tensor(np.stack([p.z for p in fitted.prototypes]), device=fitted.decoder.device),
         label,
         _at_person(known.system, start, person),
         _at_prototype(fitted, judge, prototype),
@@ -303,13 +302,14 @@ class _Judge:
         self.label = label
         self.question = question
 
-    def __call__(self, cells: Floats, lines: Ints) -> Verdict:
-        """The verdict on rows, given the line each lies on."""
-        cells, feasible = self._obeying(cells, lines)
+    def __call__(self, tau: Floats, cells: Floats, lines: Ints) -> Steps:
+        """The rows as they may be offered, judged, given the line each lies on."""
+        cells, feasible = self.obeying(cells, lines)
         found = self.classifier.judge(cells, self.known.reading.schema)
-        return self._verdict(cells, feasible, found.codes, found.probability, lines)
+        valid, probability = self._verdict(found, lines)
+        return Steps(tau, cells, valid.astype(np.int8), feasible, probability)
 
-    def _obeying(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
+    def obeying(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
         """The rows moved to where every constraint holds; who cannot is remembered."""
         if not len(self.known.system):
             return cells, np.ones(len(cells), dtype=bool)
@@ -318,46 +318,42 @@ class _Judge:
         self.known.impossible.update(self.who[lines][moved.proved_infeasible].tolist())
         return moved.cells, moved.feasible
 
-    def _verdict(
-        self, cells: Floats, feasible: Bools, codes: Ints, each: Floats | None, lines: Ints
-    ) -> Verdict:
+    def _verdict(self, found: Judgement, lines: Ints) -> tuple[Bools, Floats]:
         """What the classifier's answer means for the lines it was asked for."""
         other, own, label = self.any_other[lines], self.own[lines], self.label[lines]
-        valid = np.where(other, codes != own, codes == label)
-        rows = np.arange(len(cells))
+        valid = np.where(other, found.codes != own, found.codes == label)
+        rows, each = np.arange(len(lines)), found.probability
         if each is None:
-            probability = np.full(len(cells), np.nan)
-        else:
-            probability = np.where(other, 1.0 - each[rows, own], each[rows, label])
+            return valid, np.full(len(lines), np.nan)
+        probability = np.where(other, 1.0 - each[rows, own], each[rows, label])
         if self.question.confidence is not None:
             valid &= probability >= self.question.confidence
-        return Verdict(cells, valid, feasible, probability)
+        return valid, probability
 
 
-def _at_person(system: System, start: Start, person: Ints) -> Verdict:
+def _at_person(system: System, start: Start, person: Ints) -> Steps:
     """Step 0: the person's row, copied; they do not have the label they want."""
-    no = np.zeros(len(person), dtype=bool)
+    count = len(person)
     feasible = system.feasible(start.cells, start.cells)[person]
-    return Verdict(start.cells[person], no, feasible, np.full(len(person), np.nan))
+    no, unknown = np.zeros(count, dtype=np.int8), np.full(count, np.nan)
+    return Steps(np.zeros(count), start.cells[person], no, feasible, unknown)
 
 
-def _at_prototype(fitted: Fitted, judge: _Judge, prototype: Ints) -> Verdict:
+def _at_prototype(fitted: Fitted, judge: _Judge, prototype: Ints) -> Steps:
     """Step 1: the prototype, judged when it was made; where limits move it, judged anew."""
-    cells = np.stack([p.cells for p in fitted.prototypes])  # (k, d)
-    probability = np.array([p.probability for p in fitted.prototypes])
-    valid = np.array([p.valid for p in fitted.prototypes])
-    lines = np.arange(len(prototype))
-    moved, feasible = judge._obeying(cells[prototype], lines)
-    verdict = Verdict(moved, valid[prototype], feasible, probability[prototype])
+    cells = np.stack([p.cells for p in fitted.prototypes])[prototype]  # (lines, d)
+    probability = np.array([p.probability for p in fitted.prototypes])[prototype]
+    valid = np.array([p.valid for p in fitted.prototypes])[prototype]
     if judge.question.confidence is not None:
-        verdict.valid[:] &= verdict.probability >= judge.question.confidence
-    same = (moved == cells[prototype]) | (np.isnan(moved) & np.isnan(cells[prototype]))
+        valid = valid & (probability >= judge.question.confidence)
+    lines, tau = np.arange(len(prototype)), np.ones(len(prototype))
+    moved, feasible = judge.obeying(cells, lines)
+    steps = Steps(tau, moved, valid.astype(np.int8), feasible, probability)
+    same = (moved == cells) | (np.isnan(moved) & np.isnan(cells))
     anew = np.flatnonzero(~same.all(axis=1))
     if len(anew):
-        found = judge(moved[anew], lines[anew])
-        for name, part in zip(Verdict._fields, found, strict=True):
-            getattr(verdict, name)[anew] = part
-    return verdict
+        steps.write(anew, judge(tau[anew], moved[anew], lines[anew]))
+    return steps
 
 
 # ------------------------------------------------------------------------------------------------

@@ -18,12 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from lapace.categories import CategoryTree
-from lapace.classifiers import Classifier
+from lapace.classifiers import Classifier, Label
 from lapace.errors import CentroidWarning, InputError
 from lapace.model import Shape
 from lapace.paths import Decoder, states_of
 from lapace.schema import Knots, Schema
-from lapace.table import Level
 from lapace.training import Recipe, cluster_counts, densities, fit, partition
 
 __all__ = ["Fitted", "Prototype", "learn"]
@@ -67,7 +66,7 @@ class Fitted:
     """What `fit` leaves behind: frozen, and all that `explain` and `save` look at."""
 
     schema: Schema
-    labels: tuple[Level, ...]
+    labels: tuple[Label, ...]
     decoder: Decoder
     prototypes: tuple[Prototype, ...]
     recipe: Recipe
@@ -134,12 +133,10 @@ def learn(
         anchored=recipe.given,
         soft=not recipe.given,
     )
-    bare = Fitted(
-        coded, classifier.labels, decoder, (), recipe, history.array, history.names
-    )
+    bare = Fitted(coded, classifier.labels, decoder, (), recipe, history.array, history.names)
     members = np.full(len(codes), -1, dtype=np.int64)
     members[usable] = c.cpu().numpy()
-    return replace(bare, prototypes=_prototypes(bare, classifier, cells, codes, members))
+    return replace(bare, prototypes=_prototypes(bare, classifier, cells, members))
 
 
 def ranged(schema: Schema) -> Schema:
@@ -196,7 +193,7 @@ def _judge(fitted: Fitted, classifier: Classifier, z: torch.Tensor, label: Ints)
 
 
 def _prototypes(
-    fitted: Fitted, classifier: Classifier, cells: Floats, codes: Ints, members: Ints
+    fitted: Fitted, classifier: Classifier, cells: Floats, members: Ints
 ) -> tuple[Prototype, ...]:
     """Every centroid decoded and judged, and repaired where the classifier refuses it."""
     shape = fitted.decoder.model.shape

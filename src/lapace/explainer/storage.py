@@ -70,7 +70,7 @@ def save(path: str | Path, fitted: Fitted, settings: Settings) -> None:
         {
             "number": p.number,
             "label": p.label,
-            "cells": [None if v != v else v for v in p.cells.tolist()],
+            "cells": [None if np.isnan(v) else v for v in p.cells.tolist()],
             "valid": p.valid,
             "probability": None if np.isnan(p.probability) else p.probability,
             "members": p.members,

@@ -16,7 +16,7 @@ from lapace.errors import InputError
 from lapace.metrics.space import tree_columns
 from lapace.report.record import Asked, Check, Cluster, ColumnFit, LabelFit, Look, Report, Rule
 from lapace.report.thresholds import THRESHOLDS
-from lapace.schema import Feature, Schema
+from lapace.schema import Schema
 from lapace.table import Level
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -27,7 +27,7 @@ TREES = 50  # of the quick forests that compare sampled with real rows
 HELD_OUT = 2000  # rows kept from training, at most; a tenth of a small table
 REAL = 4000  # real rows a quick forest learns from, at most
 DRAWS = 200  # rows sampled for every label, at least; fewer each where labels are many
-PEOPLE = 40  # people whose paths are walked
+PEOPLE = 20  # people whose paths are walked
 LEAST_TEST, LEAST_ROWS, LEAST_SIDE = 50, 20, 30  # rows below which a measure says nothing
 RARE = 50  # rows of a label under which all that is said of it is uncertain
 TWINS = 0.1  # prototypes this near, in mean distances between rows of their label, are twins
@@ -73,7 +73,7 @@ def plan(codes: Ints, labels: int, *, seed: int = 0) -> Plan:
     Examples:
         >>> found = plan(np.array([0] * 900 + [1] * 100), 2)
         >>> len(found.train), len(found.held_out), found.draws.tolist(), len(found.people)
-        (900, 100, [810, 200], 40)
+        (900, 100, [810, 200], 20)
     """
     order = np.random.default_rng(seed).permutation(len(codes))
     share = min(0.1, HELD_OUT / max(1, len(codes)))
@@ -306,34 +306,30 @@ def _clusters(evidence: Evidence) -> tuple[Cluster, ...]:
     prototypes = evidence.prototypes
     if not prototypes:
         return ()
-    schema, rows = evidence.schema, evidence.real.cells
     cells = np.stack([p.cells for p in prototypes])  # (c, d)
     label = np.array([p.label for p in prototypes])
-    members = np.array([p.members for p in prototypes])
-    places, usual = _places(schema, rows, cells), _usual(schema, rows)
-    all_places = _places(schema, rows, rows)
-    apart = metrics.distances(schema, cells, cells)  # (c, c)
+    even = {k: float(np.mean([p.members for p in prototypes if p.label == k])) for k in set(label)}
+    near = {k: TWINS * _typical(evidence, k) for k in set(label)}
+    apart = metrics.distances(evidence.schema, cells, cells)  # (c, c)
     np.fill_diagonal(apart, np.inf)
     apart[label[:, None] != label] = np.inf
+    looks = _looks(evidence, cells, label)
     found = []
     for i, p in enumerate(prototypes):
-        others = np.flatnonzero((label == p.label) & (np.arange(len(label)) != i))
-        odd = _unlike(schema, places[i], places[others] if len(others) else all_places)
-        even = members[label == p.label].mean()
-        near = apart[i] <= TWINS * _typical(evidence, p.label)
-        twins = np.flatnonzero(near[:i])
+        least = float(apart[i].min())
+        twins = np.flatnonzero(apart[i, :i] <= near[p.label])
         found.append(
             Cluster(
                 number=p.number,
                 label=evidence.labels[p.label],
                 members=int(p.members),
-                share=float(p.members / even) if even else 0.0,
+                share=float(p.members / even[p.label]) if even[p.label] else 0.0,
                 valid_before=bool(p.valid_before),
                 valid=bool(p.valid),
                 probability=None if math.isnan(p.probability) else float(p.probability),
                 note=p.note,
-                looks=() if schema.shape else _looks(schema, p.cells, usual, odd),
-                apart=float(apart[i].min()) if len(others) else None,
+                looks=looks[i],
+                apart=least if math.isfinite(least) else None,
                 twin=prototypes[twins[0]].number if len(twins) else None,
             )
         )
@@ -383,10 +379,22 @@ def _usual(schema: Schema, rows: Floats) -> Floats:
     return usual
 
 
-def _looks(schema: Schema, cells: Floats, usual: Floats, odd: Floats) -> tuple[Look, ...]:
-    chosen = [int(i) for i in np.argsort(-odd, kind="stable")[:LOOKS] if odd[i] > 0]
-    named: list[tuple[int, Feature]] = [(i, schema.features[i]) for i in chosen]
-    return tuple(Look(f.name, f.text(float(cells[i])), f.text(float(usual[i]))) for i, f in named)
+def _looks(evidence: Evidence, cells: Floats, label: Ints) -> list[tuple[Look, ...]]:
+    """What tells each prototype from its label's others, or an only one from the table."""
+    schema, rows = evidence.schema, evidence.real.cells
+    if schema.shape:  # four pixels tell nobody anything
+        return [()] * len(cells)
+    places, everyone = _places(schema, rows, cells), _places(schema, rows, rows)
+    usual = {k: _usual(schema, rows[evidence.real.codes == k]) for k in set(label)}
+    found = []
+    for i, k in enumerate(label):
+        others = np.flatnonzero((label == k) & (np.arange(len(label)) != i))
+        odd = _unlike(schema, places[i], places[others] if len(others) else everyone)
+        beside = usual[k] if len(others) else _usual(schema, rows)
+        chosen = [j for j in np.argsort(-odd, kind="stable")[:LOOKS] if odd[j] > 0]
+        features = [(schema.features[j], float(cells[i, j]), float(beside[j])) for j in chosen]
+        found.append(tuple(Look(f.name, f.text(own), f.text(us)) for f, own, us in features))
+    return found
 
 
 def _of_clusters(
@@ -423,6 +431,7 @@ def _label(evidence: Evidence, k: int, said: tuple[Ints, Ints] | str) -> LabelFi
     if not isinstance(said, str) and test.sum() >= LEAST_ROWS:
         recalls = [float((side[test] == k).mean()) for side in said]
     there = drawn is not None and len(drawn.cells) > 0
+    ks, surer = _certainty(evidence, k)
     return LabelFit(
         label=evidence.labels[k],
         rows=int((evidence.codes == k).sum()),
@@ -431,20 +440,23 @@ def _label(evidence: Evidence, k: int, said: tuple[Ints, Ints] | str) -> LabelFi
         prototypes=sum(p.valid for p in own),
         sampled=len(drawn.cells) if drawn else 0,
         agreement=float((drawn.codes == k).mean()) if drawn and there else None,
-        ks=_ks(evidence, k),
+        ks=ks,
+        surer=surer,
         recall_real=recalls[0],
         recall_sampled=recalls[1],
     )
 
 
-def _ks(evidence: Evidence, k: int) -> float | None:
+def _certainty(evidence: Evidence, k: int) -> tuple[float | None, float | None]:
+    """KS distance of a label's probability on sampled and real rows, two- and one-sided."""
     drawn, real = evidence.sampled.get(k), evidence.held_out
     if drawn is None or drawn.probability is None or real.probability is None:
-        return None
-    own = real.probability[real.codes == k, k]
-    if min(len(own), len(drawn.cells)) < LEAST_SIDE:
-        return None
-    return metrics.ks(drawn.probability[:, k], own)
+        return None, None
+    own, theirs = np.sort(real.probability[real.codes == k, k]), np.sort(drawn.probability[:, k])
+    if min(len(own), len(theirs)) < LEAST_SIDE:
+        return None, None
+    below = [np.searchsorted(side, own, "right") / len(side) for side in (own, theirs)]
+    return metrics.ks(theirs, own), float(max(0.0, (below[0] - below[1]).max()))
 
 
 def _of_samples(evidence: Evidence, labels: Sequence[LabelFit]) -> dict[str, _Found | str]:
@@ -453,18 +465,18 @@ def _of_samples(evidence: Evidence, labels: Sequence[LabelFit]) -> dict[str, _Fo
         for k, x in enumerate(labels)
         if x.agreement is not None
     ]
-    # If nothing differed, KS would still be about this, by chance.
-    ks = [
-        _Found(x.ks, 0.87 * math.sqrt(1 / x.sampled + 1 / x.held_out), f"label {x.label!r}")
+    # If nothing differed, the one-sided distance would still be about this, by chance.
+    surer = [
+        _Found(x.surer, 0.63 * math.sqrt(1 / x.sampled + 1 / x.held_out), f"label {x.label!r}")
         for x in labels
-        if x.ks is not None
+        if x.surer is not None
     ]
-    why = f"no label has {LEAST_SIDE} held-out rows"
+    why = f"no label has {LEAST_SIDE} rows held out"
     if evidence.held_out.probability is None:
         why = "the classifier offers no probabilities"
     return {
         "agreement": _worst("agreement", agreement) if agreement else "no rows could be sampled",
-        "ks": _worst("ks", ks) if ks else why,
+        "surer": _worst("surer", surer) if surer else why,
     }
 
 
@@ -472,7 +484,7 @@ def _forests(evidence: Evidence) -> tuple[Ints, Ints] | str:
     """What forests trained on real and on sampled rows say of the held-out rows, or why nothing."""
     real, test = evidence.real, evidence.held_out
     if len(test.cells) < LEAST_TEST:
-        return f"{len(test.cells)} rows were held out, {LEAST_TEST} are needed"
+        return _too_few(len(test.cells), LEAST_TEST)
     counts = np.bincount(real.codes, minlength=len(evidence.labels))
     drawn = {k: rows.cells[: counts[k]] for k, rows in evidence.sampled.items()}
     if not sum(map(len, drawn.values())):
@@ -486,6 +498,10 @@ def _forests(evidence: Evidence) -> tuple[Ints, Ints] | str:
         forest.fit(tree_columns(schema, rows), label)
         said.append(forest.predict(tree_columns(schema, test.cells)))
     return said[0], said[1]
+
+
+def _too_few(rows: int, least: int) -> str:
+    return f"{rows} rows held out, {least} needed: hand over {10 * least:,} or more"
 
 
 def _utility(evidence: Evidence, said: tuple[Ints, Ints]) -> metrics.Utility:
@@ -529,7 +545,7 @@ def _columns(evidence: Evidence) -> tuple[ColumnFit, ...]:
 
 def _reconstruction(evidence: Evidence) -> _Found | str:
     if len(evidence.held_out.cells) < LEAST_ROWS:
-        return f"{len(evidence.held_out.cells)} rows were held out, {LEAST_ROWS} are needed"
+        return _too_few(len(evidence.held_out.cells), LEAST_ROWS)
     error, guess = (side.sum() for side in _losses(evidence))
     return _Found(float(error / guess)) if guess else "the held-out rows are all alike"
 
@@ -537,7 +553,7 @@ def _reconstruction(evidence: Evidence) -> _Found | str:
 def _of_paths(evidence: Evidence) -> dict[str, _Found | str]:
     count = len(evidence.crossings)
     if count < LEAST_ROWS:
-        return {"recrossing": f"{count} paths were walked, {LEAST_ROWS} are needed"}
+        return {"recrossing": f"{count} paths walked, {LEAST_ROWS} needed"}
     return {"recrossing": _share(evidence.crossings > 0)}
 
 

@@ -24,8 +24,8 @@ class Check:
     Attributes:
         threshold: What was asked.
         value: What was found; None where it could not be measured.
-        margin: What chance may account for: the standard error, or for KS its mean if there were
-            no difference.
+        margin: What chance may account for: the standard error, or for a KS distance its
+            mean if there were no difference.
         where: Which label, cluster or rule is meant: the worst.
         why: Why there is no value.
 
@@ -33,7 +33,7 @@ class Check:
         >>> from lapace.report import THRESHOLDS
         >>> check = Check(THRESHOLDS["agreement"], 0.89, margin=0.02, where="label 'no'")
         >>> check.verdict, check.text
-        ('passes', "89 % ± 2 (label 'no')")
+        ('passes', "89 ± 2 % (label 'no')")
     """
 
     threshold: Threshold
@@ -49,28 +49,27 @@ class Check:
 
     @property
     def text(self) -> str:
-        """The value, its margin, and whose it is."""
+        """The value, its margin, and whose it is; or why there is none."""
         if self.value is None:
-            return f"not measured: {self.why}"
-        give = ""
-        if self.margin:
-            give = f" ± {self.threshold.text(self.margin).split()[0]}"
-        return f"{self.threshold.text(self.value)}{give}" + (f" ({self.where})" * bool(self.where))
+            return self.why
+        margin = f" ± {self.threshold.number(self.margin)}" if self.margin else ""
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.threshold.number(self.value)}{margin}{self.threshold.suffix}{where}"
 
     @property
     def advice(self) -> str:
         """What is wrong and what to try; empty for a check that passes."""
-        if self.verdict == "passes":
+        about = f"{self.threshold.question}: "
+        if self.verdict == "passes" or (self.value is None and not self.threshold.essential):
             return ""
         if self.value is None:
-            return f"{self.threshold.question}: {self.text}." * self.threshold.essential
-        says = f"{self.threshold.question}: {self.text}; {self.threshold.limits}."
-        return f"{says} Try: {self.threshold.advice}"
+            return f"{about}not measured. {self.why[:1].upper()}{self.why[1:]}."
+        return f"{about}{self.text}; {self.threshold.limits}. Try: {self.threshold.advice}"
 
 
 @dataclass(frozen=True)
 class Look:
-    """One feature of a prototype, beside what is usual in the table.
+    """One feature of a prototype, beside what is usual for its label.
 
     Examples:
         >>> str(Look("income", "52,300", "31,000"))
@@ -99,8 +98,8 @@ class Cluster:
         valid: Whether it gives it to the prototype, after any repair.
         probability: Of that label; None where the classifier offers none.
         note: What was done to it, in words.
-        looks: The features in which it differs most from the label's other prototypes (from the
-            table's rows where there is no other).
+        looks: The features in which it differs most from the label's other prototypes, beside
+            what is usual for the label (where there is no other: from, and in, the whole table).
         apart: Distance to the nearest other prototype of the label; None without one.
         twin: The number of an earlier prototype it is nearly the same as.
 
@@ -149,11 +148,14 @@ class LabelFit:
         sampled: Rows drawn for it.
         agreement: Share of them the classifier gives it.
         ks: KS distance of its probability between them and held-out rows of the label.
+        surer: The same counting only where the sampled ones are surer, sup_t F_real - F_sampled.
+            A classifier that knows its training rows by heart is surer of the real ones, which is
+            nobody's fault; the other way round, agreement is bought by avoiding the boundary.
         recall_real: Share of its held-out rows found by a forest trained on real rows.
         recall_sampled: The same, trained on sampled rows.
 
     Examples:
-        >>> LabelFit("yes", 900, 90, 5, 5, 400, 0.94, 0.1, 0.92, 0.91).agreement
+        >>> LabelFit("yes", 900, 90, 5, 5, 400, 0.94, 0.1, 0.0, 0.92, 0.91).agreement
         0.94
     """
 
@@ -165,6 +167,7 @@ class LabelFit:
     sampled: int
     agreement: float | None
     ks: float | None
+    surer: float | None
     recall_real: float | None
     recall_sampled: float | None
 
@@ -296,7 +299,7 @@ class Report:
     @property
     def headline(self) -> str:
         """The verdict as a sentence."""
-        words = {"passes": "Yes: passes", "usable with care": "With care: usable with care"}
+        words = {"passes": "Yes: passes", "usable with care": "Partly: usable with care"}
         counts = [
             (sum(c.verdict == kind for c in self.checks), one, many)
             for kind, one, many in (
@@ -358,7 +361,7 @@ class Report:
             )
         try:
             return _report(data)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"This report is damaged: {error!r}.") from None
 
 

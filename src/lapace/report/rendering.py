@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,7 +48,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     lines = []
     for row in rows:
         start = "  " + "".join(f"{cell:<{w}}  " for cell, w in zip(row[:-1], widths, strict=True))
-        room = max(30, WIDTH - indent)
+        room = max(24, WIDTH - indent)
         last = textwrap.wrap(row[-1], room) or [""]
         lines += [(start + last[0]).rstrip(), *(" " * indent + more for more in last[1:])]
     return lines
@@ -71,16 +71,15 @@ border-bottom:1px solid rgba(128,128,128,.3)}
 .lapace-report .fails{color:#c62828}
 .lapace-report .passes,.lapace-report .care,.lapace-report .fails{font-weight:600}
 """
-_CLASSES = {"passes": "passes", "usable with care": "care", "fails": "fails"}
+_MARKS = ("passes", "care", "fails")
 
 
 def as_html(report: Report) -> str:
     """A report for notebooks and pages: one `div` that brings its own style and runs nothing."""
-    kind = _CLASSES[report.verdict]
     body = "".join(_section(part) for part in _parts(report))
     return (
         f'<div class="lapace-report"><style>{_STYLE}</style>'
-        f'<h3 class="{kind}">{escape(report.headline)}</h3>{body}</div>'
+        f'<h3 class="{_mark(report.verdict)}">{escape(report.headline)}</h3>{body}</div>'
     )
 
 
@@ -90,7 +89,8 @@ def _section(part: _Part) -> str:
     table = ""
     if part.rows:
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in part.head)
-        rows = "".join(f"<tr>{_cells(row)}</tr>" for row in part.rows)
+        judged = part.head[0] == "verdict"
+        rows = "".join(f"<tr>{_cells(row, judged)}</tr>" for row in part.rows)
         table = (
             f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
             f"<tbody>{rows}</tbody></table></div>"
@@ -99,12 +99,10 @@ def _section(part: _Part) -> str:
     return title + says + table + (f"<ul>{items}</ul>" if items else "")
 
 
-def _cells(row: Iterable[str]) -> str:
-    marks = ((cell, _CLASSES.get(cell)) for cell in row)
-    return "".join(
-        f'<td class="{mark}">{escape(cell)}</td>' if mark else f"<td>{escape(cell)}</td>"
-        for cell, mark in marks
-    )
+def _cells(row: Sequence[str], judged: bool) -> str:
+    mark = f' class="{row[0]}"' if judged and row[0] in _MARKS else ""
+    rest = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+    return f"<td{mark}>{escape(row[0])}</td>{rest}"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -146,9 +144,16 @@ def _facts(report: Report) -> str:
 
 
 def _checks(report: Report) -> _Part:
-    rows = [(c.verdict, c.threshold.question, c.threshold.limits, c.text) for c in report.checks]
+    rows = [
+        (_mark(c.verdict), c.threshold.question, c.threshold.limits, c.text) for c in report.checks
+    ]
     says = "A value is judged after its margin (±) is allowed in its favour."
     return _Part("Checks", says, ("verdict", "what", "limits", "found"), rows)
+
+
+def _mark(verdict: str) -> str:
+    """A verdict in a word, where there is no room for three."""
+    return "care" if verdict == "usable with care" else verdict
 
 
 def _labels(report: Report) -> _Part:

@@ -58,26 +58,31 @@ class Threshold:
     @property
     def limits(self) -> str:
         """From where on it wants care, and fails."""
-        side = "under" if self.higher else "over"
+        side = "<" if self.higher else ">"
         marks = [("care", self.care), ("fails", self.fail)]
         if self.care == self.fail:
             marks = marks[1:]
-        return ", ".join(f"{w} {side} {self.text(at)}" for w, at in marks if at is not None)
+        told = [f"{word} {side} {self.number(at)}" for word, at in marks if at is not None]
+        return ", ".join(told) + self.suffix
 
-    def text(self, value: float) -> str:
-        """A value in the check's unit."""
+    @property
+    def suffix(self) -> str:
+        """What stands behind its numbers."""
+        return {"share": " %", "points": " points"}.get(self.unit, "")
+
+    def number(self, value: float) -> str:
+        """A value in the check's unit, without the unit."""
         if self.unit == "count":
             return f"{value:,.0f}"
         if self.unit == "ratio":
             return f"{value:.2f}"
-        number = f"{100 * value:.1f}".removesuffix(".0")
-        return f"{number} %" if self.unit == "share" else f"{number} points"
+        return f"{100 * value:.1f}".removesuffix(".0")
 
 
 _MORE_ROWS = "Hand over more rows of that label"
 _CHECKS = (
     Threshold(
-        "prototypes", "valid prototypes of the label with fewest", "count", True, 1, 1,
+        "prototypes", "fewest valid prototypes of a label", "count", True, 1, 1,
         f"{_MORE_ROWS}, or fit with fewer clusters or another seed.",
     ),
     Threshold(
@@ -86,46 +91,46 @@ _CHECKS = (
         "not.",
     ),
     Threshold(
-        "valid_before", "centroids valid, before repair", "share", True, 0.75, None,
+        "valid_before", "centroids valid, before repair", "share", True, 0.5, None,
         "Repaired prototypes may be used; for better ones hand over more rows, or fit with fewer "
         "clusters.",
     ),
     Threshold(
-        "usage", "least used cluster, of its even share", "ratio", True, 1 / 3, None,
+        "usage", "least used cluster, of even share", "ratio", True, 1 / 3, None,
         "Fit with fewer clusters: some stand for hardly anybody.",
     ),
     Threshold(
-        "duplicates", "prototypes nearly the same as another", "count", False, 0, None,
+        "duplicates", "prototypes like another", "count", False, 0, None,
         "Fit with fewer clusters: two say the same.",
     ),
     Threshold(
-        "rare", "labels with too few rows for a prototype", "count", False, 0, None,
+        "rare", "labels without enough rows", "count", False, 0, None,
         f"{_MORE_ROWS}: at least five, better fifty. Until then nobody can be led to it.",
     ),
     Threshold(
-        "agreement", "sampled rows the classifier labels as asked", "share", True, 0.9, 0.7,
+        "agreement", "sampled rows labelled as asked", "share", True, 0.9, 0.7,
         f"{_MORE_ROWS}; until then draw with sample(label, n, verified=True), which redraws the "
         "rows the classifier labels otherwise.",
         essential=True,
     ),
     Threshold(
-        "ks", "probability, sampled against real rows (KS)", "share", False, 0.25, None,
-        "Do not take sampled rows for typical of that label: their probabilities differ from real "
-        "rows'. More rows of the label help.",
+        "surer", "sampled rows surer than real (KS)", "ratio", False, 0.25, None,
+        "Sampled rows keep away from the boundary: do not take them for typical of that label. "
+        "More of its rows help.",
     ),
     Threshold(
-        "utility", "accuracy lost on sampled rows (TSTR gap)", "points", False, 0.03, 0.10,
+        "utility", "TSTR gap: accuracy lost", "points", False, 0.03, 0.10,
         "Do not train on sampled rows in place of real ones. More rows help; so does dropping "
         "columns the classifier does not need.",
         essential=True,
     ),
     Threshold(
-        "balanced", "the same in balanced accuracy", "points", False, 0.05, 0.15,
+        "balanced", "TSTR gap: balanced accuracy lost", "points", False, 0.05, 0.15,
         "Sampled rows of a small label miss what matters of it: hand over more of its rows, and "
         "draw with verified=True.",
     ),
     Threshold(
-        "reconstruction", "distance lost in reconstruction, of guessing's", "ratio", False,
+        "reconstruction", "lost in reconstruction, of a guess", "ratio", False,
         0.75, None,
         "Fit with a larger latent=, and drop columns that are noise or identifiers: the model "
         "hardly sees them.",
@@ -136,7 +141,7 @@ _CHECKS = (
         "confidence= where the classifier offers probabilities.",
     ),
     Threshold(
-        "rules", "training rows that obey the rule most break", "share", True, 0.5, 0.01,
+        "rules", "rows that obey the rule most break", "share", True, 0.5, 0.01,
         "Check the rule's spelling and direction; if it is right, answers will be unlike most "
         "rows.",
     ),

@@ -1,0 +1,459 @@
+"""Pictures: what they say is what the result says, nothing overlaps, nothing needs torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex
+from sklearn.decomposition import PCA
+
+from lapace import Explainer, InputError, plots
+from lapace.plots.learned import _heat
+from lapace.plots.paths import Walk, _runs
+from lapace.plots.style import colour
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+HOMES = ["own", "rent", "family"]
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+class Bank:
+    """Says yes to income over debt, and likes owners; knows probabilities."""
+
+    classes_ = np.array(["no", "yes"])
+
+    def predict_proba(self, rows):
+        bonus = np.array([10.0 * (row["home"] == "own") for row in rows])
+        income = np.array([row["income"] for row in rows], dtype=float)
+        debt = np.array([np.nan_to_num(row["debt"] or 0.0) for row in rows], dtype=float)
+        yes = 1 / (1 + np.exp(-(income - debt + bonus) / 10))
+        return np.stack([1 - yes, yes], axis=1)
+
+    def predict(self, rows):
+        return self.classes_[self.predict_proba(rows).argmax(axis=1)]
+
+
+def people(count, seed):
+    rng = np.random.default_rng(seed)
+    income, debt = rng.integers(0, 100, (2, count))
+    home = rng.integers(0, 3, count)
+    return [
+        {
+            "income": int(i),
+            "debt": None if n % 10 == 9 else int(d),
+            "home": HOMES[h],
+            "monthly_cost_of_living_and_more": float(n % 7),
+        }
+        for n, (i, d, h) in enumerate(zip(income, debt, home, strict=True))
+    ]
+
+
+@pytest.fixture(scope="module")
+def explainer():
+    return Explainer(Bank(), clusters=2, seed=0).fit(people(400, 0))
+
+
+@pytest.fixture(scope="module")
+def answer(explainer):
+    return explainer.explain(people(30, 1), target="yes")
+
+
+@pytest.fixture(scope="module")
+def person(answer):
+    return next(p for p in answer if p.status == "answered" and 0.2 < Walk.of(p, None).tau < 0.8)
+
+
+def words(ax):
+    return [text.get_text() for text in ax.texts if text.get_text()]
+
+
+def overlaps(figure):
+    """Pairs of texts that touch, and texts that leave the picture."""
+    figure.canvas.draw()
+    texts = [t for t in figure.findobj(plt.Text) if t.get_text().strip() and t.get_visible()]
+    boxes = [(t.get_text(), t.get_window_extent()) for t in texts]
+    inside = figure.bbox.padded(2)
+    out = [a for a, box in boxes if not (inside.containsx(box.x0) and inside.containsx(box.x1))]
+    return [(a, b) for (a, p), (b, q) in combinations(boxes, 2) if p.padded(-1).overlaps(q)] + out
+
+
+# --- one person's path ------------------------------------------------------------------------
+
+
+def test_a_path_says_what_changes(person):
+    ax = plots.path(person)
+    shown = [word.removeprefix("▲ ").removeprefix("▼ ") for word in words(ax)]
+    for change in person.changes():
+        assert change["feature"].replace("_", " ")[:20] in " ".join(shown)
+        assert change["before"] in shown
+        assert change["after"] in shown
+    assert ax.get_title(loc="left") == "From no to yes"
+    assert any(f"with {len(person.changes())} change" in word for word in shown)
+
+
+def test_arrows_point_where_numbers_go(person):
+    before = person.row
+    after = {c["feature"]: c["after"] for c in person.changes()}
+    shown = words(plots.path(person))
+    assert "income" in after or "debt" in after
+    for name in {"income", "debt"} & set(after):
+        arrow = "▲" if float(after[name]) > before[name] else "▼"
+        assert f"{arrow} {after[name]}" in shown
+
+
+def test_the_flip_is_drawn_where_the_first_answer_is(person):
+    ax = plots.path(person)
+    first = person.explanation.first()
+    (row,) = np.flatnonzero((first.who == person.who) & (first.prototype == person.prototypes[0]))
+    left, right = (f(patch.get_x() + w * patch.get_width() for patch in ax.patches)
+                   for f, w in ((min, 0), (max, 1)))  # fmt: skip
+    marks = [line.get_xdata()[0] for line in ax.lines if line.get_marker() == "v"]
+    assert marks == pytest.approx([left + (right - left) * first.tau[row]])
+
+
+def test_a_path_to_another_prototype(person):
+    other = person.prototypes[-1]
+    assert any(f"to prototype {other}:" in word for word in words(plots.path(person, other)))
+    with pytest.raises(InputError, match="no path to prototype 99"):
+        plots.path(person, 99)
+
+
+def test_nothing_overlaps(answer):
+    drawn = 0
+    for someone in answer:
+        for prototype in someone.prototypes if someone.status == "answered" else ():
+            assert overlaps(plots.path(someone, prototype).figure) == []
+            plt.close("all")
+            drawn += 1
+    assert drawn > 10
+
+
+def test_without_probabilities_there_is_no_line_for_them(person):
+    unknown = np.full_like(person.explanation.probability, np.nan)
+    quiet = replace(person.explanation, probability=unknown)[person.who]
+    assert any(word.startswith("probability of") for word in words(plots.path(person)))
+    assert not any(word.startswith("probability of") for word in words(plots.path(quiet)))
+
+
+def test_a_path_that_does_not_lead_there_says_so(person):
+    answer = person.explanation
+    never = replace(answer, valid=np.zeros_like(answer.valid))[person.who]
+    ax = plots.path(never)
+    assert any(word.startswith("No step of this path leads there") for word in words(ax))
+    assert "closest found" in words(ax)
+    assert "at the flip" not in words(ax)
+    assert "yes" not in words(ax)
+    assert not [line for line in ax.lines if line.get_marker() == "v"]
+    assert overlaps(ax.figure) == []
+
+
+def test_a_step_that_breaks_a_limit_is_no_answer(person):
+    answer = person.explanation
+    broken = replace(answer, feasible=np.zeros_like(answer.feasible))[person.who]
+    assert "breaks a limit" in words(plots.path(broken))
+    assert "breaks a limit" not in words(plots.path(person))
+
+
+def test_someone_without_a_path_is_refused_in_words(answer):
+    fine = next(p for p in answer if p.status == "already_target")
+    with pytest.raises(InputError, match="has no paths: The classifier already says"):
+        plots.path(fine)
+
+
+def test_any_other_label_has_a_title_too(explainer):
+    someone = explainer.explain([{**people(1, 2)[0], "income": 10, "debt": 90}], target="any-other")
+    ax = plots.path(someone[0])
+    assert ax.get_title(loc="left") == "Away from no"
+    assert "not no" in words(ax)
+
+
+def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(300, 20)).round(2)
+    explainer = Explainer(lambda x: (x.sum(axis=1) > 0).astype(int), clusters=1).fit(table)
+    someone = explainer.explain(np.full((1, 20), -1.0))[0]
+    ax = plots.path(someone)
+    changed = len(someone.changes())
+    assert changed > 14
+    assert any(f"with {changed} changes" in word for word in words(ax))
+    assert any("smaller change" in word for word in words(ax))
+    assert overlaps(ax.figure) == []
+    same = SimpleNamespace(number=0, label=0, cells=table[0], valid=True, probability=np.nan)
+    bank = SimpleNamespace(
+        schema_=replace(explainer.schema_, features=explainer.schema_.features * 2),
+        labels_=("no",),
+        prototypes_=[SimpleNamespace(**{**vars(same), "cells": np.tile(same.cells, 2)})],
+    )
+    assert "12 columns that hardly differ are not shown" in words(plots.prototypes(bank))
+
+
+def test_given_axes_are_used(person):
+    _, ax = plt.subplots(figsize=(9, 5))
+    assert plots.path(person, ax=ax) is ax
+
+
+def test_a_dollar_begins_no_formula(person):
+    answer = person.explanation
+    rich = replace(answer, labels=("$ no $\\frac$", "$ yes $\\frac$"))[person.who]
+    assert overlaps(plots.path(rich).figure) == []
+
+
+def test_runs_hold_until_the_next_step():
+    tau, states = np.array([0.0, 0.1, 0.5, 0.8, 1.0]), np.array([0, 2, 2, 1, 2])
+    assert _runs(tau, states) == [(0.0, 0.1, 0), (0.1, 0.8, 2), (0.8, 1.0, 1), (1.0, 1.0, 2)]
+
+
+def test_images_become_a_film():
+    rng = np.random.default_rng(0)
+    bright = rng.integers(0, 2, 200)
+    images = np.clip(0.2 * rng.random((200, 4, 4)) + 0.7 * bright[:, None, None], 0, 1)
+    explainer = Explainer(lambda x: (x.mean(axis=(1, 2)) > 0.5).astype(int), clusters=1)
+    someone = explainer.fit(images).explain(images[bright == 0][:1])[0]
+    ax = plots.path(someone)
+    assert 9 <= len(ax.images) <= 10
+    np.testing.assert_allclose(ax.images[0].get_array(), images[bright == 0][0])
+    assert words(ax).count("the flip") == 1
+    edges = [to_hex(patch.get_edgecolor()).upper() for patch in ax.patches]
+    assert (edges[0], edges[-1]) == (colour(0), colour(1))
+    assert overlaps(ax.figure) == []
+    with pytest.raises(InputError, match="Prototypes of images"):
+        plots.prototypes(explainer)
+
+
+# --- the latent map ---------------------------------------------------------------------------
+
+
+def latent(explainer, person=None, width=6):
+    """Plain arrays as an explainer gives them."""
+    rng = np.random.default_rng(0)
+    owner = np.array([p.label for p in explainer.prototypes_])
+    record = {
+        "labels": np.array(explainer.labels_, dtype=object),
+        "z": rng.normal(size=(300, width)) * np.arange(width, 0, -1),
+        "label": rng.integers(0, 2, 300),
+        "prototype_z": rng.normal(size=(len(owner), width)),
+        "prototype_label": owner,
+        "prototype_number": np.array([p.number for p in explainer.prototypes_]),
+        "prototype_valid": np.array([p.valid for p in explainer.prototypes_]),
+    }
+    return record if person is None else {**record, "person_z": rng.normal(size=width)}
+
+
+def offsets(ax):
+    return [c.get_offsets().data for c in ax.collections if len(c.get_offsets())]
+
+
+def test_the_map_looks_from_where_points_spread_the_most(explainer):
+    record = latent(explainer)
+    ax = plots.latent_map(record)
+    expected = PCA(2).fit_transform(record["z"])
+    seen = offsets(ax)[0]
+    order = np.random.default_rng(0).permutation(len(expected))
+    np.testing.assert_allclose(np.abs(seen), np.abs(expected[order]), atol=1e-8)
+    shares = PCA(2).fit(record["z"]).explained_variance_ratio_
+    assert ax.get_xlabel() == f"principal direction 1 ({shares[0]:.0%} of the spread)"
+
+
+def test_two_latent_dimensions_are_shown_as_they_are(explainer):
+    record = latent(explainer, width=2)
+    ax = plots.latent_map(record)
+    assert ax.get_xlabel() == "latent dimension 1"
+    np.testing.assert_allclose(
+        np.sort(offsets(ax)[0], axis=0), np.sort(record["z"], axis=0), atol=1e-12
+    )
+
+
+def test_the_map_shows_every_prototype_by_its_number(explainer):
+    record = latent(explainer)
+    assert words(plots.latent_map(record)) == [str(p.number) for p in explainer.prototypes_]
+    record["prototype_valid"] = np.arange(len(explainer.prototypes_)) > 0
+    ax = plots.latent_map(record)
+    assert words(ax) == [str(p.number) for p in explainer.prototypes_[1:]]
+    assert "refused prototype" in [t.get_text() for t in ax.get_legend().get_texts()]
+
+
+def test_rings_lie_on_the_lines_where_the_decision_flips(explainer, person):
+    record = latent(explainer, person, width=2)
+    ax = plots.latent_map(record, person)
+    numbers = record["prototype_number"].tolist()
+    for prototype in person.prototypes:
+        tau = Walk.of(person, prototype).tau
+        end = record["prototype_z"][numbers.index(prototype)]
+        ring = (1 - tau) * record["person_z"] + tau * end
+        assert any(np.allclose(found, ring[None]) for found in offsets(ax))
+    assert len(ax.lines) == len(person.prototypes)
+    assert overlaps(ax.figure) == []
+
+
+def test_the_map_asks_an_explainer_for_its_arrays(explainer, person):
+    asked = []
+
+    def latent_map(someone=None):
+        asked.append(someone)
+        return latent(explainer, someone)
+
+    ax = plots.latent_map(SimpleNamespace(latent_map=latent_map), person)
+    assert asked == [person]
+    assert f"person {person.who}" in [t.get_text() for t in ax.get_legend().get_texts()]
+
+
+def test_arrays_without_the_person_are_refused(explainer, person):
+    with pytest.raises(InputError, match="hold no person"):
+        plots.latent_map(latent(explainer), person)
+
+
+# --- prototypes -------------------------------------------------------------------------------
+
+
+def test_prototypes_are_written_out(explainer):
+    ax = plots.prototypes(explainer)
+    shown = words(ax)
+    for prototype in explainer.prototypes_:
+        assert str(prototype.number) in shown
+        assert f"{prototype.probability:.0%}" in shown
+        for feature, cell in zip(explainer.schema_.features, prototype.cells, strict=True):
+            assert feature.text(cell) in shown
+    assert shown.count("yes") == shown.count("no") == 2
+    assert overlaps(ax.figure) == []
+
+
+def test_prototypes_of_one_label_beside_a_person(explainer, person):
+    ax = plots.prototypes(explainer, "yes", person)
+    assert words(ax).count("yes") == 2
+    assert f"person {person.who}" in words(ax)
+    assert str(person.row["income"]) in words(ax)
+    assert overlaps(ax.figure) == []
+    with pytest.raises(InputError, match="no prototypes of 'maybe'. The labels are 'no', 'yes'"):
+        plots.prototypes(explainer, "maybe")
+
+
+def test_a_refused_prototype_says_so(explainer):
+    first = replace(explainer.prototypes_[0], valid=False)
+    bank = SimpleNamespace(
+        schema_=explainer.schema_, labels_=explainer.labels_, prototypes_=(first,)
+    )
+    assert "refused" in words(plots.prototypes(bank))
+    assert "refused" not in words(plots.prototypes(explainer))
+
+
+def test_shades_say_more_less_or_other(explainer):
+    schema = explainer.schema_
+    cells = np.array([[50, 50, 0, 3], [90, 50, 0, 3], [10, 50, 1, 3]], dtype=float)
+    heat = _heat(schema, cells, None)
+    assert heat[1, 0] > 0.4
+    assert heat[2, 0] < -0.4
+    assert np.isnan(heat[2, 2])
+    assert not heat[:, [1, 3]].any()
+    assert not heat[:, 2][:2].any()
+    own = np.array([50, np.nan, 1, 2], dtype=float)
+    beside = _heat(schema, cells, own)
+    assert beside[0, 0] == 0
+    assert np.isnan(beside[:, 1]).all()
+    assert np.isnan(beside[:2, 2]).all()
+    assert beside[2, 2] == 0
+    assert (beside[:, 3] > 0).all()
+    bare = replace(schema, features=tuple(replace(f, knots=None) for f in schema.features))
+    assert (np.sign(_heat(bare, cells, own)) == np.sign(beside))[:, [0, 3]].all()
+
+
+# --- training curves --------------------------------------------------------------------------
+
+
+def test_training_curves_draw_what_was_recorded(explainer):
+    fitted = explainer.fitted_
+    history = dict(zip(fitted.history_names, fitted.history.T, strict=True))
+    figure = plots.training_curves(history)
+    names = [name for name in fitted.history_names if name != "step"]
+    assert [ax.get_title(loc="left").replace(" ", "_") for ax in figure.axes] == names
+    for ax, name in zip(figure.axes, names, strict=True):
+        np.testing.assert_array_equal(ax.lines[0].get_xdata(), history["step"])
+        np.testing.assert_array_equal(ax.lines[0].get_ydata(), history[name])
+        assert ax.get_title(loc="right") == f"ends at {history[name][-1]:.3g}"
+
+
+def test_many_curves_take_several_rows():
+    step = np.arange(5.0)
+    figure = plots.training_curves({"step": step, **{f"part_{k}": step * k for k in range(6)}})
+    assert len(figure.axes) == 6
+    assert overlaps(figure) == []
+
+
+@pytest.mark.parametrize("history", [{}, {"step": [1]}, {"loss": [1]}, {"step": [], "loss": []}])
+def test_a_history_without_values_is_refused(history):
+    with pytest.raises(InputError, match="A history needs"):
+        plots.training_curves({name: np.array(values) for name, values in history.items()})
+
+
+# --- the illustration -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def flat():
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(300, 2)).round(3)
+    explainer = Explainer(lambda x: (x[:, 0] > x[:, 1]).astype(int), clusters=2, latent=2)
+    explainer.fit(table)
+    return table, explainer, explainer.explain(np.array([[-1.0, 1.0]]))[0]
+
+
+def test_the_illustration_has_three_panels(flat):
+    table, explainer, person = flat
+    decide = explainer.classifier_.predict
+    record = latent(explainer, person, width=2)
+    figure = plots.illustration(table, decide(table), decide, record, person)
+    left, middle, right = figure.axes
+    regions = left.collections[0].get_array()
+    x, y = np.linspace(*left.get_xlim(), 240), np.linspace(*left.get_ylim(), 240)
+    np.testing.assert_array_equal(regions.reshape(240, 240), x[None, :] > y[:, None])
+    assert len(middle.lines) == len(right.lines) == len(person.prototypes) == 2
+    for line, prototype in zip(right.lines, person.prototypes, strict=True):
+        path = person.path(prototype).cells
+        np.testing.assert_array_equal(line.get_xydata(), path)
+    assert overlaps(figure) == []
+    with pytest.raises(InputError, match="of two columns; these are 3"):
+        plots.illustration(np.zeros((4, 3)), decide(table), decide, record, person)
+
+
+# --- what it needs ----------------------------------------------------------------------------
+
+
+def run_python(code):
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env
+    )
+
+
+def test_without_matplotlib_the_extra_is_named():
+    done = run_python("import sys; sys.modules['matplotlib'] = None; import lapace.plots")
+    assert done.stderr.strip().splitlines()[-1] == (
+        "ImportError: Pictures need matplotlib: pip install 'lapace[plots]'."
+    )
+
+
+def test_drawing_needs_no_torch(person, tmp_path):
+    person.explanation.to_json(tmp_path / "answer.json")
+    code = f"""
+import sys
+sys.modules["torch"] = None
+from lapace import Explanation, plots
+answer = Explanation.from_json({str(tmp_path / "answer.json")!r})
+plots.path(answer[{person.who}]).figure.savefig({str(tmp_path / "path.png")!r})
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "path.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,691 @@
+"""The fit report: what it measures, how it judges, and that all its renderings say the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapace import metrics
+from lapace.errors import InputError
+from lapace.report import (
+    THRESHOLDS,
+    Asked,
+    Check,
+    Cluster,
+    ColumnFit,
+    Evidence,
+    LabelFit,
+    Look,
+    Report,
+    Rows,
+    Rule,
+    limits,
+    measure,
+    plan,
+)
+from lapace.schema import Schema
+
+HOMES = ("flat", "boat", "house")
+
+
+@dataclass(frozen=True)
+class Prototype:
+    number: int
+    label: int
+    cells: np.ndarray
+    members: int
+    valid_before: bool = True
+    valid: bool = True
+    probability: float = 0.9
+    note: str = ""
+
+
+def table(rows: int, seed: int = 0) -> list[dict]:
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "income": round(float(rng.gamma(2, 20)), 1),
+            "age": None if rng.random() < 0.1 else int(rng.integers(18, 80)),
+            "home": HOMES[rng.choice(3, p=[0.5, 0.3, 0.2])],
+        }
+        for _ in range(rows)
+    ]
+
+
+SCHEMA = Schema.infer(table(600))
+
+
+def cells_of(rows: int, seed: int) -> np.ndarray:
+    return SCHEMA.cells(table(rows, seed))
+
+
+def codes_of(cells: np.ndarray) -> np.ndarray:
+    return (cells[:, 0] > 35).astype(np.int64)
+
+
+def probability_of(cells: np.ndarray) -> np.ndarray:
+    yes = 1 / (1 + np.exp(-(cells[:, 0] - 35) / 10))
+    return np.stack([1 - yes, yes], axis=1)
+
+
+def judged(cells: np.ndarray) -> Rows:
+    return Rows(cells, codes_of(cells), probability_of(cells))
+
+
+def evidence(**changes: object) -> Evidence:
+    """A made-up fit on 1,000 rows: good, and small enough to check by hand."""
+    real, held_out, drawn = cells_of(400, 1), cells_of(120, 2), cells_of(600, 3)
+    rng = np.random.default_rng(4)
+    label = codes_of(drawn)
+    rebuilt = held_out.copy()
+    rebuilt[:, 0] += rng.normal(0, 2, len(rebuilt))
+    rebuilt[::7, 2] = 0
+    rebuilt[::11, 1] = np.nan
+    prototypes = (
+        Prototype(0, 0, np.array([10.0, 30, 0]), 100),
+        Prototype(1, 0, np.array([20.0, 60, 1]), 100, valid_before=False, note="repaired: moved"),
+        Prototype(2, 1, np.array([50.0, 30, 0]), 150, probability=math.nan),
+        Prototype(3, 1, np.array([90.0, 60, 2]), 50),
+    )
+    fields = {
+        "schema": SCHEMA,
+        "labels": ("no", "yes"),
+        "codes": codes_of(cells_of(1000, 5)),
+        "wanted": 2,
+        "recipe": "default",
+        "prototypes": prototypes,
+        "real": Rows(real, codes_of(real)),
+        "held_out": judged(held_out),
+        "rebuilt": rebuilt,
+        "sampled": {k: judged(drawn[label == k]) for k in (0, 1)},
+        "crossings": np.array([0] * 38 + [1, 2]),
+        "rules": (Rule("age >= 18", 1000, 1000),),
+        "asked": Asked(labels=1000, centroids=4, repair=2, report=600),
+        "seconds": 12.3,
+    }
+    return Evidence(**{**fields, **changes})
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return measure(evidence())
+
+
+def check(found: Report, name: str) -> Check:
+    (only,) = [c for c in found.checks if c.threshold.name == name]
+    return only
+
+
+def hard_label(share: float, count: int = 1000) -> dict[int, Rows]:
+    """Samples of which the classifier accepts a share for 'yes' and all for 'no'."""
+    fine = evidence().sampled
+    cells = np.repeat(fine[1].cells[:1], count, axis=0)
+    codes = (np.arange(count) < share * count).astype(np.int64)
+    return {0: fine[0], 1: Rows(cells, codes)}
+
+
+# --- thresholds ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS.values(), ids=lambda t: t.name)
+def test_limits_themselves_still_pass_or_do_not_fail(threshold):
+    worse = -0.001 if threshold.higher else 0.001
+    assert threshold.judge(threshold.care) == "passes"
+    if threshold.fail is None:
+        assert threshold.judge(threshold.care + worse) == "usable with care"
+        assert threshold.judge(threshold.care + 1e6 * worse) == "usable with care"
+        return
+    assert threshold.judge(threshold.fail + worse) == "fails"
+    assert threshold.judge(threshold.fail) != "fails"
+    if threshold.fail != threshold.care:
+        assert threshold.judge(threshold.care + worse) == "usable with care"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "margin", "verdict"),
+    [
+        ("agreement", 0.90, 0.0, "passes"),
+        ("agreement", 0.89, 0.0, "usable with care"),
+        ("agreement", 0.89, 0.01, "passes"),
+        ("agreement", 0.69, 0.0, "fails"),
+        ("agreement", 0.69, 0.01, "usable with care"),
+        ("utility", 0.93 - 0.90, 0.0, "passes"),  # a little over 0.03 in floating point
+        ("utility", 0.031, 0.0, "usable with care"),
+        ("utility", 0.11, 0.0, "fails"),
+        ("utility", 0.11, 0.02, "usable with care"),
+        ("utility", -0.5, 0.0, "passes"),
+        ("prototypes", 0, 0.0, "fails"),
+        ("valid", 0.9, 0.0, "usable with care"),
+        ("usage", 0.33, 0.0, "usable with care"),
+        ("recrossing", 0.3, 0.0, "usable with care"),
+        ("rules", 0.0, 0.0, "fails"),
+        ("agreement", None, 0.0, "not measured"),
+    ],
+)
+def test_verdicts_of_one_check(name, value, margin, verdict):
+    assert Check(THRESHOLDS[name], value, margin).verdict == verdict
+
+
+def test_the_markdown_table_holds_every_threshold():
+    lines = limits().splitlines()[2:]
+    assert len(lines) == len(THRESHOLDS)
+    for line, threshold in zip(lines, THRESHOLDS.values(), strict=True):
+        for text in (f"`{threshold.name}`", threshold.limits, threshold.advice):
+            assert text in line
+        assert line.count("|") == 5
+
+
+def test_thresholds_cannot_be_changed_by_the_way():
+    with pytest.raises(TypeError):
+        THRESHOLDS["agreement"] = THRESHOLDS["utility"]
+
+
+# --- the verdict -----------------------------------------------------------------------------
+
+
+def of_checks(*checks: Check) -> Report:
+    return Report("default", 0, 0, 0.0, Asked(), checks, (), (), (), (), None, 0, 0, ())
+
+
+GOOD = Check(THRESHOLDS["agreement"], 1.0)
+CARE = Check(THRESHOLDS["usage"], 0.1)
+BAD = Check(THRESHOLDS["utility"], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("checks", "verdict", "headline"),
+    [
+        ((GOOD, GOOD), "passes", "Yes: passes. All 2 checks pass."),
+        ((GOOD, CARE), "usable with care", "Partly: usable with care. Of 2 checks 1 asks for care"),
+        ((CARE, CARE), "usable with care", "Of 2 checks 2 ask for care."),
+        ((GOOD, CARE, BAD), "fails", "No: fails. Of 3 checks 1 fails, 1 asks for care."),
+    ],
+)
+def test_the_verdict_is_the_worst_of_the_checks(checks, verdict, headline):
+    found = of_checks(*checks)
+    assert found.verdict == verdict
+    assert headline in found.headline
+    assert str(found).startswith(f"Can it be trusted? {found.headline.split('? ')[1][:8]}")
+
+
+def test_only_what_is_essential_must_be_measured():
+    unmeasured = of_checks(GOOD, Check(THRESHOLDS["surer"], None, why="no probabilities"))
+    assert unmeasured.verdict == "passes"
+    assert unmeasured.advice == ()
+    essential = of_checks(GOOD, Check(THRESHOLDS["utility"], None, why="5 rows held out"))
+    assert essential.verdict == "usable with care"
+    assert "not measured. 5 rows held out." in essential.advice[0]
+
+
+def test_advice_comes_worst_first_and_only_where_needed():
+    found = of_checks(CARE, GOOD, BAD)
+    first, second = found.advice
+    assert first.endswith(f"Try: {BAD.threshold.advice}")
+    assert second.endswith(f"Try: {CARE.threshold.advice}")
+
+
+def test_a_good_fit_passes(report):
+    assert report.verdict == "passes", report.advice
+    assert len(report.checks) == len(THRESHOLDS)
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.8, "usable with care"), (0.5, "fails")])
+def test_a_label_the_classifier_denies_its_samples(share, verdict):
+    found = measure(evidence(sampled=hard_label(share)))
+    assert check(found, "agreement").verdict == verdict
+    assert check(found, "agreement").where == "label 'yes'"
+    assert check(found, "agreement").value == share
+    assert check(found, "agreement").margin == pytest.approx(math.sqrt(share * (1 - share) / 1000))
+    assert [x.agreement for x in found.labels] == [1.0, share]
+
+
+# --- numbers, against brute force ------------------------------------------------------------
+
+
+def test_columns_by_brute_force(report):
+    e = evidence()
+    for i, (feature, column) in enumerate(zip(SCHEMA.features, report.columns, strict=True)):
+        there = sorted(v for v in e.real.cells[:, i] if not np.isnan(v))
+        if feature.numeric:
+            usual = there[(len(there) - 1) // 2]
+        else:
+            usual = max(set(there), key=there.count)
+        error = guess = 0.0
+        for own, back in zip(e.held_out.cells[:, i], e.rebuilt[:, i], strict=True):
+            for other, is_guess in ((back, False), (usual, True)):
+                if np.isnan(own) or np.isnan(other):
+                    gap = float(np.isnan(own) != np.isnan(other))
+                elif feature.numeric:
+                    gap = abs(own - other) / (feature.upper - feature.lower)
+                else:
+                    gap = float(own != other)
+                error, guess = error + gap * (not is_guess), guess + gap * is_guess
+        assert column.name == feature.name
+        assert column.error == pytest.approx(error / 120)
+        assert column.guess == pytest.approx(guess / 120)
+    ratio = sum(c.error for c in report.columns) / sum(c.guess for c in report.columns)
+    assert check(report, "reconstruction").value == pytest.approx(ratio)
+
+
+def test_certainty_by_brute_force(report):
+    e = evidence()
+    for k, label in enumerate(report.labels):
+        real = e.held_out.probability[e.held_out.codes == k, k]
+        drawn = e.sampled[k].probability[:, k]
+        at = [*real, *drawn]
+        apart = [(real <= t).mean() - (drawn <= t).mean() for t in at]
+        assert label.ks == pytest.approx(max(map(abs, apart)))
+        assert label.surer == pytest.approx(max(0.0, *apart))
+
+
+def test_sampling_far_from_the_boundary_is_noticed():
+    e = evidence()
+    sampled = {k: judged(rows.cells) for k, rows in e.sampled.items()}
+    sure = np.repeat([[0.001, 0.999]], len(sampled[1].cells), axis=0)
+    bold = measure(replace(e, sampled={**sampled, 1: sampled[1]._replace(probability=sure)}))
+    assert check(bold, "surer").verdict == "usable with care"
+    assert check(bold, "surer").where == "label 'yes'"
+    # The other way round, the classifier being surer of the real rows it has learned by heart.
+    own = np.where(e.held_out.codes[:, None] == [0, 1], 0.999, 0.001)
+    learned = measure(replace(e, held_out=e.held_out._replace(probability=own)))
+    assert check(learned, "surer").value < 0.1
+    assert learned.labels[1].ks > 0.5
+
+
+def test_the_gap_is_that_of_metrics(report):
+    e = evidence()
+    counts = np.bincount(e.real.codes)
+    drawn = [e.sampled[k].cells[: counts[k]] for k in (0, 1)]
+    label = np.repeat([0, 1], list(map(len, drawn)))
+    expected = metrics.utility(
+        SCHEMA,
+        (e.real.cells, e.real.codes),
+        (np.concatenate(drawn), label),
+        (e.held_out.cells, e.held_out.codes),
+        trees=50,
+    )
+    assert report.utility == pytest.approx(expected)
+    assert check(report, "utility").value == pytest.approx(expected.gap)
+    assert check(report, "balanced").value == pytest.approx(expected.balanced_gap)
+    recall = [x.recall_sampled for x in report.labels]
+    assert np.mean(recall) == pytest.approx(expected.balanced_synthetic)
+
+
+def test_swapped_samples_lose_all_accuracy():
+    e = evidence()
+    swapped = measure(replace(e, sampled={0: e.sampled[1], 1: e.sampled[0]}))
+    assert check(swapped, "utility").verdict == check(swapped, "agreement").verdict == "fails"
+    assert swapped.utility.synthetic < 0.2
+
+
+def test_clusters_by_hand(report):
+    first, second, third, fourth = report.clusters
+    assert [c.share for c in report.clusters] == [1.0, 1.0, 1.5, 0.5]
+    assert [c.state for c in report.clusters] == ["valid", "repaired", "valid", "valid"]
+    assert third.probability is None
+    assert fourth.probability == 0.9
+    gap = 10 / SCHEMA["income"].span + 30 / SCHEMA["age"].span + 1
+    assert first.apart == second.apart == pytest.approx(gap)
+    assert check(report, "usage").where == "cluster 3"
+    assert check(report, "valid_before").value == 0.75
+    assert (report.paths, report.recrossed) == (40, 2)
+    assert check(report, "recrossing").value == 0.05
+
+
+def test_looks_name_what_differs_most_beside_what_is_usual():
+    e = evidence()
+    alike = (
+        Prototype(0, 0, np.array([10.0, 30, 0]), 100),
+        Prototype(1, 0, np.array([10.0, 31, 2]), 100),
+        Prototype(2, 1, np.array([60.0, 30, 0]), 100),
+    )
+    found = measure(replace(e, prototypes=alike)).clusters
+    assert [look.feature for look in found[0].looks] == ["home", "age"]  # income is the same
+    assert [look.value for look in found[1].looks] == ["house", "31"]
+    assert found[1].looks[0].usual == "flat"
+    ages = sorted(a for a in e.real.cells[e.real.codes == 0, 1] if not np.isnan(a))
+    assert found[1].looks[1].usual == f"{ages[(len(ages) - 1) // 2]:.0f}"
+    assert {look.feature for look in found[2].looks} == {"income", "age", "home"}  # the only one
+
+
+def test_dead_refused_and_twin_clusters_are_told():
+    prototypes = (
+        Prototype(0, 0, np.array([10.0, 30, 0]), 200),
+        Prototype(1, 0, np.array([10.1, 30, 0]), 0),
+        Prototype(2, 1, np.array([60.0, 30, 0]), 100, False, False, 0.2, "dropped: no repair"),
+    )
+    found = measure(evidence(prototypes=prototypes))
+    assert found.clusters[1].twin == 0
+    assert found.clusters[0].twin is None
+    assert "dead: no member; nearly the same as 0" in found.clusters[1].remarks
+    assert found.clusters[2].state == "refused"
+    verdicts = {c.threshold.name: c.verdict for c in found.checks}
+    assert verdicts["duplicates"] == verdicts["usage"] == verdicts["valid"] == "usable with care"
+    assert verdicts["prototypes"] == found.verdict == "fails"
+    assert check(found, "valid").where == "refused: 2"
+    assert check(found, "prototypes").where == "label 'yes'"
+    assert "[dropped: no repair]" in " ".join(str(found).split())
+
+
+def test_scarce_labels_are_told():
+    codes = np.array([0] * 900 + [1] * 30 + [2] * 3)
+    e = evidence(codes=codes, labels=("no", "yes", "maybe"), wanted=3)
+    found = measure(e)
+    assert check(found, "rare").where == "'maybe'"
+    assert found.warnings == (
+        "Label 'no' has 900 rows and got 2 of the 3 clusters wanted.",
+        "Label 'yes' has 30 rows and got 2 of the 3 clusters wanted.",
+        "Label 'maybe' has 3 rows: too few for a prototype, so nobody can be led to it.",
+    )
+    uncertain = measure(evidence(codes=codes[:930], warnings=("Mind the gap.",))).warnings
+    assert uncertain == (
+        "Mind the gap.",
+        "Label 'yes' has 30 rows: what is said of it is uncertain.",
+    )
+
+
+def test_the_rule_most_rows_break_is_judged():
+    rules = (Rule("age >= 18", 1000, 1000), Rule("income < 0", 5, 1000), Rule("x", 0, 0))
+    found = measure(evidence(rules=rules))
+    assert check(found, "rules").value == 0.005
+    assert check(found, "rules").verdict == "fails"
+    assert check(found, "rules").where == "'income < 0'"
+    assert not [c for c in measure(evidence(rules=())).checks if c.threshold.name == "rules"]
+
+
+def test_what_cannot_be_measured_says_why_and_is_never_nan():
+    e = evidence()
+    few = Rows(e.held_out.cells[:10], e.held_out.codes[:10])
+    found = measure(
+        replace(e, held_out=few, rebuilt=e.rebuilt[:10], sampled={}, crossings=np.zeros(3))
+    )
+    reasons = {c.threshold.name: c.why for c in found.checks if c.value is None}
+    assert reasons == {
+        "agreement": "no rows could be sampled",
+        "surer": "the classifier offers no probabilities",
+        "utility": "10 rows held out, 50 needed: hand over 500 or more",
+        "balanced": "10 rows held out, 50 needed: hand over 500 or more",
+        "reconstruction": "10 rows held out, 20 needed: hand over 200 or more",
+        "recrossing": "3 paths walked, 20 needed",
+    }
+    assert found.verdict == "usable with care"
+    assert found.utility is None
+    assert found.columns == ()
+    assert "nan" not in json.dumps(found.to_json(), allow_nan=False).lower()
+    assert "nan" not in str(found).lower()
+    assert all(why in " ".join(str(found).split()) for why in ("3 paths walked", "hand over 500"))
+
+
+def test_no_rows_held_out_and_rows_all_alike():
+    e = evidence()
+    nobody = Rows(e.held_out.cells[:0], e.held_out.codes[:0], np.empty((0, 2)))
+    none = measure(replace(e, held_out=nobody, rebuilt=e.rebuilt[:0]))
+    assert none.held_out == 0
+    assert check(none, "surer").why == "no label has 30 rows held out"
+    same = Rows(np.repeat(e.real.cells[:1], 60, axis=0), np.repeat(e.real.codes[:1], 60))
+    alike = measure(replace(e, real=same, held_out=same, rebuilt=same.cells))
+    assert check(alike, "reconstruction").why == "the held-out rows are all alike"
+
+
+def test_rebuilt_rows_must_be_those_held_out():
+    with pytest.raises(InputError, match="Rebuild exactly the held-out rows"):
+        evidence(rebuilt=np.zeros((3, 3)))
+
+
+def test_measuring_twice_gives_the_same(report):
+    assert measure(evidence()) == report
+
+
+# --- the plan --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "held_out"),
+    [((900, 100), 100), ((40, 60), 6), ((45, 5), 0), ((297_000, 3000), 2000), ((0, 500), 50)],
+)
+def test_the_plan_divides_rows(sizes, held_out):
+    codes = np.random.default_rng(0).permutation(np.repeat([0, 1], sizes))
+    found = plan(codes, 2, seed=3)
+    assert len(found.held_out) == held_out
+    assert np.array_equal(np.sort([*found.train, *found.held_out]), np.arange(len(codes)))
+    assert set(found.real) <= set(found.train)
+    assert len(found.real) <= 4000
+    own = np.bincount(codes[found.real], minlength=2)
+    assert found.draws.tolist() == np.maximum(own, 200).tolist()
+    assert len(found.people) == min(20, len(codes))
+    assert (found.targets == 1 - codes[found.people]).all()
+    again = plan(codes, 2, seed=3)
+    assert np.array_equal(again.held_out, found.held_out)
+    assert np.array_equal(again.people, found.people)
+
+
+def test_a_rare_label_keeps_its_rows_for_training():
+    codes = np.repeat([0, 1], [5000, 49])
+    found = plan(codes, 2)
+    assert (codes[found.train] == 1).sum() == 49
+    assert (codes[found.people] == 0).all()
+    assert (codes[found.held_out] == 0).sum() == 500
+
+
+def test_every_label_has_its_turn():
+    codes = np.repeat(np.arange(10), 100)
+    found = plan(codes, 10)
+    assert np.bincount(codes[found.people]).tolist() == [2] * 10
+    assert (found.targets != codes[found.people]).all()
+    assert len(set(found.targets)) == 10
+    small = plan(np.repeat(np.arange(3), 20), 3)
+    assert len(small.held_out) == 0
+    assert set(small.people) <= set(small.train)
+
+
+def test_many_labels_draw_fewer_rows_each():
+    found = plan(np.repeat(np.arange(100), 50), 100)
+    assert found.draws.sum() <= 6000
+    assert found.draws.min() >= 40
+
+
+# --- renderings ------------------------------------------------------------------------------
+
+
+def test_text_says_what_html_says(report):
+    text, page = " ".join(str(report).split()), report.to_html()
+    for c in report.checks:
+        assert c.threshold.question in text
+        assert c.threshold.limits in text
+        assert c.threshold.question in page
+    for word in ("1,606 rows", "1,000 for labels", "2 for repair", "fitted in 12.3 s", "flat"):
+        assert word in text
+        assert word in page
+    assert "1,000 of 1,000 rows age >= 18" in text
+
+
+def test_text_of_a_bad_fit_holds_every_line_of_advice():
+    found = measure(evidence(sampled=hard_label(0.5), crossings=np.ones(40)))
+    text = " ".join(str(found).split())
+    assert len(found.advice) >= 2
+    assert "What to try" in text
+    for c in found.checks:
+        wanted = c.verdict in ("fails", "usable with care")
+        assert (f"{c.text}; {c.threshold.limits}. Try: {c.threshold.advice}" in text) == wanted
+    assert text.startswith("Can it be trusted? No: fails.")
+
+
+def test_text_is_aligned_and_narrow(report):
+    lines = str(report).splitlines()
+    assert max(map(len, lines)) <= 105
+    assert all(line == line.rstrip() for line in lines)
+    start = next(i for i, line in enumerate(lines) if line.lstrip().startswith("verdict"))
+    column = lines[start].index("limits")
+    for line in lines[start + 1 : start + 1 + len(report.checks)]:
+        assert line[column - 2 : column] == "  "
+
+
+def test_wide_tables_show_their_worst_columns():
+    columns = tuple(ColumnFit(f"c{i}", "continuous", i / 100, 1.0) for i in range(50))
+    found = replace(of_checks(GOOD), columns=columns)
+    assert "The worst 12 of 50 columns." in " ".join(str(found).split())
+    assert "c49" in str(found)
+    assert "c10 " not in str(found)
+    assert len(found.to_json()["columns"]) == 50
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and whether they close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_html_escapes_whatever_it_is_handed():
+    evil = '<script>alert("1")</script>&<b>'
+    e = evidence(
+        labels=("no", evil),
+        rules=(Rule(evil, 1, 10),),
+        warnings=(evil,),
+        recipe=evil,
+        sampled=hard_label(0.5),
+    )
+    first = Prototype(0, 1, np.array([10.0, 30, 0]), 9, note=evil)
+    found = measure(replace(e, prototypes=(first, *e.prototypes[1:])))
+    looks = (Look(evil, evil, evil),)
+    found = replace(
+        found,
+        clusters=(replace(found.clusters[0], looks=looks), *found.clusters[1:]),
+        columns=(ColumnFit(evil, "binary", 0.1, 0.2),),
+    )
+    page = found.to_html()
+    tags = Tags()
+    tags.feed(page)
+    tags.close()
+    assert tags.open == []
+    tables = {"table", "thead", "tbody", "tr", "th", "td"}
+    assert tags.seen == {"div", "style", "h3", "h4", "p", "ul", "li"} | tables
+    assert tags.text.count(evil) >= 8
+    assert found._repr_html_() == page
+    assert page.startswith("<div")
+    assert page.endswith("</div>")
+
+
+def test_a_label_called_fails_is_not_coloured():
+    e = measure(evidence(labels=("fails", "passes")))
+    body = e.to_html().split("</style>")[1].split("<h4>Labels</h4>")[1]
+    assert "<td>fails</td>" in body
+    assert "class=" not in body.replace('class="scroll"', "")
+
+
+def test_repr_is_short(report):
+    assert repr(report) == "Report: passes (13 checks, 4 clusters)"
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+
+def through_json(found: Report) -> Report:
+    return Report.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False)))
+
+
+def test_json_round_trip_keeps_everything(report, tmp_path):
+    assert through_json(report) == report
+    assert str(through_json(report)) == str(report)
+    path = tmp_path / "report.json"
+    data = report.to_json(path)
+    assert data["verdict"] == "passes"
+    assert {c["verdict"] for c in data["checks"]} == {"passes"}
+    assert Report.from_json(path) == Report.from_json(str(path)) == report
+
+
+SHARE = st.floats(0, 1)
+MAYBE = st.none() | SHARE
+COUNT = st.integers(0, 10**6)
+TEXT = st.text(max_size=8)
+LABEL = st.text(max_size=5) | st.integers(-5, 5) | st.booleans()
+CHECKS = st.builds(Check, st.sampled_from(list(THRESHOLDS.values())), MAYBE, SHARE, TEXT, TEXT)
+CLUSTERS = st.builds(
+    Cluster,
+    number=COUNT,
+    label=LABEL,
+    members=COUNT,
+    share=SHARE,
+    valid_before=st.booleans(),
+    valid=st.booleans(),
+    probability=MAYBE,
+    note=TEXT,
+    looks=st.lists(st.builds(Look, TEXT, TEXT, TEXT), max_size=2).map(tuple),
+    apart=MAYBE,
+    twin=st.none() | COUNT,
+)
+LABELS = st.builds(
+    LabelFit, LABEL, COUNT, COUNT, COUNT, COUNT, COUNT, MAYBE, MAYBE, MAYBE, MAYBE, MAYBE
+)
+KINDS = st.sampled_from(["continuous", "ordinal", "binary", "categorical"])
+REPORTS = st.builds(
+    Report,
+    recipe=TEXT,
+    rows=COUNT,
+    held_out=COUNT,
+    seconds=SHARE,
+    asked=st.builds(Asked, COUNT, COUNT, COUNT, COUNT),
+    checks=st.lists(CHECKS, max_size=3).map(tuple),
+    labels=st.lists(LABELS, max_size=2).map(tuple),
+    clusters=st.lists(CLUSTERS, max_size=2).map(tuple),
+    columns=st.lists(st.builds(ColumnFit, TEXT, KINDS, SHARE, SHARE), max_size=2).map(tuple),
+    rules=st.lists(st.builds(Rule, TEXT, COUNT, COUNT), max_size=2).map(tuple),
+    utility=st.none() | st.builds(metrics.Utility, SHARE, SHARE, SHARE, SHARE),
+    paths=COUNT,
+    recrossed=COUNT,
+    warnings=st.lists(TEXT, max_size=2).map(tuple),
+)
+
+
+@given(REPORTS)
+def test_any_report_survives_json_and_can_be_shown(found):
+    assert through_json(found) == found
+    assert str(found).startswith("Can it be trusted?")
+    tags = Tags()
+    tags.feed(found.to_html())
+    assert tags.open == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"format": "something"}, "not a report"),
+        ({"version": 99}, "version 99; this lapace reads 1"),
+        ({"clusters": [{"number": 1}]}, "damaged"),
+        ({"checks": [3]}, "damaged"),
+    ],
+)
+def test_json_that_is_no_report_is_refused(report, damage, message):
+    with pytest.raises(InputError, match=message):
+        Report.from_json({**report.to_json(), **damage})
+
+
+def test_json_without_a_field_and_files_that_are_none(report, tmp_path):
+    data = report.to_json()
+    del data["asked"]
+    with pytest.raises(InputError, match="damaged"):
+        Report.from_json(data)
+    with pytest.raises(InputError, match="could not be read"):
+        Report.from_json(tmp_path / "nowhere.json")
+    with pytest.raises(InputError, match="not a report"):
+        Report.from_json([1, 2])

@@ -17,7 +17,11 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 EXPECTED = {
     "demo": (
         {f"demo-output/{name}.png" for name in ("path", "prototypes", "latent-map", "training")},
-        (r"Can it be trusted\?\n─+\n\s*\S", r"Way 1, .* if\n(    .+  →  .+\n)+", "legal reason"),
+        (
+            r"Can it be trusted\?\n─+\n\s*\S",
+            r"Way 1, .* if\n(    .+  →  .+\n)+",
+            r"not the legal\s+reason",
+        ),
     ),
     "illustration": ({"illustration.png"}, (r"\d of 3 paths lead to 'approved'",)),
 }

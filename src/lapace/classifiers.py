@@ -248,15 +248,25 @@ class Classifier:
                 f"The classifier answered {got} for {rows:,} rows. It has to return one label "
                 "per row, in the rows' order."
             )
-        positions: dict[Any, int] = {}
+        return self._distinct(answer)
+
+    def _distinct(self, answer: NDArray[Any]) -> tuple[list[Label], Codes]:
+        """Distinct answers and each row's place among them; known labels are met by comparing."""
+        which = np.full(len(answer), -1, dtype=np.int64)
+        answer = answer.astype(object)
+        for code, label in enumerate(self.labels):
+            # As an object: numpy's own text would lose a trailing NUL.
+            which[answer == np.array(label, dtype=object)] = code
+        positions: dict[Any, int] = {label: code for code, label in enumerate(self.labels)}
+        rest = np.flatnonzero(which < 0)
         try:
-            which = [positions.setdefault(value, len(positions)) for value in answer.tolist()]
+            which[rest] = [positions.setdefault(v, len(positions)) for v in answer[rest].tolist()]
         except TypeError:
             raise ClassifierError(
-                f"The classifier answered {answer[0]!r}; a label has to be text, a whole number "
-                "or a boolean."
+                f"The classifier answered {answer[rest[0]]!r}; a label has to be text, a whole "
+                "number or a boolean."
             ) from None
-        return [_label(value) for value in positions], np.array(which, dtype=np.int64)
+        return [_label(value) for value in positions], which
 
     def _ask_probability(self, question: Callable[[Any], Any], frame: Any, rows: int) -> Floats:
         """What `predict_proba` says, as it says it."""

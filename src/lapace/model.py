@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -123,7 +124,9 @@ class LGMVAE(nn.Module):
         self.shape = shape
         labels, clusters = len(shape.clusters), sum(shape.clusters)
         owner = torch.repeat_interleave(torch.arange(labels), torch.tensor(shape.clusters))
-        self.register_buffer("mask", owner[None, :] == torch.arange(labels)[:, None])  # (L, K)
+        mask = owner[None, :] == torch.arange(labels)[:, None]  # (L, K)
+        mask[~mask.any(dim=1)] = True  # people of a label too rare for clusters lie in any
+        self.register_buffer("mask", mask)
         self.register_buffer("labels", torch.eye(labels))
         known = shape.columns + labels
         self.cluster_network = _mlp(known, shape.hidden, clusters)
@@ -270,17 +273,34 @@ class Mixture:
     typical: Tensor
 
     def log_density(self, z: Tensor) -> Tensor:
-        """log p(z) under the mixture: (n,)."""
+        r"""log p(z) under the mixture: (n,).
+
+        $(z-\mu)^\top P (z-\mu)$ is linear in the products $z_i z_j$ and in z, so all components
+        are one matrix product.
+        """
+        weights, constant = self._quadratic
+        first, second = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
+        features = torch.cat([z[:, first] * z[:, second], z], dim=1)
+        log_density: Tensor = (features @ weights + constant).logsumexp(dim=1)
+        return log_density
+
+    @cached_property
+    def _quadratic(self) -> tuple[Tensor, Tensor]:
+        """Per component the weights of (z_i z_j, z) and the constant of its log-density."""
+        means, scales = self.means.double(), self.scales.double()
+        dims = means.shape[1]
         inverse = torch.linalg.solve_triangular(
-            self.scales, torch.eye(z.shape[1], dtype=z.dtype, device=z.device), upper=False
-        )  # (m, h, h)
-        count, dims = self.means.shape
-        flat = inverse.transpose(1, 2).permute(1, 0, 2).reshape(dims, count * dims)
-        shift = torch.einsum("mij,mj->mi", inverse, self.means).reshape(-1)
-        white: Tensor = (z @ flat - shift).reshape(len(z), count, dims)
-        log_det = self.scales.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        log_each = -0.5 * (white**2).sum(dim=2) - log_det - 0.5 * dims * LOG_2PI
-        return (log_each + self.log_weights).logsumexp(dim=1)
+            scales, torch.eye(dims, dtype=scales.dtype, device=scales.device), upper=False
+        )
+        precision = inverse.transpose(1, 2) @ inverse  # (m, h, h)
+        first, second = torch.triu_indices(dims, dims, device=means.device)
+        twice = torch.where(first == second, 1.0, 2.0)
+        pairs = -0.5 * precision[:, first, second] * twice
+        pulled = torch.einsum("mij,mj->mi", precision, means)
+        log_det = scales.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+        constant = self.log_weights.double() - log_det - 0.5 * dims * LOG_2PI
+        constant = constant - 0.5 * (pulled * means).sum(dim=1)
+        return torch.cat([pairs, pulled], dim=1).T.float().contiguous(), constant.float()
 
     def percentile(self, z: Tensor) -> Tensor:
         """The share of training rows that are less dense, in percent: (n,)."""
@@ -289,7 +309,8 @@ class Mixture:
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """Draws latent points: (count, h)."""
-        which = torch.multinomial(self.log_weights.exp(), count, True, generator=generator)
+        weights = self.log_weights.exp()  # multinomial refuses to draw nothing
+        which = torch.multinomial(weights, max(1, count), True, generator=generator)[:count]
         noise = torch.empty(count, self.means.shape[1], device=self.means.device)
         noise.normal_(generator=generator)
         return self.means[which] + torch.einsum("nij,nj->ni", self.scales[which], noise)

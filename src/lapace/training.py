@@ -110,7 +110,7 @@ def fit(
         progress: Called with what is done, how far, and of how much.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # the CPU's alone: others are not put back
         model = LGMVAE(shape).to(x.device)
     generator = torch.Generator(x.device).manual_seed(seed)
     loop = _with_early_stopping if recipe.epochs else _fixed

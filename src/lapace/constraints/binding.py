@@ -286,6 +286,8 @@ class _Binder:
                 )
             names = [str(level) for level in (*a.levels, *b.levels)]
             one, other = (np.array([names.index(str(v)) for v in f.levels], float) for f in (a, b))
+            if relation not in ("==", "!="):
+                one, other = self.order(first, relation), self.order(second, relation)
         left, right = (Linear((Term(1.0, f.name),)) for f in (a, b))
         return self.line(left, relation, right, {first: one, second: other})
 
@@ -320,7 +322,7 @@ class _Binder:
             left, right, relation = right, left, MIRROR[relation]
         cells, own = self.collected(left, right)
         used = dict.fromkeys((*cells, *own))
-        worths = {c: worths.get(c, self.worth(c)) for c in used if not self.continuous(c)}
+        worths |= {c: self.worth(c) for c in used if not self.continuous(c) and c not in worths}
         if not cells:
             self.fail("says nothing: its columns cancel out.")
         both = set(cells) & set(own)

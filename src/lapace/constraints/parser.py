@@ -412,7 +412,7 @@ class _Parser:
             self.fail("the numbers here are too large", self.next.start)
 
 
-_OWN = "\0"  # stands for the one column named until the whole comparison is read
+_OWN = "\0original\0"  # stands for the one column named until the whole comparison is read
 
 
 def _shown(name: str) -> str:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lapace.classifiers import wrap
-from lapace.constraints import Constraint, fixed
+from lapace.constraints import Constraint, System, fixed
 from lapace.errors import InputError, NotFittedError
 from lapace.explainer import storage
 from lapace.explainer.asking import ANY_OTHER, Question, answer
 from lapace.explainer.fitting import Fitted, Prototype, judged_again, learn
-from lapace.result import Counterfactuals, Explanation
+from lapace.explainer.reporting import evidence
+from lapace.report import Asked, Report, measure, plan
+from lapace.result import Counterfactuals, Explanation, Person
 from lapace.schema import Feature, Schema
 from lapace.training import Recipe
 
@@ -51,6 +55,8 @@ class Explainer:
         >>> explainer.explain([{"income": 20, "debt": 60}])
         Explanation of 1 people: 1 answered; 2 paths
     """
+
+    report_: Report
 
     def __init__(
         self,
@@ -84,17 +90,21 @@ class Explainer:
         """
         if not (isinstance(self.clusters, int) and self.clusters >= 1):
             raise InputError(f"clusters is {self.clusters!r}; it must be a whole number from 1 on.")
+        start = perf_counter()
         schema = self.schema
         if not isinstance(schema, Schema):
             schema = Schema.infer(train, schema)
         cells = schema.cells(train)
+        System.of(self.rules, schema)  # rules that cannot hold are better refused before training
         classifier = wrap(self.classifier, schema)
         codes = classifier.learn(cells)
-        self.fitted_ = learn(
+        labelled = classifier.asked
+        division = plan(codes, len(classifier.labels), seed=self.seed)
+        fitted = learn(
             schema,
             classifier,
-            cells,
-            codes,
+            cells[division.train],
+            codes[division.train],
             clusters=self.clusters,
             latent=self.latent,
             recipe=Recipe.of(self.recipe),
@@ -102,6 +112,21 @@ class Explainer:
             seed=self.seed,
             progress=progress,
         )
+        centroids = len(fitted.prototypes)
+        found = evidence(
+            fitted,
+            classifier,
+            cells,
+            codes,
+            division,
+            wanted=self.clusters,
+            rules=self.rules,
+            asked=Asked(labelled, centroids, classifier.asked - labelled - centroids),
+            seconds=perf_counter() - start,
+            seed=self.seed,
+        )
+        self.report_ = measure(found)
+        self.fitted_ = fitted
         self.classifier_ = classifier
         return self
 
@@ -182,6 +207,49 @@ class Explainer:
         found: Counterfactuals = getattr(explanation, pick)()
         return found
 
+    # -- pictures ---------------------------------------------------------------------------------
+
+    @property
+    def history_(self) -> dict[str, NDArray[np.float64]]:
+        """The loss and its parts as training went, by name: what `plots.training_curves` draws."""
+        fitted = self._fitted()
+        return dict(zip(fitted.history_names, fitted.history.T, strict=True))
+
+    def latent_map(
+        self, person: Person | None = None, *, points: int = 400, seed: int = 0
+    ) -> dict[str, NDArray[Any]]:
+        """Latent space as plain arrays: what `plots.latent_map` draws.
+
+        Args:
+            person: One person of an explanation, to be placed on the map.
+            points: How many latent points to draw for each label.
+            seed: Of the draw.
+
+        Returns:
+            `labels`; `z` and `label` of the points; `prototype_z`, `prototype_label`,
+            `prototype_number` and `prototype_valid`; with a person `person_z`. Labels are positions
+            among the labels.
+        """
+        fitted = self._fitted()
+        decoder, prototypes = fitted.decoder, fitted.prototypes
+        generator = torch.Generator().manual_seed(seed)
+        known = [k for k, mixture in enumerate(decoder.mixtures) if len(mixture.means)]
+        drawn = [decoder.mixtures[k].sample(points, generator).numpy() for k in known]
+        record: dict[str, NDArray[Any]] = {
+            "labels": np.array(fitted.labels, dtype=object),
+            "z": np.concatenate(drawn),  # (labels * points, h)
+            "label": np.repeat(known, points),
+            "prototype_z": np.stack([p.z for p in prototypes]),  # (prototypes, h)
+            "prototype_label": np.array([p.label for p in prototypes]),
+            "prototype_number": np.array([p.number for p in prototypes]),
+            "prototype_valid": np.array([p.valid for p in prototypes]),
+        }
+        if person is not None:
+            answer_, who = person.explanation, slice(person.who, person.who + 1)
+            start = decoder.start(answer_.schema, answer_.people_cells[who], answer_.label[who])
+            record["person_z"] = start.z[0].cpu().numpy()  # (h,)
+        return record
+
     # -- save and load ----------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
@@ -192,7 +260,7 @@ class Explainer:
             "rules": [str(rule) for rule in self.rules],
             "seed": self.seed,
         }
-        storage.save(path, self._fitted(), settings)
+        storage.save(path, self._fitted(), self.report_, settings)
 
     @classmethod
     def load(cls, path: str | Path, classifier: Any, *, device: str | None = None) -> Explainer:
@@ -206,11 +274,12 @@ class Explainer:
             classifier: The classifier it was fitted for.
             device: As in the constructor.
         """
-        fitted, settings = storage.load(path, _device(device))
+        fitted, report, settings = storage.load(path, _device(device))
         explainer = cls(classifier, recipe=fitted.recipe, schema=fitted.schema, **settings)
         explainer.device = device
         explainer.classifier_ = wrap(classifier, fitted.schema, fitted.labels)
         explainer.fitted_ = judged_again(fitted, explainer.classifier_)
+        explainer.report_ = report
         return explainer
 
     # -- sample -----------------------------------------------------------------------------------

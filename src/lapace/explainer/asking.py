@@ -56,6 +56,7 @@ class _People(NamedTuple):
     Attributes:
         reading: Their rows.
         label: What the classifier says of them; -1 where it cannot say.
+        probability: Of each label, (n, labels); NaN where unknown.
         target: What they want; -1 for any other label.
         trouble: Why some cannot be explained.
         system: What every answer has to obey.
@@ -64,6 +65,7 @@ class _People(NamedTuple):
 
     reading: Reading
     label: Ints
+    probability: Floats
     target: Ints
     trouble: dict[int, str]
     system: System
@@ -114,20 +116,29 @@ def _meet(fitted: Fitted, classifier: Classifier, people: Any, question: Questio
     count = len(reading.cells)
     label = np.full(count, -1, dtype=np.int64)
     good = np.array([i for i in range(count) if i not in trouble], dtype=np.int64)
-    _ask_each(classifier, reading, good, label, trouble)
+    probability = np.full((count, len(fitted.labels)), np.nan)
+    _ask_each(classifier, reading, good, label, probability, trouble)
     target = _targets(fitted, classifier, question.target, label)
     system = System.of(question.constraints, reading.schema)
-    return _People(reading, label, target, trouble, system, set())
+    return _People(reading, label, probability, target, trouble, system, set())
 
 
 def _ask_each(
-    classifier: Classifier, reading: Reading, rows: Ints, label: Ints, trouble: dict[int, str]
+    classifier: Classifier,
+    reading: Reading,
+    rows: Ints,
+    label: Ints,
+    probability: Floats,
+    trouble: dict[int, str],
 ) -> None:
     """Labels of rows; where the classifier raises, halves find the rows it raises on."""
     if not len(rows):
         return
     try:
-        label[rows] = classifier.predict(reading.cells[rows], reading.schema)
+        found = classifier.judge(reading.cells[rows], reading.schema)
+        label[rows] = found.codes
+        if found.probability is not None:
+            probability[rows] = found.probability
     except ClassifierError as error:
         if len(rows) == 1:
             trouble[int(rows[0])] = str(error)
@@ -135,8 +146,8 @@ def _ask_each(
         half = len(rows) // 2
         if len(rows) == len(reading.cells) and len(rows) > 1:
             _ask_one(classifier, reading, rows, error)
-        _ask_each(classifier, reading, rows[:half], label, trouble)
-        _ask_each(classifier, reading, rows[half:], label, trouble)
+        for part in (rows[:half], rows[half:]):
+            _ask_each(classifier, reading, part, label, probability, trouble)
 
 
 def _ask_one(classifier: Classifier, reading: Reading, rows: Ints, error: ClassifierError) -> None:
@@ -222,7 +233,7 @@ def _walk(
         frozen,
         torch.as_tensor(np.stack([p.z for p in fitted.prototypes]), device=fitted.decoder.device),
         label,
-        _at_person(known.system, start, person),
+        _at_person(known, judge, start, person),
         _at_prototype(fitted, judge, prototype),
     )
     literal = not fitted.recipe.given
@@ -331,12 +342,15 @@ class _Judge:
         return valid, probability
 
 
-def _at_person(system: System, start: Start, person: Ints) -> Steps:
+def _at_person(known: _People, judge: _Judge, start: Start, person: Ints) -> Steps:
     """Step 0: the person's row, copied; they do not have the label they want."""
-    count = len(person)
-    feasible = system.feasible(start.cells, start.cells)[person]
-    no, unknown = np.zeros(count, dtype=np.int8), np.full(count, np.nan)
-    return Steps(np.zeros(count), start.cells[person], no, feasible, unknown)
+    lines = np.arange(len(person))
+    feasible = known.system.feasible(start.cells, start.cells)[person]
+    each = known.probability[judge.who]
+    own, label = each[lines, judge.own], each[lines, judge.label]
+    probability = np.where(judge.any_other, 1.0 - own, label)
+    no = np.zeros(len(person), dtype=np.int8)
+    return Steps(np.zeros(len(person)), start.cells[person], no, feasible, probability)
 
 
 def _at_prototype(fitted: Fitted, judge: _Judge, prototype: Ints) -> Steps:

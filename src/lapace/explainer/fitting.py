@@ -227,13 +227,14 @@ def _repaired(
 ) -> Prototype:
     """Moved towards those members of its cluster whose reconstruction the classifier accepts."""
     own = own[:MEMBERS]
+    refused = replace(prototype, note="dropped: the classifier refuses it wherever it was moved")
     if not len(own):
-        return prototype
+        return refused
     label = np.full(len(own), prototype.label)
     z = fitted.decoder.encode(own, label)
     accepted = z[torch.as_tensor(_judge(fitted, classifier, z, label).valid, device=z.device)]
     if not len(accepted):
-        return prototype
+        return refused
     centroid = torch.as_tensor(prototype.z, device=z.device)
     nearest = accepted[(accepted - centroid).square().sum(dim=1).argmin()]
     for place, word in (
@@ -250,7 +251,7 @@ def _repaired(
                 probability=float(judged.probability[0]),
                 note=f"repaired: moved to {word}",
             )
-    return prototype
+    return refused
 
 
 def judged_again(fitted: Fitted, classifier: Classifier) -> Fitted:
@@ -301,11 +302,3 @@ def _check_labels(fitted: Fitted, prototypes: Sequence[Prototype]) -> None:
                 f"({len(own)} tried, repairs included). Hand over more rows of that class, or fit "
                 "with fewer clusters."
             )
-
-
-def describe(fitted: Fitted, prototype: Prototype) -> dict[str, Any]:
-    """A prototype's row in words, by column."""
-    return {
-        f.name: f.text(cell)
-        for f, cell in zip(fitted.schema.features, prototype.cells.tolist(), strict=True)
-    }

@@ -6,6 +6,7 @@ schema.json            the columns
 config.json            labels, recipe, sizes, settings
 weights.safetensors    the network, the densities, the category trees, prototypes' latent points
 prototypes.json        the prototypes as they were judged
+report.json            the fit report
 ```
 
 Reading it loads JSON and tensors, never code. The classifier is not in it: it is handed back, and
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ from lapace.errors import InputError
 from lapace.explainer.fitting import Fitted, Prototype
 from lapace.model import LGMVAE, Mixture, Shape
 from lapace.paths import Decoder
+from lapace.report import Report
 from lapace.schema import Schema
 from lapace.table import write_whole
 from lapace.training import Recipe
@@ -41,20 +43,22 @@ __all__ = ["Stored", "load", "save"]
 FORMAT, VERSION = "lapace/explainer", 1
 MEMBERS = (
     "format.json", "schema.json", "config.json", "weights.safetensors", "prototypes.json",
+    "report.json",
 )  # fmt: skip
 LARGEST = 2**30  # bytes a member may unpack to
 DAY = (2020, 1, 1, 0, 0, 0)  # the same explainer is the same file, bit for bit
 
 Settings = dict[str, Any]
-Stored = tuple[Fitted, Settings]
+Stored = tuple[Fitted, Report, Settings]
 
 
-def save(path: str | Path, fitted: Fitted, settings: Settings) -> None:
+def save(path: str | Path, fitted: Fitted, report: Report, settings: Settings) -> None:
     """Writes the file, whole or not at all.
 
     Args:
         path: Where to; by custom it ends in `.lapace`.
         fitted: What `fit` left behind.
+        report: The fit report.
         settings: Plain JSON values to keep with it: the explainer's arguments.
     """
     decoder = fitted.decoder
@@ -85,6 +89,7 @@ def save(path: str | Path, fitted: Fitted, settings: Settings) -> None:
         "config.json": _json(config),
         "weights.safetensors": save_tensors(_tensors(fitted)),
         "prototypes.json": _json(prototypes),
+        "report.json": _json(report.to_json()),
     }
     write_whole(Path(path), lambda temporary: _write_zip(temporary, members))
 
@@ -105,8 +110,8 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     decoder = fitted.decoder
     tensors = {f"model.{k}": v.contiguous().cpu() for k, v in decoder.model.state_dict().items()}
     for label, mixture in enumerate(decoder.mixtures):
-        for name, value in vars(mixture).items():
-            tensors[f"mixture.{label}.{name}"] = value.contiguous()
+        for part in fields(mixture):
+            tensors[f"mixture.{label}.{part.name}"] = getattr(mixture, part.name).contiguous()
     for label, tree in enumerate(decoder.trees):
         for name, array in tree.to_arrays().items():
             tensors[f"tree.{label}.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
@@ -188,7 +193,8 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         np.array(history["lines"], dtype=np.float64).reshape(-1, len(history["names"])),
         tuple(history["names"]),
     )
-    return fitted, cast(Settings, config["settings"])
+    report = Report.from_json(json.loads(members["report.json"]))
+    return fitted, report, cast(Settings, config["settings"])
 
 
 def _check_shape(shape: Shape, schema: Schema) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,6 +39,7 @@ class Start(NamedTuple):
         z: Their latent points.
         residual: What the decoder misses of them, e(x) - Dec(z_x).
         states: Their categories as states of the blocks; beyond a block's width: unknown.
+        settled: Their numbers moved into bounds and onto the lattice, as answers would have them.
         held: States that must stay as they are; -1 where they may move.
         barred: States that may not be chosen, over all blocks.
     """
@@ -47,6 +49,7 @@ class Start(NamedTuple):
     z: Tensor
     residual: Floats
     states: Ints
+    settled: Floats
     held: Ints
     barred: Bools
 
@@ -109,7 +112,8 @@ class Decoder:
             held = np.full((len(cells), len(schema.blocks)), -1, dtype=np.int64)
         if barred is None:
             barred = np.zeros((len(cells), sum(self._states)), dtype=bool)
-        return Start(schema, cells, z, residual, states_of(schema, cells), held, barred)
+        settled = schema.snap(cells)[:, numeric]
+        return Start(schema, cells, z, residual, states_of(schema, cells), settled, held, barred)
 
     # -- out --------------------------------------------------------------------------------------
 
@@ -117,6 +121,10 @@ class Decoder:
         with torch.inference_mode():
             means: Floats = self.model.decode(z).cpu().numpy().astype(np.float64)
         return means
+
+    def rebuild(self, cells: Floats, labels: Ints) -> Floats:
+        """Rows encoded and decoded, missing values included."""
+        return self.schema.decode(self._means(self.encode(cells, labels)))
 
     def prototypes(self, z: Tensor, labels: Ints) -> Floats:
         """Rows of latent points that belong to nobody: complete, and of typical categories."""
@@ -149,15 +157,9 @@ class Decoder:
         cells = own.copy()
         numeric = start.schema.numeric
         values = start.schema.units(means[:, : len(numeric)])
-        if self.anchored:
-            there = ~np.isnan(own[:, numeric])
-            same = (
-                there
-                & ~start.schema.changed(start.schema.snap(own), _put(own, numeric, values))[
-                    :, numeric
-                ]
-            )
-            values = np.where(same, own[:, numeric], values)
+        if self.anchored:  # a cell that equals the person's is the person's
+            near = np.abs(values - start.settled[who]) <= self._half_steps
+            values = np.where(near, own[:, numeric], values)
         values[self._still_missing(start.schema, own, means, tau)] = np.nan
         cells[:, numeric] = values
         if not start.schema.blocks:
@@ -182,27 +184,34 @@ class Decoder:
         schema, own = start.schema, start.states[who]
         scores = self._scores(means)  # (m, sum of states)
         evidence = start.held[who]
-        for block, (feature, _, _) in enumerate(schema.blocks):
+        for block, (feature, _, width) in enumerate(schema.blocks):
             first, end = self._ends[block] - self._states[block], self._ends[block]
             known = own[:, block] < self._states[block]
-            rows = np.flatnonzero(known)
+            rows, strange = np.flatnonzero(known), np.flatnonzero(~known)
             if self.anchored:
                 scores[rows, first + own[rows, block]] += LOYALTY * (1.0 - tau[rows])
+                if width == 1:  # it has no room for a third state: that went in as the first
+                    share = np.exp(scores[strange, first]) - (1.0 - tau[strange])
+                    scores[strange, first] = np.log(np.clip(share, LEAST, None))
+            if schema.features[feature].missing:  # what is present never goes missing
+                present = own[:, block] != self._states[block] - 1
+                scores[present, end - 1] = -np.inf
             # A category training never saw cannot be decoded; it stays while it is the strongest.
             likeliest = np.exp(scores[:, first:end].max(axis=1))
             stays = ~known & (1.0 - tau > likeliest)
             evidence[stays, block] = own[stays, block]
-            if schema.features[feature].missing:  # what is present never goes missing
-                present = own[:, block] != self._states[block] - 1
-                scores[present, end - 1] = -np.inf
         scores[start.barred[who]] = -np.inf
         return self._choose(scores, labels, evidence)
 
-    @property
+    @cached_property
+    def _half_steps(self) -> Floats:
+        return np.array([self.schema.features[i].step / 2 for i in self.schema.numeric])
+
+    @cached_property
     def _states(self) -> list[int]:
         return block_states(self.schema)
 
-    @property
+    @cached_property
     def _ends(self) -> Ints:
         return np.cumsum(self._states)
 
@@ -268,12 +277,6 @@ def _draw(probabilities: Floats, widths: Sequence[int], rng: np.random.Generator
             drawn[np.arange(len(block)), start + which] = 1.0
         start += width
     return drawn
-
-
-def _put(cells: Floats, columns: Ints, values: Floats) -> Floats:
-    changed = cells.copy()
-    changed[:, columns] = values
-    return changed
 
 
 def block_states(schema: Schema) -> list[int]:

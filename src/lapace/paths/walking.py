@@ -198,15 +198,19 @@ def trace(
         weights: One per column, for the distance that decides between twins.
     """
     walker = Walker(decoder, start, lines, judge)
-    grid = _whole_grid(walker, steps) if every else _bracket(walker, steps)
+    grid = _whole_grid(walker, steps) if every else _bracket(walker, steps, stable)
     begin = _run_start(grid.ok, stable)  # (lines,), -1 where nothing is good
     first = grid.at(np.arange(len(begin)), np.maximum(begin, 0))
-    if not literal:
-        _refine(walker, grid, begin, first)
     chosen = _better_twins(walker, first, begin >= 0, weights)
-    return _assemble(
-        walker, chosen, grid.at(chosen), first.at(chosen), begin[chosen], literal=literal
+    walker, grid, first, begin = (
+        walker.some(chosen),
+        grid.at(chosen),
+        first.at(chosen),
+        begin[chosen],
     )
+    if not literal:
+        _refine(walker, grid, begin, first, stable)
+    return _assemble(walker, chosen, grid, first, begin, literal=literal)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -227,15 +231,15 @@ def _between_ends(walker: Walker, inner: Steps) -> Steps:
     return Steps.join([before, inner, after])
 
 
-def _bracket(walker: Walker, steps: int) -> Steps:
-    """Only what a search needs: the person, the last step not good, the next, the prototype.
+def _bracket(walker: Walker, steps: int, stable: bool) -> Steps:
+    """Only what a search needs: the last step not good, the next, the last good, and both ends.
 
     Halves the grid where the prototype is good. Where it is not, the whole grid has to be looked
     at, and the bracket is cut out of it.
     """
     count = len(walker.lines.who)
-    ends = [walker.lines.before.shaped(count, 1), walker.lines.after.shaped(count, 1)]
-    bracket = Steps.join(ends)  # (lines, 2)
+    before, after = walker.lines.before.shaped(count, 1), walker.lines.after.shaped(count, 1)
+    bracket = Steps.join([before, after, after])  # (lines, 3)
     low, high = np.zeros(count, dtype=np.int64), np.full(count, steps)
     searched = np.flatnonzero(walker.lines.after.ok)
     while len(open_ := searched[high[searched] - low[searched] > 1]):
@@ -247,11 +251,11 @@ def _bracket(walker: Walker, steps: int) -> Steps:
     hard = np.flatnonzero(~walker.lines.after.ok)
     if len(hard):
         grid = _whole_grid(walker.some(hard), steps)
-        begin = _run_start(grid.ok, stable=True)
-        upper = np.where(begin < 0, steps, begin)
-        rows = np.arange(len(hard))
-        bracket.write((hard, 0), grid.at(rows, np.maximum(upper - 1, 0)))
-        bracket.write((hard, 1), grid.at(rows, upper))
+        begin, rows = _run_start(grid.ok, stable), np.arange(len(hard))
+        upper = np.where(begin < 0, _most_hopeful(grid), begin)
+        farthest = np.where(begin < 0, upper, steps - grid.ok[:, ::-1].argmax(axis=1))
+        for place, step in enumerate((np.maximum(upper - 1, 0), upper, farthest)):
+            bracket.write((hard, place), grid.at(rows, step))
     return _between_ends(walker, bracket)
 
 
@@ -270,7 +274,7 @@ def _run_start(ok: Bools, stable: bool) -> Ints:
 # The steps that matter
 
 
-def _refine(walker: Walker, grid: Steps, begin: Ints, first: Steps) -> None:
+def _refine(walker: Walker, grid: Steps, begin: Ints, first: Steps, stable: bool) -> None:
     """Moves `first` back into the interval before it; every row written was asked about."""
     lines = np.flatnonzero(begin > 0)
     if not len(lines):
@@ -281,7 +285,8 @@ def _refine(walker: Walker, grid: Steps, begin: Ints, first: Steps) -> None:
     for _ in range(ROUNDS):
         tau = low[:, None] + np.arange(1, SECTIONS) / SECTIONS * (high - low)[:, None]
         found = walker.stand(np.repeat(lines, parts), tau.ravel()).shaped(len(lines), parts)
-        gap: Ints = np.where(~found.ok, np.arange(parts), -1).max(axis=1)  # the last not good
+        start = _run_start(np.c_[found.ok, np.ones(len(lines), dtype=bool)], stable)
+        gap = start - 1  # the step before first, which is not good
         better = np.flatnonzero(gap < parts - 1)
         first.write(lines[better], found.at(better, gap[better] + 1))
         edges = np.concatenate([low[:, None], tau, high[:, None]], axis=1)
@@ -302,7 +307,7 @@ def _better_twins(walker: Walker, first: Steps, found: Bools, weights: Floats | 
 
 
 def _assemble(
-    walker: Walker, lines: Ints, grid: Steps, first: Steps, begin: Ints, *, literal: bool
+    walker: Walker, chosen: Ints, grid: Steps, first: Steps, begin: Ints, *, literal: bool
 ) -> Traced:
     """Grid, first and midpoint side by side, and the picks as positions among them."""
     count, size = grid.tau.shape
@@ -311,28 +316,42 @@ def _assemble(
     # Where first is the prototype, so is the midpoint; where there is no first, it is not used.
     middle = grid.at(np.arange(count), np.full(count, size - 1))  # a copy, to be written over
     if len(inside):
-        middle.write(inside, walker.stand(lines[inside], tau[inside]))
+        middle.write(inside, walker.stand(inside, tau[inside]))
     steps = Steps.join([grid, first.shaped(count, 1), middle.shaped(count, 1)])
     picks = _picks(grid, steps, begin, literal)
     left = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)
-    z = walker.latent(np.repeat(lines, size + 2), steps.tau.ravel())
-    labels = np.repeat(walker.lines.label[lines], size + 2)
+    z = walker.latent(np.repeat(np.arange(count), size + 2), steps.tau.ravel())
+    labels = np.repeat(walker.lines.label, size + 2)
     density = walker.decoder.percentile(z, labels).reshape(count, size + 2)
-    return Traced(lines, steps, density, *picks, left.sum(axis=1))
+    return Traced(chosen, steps, density, *picks, left.sum(axis=1))
 
 
 def _picks(grid: Steps, steps: Steps, begin: Ints, literal: bool) -> tuple[Ints, Ints, Ints]:
     """First, middle and last as positions among the steps."""
     size = grid.tau.shape[1]
     found, ok = begin >= 0, grid.ok
+    lost, best = np.flatnonzero(~found), np.zeros(len(begin), dtype=np.int64)
+    best[lost] = _most_hopeful(grid.at(lost))
     last = np.where(found, size - 1 - ok[:, ::-1].argmax(axis=1), size - 1)
-    # Without a good step, the best there is: feasible, then most probable, then farthest.
-    hope = np.where(grid.feasible, 2.0, 0.0) + np.nan_to_num(grid.probability) + 1e-6 * grid.tau
-    best = hope[:, 1:].argmax(axis=1) + 1
     first = np.where(found, size, best)
     if literal:
         return first, np.where(found, size + 1, best), np.full(len(ok), size - 1)
     later = ok & (grid.tau > steps.tau[:, -1:])
     after = np.where(later.any(axis=1), later.argmax(axis=1), last)
     middle = np.where(steps.ok[:, -1], size + 1, after)
+    beyond = steps.ok[:, -1] & (steps.tau[:, -1] > grid.tau[np.arange(len(ok)), last])
+    last = np.where(beyond, size + 1, last)
     return first, np.where(found, middle, best), np.where(found, last, best)
+
+
+def _most_hopeful(grid: Steps) -> Ints:
+    """Without a good step, the best there is: feasible, then most probable, then farthest.
+
+    The input is no answer, so a step that is still the person's own row is the last resort.
+    """
+    hope = np.where(grid.feasible, 2.0, 0.0) + np.nan_to_num(grid.probability) + 1e-6 * grid.tau
+    person = grid.cells[:, :1]
+    same = (grid.cells == person) | (np.isnan(grid.cells) & np.isnan(person))
+    hope -= np.where(same.all(axis=2), 4.0, 0.0)
+    best: Ints = np.where(grid.tau > 0, hope, -np.inf).argmax(axis=1)
+    return best

@@ -136,7 +136,7 @@ def path(person: Person, prototype: int | None = None, ax: Axes | None = None) -
     for feature in needed:
         sheet.feature(feature, SOFT)
     if later:
-        sheet.divide("only further along, not needed for the answer")
+        sheet.divide("only further along" + ", not needed for the answer" * walk.flips)
     for feature in later:
         sheet.feature(feature, PALE)
     sheet.notes(len(early) + len(late) - len(needed) - len(later))

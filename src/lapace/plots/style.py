@@ -27,8 +27,11 @@ __all__ = [
     "tint",
 ]
 
-# Okabe and Ito's colours without the yellow, which does not show on white.
-COLOURS = ("#0072B2", "#E07B00", "#009E73", "#B5508A", "#56B4E9", "#8A5A00", "#6E6E6E", "#D55E00")
+# Okabe and Ito's colours, but for the yellow, which does not show on white, and two of Tol's.
+COLOURS = (
+    *("#0072B2", "#E07B00", "#009E73", "#B5508A", "#56B4E9"),
+    *("#8A5A00", "#6E6E6E", "#D55E00", "#332288", "#999933"),
+)
 INK, SOFT, PALE, FAINT = "#22303C", "#6B7785", "#A9B3BD", "#D5DAE0"
 PAPER = "#F4F6F8"
 ROWS = 14  # features a picture shows at most; it says how many it leaves out

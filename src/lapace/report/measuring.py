@@ -230,8 +230,8 @@ class _Found(NamedTuple):
 def measure(evidence: Evidence) -> Report:
     """Everything a report says, from plain arrays.
 
-    Real and sampled rows are compared by quick forests of 50 trees on at most 4,000 rows each: two
-    to three seconds however large the table.
+    Real and sampled rows are compared by quick forests of 50 trees on at most 4,000 rows each: a
+    few seconds, however large the table.
 
     Examples:
         >>> rows = np.linspace(0.0, 2.5, 200)[:, None]

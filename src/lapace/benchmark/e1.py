@@ -1,0 +1,425 @@
+"""E1, utility and centroids: is what an explainer has learned good enough to walk on?
+
+For one pair, recipe and seed: the accuracy of the classifier M; whether rows sampled from the
+model can stand in for real ones (TSTR: a forest trained on synthetic rows against one trained on
+real rows, both tested on held-out rows labelled by M); whether M gives samples and centroids the
+label they were made for; whether every cluster is used; whether prototypes are plausible and
+differ; and whether paths lead somewhere: how plausible and near their picks are beside the nearest
+training row M gives the target (NNCE).
+
+Everything is measured in the units of one schema, the data set's, whatever the recipe.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+
+from lapace import metrics
+from lapace.benchmark.plan import Job
+from lapace.benchmark.subjects import Subject, subject
+from lapace.classifiers import Classifier
+from lapace.errors import CentroidWarning
+from lapace.explainer import Explainer
+from lapace.explainer.fitting import ranged
+from lapace.result import Counterfactuals, Explanation
+from lapace.schema import Schema
+from lapace.training import DEFAULT, PAPER, Recipe
+
+__all__ = ["Measure", "measure"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+OTHER_SEED = 1000  # between the seeds of the tries of one fit
+
+
+class Measure(NamedTuple):
+    """One figure.
+
+    Attributes:
+        metric: What it is.
+        value: Shares run from 0 to 1; NaN where there is nothing to measure.
+        count: Of how many rows, paths, people or prototypes.
+        label: The class it is about; empty for all of them.
+
+    Examples:
+        >>> Measure("agreement", 0.95, 400, "approved").label
+        'approved'
+    """
+
+    metric: str
+    value: float
+    count: int
+    label: str = ""
+
+
+def measure(job: Job) -> list[Measure]:
+    """All figures of one job.
+
+    Args:
+        job: The pair, the recipe, the seed and the settings.
+    """
+    given = subject(job.pair, job.seed, job.protocol.rows)
+    fit = _fit(job, given)
+    known = _known(given, fit.explainer)
+    return [
+        *_accuracy(given),
+        *_costs(fit),
+        *_utility(job, fit.explainer, known),
+        *_centroids(fit.explainer, known),
+        *_prototypes(job, fit.explainer, known),
+        *_paths(job, given, fit.explainer, known),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------
+# Fitting
+
+
+class _Fit(NamedTuple):
+    """An explainer and what it cost.
+
+    The classifier's rows, seconds and processor seconds are those of the fit that was kept;
+    `all_seconds` are those of all tries.
+    """
+
+    explainer: Explainer
+    tries: int
+    asked: int
+    seconds: float
+    processor: float
+    all_seconds: float
+
+
+def _recipe(job: Job) -> tuple[Recipe, int | None]:
+    """How to train, and the dimensions of z (None for the rule)."""
+    tuned = job.pair.paper
+    if job.recipe == "default" or tuned is None:
+        return DEFAULT, None
+    recipe = replace(
+        PAPER,
+        weights=tuned.weights,
+        batch=tuned.batch,
+        rate=tuned.rate,
+        epochs=job.limits.epochs,
+        patience=job.limits.patience,
+    )
+    return recipe, tuned.latent
+
+
+def _fit(job: Job, given: Subject) -> _Fit:
+    """A fitted explainer: of several tries, the first whose centroids pass, or the best."""
+    recipe, latent = _recipe(job)
+    most = job.limits.tries if job.recipe == "paper" else 1
+    best, best_valid, spent, tries = None, -1, 0.0, 0
+    for again in range(most):
+        explainer = Explainer(
+            given.model,
+            clusters=job.protocol.clusters,
+            latent=latent,
+            recipe=recipe,
+            schema=given.data.schema,
+            seed=job.seed + OTHER_SEED * again,
+        )
+        begin, begin_processor = time.perf_counter(), time.process_time()
+        with warnings.catch_warnings():  # refused centroids are counted below
+            warnings.simplefilter("ignore", CentroidWarning)
+            explainer.fit(given.data.train)
+        seconds, processor = time.perf_counter() - begin, time.process_time() - begin_processor
+        spent, tries = spent + seconds, tries + 1
+        valid = sum(p.valid for p in explainer.prototypes_)
+        if valid > best_valid:
+            best_valid = valid
+            best = _Fit(explainer, 0, explainer.classifier_.asked, seconds, processor, 0.0)
+        if valid == len(explainer.prototypes_):
+            break
+    assert best is not None  # there is at least one try
+    return best._replace(tries=tries, all_seconds=spent)
+
+
+def _costs(fit: _Fit) -> Iterator[Measure]:
+    yield Measure("fit_seconds", fit.seconds, 1)
+    yield Measure("fit_processor_seconds", fit.processor, 1)
+    yield Measure("fit_all_seconds", fit.all_seconds, fit.tries)
+    yield Measure("fit_tries", fit.tries, 1)
+    yield Measure("fit_asked", fit.asked, 1)
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows and what the classifier says of them
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Rows as cells of one schema, with M's labels as codes.
+
+    Attributes:
+        schema: The data set's.
+        wide: The same with the levels only test rows have.
+        classifier: M, with a count of its own.
+        labels: Its labels.
+        target: The favourable one, as a code.
+        train: Training rows.
+        codes: What M says of them.
+        test: Held-out rows.
+        test_codes: What M says of them.
+        usual: How plausible rows are, among the distinct training rows M gives the target.
+    """
+
+    schema: Schema
+    wide: Schema
+    classifier: Classifier
+    labels: tuple[Any, ...]
+    target: int
+    train: Floats
+    codes: Ints
+    test: Floats
+    test_codes: Ints
+    usual: metrics.Plausibility
+
+    def named(self, code: int) -> str:
+        """A class in words."""
+        return str(self.labels[code])
+
+    @property
+    def wanted(self) -> Floats:
+        """Training rows M gives the target."""
+        rows: Floats = self.train[self.codes == self.target]
+        return rows
+
+
+def _known(given: Subject, explainer: Explainer) -> _Known:
+    schema = given.data.schema
+    classifier = explainer.classifier_.recount()
+    train, test = schema.cells(given.data.train), schema.read(given.data.test)
+    codes = classifier.predict(train)
+    target = classifier.code(given.target)
+    return _Known(
+        schema=schema,
+        wide=test.schema,
+        classifier=classifier,
+        labels=explainer.labels_,
+        target=target,
+        train=train,
+        codes=codes,
+        test=test.cells,
+        test_codes=classifier.predict(test.cells, test.schema),
+        usual=metrics.Plausibility.of(schema, train[codes == target]),
+    )
+
+
+def _accuracy(given: Subject) -> Iterator[Measure]:
+    said = np.asarray(given.model.predict(given.data.test))
+    truth = np.asarray(given.data.test_labels)
+    yield Measure("accuracy", float((said == truth).mean()), len(truth))
+    yield Measure("rows", len(given.data.train), 1)
+    yield Measure("columns", len(given.data.schema.features), 1)
+
+
+# ------------------------------------------------------------------------------------------------
+# Samples
+
+
+class _Sample(NamedTuple):
+    cells: Floats
+    codes: Ints  # the labels they were drawn for
+
+
+def _sampled(job: Job, explainer: Explainer, known: _Known, verified: bool) -> _Sample:
+    """Synthetic rows, as many of each label as there are real ones."""
+    cells, codes = [], []
+    for code, label in enumerate(known.labels):
+        count = int((known.codes == code).sum())
+        if not explainer.fitted_.decoder.mixtures[code].means.shape[0]:
+            continue  # too few rows of this label to have learned it
+        seed = 100 * job.seed + code
+        frame = explainer.sample(label, count, verified=verified, seed=seed)
+        cells.append(known.schema.cells(frame))
+        codes.append(np.full(count, code))
+    return _Sample(np.concatenate(cells), np.concatenate(codes))
+
+
+def _utility(job: Job, explainer: Explainer, known: _Known) -> Iterator[Measure]:
+    """TSTR, raw as in the paper and verified; then how M takes the raw samples."""
+    real, test = (known.train, known.codes), (known.test, known.test_codes)
+    nothing = (known.train[:0], known.codes[:0])
+    settings = {"trees": job.protocol.trees, "seed": job.seed}
+    raw = _sampled(job, explainer, known, verified=False)
+    verified = _sampled(job, explainer, known, verified=True)
+    found = metrics.utility(known.schema, real, raw, test, **settings)
+    # The forest on real rows is the same, so it is not trained twice.
+    other = metrics.utility(known.schema, nothing, verified, test, **settings)
+    for name, one in (
+        ("raw", found),
+        ("verified", other._replace(real=found.real, balanced_real=found.balanced_real)),
+    ):
+        yield Measure(f"tstr_{name}", one.synthetic, len(known.test))
+        yield Measure(f"tstr_{name}_balanced", one.balanced_synthetic, len(known.test))
+        yield Measure(f"gap_{name}", one.gap, len(known.test))
+        yield Measure(f"gap_{name}_balanced", one.balanced_gap, len(known.test))
+    yield Measure("tstr_real", found.real, len(known.test))
+    yield Measure("tstr_real_balanced", found.balanced_real, len(known.test))
+    yield from _agreement(known, raw)
+
+
+def _agreement(known: _Known, sample: _Sample) -> Iterator[Measure]:
+    """Whether M agrees with samples, and is as sure of them as of real rows."""
+    judged = known.classifier.judge(sample.cells)
+    found = metrics.agreement(sample.codes, judged.codes)
+    yield Measure("agreement", found.overall, len(sample.codes))
+    for code, share in found.by_label.items():
+        count = int((sample.codes == code).sum())
+        yield Measure("agreement", share, count, known.named(code))
+    real = known.classifier.probability(known.train)
+    if judged.probability is None or real is None:
+        return
+    target = known.target
+    distance = metrics.ks(judged.probability[:, target], real[:, target])
+    yield Measure("ks", distance, len(sample.codes))
+    for code in np.unique(sample.codes).tolist():
+        own, drawn = known.codes == code, sample.codes == code
+        distance = metrics.ks(judged.probability[drawn, code], real[own, code])
+        yield Measure("ks", distance, int(drawn.sum()), known.named(code))
+
+
+# ------------------------------------------------------------------------------------------------
+# Centroids
+
+
+def _centroids(explainer: Explainer, known: _Known) -> Iterator[Measure]:
+    """Centroids M accepts as trained and after repair, and how evenly clusters are used."""
+    prototypes = explainer.prototypes_
+    count = len(prototypes)
+    yield Measure("centroids_before", sum(p.valid_before for p in prototypes) / count, count)
+    yield Measure("centroids_after", sum(p.valid for p in prototypes) / count, count)
+    yield Measure("least_used", _least_used(explainer, known), count)
+
+
+def _least_used(explainer: Explainer, known: _Known) -> float:
+    """The rows of the least used cluster over an even part, the least of any label.
+
+    A row belongs to the cluster its q(c|x,y) says is likeliest.
+    """
+    decoder = explainer.fitted_.decoder
+    model = decoder.model
+    counts = model.shape.clusters
+    rows = np.flatnonzero(np.array(counts)[known.codes] > 0)
+    x = torch.as_tensor(decoder.schema.encode(known.train[rows]), dtype=torch.float32)
+    y = torch.as_tensor(known.codes[rows])
+    with torch.inference_mode():
+        clusters = model.clusters(x.to(decoder.device), y.to(decoder.device)).cpu().numpy()
+    used = np.bincount(clusters, minlength=sum(counts))
+    ends = np.cumsum(counts)
+    shares = [
+        used[end - count : end].min() * count / max(1, used[end - count : end].sum())
+        for end, count in zip(ends, counts, strict=True)
+        if count
+    ]
+    return float(min(shares))
+
+
+def _prototypes(job: Job, explainer: Explainer, known: _Known) -> Iterator[Measure]:
+    """How plausible the target's prototypes are, and how different beside k-means centroids.
+
+    The paper's recipe walks to every centroid, accepted or not, so all of them count there.
+    """
+    kept = [
+        p.cells
+        for p in explainer.prototypes_
+        if p.label == known.target and (p.valid or job.recipe == "paper")
+    ]
+    cells = np.array(kept).reshape(len(kept), len(known.schema.features))
+    lof = known.usual.lof(cells)
+    yield Measure("prototype_lof", metrics.typical(lof).mean, len(cells))
+    yield Measure("prototype_lof_most", float(lof.max(initial=-math.inf)), len(cells))
+    own = metrics.spread(known.schema, cells)
+    for name, coding in (("diversity", known.schema), ("diversity_ranged", ranged(known.schema))):
+        centres = _k_means(coding, known.wanted, len(cells), job.seed)
+        yield Measure(name, own / metrics.spread(known.schema, centres), len(cells))
+
+
+def _k_means(coding: Schema, rows: Floats, count: int, seed: int) -> Floats:
+    """Centroids of k-means on the coded rows, as rows."""
+    if count < 2:
+        return rows[:0]
+    encoded = coding.encode(rows)
+    centres = KMeans(count, n_init=3, random_state=seed).fit(encoded).cluster_centers_
+    return coding.decode(centres)
+
+
+# ------------------------------------------------------------------------------------------------
+# Paths
+
+
+def _paths(job: Job, given: Subject, explainer: Explainer, known: _Known) -> Iterator[Measure]:
+    """Paths of people with an unfavourable label, beside the nearest training row."""
+    people = known.test[known.test_codes != known.target][: job.protocol.people]
+    yield Measure("people", len(people), len(people))
+    if not explainer.fitted_.of_label(known.target) or not len(people):
+        return  # nowhere to walk to: the centroids above say so
+    begin = time.perf_counter()
+    frame = known.wide.frame(people)
+    answer = explainer.explain(frame, target=given.target, steps=job.protocol.steps)
+    yield Measure("explain_seconds", time.perf_counter() - begin, len(people))
+    yield Measure("explain_asked", answer.asked, len(people))
+    yield from _picks(known, answer)
+    yield from _beside_nnce(known, people, answer.nearest())
+    yield from _crossings(job, answer)
+
+
+def _picks(known: _Known, answer: Explanation) -> Iterator[Measure]:
+    picks = {
+        "first": answer.first(),
+        "middle": answer.middle(),
+        "last": answer.last(),
+        "nearest": answer.nearest(),
+    }
+    for name, pick in picks.items():
+        yield Measure(f"{name}_valid", float(pick.ok.mean()), len(pick))
+        yield from _lof(known, name, pick.cells[pick.ok])
+
+
+def _lof(known: _Known, name: str, cells: Floats) -> Iterator[Measure]:
+    found = metrics.typical(known.usual.lof(cells))
+    yield Measure(f"{name}_lof", found.mean, len(cells))
+    yield Measure(f"{name}_lof_median", found.median, len(cells))
+
+
+def _beside_nnce(known: _Known, people: Floats, nearest: Counterfactuals) -> Iterator[Measure]:
+    """NNCE, and how far the nearest answers are beside it, on the people both answer."""
+    away = metrics.distances(known.schema, people, known.wanted)  # (people, rows)
+    rows = known.wanted[away.argmin(axis=1)]
+    yield from _lof(known, "nnce", rows)
+    both = nearest.where(nearest.ok)
+    theirs = away.min(axis=1)[both.who]
+    yield Measure("nearest_distance", _mean(both.distance), len(both))
+    yield Measure("nnce_distance", _mean(theirs), len(both))
+    yield Measure("nearest_no_farther", _mean(both.distance <= theirs + 1e-9), len(both))
+
+
+def _crossings(job: Job, answer: Explanation) -> Iterator[Measure]:
+    """Paths that leave the target again: after their first good step, and after `first`."""
+    grid = slice(0, job.protocol.steps + 1)
+    valid = answer.valid[:, grid]
+    paths = np.arange(len(answer.who))
+    first = answer.picked["first"]
+    found = answer.ok[paths, first]
+    reached = int((valid == 1).any(axis=1).sum())
+    yield Measure("recrossing_before", metrics.recrossing(valid), reached)
+    later = answer.tau[:, grid] > answer.tau[paths, first][:, None]
+    left = ((valid == 0) & later).any(axis=1)
+    yield Measure("recrossing_after", _mean(left[found]), int(found.sum()))
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else math.nan

@@ -1,0 +1,191 @@
+"""What is measured on: a data set, split by a seed, and a classifier trained on it.
+
+Beside the data sets of `lapace.datasets` there are a few small tables that come with scikit-learn
+or are made here, to see whether defaults chosen elsewhere hold: few rows, many columns, wide
+categories, three and ten classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
+from sklearn.model_selection import train_test_split
+
+from lapace import datasets
+from lapace.benchmark.plan import Pair
+from lapace.datasets import Dataset
+from lapace.schema import Schema
+
+__all__ = ["OWN", "Subject", "load", "subject"]
+
+Labels: TypeAlias = NDArray[Any]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A data set and the classifier to be explained.
+
+    Attributes:
+        data: The data set, split.
+        model: The classifier, trained on its training rows.
+        target: The favourable label.
+    """
+
+    data: Dataset
+    model: Any
+    target: Any
+
+
+def subject(pair: Pair, seed: int, rows: int | None = None) -> Subject:
+    """A pair's data and classifier.
+
+    Args:
+        pair: Which.
+        seed: Of the split and the classifier.
+        rows: Training rows at most (and half as many test rows); None for all.
+
+    Examples:
+        >>> found = subject(Pair("loans-RF", "loans", "forest"), seed=1, rows=200)
+        >>> len(found.data.train), len(found.data.test), found.target
+        (200, 100, 'approved')
+    """
+    data = load(pair, seed)
+    if rows is not None:
+        data = _smaller(data, rows)
+    model = data.classifier(pair.classifier, seed=seed)
+    return Subject(data, model, data.target)
+
+
+def load(pair: Pair, seed: int) -> Dataset:
+    """A pair's data set, split by the seed.
+
+    Examples:
+        >>> table = load(Pair("cultivars-RF", "cultivars", "forest"), seed=1)
+        >>> table.train.shape, table.target
+        ((142, 13), 'class_0')
+    """
+    if pair.data not in OWN:
+        return datasets.load(pair.data, balanced=pair.balanced, impute=pair.impute, seed=seed)
+    own = OWN[pair.data]
+    table, labels = own.build()
+    train, test, train_labels, test_labels = train_test_split(
+        table, labels, test_size=0.2, stratify=labels, random_state=seed
+    )
+    train = train.reset_index(drop=True)
+    return Dataset(
+        name=pair.data,
+        description=own.description,
+        licence=own.licence,
+        train=train,
+        test=test.reset_index(drop=True),
+        train_labels=train_labels,
+        test_labels=test_labels,
+        schema=Schema.infer(train, own.kinds),
+        rules=(),
+        target=own.target,
+        settings={},
+    )
+
+
+def _smaller(data: Dataset, rows: int) -> Dataset:
+    """The first rows, which are as random as any."""
+    train, test = data.train.head(rows), data.test.head(rows // 2)
+    kinds = {f.name: f.kind for f in data.schema.features if f.kind == "continuous"}
+    return replace(
+        data,
+        train=train,
+        test=test,
+        train_labels=data.train_labels[:rows],
+        test_labels=data.test_labels[: rows // 2],
+        schema=Schema.infer(train, kinds),
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The benchmark's own tables
+
+
+@dataclass(frozen=True)
+class _Own:
+    """A table that needs nothing from outside."""
+
+    description: str
+    build: Callable[[], tuple[pd.DataFrame, Labels]]
+    target: str
+    licence: str = "made by this package"
+    kinds: Mapping[str, str] | None = None
+
+
+def _bundled(bunch: Any) -> tuple[pd.DataFrame, Labels]:
+    """A table of scikit-learn's, its classes by name."""
+    names = np.array([str(name) for name in bunch.target_names])
+    return bunch.data, names[np.asarray(bunch.target)]
+
+
+def _cancer() -> tuple[pd.DataFrame, Labels]:
+    return _bundled(load_breast_cancer(as_frame=True))
+
+
+def _cultivars() -> tuple[pd.DataFrame, Labels]:
+    return _bundled(load_wine(as_frame=True))
+
+
+def _digits() -> tuple[pd.DataFrame, Labels]:
+    return _bundled(load_digits(as_frame=True))
+
+
+def _codes(rows: int = 6000) -> tuple[pd.DataFrame, Labels]:
+    """Six categories of 12 to 60 levels and three numbers, all seen through a hidden place.
+
+    Every level of a category lives somewhere on a plane, and people tend to have levels that live
+    near them; the label depends on where a person is, which no column shows.
+    """
+    rng = np.random.default_rng(7)
+    place = rng.normal(size=(rows, 2))
+    columns: dict[str, Any] = {}
+    for width in (12, 18, 25, 32, 40, 60):
+        home = rng.normal(scale=1.2, size=(width, 2))
+        away = ((place[:, None] - home) ** 2).sum(axis=2)  # (rows, width)
+        luck = rng.gumbel(size=away.shape)
+        level = (luck - 1.5 * away).argmax(axis=1)
+        columns[f"code_{width}"] = np.array([f"c{k:02d}" for k in range(width)])[level]
+    columns["amount"] = np.round(np.exp(6 + 0.5 * place[:, 0] + 0.6 * rng.normal(size=rows)), 2)
+    columns["age"] = np.round(np.clip(45 + 9 * place[:, 1] + 9 * rng.normal(size=rows), 18, 90))
+    columns["visits"] = rng.poisson(np.exp(0.6 - 0.4 * place[:, 0]))
+    merit = place[:, 0] + 0.8 * np.sin(1.5 * place[:, 1]) + 0.4 * rng.logistic(size=rows)
+    return pd.DataFrame(columns), np.where(merit > 0.4, "yes", "no")
+
+
+def _columns(rows: int = 4000) -> tuple[pd.DataFrame, Labels]:
+    """Eighty numbers, half of them noise, and three classes."""
+    values, classes = make_classification(
+        rows,
+        n_features=80,
+        n_informative=20,
+        n_redundant=20,
+        n_classes=3,
+        n_clusters_per_class=2,
+        class_sep=1.5,
+        random_state=7,
+    )
+    names = [f"x{k:02d}" for k in range(values.shape[1])]
+    return pd.DataFrame(np.round(values, 3), columns=names), np.array(list("abc"))[classes]
+
+
+_WITH_SKLEARN = "comes with scikit-learn"
+_PIXELS = {f"pixel_{i}_{j}": "continuous" for i in range(8) for j in range(8)}
+
+OWN: Mapping[str, _Own] = {
+    "cancer": _Own("569 tumours, 30 measures.", _cancer, "benign", _WITH_SKLEARN),
+    "cultivars": _Own("178 wines of three growers.", _cultivars, "class_0", _WITH_SKLEARN),
+    "digits": _Own("1,797 digits of 8 x 8 pixels.", _digits, "7", _WITH_SKLEARN, _PIXELS),
+    "codes": _Own("6,000 rows with categories of 12 to 60 levels.", _codes, "yes"),
+    "columns": _Own("4,000 rows of 80 columns, three classes.", _columns, "a"),
+}

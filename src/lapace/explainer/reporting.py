@@ -1,0 +1,91 @@
+"""What the report is made from: rows held out, rebuilt, sampled and walked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.classifiers import Classifier
+from lapace.constraints import Constraint, System
+from lapace.explainer.asking import Question, answer
+from lapace.explainer.fitting import Fitted
+from lapace.report import Asked, Evidence, Plan, Rows, Rule
+
+__all__ = ["evidence"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+
+def evidence(
+    fitted: Fitted,
+    classifier: Classifier,
+    cells: Floats,
+    codes: Ints,
+    plan: Plan,
+    *,
+    wanted: int,
+    rules: Sequence[str | Constraint],
+    asked: Asked,
+    seconds: float,
+    seed: int,
+) -> Evidence:
+    """Asks the classifier what a report needs, and no more.
+
+    Args:
+        fitted: What was learned.
+        classifier: The black box.
+        cells: All rows handed to `fit`.
+        codes: Their labels.
+        plan: Which of them were trained on, held out, and so on.
+        wanted: Clusters wanted per label.
+        rules: What every answer has to obey.
+        asked: Rows asked about so far.
+        seconds: What fitting took.
+        seed: Of the samples.
+    """
+    box, decoder = classifier.recount(), fitted.decoder
+    held_out, own = cells[plan.held_out], codes[plan.held_out]
+    sampled = {}
+    for k, mixture in enumerate(decoder.mixtures):
+        if len(mixture.means):
+            drawn = decoder.sample(k, int(plan.draws[k]), seed)
+            sampled[k] = Rows(drawn, *box.judge(drawn))
+    known = Rows(held_out, own, box.probability(held_out))
+    system = System.of(rules, fitted.schema, check=False)
+    rows = cells[plan.real]
+    holds = system.holds(rows, rows).sum(axis=0)
+    crossings = _crossings(fitted, box, cells, plan)
+    return Evidence(
+        schema=fitted.schema,
+        labels=fitted.labels,
+        codes=codes,
+        wanted=wanted,
+        recipe=fitted.recipe.name,
+        prototypes=fitted.prototypes,
+        real=Rows(rows, codes[plan.real]),
+        held_out=known,
+        rebuilt=decoder.rebuild(held_out, own),
+        sampled=sampled,
+        crossings=crossings,
+        rules=[
+            Rule(str(rule), int(count), len(rows))
+            for rule, count in zip(system.constraints, holds, strict=True)
+        ],
+        asked=Asked(asked.labels, asked.centroids, asked.repair, report=box.asked),
+        seconds=seconds,
+        seed=seed,
+    )
+
+
+def _crossings(fitted: Fitted, box: Classifier, cells: Floats, plan: Plan) -> Ints:
+    """How often the paths of a few people leave the target again."""
+    can = np.array([bool(fitted.of_label(int(k))) for k in plan.targets], dtype=bool)
+    if not can.any():
+        return np.empty(0, dtype=np.int64)
+    people = fitted.schema.frame(cells[plan.people[can]])
+    targets = [fitted.labels[k] for k in plan.targets[can]]
+    return answer(fitted, box, people, Question(targets)).crossings

@@ -1,0 +1,274 @@
+"""Small made-up worlds: a table, a classifier, and an explainer fitted once per session.
+
+Each function is one world and remembers what it made, so that every test module shares the same
+fitted explainers. Between them the worlds cover every kind of frame, of label and of classifier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from lapace import Explainer
+from lapace.training import DEFAULT, PAPER
+
+# A narrow network learns these few hundred rows as well, in a third of the time.
+QUICK = replace(DEFAULT, hidden=32, batch=128)
+QUICK_PAPER = replace(PAPER, hidden=64, epochs=120, batch=128)
+
+HOMES = ("kin", "own", "rent")
+GRADES = ("low", "mid", "high")
+
+
+@dataclass(frozen=True)
+class World:
+    """A user's own things, and the explainer made of them.
+
+    Attributes:
+        classifier: As the user holds it.
+        train: The table it was fitted on.
+        people: Other rows of the same kind.
+        explainer: Fitted.
+    """
+
+    classifier: Any
+    train: Any
+    people: Any
+    explainer: Explainer
+
+
+# ------------------------------------------------------------------------------------------------
+# A bank: pandas, two classes in words, an sklearn pipeline with probabilities
+
+
+def applicants(count: int, seed: int) -> Any:
+    """Every kind of column, gaps among the numbers and among the words."""
+    import pandas as pd
+
+    rng = np.random.default_rng(seed)
+    income = np.round(rng.gamma(2.0, 20.0, count), 1)
+    debt = np.maximum(0, rng.normal(30, 20, count)).round()
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, count),
+            "income": income,
+            "debt": pd.array(debt, dtype="Int64"),
+            "home": rng.choice(np.array(HOMES, dtype=object), count, p=[0.2, 0.3, 0.5]),
+            "married": rng.random(count) < 0.5,
+            "grade": pd.Categorical.from_codes(rng.integers(0, 3, count), GRADES, ordered=True),
+        }
+    )
+    frame.loc[rng.random(count) < 0.08, "debt"] = pd.NA
+    frame.loc[rng.random(count) < 0.05, "home"] = None
+    return frame
+
+
+def decisions(frame: Any) -> Any:
+    """What the bank's clerks said: the classifier learns from these."""
+    score = (
+        frame["income"].to_numpy()
+        - frame["debt"].to_numpy(dtype=float, na_value=40.0)
+        + 10.0 * (frame["home"] == "own").to_numpy()
+        + 8.0 * frame["grade"].cat.codes.to_numpy()
+    )
+    return np.where(score > 20, "approved", "refused")
+
+
+def clerk(frame: Any, labels: Any) -> Any:
+    """A pipeline on raw columns, as a user writes one."""
+    from sklearn.compose import make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+
+    numbers = make_pipeline(
+        FunctionTransformer(_floats),
+        SimpleImputer(strategy="median", add_indicator=True),
+        StandardScaler(),
+    )
+    words = make_pipeline(FunctionTransformer(_texts), OneHotEncoder(handle_unknown="ignore"))
+    columns = make_column_transformer(
+        (numbers, ["age", "income", "debt", "married"]), (words, ["home", "grade"])
+    )
+    return make_pipeline(columns, LogisticRegression(C=10.0)).fit(frame, labels)
+
+
+def _floats(frame: Any) -> Any:
+    return np.column_stack([frame[c].to_numpy(dtype=float, na_value=np.nan) for c in frame])
+
+
+def _texts(frame: Any) -> Any:
+    return frame.astype(object).where(frame.notna(), "none").to_numpy(dtype=object)
+
+
+@cache
+def bank() -> World:
+    """The everyday case."""
+    train = applicants(500, 0)
+    classifier = clerk(train, decisions(train))
+    explainer = Explainer(classifier, clusters=3, recipe=QUICK, device="cpu").fit(train)
+    return World(classifier, train, applicants(40, 1), explainer)
+
+
+# ------------------------------------------------------------------------------------------------
+# Seasons: polars, three whole-number labels, a plain callable without probabilities
+
+
+def days(count: int, seed: int) -> Any:
+    """Warm, wet or neither; a column of unordered words."""
+    import polars as pl
+
+    rng = np.random.default_rng(seed)
+    return pl.DataFrame(
+        {
+            "warmth": np.round(rng.uniform(-10, 35, count), 1),
+            "rain": rng.integers(0, 50, count),
+            "wind": rng.choice(["east", "north", "south", "west"], count),
+        }
+    )
+
+
+def season(frame: Any) -> list[int]:
+    """0 is winter, 1 autumn, 2 summer."""
+    warm = frame["warmth"].to_numpy() + 5.0 * (frame["wind"] == "south").to_numpy()
+    wet = frame["rain"].to_numpy()
+    return np.where(warm < 8, 0, np.where(wet > 25, 1, 2)).tolist()
+
+
+@cache
+def seasons() -> World:
+    """More than two classes and nothing but labels."""
+    train = days(500, 0)
+    explainer = Explainer(season, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    return World(season, train, days(30, 1), explainer)
+
+
+# ------------------------------------------------------------------------------------------------
+# Digits: images, ten classes, a torch module in a callable
+
+
+@cache
+def digits() -> World:
+    """Scikit-learn's own little images, 8 by 8."""
+    import torch
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    images = data.images / 16.0  # (n, 8, 8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(64, 10)
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+        x = torch.as_tensor(images[:1000].reshape(-1, 64), dtype=torch.float32)
+        y = torch.as_tensor(data.target[:1000])
+        for _ in range(100):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(module(x), y).backward()
+            optimizer.step()
+
+    def reader(rows: Any) -> Any:
+        flat = torch.as_tensor(rows.reshape(len(rows), -1), dtype=torch.float32)
+        return module(flat).argmax(dim=1)
+
+    explainer = Explainer(reader, clusters=1, recipe=QUICK, device="cpu").fit(images[:700])
+    return World(reader, images[:700], images[1000:1020], explainer)
+
+
+# ------------------------------------------------------------------------------------------------
+# Signs: a numpy matrix, booleans, lightgbm
+
+
+@cache
+def signs() -> World:
+    """Two numbers and their sum's sign, without any category: lines have no twins."""
+    from lightgbm import LGBMClassifier
+
+    rng = np.random.default_rng(0)
+    train = rng.normal(size=(500, 3))
+    labels = train[:, 0] + train[:, 1] > 0
+    classifier = LGBMClassifier(n_estimators=20, verbose=-1, n_jobs=1).fit(train, labels)
+    explainer = Explainer(classifier, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    return World(classifier, train, rng.normal(size=(25, 3)), explainer)
+
+
+# ------------------------------------------------------------------------------------------------
+# Shop: pyarrow, labels 0 and 1, xgboost
+
+
+def baskets(count: int, seed: int) -> Any:
+    """Numbers only, one of them with gaps."""
+    import pyarrow as pa
+
+    rng = np.random.default_rng(seed)
+    visits = [None if rng.random() < 0.1 else int(v) for v in rng.integers(0, 30, count)]
+    return pa.table(
+        {
+            "spent": pa.array(np.round(rng.gamma(2, 30, count), 2)),
+            "visits": pa.array(visits, pa.int32()),
+            "member": pa.array(rng.random(count) < 0.4),
+        }
+    )
+
+
+class Boosted:
+    """xgboost behind the columns of an arrow table, as a user would put it there."""
+
+    classes_ = (0, 1)
+
+    def __init__(self, table: Any, labels: Any) -> None:
+        from xgboost import XGBClassifier
+
+        self.model = XGBClassifier(n_estimators=15, max_depth=3, n_jobs=1)
+        self.model.fit(self.matrix(table), labels)
+
+    @staticmethod
+    def matrix(table: Any) -> Any:
+        return table.to_pandas().astype(float).to_numpy()
+
+    def predict(self, table: Any) -> Any:
+        return self.model.predict(self.matrix(table))
+
+    def predict_proba(self, table: Any) -> Any:
+        return self.model.predict_proba(self.matrix(table))
+
+
+@cache
+def shop() -> World:
+    """Arrow in, arrow out."""
+    train = baskets(400, 0)
+    spent, visits = (np.array(train[c].fill_null(8)) for c in ("spent", "visits"))
+    classifier = Boosted(train, (spent / 10 + visits > 20).astype(int))
+    explainer = Explainer(classifier, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    return World(classifier, train, baskets(25, 1), explainer)
+
+
+# ------------------------------------------------------------------------------------------------
+# Letters: records, the paper's recipe
+
+
+def letters(count: int, seed: int) -> list[dict[str, Any]]:
+    """A weight, a speed and a stamp."""
+    rng = np.random.default_rng(seed)
+    weights, speeds = rng.integers(1, 500, count), rng.integers(1, 6, count)
+    stamps = rng.integers(0, 3, count)
+    return [
+        {"weight": int(w), "speed": int(s), "stamp": ("blue", "green", "red")[k]}
+        for w, s, k in zip(weights, speeds, stamps, strict=True)
+    ]
+
+
+def postage(rows: list[dict[str, Any]]) -> list[str]:
+    """Dear, or cheap."""
+    return ["dear" if r["weight"] + 40 * r["speed"] > 370 else "cheap" for r in rows]
+
+
+@cache
+def post() -> World:
+    """Records in, records out."""
+    train = letters(400, 0)
+    explainer = Explainer(postage, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    return World(postage, train, letters(20, 1), explainer)

@@ -248,6 +248,10 @@ COMPLAINTS = {
     "x in {}": "expected a category or a number, found '}'.",
     "x not 3": "expected 'in' after 'not', found '3'.",
     "x == a b": "expected the end of the constraint, found 'b'.",
+    "free sulfur <= 3": "expected a relation (<=, <, ==, !=, >, >=), found 'sulfur'. Names of "
+    'several words go in backticks: `a name`; categories in quotes: "a name".',
+    "fixed acidity <= 3": "expected the end of the constraint, found '<='. Names of several words",
+    "x == with family": "expected the end of the constraint, found 'family'. Names of several",
     "not x -> 3": "expected ':', found '->'. A change that is ruled out reads 'not education: "
     "master -> bachelor'.",
     "not x: a b": "expected '->', found 'b'.",

@@ -29,6 +29,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 VERSION = 1
+KINDS = ("pandas", "polars", "pyarrow", "records", "array")
 STATUSES = ("answered", "none_found", "infeasible", "already_target", "malformed")
 
 
@@ -90,7 +91,7 @@ class Counterfactuals:
             cast(Bools, known.get("feasible", np.ones(len(cells), dtype=bool))),
             known.get("probability", unknown),
             known.get("density", unknown),
-            known.get("distance", schema.distance(people[who], cells)),
+            known.get("distance", schema.gaps(people[who], cells).sum(axis=1)),
         )
 
     def __len__(self) -> int:
@@ -263,30 +264,27 @@ class Explanation:
         """Per person and prototype, the stored step nearest `tau`."""
         if not 0 <= tau <= 1:
             raise InputError(f"tau is {tau}; it goes from 0, the person, to 1, the prototype.")
-        return self._steps(np.abs(self.tau - tau).argmin(axis=1))
+        return self._steps(np.nan_to_num(np.abs(self.tau - tau), nan=np.inf).argmin(axis=1))
 
     def nearest(self) -> Counterfactuals:
         """Per person, the ok row of least distance found on any path."""
-        return self._cheapest(np.arange(self.tau.shape[1]))
+        cost = np.where(self.ok & ~np.isnan(self.tau), self.distance, np.inf)
+        none = ~np.isfinite(cost).any(axis=1)  # then `first` is the best that was found
+        return self._cheapest(np.where(none, self.picked["first"], cost.argmin(axis=1)))
 
     def sparse(self) -> Counterfactuals:
         """Per person, the nearest row after putting features back to the person's own."""
         if "sparse" not in self.picked:
             raise InputError("There is no sparse row here. Ask for it: explain(..., sparse=True).")
-        return self._cheapest(None)
+        return self._cheapest(self.picked["sparse"])
 
-    def _cheapest(self, steps: Ints | None) -> Counterfactuals:
-        """Per person the cheapest ok step, or the best there is."""
+    def _cheapest(self, chosen: Ints) -> Counterfactuals:
+        """Per person the cheapest ok row of those chosen on each path, or the best there is."""
         paths = np.arange(len(self.who))
-        if steps is None:
-            chosen = self.picked["sparse"]
-        else:
-            cost = np.where(self.ok, self.distance, np.inf)
-            none = ~np.isfinite(cost).any(axis=1)  # then `first` is the best that was found
-            chosen = np.where(none, self.picked["first"], cost.argmin(axis=1))
         price = np.where(self.ok[paths, chosen], self.distance[paths, chosen], np.inf)
         hope = np.nan_to_num(self.probability[paths, chosen], nan=0.0)
-        order = np.lexsort((-hope, price, self.who))
+        # Of rows that are not ok, one that obeys the constraints is better than one that does not.
+        order = np.lexsort((-hope, ~self.feasible[paths, chosen], price, self.who))
         _, where = np.unique(self.who[order], return_index=True)
         return self._rows(order[where], chosen[order[where]])
 
@@ -403,14 +401,16 @@ class Person:
         step = answer.picked[pick][index]
         own, row = answer.people_cells[self.who], answer.cells[index, step]
         path = self.path(int(answer.prototype[index]))
-        before_pick = path.tau <= answer.tau[index, step]
+        # The sparse row lies on no path: it is what is left of first.
+        end = answer.tau[index, answer.picked["first"][index] if pick == "sparse" else step]
+        before_pick = path.tau <= end
         lines = []
         for i in np.flatnonzero(answer.schema.changed(own, row)):
             feature = answer.schema.features[i]
             moved = answer.schema.changed(own[None], path.cells)[:, i] & before_pick
             still = np.flatnonzero(~moved & before_pick)
             start = path.tau[still[-1] + 1] if len(still) and still[-1] + 1 < len(path) else 0.0
-            start = min(float(start), float(answer.tau[index, step]))
+            start = min(float(start), float(end))
             lines.append((feature.name, feature.text(own[i]), feature.text(row[i]), start))
         columns = zip(*lines, strict=True) if lines else ((), (), (), ())
         names = ("feature", "before", "after", "from_tau")
@@ -525,9 +525,30 @@ def _explanation_from_json(data: Mapping[str, Any]) -> Explanation:
             f"This explanation is of version {data.get('version')}; this lapace reads {VERSION}."
         )
     try:
-        return _parse(data)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        return _checked(_parse(data))
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
         raise InputError(f"This explanation is damaged: {error!r}.") from None
+
+
+def _checked(answer: Explanation) -> Explanation:
+    """What could be read but not used is refused as well."""
+    template, steps = answer.template, answer.tau.shape[1]
+    words = (*answer.reason, *answer.constraints, *answer.schema.names, *template.dtypes)
+    holds = {
+        "a kind of frame": {template.kind, answer.schema.template.kind} <= set(KINDS),
+        "a column": sorted(template.names) == sorted(answer.schema.names)
+        and len(template.dtypes) == len(template.names),
+        "a label": all(isinstance(label, str | int) for label in answer.labels),
+        "a status": set(answer.status) <= set(STATUSES),
+        "a text": all(isinstance(word, str) for word in words),
+        "a pick": {"first", "middle", "last"} <= set(answer.picked)
+        and all(((step >= 0) & (step < steps)).all() for step in answer.picked.values()),
+        "a verdict": bool(np.isin(answer.valid, (-1, 0, 1)).all()),
+    }
+    for what, fine in holds.items():
+        if not fine:
+            raise ValueError(f"{what} is not what it should be")
+    return answer
 
 
 def _parse(data: Mapping[str, Any]) -> Explanation:
@@ -536,7 +557,7 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
     people = data["people"]
     paths = [(i, path) for i, person in enumerate(people) for path in person["paths"]]
     steps = [path["steps"] for _, path in paths]
-    count = len(steps[0]) if steps else 0
+    count = len(steps[0]) if steps else 1  # a path of nobody still has a person and an end
     shape = (len(paths), count)
 
     def column(name: str, dtype: Any, unknown: Any = np.nan) -> NDArray[Any]:
@@ -566,7 +587,7 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
         distance=column("distance", np.float64),
         picked={k: np.array([p["picks"][k] for _, p in paths], dtype=np.int64) for k in picks},
         crossings=np.array([p["crossings"] for _, p in paths], dtype=np.int64),
-        asked=data["asked"],
+        asked=int(data["asked"]),
     )
 
 
@@ -576,6 +597,8 @@ def _code(labels: tuple[Level, ...], label: Level | None) -> int:
 
 def _cells(schema: Schema, rows: Sequence[Sequence[Any]]) -> Floats:
     cells = np.full((len(rows), len(schema.features)), np.nan)
+    if any(len(row) != len(schema.features) for row in rows):
+        raise ValueError("a row has more or fewer cells than there are columns")
     for i, feature in enumerate(schema.features):
         codes = {level: float(k) for k, level in enumerate(feature.levels)}
         for r, row in enumerate(rows):

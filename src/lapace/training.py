@@ -32,6 +32,8 @@ Ints: TypeAlias = NDArray[np.int64]
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 FLOOR = 0.5  # the least a given cluster may hold, as a share of its even part
+SPREAD = 0.5  # share of the posterior's noise in the latent points the density is fitted to
+PER_GAUSSIAN, GAUSSIANS = 25, 20  # rows that carry one Gaussian of a cluster's density; at most
 SAMPLE = 20_000  # rows k-means and the mixtures look at per label; more change nothing
 
 
@@ -355,7 +357,9 @@ def _refit(
     """One label's mixture, as the union of its clusters' own mixtures."""
     generator = torch.Generator(x.device).manual_seed(seed)
     one_hot = torch.nn.functional.one_hot(c, model.mask.shape[1]).to(x.dtype)
-    z = model.q_z(x, one_hot, y).sample(generator).cpu().double().numpy()
+    q = model.q_z(x, one_hot, y)
+    drawn = q.mean + SPREAD * (q.sample(generator) - q.mean)
+    z = drawn.cpu().double().numpy()
     clusters = c.cpu().numpy()
     weights, means, scales = [], [], []
     for k in members:
@@ -380,7 +384,7 @@ def _gaussians(z: Floats, seed: int) -> GaussianMixture:
     if len(z) < 2 * z.shape[1]:
         around = np.concatenate([np.eye(z.shape[1]), -np.eye(z.shape[1])])
         z = np.concatenate([z, z.mean(axis=0) + around])
-    count = int(np.clip(len(z) // 50, 1, 20))
+    count = int(np.clip(len(z) // PER_GAUSSIAN, 1, GAUSSIANS))
     mixture = GaussianMixture(count, reg_covar=1e-4, tol=1e-2, max_iter=60, random_state=seed)
     with warnings.catch_warnings():  # a mixture stopped early serves as well
         warnings.simplefilter("ignore", ConvergenceWarning)

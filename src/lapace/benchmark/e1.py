@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,7 +28,7 @@ from lapace import metrics
 from lapace.benchmark.plan import Job
 from lapace.benchmark.subjects import Subject, subject
 from lapace.classifiers import Classifier
-from lapace.errors import CentroidWarning
+from lapace.errors import CentroidWarning, InputError
 from lapace.explainer import Explainer
 from lapace.explainer.fitting import ranged
 from lapace.result import Counterfactuals, Explanation
@@ -41,9 +41,11 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
 OTHER_SEED = 1000  # between the seeds of the tries of one fit
+VERDICTS = {"passes": 1.0, "usable with care": 0.5, "fails": 0.0}
 
 
-class Measure(NamedTuple):
+@dataclass(frozen=True)
+class Measure:
     """One figure.
 
     Attributes:
@@ -148,11 +150,16 @@ def _fit(job: Job, given: Subject) -> _Fit:
 
 
 def _costs(fit: _Fit) -> Iterator[Measure]:
+    """What the fit took; the report is part of a fit, and is also counted apart."""
+    report = fit.explainer.report_
     yield Measure("fit_seconds", fit.seconds, 1)
     yield Measure("fit_processor_seconds", fit.processor, 1)
     yield Measure("fit_all_seconds", fit.all_seconds, fit.tries)
     yield Measure("fit_tries", fit.tries, 1)
     yield Measure("fit_asked", fit.asked, 1)
+    yield Measure("report_seconds", fit.seconds - report.seconds, 1)
+    yield Measure("report_asked", report.asked.report, 1)
+    yield Measure("report_verdict", VERDICTS[report.verdict], 1)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -236,14 +243,22 @@ class _Sample(NamedTuple):
 
 
 def _sampled(job: Job, explainer: Explainer, known: _Known, verified: bool) -> _Sample:
-    """Synthetic rows, as many of each label as there are real ones."""
+    """Synthetic rows, as many of each label as there are real ones.
+
+    No rows at all where M refuses to give some the label they have to be verified for.
+    """
     cells, codes = [], []
     for code, label in enumerate(known.labels):
         count = int((known.codes == code).sum())
         if not explainer.fitted_.decoder.mixtures[code].means.shape[0]:
             continue  # too few rows of this label to have learned it
         seed = 100 * job.seed + code
-        frame = explainer.sample(label, count, verified=verified, seed=seed)
+        try:
+            frame = explainer.sample(label, count, verified=verified, seed=seed)
+        except InputError:
+            if not verified:
+                raise
+            return _Sample(known.train[:0], known.codes[:0])
         cells.append(known.schema.cells(frame))
         codes.append(np.full(count, code))
     return _Sample(np.concatenate(cells), np.concatenate(codes))
@@ -341,11 +356,13 @@ def _prototypes(job: Job, explainer: Explainer, known: _Known) -> Iterator[Measu
     cells = np.array(kept).reshape(len(kept), len(known.schema.features))
     lof = known.usual.lof(cells)
     yield Measure("prototype_lof", metrics.typical(lof).mean, len(cells))
-    yield Measure("prototype_lof_most", float(lof.max(initial=-math.inf)), len(cells))
+    yield Measure("prototype_lof_most", float(lof.max()) if len(lof) else math.nan, len(cells))
     own = metrics.spread(known.schema, cells)
+    # Which centroids are a fair measure depends on the coding they are found in: report two.
     for name, coding in (("diversity", known.schema), ("diversity_ranged", ranged(known.schema))):
         centres = _k_means(coding, known.wanted, len(cells), job.seed)
-        yield Measure(name, own / metrics.spread(known.schema, centres), len(cells))
+        theirs = metrics.spread(known.schema, centres)
+        yield Measure(name, own / theirs if theirs else math.nan, len(cells))
 
 
 def _k_means(coding: Schema, rows: Floats, count: int, seed: int) -> Floats:
@@ -372,21 +389,28 @@ def _paths(job: Job, given: Subject, explainer: Explainer, known: _Known) -> Ite
     answer = explainer.explain(frame, target=given.target, steps=job.protocol.steps)
     yield Measure("explain_seconds", time.perf_counter() - begin, len(people))
     yield Measure("explain_asked", answer.asked, len(people))
-    yield from _picks(known, answer)
-    yield from _beside_nnce(known, people, answer.nearest())
     yield from _crossings(job, answer)
-
-
-def _picks(known: _Known, answer: Explanation) -> Iterator[Measure]:
     picks = {
         "first": answer.first(),
         "middle": answer.middle(),
         "last": answer.last(),
         "nearest": answer.nearest(),
     }
+    if job.recipe == "default":  # asked for apart: it costs rows the other picks do not
+        again = explainer.explain(frame, target=given.target, steps=job.protocol.steps, sparse=True)
+        yield Measure("sparse_asked", again.asked - answer.asked, len(people))
+        picks["sparse"] = again.sparse()
+    yield from _picks(known, picks)
+    yield from _beside_nnce(known, people, picks)
+
+
+def _picks(known: _Known, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
+    """How many rows of each pick are answers, how plausible those are, what they change."""
     for name, pick in picks.items():
-        yield Measure(f"{name}_valid", float(pick.ok.mean()), len(pick))
-        yield from _lof(known, name, pick.cells[pick.ok])
+        good = pick.where(pick.ok)
+        yield Measure(f"{name}_valid", _mean(pick.ok), len(pick))
+        yield Measure(f"{name}_changed", _mean(good.changed), len(good))
+        yield from _lof(known, name, good.cells)
 
 
 def _lof(known: _Known, name: str, cells: Floats) -> Iterator[Measure]:
@@ -395,16 +419,21 @@ def _lof(known: _Known, name: str, cells: Floats) -> Iterator[Measure]:
     yield Measure(f"{name}_lof_median", found.median, len(cells))
 
 
-def _beside_nnce(known: _Known, people: Floats, nearest: Counterfactuals) -> Iterator[Measure]:
-    """NNCE, and how far the nearest answers are beside it, on the people both answer."""
+def _beside_nnce(
+    known: _Known, people: Floats, picks: Mapping[str, Counterfactuals]
+) -> Iterator[Measure]:
+    """NNCE, and how far the picks of one answer each are beside it, on the people both answer."""
     away = metrics.distances(known.schema, people, known.wanted)  # (people, rows)
-    rows = known.wanted[away.argmin(axis=1)]
-    yield from _lof(known, "nnce", rows)
-    both = nearest.where(nearest.ok)
-    theirs = away.min(axis=1)[both.who]
-    yield Measure("nearest_distance", _mean(both.distance), len(both))
-    yield Measure("nnce_distance", _mean(theirs), len(both))
-    yield Measure("nearest_no_farther", _mean(both.distance <= theirs + 1e-9), len(both))
+    nnce = away.min(axis=1)
+    yield from _lof(known, "nnce", known.wanted[away.argmin(axis=1)])
+    answered = picks["nearest"].who[picks["nearest"].ok]
+    yield Measure("nnce_distance", _mean(nnce[answered]), len(answered))
+    for name in ("nearest", "sparse"):
+        if name in picks:
+            both = picks[name].where(picks[name].ok)
+            closer = both.distance <= nnce[both.who] + 1e-9
+            yield Measure(f"{name}_distance", _mean(both.distance), len(both))
+            yield Measure(f"{name}_no_farther", _mean(closer), len(both))
 
 
 def _crossings(job: Job, answer: Explanation) -> Iterator[Measure]:

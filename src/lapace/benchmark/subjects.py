@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
 from sklearn.model_selection import train_test_split
 
-from lapace import datasets
 from lapace.benchmark.plan import Pair
 from lapace.datasets import Dataset
+from lapace.datasets import load as load_dataset
 from lapace.schema import Schema
 
 __all__ = ["OWN", "Subject", "load", "subject"]
@@ -36,6 +36,11 @@ class Subject:
         data: The data set, split.
         model: The classifier, trained on its training rows.
         target: The favourable label.
+
+    Examples:
+        >>> table = load(Pair("cultivars-RF", "cultivars", "forest"), seed=1)
+        >>> Subject(table, table.classifier("forest"), table.target).target
+        'class_0'
     """
 
     data: Dataset
@@ -72,7 +77,7 @@ def load(pair: Pair, seed: int) -> Dataset:
         ((142, 13), 'class_0')
     """
     if pair.data not in OWN:
-        return datasets.load(pair.data, balanced=pair.balanced, impute=pair.impute, seed=seed)
+        return load_dataset(pair.data, balanced=pair.balanced, impute=pair.impute, seed=seed)
     own = OWN[pair.data]
     table, labels = own.build()
     train, test, train_labels, test_labels = train_test_split(

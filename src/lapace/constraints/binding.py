@@ -124,7 +124,7 @@ class _Binder:
                 return self.changes(self.column(name))
             case Conditional(when, then):
                 escapes = [negate(self.node(part)) for part in when]
-                return Some((*escapes, _every([self.node(part) for part in then])))
+                return Some((*escapes, _every([self.node(part) for part in then])), implied=True)
             case ChangeLimit(relation, count):
                 return self.limit(relation, count)
             case Shorthand(word, names):

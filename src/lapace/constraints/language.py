@@ -213,7 +213,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Membership:
-    """One of some values, or none of them; `original` among them is the person's own."""
+    """One of some values, or none of them; `original` among them is the person's own.
+
+    Examples:
+        >>> from lapace.constraints import parse
+        >>> print(parse("education in {bachelor, 'some college'}"))
+        education in {bachelor, "some college"}
+    """
 
     feature: str
     values: tuple[Value, ...]
@@ -234,7 +240,13 @@ class Membership:
 
 @dataclass(frozen=True)
 class Transition:
-    """A change nobody may be told to make: from any of `before` to any of `after`."""
+    """A change nobody may be told to make: from any of `before` to any of `after`.
+
+    Examples:
+        >>> from lapace.constraints import parse
+        >>> parse("not education: master -> bachelor").after
+        ('bachelor',)
+    """
 
     feature: str
     before: tuple[Value, ...]
@@ -252,7 +264,12 @@ class Transition:
 
 @dataclass(frozen=True)
 class Changes:
-    """A column differs from the person's own at the column's resolution."""
+    """A column differs from the person's own at the column's resolution.
+
+    Examples:
+        >>> print(Changes("job"))
+        job changes
+    """
 
     feature: str
     note: str = _note()
@@ -271,7 +288,13 @@ Simple: TypeAlias = Comparison | Membership | Changes
 
 @dataclass(frozen=True)
 class Conditional:
-    """Where everything in `when` is true, everything in `then` must be."""
+    """Where everything in `when` is true, everything in `then` must be.
+
+    Examples:
+        >>> from lapace.constraints import parse
+        >>> parse("if job changes then tenure == 0").when
+        (Changes(feature='job', note=''),)
+    """
 
     when: tuple[Simple, ...]
     then: tuple[Simple, ...]
@@ -288,7 +311,12 @@ class Conditional:
 
 @dataclass(frozen=True)
 class ChangeLimit:
-    """How many columns may differ from the person's own."""
+    """How many columns may differ from the person's own.
+
+    Examples:
+        >>> print(ChangeLimit("<=", 3))
+        changes <= 3
+    """
 
     relation: Relation
     count: int
@@ -305,7 +333,12 @@ class ChangeLimit:
 
 @dataclass(frozen=True)
 class Shorthand:
-    """`fixed` (`== original`), `increasing` (`>= original`) or `decreasing` (`<= original`)."""
+    """`fixed` (`== original`), `increasing` (`>= original`) or `decreasing` (`<= original`).
+
+    Examples:
+        >>> print(Shorthand("fixed", ("age", "sex")))
+        fixed age, sex
+    """
 
     word: Literal["fixed", "increasing", "decreasing"]
     features: tuple[str, ...]

@@ -327,9 +327,16 @@ class Every:
 
 @dataclass(frozen=True)
 class Some:
-    """At least one part."""
+    """At least one part.
+
+    Attributes:
+        parts: The ways out.
+        implied: It is a conditional, whose last part is what follows `then`: that is what counts
+            when asked how far it is from holding.
+    """
 
     parts: tuple[Node, ...]
+    implied: bool = False
 
     def truth(self, rows: Rows) -> Truth:
         """The greatest of them."""
@@ -339,8 +346,11 @@ class Some:
         return answer
 
     def slack(self, rows: Rows) -> Floats:
-        """That of the last part where all are broken: in a conditional, what follows `then`."""
-        return np.where(self.truth(rows) < 0, self.parts[-1].slack(rows), 0.0)
+        """The nearest way out; in a conditional, what follows `then`."""
+        nearest = np.full(len(rows), np.inf)
+        for part in self.parts[-1:] if self.implied else self.parts:
+            nearest = np.minimum(nearest, part.slack(rows))
+        return np.where(self.truth(rows) < 0, nearest, 0.0)
 
 
 Node: TypeAlias = Line | Table | Same | Moved | Count | Opaque | Every | Some

@@ -176,8 +176,7 @@ class _Parser:
             hint = " Write two constraints." if self.at("and") else " Use 'in {…}' or 'if … then'."
             self.fail(f"'{self.next.text}' cannot join constraints.{hint}", self.next.start)
         if self.next.kind != "end":
-            hint = ' A category such as some-college goes in quotes: "some-college".'
-            self.wanted("the end of the constraint", hint if self.at("-") else "")
+            self.wanted("the end of the constraint", self.spaced())
         return noted(found, self.note) if self.note else found
 
     def form(self) -> Constraint:
@@ -308,9 +307,18 @@ class _Parser:
             relations.append(cast(Relation, self.take().text))
             sides.append(self.side())
         if not relations:
-            self.wanted("a relation (<=, <, ==, !=, >, >=)" + self.misread(sides[0]))
+            what = "a relation (<=, <, ==, !=, >, >=)" + self.misread(sides[0])
+            self.wanted(what, "" if self.known() else self.spaced())
         self.one_way(relations, start)
         return self.resolved(Comparison(tuple(sides), tuple(relations)), start)
+
+    def spaced(self) -> str:
+        """`free sulfur <= 3` and `fixed acidity <= 3` lack quotes."""
+        before = self.tokens[max(self.place - 1, 0)].kind
+        apart = self.next.kind == "word" or (self.next.kind == "relation" and before == "word")
+        if not apart:
+            return ""
+        return ' Names of several words go in backticks: `a name`; categories in quotes: "a name".'
 
     def misread(self, side: Side) -> str:
         """`2x` reads as a name; its writer meant a product."""

@@ -26,6 +26,7 @@ from lapace.constraints.nodes import (
     Same,
     Some,
     Table,
+    leaves,
 )
 from lapace.schema import Schema
 
@@ -40,8 +41,24 @@ def penalty(schema: Schema, bounds: Sequence[Bound], values: Tensor, people: Flo
     walk = _Walk(schema, values, Rows(schema, cells, people))
     total = values.new_zeros(len(values))
     for bound in bounds:
-        total = total + walk.node(bound.node)
+        for leaf in leaves(bound.node):
+            if _smooth(leaf):
+                total = total + walk.node(leaf)
     return total
+
+
+def _smooth(node: Node) -> bool:
+    """Whether a gradient can do anything about it: a nominal category is right or wrong."""
+    match node:
+        case Every(parts) | Some(parts):
+            return any(_smooth(part) for part in parts)
+        case Line():
+            return any(column not in node.worths for column in node.columns)
+        case Table():
+            return node.ordered
+        case Count():
+            return False
+    return True
 
 
 class _Walk:

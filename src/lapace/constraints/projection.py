@@ -56,6 +56,14 @@ class Projection:
         solved: Programs that had to be solved.
         unsolved: Rows that are not feasible and not proved impossible either: the time was up,
             or only a constraint from Python is in the way.
+
+    Examples:
+        >>> from lapace.constraints import System
+        >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
+        >>> rows = schema.cells([{"age": 30, "hours": 50}])
+        >>> after = System.of(["hours <= age"], schema).project(rows, rows)
+        >>> after.feasible.tolist(), after.solved
+        ([True], 0)
     """
 
     cells: Floats
@@ -78,6 +86,14 @@ class Domains:
             three places the person's own unseen level, missing, and any other level, (n, levels+3).
         pinned: Cells that must be the person's own, (n, d).
         own: Cells that may be the person's own, (n, d).
+
+    Examples:
+        >>> from lapace.constraints import System
+        >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
+        >>> people = schema.cells([{"age": 30, "hours": 50}])
+        >>> found = System.of(["hours < original"], schema).domains(people)
+        >>> found.lower.tolist(), found.upper.tolist()
+        ([[20.0, 0.0]], [[69.0, 49.0]])
     """
 
     lower: Floats

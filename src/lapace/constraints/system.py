@@ -128,7 +128,8 @@ class System:
 
         Violations of relations are hinges, each over the range its columns span, added up; a
         choice (`if … then`, `abs(…) >=`) counts its nearest way out. Categories, given as codes,
-        decide which conditions apply but have no gradient, and neither do limits on changes.
+        decide which conditions apply; what has no gradient at all (a category of its own, a limit
+        on changes) is left to the projection and counts nothing.
 
         Args:
             values: Rows in table units, (n, d), categories as codes.

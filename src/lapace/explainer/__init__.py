@@ -7,7 +7,7 @@ prototypes of the label they want and returns an `Explanation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from lapace.classifiers import wrap
-from lapace.constraints import Constraint, System, fixed
+from lapace.constraints import Constraint, Custom, System, fixed
 from lapace.errors import InputError, NotFittedError
 from lapace.explainer import storage
 from lapace.explainer.asking import ANY_OTHER, Question, answer
@@ -31,6 +31,7 @@ from lapace.training import Recipe
 __all__ = ["ANY_OTHER", "Explainer", "Prototype"]
 
 Progress = Callable[[str, int, int], None]
+DRAWS = 50  # of a sample that is to be verified, before giving up
 
 
 class Explainer:
@@ -55,8 +56,6 @@ class Explainer:
         >>> explainer.explain([{"income": 20, "debt": 60}])
         Explanation of 1 people: 1 answered; 2 paths
     """
-
-    report_: Report
 
     def __init__(
         self,
@@ -125,7 +124,7 @@ class Explainer:
             seconds=perf_counter() - start,
             seed=self.seed,
         )
-        self.report_ = measure(found)
+        self._report = measure(found)
         self.fitted_ = fitted
         self.classifier_ = classifier
         return self
@@ -139,6 +138,12 @@ class Explainer:
     def labels_(self) -> tuple[Any, ...]:
         """The classifier's labels."""
         return self._fitted().labels
+
+    @property
+    def report_(self) -> Report:
+        """What was learned, what to distrust, and whether it passes."""
+        self._fitted()
+        return self._report
 
     @property
     def prototypes_(self) -> tuple[Prototype, ...]:
@@ -162,6 +167,7 @@ class Explainer:
         costs: Mapping[str, float] | None = None,
         steps: int = 20,
         detail: Literal["path", "picks"] = "path",
+        sparse: bool = False,
         stable: bool = True,
         confidence: float | None = None,
         progress: Progress | None = None,
@@ -177,6 +183,7 @@ class Explainer:
                 the column fixed.
             steps: Steps from a person to a prototype.
             detail: `path` asks about every step; `picks` only about what the picks need.
+            sparse: Also put features back to the person's own while the answer stays good.
             stable: Take as first the start of the last unbroken run of good steps; False: the
                 first good step of all, as in the paper.
             confidence: The least probability of the target an answer must have.
@@ -192,8 +199,9 @@ class Explainer:
             detail == "path",
             stable,
             confidence,
-            (*self.rules, *constraints, *held),
+            (*_listed(self.rules), *_listed(constraints), *held),
             {name: cost for name, cost in (costs or {}).items() if cost != np.inf},
+            sparse,
         )
         return answer(fitted, self.classifier_.recount(), people, question, progress)
 
@@ -201,9 +209,9 @@ class Explainer:
         self, people: Any, *, target: Any = None, pick: str = "nearest"
     ) -> Counterfactuals:
         """The protocol baselines share: `explain`, and one of its picks."""
-        explanation = self.explain(people, target=target)
-        if pick not in ("first", "middle", "last", "nearest"):
+        if pick not in ("first", "middle", "last", "nearest", "sparse"):
             raise InputError(f"There is no pick '{pick}'.")
+        explanation = self.explain(people, target=target, sparse=pick == "sparse")
         found: Counterfactuals = getattr(explanation, pick)()
         return found
 
@@ -254,10 +262,16 @@ class Explainer:
 
     def save(self, path: str | Path) -> None:
         """Writes everything but the classifier into one file, whole or not at all."""
+        for rule in _listed(self.rules):
+            if isinstance(rule, Custom):
+                raise InputError(
+                    f"The rule '{rule.name}' is a Python function and cannot be saved. Hand it "
+                    "over with each call: explain(..., constraints=[...])."
+                )
         settings = {
             "clusters": self.clusters,
             "latent": self.latent,
-            "rules": [str(rule) for rule in self.rules],
+            "rules": [str(rule) for rule in _listed(self.rules)],
             "seed": self.seed,
         }
         storage.save(path, self._fitted(), self.report_, settings)
@@ -279,7 +293,7 @@ class Explainer:
         explainer.device = device
         explainer.classifier_ = wrap(classifier, fitted.schema, fitted.labels)
         explainer.fitted_ = judged_again(fitted, explainer.classifier_)
-        explainer.report_ = report
+        explainer._report = report
         return explainer
 
     # -- sample -----------------------------------------------------------------------------------
@@ -300,13 +314,26 @@ class Explainer:
         code = self.classifier_.code(label)
         if not fitted.decoder.mixtures[code].means.shape[0]:
             raise InputError(f"Class {label!r} had too few training rows to draw from.")
-        cells = fitted.decoder.sample(code, n, seed)
-        for again in range(50 if verified else 0):
+        if not (isinstance(n, int | np.integer) and n >= 0):
+            raise InputError(f"n is {n!r}; it must be a whole number from 0 on.")
+        cells = fitted.decoder.sample(code, int(n), seed)
+        for again in range(1, DRAWS + 1 if verified else 1):
             wrong = np.flatnonzero(self.classifier_.predict(cells) != code)
             if not len(wrong):
                 break
-            cells[wrong] = fitted.decoder.sample(code, len(wrong), seed + 7919 * (again + 1))
+            if again == DRAWS:
+                raise InputError(
+                    f"After {DRAWS} draws {len(wrong)} of {n} rows are still not labelled "
+                    f"{label!r}. Look at the report, or draw with verified=False."
+                )
+            cells[wrong] = fitted.decoder.sample(code, len(wrong), seed + 7919 * again)
         return cells
+
+
+def _listed(constraints: Any) -> list[Any]:
+    """One constraint is a list of one: a text must not be taken for its letters."""
+    several = isinstance(constraints, Iterable) and not isinstance(constraints, str)
+    return list(constraints) if several else [constraints]
 
 
 def _device(name: str | None) -> torch.device:

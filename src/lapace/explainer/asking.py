@@ -14,6 +14,7 @@ from lapace.classifiers import Classifier, Judgement
 from lapace.constraints import Constraint, System
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer.fitting import Fitted
+from lapace.explainer.sparse import put_back
 from lapace.paths import Lines, Start, Steps, Traced, block_states, states_of, trace
 from lapace.result import Explanation
 from lapace.schema import Reading
@@ -41,6 +42,7 @@ class Question:
     confidence: float | None = None
     constraints: tuple[str | Constraint, ...] = ()
     costs: Mapping[str, float] | None = None
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         """Settings that cannot work are refused before any work."""
@@ -117,10 +119,23 @@ def _meet(fitted: Fitted, classifier: Classifier, people: Any, question: Questio
     label = np.full(count, -1, dtype=np.int64)
     good = np.array([i for i in range(count) if i not in trouble], dtype=np.int64)
     probability = np.full((count, len(fitted.labels)), np.nan)
-    _ask_each(classifier, reading, good, label, probability, trouble)
+    try:
+        _ask(classifier, reading, good, label, probability)
+    except ClassifierError as error:
+        _ask_prototype(fitted, classifier, error)
+        _ask_each(classifier, reading, good, label, probability, trouble)
     target = _targets(fitted, classifier, question.target, label)
     system = System.of(question.constraints, reading.schema)
     return _People(reading, label, probability, target, trouble, system, set())
+
+
+def _ask(
+    classifier: Classifier, reading: Reading, rows: Ints, label: Ints, probability: Floats
+) -> None:
+    found = classifier.judge(reading.cells[rows], reading.schema)
+    label[rows] = found.codes
+    if found.probability is not None:
+        probability[rows] = found.probability
 
 
 def _ask_each(
@@ -132,33 +147,22 @@ def _ask_each(
     trouble: dict[int, str],
 ) -> None:
     """Labels of rows; where the classifier raises, halves find the rows it raises on."""
-    if not len(rows):
-        return
     try:
-        found = classifier.judge(reading.cells[rows], reading.schema)
-        label[rows] = found.codes
-        if found.probability is not None:
-            probability[rows] = found.probability
+        _ask(classifier, reading, rows, label, probability)
     except ClassifierError as error:
         if len(rows) == 1:
             trouble[int(rows[0])] = str(error)
             return
-        half = len(rows) // 2
-        if len(rows) == len(reading.cells) and len(rows) > 1:
-            _ask_one(classifier, reading, rows, error)
-        for part in (rows[:half], rows[half:]):
+        for part in np.array_split(rows, 2):
             _ask_each(classifier, reading, part, label, probability, trouble)
 
 
-def _ask_one(classifier: Classifier, reading: Reading, rows: Ints, error: ClassifierError) -> None:
-    """If it refuses both ends alone it most likely refuses everyone: then say so, once."""
-    for row in (rows[0], rows[-1]):
-        try:
-            classifier.predict(reading.cells[row : row + 1], reading.schema)
-        except ClassifierError:
-            continue
-        return
-    raise error
+def _ask_prototype(fitted: Fitted, classifier: Classifier, error: ClassifierError) -> None:
+    """A classifier that refuses what it accepted at `fit` is at fault itself, not the people."""
+    try:
+        classifier.judge(fitted.prototypes[0].cells[None], fitted.schema)
+    except ClassifierError:
+        raise error from None
 
 
 def _targets(fitted: Fitted, classifier: Classifier, target: Any, label: Ints) -> Ints:
@@ -201,6 +205,9 @@ class _Part(NamedTuple):
     who: Ints
     prototype: Ints
     traced: Traced
+    steps: Steps
+    density: Floats
+    sparse: Ints
 
 
 def _walk(
@@ -233,7 +240,7 @@ def _walk(
         frozen,
         torch.as_tensor(np.stack([p.z for p in fitted.prototypes]), device=fitted.decoder.device),
         label,
-        _at_person(known, judge, start, person),
+        _at_person(fitted, known, judge, start, person),
         _at_prototype(fitted, judge, prototype),
     )
     literal = not fitted.recipe.given
@@ -248,7 +255,42 @@ def _walk(
         every=question.every or literal,
         weights=schema.weights(question.costs),
     )
-    return _Part(who[person[traced.lines]], prototype[traced.lines], traced)
+    part = _Part(
+        who[person[traced.lines]],
+        prototype[traced.lines],
+        traced,
+        traced.steps,
+        traced.density,
+        traced.first,
+    )
+    return _with_sparse(fitted, judge, part, question) if question.sparse else part
+
+
+def _with_sparse(fitted: Fitted, judge: _Judge, part: _Part, question: Question) -> _Part:
+    """The same paths with one more step each: their nearest row with features put back."""
+    schema, lines = judge.known.reading.schema, part.traced.lines
+    own = judge.known.reading.cells[part.who]
+    count, size = part.steps.tau.shape
+    weights = schema.weights(question.costs)
+    cost = np.where(part.steps.ok, schema.gaps(own[:, None], part.steps.cells) @ weights, np.inf)
+    start = np.where(part.steps.ok.any(axis=1), cost.argmin(axis=1), part.traced.first)
+    nearest = part.steps.at(np.arange(count), start)
+
+    def gaps(a: Floats, b: Floats) -> Floats:
+        # A change that costs nothing is a change all the same.
+        return np.where(schema.changed(a, b), np.maximum(schema.gaps(a, b) * weights, 1e-12), 0.0)
+
+    def density(cells: Floats, rows: Ints) -> Floats:
+        labels = judge.label[lines[rows]]
+        return fitted.decoder.percentile(fitted.decoder.encode(cells, labels), labels)
+
+    best = put_back(nearest, own, gaps, lambda c, rows: judge.as_it_is(c, lines[rows]), density)
+    dense = density(best.cells, np.arange(count))
+    return part._replace(
+        steps=Steps.join([part.steps, best.shaped(count, 1)]),
+        density=np.concatenate([part.density, dense[:, None]], axis=1),
+        sparse=np.where(nearest.ok, size, part.traced.first),
+    )
 
 
 def _leads(fitted: Fitted, prototype: int, label: int, target: int) -> bool:
@@ -320,6 +362,13 @@ class _Judge:
         valid, probability = self._verdict(found, lines)
         return Steps(tau, cells, valid.astype(np.int8), feasible, probability)
 
+    def as_it_is(self, cells: Floats, lines: Ints) -> Steps:
+        """Rows judged without moving them."""
+        schema, people = self.known.reading.schema, self.known.reading.cells[self.who[lines]]
+        feasible = self.known.system.feasible(cells, people)
+        valid, probability = self._verdict(self.classifier.judge(cells, schema), lines)
+        return Steps(np.zeros(len(cells)), cells, valid.astype(np.int8), feasible, probability)
+
     def obeying(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
         """The rows moved to where every constraint holds; who cannot is remembered."""
         if not len(self.known.system):
@@ -342,9 +391,14 @@ class _Judge:
         return valid, probability
 
 
-def _at_person(known: _People, judge: _Judge, start: Start, person: Ints) -> Steps:
+def _at_person(fitted: Fitted, known: _People, judge: _Judge, start: Start, person: Ints) -> Steps:
     """Step 0: the person's row, copied; they do not have the label they want."""
     lines = np.arange(len(person))
+    if not fitted.decoder.anchored:  # the paper's paths begin at the reconstruction
+        z = start.z[torch.as_tensor(person, device=start.z.device)]
+        frozen = np.zeros(len(person), dtype=bool)
+        tau = np.zeros(len(person))
+        return judge(tau, fitted.decoder.rows(start, person, tau, z, judge.label, frozen), lines)
     feasible = known.system.feasible(start.cells, start.cells)[person]
     each = known.probability[judge.who]
     own, label = each[lines, judge.own], each[lines, judge.label]
@@ -364,7 +418,8 @@ def _at_prototype(fitted: Fitted, judge: _Judge, prototype: Ints) -> Steps:
     moved, feasible = judge.obeying(cells, lines)
     steps = Steps(tau, moved, valid.astype(np.int8), feasible, probability)
     same = (moved == cells) | (np.isnan(moved) & np.isnan(cells))
-    anew = np.flatnonzero(~same.all(axis=1))
+    # What was judged at `fit` is the prototype's own label, not whether it is another's.
+    anew = np.flatnonzero(~same.all(axis=1) | judge.any_other)
     if len(anew):
         steps.write(anew, judge(tau[anew], moved[anew], lines[anew]))
     return steps
@@ -383,12 +438,13 @@ def _explanation(
 ) -> Explanation:
     schema, cells, _, template = known.reading
     columns = len(schema.features)
-    size = (question.steps + 3) if (question.every or not fitted.recipe.given) else 6
+    size = (question.steps + 3) if (question.every or not fitted.recipe.given) else 7
+    size += question.sparse
     who = _joined([p.who for p in parts], (0,), np.int64)
-    steps = [p.traced.steps for p in parts]
+    steps = [p.steps for p in parts]
     points = _joined([s.cells for s in steps], (0, size, columns), np.float64)
     ok = _joined([s.ok for s in steps], (0, size), np.bool_)
-    status, reason = _statuses(fitted, known, who, ok)
+    status, reason = _statuses(fitted, known, question, who, ok)
     empty = (0, size)
     return Explanation(
         schema=schema,
@@ -407,15 +463,22 @@ def _explanation(
         valid=_joined([s.valid for s in steps], empty, np.int8),
         feasible=_joined([s.feasible for s in steps], empty, np.bool_),
         probability=_joined([s.probability for s in steps], empty, np.float64),
-        density=_joined([p.traced.density for p in parts], empty, np.float64),
+        density=_joined([p.density for p in parts], empty, np.float64),
         distance=schema.gaps(cells[who][:, None], points) @ schema.weights(question.costs),
-        picked={
-            name: _joined([getattr(p.traced, name) for p in parts], (0,), np.int64)
-            for name in ("first", "middle", "last")
-        },
+        picked=_picked(parts, question.sparse),
         crossings=_joined([p.traced.crossings for p in parts], (0,), np.int64),
         asked=classifier.asked,
     )
+
+
+def _picked(parts: Sequence[_Part], sparse: bool) -> dict[str, Ints]:
+    picks = {
+        name: _joined([getattr(p.traced, name) for p in parts], (0,), np.int64)
+        for name in ("first", "middle", "last")
+    }
+    if sparse:
+        picks["sparse"] = _joined([p.sparse for p in parts], (0,), np.int64)
+    return picks
 
 
 def _joined(parts: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -423,9 +486,11 @@ def _joined(parts: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: Any) -
 
 
 def _statuses(
-    fitted: Fitted, known: _People, who: Ints, ok: Bools
+    fitted: Fitted, known: _People, question: Question, who: Ints, ok: Bools
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     count = len(known.label)
+    sure = f" with probability {question.confidence:g}" if question.confidence else ""
+    under = " and obeys the constraints" if len(known.system) else ""
     paths = np.bincount(who, minlength=count)
     good = np.bincount(who, weights=ok.any(axis=1), minlength=count).astype(np.int64)
     status, reason = [], []
@@ -441,13 +506,13 @@ def _statuses(
         elif i in known.impossible:
             status.append("infeasible")
             clash = known.system.contradiction(known.reading.cells[i])
-            told = " and ".join(f"'{c}'" for c in clash)
-            reason.append(f"For this person {told} cannot hold together: no row obeys.")
+            told = " and ".join(f"'{c}'" for c in clash) or "the constraints"
+            both = " together" if len(clash) != 1 else ""
+            reason.append(f"For this person {told} cannot hold{both}: no row obeys.")
         elif good[i]:
             status.append("answered")
             reason.append(f"{good[i]} of {paths[i]} paths lead to {wanted}.")
         else:
             status.append("none_found")
-            under = " and obeys the constraints" if len(known.system) else ""
-            reason.append(f"No row of {paths[i]} paths is labelled {wanted}{under}.")
+            reason.append(f"No row of {paths[i]} paths is labelled {wanted}{sure}{under}.")
     return tuple(status), tuple(reason)

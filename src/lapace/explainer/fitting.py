@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Progress: TypeAlias = Callable[[str, int, int], None]
 
+EMPHASIS = 1.5  # how much a category counts when rows are grouped, against a standardised number
 MEMBERS = 1000  # members of a cluster a repair looks at, at most
 
 
@@ -105,10 +106,11 @@ def learn(
         seed: Of everything random.
         progress: Called with what is done, how far, and of how much.
     """
-    coded = schema if recipe.given else ranged(schema)
+    coded = _coding(schema, recipe)
     encoded = coded.encode(cells)  # (n, w)
     counts = _counts(encoded, codes, len(classifier.labels), clusters)
-    given = partition(encoded, codes, counts, seed)
+    emphasis = np.where(np.arange(coded.width) < len(coded.numeric), 1.0, EMPHASIS)
+    given = partition(encoded * emphasis, codes, counts, seed)
     usable = np.flatnonzero(np.array(counts)[codes] > 0)
     shape = Shape(
         len(coded.numeric),
@@ -137,6 +139,10 @@ def learn(
     members = np.full(len(codes), -1, dtype=np.int64)
     members[usable] = c.cpu().numpy()
     return replace(bare, prototypes=_prototypes(bare, classifier, cells, members))
+
+
+def _coding(schema: Schema, recipe: Recipe) -> Schema:
+    return schema if recipe.given else ranged(schema)
 
 
 def ranged(schema: Schema) -> Schema:
@@ -265,6 +271,7 @@ def judged_again(fitted: Fitted, classifier: Classifier) -> Fitted:
         probability = found.probability[np.arange(len(cells)), label]
     before = np.array([p.probability for p in fitted.prototypes])
     moved = np.abs(np.nan_to_num(probability - before)).max() > 1e-6
+    moved |= any(p.valid != v for p, v in zip(fitted.prototypes, valid, strict=True))
     lost = [p.number for p, v in zip(fitted.prototypes, valid, strict=True) if p.valid and not v]
     if moved or lost:
         told = f" It no longer accepts prototypes {lost}: no path leads there." if lost else ""
@@ -283,10 +290,11 @@ def judged_again(fitted: Fitted, classifier: Classifier) -> Fitted:
 
 def _warn(fitted: Fitted, prototype: Prototype) -> None:
     label = fitted.labels[prototype.label]
+    used = "so no path leads to it" if fitted.recipe.given else "though the paper walks there"
     warnings.warn(
         f"The centroid of cluster {prototype.number} (class {label!r}) is not labelled {label!r} "
-        "by the classifier, so no path leads to it. Fit with another seed, fewer clusters or more "
-        "rows if too few are left.",
+        f"by the classifier, {used}. Fit with another seed, fewer clusters or more rows if too few "
+        "are left.",
         CentroidWarning,
         stacklevel=2,
     )

@@ -104,8 +104,8 @@ class Decoder:
         z = self._encode(encoded, labels)
         residual = encoded - self._means(z)
         numeric = schema.numeric
-        # A missing number has no residual: there is nothing the decoder could have missed.
-        residual[:, : len(numeric)][np.isnan(cells[:, numeric])] = 0.0
+        # A number without a place has no residual: there is nothing the decoder could have missed.
+        residual[:, : len(numeric)][_placeless(schema, cells)] = 0.0
         if not self.anchored:
             residual = np.zeros_like(residual)
         if held is None:
@@ -160,8 +160,8 @@ class Decoder:
         if self.anchored:  # a cell that equals the person's is the person's
             near = np.abs(values - start.settled[who]) <= self._half_steps
             values = np.where(near, own[:, numeric], values)
-        values[self._still_missing(start.schema, own, means, tau)] = np.nan
-        cells[:, numeric] = values
+        still = self._still_placeless(start.schema, own, means, tau)
+        cells[:, numeric] = np.where(still, own[:, numeric], values)
         if not start.schema.blocks:
             return cells
         states = start.states[who]  # (m, b)
@@ -169,15 +169,17 @@ class Decoder:
         states[moving] = self._moved(start, who[moving], means[moving], tau[moving], labels[moving])
         return write_states(start.schema, cells, states)
 
-    def _still_missing(self, schema: Schema, own: Floats, means: Floats, tau: Floats) -> Bools:
-        """Numbers that stay missing: the person's was, and the path has not yet filled it."""
-        gone = np.isnan(own[:, schema.numeric])  # (m, numeric)
+    def _still_placeless(self, schema: Schema, own: Floats, means: Floats, tau: Floats) -> Bools:
+        """Numbers that stay missing or unseen: the path has not yet put another in their place."""
+        still = _placeless(schema, own)  # (m, numeric)
         flags = dict(schema.flags)
         for k, i in enumerate(schema.numeric):
-            if gone[:, k].any():
-                flag = means[:, flags[int(i)]] if int(i) in flags else 1.0 - tau
-                gone[:, k] &= flag > 0.5
-        return gone
+            if still[:, k].any():
+                share = 1.0 - tau
+                if int(i) in flags:
+                    share = np.where(np.isnan(own[:, i]), means[:, flags[int(i)]], share)
+                still[:, k] &= share > 0.5
+        return still
 
     def _moved(self, start: Start, who: Ints, means: Floats, tau: Floats, labels: Ints) -> Ints:
         """The categories of rows on the way, chosen together: (m, b)."""
@@ -192,7 +194,7 @@ class Decoder:
                 scores[rows, first + own[rows, block]] += LOYALTY * (1.0 - tau[rows])
                 if width == 1:  # it has no room for a third state: that went in as the first
                     share = np.exp(scores[strange, first]) - (1.0 - tau[strange])
-                    scores[strange, first] = np.log(np.clip(share, LEAST, None))
+                    scores[strange, first] = np.log(np.clip(share, self._least, None))
             if schema.features[feature].missing:  # what is present never goes missing
                 present = own[:, block] != self._states[block] - 1
                 scores[present, end - 1] = -np.inf
@@ -223,8 +225,13 @@ class Decoder:
             parts.append(np.concatenate([1.0 - block, block], axis=1) if width == 1 else block)
         if not parts:
             return np.empty((len(means), 0))
-        scores: Floats = np.log(np.clip(np.concatenate(parts, axis=1), LEAST, None))
+        scores: Floats = np.log(np.clip(np.concatenate(parts, axis=1), self._least, None))
         return scores
+
+    @property
+    def _least(self) -> float:
+        """Without trees there is nobody to overrule the decoder, and ties would go to the first."""
+        return LEAST if self.trees else 1e-9
 
     def _choose(self, scores: Floats, labels: Ints, evidence: Ints | None) -> Ints:
         chosen = np.empty((len(scores), len(self.schema.blocks)), dtype=np.int64)
@@ -277,6 +284,14 @@ def _draw(probabilities: Floats, widths: Sequence[int], rng: np.random.Generator
             drawn[np.arange(len(block)), start + which] = 1.0
         start += width
     return drawn
+
+
+def _placeless(schema: Schema, cells: Floats) -> Bools:
+    """Numbers with no place on their scale: missing, or an ordinal's level training never saw."""
+    columns = [schema.features[i] for i in schema.numeric]
+    known = np.array([len(f.categories) if f.extra else np.inf for f in columns])
+    placeless: Bools = ~(cells[:, schema.numeric] < known)  # (n, numeric)
+    return placeless
 
 
 def block_states(schema: Schema) -> list[int]:

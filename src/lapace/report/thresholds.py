@@ -108,7 +108,7 @@ _CHECKS = (
         f"{_MORE_ROWS}: at least five, better fifty. Until then nobody can be led to it.",
     ),
     Threshold(
-        "agreement", "sampled rows labelled as asked", "share", True, 0.9, 0.7,
+        "agreement", "sampled rows labelled as asked", "share", True, 0.85, 0.7,
         f"{_MORE_ROWS}; until then draw with sample(label, n, verified=True), which redraws the "
         "rows the classifier labels otherwise.",
         essential=True,

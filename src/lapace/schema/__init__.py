@@ -1,0 +1,433 @@
+"""What the columns of a table are, and how rows become numbers and come back.
+
+Inside the library rows are *cells*: a float64 matrix with one column per feature, numbers in their
+own units, categories as positions in `Feature.levels`, missing as NaN. `Schema.read` makes cells
+of any table, `Schema.frame` makes a table of cells, `Schema.encode` and `Schema.decode` go between
+cells and the matrix the network sees: continuous columns first, then one block per category
+column, then one flag per number that may be missing.
+
+Numbers are coded by rank: a value's place among the training values, as a normal score. One map
+tames long tails, turns a spike (most people have no savings) into a flat zone that a decoder
+cannot miss, and keeps whatever is decoded inside the range that was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.errors import InputError, did_you_mean
+from lapace.schema.columns import codes_of, infer, numbers_of, refuse_unreadable
+from lapace.schema.features import Bools, Feature, Floats, Knots
+from lapace.table import Coded, Column, Table, Template, read
+
+__all__ = ["Feature", "Knots", "Reading", "Schema"]
+
+
+class Reading(NamedTuple):
+    """A table read against a schema.
+
+    Attributes:
+        schema: The schema, widened by levels met here and never before.
+        cells: The rows.
+        problems: Row number to sentence, for rows that cannot be used.
+        template: What the table was.
+
+    Examples:
+        >>> schema = Schema.infer([{"home": "own"}, {"home": "rent"}])
+        >>> reading = schema.read([{"home": "boat"}])
+        >>> reading.cells, reading.schema["home"].levels
+        (array([[2.]]), ('own', 'rent', 'boat'))
+    """
+
+    schema: Schema
+    cells: Floats
+    problems: dict[int, str]
+    template: Template
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All columns, in order.
+
+    Examples:
+        >>> people = [{"age": 20 + i % 50, "home": ["own", "rent"][i % 2]} for i in range(100)]
+        >>> schema = Schema.infer(people)
+        >>> [(f.name, f.kind) for f in schema.features]
+        [('age', 'continuous'), ('home', 'binary')]
+        >>> schema.distance(people[:1], people[1:2]).round(3).tolist()
+        [1.02]
+    """
+
+    features: tuple[Feature, ...]
+    template: Template
+
+    # -- making one -------------------------------------------------------------------------------
+
+    @classmethod
+    def infer(cls, data: Any, overrides: Mapping[str, str | Feature] | None = None) -> Schema:
+        """Looks at a table and says what each column is.
+
+        Args:
+            data: The training table, features only.
+            overrides: For some columns the kind (`"categorical"` for a number that is a code) or
+                a whole `Feature`.
+
+        Examples:
+            >>> rows = [{"grade": g, "code": c} for g, c in zip("BACAB", [10, 20, 10, 30, 20])]
+            >>> grade = Feature.ordinal("grade", ["C", "B", "A"])
+            >>> schema = Schema.infer(rows, {"grade": grade, "code": "categorical"})
+            >>> schema["code"].categories, schema.cells(rows)[:, 0]
+            ((10, 20, 30), array([1., 2., 0., 2., 1.]))
+        """
+        table = read(data)
+        overrides = overrides or {}
+        if len(table) == 0:
+            raise InputError("The table has no rows. Hand over at least a few hundred.")
+        if not table.names:
+            raise InputError("The table has no columns.")
+        for name in overrides:
+            if name not in table.names:
+                raise _no_column(name, table.names)
+        features = tuple(
+            infer(name, table.columns[name], overrides.get(name)) for name in table.names
+        )
+        return cls(features, table.template)
+
+    def described(self, descriptions: Mapping[str, str]) -> Schema:
+        """The same schema with sentences for people on some of its columns."""
+        for name in descriptions:
+            self.index(name)
+        features = tuple(
+            replace(f, description=descriptions.get(f.name, f.description)) for f in self.features
+        )
+        return replace(self, features=features)
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names, in order."""
+        return tuple(f.name for f in self.features)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of one row where rows are images."""
+        return self.template.shape
+
+    def index(self, name: str) -> int:
+        """A column's position."""
+        try:
+            return self.names.index(name)
+        except ValueError:
+            raise _no_column(name, self.names) from None
+
+    def __getitem__(self, name: str) -> Feature:
+        return self.features[self.index(name)]
+
+    @cached_property
+    def numeric(self) -> NDArray[np.int64]:
+        """Positions of the continuous and ordinal columns: the first of the encoded matrix."""
+        return np.array([i for i, f in enumerate(self.features) if f.numeric], dtype=np.int64)
+
+    @cached_property
+    def categorical(self) -> NDArray[np.int64]:
+        """Positions of the binary and categorical columns."""
+        return np.array([i for i, f in enumerate(self.features) if not f.numeric], dtype=np.int64)
+
+    @cached_property
+    def blocks(self) -> tuple[tuple[int, int, int], ...]:
+        """(feature, start, width) of each category block in the encoded matrix.
+
+        A block is as wide as its column has categories, and one wider if values may be missing:
+        the last place says so. Two states need one place, a single state none.
+        """
+        found, start = [], len(self.numeric)
+        for i in self.categorical.tolist():
+            width = self.features[i].width
+            if width:
+                found.append((i, start, width))
+                start += width
+        return tuple(found)
+
+    @cached_property
+    def flags(self) -> tuple[tuple[int, int], ...]:
+        """(feature, column) of each missing flag in the encoded matrix."""
+        start = len(self.numeric) + sum(width for _, _, width in self.blocks)
+        nullable = [i for i in self.numeric.tolist() if self.features[i].missing]
+        return tuple((i, start + k) for k, i in enumerate(nullable))
+
+    @property
+    def width(self) -> int:
+        """Columns of the encoded matrix."""
+        return len(self.numeric) + sum(self.widths)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of everything after the continuous columns: what the network must know."""
+        return tuple(w for _, _, w in self.blocks) + (1,) * len(self.flags)
+
+    # -- frames and cells -------------------------------------------------------------------------
+
+    def read(self, data: Any) -> Reading:
+        """A table's rows as cells.
+
+        Columns may come in any order; extra ones are left aside. A number may be written as text,
+        a category of numbers too. A category that training does not know is kept, as an `extra`
+        level of the reading's own schema. A row that cannot be used (an infinity, text where a
+        number belongs) is named in `problems` and costs no other row.
+        """
+        table = self._matched(read(data))
+        cells = np.full((len(table), len(self.features)), np.nan)
+        problems: dict[int, str] = {}
+        features = []
+        for i, feature in enumerate(self.features):
+            column, wide = table.columns[feature.name], feature
+            refuse_unreadable(feature.name, column)
+            if feature.kind == "continuous":
+                cells[:, i] = numbers_of(feature, column, problems)
+            else:
+                wide, cells[:, i] = codes_of(feature, column, problems)
+            features.append(wide)
+        same = all(wide is own for wide, own in zip(features, self.features, strict=True))
+        schema = self if same else replace(self, features=tuple(features))
+        return Reading(schema, cells, problems, table.template.select(self.names))
+
+    def _matched(self, table: Table) -> Table:
+        """The table, if it has the columns it should."""
+        ours, theirs = self.template, table.template
+        if theirs.kind == "records" and not len(table):
+            blank = Column("text", Coded(np.empty(0, dtype=np.int64), ()))
+            nobody = Template("records", self.names, ("text",) * len(self.names))
+            return Table(dict.fromkeys(self.names, blank), nobody, 0)
+        if theirs.kind == "array" and ours.kind != "array":
+            raise InputError(
+                "An array has no column names, and this schema has. Hand over a frame or a list "
+                "of dicts."
+            )
+        if theirs.kind == "array" and len(theirs.names) != len(self.names):
+            raise InputError(
+                f"The array has {len(theirs.names):,} columns; there should be {len(self.names):,}."
+            )
+        for name in self.names:
+            if name not in table.columns:
+                raise _missing_column(name, table.names)
+        return table
+
+    def cells(self, data: Any) -> Floats:
+        """A table's rows as cells, or an `InputError` about the first that cannot be used.
+
+        A float64 matrix is taken for cells and returned as it is, unless the schema itself was
+        inferred from an array: then it is a table like any other, and is read.
+        """
+        if self._are_cells(data) and self.template.kind != "array":
+            return np.asarray(data)
+        reading = self.read(data)
+        _refuse(reading)
+        return reading.cells
+
+    def _are_cells(self, data: Any) -> bool:
+        matrix = isinstance(data, np.ndarray) and data.dtype == np.float64 and data.ndim == 2
+        return matrix and data.shape[1] == len(self.features)
+
+    def frame(self, cells: Floats, template: Template | None = None) -> Any:
+        """Cells as a table, by default of the kind the schema was inferred from."""
+        columns: dict[str, Floats | Coded] = {}
+        for i, feature in enumerate(self.features):
+            values = cells[:, i]
+            if feature.kind == "continuous":
+                columns[feature.name] = values
+            else:
+                codes = np.where(np.isnan(values), -1, values).astype(np.int64)
+                columns[feature.name] = Coded(codes, feature.levels)
+        return (template or self.template).build(columns)
+
+    # -- the matrix the network sees --------------------------------------------------------------
+
+    def encode(self, cells: Floats) -> Floats:
+        """Cells to the matrix the network sees.
+
+        A number is its standardised score; a missing one the middle, with its flag up; a category
+        unknown to training is a block of zeros, an ordinal's the middle.
+
+        Examples:
+            >>> rows = [{"home": h, "kids": k} for h in ["own", "rent", "other"] for k in range(5)]
+            >>> schema = Schema.infer(rows)
+            >>> schema.encode(schema.cells([{"home": "rent", "kids": 4}])).round(1)
+            array([[1.5, 0. , 0. , 1. ]])
+        """
+        encoded = np.zeros((len(cells), self.width))  # (n, width)
+        for k, i in enumerate(self.numeric):
+            feature, values = self.features[i], cells[:, i]
+            there = ~np.isnan(values)
+            if feature.extra:
+                there &= values < len(feature.categories)
+            encoded[there, k] = _knots(feature).scores(values[there])
+        for i, start, width in self.blocks:
+            feature, codes = self.features[i], cells[:, i]
+            if width == 1:
+                encoded[:, start] = np.isnan(codes) if feature.missing else codes == 1
+            else:
+                known = codes < len(feature.categories)
+                slots = np.where(known, codes, -1).astype(np.int64)
+                if feature.missing:
+                    slots[np.isnan(codes)] = len(feature.categories)
+                rows = np.flatnonzero(slots >= 0)
+                encoded[rows, start + slots[rows]] = 1.0
+        for i, column in self.flags:
+            encoded[:, column] = np.isnan(cells[:, i])
+        return encoded
+
+    def decode(self, encoded: Floats) -> Floats:
+        """The matrix back to cells: nearest lattice values, likeliest categories."""
+        cells = np.zeros((len(encoded), len(self.features)))  # (n, d)
+        cells[:, self.numeric] = self.units(encoded[:, : len(self.numeric)])
+        for i, start, width in self.blocks:
+            scores = encoded[:, start : start + width]
+            slots = scores[:, 0] > 0.5 if width == 1 else scores.argmax(axis=1)
+            gone = len(self.features[i].categories) if self.features[i].missing else -1
+            cells[:, i] = np.where(slots == gone, np.nan, slots)
+        for i, column in self.flags:
+            cells[encoded[:, column] > 0.5, i] = np.nan
+        return cells
+
+    def units(self, scores: Floats) -> Floats:
+        """Scores of the numeric columns to values on their lattice, inside their bounds."""
+        values = np.empty_like(scores, dtype=np.float64)  # (n, numeric)
+        for k, i in enumerate(self.numeric):
+            feature = self.features[i]
+            values[:, k] = feature.snap(_knots(feature).units(scores[:, k]))
+        return values
+
+    def snap(self, cells: Floats) -> Floats:
+        """Numbers moved into their bounds and onto their lattice; categories untouched."""
+        snapped = cells.copy()
+        for i in self.numeric:
+            snapped[:, i] = self.features[i].snap(cells[:, i])
+        return snapped
+
+    # -- distance ---------------------------------------------------------------------------------
+
+    @cached_property
+    def spans(self) -> Floats:
+        """What a difference of 1 means in each column."""
+        return np.array([f.span if f.numeric else 1.0 for f in self.features])
+
+    @cached_property
+    def _tolerance(self) -> Floats:
+        """Half a step: under this two numbers are the same number."""
+        return np.array([f.step / 2 if f.numeric else 0.5 for f in self.features])
+
+    @cached_property
+    def _unordered(self) -> Floats:
+        """From which value on a cell has no place in an order: 0 for categories."""
+        places = [len(f.categories) if f.kind == "ordinal" else np.inf for f in self.features]
+        return np.where([f.numeric for f in self.features], places, 0.0)
+
+    def gaps(self, a: Floats, b: Floats) -> Floats:
+        """Each column's share of the distance between cells."""
+        gone_a, gone_b = np.isnan(a), np.isnan(b)
+        far = np.abs(a - b)  # (..., d)
+        unordered = (a >= self._unordered) | (b >= self._unordered)
+        difference = np.where(unordered, far > 0.5, far / self.spans)
+        return np.where(gone_a | gone_b, (gone_a != gone_b).astype(float), difference)
+
+    def distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
+        """How far rows of `a` are from rows of `b`, in L1.
+
+        A number counts its difference over the range seen in training, an ordinal its steps over
+        the number of steps there are, a change of category 1, missing against present 1.
+
+        Args:
+            a: Cells, that is a float64 matrix, or a table.
+            b: The same, as many rows or a single one.
+            costs: A weight for some of the columns.
+
+        Examples:
+            >>> schema = Schema.infer(np.array([[0.0, 1.5], [10.0, 2.5]]))
+            >>> schema.distance(np.array([[0.0, 1.5]]), np.array([[5.0, 2.5]]), {"x0": 3})
+            array([2.5])
+        """
+        schema, left = self._told(a)
+        schema, right = schema._told(b)  # so that two unknown categories are not taken for one
+        if len(left) != len(right) and 1 not in (len(left), len(right)):
+            raise InputError(
+                f"There are {len(left):,} rows on one side and {len(right):,} on the other. "
+                "Distances are taken row by row."
+            )
+        return schema.gaps(left, right) @ self.weights(costs)
+
+    def _told(self, rows: Any) -> tuple[Schema, Floats]:
+        """Cells as they are; a table's, and the schema widened by what only it has."""
+        if self._are_cells(rows):
+            return self, rows
+        reading = self.read(rows)
+        _refuse(reading)
+        return reading.schema, reading.cells
+
+    def weights(self, costs: Mapping[str, float] | None) -> Floats:
+        """Costs by name as one weight per column."""
+        weights = np.ones(len(self.features))
+        for name, cost in (costs or {}).items():
+            place = self.index(name)
+            if not (cost >= 0 and np.isfinite(cost)):
+                raise InputError(f"The cost of '{name}' is {cost}; it must be zero or more.")
+            weights[place] = cost
+        return weights
+
+    def changed(self, a: Floats, b: Floats) -> Bools:
+        """Where cells differ by more than half a step of their column."""
+        gone_a, gone_b = np.isnan(a), np.isnan(b)
+        apart = np.abs(a - b) > self._tolerance
+        return np.where(gone_a | gone_b, gone_a != gone_b, apart)
+
+    # -- JSON -------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "template": self.template.to_json(),
+            "features": [f.to_json() for f in self.features],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Schema:
+        """The inverse of `to_json`.
+
+        Examples:
+            >>> schema = Schema.infer([{"age": 31}, {"age": 44}])
+            >>> Schema.from_json(schema.to_json()) == schema
+            True
+        """
+        features = tuple(Feature.from_json(f) for f in data["features"])
+        return cls(features, Template.from_json(data["template"]))
+
+
+def _knots(feature: Feature) -> Knots:
+    if feature.knots is None:
+        raise InputError(f"Column '{feature.name}' has no rank map: infer the schema from data.")
+    return feature.knots
+
+
+# ------------------------------------------------------------------------------------------------
+# Sentences
+
+
+def _refuse(reading: Reading) -> None:
+    if reading.problems:
+        raise InputError(min(reading.problems.items())[1])
+
+
+def _no_column(name: object, names: Sequence[str]) -> InputError:
+    return InputError(f"Column '{name}' is not in the table.{did_you_mean(name, names)}")
+
+
+def _missing_column(name: str, given: Sequence[str]) -> InputError:
+    """A column the schema needs and the table lacks; perhaps it is there, misspelt."""
+    near = did_you_mean(name, given).replace(" Did you mean", " Is it the one called")
+    return InputError(f"The table lacks column '{name}'.{near}")

@@ -1,0 +1,364 @@
+"""From a column as it came to a feature, and to cells.
+
+What becomes of a column, unless an override says otherwise:
+
+- numbers are `continuous`, 0 and 1 alone `binary`, a number for each row in turn is refused;
+- ordered categories (an ordered pandas Categorical or arrow dictionary, a polars Enum) are
+  `ordinal`, or `binary` if there are two;
+- truth values, text and unordered categories are `binary` or `categorical`; of very many the
+  most frequent may be proposed and the others are kept; nearly as many as rows is refused as a
+  name, identifier or free text;
+- dates, nested values, a mix of numbers and text and a column without any value are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from lapace.errors import InputError
+from lapace.schema.features import (
+    KINDS,
+    RARE,
+    Feature,
+    Floats,
+    Kind,
+    Knots,
+    on_lattice,
+    unknown_kind,
+)
+from lapace.table import Coded, Column, Level, spelling
+from lapace.table.frames import as_coded
+
+PROPOSED = 64  # categories of a column that answers may propose; rarer ones are kept, not proposed
+ENOUGH = 50  # rows from which an identifier can be told from a category
+EXACT = 2.0**53  # from here on a float does not hold every whole number
+
+# ------------------------------------------------------------------------------------------------
+# Inferring
+
+
+def infer(name: str, column: Column, override: str | Feature | None = None) -> Feature:
+    """What a training column is."""
+    refuse_unreadable(name, column)
+    if column.missing.all():
+        raise InputError(f"Column '{name}' has no value in any row. Drop it.")
+    if not isinstance(column.values, Coded) and np.isinf(column.values).any():
+        raise InputError(_infinite(name, int(np.isinf(column.values).argmax())))
+    if isinstance(override, Feature):
+        if override.name != name:
+            raise InputError(
+                f"The override for column '{name}' is a Feature of the name '{override.name}'."
+            )
+        return _fitted(override, column)
+    if override is not None and override not in KINDS:
+        raise unknown_kind(override)
+    return _fitted(_feature(name, column, override or _guess(name, column)), column)
+
+
+def _feature(name: str, column: Column, kind: str) -> Feature:
+    if kind == "continuous":
+        return Feature.continuous(name)
+    if kind == "ordinal":
+        levels = column.ordered or _levels(column)
+        if column.ordered is None and any(isinstance(v, str) for v in levels):
+            raise InputError(
+                f"Column '{name}' cannot be ordinal without its order. Say "
+                f"Feature.ordinal('{name}', [least, ..., greatest])."
+            )
+        return Feature.ordinal(name, levels)
+    if kind == "binary":
+        declared = column.ordered or ()
+        return Feature.binary(name, declared if len(declared) == 2 else _levels(column))
+    return Feature.categorical(name, _levels(column, PROPOSED))
+
+
+def _guess(name: str, column: Column) -> Kind:
+    values = column.values
+    if column.ordered is not None and len(column.ordered) > 1:
+        return "ordinal" if len(column.ordered) > 2 else "binary"
+    if column.kind == "mixed":
+        raise InputError(
+            f"Column '{name}' mixes numbers and text. Make it one of them, or say it is "
+            "'categorical'."
+        )
+    if isinstance(values, Coded):
+        distinct = int(values.used.sum())
+        _refuse_identifiers(name, values, distinct)
+        return "binary" if distinct == 2 else "categorical"
+    numbers = np.unique(values[~np.isnan(values)])
+    if len(numbers) == 2 and numbers[0] == 0.0 and numbers[1] == 1.0:
+        return "binary"
+    running = column.kind == "integer" and len(numbers) == len(values) >= ENOUGH
+    if running and numbers[-1] - numbers[0] == len(numbers) - 1:
+        raise InputError(
+            f"Column '{name}' only numbers the rows. Drop it, or say it is 'continuous'."
+        )
+    return "continuous"
+
+
+def _refuse_identifiers(name: str, values: Coded, distinct: int) -> None:
+    rows = int((values.codes >= 0).sum())
+    if rows < ENOUGH or distinct <= rows / 2:
+        return
+    if all(isinstance(v, str) and _spelt(v) is not None for v in values.levels):
+        raise InputError(
+            f"Column '{name}' holds numbers written as text. Convert it to numbers, or say it is "
+            "'categorical'."
+        )
+    raise InputError(
+        f"Column '{name}' holds {distinct:,} different values in {rows:,} rows, as names, "
+        "identifiers or free text do. Drop it, or say it is 'categorical'."
+    )
+
+
+def _levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
+    """The levels seen, in order; when there are more than `most`, the most frequent."""
+    coded = as_coded(column.values)
+    counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.levels))
+    order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())][:most]
+    kept = [coded.levels[k] for k in order]
+    return tuple(sorted(kept, key=lambda v: (isinstance(v, str), v)))
+
+
+def _fitted(feature: Feature, column: Column) -> Feature:
+    """A feature with what only the data can say: bounds, lattice, rank map, histogram."""
+    problems: dict[int, str] = {}
+    if feature.kind == "continuous":
+        if isinstance(column.values, Coded) and column.kind in ("text", "mixed"):
+            raise InputError(
+                f"Column '{feature.name}' holds text and cannot be continuous. Convert it to "
+                "numbers first."
+            )
+        cells = numbers_of(feature, column, problems)
+    else:
+        _, cells = codes_of(feature, column, problems)
+    if problems:
+        raise InputError(min(problems.items())[1])
+    missing = bool(np.isnan(cells).any())
+    there = cells[~np.isnan(cells)]
+    if feature.kind != "continuous":
+        there = there[there < len(feature.categories)]
+        if not there.size:
+            raise _no_category(feature, column)
+    if not feature.numeric:
+        counts = np.bincount(there.astype(np.int64), minlength=len(feature.categories))
+        shown = tuple(int(c) if c >= RARE else 0 for c in counts)
+        return replace(feature, missing=missing, histogram=((), shown))
+    if feature.kind == "continuous":
+        feature = _with_lattice(feature, there, whole=column.kind == "integer")
+    knots = Knots.fit(np.clip(there, feature.lower, feature.upper))
+    return replace(feature, missing=missing, knots=knots, histogram=_histogram(there))
+
+
+def _no_category(feature: Feature, column: Column) -> InputError:
+    held = ", ".join(repr(v) for v in _levels(column, 3))
+    return InputError(
+        f"Column '{feature.name}' holds none of the categories given for it; it holds {held}."
+    )
+
+
+def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
+    """A continuous feature with its resolution, and its bounds on multiples of it."""
+    step = feature.resolution or _resolution(values)
+    lower = float(values.min()) if np.isnan(feature.lower) else feature.lower
+    upper = float(values.max()) if np.isnan(feature.upper) else feature.upper
+    if not np.isfinite(upper - lower):
+        raise InputError(
+            f"Column '{feature.name}' reaches from {lower:g} to {upper:g}, too far to compute "
+            "with. Rescale it."
+        )
+    integer = feature.integer or whole or (step >= 1 and step % 1 == 0)
+    found = replace(feature, lower=lower, upper=upper, resolution=step, integer=integer)
+    if step:  # a bound that was given may lie between two multiples: the next one inside it
+        low = np.rint if np.isnan(feature.lower) else _ceil
+        high = np.rint if np.isnan(feature.upper) else _floor
+        ends = np.array([low(lower / step), high(upper / step)]) * step
+        if ends[0] > ends[1]:
+            raise InputError(
+                f"Column '{feature.name}' has no multiple of {step:g} between {lower:g} and "
+                f"{upper:g}."
+            )
+        lower, upper = (on_lattice(ends, step) + 0.0).tolist()
+    return replace(found, lower=lower, upper=upper)
+
+
+def _ceil(multiple: float) -> float:
+    return float(np.ceil(multiple - 1e-9))  # 0.3 / 0.1 is a little under 3
+
+
+def _floor(multiple: float) -> float:
+    return float(np.floor(multiple + 1e-9))
+
+
+def _resolution(values: Floats) -> float:
+    """The coarsest lattice all values lie on: a common divisor, at most six decimals; else 0."""
+    distinct = np.unique(values)
+    largest = float(np.abs(distinct[[0, -1]]).max())
+    for places in range(7):
+        scale = 10.0**places
+        if largest * scale >= (EXACT if places == 0 else EXACT / 8):
+            return 0.0  # all floats as large as this are multiples
+        scaled = distinct * scale
+        whole = np.rint(scaled)
+        # As far off as arithmetic leaves a decimal (0.1 + 0.2), not as far as a small number.
+        if np.abs(scaled - whole).max() <= min(1e-3, 1e-13 * largest * scale):
+            # A few odd values can share a divisor by chance; a power of ten is the safer step.
+            divisor = int(np.gcd.reduce(whole.astype(np.int64))) if len(distinct) >= 10 else 1
+            return float(f"{(divisor or 1) / scale:.12g}")
+    return 0.0
+
+
+def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Edges and counts; a bin of few rows joins its neighbour, so nobody can be picked out."""
+    low, high = float(values.min()), float(values.max())
+    # numpy's own refuses a range too narrow for its bins, such as two neighbouring floats.
+    edges = np.linspace(low, high, bins + 1) if low < high else np.array([low - 0.5, low + 0.5])
+    places = np.searchsorted(edges, values, side="right") - 1
+    counts = np.bincount(np.clip(places, 0, len(edges) - 2), minlength=len(edges) - 1)
+    kept_edges, kept_counts = [float(edges[0])], [0]
+    for count, edge in zip(counts, edges[1:], strict=True):
+        kept_counts[-1] += int(count)
+        if kept_counts[-1] >= RARE:
+            kept_edges.append(float(edge))
+            kept_counts.append(0)
+    if len(kept_edges) == 1:
+        return (float(edges[0]), float(edges[-1])), (int(counts.sum()),)
+    rest = kept_counts.pop()
+    kept_counts[-1] += rest
+    kept_edges[-1] = float(edges[-1])
+    return tuple(kept_edges), tuple(kept_counts)
+
+
+# ------------------------------------------------------------------------------------------------
+# Cells
+
+
+def refuse_unreadable(name: str, column: Column) -> None:
+    """Columns that are neither numbers nor categories."""
+    if column.kind == "date":
+        raise InputError(
+            f"Column '{name}' holds dates or times. Turn it into a number (days since a fixed "
+            "day), or drop it."
+        )
+    if column.kind == "other":
+        raise InputError(
+            f"Column '{name}' holds values that are neither numbers nor text. Convert or drop it."
+        )
+
+
+def numbers_of(feature: Feature, column: Column, problems: dict[int, str]) -> Floats:
+    """A column as numbers; text is taken for the number it spells, blank text for missing."""
+    if isinstance(column.values, Coded):
+        spelt = [_spelt(v) for v in column.values.levels]
+        table = np.array([*(np.nan if v is None else v for v in spelt), np.nan])
+        values = table[column.values.codes]
+        odd = np.array([*(v is None for v in spelt), False])
+        for row in np.flatnonzero(odd[column.values.codes]).tolist():
+            level = column.values.levels[column.values.codes[row]]
+            problems.setdefault(row, _says(feature, level, row, "not a number"))
+    else:
+        values = column.values.copy()
+    for row in np.flatnonzero(np.isinf(values)).tolist():
+        problems.setdefault(row, _infinite(feature.name, row))
+        values[row] = np.nan
+    if column.kind == "integer":
+        for row in np.flatnonzero(np.abs(values) >= EXACT).tolist():
+            problems.setdefault(
+                row,
+                f"Column '{feature.name}' holds a whole number of 2^53 or more in row {row}, too "
+                "large to be exact. Drop the column if it is an identifier, or rescale it.",
+            )
+    return values
+
+
+def _spelt(level: Level) -> float | None:
+    """The number a level is or spells; NaN for blank text, None for any other."""
+    if _blank(level):
+        return np.nan
+    try:
+        number = float(level)
+    except (TypeError, ValueError):
+        return None
+    return None if np.isnan(number) else number
+
+
+def _blank(level: Level) -> bool:
+    return isinstance(level, str) and not level.strip()
+
+
+def codes_of(feature: Feature, column: Column, problems: dict[int, str]) -> tuple[Feature, Floats]:
+    """A column as codes, and the feature widened by levels it does not know."""
+    coded = as_coded(column.values)
+    known = {level: k for k, level in enumerate(feature.levels)}
+    texts = {spelling(level): k for k, level in enumerate(feature.levels)}
+    extra: list[Level] = list(feature.extra)
+    codes = np.full(len(coded.levels) + 1, np.nan)
+    odd = np.zeros(len(coded.levels) + 1, dtype=bool)
+    for k in np.flatnonzero(coded.used).tolist():
+        found = _find(coded.levels[k], known, texts)
+        if found is None and _blank(coded.levels[k]) and not _all(feature, str):
+            continue  # missing
+        if found is None:
+            level = _unseen(feature, coded.levels[k])
+            if level is None:
+                odd[k] = True
+                continue
+            found = len(feature.categories) + len(extra)
+            known[level] = texts[spelling(level)] = found
+            extra.append(level)
+        codes[k] = found
+    for row in np.flatnonzero(odd[coded.codes]).tolist():
+        level = coded.levels[coded.codes[row]]
+        if isinstance(level, float) and np.isinf(level):
+            problems.setdefault(row, _infinite(feature.name, row))
+            continue
+        wanted = "neither true nor false" if _all(feature, bool) else "not a number"
+        problems.setdefault(row, _says(feature, level, row, wanted))
+    wide = replace(feature, extra=tuple(extra)) if len(extra) > len(feature.extra) else feature
+    return wide, codes[coded.codes]
+
+
+def _find(level: Level, known: Mapping[Level, int], texts: Mapping[str, int]) -> int | None:
+    """A level's code: itself, or the same thing written otherwise (1, 1.0, '1', '1.0')."""
+    found = known.get(level, texts.get(spelling(level)))
+    if found is None and isinstance(level, str):
+        number = _spelt(level)
+        found = None if number is None else known.get(number)
+        if level.lower() in ("true", "false"):
+            found = known.get(level.lower() == "true", found)
+    return found
+
+
+def _unseen(feature: Feature, level: Level) -> Level | None:
+    """An unknown level as this column would hold it; None if it could not."""
+    if _all(feature, str):
+        return spelling(level)
+    if _all(feature, bool):
+        return _truth(level)
+    if any(isinstance(v, str) for v in feature.categories):
+        return level
+    number = _spelt(level)
+    if number is None or not np.isfinite(number):
+        return None
+    return int(number) if number.is_integer() else number
+
+
+def _truth(level: Level) -> bool | None:
+    if isinstance(level, str):
+        return {"true": True, "false": False}.get(level.lower())
+    return bool(level) if level in (0, 1) else None
+
+
+def _all(feature: Feature, kind: type) -> bool:
+    return all(isinstance(v, kind) for v in feature.categories)
+
+
+def _says(feature: Feature, level: Level, row: int, what: str) -> str:
+    return f"Column '{feature.name}' holds {level!r} in row {row}, {what}."
+
+
+def _infinite(name: str, row: int) -> str:
+    return f"Column '{name}' holds an infinity in row {row}. Use a number or none."

@@ -1,0 +1,142 @@
+"""Tables in files: CSV and Parquet, read with whichever library is there, written whole."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lapace.errors import InputError
+from lapace.table.frames import FrameKind
+
+# One line per library and ending; every one imports its library where it is used.
+_READERS: dict[tuple[str, str], Callable[[Path], Any]] = {
+    # Whole columns at a time: a type must not depend on where the reader happened to pause.
+    ("pandas", ".csv"): lambda path: _module("pandas").read_csv(path, low_memory=False),
+    ("polars", ".csv"): lambda path: _module("polars").read_csv(path, infer_schema_length=None),
+    ("pyarrow", ".csv"): lambda path: _module("pyarrow.csv").read_csv(path),
+    ("pandas", ".parquet"): lambda path: _module("pandas").read_parquet(path),
+    ("polars", ".parquet"): lambda path: _module("polars").read_parquet(path),
+    ("pyarrow", ".parquet"): lambda path: _module("pyarrow.parquet").read_table(path),
+}
+_WRITERS: dict[tuple[str, str], Callable[[Any, Path], Any]] = {
+    ("pandas", ".csv"): lambda frame, path: frame.to_csv(path, index=False),
+    ("polars", ".csv"): lambda frame, path: frame.write_csv(path),
+    ("pyarrow", ".csv"): lambda frame, path: _module("pyarrow.csv").write_csv(frame, path),
+    ("pandas", ".parquet"): lambda frame, path: frame.to_parquet(path, index=False),
+    ("polars", ".parquet"): lambda frame, path: frame.write_parquet(path),
+    ("pyarrow", ".parquet"): lambda frame, path: _module("pyarrow.parquet").write_table(
+        frame, path
+    ),
+}
+
+
+def read_file(path: str | Path, like: FrameKind | None = None) -> Any:
+    """A CSV or Parquet file as a frame.
+
+    Args:
+        path: `.csv` or `.parquet`.
+        like: The library to read with; by default the first that is installed of pandas,
+            polars and pyarrow.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "people.csv").write_text("age,31,44".replace(",", chr(10)))
+        ...     len(read_file(f"{folder}/people.csv"))
+        2
+    """
+    path = Path(path)
+    kind = like or _installed()
+    if kind not in ("pandas", "polars", "pyarrow"):
+        raise InputError(f"Files are read as pandas, polars or pyarrow, not as {kind}.")
+    reader = _READERS.get((kind, path.suffix.lower()))
+    if reader is None:
+        raise InputError(f"'{path.name}' is not read: files end in .csv or .parquet.")
+    if not path.is_file():
+        raise InputError(f"There is no file '{path.name}' in '{path.parent}'.")
+    if not importlib.util.find_spec(kind):
+        raise InputError(f"Reading with {kind} needs it installed: pip install '{_extra(kind)}'.")
+    try:
+        return reader(path)
+    except Exception as error:  # every library has its own words for a broken file
+        raise InputError(f"'{path.name}' could not be read as a table: {_reason(error)}") from error
+
+
+def write_file(frame: Any, path: str | Path) -> None:
+    """Writes a frame as CSV or Parquet, whole or not at all.
+
+    Args:
+        frame: A pandas, polars or pyarrow frame.
+        path: `.csv` or `.parquet`; a file that is there is replaced.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> import numpy as np
+        >>> from lapace.table import plain_frame
+        >>> frame = plain_frame("array", {"age": np.array([31, 44])})
+        >>> with TemporaryDirectory() as folder:
+        ...     write_file(frame, f"{folder}/people.csv")
+        ...     read_file(f"{folder}/people.csv").shape
+        (2, 1)
+    """
+    path = Path(path)
+    kind = type(frame).__module__.partition(".")[0]
+    if not any(kind == known for known, _ in _WRITERS):
+        raise InputError(
+            f"A {type(frame).__name__} is not written. Hand over a pandas, polars or pyarrow frame."
+        )
+    writer = _WRITERS.get((kind, path.suffix.lower()))
+    if writer is None:
+        raise InputError(f"'{path.name}' is not written: files end in .csv or .parquet.")
+    try:
+        write_whole(path, lambda temporary: writer(frame, temporary))
+    except (OSError, InputError):
+        raise
+    except Exception as error:  # a column no file can hold, in the library's own words
+        raise InputError(f"'{path.name}' could not be written: {_reason(error)}") from error
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Calls `write` on a file beside `path`, then moves it into place: whole or not at all.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "note.txt")
+        ...     write_whole(path, lambda temporary: temporary.write_text("whole"))
+        ...     path.read_text()
+        'whole'
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"There is no folder '{path.parent}' to write '{path.name}' in.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{path.suffix}")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _extra(kind: str) -> str:
+    return f"lapace[{'arrow' if kind == 'pyarrow' else kind}]"
+
+
+def _installed() -> FrameKind:
+    kinds: tuple[FrameKind, ...] = ("pandas", "polars", "pyarrow")
+    for kind in kinds:
+        if importlib.util.find_spec(kind):
+            return kind
+    raise InputError("Reading a file needs a dataframe library: pip install 'lapace[pandas]'.")

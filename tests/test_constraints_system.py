@@ -1,0 +1,601 @@
+"""Binding, checking, projecting, penalties and reasons, by example."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from lapace.constraints import Custom, System, parse
+from lapace.errors import InputError
+from lapace.schema import Feature, Schema
+from lapace.table import Template
+
+NAN = np.nan
+DEGREES = ["school", "bachelor", "master"]
+
+
+def schema_of(*features):
+    names = tuple(f.name for f in features)
+    return Schema(tuple(features), Template("records", names, ("",) * len(names)))
+
+
+def number(name, lower, upper, resolution=1.0):
+    return Feature(name, "continuous", resolution == 1.0, lower, upper, resolution)
+
+
+SCHEMA = schema_of(
+    number("age", 18.0, 80.0),  # 0
+    number("income", 0.0, 9000.0, 10.0),  # 1
+    number("rent", 0.0, 2000.0, 0.01),  # 2
+    number("ratio", 0.0, 1.0, 0.0),  # 3
+    Feature.ordinal("education", DEGREES),  # 4
+    Feature.categorical("housing", ["own", "rent", "with family"]),  # 5
+    Feature.binary("smoker", [False, True]),  # 6
+    Feature.ordinal("grade", [1, 2, 4]),  # 7
+)
+PERSON = np.array([30.0, 2000.0, 600.5, 0.25, 1.0, 1.0, 0.0, 1.0])
+
+
+def cells(**changes):
+    """The person's row with some cells changed."""
+    row = PERSON.copy()
+    for name, value in changes.items():
+        row[SCHEMA.index(name)] = value
+    return row[None]
+
+
+def holds(text, person=PERSON, **changes):
+    system = System.of(text, SCHEMA, check=False)
+    return bool(system.feasible(cells(**changes), person[None])[0])
+
+
+def moved(texts, person=PERSON, **changes):
+    """The cells of a projected row that are not the person's own."""
+    system = System.of(texts, SCHEMA)
+    after = system.project(cells(**changes), person[None])
+    assert after.feasible.all()
+    different = SCHEMA.changed(after.cells, person[None])[0]
+    return {SCHEMA.names[i]: float(after.cells[0, i]) for i in np.flatnonzero(different)}
+
+
+# -- what holds ------------------------------------------------------------------------------------
+
+YES = {
+    "age == original": {},
+    "age <= 30": {},
+    "age < 31": {},
+    "rent <= 0.3*income + 0.5": {},
+    "rent == 600.5": {},
+    "ratio < 0.3": {},
+    "0.2 <= ratio <= 0.25": {},
+    "education >= bachelor": {},
+    "education > school": {},
+    "education == original": {},
+    "school <= education < master": {},
+    "housing == rent": {},  # the category, not the column of that name
+    'housing == "rent"': {},
+    'housing in {"with family", rent}': {},
+    "housing != own": {},
+    "smoker == false": {},
+    "smoker == 0": {},
+    "smoker < 1": {},
+    "smoker <= original": {},
+    "grade == 2": {},
+    "grade < 3": {},  # between two levels
+    "2*grade + age <= 34": {},  # levels that are numbers add up
+    "grade <= 1.5*original - 1": {},
+    "not education: master -> school": {},
+    "not education: bachelor -> school": {"education": 2.0},
+    "not age: 30 -> {31, 32}": {"age": 33.0},
+    "abs(income - original) <= 0.2*original": {"income": 2400.0},
+    "abs(income - original) >= 100": {"income": 1900.0},
+    "abs(income - original) == 100": {"income": 1900.0},
+    "abs(income - original) != 100": {"income": 1910.0},
+    "income >= 3*original(rent)": {},
+    "age in {20, 30}": {},
+    "age in {original, 20}": {},
+    "age not in {original, 20}": {"age": 21.0},
+    "if education changes then age > original": {"education": 2.0, "age": 31.0},
+    "if education changes then age > 99": {},
+    "if housing == own and age > 40 then rent == 0": {"housing": 0.0},
+    "changes <= 2": {"age": 31.0, "rent": 0.0},
+    "changes == 1": {"age": 31.0},
+    "fixed age, housing": {"rent": 0.0},
+    "increasing income": {"income": 2010.0},
+    "decreasing education": {"education": 0.0},
+}
+NO = {
+    "age == original": {"age": 31.0},
+    "age < 30": {},
+    "age != original": {},
+    "rent <= 0.3*income": {},
+    "ratio < 0.25": {},
+    "ratio > original": {"ratio": 0.25 + 1e-8},  # less than a step
+    "education > bachelor": {},
+    "education >= original": {"education": 0.0},
+    "housing == original": {"housing": 0.0},
+    "housing in {own}": {},
+    "housing not in {rent}": {},
+    "smoker == true": {},
+    "grade >= 3": {},
+    "grade <= 1.5*original - 1": {"grade": 2.0},
+    "not education: bachelor -> school": {"education": 0.0},
+    "not age: 30 -> {31, 32}": {"age": 32.0},
+    "abs(income - original) <= 0.2*original": {"income": 2410.0},
+    "abs(income - original) >= 100": {"income": 1910.0},
+    "age in {20, 31}": {},
+    "age not in {original, 20}": {},
+    "if education changes then age > original": {"education": 2.0},
+    "if housing == rent then rent < 600 and age > 3": {},
+    "changes <= 1": {"age": 31.0, "rent": 0.0},
+    "changes > 1": {"age": 31.0},
+    "fixed age, housing": {"housing": 0.0},
+    "increasing income": {"income": 1990.0},
+    "job changes".replace("job", "age"): {},
+}
+
+
+@pytest.mark.parametrize(("text", "changes"), YES.items(), ids=YES)
+def test_it_holds(text, changes):
+    assert holds(text, **changes)
+
+
+@pytest.mark.parametrize(("text", "changes"), NO.items(), ids=NO)
+def test_it_is_broken(text, changes):
+    assert not holds(text, **changes)
+
+
+def test_sums_are_compared_as_on_paper():
+    schema = schema_of(*(number(name, 0.0, 1.0, 0.1) for name in "abc"))
+    system = System.of(["a + b <= c", "a + b == c", "c >= a + b"], schema)
+    row = np.array([[0.1, 0.2, 0.3]])  # 0.1 + 0.2 is more than 0.3 in floating point
+    assert system.holds(row, row).all()
+    assert not System.of("a + b < c", schema).feasible(row, row)[0]
+
+
+def test_two_columns_of_categories():
+    colours = ["red", "green", "blue"]
+    schema = schema_of(
+        Feature.categorical("wall", colours),
+        Feature.categorical("door", colours[1:]),
+        Feature.ordinal("mine", DEGREES),
+        Feature.ordinal("theirs", DEGREES),
+    )
+    row = np.array([[1.0, 0.0, 1.0, 2.0]])
+    assert System.of(["wall == door", "mine <= theirs", "mine < theirs"], schema).feasible(row, row)
+    assert not System.of("wall != door", schema).feasible(row, row)[0]
+    after = System.of(["wall == door", "mine >= theirs", "fixed theirs"], schema).project(
+        np.array([[0.0, 0.0, 1.0, 2.0]]), row
+    )
+    assert after.feasible.all()
+    assert after.cells[0, 2] == 2.0
+
+
+# -- missing values, unknown levels ----------------------------------------------------------------
+
+
+def test_what_is_missing_is_not_known():
+    person = PERSON.copy()
+    person[[1, 2, 4]] = NAN  # income, rent and education
+    stays = {"income": NAN, "rent": NAN, "education": NAN}
+    for text in ["income >= 5000", "rent <= 0.1*income", "education in {master}",
+                 "income > original", "education > bachelor", "abs(income - original) <= 5",
+                 "income != 3",
+                 "if income > 5000 then age == 31", "if education == master then age == 31",
+                 "fixed income, education", "age <= original(income)"]:  # fmt: skip
+        assert holds(text, person, **stays), text
+    for text in ["income changes", "income != original", "changes == 1"]:
+        assert not holds(text, person, **stays), text
+
+
+def test_what_is_compared_with_a_missing_own_value_stays_missing():
+    person = PERSON.copy()
+    person[[1, 4]] = NAN
+    filled = {"income": 5000.0, "education": 2.0}
+    for text in ["income >= original", "education >= original", "fixed income",
+                 "abs(income - original) <= 0.2*original"]:  # fmt: skip
+        assert not holds(text, person, **filled), text
+        after = System.of(text, SCHEMA).project(cells(**filled), person[None])
+        assert after.feasible.all()
+        assert np.isnan(after.cells[0, 1]) or np.isnan(after.cells[0, 4])
+    for text in ["income != original", "income changes", "income >= 3000", "changes == 2",
+                 "education in {original, master}", "not education: school -> master"]:  # fmt: skip
+        assert holds(text, person, **filled), text
+
+
+def test_no_answer_takes_a_value_away():
+    for text in ["income >= 0", "education in {original, bachelor}", "if income > 3 then age > 3"]:
+        assert not holds(text, income=NAN, education=NAN), text
+        after = System.of(text, SCHEMA).project(cells(income=NAN, education=NAN), PERSON[None])
+        assert after.feasible.all()
+        assert not np.isnan(after.cells).any()
+
+
+def test_own_values_off_the_map_survive():
+    person = PERSON.copy()
+    person[0], person[1] = 93.0, 2003.7  # older than anyone in training, and no multiple of 10
+    point = cells(age=50.0, income=1500.0)
+    after = System.of(["fixed age", "income >= original"], SCHEMA).project(point, person[None])
+    assert after.feasible.all()
+    assert after.cells[0, :2].tolist() == [93.0, 2003.7]
+    away = System.of(["income > original"], SCHEMA).project(point, person[None])
+    assert away.cells[0, 1] == 2010.0
+    assert System.of("age <= 100", SCHEMA).feasible(person[None], person[None]).all()
+
+
+def test_unseen_categories_survive():
+    wide = schema_of(
+        Feature("job", "categorical", categories=("clerk", "cook"), extra=("astronaut",)),
+        Feature("degree", "ordinal", True, 0.0, 2.0, 1.0, tuple(DEGREES), ("diploma",)),
+        number("tenure", 0.0, 40.0),
+    )
+    person = np.array([[2.0, 3.0, 5.0]])  # astronaut with a diploma
+    point = np.array([[0.0, 1.0, 9.0]])
+    after = System.of(["job == original", "degree >= original"], wide).project(point, person)
+    assert after.cells.tolist() == [[2.0, 3.0, 9.0]]
+    assert System.of(["job in {original, cook}"], wide).feasible(person, person).all()
+    assert not System.of(["job in {cook}"], wide).feasible(person, person).any()
+    assert System.of("degree >= bachelor", wide).feasible(person, person).all()  # not known
+    # A system bound before the level was met treats its code the same way.
+    narrow = schema_of(*(Feature(f.name, f.kind, f.integer, f.lower, f.upper, f.resolution,
+                                 f.categories) for f in wide.features))  # fmt: skip
+    old = System.of(["job == original", "degree >= original", "changes <= 1"], narrow)
+    after = old.project(point, person)
+    assert after.feasible.all()
+    assert after.cells.tolist() == [[2.0, 3.0, 9.0]]
+
+
+# -- binding ---------------------------------------------------------------------------------------
+
+REFUSED = {
+    "incme <= 3": "Constraint 'incme <= 3': column 'incme' is not in the table. Did you mean "
+    "'income'?",
+    "fixed agee": "column 'agee' is not in the table. Did you mean 'age'?",
+    "education == bachelr": "'bachelr' is not a category of 'education'. Did you mean 'bachelor'? "
+    "There are: school, bachelor, master.",
+    "education >= 7": "'7' is not a category of 'education'.",
+    "housing in {own, renting}": "'renting' is not a category of 'housing'.",
+    "not housing: own -> tent": "'tent' is not a category of 'housing'.",
+    "housing >= own": "'housing' has no order, so '>=' means nothing. Use == or 'in {…}', or make "
+    "it an ordinal: Feature.ordinal(name, [least, …, greatest]).",
+    "increasing housing": "'housing' has no order",
+    "housing <= education": "'housing' and 'education' have no order in common.",
+    "education <= income": "'education' holds categories. Compare it with one of them (in quotes "
+    "where it is not one word), with 'original' or with another column of categories.",
+    "housing == with - family": "'housing' holds categories.",
+    "2*education <= 3": "'education' holds categories that are no numbers; it cannot be added up.",
+    'age == "old"': 'the category "old" is compared with something that has none.',
+    "age in {old}": "'age' holds numbers, and 'old' is none.",
+    "age <= age + 3": "says nothing: its columns cancel out.",
+    "abs(age - 3) <= abs(rent - 3)": "abs(…) can stand on one side of a relation only.",
+    "changes < 0": "no answer can have that many changes: there are 8 columns.",
+    "changes >= 9": "no answer can have that many changes: there are 8 columns.",
+}
+
+
+@pytest.mark.parametrize(("text", "complaint"), REFUSED.items(), ids=REFUSED)
+def test_what_the_schema_does_not_know(text, complaint):
+    with pytest.raises(InputError) as raised:
+        System.of(text, SCHEMA)
+    assert complaint in str(raised.value)
+    assert str(raised.value).startswith(f"Constraint '{parse(text)}': ")
+
+
+CLASHES = {
+    ("age <= 10",): "'age <= 10' can never hold: column 'age' lies between 18 and 80.",
+    ("education in {original}", "rent > 2000"): "'rent > 2000' can never hold: column 'rent' lies "
+    "between 0 and 2,000.",
+    ("age >= 50", "income >= 3", "age < 50"): "'age >= 50' and 'age < 50' can never hold together.",
+    ("fixed age", "age > original"): "'fixed age' and 'age > original' can never hold together.",
+    ("housing == own", "housing in {rent}"): "'housing == own' and 'housing in {rent}' can never "
+    "hold together.",
+    ("changes <= 1", "age changes", "housing changes"): "'changes <= 1', 'age changes' and "
+    "'housing changes' can never hold together.",
+    ("education == original", "education != original"): "can never hold together.",
+    ("income == 15",): "'income == 15' can never hold",  # a multiple of 10
+    ("grade in {1}", "2*grade >= 3"): "'grade in {1}' and '2*grade >= 3' can never hold together.",
+}
+
+
+@pytest.mark.parametrize(("texts", "complaint"), CLASHES.items(), ids=map(str, CLASHES))
+def test_what_nobody_could_keep_is_refused(texts, complaint):
+    with pytest.raises(InputError) as raised:
+        System.of(texts, SCHEMA)
+    assert complaint in str(raised.value)
+    assert len(System.of(texts, SCHEMA, check=False)) == len(texts)
+
+
+def test_systems_say_what_they_are():
+    system = System.of(["age <= 50", "fixed rent", "age<=50"], SCHEMA)
+    assert [str(c) for c in system.constraints] == ["age <= 50", "fixed rent"]
+    assert system.mentions_person
+    assert not System.of("age <= 50", SCHEMA).mentions_person
+    assert len(System.of((), SCHEMA)) == 0
+    assert System.of((), SCHEMA).feasible(PERSON[None], PERSON[None]).all()
+    rest = system.without(["fixed rent"])
+    assert [str(c) for c in rest.constraints] == ["age <= 50"]
+    with pytest.raises(InputError, match="'fixed income' is not in this system"):
+        system.without(["fixed income"])
+
+
+# -- projection ------------------------------------------------------------------------------------
+
+
+def test_moves_are_small_and_on_the_lattice():
+    # Of the whole range of incomes it takes less than of the whole range of rents.
+    assert moved("rent <= 0.3*income", rent=700.0) == {"rent": 700.0, "income": 2340.0}
+    assert moved(["rent <= 0.3*income", "income <= 2010"], rent=700.0) == {
+        "rent": 603.0, "income": 2010.0
+    }  # fmt: skip
+    assert moved("age >= 33.2") == {"age": 34.0}
+    assert moved("ratio > original") == {"ratio": pytest.approx(0.250001)}
+    assert moved("abs(income - original) <= 0.1*original", income=4000.0) == {"income": 2200.0}
+    assert moved("income in {1000, 2500}", income=2300.0) == {"income": 2500.0}
+    assert moved("education in {school, master}", education=1.0) in (
+        {"education": 0.0},
+        {"education": 2.0},
+    )
+    assert moved("housing in {original, own}", housing=2.0) == {}
+    assert moved(["if housing == own then rent == 0"], housing=0.0) in (
+        {"housing": 0.0, "rent": 0.0},
+        {},
+    )
+    assert moved("changes <= 1", age=31.0, education=0.0) == {"education": 0.0}
+    assert moved(["changes <= 1", "age > original"], education=0.0) == {"age": 31.0}
+    assert moved(["if education changes then age >= original + 4"], education=2.0) == {
+        "education": 2.0, "age": 34.0
+    }  # fmt: skip
+
+
+def test_feasible_rows_are_not_touched():
+    rng = np.random.default_rng(0)
+    system = System.of(["ratio <= 0.9", "age >= 18"], SCHEMA)
+    rows = np.repeat(PERSON[None], 50, axis=0)
+    rows[:, 3] = rng.uniform(0, 0.9, 50)
+    rows[:, 0] = rng.uniform(18, 80, 50)  # off the lattice: the caller's business
+    after = system.project(rows, np.repeat(PERSON[None], 50, axis=0))
+    assert after.cells.tobytes() == rows.tobytes()
+    assert after.cells is not rows
+    assert after.solved == 0
+
+
+def test_programs_are_counted_shared_and_limited():
+    # Each of the two relations is easy, both and a count are not: a program has to help.
+    texts = ["age + 0.01*income <= 50", "age + 0.01*income >= 50", "changes <= 2", "fixed rent"]
+    system = System.of(texts, SCHEMA)
+    rows = np.repeat(cells(age=70.0, income=5010.0, education=2.0, housing=0.0), 5, axis=0)
+    people = np.repeat(PERSON[None], 5, axis=0)
+    people[:, 0] = 31.0
+    after = system.project(rows, people)
+    assert after.feasible.all()
+    assert after.solved <= 1
+    none = system.project(rows, people, programs=0)
+    assert none.unsolved == (~none.feasible).sum()
+    assert not none.proved_infeasible.any()
+
+
+def test_hopeless_people_are_proved_so_once():
+    system = System.of(["fixed age", "income >= 100*age"], SCHEMA)
+    old = PERSON.copy()
+    old[0] = 95.0  # income is 9000 at most
+    people = np.stack([old, PERSON, old])
+    rows = np.stack([cells(income=10.0)[0], cells(income=10.0)[0], cells(income=50.0)[0]])
+    after = system.project(rows, people)
+    assert after.feasible.tolist() == [False, True, False]
+    assert after.proved_infeasible.tolist() == [True, False, True]
+    assert after.solved == 1
+    assert after.unsolved == 0
+    assert [str(c) for c in system.contradiction(old)] == ["fixed age", "income >= 100*age"]
+    assert system.contradiction(PERSON) == ()
+
+
+def test_a_function_from_python_is_checked_not_projected():
+    rule = Custom("small", lambda x: x[:, 0] - 40, lambda rows: rows[:, 0] <= 40)
+    system = System.of([rule, "income >= 2500"], SCHEMA)
+    after = system.project(
+        np.vstack([cells(), cells(age=50.0)]), np.repeat(PERSON[None], 2, axis=0)
+    )
+    assert after.feasible.tolist() == [True, False]
+    assert after.unsolved == 1
+    assert after.solved == 0
+    assert not after.proved_infeasible.any()
+    assert system.slack(after.cells, after.cells).tolist() == [[0.0, 0.0], [1.0, 0.0]]
+    broken = Custom("broken", lambda x: x[:, 0], lambda rows: True)
+    with pytest.raises(InputError, match=r"check of constraint 'broken' gave .* for 2 rows"):
+        System.of(broken, SCHEMA).feasible(after.cells, after.cells)
+
+
+def test_costs_decide_what_moves():
+    person = PERSON.copy()
+    system = System.of(["if housing == rent then education == master"], SCHEMA)
+    cheap = system.project(cells(), person[None], costs={"education": 0.1})
+    assert cheap.cells[0, 4:6].tolist() == [2.0, 1.0]
+    dear = system.project(cells(), person[None], costs={"education": 9.0})
+    assert dear.cells[0, 4] == 1.0
+    assert dear.cells[0, 5] != 1.0
+
+
+def test_domains():
+    system = System.of(
+        [
+            "fixed age, housing",
+            "1000 <= income < 3005",
+            "education >= original",
+            "rent <= original",
+        ],
+        SCHEMA,
+    )
+    found = system.domains(PERSON[None])
+    assert found.pinned[0].nonzero()[0].tolist() == [0, 5]
+    assert (found.lower[0, 1], found.upper[0, 1]) == (1000.0, 3000.0)
+    assert found.upper[0, 2] == 600.5
+    assert found.allowed[4][0, :3].tolist() == [False, True, True]
+    assert found.allowed[5][0, :3].tolist() == [False, True, False]
+    assert found.own[0].all()
+
+
+def test_ten_thousand_rows_take_a_moment():
+    rng = np.random.default_rng(0)
+    extra = [number(f"n{i}", 0.0, 1000.0) for i in range(7)]
+    schema = schema_of(*SCHEMA.features, *extra)  # 15 columns
+    people = np.array([[rng.integers(f.lower, f.upper + 1) if f.kind == "continuous"
+                        else rng.integers(len(f.categories)) for f in schema.features]
+                       for _ in range(100)], dtype=float).repeat(105, axis=0)  # fmt: skip
+    people[:, 1] *= 10
+    people[:, 1] %= 9000
+    rows = rng.permuted(people, axis=0)
+    texts = ["fixed age", "rent <= 0.4*income + 2000", "income >= original",
+             "education in {bachelor, master}", "changes <= 6"]  # fmt: skip
+    system = System.of(texts, schema)
+    system.project(rows[:10], people[:10])
+    begin = time.perf_counter()
+    after = system.project(rows, people)
+    took = time.perf_counter() - begin
+    assert after.feasible.all()
+    assert after.solved == 0
+    assert not system.feasible(rows, people).any()
+    assert took < 2  # tens of milliseconds on a quiet machine
+
+
+# -- slack and penalty -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "far"),
+    [
+        ("age <= 20", {}, 10.0),
+        ("age < 30", {}, 1.0),
+        ("20 <= age <= 25", {}, 5.0),
+        ("rent <= 0.3*income", {}, 0.5),
+        ("age == original", {"age": 33.0}, 3.0),
+        ("age != original", {}, 1.0),
+        ("education == school", {}, 1.0),
+        ("education > bachelor", {"education": 0.0}, 2.0),
+        ("housing == own", {}, 1.0),
+        ("changes <= 1", {"age": 31.0, "rent": 0.0, "income": 0.0}, 2.0),
+        ("if housing == rent then rent <= 500", {}, 100.5),
+        ("abs(income - original) >= 100", {"income": 2090.0}, 10.0),
+        ("age in {10, 27, 40}", {}, 3.0),
+        ("fixed age, rent", {"age": 31.0, "rent": 590.5}, 10.0),
+        ("income >= 0", {"income": NAN}, 1.0),
+        ("age <= 40", {}, 0.0),
+    ],
+)
+def test_how_far_it_is_from_holding(text, changes, far):
+    system = System.of(text, SCHEMA)
+    found = system.slack(cells(**changes), PERSON[None])[0, 0]
+    assert found == pytest.approx(far)
+    assert (found == 0) == system.feasible(cells(**changes), PERSON[None])[0]
+
+
+def test_penalties_are_zero_where_numbers_hold_and_lead_there():
+    torch = pytest.importorskip("torch")
+    texts = ["age <= 25", "rent <= 0.2*income", "ratio == original", "education >= master",
+             "abs(income - original) <= 100",
+             "if housing == rent then age >= original"]  # fmt: skip
+    system = System.of(texts, SCHEMA, check=False)
+    rows = np.vstack([cells(age=40.0, ratio=0.9), cells(income=4000.0)])
+    people = np.repeat(PERSON[None], 2, axis=0)
+    values = torch.tensor(rows, requires_grad=True)
+    g = system.penalty(values, people)
+    assert g.shape == (2,)
+    assert (g > 0).all()
+    g.sum().backward()
+    slope = values.grad.numpy()
+    assert slope[0, 0] > 0  # age has to fall
+    assert slope[0, 3] > 0  # ratio too
+    assert slope[1, 1] > 0  # income must come back
+    assert slope[0, 4] < 0  # education must rise
+    assert np.isfinite(slope).all()
+    single = System.of("age <= 25", SCHEMA)
+    assert single.penalty(torch.tensor(cells(age=40.0)), PERSON[None]).item() == pytest.approx(
+        15 / 62
+    )
+    ok = torch.tensor(cells(age=25.0, rent=300.0, income=2000.0, education=2.0))
+    rest = System.of(texts[:-1], SCHEMA)
+    assert rest.penalty(ok, PERSON[None]).item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_penalties_follow_down_to_where_it_holds():
+    torch = pytest.importorskip("torch")
+    system = System.of(["rent <= 0.2*income", "age < original", "income <= 2500"], SCHEMA)
+    values = torch.tensor(cells(rent=1500.0, income=3000.0), requires_grad=True)
+    optimiser = torch.optim.SGD([values], lr=1.0)
+    spans = torch.tensor(SCHEMA.spans)
+    for _ in range(4000):
+        optimiser.zero_grad()
+        g = system.penalty(values, PERSON[None]).sum()
+        if g == 0:
+            break
+        g.backward()
+        values.grad *= 0.001 * spans**2  # steps in shares of each range
+        optimiser.step()
+    assert system.feasible(values.detach().numpy().round(6), PERSON[None]).all()
+
+
+def test_what_no_gradient_can_mend_is_not_penalised():
+    torch = pytest.importorskip("torch")
+    texts = ["housing == own", "changes <= 1", "if housing == rent then smoker == true"]
+    values = torch.tensor(cells(age=31.0, rent=0.0))
+    assert System.of(texts, SCHEMA).penalty(values, PERSON[None]).item() == 0
+    either = System.of(["if housing == rent then age <= 20"], SCHEMA)
+    assert either.penalty(values, PERSON[None]).item() == pytest.approx(11 / 62)
+
+
+def test_missing_cells_have_no_gradient():
+    torch = pytest.importorskip("torch")
+    person = PERSON.copy()
+    person[1] = NAN
+    system = System.of(["rent <= 0.3*income", "income >= original", "fixed income"], SCHEMA)
+    values = torch.tensor(cells(income=NAN), requires_grad=True)
+    g = system.penalty(values, person[None])
+    g.sum().backward()
+    assert g.item() == 0
+    assert not torch.isnan(values.grad).any()
+
+
+def test_functions_from_python_are_penalised():
+    torch = pytest.importorskip("torch")
+    rule = Custom(
+        "area", lambda x: x[:, 0] * x[:, 3] - 5, lambda rows: rows[:, 0] * rows[:, 3] <= 5
+    )
+    system = System.of([rule, "changes <= 3"], SCHEMA)
+    values = torch.tensor(cells(), requires_grad=True)
+    g = system.penalty(values, PERSON[None])
+    assert g.item() == pytest.approx(2.5)
+    g.sum().backward()
+    assert values.grad[0, 0].item() == pytest.approx(0.25)
+
+
+def test_checking_and_projecting_do_without_torch():
+    code = (
+        "import sys\n"
+        "from lapace.constraints import System, parse\n"
+        "from lapace.schema import Schema\n"
+        "schema = Schema.infer([{'a': i % 50, 'b': i % 7} for i in range(100)])\n"
+        "rows = schema.cells([{'a': 3, 'b': 4}])\n"
+        "System.of(['a <= 2', 'changes <= 1'], schema).project(rows, rows)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# -- reasons ---------------------------------------------------------------------------------------
+
+
+def test_reasons_name_the_constraints_in_the_way():
+    texts = ["fixed age", "age >= 40", "changes <= 2", "housing == own"]
+    system = System.of(texts, SCHEMA)
+    assert [str(c) for c in system.contradiction(PERSON)] == ["fixed age", "age >= 40"]
+    assert system.without(["age >= 40"]).contradiction(PERSON) == ()
+    alone = System.of(["age >= 1.5*original"], SCHEMA)
+    old = PERSON.copy()
+    old[0] = 70.0
+    assert [str(c) for c in alone.contradiction(old)] == ["age >= 1.5*original"]
+    three = System.of(["age changes", "housing changes", "changes <= 2", "rent changes"], SCHEMA,
+                      check=False)  # fmt: skip
+    assert len(three.contradiction(PERSON)) == 4

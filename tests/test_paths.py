@@ -1,0 +1,1179 @@
+"""Paths: rows anchored at people, and walks along scripted judges, against brute force."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lapace.categories import CategoryTree
+from lapace.model import LGMVAE, Mixture, Shape
+from lapace.paths import Decoder, Lines, Start, Steps, Traced, block_states, states_of, trace
+from lapace.paths import decoder as decoding
+from lapace.paths.decoder import write_states
+from lapace.schema import Feature, Schema
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Person = dict[str, Any]
+
+# ------------------------------------------------------------------------------------------------
+# A table with every kind of column
+
+
+def table(count: int = 120) -> list[Person]:
+    rng = np.random.default_rng(0)
+    people: list[Person] = []
+    for i in range(count):
+        older = rng.random()
+        people.append(
+            {
+                "age": int(20 + 50 * older),
+                "savings": 0.0 if rng.random() < 0.4 else round(float(rng.exponential(900)), 2),
+                "ratio": float(rng.normal()),
+                "hours": None if i % 7 == 0 else int(rng.integers(10, 60)),
+                "size": ["small", "medium", "large"][int(rng.integers(3))],
+                "home": "own" if rng.random() < older else "rent",
+                "job": ["clerk", "cook", "judge", "nurse"][int(rng.integers(4))],
+                "pet": [None, "cat", "dog"][int(rng.integers(3))],
+                "badge": None if rng.random() < 0.5 else "yes",
+                "planet": "earth",
+            }
+        )
+    return people
+
+
+KINDS: dict[str, str | Feature] = {
+    "size": Feature.ordinal("size", ["small", "medium", "large"]),
+    "planet": "categorical",
+    "badge": "categorical",
+}
+PERSON: Person = {
+    "age": 33, "savings": 0.0, "ratio": 0.25, "hours": 40, "size": "medium", "home": "rent",
+    "job": "cook", "pet": "cat", "badge": "yes", "planet": "earth",
+}  # fmt: skip
+
+
+@cache
+def schema() -> Schema:
+    return Schema.infer(table(), KINDS)
+
+
+@cache
+def decoder(trees: bool = False, anchored: bool = True, seed: int = 0) -> Decoder:
+    """A decoder nobody trained, with weights large enough to decide something."""
+    columns = schema()
+    shape = Shape(len(columns.numeric), columns.widths, (2, 2), latent=3, hidden=8)
+    torch.manual_seed(seed)
+    model = LGMVAE(replace(shape, heads="softmax" if anchored else "sigmoid"))
+    for weights in model.parameters():
+        torch.nn.init.normal_(weights, std=0.6)
+    model = model.eval().requires_grad_(False)
+    mixtures = tuple(Mixture.of_prior(model.p_z(), part) for part in ((0, 1), (2, 3)))
+    cells = columns.cells(table())
+    states, half = states_of(columns, cells), len(cells) // 2
+    parts = (states[:half], states[half:]) if trees else ()
+    found = tuple(CategoryTree.fit(part, block_states(columns)) for part in parts)
+    return Decoder(columns, model, mixtures, found, anchored=anchored, soft=not anchored)
+
+
+def last_layer(model: LGMVAE) -> torch.nn.Linear:
+    return cast(torch.nn.Linear, model.decoder[-1])
+
+
+def leaning(found: Decoder, **bias: float) -> Decoder:
+    """The same decoder, strongly for or against some encoded columns: `job=...` its last state."""
+    ends = {schema().names[f]: start + width - 1 for f, start, width in schema().blocks}
+    ends |= {f"{schema().names[f]}_missing": column for f, column in schema().flags}
+    model = LGMVAE(found.model.shape)
+    model.load_state_dict(found.model.state_dict())
+    for name, value in bias.items():
+        last_layer(model).bias.data[ends[name]] += value
+    return replace(found, model=model.eval().requires_grad_(False))
+
+
+STRANGE: dict[str, Person] = {
+    "ordinary": PERSON,
+    "older than anyone": {**PERSON, "age": 99},
+    "richer than anyone": {**PERSON, "savings": 1e7},
+    "between whole years": {**PERSON, "age": 33.4},
+    "of half a cent": {**PERSON, "savings": 12.3449},
+    "of a new job": {**PERSON, "job": "pilot"},
+    "of a third kind of home": {**PERSON, "home": "boat"},
+    "of a new size": {**PERSON, "size": "huge"},
+    "of a new pet": {**PERSON, "pet": "yak"},
+    "of a new badge": {**PERSON, "badge": "gold"},
+    "from elsewhere": {**PERSON, "planet": "mars"},
+    "with missing hours": {**PERSON, "hours": None},
+    "with missing age": {**PERSON, "age": None},
+    "with missing pet": {**PERSON, "pet": None},
+    "with missing home": {**PERSON, "home": None},
+    "with missing job": {**PERSON, "job": None},
+    "with missing badge": {**PERSON, "badge": None},
+    "with missing planet": {**PERSON, "planet": None},
+}
+
+
+def begin(
+    found: Decoder, people: Sequence[Person], held: Ints | None = None, barred: Any = None
+) -> Start:
+    reading = found.schema.read(list(people))
+    assert not reading.problems
+    labels = np.zeros(len(people), dtype=np.int64)
+    return found.start(reading.schema, reading.cells, labels, held, barred)
+
+
+def along(
+    found: Decoder, start: Start, tau: Any, end: Tensor, frozen: bool = False, label: int = 1
+) -> Floats:
+    """Everyone of a start, each at each tau on the line to `end`: (people, taus, columns)."""
+    tau = np.atleast_1d(np.asarray(tau, dtype=np.float64))
+    count = len(start.cells)
+    who, where = np.repeat(np.arange(count), len(tau)), np.tile(tau, count)
+    share = torch.as_tensor(where, dtype=torch.float32)[:, None]
+    z = (1 - share) * start.z[torch.as_tensor(who)] + share * end
+    labels = np.full(len(who), label)
+    rows = found.rows(start, who, where, z, labels, np.full(len(who), frozen))
+    return rows.reshape(count, len(tau), -1)
+
+
+def column(name: str) -> int:
+    return schema().index(name)
+
+
+ALL = list(STRANGE.values())
+GRID = np.linspace(0, 1, 41)
+
+
+# -- the two ends --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", STRANGE)
+def test_a_path_begins_exactly_at_the_person(who: str) -> None:
+    for seed in range(3):
+        found = decoder(seed=seed)
+        start = begin(found, [STRANGE[who]])
+        row = found.rows(
+            start, np.zeros(1, int), np.zeros(1), start.z, np.ones(1, int), np.zeros(1, bool)
+        )
+        np.testing.assert_array_equal(row, start.cells)
+
+
+def test_with_trees_a_typical_person_is_where_the_path_begins() -> None:
+    found = decoder(trees=True)
+    people = [p for p in table() if None not in p.values()]
+    start = begin(found, people)
+    here = along(found, start, 0.0, found.model.centroids()[2])[:, 0]
+    numeric = schema().numeric
+    np.testing.assert_array_equal(here[:, numeric], start.cells[:, numeric])
+    typical = found.trees[1].quantile(start.states) > 0.3
+    assert typical.sum() > 10
+    np.testing.assert_array_equal(here[typical], start.cells[typical])
+
+
+@pytest.mark.parametrize("trees", [False, True])
+def test_a_path_ends_at_the_prototype_whoever_walks_it(trees: bool) -> None:
+    found = decoder(trees)
+    people = [p for p in table() if None not in p.values()][:30]
+    start = begin(found, people)
+    for k in (2, 3):
+        end = found.model.centroids()[k]
+        prototype = found.prototypes(end[None], np.ones(1, dtype=np.int64))
+        there = along(found, start, 1.0, end)[:, 0]
+        np.testing.assert_allclose(there, np.repeat(prototype, 30, axis=0), atol=1e-4)
+
+
+def test_the_papers_path_begins_at_the_reconstruction() -> None:
+    found = decoder(anchored=False)
+    start = begin(found, table()[1:7])
+    assert not start.residual.any()
+    means = found.model.decode(start.z).double().numpy()
+    here = along(found, start, 0.0, found.model.centroids()[2])[:, 0]
+    numeric = schema().numeric
+    np.testing.assert_allclose(here[:, numeric], found.schema.units(means[:, : len(numeric)]))
+    job = {f: (s, w) for f, s, w in schema().blocks}[column("job")]
+    likeliest = means[:, job[0] : job[0] + job[1]].argmax(axis=1)
+    assert here[:, column("job")].tolist() == likeliest.tolist()
+
+
+# -- numbers on the way --------------------------------------------------------------------------
+
+
+def test_numbers_carry_the_fading_residual() -> None:
+    found = decoder()
+    people = [PERSON, STRANGE["between whole years"], STRANGE["of half a cent"], *table()[1:6]]
+    start = begin(found, people)
+    end = found.model.centroids()[3]
+    rows = along(found, start, GRID, end)
+    for i, t in itertools.product(range(len(people)), range(len(GRID))):
+        share = torch.tensor(GRID[t], dtype=torch.float32)
+        z = (1 - share) * start.z[i] + share * end
+        encoded = schema().encode(start.cells[i : i + 1])
+        missed = encoded - found.model.decode(start.z[i : i + 1]).double().numpy()
+        means = found.model.decode(z[None]).double().numpy() + (1 - GRID[t]) * missed
+        for k, j in enumerate(schema().numeric):
+            feature, own = schema().features[j], start.cells[i, j]
+            if np.isnan(own):
+                continue
+            value = schema().units(means[:, : len(schema().numeric)])[0, k]
+            settled = schema().snap(start.cells[i : i + 1])[0, j]
+            expected = own if abs(value - settled) <= feature.step / 2 else value
+            slack = feature.span * 1e-4 if not feature.resolution else 1e-9
+            if abs(rows[i, t, j] - expected) > slack:  # the last bit may round to the next step
+                assert abs(rows[i, t, j] - expected) <= feature.step * 1.01
+    ages = rows[:, :, column("age")]
+    assert (ages[:, 0] == start.cells[:, column("age")]).all()
+
+
+def test_a_cell_that_rounds_to_the_persons_is_the_persons() -> None:
+    found = decoder()
+    start = begin(found, [STRANGE["between whole years"], STRANGE["of half a cent"]])
+    rows = along(found, start, np.linspace(0, 1, 400), found.model.centroids()[2])
+    age, savings = rows[0, :, column("age")], rows[1, :, column("savings")]
+    assert age[0] == 33.4
+    assert 33.0 not in age  # that would be the same age, written differently
+    assert set(age) - {33.4} <= set(range(20, 71))
+    assert savings[0] == 12.3449
+    assert 12.34 not in savings
+
+
+def test_a_value_nobody_had_is_kept_until_the_path_leaves_the_edge() -> None:
+    found = decoder()
+    start = begin(found, [STRANGE["older than anyone"]])
+    age = along(found, start, np.linspace(0, 1, 400), found.model.centroids()[2])[0, :, 0]
+    upper = schema()["age"].upper
+    assert age[0] == 99
+    assert upper not in age  # at the edge it is still the person's own
+    assert age[-1] < upper
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_an_unseen_level_of_an_ordinal_is_left_half_way(missing: bool) -> None:
+    """It has no place in the order, and it is not missing, whatever the flag says."""
+    people = table()
+    if missing:
+        people[5] = {**people[5], "size": None}
+    columns = Schema.infer(people, KINDS)
+    model = LGMVAE(Shape(len(columns.numeric), columns.widths, (1, 1), latent=3, hidden=8))
+    found = Decoder(columns, model.eval().requires_grad_(False), ())
+    start = begin(found, [STRANGE["of a new size"]])
+    size = along(found, start, GRID, model.centroids()[1])[0, :, column("size")]
+    assert (size == 3).tolist() == [tau < 0.5 for tau in GRID]
+    assert set(size) <= {0.0, 1.0, 2.0, 3.0}
+
+
+@given(st.integers(0, 4), st.floats(0, 1), st.sampled_from(list(STRANGE)), st.booleans())
+@settings(max_examples=60)
+def test_rows_are_ones_a_person_could_write(seed: int, tau: float, who: str, trees: bool) -> None:
+    found = decoder(trees) if trees else decoder(seed=seed)
+    start = begin(found, [STRANGE[who]])
+    for frozen in (False, True):
+        row = along(found, start, tau, found.model.centroids()[2], frozen)[0, 0]
+        own = start.cells[0]
+        for j, feature in enumerate(start.schema.features):
+            if row[j] == own[j] or (np.isnan(row[j]) and np.isnan(own[j])):
+                continue
+            assert not np.isnan(row[j]), f"{feature.name} was present and went missing"
+            if feature.numeric:
+                assert feature.lower <= row[j] <= feature.upper
+                if feature.resolution:
+                    steps = row[j] / feature.resolution
+                    assert steps == pytest.approx(round(steps), abs=1e-6)
+            else:
+                assert row[j] in range(len(feature.categories))
+
+
+# -- what is missing -----------------------------------------------------------------------------
+
+
+def test_a_missing_number_appears_when_its_flag_fades() -> None:
+    start_people = [STRANGE["with missing hours"]]
+    for bias, appears in ((-30.0, True), (30.0, False)):
+        found = leaning(decoder(), hours_missing=bias)
+        start = begin(found, start_people)
+        hours = along(found, start, GRID, found.model.centroids()[2])[0, :, column("hours")]
+        gone = np.isnan(hours)
+        assert gone[0]
+        assert (not gone[-1]) == appears
+        assert (np.diff(gone.astype(int)) <= 0).all()  # never missing again
+
+
+def test_a_number_missing_where_training_had_none_appears_half_way() -> None:
+    found = decoder()
+    start = begin(found, [STRANGE["with missing age"]])
+    age = along(found, start, GRID, found.model.centroids()[2])[0, :, column("age")]
+    assert np.isnan(age).tolist() == [tau < 0.5 for tau in GRID]
+
+
+def test_a_missing_category_may_become_one() -> None:
+    found = leaning(decoder(), pet=-30.0, badge=-30.0)  # their last state is missing
+    start = begin(found, [STRANGE["with missing pet"], STRANGE["with missing badge"]])
+    rows = along(found, start, GRID, found.model.centroids()[2])
+    pet, badge = rows[0, :, column("pet")], rows[1, :, column("badge")]
+    for cells in (pet, badge):
+        assert np.isnan(cells[0])
+        assert not np.isnan(cells[-1])
+        assert (np.diff(np.isnan(cells).astype(int)) <= 0).all()
+
+
+@pytest.mark.parametrize("trees", [False, True])
+def test_nothing_goes_missing_however_much_the_decoder_wants_it(trees: bool) -> None:
+    found = leaning(decoder(trees), pet=30.0, badge=30.0, hours_missing=30.0)
+    people = [PERSON, STRANGE["of a new pet"], STRANGE["of a new badge"]]
+    start = begin(found, people)
+    assert not np.isnan(along(found, start, GRID, found.model.centroids()[2])).any()
+    end = found.prototypes(found.model.centroids(), np.array([0, 0, 1, 1]))
+    assert not np.isnan(end).any()
+
+
+# -- categories nobody had -----------------------------------------------------------------------
+
+NEW = ("of a new job", "of a third kind of home", "of a new pet", "of a new badge",
+       "with missing home", "with missing job")  # fmt: skip
+
+
+@pytest.mark.parametrize("trees", [False, True])
+@pytest.mark.parametrize("who", NEW)
+def test_an_unseen_category_stays_near_the_start_and_is_left_before_the_end(
+    who: str, trees: bool
+) -> None:
+    for seed in range(3):
+        found = decoder(trees, seed=seed)
+        start = begin(found, [STRANGE[who]])
+        j = column(who.rsplit(maxsplit=1)[-1])
+        cells = along(found, start, GRID, found.model.centroids()[2])[0, :, j]
+        own = start.cells[0, j]
+        kept = (cells == own) | (np.isnan(cells) & np.isnan(own))
+        assert kept[GRID <= 0.25].all()
+        assert not kept[-1]
+        assert cells[-1] < len(schema().features[j].categories)
+
+
+def test_an_unseen_category_stays_while_no_known_one_is_stronger() -> None:
+    """The known categories share what the unknown one has lost: a block of zeros comes in."""
+    found = decoder()
+    for who, name in (("of a new job", "job"), ("of a third kind of home", "home")):
+        start = begin(found, [STRANGE[who]])
+        j = column(name)
+        first, width = next((s, w) for f, s, w in schema().blocks if f == j)
+        end = found.model.centroids()[2]
+        for tau in np.linspace(0.02, 0.98, 49):
+            share = torch.tensor(tau, dtype=torch.float32)
+            z = (1 - share) * start.z + share * end
+            now, then = (found.model.decode(p).double().numpy()[0] for p in (z, start.z))
+            p, q = now[first : first + width], then[first : first + width]
+            if width == 1:
+                p, q = np.array([1 - p[0], p[0]]), np.array([1 - q[0], q[0]])
+            known = p - (1 - tau) * q  # sums to tau
+            assert known.sum() == pytest.approx(tau, abs=1e-6)
+            if abs(known.max() - (1 - tau)) < 1e-4:
+                continue
+            cell = along(found, start, tau, end)[0, 0, j]
+            expected = start.cells[0, j] if 1 - tau > known.max() else known.argmax()
+            assert cell == expected
+
+
+# -- the choice of categories --------------------------------------------------------------------
+
+
+def anchored_scores(found: Decoder, start: Start, i: int, tau: float, z: Tensor) -> list[Floats]:
+    """What each state of each block has in its favour, for a person without unknown states."""
+    least = decoding.LEAST if found.trees else 1e-9
+    encoded = schema().encode(start.cells[i : i + 1])[0]
+    now, then = (found.model.decode(p[None]).double().numpy()[0] for p in (z, start.z[i]))
+    means = now + (1 - tau) * (encoded - then)
+    blocks = []
+    for block, (feature, first, width) in enumerate(schema().blocks):
+        part = means[first : first + width]
+        part = np.array([1 - part[0], part[0]]) if width == 1 else part
+        scores = np.log(np.maximum(part, least))
+        own = start.states[i, block]
+        scores[own] += decoding.LOYALTY * (1 - tau)
+        if schema().features[feature].missing and own != len(scores) - 1:
+            scores[-1] = -np.inf
+        blocks.append(scores)
+    return blocks
+
+
+@pytest.mark.parametrize("trees", [False, True])
+@pytest.mark.parametrize("limited", [False, True])
+def test_categories_are_the_best_of_all_combinations(trees: bool, limited: bool) -> None:
+    found = decoder(trees)
+    people = table()[:12]
+    rng = np.random.default_rng(1)
+    widths = block_states(schema())
+    held = barred = None
+    if limited:
+        own = begin(found, people).states
+        held = np.where(rng.random(own.shape) < 0.3, own, -1)
+        barred = rng.random((12, sum(widths))) < 0.2
+    start = begin(found, people, held, barred)
+    end = found.model.centroids()[2]
+    every = np.array(list(itertools.product(*map(range, widths))))
+    for tau in (0.1, 0.5, 0.9):
+        chosen = states_of(schema(), along(found, start, tau, end)[:, 0])
+        for i in range(12):
+            share = torch.tensor(tau, dtype=torch.float32)
+            blocks = anchored_scores(found, start, i, tau, (1 - share) * start.z[i] + share * end)
+            scores = np.concatenate(blocks)
+            if barred is not None and held is not None:
+                scores[barred[i]] = -np.inf
+            ends = np.cumsum(widths)
+            worth = np.zeros(len(every))
+            for block, (last, width) in enumerate(zip(ends, widths, strict=True)):
+                own_state = -1 if held is None else held[i, block]
+                if own_state >= 0:
+                    worth[every[:, block] != own_state] = -np.inf
+                else:
+                    worth += scores[last - width : last][every[:, block]]
+            if trees:
+                worth = worth + found.trees[1].log_probability(every)
+            if not np.isfinite(worth.max()):
+                continue  # everything is barred: the projection has to sort it out
+            place = np.flatnonzero((every == chosen[i]).all(axis=1))[0]
+            assert worth[place] == pytest.approx(worth.max(), abs=1e-4)
+
+
+def test_without_trees_the_likeliest_category_wins_however_unlikely() -> None:
+    """Twelve categories of about a twelfth each: the best of them, not the first."""
+    people = [{"x": float(i % 17), "letter": "abcdefghijkl"[i % 12]} for i in range(120)]
+    columns = Schema.infer(people)
+    torch.manual_seed(0)
+    model = LGMVAE(Shape(1, (12,), (1, 1), latent=2, hidden=4))
+    last_layer(model).weight.data *= 0.01
+    last_layer(model).bias.data[:] = 0.0
+    last_layer(model).bias.data[1 + 7] = 0.1
+    model = model.eval().requires_grad_(False)
+    found = Decoder(columns, model, ())
+    assert model.decode(model.centroids())[:, 1:].max() < decoding.LEAST
+    row = found.prototypes(model.centroids(), np.array([0, 1]))
+    assert row[:, 1].tolist() == [7.0, 7.0]
+
+
+def test_held_and_barred_states_are_obeyed_all_along() -> None:
+    for trees in (False, True):
+        found = decoder(trees)
+        people = table()[:20]
+        free = begin(found, people)
+        held = np.full(free.states.shape, -1)
+        job = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("job"))
+        home = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("home"))
+        held[:, home] = free.states[:, home]
+        barred = np.zeros((20, sum(block_states(schema()))), dtype=bool)
+        begin_job = sum(block_states(schema())[:job])
+        barred[:, begin_job : begin_job + 3] = True  # all jobs but the last
+        rows = along(found, begin(found, people, held, barred), GRID, found.model.centroids()[2])
+        own = free.cells[:, None, column("home")]
+        assert (rows[:, :, column("home")] == own).all()
+        assert (rows[:, :, column("job")] == 3).all()
+
+
+def test_the_frozen_twin_keeps_every_category() -> None:
+    found = decoder(trees=True)
+    start = begin(found, ALL)
+    end = found.model.centroids()[2]
+    twin, line = (along(found, start, GRID, end, frozen) for frozen in (True, False))
+    categorical, numeric = schema().categorical, schema().numeric
+    own = np.broadcast_to(start.cells[:, None, categorical], twin[:, :, categorical].shape)
+    np.testing.assert_array_equal(twin[:, :, categorical], own)
+    np.testing.assert_array_equal(twin[:, :, numeric], line[:, :, numeric])
+    assert not np.array_equal(line[:, :, categorical], own, equal_nan=True)
+
+
+# -- states --------------------------------------------------------------------------------------
+
+
+@st.composite
+def columns_and_cells(draw: Any) -> tuple[Schema, Floats]:
+    """Category columns with or without missing values and unseen levels, and rows of them."""
+    features = []
+    for k in range(draw(st.integers(1, 4))):
+        known, extra = draw(st.integers(1, 4)), draw(st.integers(0, 3))
+        features.append(
+            Feature(
+                f"c{k}",
+                "categorical",
+                categories=tuple(range(known)),
+                extra=tuple(range(10, 10 + extra)),
+                missing=draw(st.booleans()),
+            )
+        )
+    rows = draw(st.integers(1, 6))
+    cells = [
+        [draw(st.sampled_from([*range(len(f.levels)), np.nan])) for f in features]
+        for _ in range(rows)
+    ]
+    return Schema(tuple(features), schema().template), np.array(cells, dtype=np.float64)
+
+
+@given(columns_and_cells())
+def test_states_are_read_back_as_the_cells_they_came_from(drawn: tuple[Schema, Floats]) -> None:
+    columns, cells = drawn
+    states = states_of(columns, cells)
+    np.testing.assert_array_equal(write_states(columns, cells.copy(), states), cells)
+    for block, (feature, _, width) in enumerate(columns.blocks):
+        column = columns.features[feature]
+        assert block_states(columns)[block] == len(column.categories) + column.missing
+        for cell, state in zip(cells[:, feature], states[:, block], strict=True):
+            known = cell < len(column.categories) or (np.isnan(cell) and column.missing)
+            assert (state < max(2, width)) == known
+        pairs = {
+            (-1.0 if np.isnan(cell) else cell, state)
+            for cell, state in zip(cells[:, feature], states[:, block], strict=True)
+        }
+        assert len({c for c, _ in pairs}) == len({s for _, s in pairs}) == len(pairs)
+
+
+# -- density and samples -------------------------------------------------------------------------
+
+
+def test_density_is_measured_under_each_points_own_label() -> None:
+    found = decoder()
+    scored = tuple(
+        replace(m, typical=m.log_density(torch.randn(50, 3)).sort().values) for m in found.mixtures
+    )
+    found = replace(found, mixtures=scored)
+    z, labels = torch.randn(9, 3), np.array([0, 1, 1, 0, 1, 0, 0, 1, 1])
+    expected = [scored[k].percentile(z[i : i + 1]).item() for i, k in enumerate(labels)]
+    assert found.percentile(z, labels).tolist() == pytest.approx(expected)
+
+
+def test_encoding_is_the_models() -> None:
+    found, cells = decoder(), schema().cells(table()[:5])
+    labels = np.array([0, 1, 0, 1, 1])
+    x = torch.tensor(schema().encode(cells), dtype=torch.float32)
+    assert torch.allclose(found.encode(cells, labels), found.model.encode(x, torch.tensor(labels)))
+    soft = replace(found, soft=True)
+    expected = found.model.encode(x, torch.tensor(labels), soft=True)
+    assert torch.allclose(soft.encode(cells, labels), expected)
+
+
+def test_samples_repeat_by_seed_and_are_rows_of_the_table() -> None:
+    found = decoder()
+    one, two, other = (found.sample(1, 400, seed) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(one, other, equal_nan=True)
+    assert found.sample(0, 0, 0).shape == (0, len(schema().features))
+    for j, feature in enumerate(schema().features):
+        cells = one[~np.isnan(one[:, j]), j]
+        assert feature.missing or len(cells) == 400
+        if feature.numeric:
+            assert ((cells >= feature.lower) & (cells <= feature.upper)).all()
+        else:
+            assert set(cells) <= set(range(len(feature.categories)))
+
+
+def test_sampled_categories_have_the_decoders_probabilities() -> None:
+    rng = np.random.default_rng(0)
+    shares = np.tile([0.2, 0.5, 0.3, 0.8, 0.1, 0.9], (20_000, 1))
+    drawn = decoding._draw(shares, (3, 1, 2), rng)
+    assert drawn.mean(axis=0).tolist() == pytest.approx([0.2, 0.5, 0.3, 0.8, 0.1, 0.9], abs=0.02)
+    assert (drawn[:, :3].sum(axis=1) == 1).all()
+    assert (drawn[:, 4:].sum(axis=1) == 1).all()
+    assert abs(np.corrcoef(drawn[:, 1], drawn[:, 3])[0, 1]) < 0.03
+
+
+def test_the_papers_samples_are_decoded_means() -> None:
+    found = decoder(anchored=False)
+    z = found.mixtures[0].sample(30, torch.Generator().manual_seed(2))
+    expected = schema().decode(found.model.decode(z).double().numpy())
+    np.testing.assert_array_equal(found.sample(0, 30, 2), expected)
+
+
+# ------------------------------------------------------------------------------------------------
+# Walking, with rows that only say where they are and judges that read a script
+
+
+class Compass:
+    """A decoder whose rows say where they stand: tau and the latent point."""
+
+    def rows(
+        self, start: Any, who: Ints, tau: Floats, z: Tensor, labels: Ints, frozen: Any
+    ) -> Floats:
+        assert ((tau > 0) & (tau < 1)).all()  # the ends are known: nobody decodes them
+        return np.stack([tau, z[:, 0].double().numpy(), frozen.astype(float)], axis=1)
+
+    def percentile(self, z: Tensor, labels: Ints) -> Floats:
+        return z[:, 0].double().numpy() + 100 * labels
+
+
+Script = Callable[[float], bool]
+
+
+@dataclass
+class Judge:
+    """Good where the line's script says so; remembers every question."""
+
+    scripts: Sequence[Script]
+    feasible: Callable[[int, float], bool] = lambda line, tau: True
+    probability: Callable[[int, float], float] = lambda line, tau: np.nan
+    moved: float = 0.0
+    calls: list[list[tuple[int, float]]] = field(default_factory=list)
+
+    def __call__(self, tau: Floats, cells: Floats, lines: Ints) -> Steps:
+        pairs = [(int(k), float(t)) for k, t in zip(lines, tau, strict=True)]
+        self.calls.append(pairs)
+        np.testing.assert_array_equal(cells[:, 0], tau)
+        return self.says(pairs, cells + self.moved)
+
+    def says(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
+        return Steps(
+            np.array([t for _, t in pairs]),
+            cells,
+            np.array([self.scripts[k](t) for k, t in pairs], dtype=np.int8),
+            np.array([self.feasible(k, t) for k, t in pairs], dtype=bool),
+            np.array([self.probability(k, t) for k, t in pairs], dtype=np.float64),
+        )
+
+    def asked(self, line: int) -> list[float]:
+        return sorted(t for call in self.calls for k, t in call if k == line)
+
+    def ok(self, line: int, tau: float) -> bool:
+        """Whether a row is good; the person never is."""
+        return tau > 0 and self.scripts[line](tau) and self.feasible(line, tau)
+
+
+def walk(
+    judge: Judge,
+    steps: int = 20,
+    who: Sequence[int] | None = None,
+    prototype: Sequence[int] | None = None,
+    frozen: Sequence[bool] | None = None,
+    gaps: Callable[[Floats, Floats], Floats] = lambda a, b: np.abs(a - b),
+    **how: Any,
+) -> Traced:
+    count = len(judge.scripts)
+    persons = np.arange(count) if who is None else np.array(who)
+    people = int(persons.max(initial=-1)) + 1
+    ends = np.zeros(count, dtype=np.int64) if prototype is None else np.array(prototype)
+    start = SimpleNamespace(
+        schema=SimpleNamespace(gaps=gaps),
+        cells=np.zeros((people, 3)),
+        z=torch.zeros(people, 1),
+    )
+    before = judge.says([(k, 0.0) for k in range(count)], np.zeros((count, 3)))
+    before.valid[:] = 0
+    after_cells = np.tile([1.0, 1.0, 0.0], (count, 1))
+    lines = Lines(
+        persons,
+        ends,
+        np.zeros(count, dtype=bool) if frozen is None else np.array(frozen),
+        torch.arange(1.0, 2.0 + int(ends.max(initial=0)))[:, None],
+        np.ones(count, dtype=np.int64),
+        before,
+        judge.says([(k, 1.0) for k in range(count)], after_cells),
+    )
+    return trace(cast(Decoder, Compass()), cast(Start, start), lines, judge, steps=steps, **how)
+
+
+def tau_of(traced: Traced, pick: str, path: int = 0) -> float:
+    return float(traced.steps.tau[path, getattr(traced, pick)[path]])
+
+
+def is_ok(traced: Traced, pick: str, path: int = 0) -> bool:
+    return bool(traced.steps.ok[path, getattr(traced, pick)[path]])
+
+
+def above(threshold: float) -> Script:
+    return lambda tau: tau >= threshold
+
+
+def between(*spans: tuple[float, float]) -> Script:
+    return lambda tau: any(low <= tau <= high for low, high in spans)
+
+
+def never(tau: float) -> bool:
+    return False
+
+
+@st.composite
+def scripts(draw: Any) -> Script:
+    """A label that flips at up to five places of the path."""
+    cuts = sorted(draw(st.lists(st.floats(0.001, 0.999), max_size=5)))
+    begins = draw(st.booleans())
+    return lambda tau: begins ^ (sum(cut <= tau for cut in cuts) % 2 == 1)
+
+
+def run_start(ok: Sequence[bool], stable: bool) -> int | None:
+    """Where the last unbroken run of ok steps begins, or the first ok step; by looking."""
+    good = [i for i, o in enumerate(ok) if o]
+    if not good:
+        return None
+    if not stable:
+        return good[0]
+    begin = good[-1]
+    while begin > 0 and ok[begin - 1]:
+        begin -= 1
+    return begin
+
+
+# -- first ---------------------------------------------------------------------------------------
+
+
+@given(st.floats(0.0005, 0.9999), st.integers(2, 30), st.booleans(), st.booleans())
+@settings(max_examples=60)
+def test_first_is_the_crossing_to_a_64th_of_a_step(
+    threshold: float, steps: int, stable: bool, every: bool
+) -> None:
+    traced = walk(Judge([above(threshold)]), steps, stable=stable, every=every)
+    fine = np.arange(1, 64 * steps + 1) / (64 * steps)
+    expected = fine[fine >= threshold - 1e-12][0]
+    found = tau_of(traced, "first")
+    assert is_ok(traced, "first")
+    assert found >= threshold
+    assert found == pytest.approx(expected, abs=1e-9) or abs(expected - threshold) < 1e-9
+    assert tau_of(traced, "last") == 1.0
+    assert tau_of(traced, "middle") == pytest.approx((found + 1) / 2)
+
+
+@given(st.lists(scripts(), min_size=1, max_size=4), st.integers(2, 12))
+@settings(max_examples=150)
+def test_going_further_than_first_never_loses_the_answer(many: list[Script], steps: int) -> None:
+    judge = Judge(many)
+    traced = walk(judge, steps)
+    grid = [i / steps for i in range(steps + 1)]
+    for path in range(len(many)):
+        ok = [judge.ok(path, tau) for tau in grid]
+        begin = run_start(ok, stable=True)
+        assert is_ok(traced, "first", path) == (begin is not None)
+        if begin is None:
+            continue
+        found = tau_of(traced, "first", path)
+        assert grid[begin - 1] < found <= grid[begin] + 1e-12
+        asked = [t for call in judge.calls[:3] for k, t in call if k == path]  # but for the middle
+        last = max(tau for tau, o in zip(grid, ok, strict=True) if o)
+        assert all(judge.ok(path, t) for t in asked if found <= t <= last)
+        before = max([t for t in asked if t < found], default=0.0)
+        assert not judge.ok(path, before)
+        inside = [grid[begin - 1] + k / 64 / steps for k in range(1, 65)]
+        fine = [judge.ok(path, t) for t in inside]
+        if fine == sorted(fine):  # one crossing there: the exact one is found
+            assert found == pytest.approx(inside[fine.index(True)], abs=1e-9)
+
+
+@given(st.lists(scripts(), min_size=1, max_size=4), st.integers(2, 12))
+@settings(max_examples=100)
+def test_unstable_first_is_the_first_good_row_anyone_saw(many: list[Script], steps: int) -> None:
+    judge = Judge(many)
+    traced = walk(judge, steps, stable=False)
+    grid = [i / steps for i in range(steps + 1)]
+    for path in range(len(many)):
+        begin = run_start([judge.ok(path, tau) for tau in grid], stable=False)
+        assert is_ok(traced, "first", path) == (begin is not None)
+        if begin is None:
+            continue
+        found = tau_of(traced, "first", path)
+        assert grid[begin - 1] < found <= grid[begin] + 1e-12
+        assert not any(judge.ok(path, t) for t in judge.asked(path) if t < found)
+
+
+def test_a_path_that_loses_the_label_again_is_taken_from_its_last_run() -> None:
+    lost = between((0.2, 0.4), (0.6, 1.0))
+    assert tau_of(walk(Judge([lost])), "first") == pytest.approx(0.6, abs=1e-9)
+    assert tau_of(walk(Judge([lost]), stable=False), "first") == pytest.approx(0.2, abs=1e-9)
+    ended = between((0.2, 0.4), (0.6, 0.8))
+    traced = walk(Judge([ended]))
+    assert tau_of(traced, "first") == pytest.approx(0.6, abs=1e-9)
+    assert tau_of(traced, "last") == pytest.approx(0.8)
+
+
+def test_a_row_that_is_valid_but_not_feasible_is_not_good() -> None:
+    judge = Judge([above(0.2)], feasible=lambda line, tau: tau >= 0.7)
+    assert tau_of(walk(judge), "first") == pytest.approx(0.7, abs=1e-9)
+    judge = Judge([above(0.2)], feasible=lambda line, tau: tau <= 0.71)
+    traced = walk(judge)
+    assert tau_of(traced, "first") == pytest.approx(0.2, abs=1 / 64 / 20)
+    assert tau_of(traced, "last") == pytest.approx(0.7)
+
+
+# -- middle and last -----------------------------------------------------------------------------
+
+
+@given(st.lists(scripts(), min_size=1, max_size=4), st.integers(2, 12), st.booleans())
+@settings(max_examples=150)
+def test_middle_and_last_by_looking_at_every_stored_step(
+    many: list[Script], steps: int, stable: bool
+) -> None:
+    judge = Judge(many)
+    traced = walk(judge, steps, stable=stable)
+    for path in range(len(many)):
+        stored = [(t, judge.ok(path, t)) for t in traced.steps.tau[path].tolist()]
+        good = [t for t, ok in stored if ok]
+        assert [ok for _, ok in stored] == traced.steps.ok[path].tolist()
+        if not good:
+            continue
+        assert tau_of(traced, "last", path) == max(good)
+        midpoint = (tau_of(traced, "first", path) + 1) / 2
+        if judge.ok(path, midpoint):
+            expected = midpoint
+        else:
+            expected = min((t for t in good if t > midpoint), default=max(good))
+        assert tau_of(traced, "middle", path) == pytest.approx(expected)
+        assert is_ok(traced, "middle", path)
+        assert is_ok(traced, "last", path)
+
+
+def test_a_middle_that_is_not_good_falls_to_the_next_good_step() -> None:
+    """First at 0.2, so the midpoint is at 0.6; scripted to fail there, just off the grid."""
+    hole = between((0.2, 0.59), (0.63, 1.0))
+    traced = walk(Judge([hole]), steps=10, stable=False)
+    assert tau_of(traced, "middle") == pytest.approx(0.7)
+    gone = between((0.2, 0.5))
+    traced = walk(Judge([gone]), steps=10)
+    assert tau_of(traced, "middle") == tau_of(traced, "last") == pytest.approx(0.5)
+
+
+def test_a_good_midpoint_beyond_every_good_grid_step_is_last() -> None:
+    island = between((0.5, 0.5), (0.74, 0.76))
+    traced = walk(Judge([island]), steps=10)
+    assert tau_of(traced, "first") == pytest.approx(0.5)
+    assert tau_of(traced, "middle") == tau_of(traced, "last") == pytest.approx(0.75)
+
+
+def test_where_only_the_prototype_is_good_all_picks_are_near_it() -> None:
+    judge = Judge([between((1.0, 1.0))])
+    traced = walk(judge, steps=5)
+    for pick in ("first", "middle", "last"):
+        assert tau_of(traced, pick) == 1.0
+        assert is_ok(traced, pick)
+        np.testing.assert_array_equal(
+            traced.steps.cells[0, getattr(traced, pick)[0]], [1.0, 1.0, 0.0]
+        )
+    assert len(judge.calls) == 3  # no midpoint to ask about
+
+
+# -- the paper's picks ---------------------------------------------------------------------------
+
+
+@given(scripts(), st.integers(2, 12))
+@settings(max_examples=80)
+def test_literal_picks_are_the_papers(script: Script, steps: int) -> None:
+    judge = Judge([script])
+    traced = walk(judge, steps, literal=True, stable=False)
+    grid = [i / steps for i in range(steps + 1)]
+    assert tau_of(traced, "last") == 1.0
+    good = [tau for tau in grid if judge.ok(0, tau)]
+    if good:
+        assert tau_of(traced, "first") == pytest.approx(good[0])
+        assert tau_of(traced, "middle") == pytest.approx((good[0] + 1) / 2)
+    assert len(judge.asked(0)) <= steps  # the inner grid and one midpoint
+
+
+def test_the_papers_middle_and_last_stand_even_where_they_fail() -> None:
+    traced = walk(Judge([between((0.2, 0.4))]), steps=10, literal=True, stable=False)
+    assert tau_of(traced, "first") == pytest.approx(0.2)
+    assert tau_of(traced, "middle") == pytest.approx(0.6)
+    assert not is_ok(traced, "middle")
+    assert tau_of(traced, "last") == 1.0
+    assert not is_ok(traced, "last")
+
+
+# -- nothing is good -----------------------------------------------------------------------------
+
+
+@given(st.integers(2, 9), st.booleans(), st.data())
+@settings(max_examples=80)
+def test_without_a_good_row_the_best_found_is_shown(steps: int, every: bool, data: Any) -> None:
+    chance = [data.draw(st.sampled_from([0.1, 0.2, 0.3, np.nan])) for _ in range(steps + 1)]
+    obeys = [data.draw(st.booleans()) for _ in range(steps + 1)]
+    judge = Judge(
+        [never],
+        feasible=lambda line, tau: obeys[round(tau * steps)],
+        probability=lambda line, tau: chance[round(tau * steps)],
+    )
+    traced = walk(judge, steps, every=every)
+
+    def worth(i: int) -> tuple[bool, float, int]:
+        return obeys[i], 0.0 if np.isnan(chance[i]) else chance[i], i
+
+    expected = max(range(1, steps + 1), key=worth) / steps
+    for pick in ("first", "middle", "last"):
+        assert tau_of(traced, pick) == pytest.approx(expected)
+        assert not is_ok(traced, pick)
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_the_input_is_never_passed_off_as_an_answer(every: bool) -> None:
+    """Near the start rows are still the person's own, and the classifier likes them best."""
+
+    class Stubborn(Judge):
+        def says(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
+            still = np.array([t < 0.5 for _, t in pairs])[:, None]
+            return super().says(pairs, np.where(still, 0.0, cells))
+
+    judge = Stubborn([never], probability=lambda line, tau: 0.9 - 0.5 * tau)
+    traced = walk(judge, steps=10, every=every)
+    for pick in ("first", "middle", "last"):
+        assert tau_of(traced, pick) == pytest.approx(0.5)
+        assert traced.steps.cells[0, getattr(traced, pick)[0]].any()
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_where_nothing_may_move_a_step_that_was_judged_is_shown(every: bool) -> None:
+    """Every row is the person's own; step 0 is still not the one to show."""
+
+    class Nailed(Judge):
+        def says(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
+            return super().says(pairs, np.zeros_like(cells))
+
+    judge = Nailed([never], probability=lambda line, tau: 0.9 if tau == 0 else 0.1)
+    traced = walk(judge, steps=5, every=every)
+    for pick in ("first", "middle", "last"):
+        assert tau_of(traced, pick) == 1.0
+
+
+def test_rows_nobody_asked_about_are_not_good() -> None:
+    steps = Steps(
+        np.zeros(3),
+        np.zeros((3, 1)),
+        np.array([1, 0, -1], dtype=np.int8),
+        np.array([True, True, True]),
+        np.zeros(3),
+    )
+    assert steps.ok.tolist() == [True, False, False]
+
+
+# -- asking as little as the picks need ----------------------------------------------------------
+
+
+@given(st.lists(scripts(), min_size=1, max_size=5), st.integers(2, 20), st.booleans())
+@settings(max_examples=150)
+def test_in_brief_first_is_good_and_the_row_before_it_was_asked_and_is_not(
+    many: list[Script], steps: int, stable: bool
+) -> None:
+    judge = Judge(many)
+    traced = walk(judge, steps, every=False, stable=stable)
+    whole = walk(Judge(many), steps, stable=stable)
+    for path in range(len(many)):
+        if judge.ok(path, 1.0):
+            assert is_ok(traced, "first", path)
+            assert tau_of(traced, "last", path) == 1.0
+        else:  # then the whole grid was looked at, and the picks are those of the whole grid
+            for pick in ("first", "last"):
+                assert tau_of(traced, pick, path) == tau_of(whole, pick, path)
+        if not is_ok(traced, "first", path):
+            continue
+        found = tau_of(traced, "first", path)
+        asked = [t for t in judge.asked(path) if t < found]
+        assert not judge.ok(path, max(asked, default=0.0))
+        assert is_ok(traced, "middle", path)
+        assert is_ok(traced, "last", path)
+
+
+def test_in_brief_few_rows_are_asked_about() -> None:
+    judge = Judge([above(0.333)] * 3)
+    traced = walk(judge, steps=64, every=False)
+    assert [len(judge.asked(k)) for k in range(3)] == [6 + 14 + 1] * 3  # halving, refining, middle
+    assert tau_of(traced, "first") == pytest.approx(0.333, abs=1 / 64 / 64)
+    assert traced.steps.tau.shape[1] < 10
+
+
+def test_in_brief_a_path_whose_end_is_not_good_keeps_its_last_good_step() -> None:
+    judge = Judge([between((0.3, 0.8))])
+    traced = walk(judge, steps=20, every=False)
+    assert tau_of(traced, "first") == pytest.approx(0.3, abs=1 / 64 / 20)
+    assert tau_of(traced, "last") == pytest.approx(0.8)
+    assert tau_of(traced, "middle") == pytest.approx((tau_of(traced, "first") + 1) / 2)
+
+
+def test_in_brief_and_unstable_the_first_good_step_of_all_is_found() -> None:
+    judge = Judge([between((0.2, 0.4), (0.6, 0.8))])
+    traced = walk(judge, steps=20, every=False, stable=False)
+    assert tau_of(traced, "first") == pytest.approx(0.2, abs=1 / 64 / 20)
+
+
+# -- what is asked, stored and counted -----------------------------------------------------------
+
+
+def test_everything_is_asked_in_four_large_calls() -> None:
+    judge = Judge([above(0.31), above(0.77), never, between((1.0, 1.0)), above(0.0)])
+    walk(judge, steps=10)
+    grid, first, second, middle = judge.calls
+    assert len(grid) == 5 * 9
+    assert {k for k, _ in first} == {k for k, _ in second} == {0, 1, 3, 4}
+    assert len(first) == len(second) == 4 * 7
+    assert [k for k, _ in middle] == [0, 1, 4]  # after the prototype there is nothing
+
+
+def test_a_path_stores_grid_first_and_midpoint_as_they_were_judged() -> None:
+    judge = Judge([above(0.31)], moved=0.5, probability=lambda line, tau: tau / 2)
+    traced = walk(judge, steps=10)
+    first, middle = traced.steps.tau[0, 11:]
+    assert traced.steps.tau[0, :11].tolist() == pytest.approx([i / 10 for i in range(11)])
+    assert first == tau_of(traced, "first")
+    assert middle == pytest.approx((first + 1) / 2)
+    assert traced.steps.cells.shape == (1, 13, 3)
+    np.testing.assert_allclose(traced.steps.cells[0, 1:10, 0], np.arange(1, 10) / 10 + 0.5)
+    assert traced.steps.cells[0, 11, 0] == pytest.approx(first + 0.5)
+    assert traced.steps.cells[0, 12, 0] == pytest.approx(middle + 0.5)
+    np.testing.assert_array_equal(traced.steps.cells[0, 0], 0.0)  # the person, as they are
+    np.testing.assert_allclose(traced.steps.probability, traced.steps.tau / 2)
+
+
+@given(st.lists(scripts(), min_size=1, max_size=4), st.integers(2, 12))
+@settings(max_examples=60)
+def test_crossings_count_how_often_the_label_is_lost(many: list[Script], steps: int) -> None:
+    traced = walk(Judge(many), steps)
+    for path, script in enumerate(many):
+        label = [False] + [script(i / steps) for i in range(1, steps + 1)]
+        lost = sum(a and not b for a, b in itertools.pairwise(label))
+        assert traced.crossings[path] == lost
+
+
+def test_a_label_is_lost_even_where_the_row_would_not_be_allowed() -> None:
+    judge = Judge([between((0.2, 0.4), (0.6, 1.0))], feasible=lambda line, tau: tau > 0.7)
+    assert walk(judge).crossings.tolist() == [1]
+
+
+def test_lines_are_straight_and_density_is_measured_on_them() -> None:
+    judge = Judge([above(0.5), above(0.5)])
+    traced = walk(judge, steps=4, who=[0, 0], prototype=[0, 1])  # prototypes at 1 and at 2
+    for path, end in ((0, 1.0), (1, 2.0)):
+        np.testing.assert_allclose(
+            traced.steps.cells[path, 1:4, 1], end * np.array([0.25, 0.5, 0.75]), rtol=1e-6
+        )
+        expected = end * traced.steps.tau[path] + 100
+        np.testing.assert_allclose(traced.density[path], expected, rtol=1e-6)
+
+
+# -- twins ---------------------------------------------------------------------------------------
+
+
+def test_of_two_twins_the_one_with_the_cheaper_first_is_kept() -> None:
+    """Rows cost their tau, so the earlier first is the cheaper one."""
+    judge = Judge([above(0.4), above(0.6), above(0.3), above(0.1), never, above(0.9)])
+    traced = walk(
+        judge,
+        who=[0, 1, 2, 0, 1, 2],
+        prototype=[0, 0, 0, 0, 0, 0],
+        frozen=[False, False, False, True, True, True],
+        gaps=lambda a, b: np.abs(a - b) * [1.0, 1.0, 0.0],
+    )
+    assert traced.lines.tolist() == [3, 1, 2]
+    firsts = [tau_of(traced, "first", path) for path in range(3)]
+    assert firsts == pytest.approx([0.1, 0.6, 0.3], abs=1 / 64 / 20)
+
+
+def test_equal_twins_leave_the_line_that_may_move() -> None:
+    judge = Judge([above(0.4), above(0.4), never, never])
+    traced = walk(
+        judge,
+        who=[0, 0, 1, 1],
+        prototype=[0] * 4,
+        frozen=[True, False, True, False],
+        gaps=lambda a, b: np.abs(a - b) * [1.0, 1.0, 0.0],
+    )
+    assert traced.lines.tolist() == [1, 3]
+
+
+def test_costs_decide_between_twins() -> None:
+    judge = Judge([above(0.5), above(0.4)])  # the twin is nearer, but its third column costs
+    how: dict[str, Any] = {"who": [0, 0], "prototype": [0, 0], "frozen": [False, True]}
+    free = walk(judge, **how, weights=np.array([1.0, 1.0, 0.0]))
+    dear = walk(judge, **how, weights=np.array([1.0, 1.0, 5.0]))
+    assert free.lines.tolist() == [1]
+    assert dear.lines.tolist() == [0]
+
+
+def test_paths_come_in_the_order_of_people_and_prototypes() -> None:
+    who, prototype = [1, 0, 1, 0, 0, 1], [0, 2, 1, 0, 1, 2]
+    traced = walk(Judge([above(0.5)] * 6), who=who, prototype=prototype)
+    pairs = [(who[k], prototype[k]) for k in traced.lines]
+    assert pairs == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+
+
+@given(st.lists(scripts(), min_size=2, max_size=5), st.booleans(), st.booleans())
+@settings(max_examples=60)
+def test_a_path_does_not_depend_on_the_paths_beside_it(
+    many: list[Script], every: bool, stable: bool
+) -> None:
+    together = walk(Judge(many), 8, every=every, stable=stable)
+    for path, script in enumerate(many):
+        alone = walk(Judge([script]), 8, every=every, stable=stable)
+        for pick in ("first", "middle", "last"):
+            assert getattr(together, pick)[path] == getattr(alone, pick)[0]
+        np.testing.assert_array_equal(together.steps.tau[path], alone.steps.tau[0])
+
+
+# -- steps ---------------------------------------------------------------------------------------
+
+
+def numbered(*shape: int) -> Steps:
+    size = int(np.prod(shape))
+    number = np.arange(size, dtype=np.float64)
+    return Steps(
+        number.reshape(shape),
+        np.stack([number, -number], axis=-1).reshape(*shape, 2),
+        (number % 3 - 1).astype(np.int8).reshape(shape),
+        (number % 2 == 0).reshape(shape),
+        (number / 10).reshape(shape),
+    )
+
+
+def test_steps_are_indexed_reshaped_joined_and_written_together() -> None:
+    steps = numbered(6)
+    matrix = steps.shaped(2, 3)
+    np.testing.assert_array_equal(matrix.cells[1, 0], [3.0, -3.0])
+    both = Steps.join([matrix, matrix.at(slice(None), slice(0, 1))])
+    assert both.tau.tolist() == [[0, 1, 2, 0], [3, 4, 5, 3]]
+    picked = both.at(np.array([0, 1]), np.array([2, 0]))
+    assert picked.tau.tolist() == [2.0, 3.0]
+    assert picked.cells.tolist() == [[2.0, -2.0], [3.0, -3.0]]
+    both.write((np.array([0, 1]), np.array([3, 3])), picked)
+    assert both.tau[:, 3].tolist() == [2.0, 3.0]
+    assert both.valid[:, 3].tolist() == picked.valid.tolist()
+    assert steps.tau.tolist() == [0, 1, 2, 3, 4, 5]  # a copy was written over
+
+
+# -- all of it together --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_a_real_decoder_walks_from_each_person_to_each_prototype(every: bool) -> None:
+    found = decoder(trees=True)
+    start = begin(found, ALL)
+    z = found.model.centroids()[2:]
+    ends = found.prototypes(z, np.ones(2, dtype=np.int64))
+    count = len(ALL)
+    who, prototype = np.repeat(np.arange(count), 2), np.tile([0, 1], count)
+    asked: list[Floats] = []
+
+    def verdict(tau: Floats, cells: Floats, lines: Ints) -> Steps:
+        asked.append(cells)
+        near = start.schema.gaps(cells, ends[prototype[lines]]).sum(axis=1)
+        far = start.schema.gaps(start.cells[who[lines]], ends[prototype[lines]]).sum(axis=1)
+        valid = (near < 0.6 * far).astype(np.int8)
+        return Steps(tau, cells, valid, np.ones(len(tau), dtype=bool), np.full(len(tau), np.nan))
+
+    every_line = np.arange(2 * count)
+    lines = Lines(
+        who,
+        prototype,
+        np.zeros(2 * count, dtype=bool),
+        z,
+        np.ones(2 * count, dtype=np.int64),
+        verdict(np.zeros(2 * count), start.cells[who], every_line),
+        verdict(np.ones(2 * count), ends[prototype], every_line),
+    )
+    traced = trace(found, start, lines, verdict, steps=10, every=every)
+    assert traced.lines.tolist() == list(range(2 * count))
+    shown = traced.steps.at(every_line, traced.first)
+    assert shown.ok.all()
+    rows = {tuple(np.nan_to_num(row, nan=-1.0)) for row in np.concatenate(asked)}
+    for row in np.nan_to_num(shown.cells, nan=-1.0):
+        assert tuple(row) in rows  # exactly this row was judged
+    np.testing.assert_array_equal(traced.steps.cells[:, 0], start.cells[who])
+    last = traced.steps.at(every_line, traced.last)
+    np.testing.assert_array_equal(last.cells, ends[prototype])
+    assert np.isfinite(traced.density).all()

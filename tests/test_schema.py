@@ -1,0 +1,1195 @@
+"""Columns: what they are, how rows become numbers, and how they come back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import ndtri
+
+from lapace.errors import InputError
+from lapace.schema import Feature, Knots, Reading, Schema
+
+ROWS = 400
+EDUCATION = ["none", "school", "bachelor", "master"]
+
+
+def people(rows=ROWS, seed=0):
+    """A table such as a bank's: long tails, spikes at zero, cents, gaps, and every kind."""
+    rng = np.random.default_rng(seed)
+
+    def gappy(values, share=0.1):
+        return [None if gone else v for v, gone in zip(values, rng.random(rows) < share)]  # noqa: B905
+
+    income = np.round(np.exp(rng.normal(8, 1.0, rows)), 2)
+    savings = np.where(rng.random(rows) < 0.6, 0.0, np.round(rng.exponential(9e3, rows), -2))
+    return pd.DataFrame(
+        {
+            "income": income,
+            "savings": savings,
+            "age": rng.integers(18, 90, rows).astype("int8"),
+            "kids": pd.array(gappy(rng.integers(0, 5, rows).tolist()), dtype="Int64"),
+            "rate": pd.array(gappy((rng.integers(0, 40, rows) / 4).tolist()), dtype="Float64"),
+            "noise": rng.normal(size=rows),
+            "member": rng.random(rows) < 0.3,
+            "insured": pd.array(gappy((rng.random(rows) < 0.5).tolist()), dtype="boolean"),
+            "home": pd.Categorical(gappy(rng.choice(["own", "rent", "free"], rows).tolist())),
+            "zone": pd.Categorical(rng.choice([10, 20, 30, 50], rows)),
+            "education": pd.Categorical(rng.choice(EDUCATION, rows), EDUCATION, ordered=True),
+            "job": rng.choice(["cook", "nurse"], rows).astype(object),
+            "kind": ["person"] * rows,
+            "year": np.full(rows, 2026),
+        }
+    )
+
+
+PEOPLE = people()
+SCHEMA = Schema.infer(PEOPLE)
+CELLS = SCHEMA.cells(PEOPLE)
+
+
+def as_polars(frame):
+    columns = {}
+    for name in frame:
+        values = [None if pd.isna(v) else v for v in frame[name].tolist()]
+        dtype = {"age": pl.Int8, "education": pl.Enum(EDUCATION), "home": pl.Categorical}.get(name)
+        columns[name] = pl.Series(values, dtype=dtype)
+    return pl.DataFrame(columns)
+
+
+def as_arrow(frame):
+    columns = {}
+    for name in frame:
+        values = [None if pd.isna(v) else v for v in frame[name].tolist()]
+        columns[name] = pa.array(values)
+        if name in ("home", "zone"):
+            columns[name] = columns[name].dictionary_encode()
+    order = [EDUCATION.index(v) for v in frame["education"]]
+    columns["education"] = pa.DictionaryArray.from_arrays(
+        pa.array(order, pa.int8()), EDUCATION, ordered=True
+    )
+    return pa.table(columns)
+
+
+def as_records(frame):
+    return [
+        {n: None if pd.isna(v) else v for n, v in row.items()} for row in frame.to_dict("records")
+    ]
+
+
+def one(values, **overrides):
+    """The only feature of a table of one column."""
+    return Schema.infer([{"x": v} for v in values], overrides or None)["x"]
+
+
+def numbers(values, **overrides):
+    return Schema.infer(pd.DataFrame({"x": values}), overrides or None)["x"]
+
+
+# --- what columns are ------------------------------------------------------------------------
+
+
+def test_what_the_columns_of_a_bank_are():
+    found = {f.name: f.kind for f in SCHEMA.features}
+    assert found == {
+        "income": "continuous", "savings": "continuous", "age": "continuous",
+        "kids": "continuous", "rate": "continuous", "noise": "continuous", "member": "binary",
+        "insured": "binary", "home": "categorical", "zone": "categorical",
+        "education": "ordinal", "job": "binary", "kind": "categorical", "year": "continuous",
+    }  # fmt: skip
+    resolutions = [SCHEMA[n].resolution for n in ("income", "savings", "age", "rate", "noise")]
+    assert resolutions == [0.01, 100.0, 1.0, 0.25, 0.0]
+    integer = {f.name for f in SCHEMA.features if f.integer}
+    assert integer == {"savings", "age", "kids", "education", "year"}
+    assert {f.name for f in SCHEMA.features if f.missing} == {"kids", "rate", "insured", "home"}
+    assert SCHEMA["education"].categories == tuple(EDUCATION)
+    assert SCHEMA["zone"].categories == (10, 20, 30, 50)
+    assert SCHEMA["age"].lower == PEOPLE["age"].min()
+    assert SCHEMA["age"].upper == PEOPLE["age"].max()
+    assert SCHEMA.names == tuple(PEOPLE.columns)
+    assert SCHEMA.shape is None
+
+
+@pytest.mark.parametrize("convert", [as_polars, as_arrow, as_records])
+def test_every_library_sees_the_same_columns(convert):
+    frame = convert(PEOPLE)
+    loose = {"zone": "categorical"}  # no integer categories in polars or JSON: they are numbers
+    order = {"education": Feature.ordinal("education", EDUCATION)}
+    schema = Schema.infer(frame, {**loose, **(order if convert is as_records else {})})
+    assert schema.features == SCHEMA.features
+    np.testing.assert_array_equal(schema.cells(frame), CELLS)
+    np.testing.assert_array_equal(SCHEMA.cells(frame), CELLS)
+    np.testing.assert_array_equal(schema.encode(CELLS), SCHEMA.encode(CELLS))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "categories"),
+    [
+        ([0, 1, 1, 0], "binary", (0, 1)),
+        ([0.0, 1.0, None], "binary", (0, 1)),
+        ([1, 2, 1], "continuous", ()),
+        ([True, False], "binary", (False, True)),
+        ([True, None, True], "categorical", (True,)),
+        (["yes", "no", None], "binary", ("no", "yes")),
+        (["a", "b", "c", "a"], "categorical", ("a", "b", "c")),
+        (["", "x", "y"], "categorical", ("", "x", "y")),
+        ([Decimal("1.5"), Decimal("2.25")], "continuous", ()),
+    ],
+    ids=str,
+)
+def test_kinds(values, kind, categories):
+    feature = one(values)
+    assert (feature.kind, feature.categories) == (kind, categories)
+    assert feature.missing == (None in values)
+
+
+@pytest.mark.parametrize(("declared", "kind"), [("a", "categorical"), ("ab", "binary")])
+def test_ordered_categories_that_are_few(declared, kind):
+    column = pd.Categorical(["a", "a"], list(declared), ordered=True)
+    feature = Schema.infer(pd.DataFrame({"x": column}))["x"]
+    assert (feature.kind, feature.categories) == (kind, tuple(declared))
+
+
+def test_integer_categories_in_their_order():
+    frame = pd.DataFrame({"x": pd.Categorical([3, 1, 2], [3, 2, 1], ordered=True)})
+    schema = Schema.infer(frame)
+    assert (schema["x"].kind, schema["x"].categories) == ("ordinal", (3, 2, 1))
+    assert schema.cells(frame).ravel().tolist() == [0.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "resolution"),
+    [
+        (np.arange(50) / 100, 0.01),
+        (np.arange(50) / 4, 0.25),
+        (np.arange(50) * 0.05, 0.05),
+        (np.arange(50) * 100.0, 100.0),
+        (np.arange(50) * 2.5, 2.5),
+        (np.arange(50.0), 1.0),
+        (np.arange(-20.0, 20.0) * 3, 3.0),
+        (np.cumsum(np.full(50, 0.1)), 0.1),  # what arithmetic leaves of tenths
+        (np.arange(50) / 1e6, 1e-6),
+        (np.arange(50) / 1e7, 0.0),  # finer than anybody writes
+        (np.arange(50) + 1e-7 * np.sin(np.arange(50)), 0.0),  # noise is not a lattice
+        (np.random.default_rng(0).normal(size=50), 0.0),
+        (np.random.default_rng(0).normal(size=50) * 1e-9, 0.0),
+        (np.random.default_rng(0).normal(size=50) * 1e15, 0.0),
+        (np.arange(50) * 1e300, 0.0),
+        (np.array([600.0, 1200.0, 1800.0]), 1.0),  # three values share a divisor by chance
+        (np.array([0.5, 1.5]), 0.1),
+        (np.zeros(5), 1.0),
+        (np.array([1234.56, 99.99, 0.01], dtype=np.float32), 0.01),
+        (np.arange(2**53 - 20, 2**53).astype(float), 1.0),
+    ],
+    ids=str,
+)
+def test_the_resolution_of_numbers(values, resolution):
+    assert numbers(values).resolution == resolution
+
+
+def test_constant_columns():
+    frame = pd.DataFrame({"number": [7.5] * 9, "text": ["same"] * 9, "gappy": [None, *"ssssssss"]})
+    schema = Schema.infer(frame)
+    assert [f.kind for f in schema.features] == ["continuous", "categorical", "categorical"]
+    assert [f.width for f in schema.features] == [0, 0, 1]
+    assert schema["number"].span == 1.0
+    cells = schema.cells(frame)
+    np.testing.assert_array_equal(schema.decode(schema.encode(cells)), cells)
+    anything = np.random.default_rng(0).normal(size=(20, schema.width)) * 10
+    assert (schema.decode(anything)[:, :2] == [7.5, 0.0]).all()
+    assert schema.distance(cells, cells + np.array([1, 0, 0])).tolist() == [1.0] * 9
+
+
+def test_thousands_of_categories():
+    rng = np.random.default_rng(0)
+    common = [f"town {i}" for i in range(64)]
+    values = [*common * 20, *(f"village {i}" for i in range(900))]
+    rng.shuffle(values)
+    frame = pd.DataFrame({"place": values})
+    schema = Schema.infer(frame)
+    assert schema["place"].categories == tuple(sorted(common))
+    assert schema.width == 64
+    reading = schema.read(frame)
+    assert len(reading.schema["place"].levels) == 964
+    assert reading.problems == {}
+    pd.testing.assert_frame_equal(reading.schema.frame(reading.cells), frame)
+    encoded = reading.schema.encode(reading.cells)
+    rare = frame["place"].str.startswith("village").to_numpy()
+    assert (encoded.sum(axis=1) == ~rare).all()
+
+
+def test_an_ordinal_keeps_all_its_levels():
+    schema = Schema.infer(pd.DataFrame({"x": np.arange(300) % 100}), {"x": "ordinal"})
+    assert schema["x"].categories == tuple(range(100))
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        (
+            [f"id-{i}" for i in range(60)],
+            (
+                r"^Column 'x' holds 60 different values in 60 rows, as names, identifiers or free "
+                r"text do\. Drop it, or say it is 'categorical'\.$"
+            ),
+        ),
+        (
+            [f"a long sentence about person {i // 2}, and more" for i in range(119)],
+            r"^Column 'x' holds 60 different values in 119 rows",
+        ),
+        (
+            [str(i * 7) for i in range(60)],
+            r"^Column 'x' holds numbers written as text\. Convert it to numbers, or say it is 'cat",
+        ),
+        (range(100, 160), r"^Column 'x' only numbers the rows\. Drop it, or say it is 'contin"),
+        (list(range(60))[::-1], r"^Column 'x' only numbers the rows"),
+        ([None, None], r"^Column 'x' has no value in any row\. Drop it\.$"),
+        ([1.5, math.inf, 2.0], r"^Column 'x' holds an infinity in row 1\. Use a number or none\.$"),
+        ([1.5, 2.0, -math.inf], r"^Column 'x' holds an infinity in row 2"),
+        ([1, "one", 2], r"^Column 'x' mixes numbers and text\. Make it one of them, or say it is "),
+        ([1, [2]], r"^Column 'x' mixes numbers and text"),
+        (
+            [dt.date(2020, 1, 1)],
+            (
+                r"^Column 'x' holds dates or times\. Turn it into a number \(days since a fixed "
+                r"day\), or drop it\.$"
+            ),
+        ),
+        ([[1], [2]], r"^Column 'x' holds values that are neither numbers nor text\. Convert or d"),
+        (
+            [2**53, 1, 2],
+            (
+                r"^Column 'x' holds a whole number of 2\^53 or more in row 0, too large to be "
+                r"exact\. Drop the column if it is an identifier, or rescale it\.$"
+            ),
+        ),
+        ([10**400, 1], r"^Column 'x' holds an infinity in row 0"),
+        (
+            [-1.5e308, 1.5e308],
+            r"^Column 'x' reaches from -1\.5e\+308 to 1\.5e\+308, too far to com",
+        ),
+    ],
+    ids=lambda v: str(v)[:30],
+)
+def test_columns_that_are_refused(column, sentence):
+    with pytest.raises(InputError, match=sentence):
+        one(column)
+
+
+def test_typed_columns_that_are_refused():
+    dates = pl.DataFrame({"x": [dt.date(2020, 1, 1)]})
+    with pytest.raises(InputError, match=r"^Column 'x' holds dates or times"):
+        Schema.infer(dates)
+    with pytest.raises(InputError, match=r"^Column 'x' holds values that are neither"):
+        Schema.infer(pa.table({"x": [[1]]}))
+    with pytest.raises(InputError, match=r"^Column 'x' holds values that are neither"):
+        Schema.infer(pd.DataFrame({"x": pd.cut(pd.Series([1.0, 2.0]), 2)}))
+    with pytest.raises(InputError, match=r"^Column 'x' has no value in any row"):
+        Schema.infer(pl.DataFrame({"x": [None, None]}))
+    with pytest.raises(InputError, match=r"^Column 'x0' has no value in any row"):
+        Schema.infer(np.array([[np.nan]]))
+
+
+def test_small_tables_and_gaps_are_not_taken_for_identifiers():
+    assert one([f"id-{i}" for i in range(49)]).kind == "categorical"
+    assert one(range(49)).kind == "continuous"
+    assert one([*range(60), None]).kind == "continuous"
+    assert one(range(0, 120, 2)).kind == "continuous"
+    assert one([float(i) for i in range(60)]).kind == "continuous"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [pd.DataFrame({"x": []}), pl.DataFrame({"x": []}), pa.table({"x": []}), [], np.empty((0, 2))],
+    ids=["pandas", "polars", "pyarrow", "records", "array"],
+)
+def test_an_empty_table_teaches_nothing(table):
+    with pytest.raises(InputError, match=r"^The table has no rows\. Hand over at least a few hun"):
+        Schema.infer(table)
+
+
+def test_a_table_without_columns():
+    for table in (pd.DataFrame(index=range(3)), np.empty((3, 0)), [{}, {}]):
+        with pytest.raises(InputError, match=r"^The table has no columns\.$"):
+            Schema.infer(table)
+
+
+# --- overrides -------------------------------------------------------------------------------
+
+
+def test_a_kind_may_be_said():
+    frame = pd.DataFrame({"a": [1, 2, 3], "b": [0, 1, 0], "c": [5, 5, 7], "d": ["x", "y", "z"]})
+    kinds = {"a": "categorical", "b": "continuous", "c": "binary", "d": "categorical"}
+    schema = Schema.infer(frame, kinds)
+    assert {f.name: f.kind for f in schema.features} == kinds
+    assert schema["a"].categories == (1, 2, 3)
+    assert schema["b"].upper == 1.0
+    assert schema["c"].categories == (5, 7)
+    assert Schema.infer(frame, {"a": "ordinal"})["a"].categories == (1, 2, 3)
+    cells = schema.cells(frame)
+    pd.testing.assert_frame_equal(schema.frame(schema.decode(schema.encode(cells))), frame)
+
+
+def test_a_column_that_would_be_refused_may_be_kept():
+    assert one(range(60), x="continuous").kind == "continuous"
+    assert len(one([f"id-{i}" for i in range(60)], x="categorical").categories) == 60
+    mixed = one([1, "one", 2.5, None], x="categorical")
+    assert mixed.categories == (1, 2.5, "one")
+
+
+def test_truth_values_may_be_numbers():
+    for frame in (pd.DataFrame({"x": [True, False]}), pl.DataFrame({"x": [True, False]})):
+        schema = Schema.infer(frame, {"x": "continuous"})
+        assert (schema["x"].lower, schema["x"].upper, schema["x"].resolution) == (0.0, 1.0, 1.0)
+        back = schema.frame(schema.decode(schema.encode(schema.cells(frame))))
+        assert back["x"].to_list() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "override", "sentence"),
+    [
+        ([1, 2], "numeric", r"^'numeric' is no kind of column\. There are: continuous, ordinal, "),
+        ([1, 2], "ordnal", r"is no kind of column\. .* Did you mean 'ordinal'\?$"),
+        ([1, 2], 7, r"^'7' is no kind of column"),
+        (["a", "b"], "continuous", r"^Column 'x' holds text and cannot be continuous\. Convert it"),
+        (["1", "2"], Feature.continuous("x"), r"^Column 'x' holds text and cannot be continuous"),
+        (
+            ["a", "b", "c"],
+            "ordinal",
+            (
+                r"^Column 'x' cannot be ordinal without its order\. Say Feature\.ordinal\('x', "
+                r"\[least, \.\.\., greatest\]\)\.$"
+            ),
+        ),
+        ([1, 2, 3], "binary", r"^Column 'x' cannot be binary with 3 categories\.$"),
+        ([1, 1, 1], "binary", r"^Column 'x' cannot be binary with 1 category\.$"),
+        ([1, 2], Feature.continuous("y"), r"^The override for column 'x' is a Feature of the nam"),
+        (
+            ["S", "M", "L"],
+            Feature.ordinal("x", ["small", "large"]),
+            r"^Column 'x' holds none of the categories given for it; it holds 'L', 'M', 'S'\.$",
+        ),
+        ([5, 6], Feature.binary("x"), r"^Column 'x' holds 5 in row 0, neither true nor false\.$"),
+        (["a", 1], Feature.categorical("x", [1, 2]), r"^Column 'x' holds 'a' in row 0, not a numb"),
+        ([1.5, math.inf], "categorical", r"^Column 'x' holds an infinity in row 1\."),
+        ([1.5, math.inf], "continuous", r"^Column 'x' holds an infinity in row 1\."),
+        ([1, 2], Feature.continuous("x", resolution=0.5), r"^Column 'x' holds whole numbers; they"),
+        (
+            [1.5, 2.5],
+            Feature.continuous("x", lower=1.2, upper=1.8, integer=True),
+            r"^Column 'x' has no multiple of 1 between 1\.2 and 1\.8\.$",
+        ),
+        ([1.5, 9.5], Feature.continuous("x", lower=20), r"^Column 'x' has bounds 20 > 9\.5\.$"),
+    ],
+    ids=str,
+)
+def test_overrides_that_cannot_be(values, override, sentence):
+    with pytest.raises(InputError, match=sentence):
+        one(values, x=override)
+
+
+def test_an_override_for_a_column_that_is_not_there():
+    with pytest.raises(InputError, match=r"^Column 'incme' is not in the table\. Did you mean 'in"):
+        Schema.infer(PEOPLE, {"incme": "continuous"})
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Feature("x", "number"), r"^'number' is no kind of column"),
+        (lambda: Feature.ordinal("x", []), r"^Column 'x' is ordinal and needs categories\.$"),
+        (lambda: Feature.categorical("x", ["a", "b", "a"]), r"^Column 'x' has the category 'a' tw"),
+        (lambda: Feature.categorical("x", [1, True]), r"^Column 'x' has the category True twice"),
+        (lambda: Feature.categorical("x", ["a", None]), r"^Column 'x' lists a missing value among"),
+        (lambda: Feature.categorical("x", [1.5, math.nan]), r"^Column 'x' lists a missing value"),
+        (lambda: Feature.binary("x", ["a"]), r"^Column 'x' cannot be binary with 1 category\.$"),
+        (lambda: Feature.binary("x", "abc"), r"^Column 'x' cannot be binary with 3 categories\.$"),
+        (lambda: Feature.continuous("x", lower=3, upper=1), r"^Column 'x' has bounds 3 > 1\.$"),
+        (
+            lambda: Feature.continuous("x", upper=math.inf),
+            r"^Column 'x' has an infinite bound\. Le",
+        ),
+        (lambda: Feature.continuous("x", resolution=-1), r"^Column 'x' has a resolution of -1\.0"),
+        (
+            lambda: Feature.continuous("x", integer=True, resolution=0.5),
+            r"^Column 'x' holds whole numbers; they cannot be multiples of 0\.5\.$",
+        ),
+        (
+            lambda: Feature("x", "continuous", categories=("a",)),
+            r"^Column 'x' is continuous and has no categories\.$",
+        ),
+    ],
+)
+def test_features_that_cannot_be(make, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+def test_bounds_and_resolution_that_are_given():
+    values = np.round(np.random.default_rng(0).normal(50, 10, 200), 2)
+    seen = numbers(values)
+    assert (seen.lower, seen.upper) == (values.min(), values.max())
+    given_ = numbers(values, x=Feature.continuous("x", lower=18, upper=65.005))
+    assert (given_.lower, given_.upper, given_.resolution) == (18.0, 65.0, 0.01)
+    half = numbers(values, x=Feature.continuous("x", upper=65))
+    assert (half.lower, half.upper) == (values.min(), 65.0)
+    coarse = numbers(values, x=Feature.continuous("x", resolution=5))
+    assert coarse.lower % 5 == coarse.upper % 5 == 0
+    assert coarse.lower - 2.5 <= values.min() <= coarse.lower + 2.5
+    whole = numbers(values, x=Feature.continuous("x", lower=17.5, integer=True))
+    assert (whole.lower, whole.resolution, whole.integer) == (18.0, 1.0, True)
+    tenths = numbers(values, x=Feature.continuous("x", lower=0.3, resolution=0.1))
+    assert tenths.lower == 0.3
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        Feature.continuous("x", lower=30, upper=60),
+        Feature.continuous("x", resolution=2.5),
+        Feature.continuous("x", integer=True),
+        Feature.continuous("x", lower=200, upper=300),
+    ],
+    ids=str,
+)
+def test_whatever_is_decoded_keeps_its_bounds_and_lattice(override):
+    frame = pd.DataFrame({"x": np.random.default_rng(0).normal(50, 10, 300)})
+    schema = Schema.infer(frame, {"x": override})
+    feature = schema["x"]
+    decoded = schema.decode(np.linspace(-9, 9, 500)[:, None])
+    assert decoded.min() >= feature.lower
+    assert decoded.max() <= feature.upper
+    if feature.resolution:
+        np.testing.assert_array_equal(decoded % feature.resolution, 0)
+        assert set(schema.snap(decoded).ravel()) == set(decoded.ravel())
+
+
+def test_an_ordinal_of_text_in_the_order_given():
+    frame = pd.DataFrame({"size": ["M", "S", "L", None, "XL"]})
+    schema = Schema.infer(frame, {"size": Feature.ordinal("size", ["S", "M", "L"])})
+    feature = schema["size"]
+    assert (feature.lower, feature.upper, feature.resolution) == (0.0, 2.0, 1.0)
+    assert (feature.extra, feature.missing, feature.integer) == ((), True, True)
+    reading = schema.read(frame)
+    np.testing.assert_array_equal(reading.cells.ravel(), [1, 0, 2, np.nan, 3])
+    assert reading.schema["size"].extra == ("XL",)
+
+
+def test_a_bare_ordinal_has_the_codes_for_numbers():
+    assert Feature("x", "ordinal", categories=("a", "b", "c")) == Feature.ordinal("x", "abc")
+
+
+def test_features_described():
+    schema = SCHEMA.described({"age": "In years."})
+    assert schema["age"].description == "In years."
+    assert schema["income"].description == ""
+    with pytest.raises(
+        InputError, match=r"^Column 'agee' is not in the table\. Did you mean 'age'"
+    ):
+        SCHEMA.described({"agee": "In years."})
+
+
+def test_numbers_as_a_person_writes_them():
+    assert SCHEMA["income"].text(1234.5) == "1,234.50"
+    assert SCHEMA["income"].text(1234.0) == "1,234"
+    assert SCHEMA["savings"].text(12300.0) == "12,300"
+    assert SCHEMA["noise"].text(0.123456) == "0.1235"
+    assert SCHEMA["noise"].text(12345.678) == "12,346"
+    assert SCHEMA["age"].text(math.nan) == "missing"
+    assert SCHEMA["education"].text(2.0) == "bachelor"
+    assert SCHEMA["member"].text(1.0) == "True"
+    assert SCHEMA["zone"].text(3.0) == "50"
+    assert (
+        SCHEMA.read([{**as_records(PEOPLE)[0], "home": "boat"}]).schema["home"].text(3.0) == "boat"
+    )
+
+
+# --- frames and cells ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("convert", [lambda f: f, as_polars, as_arrow, as_records])
+def test_rows_leave_as_they_came(convert):
+    frame = convert(PEOPLE)
+    schema = Schema.infer(frame, {"education": Feature.ordinal("education", EDUCATION)})
+    back = schema.frame(schema.cells(frame))
+    if isinstance(frame, pd.DataFrame):
+        pd.testing.assert_frame_equal(back, frame)
+    elif isinstance(frame, list):
+        assert back == frame
+    else:
+        assert back.schema == frame.schema
+        rows = pa.Table.to_pylist if isinstance(frame, pa.Table) else pl.DataFrame.to_dicts
+        assert rows(back) == rows(frame)
+
+
+def test_arrays_leave_as_they_came():
+    rng = np.random.default_rng(0)
+    table = np.round(rng.normal(size=(80, 3)), 1)
+    schema = Schema.infer(table)
+    np.testing.assert_array_equal(
+        schema.frame(schema.decode(schema.encode(schema.cells(table)))), table
+    )
+    images = rng.integers(0, 256, (80, 2, 3)).astype(np.uint8)
+    schema = Schema.infer(images)
+    assert schema.shape == (2, 3)
+    np.testing.assert_array_equal(schema.frame(schema.cells(images)), images, strict=True)
+    flat = schema.read(images.reshape(80, 6))
+    np.testing.assert_array_equal(flat.cells, schema.cells(images))
+    assert schema.frame(flat.cells, flat.template).shape == (80, 6)
+
+
+def test_people_leave_in_their_own_frame():
+    for convert in (as_polars, as_arrow, as_records):
+        frame = convert(
+            PEOPLE[["age", "home", "income", *PEOPLE.columns.drop(["age", "home", "income"])]]
+        )
+        reading = SCHEMA.read(frame)
+        np.testing.assert_array_equal(reading.cells, CELLS)
+        back = reading.schema.frame(reading.cells, reading.template)
+        assert type(back) is type(frame)
+        names = list(back[0]) if isinstance(back, list) else getattr(back, "column_names", None)
+        assert (names or back.columns)[:3] == ["age", "home", "income"]
+
+
+def test_columns_in_any_order_and_extra_ones():
+    frame = PEOPLE[PEOPLE.columns[::-1]].assign(
+        label=1, when=pd.Timestamp("2020-01-01"), things=[[1]] * ROWS
+    )
+    reading = SCHEMA.read(frame)
+    assert isinstance(reading, Reading)
+    np.testing.assert_array_equal(reading.cells, CELLS)
+    assert reading.template.names == SCHEMA.names[::-1]
+    assert reading.schema is SCHEMA
+    back = reading.schema.frame(reading.cells, reading.template)
+    pd.testing.assert_frame_equal(back, PEOPLE[PEOPLE.columns[::-1]])
+
+
+def test_a_column_that_is_missing_or_misspelt():
+    with pytest.raises(InputError, match=r"^The table lacks column 'income'\.$"):
+        SCHEMA.read(PEOPLE[["age"]])
+    with pytest.raises(
+        InputError, match=r"lacks column 'income'\. Is it the one called 'Incme'\?$"
+    ):
+        SCHEMA.read(PEOPLE.rename(columns={"income": "Incme"}))
+    with pytest.raises(
+        InputError, match=r"^Column 'agee' is not in the table\. Did you mean 'age'"
+    ):
+        SCHEMA.index("agee")
+    with pytest.raises(InputError, match=r"^Column 'zzzz' is not in the table\.$"):
+        SCHEMA["zzzz"]
+    assert SCHEMA.index("savings") == 1
+
+
+def test_arrays_of_the_wrong_width():
+    schema = Schema.infer(np.random.default_rng(0).normal(size=(9, 3)))
+    with pytest.raises(InputError, match=r"^The array has 4 columns; there should be 3\.$"):
+        schema.read(np.zeros((2, 4)))
+    with pytest.raises(InputError, match=r"^An array has no column names, and this schema has\. H"):
+        SCHEMA.read(np.zeros((2, 14)))
+    with pytest.raises(InputError, match=r"^An array has no column names"):
+        SCHEMA.cells(np.zeros((2, 3)))
+
+
+def test_nobody():
+    tables = [
+        PEOPLE[:0],
+        as_polars(PEOPLE)[:0],
+        as_arrow(PEOPLE)[:0],
+        [],
+        pd.DataFrame(columns=PEOPLE.columns),
+    ]
+    for nobody in tables:
+        reading = SCHEMA.read(nobody)
+        assert reading.cells.shape == (0, 14)
+        assert reading.problems == {}
+        assert len(reading.schema.frame(reading.cells, reading.template)) == 0
+        assert SCHEMA.decode(SCHEMA.encode(reading.cells)).shape == (0, 14)
+        assert SCHEMA.distance(reading.cells, reading.cells).shape == (0,)
+    array = Schema.infer(np.array([[1.5], [2.5]]))
+    assert array.read(np.empty((0, 1))).cells.shape == (0, 1)
+
+
+def test_an_unseen_category_is_kept_and_never_proposed():
+    frame = PEOPLE.iloc[:3].astype({"home": object, "education": object, "job": object})
+    frame["home"] = ["boat", "tent", "boat"]
+    frame["education"] = ["phd", "school", "phd"]
+    frame["job"] = ["cook", "judge", "nurse"]
+    for table in (frame, as_records(frame), pl.DataFrame(as_records(frame))):
+        reading = SCHEMA.read(table)
+        assert reading.problems == {}
+        wide = reading.schema
+        assert wide["home"].extra == ("boat", "tent") or wide["home"].extra == ("tent", "boat")
+        assert wide["home"].categories == SCHEMA["home"].categories
+        assert wide["education"].extra == ("phd",)
+        back = wide.frame(reading.cells, reading.template)
+        for name in ("home", "education", "job"):
+            found = [r[name] for r in back] if isinstance(back, list) else back[name].to_list()
+            assert found == frame[name].tolist()
+        encoded = wide.encode(reading.cells)
+        assert encoded.shape[1] == SCHEMA.width
+        for name in ("home", "job"):
+            _, start, width = next(b for b in wide.blocks if b[0] == wide.index(name))
+            assert (
+                encoded[frame[name].isin(["boat", "tent", "judge"]), start : start + width] == 0
+            ).all()
+        place = wide.numeric.tolist().index(wide.index("education"))
+        assert encoded[[0, 2], place].tolist() == [0.0, 0.0]
+        assert (wide.decode(encoded)[:, wide.index("education")] <= 3).all()
+        np.testing.assert_array_equal(wide.snap(reading.cells)[:, 10], reading.cells[:, 10])
+    # In the training table's own kind as well, its dtypes widened as little as can be.
+    back = reading.schema.frame(reading.cells)
+    assert back["home"].tolist() == ["boat", "tent", "boat"]
+    assert back["home"].dtype.categories[:3].tolist() == ["free", "own", "rent"]
+
+
+def test_unseen_levels_are_kept_as_their_column_would_write_them():
+    texts = Schema.infer([{"x": "1"}, {"x": "2"}, {"x": "a"}])
+    assert texts.read([{"x": 7.0}, {"x": "7"}]).schema["x"].extra == ("7",)
+    numbers_ = Schema.infer([{"x": 1}, {"x": 2}], {"x": "categorical"})
+    reading = numbers_.read([{"x": "7.0"}, {"x": 7}, {"x": 2.5}, {"x": ""}, {"x": True}])
+    assert reading.schema["x"].extra in ((7, 2.5), (2.5, 7))
+    assert reading.cells.ravel()[4] == 0.0
+    assert math.isnan(reading.cells[3, 0])
+    truths = Schema.infer([{"x": True}, {"x": True}])
+    for false in (False, 0, "False", "FALSE"):
+        assert truths.read([{"x": false}]).schema["x"].extra == (False,)
+    assert truths.cells([{"x": " "}]).ravel().tolist() == pytest.approx([math.nan], nan_ok=True)
+    mixed = Schema.infer([{"x": 1}, {"x": "a"}], {"x": "categorical"})
+    assert mixed.read([{"x": 2.5}, {"x": "b"}]).schema["x"].extra == (2.5, "b")
+
+
+def test_wrong_dtypes_that_mean_the_same():
+    row = as_records(PEOPLE)[0]
+    kinds = {"age": str, "income": str, "zone": str, "member": str, "year": float}
+    written = {n: kinds[n](v) if n in kinds else v for n, v in row.items()}
+    for text in (
+        written,
+        {**written, "zone": f"{row['zone']}.0", "member": str(row["member"]).lower()},
+    ):
+        np.testing.assert_array_equal(SCHEMA.cells([text]), CELLS[:1])
+    numbers_ = {**row, "member": float(row["member"]), "zone": float(row["zone"])}
+    np.testing.assert_array_equal(SCHEMA.cells([numbers_]), CELLS[:1])
+    codes = Schema.infer([{"x": "1"}, {"x": "2"}, {"x": "3"}])
+    assert codes.cells(pd.DataFrame({"x": [3, None]}))[0] == 2.0
+    assert codes.cells(pd.DataFrame({"x": pd.Categorical([2.0])}))[0] == 1.0
+    blank = SCHEMA.read([{**row, "kids": " ", "age": "  31 ", "income": "1e3"}])
+    assert blank.problems == {}
+    assert math.isnan(blank.cells[0, 3])
+    assert blank.cells[0, [0, 2]].tolist() == [1000.0, 31.0]
+
+
+def test_numbers_written_as_text_leave_as_text():
+    frame = pd.DataFrame({"x": [20.5, 30.0, 40.0]})
+    schema = Schema.infer(frame)
+    reading = schema.read(pl.DataFrame({"x": ["20.5", None]}))
+    back = schema.frame(np.array([[30.0], [np.nan]]), reading.template)
+    assert back["x"].to_list() == ["30", None]
+
+
+def test_a_row_with_a_problem_costs_no_other():
+    frame = PEOPLE.iloc[:6].astype(object)
+    frame.loc[1, "income"] = math.inf
+    frame.loc[2, "age"] = "old"
+    frame.loc[3, "zone"] = "north"
+    frame.loc[4, "member"] = "maybe"
+    frame.loc[5, "member"] = 2
+    reading = SCHEMA.read(frame)
+    assert reading.problems == {
+        1: "Column 'income' holds an infinity in row 1. Use a number or none.",
+        2: "Column 'age' holds 'old' in row 2, not a number.",
+        3: "Column 'zone' holds 'north' in row 3, not a number.",
+        4: "Column 'member' holds 'maybe' in row 4, neither true nor false.",
+        5: "Column 'member' holds 2 in row 5, neither true nor false.",
+    }
+    np.testing.assert_array_equal(reading.cells[0], CELLS[0])
+    assert not np.isinf(reading.cells).any()
+    with pytest.raises(InputError, match=r"^Column 'income' holds an infinity in row 1\. Use a nu"):
+        SCHEMA.cells(frame)
+    with pytest.raises(InputError, match=r"^Column 'age' holds 'old' in row 0"):
+        SCHEMA.distance(CELLS[:1], frame[2:3])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame({"x": [1.5, -math.inf, 2.0], "y": [0.0, 1.0, math.inf]}),
+        pl.DataFrame({"x": [1.5, -math.inf, 2.0], "y": [0.0, 1.0, math.inf]}),
+        pa.table({"x": ["1.5", "-inf", "2"], "y": ["0", "1", "inf"]}),
+        [{"x": 1.5, "y": 0}, {"x": -math.inf, "y": 1}, {"x": 2, "y": math.inf}],
+    ],
+    ids=["pandas", "polars", "text", "records"],
+)
+def test_an_infinity_in_a_query(table):
+    schema = Schema.infer(pd.DataFrame({"x": [1.5, 2.5], "y": [0, 1]}))
+    problems = schema.read(table).problems
+    assert list(problems) == [1, 2]
+    assert problems[1] == "Column 'x' holds an infinity in row 1. Use a number or none."
+    assert problems[2].startswith("Column 'y' holds ")
+
+
+def test_a_whole_column_of_the_wrong_kind():
+    frame = PEOPLE.assign(age=pd.Timestamp("2020-01-01"))
+    with pytest.raises(InputError, match=r"^Column 'age' holds dates or times"):
+        SCHEMA.read(frame)
+    with pytest.raises(InputError, match=r"^Column 'age' holds values that are neither"):
+        SCHEMA.read(PEOPLE.assign(age=[[1]] * ROWS))
+
+
+def test_a_column_missing_altogether_in_a_query():
+    # Such a column has no text in it for the library to see, and comes as floats or nulls.
+    for empty in (np.nan, None):
+        reading = SCHEMA.read(PEOPLE.assign(home=empty, job=empty, age=empty))
+        assert reading.problems == {}
+        columns = [SCHEMA.index(n) for n in ("home", "job", "age")]
+        assert np.isnan(reading.cells[:, columns]).all()
+        answer = reading.cells.copy()
+        answer[:, columns] = [1.0, 1.0, 31.0]
+        back = reading.schema.frame(answer, reading.template)
+        assert set(back["home"]) == {"own"}
+        assert set(back["job"]) == {"nurse"}
+        assert set(back["age"]) == {31}
+    for convert in (pl.DataFrame, pa.table):
+        frame = convert({**{n: PEOPLE[n].astype(object).tolist() for n in ("kind", "job")}})
+        schema = Schema.infer(frame)
+        reading = schema.read(convert({"kind": [None], "job": [None]}))
+        back = schema.frame(np.array([[0.0, 1.0]]), reading.template)
+        assert schema.cells(back).tolist() == [[0.0, 1.0]]
+
+
+def test_an_answer_may_be_finer_than_the_person_s_own_column():
+    schema = Schema.infer(pd.DataFrame({"x": np.arange(60) / 2}))
+    for frame in (
+        pd.DataFrame({"x": pd.Series([3], dtype="int8")}),
+        pl.DataFrame({"x": [3]}),
+        pa.table({"x": [3]}),
+        [{"x": 3}],
+    ):
+        back = schema.frame(np.array([[2.5]]), schema.read(frame).template)
+        assert schema.cells(back).tolist() == [[2.5]]
+
+
+def test_cells_are_taken_as_they_are():
+    assert SCHEMA.cells(CELLS) is CELLS
+    # Only where a schema was inferred from an array is a matrix a table, and read as one.
+    table = np.array([[3.0], [5.0], [7.0], [5.0]])
+    schema = Schema.infer(table, {"x0": "categorical"})
+    cells = schema.cells(table)
+    assert cells.ravel().tolist() == [0.0, 1.0, 2.0, 1.0]
+    assert schema.distance(cells, cells[::-1]).tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert schema.frame(cells).tolist() == table.tolist()
+    with pytest.raises(InputError, match="infinity in row 1"):
+        Schema.infer(np.array([[1.5], [2.5]])).cells(np.array([[1.0], [math.inf]]))
+
+
+@pytest.mark.parametrize("pair", [(0.0, 5e-324), (1e16, 1e16 + 2), (1e308, 1.5e308)])
+def test_two_numbers_very_near_or_very_large(pair):
+    frame = pd.DataFrame({"x": np.repeat(pair, 20)})
+    schema = Schema.infer(frame)
+    np.testing.assert_array_equal(schema.decode(schema.encode(schema.cells(frame))), frame)
+    assert sum(schema["x"].histogram[1]) == 40
+
+
+def test_whole_numbers_are_exact_up_to_the_last_that_can_be():
+    top = 2**53 - 1
+    for frame in (
+        pd.DataFrame({"x": [top, 1, -top]}),
+        pl.DataFrame({"x": [top, 1, -top]}),
+        pa.table({"x": [top, 1, -top]}),
+        [{"x": top}, {"x": 1}, {"x": -top}],
+    ):
+        schema = Schema.infer(frame)
+        back = schema.frame(schema.decode(schema.encode(schema.cells(frame))))
+        assert schema.cells(back).ravel().tolist() == [top, 1, -top]
+        reading = schema.read([{"x": 2**53 + 1}, {"x": 5}])
+        assert list(reading.problems) == [0]
+        assert "too large to be exact" in reading.problems[0]
+
+
+def test_minus_zero_is_zero():
+    schema = Schema.infer(pd.DataFrame({"x": [-0.0, 1.5, -0.4, 0.1]}))
+    cells = schema.cells([{"x": -0.0}])
+    for zero in (cells, schema.decode(schema.encode(cells)), schema.snap(np.array([[-0.01]]))):
+        assert math.copysign(1, zero[0, 0]) == 1
+    assert schema["x"].text(schema.snap(np.array([[-0.01]]))[0, 0]) == "0"
+
+
+def test_names_may_be_anything_that_is_text():
+    names = ["with space", "ünï©ode", 'it\'s "quoted"', "", "a,b\nc"]
+    frame = pd.DataFrame({n: np.arange(9) / 2 + i for i, n in enumerate(names)})
+    schema = Schema.infer(frame, {"": "categorical"})
+    assert schema.names == tuple(names)
+    back = schema.frame(schema.decode(schema.encode(schema.cells(frame))))
+    pd.testing.assert_frame_equal(back, frame)
+    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+    with pytest.raises(InputError, match=r"Column 'it's \"quoted\" not' is not in the table\. Did"):
+        schema.index('it\'s "quoted" not')
+
+
+# --- the matrix the network sees -------------------------------------------------------------
+
+
+def test_the_order_of_the_matrix():
+    assert [SCHEMA.features[i].name for i in SCHEMA.numeric] == [
+        "income", "savings", "age", "kids", "rate", "noise", "education", "year",
+    ]  # fmt: skip
+    assert [(SCHEMA.features[i].name, w) for i, _, w in SCHEMA.blocks] == [
+        ("member", 1), ("insured", 3), ("home", 4), ("zone", 4), ("job", 1),
+    ]  # fmt: skip
+    assert [SCHEMA.features[i].name for i, _ in SCHEMA.flags] == ["kids", "rate"]
+    assert SCHEMA.widths == (1, 3, 4, 4, 1, 1, 1)
+    assert SCHEMA.width == SCHEMA.encode(CELLS).shape[1] == 8 + 15
+    starts = [start for _, start, _ in SCHEMA.blocks] + [column for _, column in SCHEMA.flags]
+    assert starts == (8 + np.cumsum([0, *SCHEMA.widths[:-1]])).tolist()
+    assert len(SCHEMA.numeric) + len(SCHEMA.categorical) == len(SCHEMA.features)
+
+
+def test_blocks_hold_one_one_each():
+    encoded = SCHEMA.encode(CELLS)
+    for i, start, width in SCHEMA.blocks:
+        block = encoded[:, start : start + width]
+        assert set(np.unique(block)) <= {0.0, 1.0}
+        if width > 1:
+            assert (block.sum(axis=1) == 1).all()
+            gone = np.isnan(CELLS[:, i])
+            assert (block.argmax(axis=1)[gone] == len(SCHEMA.features[i].categories)).all()
+    for i, column in SCHEMA.flags:
+        np.testing.assert_array_equal(encoded[:, column] == 1, np.isnan(CELLS[:, i]))
+        assert (encoded[np.isnan(CELLS[:, i]), SCHEMA.numeric.tolist().index(i)] == 0).all()
+
+
+def test_scores_are_standardised():
+    scores = SCHEMA.encode(CELLS)[:, :6]
+    there = ~np.isnan(CELLS[:, SCHEMA.numeric[:6]])
+    for k in range(6):
+        column = scores[there[:, k], k]
+        assert abs(column.mean()) < 0.01
+        assert abs(column.std() - 1) < 0.01
+    assert np.abs(scores).max() < 5
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 9, 60, ROWS])
+def test_training_rows_survive_the_matrix(rows):
+    frame = PEOPLE[:rows]
+    missing = [n for n in frame if frame[n].isna().all()]
+    schema = Schema.infer(frame.drop(columns=missing))
+    cells = schema.cells(frame)
+    decoded = schema.decode(schema.encode(cells))
+    assert not schema.changed(cells, decoded).any()
+    exact = [i for i, f in enumerate(schema.features) if f.resolution or not f.numeric]
+    np.testing.assert_array_equal(decoded[:, exact], cells[:, exact])
+    assert not schema.changed(cells, schema.snap(cells)).any()
+
+
+def test_a_spike_owns_its_zone():
+    values = np.array([0.0] * 700 + [5.0] * 100 + np.arange(10.0, 2010.0, 10.0).tolist())
+    knots = Knots.fit(values)
+    zero = int(np.flatnonzero(knots.values == 0.0)[0])
+    zone = np.linspace(knots.low[zero], knots.high[zero], 1000)
+    schema = Schema.infer(pd.DataFrame({"x": values}))
+    assert (schema.decode(zone[:, None]) == 0.0).all()
+    assert (schema.decode(np.array([[-50.0], [-3.0]])) == 0.0).all()
+    five = int(np.flatnonzero(knots.values == 5.0)[0])
+    inside = np.linspace(knots.low[five], knots.high[five], 100)
+    assert (schema.decode(inside[:, None]) == 5.0).all()
+    # What was never seen, between the spike and its neighbour, still comes back.
+    between = np.array([[15.0], [25.0], [1995.0]])
+    np.testing.assert_array_equal(schema.decode(schema.encode(between)), between)
+
+
+def test_the_zone_of_a_spike_is_as_likely_as_the_spike():
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random(20_000) < 0.8, 0.0, np.exp(rng.normal(7, 2, 20_000)))
+    knots = Knots.fit(values)
+    share = np.unique(values, return_counts=True)[1] / len(values)
+    mid = ndtri(np.cumsum(share) - share / 2)
+    centre, scale = share @ mid, np.sqrt(share @ (mid - share @ mid) ** 2)
+    sampled = knots.units((rng.normal(size=100_000) - centre) / scale)
+    assert abs((sampled == 0).mean() - 0.8 * 0.95) < 0.06
+    for level in (0.85, 0.9, 0.99):
+        assert np.quantile(sampled, level) == pytest.approx(np.quantile(values, level), rel=0.15)
+
+
+def test_scores_are_the_mid_ranks_of_the_method():
+    values = np.array([3.0] * 20 + [1.0] * 50 + [7.0] * 30)
+    mid = ndtri(np.array([0.25, 0.6, 0.85]))
+    share = np.array([0.5, 0.2, 0.3])
+    expected = (mid - share @ mid) / np.sqrt(share @ (mid - share @ mid) ** 2)
+    knots = Knots.fit(values)
+    np.testing.assert_allclose(knots.scores(np.array([1.0, 3.0, 7.0])), expected)
+    np.testing.assert_allclose(knots.scores(np.array([-9.0, 99.0])), expected[[0, 2]])
+
+
+def test_scores_rise_and_tails_are_tame():
+    values = np.exp(np.random.default_rng(0).normal(0, 4, 5000))
+    knots = Knots.fit(values)
+    assert len(knots.values) <= 256
+    scores = knots.scores(np.sort(values))
+    assert (np.diff(scores) > 0).all()
+    assert np.abs(scores).max() < 4.5
+    assert (np.diff(np.stack([knots.low, knots.high], 1).ravel()) >= 0).all()
+    np.testing.assert_allclose(knots.units(knots.scores(values)), values, rtol=1e-9)
+
+
+def test_a_nearly_constant_column_does_not_shout():
+    values = np.zeros(100_000)
+    values[0] = 1e6
+    schema = Schema.infer(pd.DataFrame({"x": values}))
+    encoded = schema.encode(np.array([[0.0], [1e6]]))
+    assert np.abs(encoded).max() < 20
+    assert schema.decode(encoded).ravel().tolist() == [0.0, 1e6]
+
+
+def test_values_beyond_the_range_are_decoded_to_its_end():
+    column = SCHEMA.index("age")
+    cells = CELLS[:2].copy()
+    cells[:, column] = [-5.0, 500.0]
+    decoded = SCHEMA.decode(SCHEMA.encode(cells))[:, column]
+    assert decoded.tolist() == [SCHEMA["age"].lower, SCHEMA["age"].upper]
+
+
+def test_missing_where_training_had_none():
+    cells = np.full((1, len(SCHEMA.features)), np.nan)
+    encoded = SCHEMA.encode(cells)
+    assert not np.isnan(encoded).any()
+    decoded = SCHEMA.decode(encoded)[0]
+    for cell, feature in zip(decoded, SCHEMA.features, strict=True):
+        assert np.isnan(cell) == feature.missing, feature.name
+    row = SCHEMA.frame(cells)
+    assert row.isna().all(axis=None)
+    np.testing.assert_array_equal(SCHEMA.cells(row), cells)
+
+
+def test_a_feature_that_was_never_fitted():
+    schema = Schema((Feature.continuous("x", lower=0, upper=1),), SCHEMA.template)
+    with pytest.raises(InputError, match=r"^Column 'x' has no rank map: infer the schema from dat"):
+        schema.encode(np.zeros((1, 1)))
+
+
+# --- properties ------------------------------------------------------------------------------
+
+WORDS = st.sampled_from(["a", "b", "c", "dé", ""])
+
+
+@st.composite
+def columns(draw, rows):
+    kind = draw(st.sampled_from(["int", "cents", "quarters", "free", "spiked", "bool", "text"]))
+    cells = {
+        "int": st.integers(-(10**6), 10**6),
+        "cents": st.integers(-(10**9), 10**9).map(lambda v: v / 100),
+        "quarters": st.integers(0, 4000).map(lambda v: v / 4),
+        "free": st.floats(-1e6, 1e6),
+        "spiked": st.sampled_from([0.0, 0.0, 0.0, 1.5]) | st.floats(0, 1e6),
+        "bool": st.booleans(),
+        "text": WORDS,
+    }[kind]
+    if draw(st.booleans()):
+        cells = st.none() | cells
+    values = draw(st.lists(cells, min_size=rows, max_size=rows))
+    return values if any(v is not None for v in values) else [*values[1:], "only"]
+
+
+@st.composite
+def tables(draw):
+    rows = draw(st.integers(1, 30))
+    names = draw(st.lists(st.sampled_from("pqrst uvwxyz"), min_size=1, max_size=5, unique=True))
+    return {name: draw(columns(rows)) for name in names}
+
+
+@given(tables(), st.sampled_from([pl.DataFrame, pa.table, pd.DataFrame]))
+def test_decode_undoes_encode(table, library):
+    schema = Schema.infer(library(table))
+    cells = schema.cells(library(table))
+    decoded = schema.decode(schema.encode(cells))
+    assert not schema.changed(cells, decoded).any()
+    assert (schema.distance(cells, decoded) <= 1e-6 * len(schema.features)).all()
+    np.testing.assert_array_equal(schema.decode(schema.encode(decoded)), decoded)
+    rows = schema.cells(schema.frame(decoded))
+    np.testing.assert_array_equal(rows, decoded)
+
+
+@given(tables())
+def test_json_is_exact(table):
+    schema = Schema.infer(
+        [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    )
+    text = json.dumps(schema.to_json(), allow_nan=False)
+    back = Schema.from_json(json.loads(text))
+    assert back == schema
+    assert back.template == schema.template
+    for one_, two in zip(back.features, schema.features, strict=True):
+        assert [type(v) for v in one_.levels] == [type(v) for v in two.levels]
+        if two.knots is None:
+            assert one_.knots is None
+        else:
+            for a, b in zip(one_.knots, two.knots, strict=True):
+                np.testing.assert_array_equal(a, b, strict=True)
+    assert json.dumps(back.to_json()) == text
+
+
+@given(tables(), st.integers(0, 2**32 - 1))
+def test_whatever_comes_out_of_the_network_is_a_row(table, seed):
+    schema = Schema.infer(pl.DataFrame(table))
+    noise = np.random.default_rng(seed).normal(size=(20, schema.width)) * 3
+    cells = schema.decode(noise)
+    np.testing.assert_array_equal(schema.snap(cells), cells)
+    for column, feature in zip(cells.T, schema.features, strict=True):
+        there = column[~np.isnan(column)]
+        assert feature.missing or len(there) == 20
+        top = feature.upper if feature.kind == "continuous" else len(feature.categories) - 1
+        assert ((there >= feature.lower) & (there <= top)).all()
+    assert schema.read(schema.frame(cells)).problems == {}
+
+
+# --- distance --------------------------------------------------------------------------------
+
+
+def brute_force(schema, a, b):
+    """The terms of the distance, cell by cell, as the words have it."""
+    terms = np.zeros(a.shape)
+    for i, j in np.ndindex(*a.shape):
+        feature, x, y = schema.features[j], a[i, j], b[i, j]
+        if math.isnan(x) or math.isnan(y):
+            terms[i, j] = float(math.isnan(x) != math.isnan(y))
+        elif feature.kind == "continuous":
+            terms[i, j] = abs(x - y) / ((feature.upper - feature.lower) or 1.0)
+        elif feature.kind == "ordinal" and max(x, y) < len(feature.categories):
+            terms[i, j] = abs(x - y) / (len(feature.categories) - 1)
+        else:
+            terms[i, j] = float(x != y)
+    return terms
+
+
+def test_distance_is_what_the_words_say():
+    rng = np.random.default_rng(0)
+    frame = PEOPLE.astype({"education": object, "home": object})
+    frame.loc[::7, "education"] = "phd"
+    frame.loc[::5, "home"] = "boat"
+    reading = SCHEMA.read(frame)
+    schema, a = reading.schema, reading.cells
+    b = a[rng.permutation(ROWS)]
+    expected = brute_force(schema, a, b)
+    np.testing.assert_allclose(schema.gaps(a, b), expected)
+    np.testing.assert_allclose(schema.distance(a, b), expected.sum(axis=1))
+    costs = {"income": 2.5, "home": 0, "education": 3}
+    weights = np.array([costs.get(n, 1.0) for n in schema.names])
+    np.testing.assert_allclose(schema.distance(a, b, costs), expected @ weights)
+    np.testing.assert_array_equal(schema.weights(costs), weights)
+    np.testing.assert_array_equal(schema.weights(None), np.ones(14))
+    assert (schema.distance(a, a) == 0).all()
+    np.testing.assert_allclose(schema.distance(a, b), schema.distance(b, a))
+    cube = schema.gaps(a[:5, None], b[None, :7])
+    np.testing.assert_allclose(cube[3, 4], expected_pair(schema, a[3], b[4]))
+
+
+def expected_pair(schema, x, y):
+    return brute_force(schema, x[None], y[None])[0]
+
+
+def test_changed_is_by_more_than_half_a_step():
+    a = CELLS[:1].repeat(6, axis=0)
+    a[:, SCHEMA.index("kids")] = 2.0
+    b = a.copy()
+    b[0, SCHEMA.index("income")] += 0.004
+    b[1, SCHEMA.index("income")] += 0.006
+    b[2, SCHEMA.index("savings")] += 49
+    b[3, SCHEMA.index("noise")] += SCHEMA["noise"].span * 4e-7
+    b[4, SCHEMA.index("noise")] += SCHEMA["noise"].span * 6e-7
+    b[5, SCHEMA.index("kids")] = np.nan
+    changed = SCHEMA.changed(a, b)
+    assert changed.sum(axis=1).tolist() == [0, 1, 0, 0, 1, 1]
+    assert changed[5, SCHEMA.index("kids")]
+    np.testing.assert_array_equal(changed, SCHEMA.changed(b, a))
+    b = a.copy()
+    b[0, SCHEMA.index("home")] += 1
+    b[1, SCHEMA.index("education")] -= 1
+    assert SCHEMA.changed(a, b).sum(axis=1).tolist() == [1, 1, 0, 0, 0, 0]
+    both = np.full_like(a, np.nan)
+    assert not SCHEMA.changed(both, both).any()
+
+
+def test_distance_of_tables():
+    other = PEOPLE.iloc[::-1].reset_index(drop=True)
+    expected = SCHEMA.distance(CELLS, CELLS[::-1])
+    np.testing.assert_array_equal(SCHEMA.distance(PEOPLE, other), expected)
+    np.testing.assert_array_equal(SCHEMA.distance(as_polars(PEOPLE), as_arrow(other)), expected)
+    np.testing.assert_array_equal(SCHEMA.distance(as_records(PEOPLE), CELLS[::-1]), expected)
+    np.testing.assert_allclose(
+        SCHEMA.distance(PEOPLE, PEOPLE[:1]), SCHEMA.gaps(CELLS, CELLS[:1]).sum(axis=1)
+    )
+
+
+def test_two_unknown_categories_are_two():
+    row = as_records(PEOPLE)[0]
+    boat, tent = {**row, "home": "boat"}, {**row, "home": "tent"}
+    assert SCHEMA.distance([boat], [tent]).tolist() == [1.0]
+    assert SCHEMA.distance([boat], [boat]).tolist() == [0.0]
+    phd, lord = {**row, "education": "phd"}, {**row, "education": "lord"}
+    assert SCHEMA.distance([phd, phd, row], [lord, row, phd]).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("cost", [-1, math.nan, math.inf])
+def test_costs_that_cannot_be(cost):
+    with pytest.raises(InputError, match=rf"^The cost of 'age' is {cost}; it must be zero or mor"):
+        SCHEMA.distance(CELLS, CELLS, {"age": cost})
+
+
+def test_costs_and_lengths_that_do_not_fit():
+    with pytest.raises(
+        InputError, match=r"^Column 'agee' is not in the table\. Did you mean 'age'"
+    ):
+        SCHEMA.distance(CELLS, CELLS, {"agee": 2})
+    with pytest.raises(InputError, match=r"^There are 3 rows on one side and 400 on the other\. D"):
+        SCHEMA.distance(CELLS[:3], CELLS)
+
+
+def test_snap_moves_numbers_only():
+    cells = CELLS[:1].repeat(3, axis=0)
+    cells[0] += 0.0049
+    cells[1, :6] = 1e9
+    cells[2, :6] = -1e9
+    snapped = SCHEMA.snap(cells)
+    np.testing.assert_array_equal(snapped[0, SCHEMA.index("income")], CELLS[0, 0])
+    np.testing.assert_array_equal(snapped[1, :6], [f.upper for f in SCHEMA.features[:6]])
+    np.testing.assert_array_equal(snapped[2, :6], [f.lower for f in SCHEMA.features[:6]])
+    np.testing.assert_array_equal(snapped[:, SCHEMA.categorical], cells[:, SCHEMA.categorical])
+    assert cells[1, 0] == 1e9
+
+
+# --- histograms ------------------------------------------------------------------------------
+
+
+def test_histograms_show_nobody():
+    for feature in SCHEMA.features:
+        edges, counts = feature.histogram
+        assert all(count == 0 or count >= 5 for count in counts), feature.name
+        if feature.numeric:
+            there = ~np.isnan(CELLS[:, SCHEMA.index(feature.name)])
+            assert sum(counts) == there.sum()
+            assert len(edges) == len(counts) + 1
+        else:
+            assert len(counts) == len(feature.categories)
+    rare = one([*["a"] * 20, "b", "c"])
+    assert rare.histogram == ((), (20, 0, 0))
+    assert one([1.5, 2.5, 9.5]).histogram == ((1.5, 9.5), (3,))
+    tail = one([*[1.0] * 50, *[2.5] * 50, 1000.0]).histogram
+    assert sum(tail[1]) == 101
+    assert min(tail[1]) >= 5
+
+
+def test_no_loop_runs_over_rows(monkeypatch):
+    """A million rows of twenty columns in seconds: here, that the work is numpy's."""
+    frame = pd.concat([PEOPLE] * 50, ignore_index=True)
+    monkeypatch.setattr("lapace.table._read_objects", None)
+    cells = SCHEMA.cells(frame)
+    decoded = SCHEMA.decode(SCHEMA.encode(cells))
+    assert not SCHEMA.changed(cells, decoded).any()
+    assert len(SCHEMA.frame(decoded)) == 50 * ROWS

@@ -1,0 +1,462 @@
+"""Saving and loading: the same answers, the same bytes, and a sentence for everything else."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+import worlds
+from lapace import CentroidWarning, ClassifierError, Explainer, Explanation, InputError
+from lapace.constraints import Custom, noted, parse
+from lapace.errors import LapaceError
+from lapace.explainer import storage
+from worlds import World
+
+WORLDS = [
+    (worlds.bank, None),
+    (worlds.seasons, 1),
+    (worlds.digits, 5),
+    (worlds.signs, None),
+    (worlds.shop, None),
+    (worlds.post, None),
+    (worlds.rare, "a"),
+    (worlds.paper, None),
+]
+each_world = pytest.mark.parametrize(
+    ("world", "target"), WORLDS, ids=[world.__name__ for world, _ in WORLDS]
+)
+
+
+def arrays(answer: Explanation) -> dict[str, bytes]:
+    found = {k: v.tobytes() for k, v in vars(answer).items() if isinstance(v, np.ndarray)}
+    return found | {"words": repr((answer.status, answer.reason)).encode()}
+
+
+def load(path: Path, world: World) -> Explainer:
+    return Explainer.load(path, world.classifier, device="cpu")
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    """The letters' explainer, in a file."""
+    worlds.post().explainer.save(tmp_path / "post.lapace")
+    return tmp_path / "post.lapace"
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {entry.filename: archive.read(entry) for entry in archive.infolist()}
+
+
+def pack(path: Path, contents: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return path
+
+
+def altered(path: Path, member: str, change: Callable[[Any], Any]) -> Path:
+    """The file with one JSON part changed, everything else whole."""
+    contents = members(path)
+    data = json.loads(contents[member])
+    contents[member] = json.dumps(change(data) or data).encode()
+    return pack(path, contents)
+
+
+# --- there and back --------------------------------------------------------------------------
+
+
+@each_world
+def test_a_loaded_explainer_answers_identically(world, target, tmp_path):
+    here = world()
+    here.explainer.save(tmp_path / "it.lapace")
+    again = load(tmp_path / "it.lapace", here)
+    for settings in ({}, {"detail": "picks", "sparse": True}):
+        one = here.explainer.explain(here.people, target=target, **settings)
+        other = again.explain(here.people, target=target, **settings)
+        assert arrays(one) == arrays(other)
+    assert again.labels_ == here.explainer.labels_
+    assert [type(v) for v in again.labels_] == [type(v) for v in here.explainer.labels_]
+    label = here.explainer.labels_[1]
+    first, second = (e._sample(label, 5, False, 3) for e in (here.explainer, again))
+    np.testing.assert_array_equal(first, second)
+
+
+@each_world
+def test_everything_learned_comes_back(world, target, tmp_path):
+    one = world().explainer
+    one.save(tmp_path / "it.lapace")
+    other = load(tmp_path / "it.lapace", world())
+    assert other.schema_.to_json() == one.schema_.to_json()
+    assert other.report_.to_json() == one.report_.to_json()
+    assert (other.clusters, other.latent, other.seed) == (one.clusters, one.latent, one.seed)
+    assert asdict(other.fitted_.recipe) == asdict(one.fitted_.recipe)
+    for name, values in one.history_.items():
+        np.testing.assert_array_equal(other.history_[name], values)
+    for a, b in zip(one.prototypes_, other.prototypes_, strict=True):
+        np.testing.assert_array_equal(a.cells, b.cells)
+        np.testing.assert_array_equal(a.z, b.z)
+        assert a.z.dtype == b.z.dtype
+        assert (a.number, a.label, a.valid, a.members, a.note) == (
+            b.number, b.label, b.valid, b.members, b.note,
+        )  # fmt: skip
+
+
+@each_world
+def test_the_same_explainer_is_the_same_file(world, target, tmp_path):
+    here = world()
+    here.explainer.save(tmp_path / "one.lapace")
+    here.explainer.explain(here.people[:2], target=target)
+    here.explainer.save(tmp_path / "two.lapace")
+    load(tmp_path / "one.lapace", here).save(tmp_path / "three.lapace")
+    one, two, three = ((tmp_path / f"{n}.lapace").read_bytes() for n in ("one", "two", "three"))
+    assert one == two == three
+
+
+def test_the_file_holds_json_and_tensors_and_nothing_else(saved):
+    found = members(saved)
+    assert sorted(found) == sorted(storage.MEMBERS)
+    for name, content in found.items():
+        if name.endswith(".json"):
+            json.loads(content)
+        else:
+            assert load_tensors(content)
+    assert b"postage" not in b"".join(found.values())  # the classifier is not in it
+
+
+def test_rules_are_saved_as_text_and_hold_again(tmp_path):
+    rules = ["fixed stamp", noted(parse("weight <= 400"), "Nobody carries more.")]
+    explainer = Explainer(
+        worlds.postage, clusters=1, recipe=worlds.QUICK, rules=rules, device="cpu"
+    ).fit(worlds.letters(300, 0))
+    explainer.save(tmp_path / "it.lapace")
+    again = Explainer.load(tmp_path / "it.lapace", worlds.postage)
+    assert again.rules == ["fixed stamp", "weight <= 400"]
+    people = worlds.letters(10, 5)
+    assert arrays(explainer.explain(people)) == arrays(again.explain(people))
+    explainer.rules = [Custom("area", lambda x: x[:, 0], lambda x: x[:, 0] < 9)]
+    with pytest.raises(InputError, match="'area' is a Python function and cannot be saved"):
+        explainer.save(tmp_path / "it.lapace")
+    assert Explainer.load(tmp_path / "it.lapace", worlds.postage).rules == again.rules
+    explainer.rules = "fixed stamp"
+    explainer.save(tmp_path / "it.lapace")
+    assert Explainer.load(tmp_path / "it.lapace", worlds.postage).rules == ["fixed stamp"]
+
+
+# --- whole or not at all ---------------------------------------------------------------------
+
+
+def test_a_failed_save_leaves_the_old_file_and_no_other(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def full(*args: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, "writestr", full)
+        with pytest.raises(OSError, match="No space left"):
+            worlds.bank().explainer.save(saved)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            worlds.bank().explainer.save(saved)
+    assert saved.read_bytes() == before
+    assert [p.name for p in saved.parent.iterdir()] == ["post.lapace"]
+
+
+def test_a_save_replaces_what_was_there(saved):
+    worlds.signs().explainer.save(str(saved))
+    assert load(saved, worlds.signs()).labels_ == (False, True)
+    assert [p.name for p in saved.parent.iterdir()] == ["post.lapace"]
+
+
+def test_saving_where_nothing_can_be_says_so(tmp_path):
+    with pytest.raises(OSError, match="nowhere"):
+        worlds.post().explainer.save(tmp_path / "nowhere" / "it.lapace")
+
+
+# --- files that are none ---------------------------------------------------------------------
+
+
+def test_no_file_and_a_folder_are_refused(tmp_path):
+    for path in (tmp_path / "it.lapace", tmp_path):
+        with pytest.raises(InputError, match="There is no file"):
+            load(path, worlds.post())
+
+
+def test_a_truncated_file_is_refused_at_any_length(saved):
+    whole = saved.read_bytes()
+    lengths = {0, 1, 3, 4, 21, 22, len(whole) - 1, *range(100, len(whole), 997)}
+    assert len(lengths) > 25
+    for length in sorted(lengths):
+        saved.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"'post\.lapace' is not a saved explainer"):
+            load(saved, worlds.post())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK", b"hello", pickle.dumps(list), b"\x00" * 5000, b'{"format": "lapace/explainer"}'],
+)
+def test_a_foreign_file_is_refused(tmp_path, content):
+    path = tmp_path / "it.lapace"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is not a saved explainer"):
+        load(path, worlds.post())
+
+
+def test_a_foreign_zip_is_refused(saved, tmp_path):
+    contents = members(saved)
+    one_less = {k: v for k, v in contents.items() if k != "schema.json"}
+    for other in ({}, {"a.txt": b"hello"}, one_less, {**contents, "extra.py": b"print(1)"}):
+        with pytest.raises(InputError, match="is not a saved explainer"):
+            load(pack(tmp_path / "other.lapace", other), worlds.post())
+
+
+@pytest.mark.parametrize("name", ["../config.json", "/etc/config.json", "a/../config.json", "C:x"])
+def test_a_part_that_points_elsewhere_is_refused(saved, name):
+    contents = members(saved)
+    pack(saved, {**contents, name: contents["config.json"]})
+    with pytest.raises(InputError, match="is not a saved explainer"):
+        load(saved, worlds.post())
+    moved = {name if k == "config.json" else k: v for k, v in contents.items()}
+    with pytest.raises(InputError, match="is not a saved explainer"):
+        load(pack(saved, moved), worlds.post())
+    assert [p.name for p in saved.parent.iterdir()] == ["post.lapace"]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_part_that_is_there_twice_is_refused(saved):
+    with zipfile.ZipFile(saved, "a") as archive:
+        archive.writestr("config.json", b"{}")
+    with pytest.raises(InputError, match="is not a saved explainer"):
+        load(saved, worlds.post())
+
+
+def test_a_newer_file_is_refused_by_version(saved):
+    altered(saved, "format.json", lambda d: {**d, "version": 2})
+    with pytest.raises(InputError, match=r"of version 2 and this lapace reads version 1\. Use"):
+        load(saved, worlds.post())
+
+
+@pytest.mark.parametrize("kind", [{"format": "else"}, [], 3, "lapace/explainer"])
+def test_another_format_is_refused(saved, kind):
+    altered(saved, "format.json", lambda d: kind or [0])
+    with pytest.raises(InputError, match="is not a saved explainer"):
+        load(saved, worlds.post())
+
+
+def test_a_part_that_swells_is_refused_before_it_is_unpacked(saved, monkeypatch):
+    contents = members(saved)
+    pack(saved, {**contents, "report.json": b" " * 40_000_000})
+    assert saved.stat().st_size < 200_000
+    opened = []
+    original = zipfile.ZipFile.open
+    monkeypatch.setattr(
+        zipfile.ZipFile, "open", lambda self, *a, **k: opened.append(a) or original(self, *a, **k)
+    )
+    with pytest.raises(InputError, match="far too large"):
+        load(saved, worlds.post())
+    assert opened == []
+    monkeypatch.setattr(storage, "LARGEST", 10_000)
+    worlds.post().explainer.save(saved)
+    with pytest.raises(InputError, match="far too large"):
+        load(saved, worlds.post())
+
+
+def test_a_part_that_lies_about_its_size_is_refused(saved):
+    """The central directory says little; the stream would go on."""
+    contents = members(saved)
+    big = b" " * 3_000_000
+    pack(saved, {**contents, "report.json": big})
+    raw = bytearray(saved.read_bytes())
+    size = len(big).to_bytes(4, "little")
+    place = raw.rfind(size)
+    raw[place : place + 4] = (100).to_bytes(4, "little")
+    saved.write_bytes(raw)
+    with pytest.raises(InputError, match="is not a saved explainer"):
+        load(saved, worlds.post())
+
+
+# --- damage ----------------------------------------------------------------------------------
+
+
+def test_bytes_that_changed_are_noticed_or_do_not_matter(saved):
+    """Every few hundred bytes and all over the directory: refused, or the very same answers."""
+    here = worlds.post()
+    people = here.people[:3]
+    expected = arrays(here.explainer.explain(people))
+    whole = saved.read_bytes()
+    rng = np.random.default_rng(0)
+    directory = whole.index(b"PK\x01\x02")
+    places = [
+        *rng.integers(0, directory, 120),
+        *rng.integers(directory, len(whole), 180),
+        *range(30),
+    ]
+    refused = 0
+    for place in places:
+        raw = bytearray(whole)
+        raw[place] ^= int(rng.integers(1, 256))
+        saved.write_bytes(raw)
+        try:
+            found = load(saved, here)
+        except InputError as error:
+            assert "post.lapace" in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            assert arrays(found.explain(people)) == expected
+    assert refused > 200
+
+
+def _places(value: Any, path: tuple = ()):
+    yield path
+    if isinstance(value, dict):
+        for key in value:
+            yield from _places(value[key], (*path, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value[:3]):
+            yield from _places(item, (*path, i))
+
+
+def _put(data: Any, path: tuple, value: Any) -> Any:
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is KeyError:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return data
+
+
+@pytest.mark.filterwarnings("ignore::lapace.CentroidWarning")
+@pytest.mark.parametrize("member", ["schema.json", "config.json", "prototypes.json", "report.json"])
+def test_a_part_rewritten_by_hand_is_refused_or_works(saved, member):
+    """Whole zips whose JSON is wrong: no crash, neither when loading nor when explaining."""
+    here = worlds.post()
+    contents = members(saved)
+    places = [p for p in _places(json.loads(contents[member])) if p]
+    rng = np.random.default_rng(0)
+    values = (KeyError, None, -1, 10**30, 1.5, "x", True, [], {}, [[1]])
+    refused = 0
+    for k in rng.permutation(len(places))[:60]:
+        for value in rng.permutation(np.array([*values, None], dtype=object))[:3]:
+            data = _put(json.loads(contents[member]), places[k], value)
+            pack(saved, {**contents, member: json.dumps(data).encode()})
+            try:
+                found = load(saved, here)
+                found.explain(here.people[:2]).first().frame  # noqa: B018
+                str(found.report_)
+            except LapaceError:  # a file may also name labels the classifier does not give
+                refused += 1
+    assert refused > 20
+
+
+def test_tensors_that_do_not_fit_are_refused(saved):
+    contents = members(saved)
+    tensors = load_tensors(contents["weights.safetensors"])
+    for name in tensors:
+        less = {k: v for k, v in tensors.items() if k != name}
+        short = {**tensors, name: tensors[name].reshape(-1)[:-1].clone()}
+        for wrong in (less, short):
+            pack(saved, {**contents, "weights.safetensors": save_tensors(wrong)})
+            with pytest.raises(InputError, match="is not a saved explainer"):
+                load(saved, worlds.post())
+
+
+def test_sizes_the_weights_do_not_have_are_refused_before_memory_is_taken(saved):
+    altered(saved, "config.json", lambda c: c["shape"].update(hidden=10**6))
+    with pytest.raises(InputError, match="is not a saved explainer"):
+        load(saved, worlds.post())
+
+
+def test_nothing_in_a_file_is_run(saved, monkeypatch):
+    """A pickle in the place of the weights is not opened."""
+    contents = members(saved)
+
+    class Bomb:
+        def __reduce__(self) -> tuple:
+            return exec, ("raise SystemExit('it ran')",)
+
+    archive = io.BytesIO()
+    archive.write(pickle.dumps(Bomb()))
+    pack(saved, {**contents, "weights.safetensors": archive.getvalue()})
+    with pytest.raises(InputError, match="is not a saved explainer"):
+        load(saved, worlds.post())
+
+
+# --- another classifier ----------------------------------------------------------------------
+
+
+def test_a_classifier_that_judges_otherwise_is_noticed(tmp_path):
+    here = worlds.bank()
+    here.explainer.save(tmp_path / "it.lapace")
+    retrained = worlds.clerk(here.train, np.where(here.train["income"] > 45, "approved", "refused"))
+    with pytest.warns(CentroidWarning, match="not the one this explainer was fitted for"):
+        other = Explainer.load(tmp_path / "it.lapace", retrained)
+    answer = other.explain(here.people, target="approved")
+    accepted = {p.number for p in other.prototypes_ if p.valid}
+    assert set(answer.prototype.tolist()) <= accepted
+    assert retrained.predict(answer.last().rows).tolist() == ["approved"] * len(answer.who)
+
+
+def test_prototypes_a_classifier_no_longer_accepts_are_named_and_not_walked_to(tmp_path):
+    here = worlds.post()
+    here.explainer.save(tmp_path / "it.lapace")
+    refused = next(
+        p for p in here.explainer.prototypes_ if here.explainer.labels_[p.label] == "dear"
+    )
+    weight = here.explainer.schema_.frame(refused.cells[None])[0]
+
+    def picky(rows: list[dict]) -> list[str]:
+        said = worlds.postage(rows)
+        return ["cheap" if row == weight else label for row, label in zip(rows, said, strict=True)]
+
+    with pytest.warns(CentroidWarning, match=rf"prototypes \[{refused.number}\]: no path leads"):
+        other = Explainer.load(tmp_path / "it.lapace", picky)
+    answer = other.explain(here.people, target="dear")
+    assert refused.number not in answer.prototype
+    assert len(answer.prototype)
+    # And one that is accepted again is noticed as well.
+    other.save(tmp_path / "it.lapace")
+    with pytest.warns(CentroidWarning, match="judges the prototypes differently"):
+        load(tmp_path / "it.lapace", here)
+
+
+def test_a_classifier_that_accepts_no_prototype_finds_nothing(tmp_path):
+    here = worlds.post()
+    here.explainer.save(tmp_path / "it.lapace")
+    with pytest.warns(CentroidWarning, match="no longer accepts"):
+        other = Explainer.load(tmp_path / "it.lapace", lambda rows: ["cheap"] * len(rows))
+    assert set(other.explain(here.people).status) == {"none_found"}
+    with pytest.raises(InputError, match="no prototype of class 'dear'"):
+        other.explain(here.people, target="dear")
+
+
+def test_a_classifier_of_another_world_is_refused(saved):
+    with pytest.raises(ClassifierError, match="'yes', which it never said"):
+        Explainer.load(saved, lambda rows: ["yes"] * len(rows))
+    with pytest.raises(ClassifierError, match="raised"):
+        Explainer.load(saved, worlds.season)
+    with pytest.raises(InputError, match="not a classifier"):
+        Explainer.load(saved, 7)
+
+
+def test_an_explainer_is_changed_by_nothing_that_is_loaded(saved):
+    here = worlds.post()
+    before = arrays(here.explainer.explain(here.people))
+    other = load(saved, here)
+    other.fitted_ = replace(other.fitted_, prototypes=other.fitted_.prototypes[:1])
+    assert arrays(here.explainer.explain(here.people)) == before

@@ -1,0 +1,511 @@
+"""Fitting: the clusters that are given, the two loops, and what lies where afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lapace import training
+from lapace.errors import InputError
+from lapace.model import LGMVAE, Shape
+from lapace.training import (
+    DEFAULT,
+    PAPER,
+    History,
+    Recipe,
+    cluster_counts,
+    densities,
+    fit,
+    partition,
+    steps_for,
+)
+
+SHAPE = Shape(3, (3, 1), (2, 3, 1), latent=3, hidden=16)
+SIZES = (60, 70, 30)
+SMALL_PAPER = replace(PAPER, hidden=16, batch=32, epochs=12, patience=3)
+PAPER_SHAPE = replace(SHAPE, heads="sigmoid")
+
+Rows = tuple[Tensor, Tensor, Tensor]
+
+
+def people(seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Rows of three labels that lie apart, with one category per block."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(3), SIZES)
+    numbers = rng.normal(size=(len(labels), 3)) * 0.5 + labels[:, None]
+    first = np.eye(3)[(labels + (rng.random(len(labels)) < 0.2)) % 3]
+    second = rng.random((len(labels), 1)) < 0.3 + 0.2 * labels[:, None]
+    return np.hstack([numbers, first, second]), labels
+
+
+@pytest.fixture(name="rows")
+def some_rows() -> Rows:
+    x, y = people()
+    c = partition(x, y, SHAPE.clusters, seed=0)
+    return torch.tensor(x, dtype=torch.float32), torch.tensor(y), torch.tensor(c)
+
+
+@pytest.fixture(name="_quick", autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "steps_for", lambda rows: 60)
+
+
+def weights_of(model: LGMVAE) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+# -- recipes -------------------------------------------------------------------------------------
+
+
+def test_recipes_are_found_by_name_or_taken_as_they_are() -> None:
+    assert Recipe.of("default") is DEFAULT
+    assert Recipe.of("paper") is PAPER
+    assert Recipe.of(SMALL_PAPER) is SMALL_PAPER
+    with pytest.raises(InputError, match=r"There is no recipe 'papr'\. There are: default, paper"):
+        Recipe.of("papr")
+
+
+def test_the_two_recipes_are_those_of_the_paper_and_of_the_probe() -> None:
+    assert (PAPER.hidden, PAPER.heads, PAPER.given, PAPER.epochs > 0) == (512, "sigmoid", False, 1)
+    assert (DEFAULT.hidden, DEFAULT.batch, DEFAULT.rate, DEFAULT.epochs) == (128, 512, 2e-3, 0)
+    assert DEFAULT.weights == (1.0, 0.3, 1.0)  # of KL(c), KL(z), reconstruction
+
+
+def test_small_tables_need_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert [steps_for(n) for n in (10, 300, 1000, 2000, 4000, 10**6)] == [
+        500, 500, 500, 1000, 2000, 2000,
+    ]  # fmt: skip
+
+
+# -- how many clusters ---------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 120), min_size=1, max_size=5), st.integers(1, 8), st.data())
+@settings(max_examples=60)
+def test_a_label_gets_the_clusters_it_can_carry(sizes: list[int], wanted: int, data: Any) -> None:
+    distinct = [data.draw(st.integers(min(1, n), max(1, n))) for n in sizes]
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    counts = cluster_counts(y, len(sizes), wanted, distinct)
+    for n, d, count in zip(sizes, distinct, counts, strict=True):
+        assert count == (0 if n < 5 else max(1, min(wanted, d, n // 10)))
+
+
+def test_the_rule_in_words() -> None:
+    y = np.repeat(np.arange(7), [4, 5, 19, 20, 49, 50, 500])
+    assert cluster_counts(y, 7, 5, [500] * 7) == (0, 1, 1, 2, 4, 5, 5)
+    assert cluster_counts(y, 7, 5, [3] * 7) == (0, 1, 1, 2, 3, 3, 3)  # no more than distinct rows
+    assert cluster_counts(y, 8, 2, [9] * 8)[-1] == 0  # a label nobody has
+
+
+# -- which cluster -------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(10, 120), st.booleans())
+@settings(max_examples=40)
+def test_no_cluster_is_left_with_too_few_rows(
+    seed: int, count: int, size: int, lopsided: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(size, 2))
+    if lopsided:  # most rows in one heap, a few far apart from each other
+        x[: size - count] *= 0.01
+        x[size - count :] *= 100
+    c = partition(x, np.zeros(size, dtype=np.int64), (count,), seed=0)
+    sizes = np.bincount(c, minlength=count)
+    assert len(sizes) == count
+    assert sizes.min() >= int(0.5 * size / count)
+
+
+def test_clusters_belong_to_their_label_and_are_numbered_through() -> None:
+    x, y = people()
+    shuffled = np.random.default_rng(1).permutation(len(y))
+    c = partition(x[shuffled], y[shuffled], (2, 3, 1), seed=0)
+    owners = np.array([0, 0, 1, 1, 1, 2])
+    assert np.array_equal(owners[c], y[shuffled])
+    assert np.unique(c).tolist() == list(range(6))
+
+
+def test_a_label_without_clusters_takes_no_number() -> None:
+    x, y = people()
+    c = partition(x, y, (2, 0, 3), seed=0)
+    assert set(c[y == 0]) == {0, 1}
+    assert set(c[y == 2]) == {2, 3, 4}
+
+
+def test_plain_heaps_are_found_whatever_the_seed() -> None:
+    rng = np.random.default_rng(2)
+    heaps = np.repeat(np.arange(3), 30)
+    x = rng.normal(size=(90, 2)) * 0.1 + np.array([[0, 0], [5, 0], [0, 5]])[heaps]
+    for seed in range(3):
+        c = partition(x, np.zeros(90, dtype=np.int64), (3,), seed)
+        assert all(len(set(c[heaps == heap])) == 1 for heap in range(3))
+        assert len(set(c)) == 3
+
+
+def test_a_short_cluster_takes_the_rows_that_cost_least() -> None:
+    """Ninety-six rows near 0, four at 50: the far cluster fills up with those nearest to it."""
+    x = np.concatenate([np.linspace(-1, 1, 96), np.full(4, 50.0)])[:, None]
+    c = partition(x, np.zeros(100, dtype=np.int64), (2,), seed=0)
+    far = c == c[-1]
+    assert far.sum() == 25
+    assert np.array_equal(np.flatnonzero(far), np.arange(75, 100))
+
+
+def test_the_same_seed_gives_the_same_clusters() -> None:
+    x, y = people()
+    one, two = (partition(x, y, (5, 5, 2), seed=3) for _ in range(2))
+    assert np.array_equal(one, two)
+
+
+def test_k_means_on_a_sample_places_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "SAMPLE", 40)
+    x, y = people()
+    c = partition(x, y, (2, 3, 1), seed=0)
+    assert np.bincount(c).sum() == len(x)
+    assert np.array_equal(np.array([0, 0, 1, 1, 1, 2])[c], y)
+
+
+# -- the loops -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", [replace(DEFAULT, hidden=16), SMALL_PAPER], ids=lambda r: r.name)
+def test_a_fit_repeats_bit_for_bit_and_leaves_the_world_alone(rows: Rows, recipe: Recipe) -> None:
+    shape = replace(SHAPE, heads=recipe.heads)
+    before, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    one, history = fit(shape, recipe, *rows, seed=5)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+    torch.manual_seed(99)  # somebody else's randomness is not ours
+    two, again = fit(shape, recipe, *rows, seed=5)
+    assert same(weights_of(one), weights_of(two))
+    assert history.array.tolist() == again.array.tolist()
+    other, _ = fit(shape, recipe, *rows, seed=6)
+    assert not same(weights_of(one), weights_of(other))
+
+
+def test_only_the_generator_that_is_put_back_is_seeded(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(seed: int) -> None:
+        raise AssertionError("a fit must not reseed the user's accelerator")
+
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", refuse)
+    model, _ = fit(SHAPE, replace(DEFAULT, hidden=16), *rows, seed=0)
+    assert model.mask.shape == (3, 6)
+
+
+@pytest.mark.parametrize("recipe", [replace(DEFAULT, hidden=16), SMALL_PAPER], ids=lambda r: r.name)
+def test_the_loss_falls_and_the_model_comes_back_finished(rows: Rows, recipe: Recipe) -> None:
+    model, history = fit(replace(SHAPE, heads=recipe.heads), recipe, *rows, seed=0)
+    loss = history.array[:, history.names.index("loss")]
+    assert np.isfinite(history.array).all()
+    assert loss[-1] < loss[0]
+    assert not model.training
+    assert not any(weights.requires_grad for weights in model.parameters())
+
+
+def test_each_line_of_the_history_adds_up(rows: Rows) -> None:
+    for recipe in (replace(DEFAULT, hidden=16), SMALL_PAPER):
+        _, history = fit(replace(SHAPE, heads=recipe.heads), recipe, *rows, seed=0)
+        assert history.names[:5] == ("step", "loss", "reconstruction", "kl_z", "kl_c")
+        kl_c, kl_z, reconstruction = recipe.weights
+        for line in history.lines:
+            value = dict(zip(history.names, line, strict=True))
+            total = (
+                kl_c * value["kl_c"]
+                + kl_z * value["kl_z"]
+                + reconstruction * value["reconstruction"]
+            )
+            assert value["loss"] == pytest.approx(total, rel=1e-4)
+
+
+def test_an_empty_history_is_an_empty_matrix() -> None:
+    assert History(("step", "loss"), []).array.shape == (0, 2)
+    assert History(("step", "loss"), [(0, 1.5)]).array.tolist() == [[0.0, 1.5]]
+
+
+def test_the_fixed_loop_records_every_twentieth_step_and_the_last(rows: Rows) -> None:
+    calls: list[tuple[str, int, int]] = []
+    recipe = replace(DEFAULT, hidden=16)
+    _, history = fit(SHAPE, recipe, *rows, seed=0, progress=lambda *call: calls.append(call))
+    assert history.array[:, 0].tolist() == [0, 20, 40, 59]
+    assert calls == [("training", n, 60) for n in (1, 21, 41, 60)]
+
+
+def test_the_rate_warms_up_and_cools_down(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    step = torch.optim.Adam.step
+
+    def watched(self: torch.optim.Adam, *args: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    recipe = replace(DEFAULT, hidden=16)
+    fit(SHAPE, recipe, *rows, seed=0)
+    assert len(rates) == 60
+    top = int(np.argmax(rates))
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert 0.9 * recipe.rate < rates[top] <= recipe.rate
+    assert rates[-1] < 0.01 * recipe.rate
+
+
+def test_batches_go_through_the_table_in_ever_new_orders() -> None:
+    generator = torch.Generator().manual_seed(0)
+    seen = [rows.tolist() for rows in training._batches(10, 5, 6, generator)]
+    passes = [seen[i] + seen[i + 1] for i in range(0, 6, 2)]
+    assert all(sorted(one) == list(range(10)) for one in passes)
+    assert passes[0] != passes[1] != passes[2]
+    odd = [rows.tolist() for rows in training._batches(7, 3, 9, generator)]
+    assert all(len(set(batch)) == 3 for batch in odd)
+
+
+def test_a_table_smaller_than_a_batch_is_one_batch() -> None:
+    x, y = people()
+    few = np.r_[:12, 60:72, 130:140]
+    c = partition(x[few], y[few], (1, 1, 1), 0)
+    model, history = fit(
+        replace(SHAPE, clusters=(1, 1, 1)),
+        replace(DEFAULT, hidden=16),
+        torch.tensor(x[few], dtype=torch.float32),
+        torch.tensor(y[few]),
+        torch.tensor(c),
+        seed=0,
+    )
+    assert history.array[-1, 1] < history.array[0, 1]
+    assert model.centroids().shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(3, (), (2, 3, 1), 2, 16), Shape(0, (3, 1), (2, 3, 1), 2, 16)],
+    ids=["numbers only", "categories only"],
+)
+def test_tables_of_one_kind_of_column_can_be_learned(rows: Rows, shape: Shape) -> None:
+    x, y, c = rows
+    part = x[:, :3] if shape.continuous else x[:, 3:]
+    for recipe in (replace(DEFAULT, hidden=16), SMALL_PAPER):
+        _, history = fit(shape, recipe, part, y, c, seed=0)
+        assert history.array[-1, 1] < history.array[0, 1]
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_small_layers_train_on_one_thread_and_the_rest_comes_back(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    seen: list[int] = []
+
+    def watch(what: str, done: int, total: int) -> None:
+        seen.append(torch.get_num_threads())
+        if fails:
+            raise KeyboardInterrupt
+
+    try:
+        if fails:
+            with pytest.raises(KeyboardInterrupt):
+                fit(SHAPE, replace(DEFAULT, hidden=16), *rows, seed=0, progress=watch)
+        else:
+            fit(SHAPE, replace(DEFAULT, hidden=16), *rows, seed=0, progress=watch)
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+# -- early stopping ------------------------------------------------------------------------------
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[dict[str, Tensor]]:
+    """Validation losses as told, pass by pass; the weights at each are kept to compare."""
+    snapshots: list[dict[str, Tensor]] = []
+    script = itertools.chain(losses, itertools.repeat(1e9))
+
+    def validation(model: LGMVAE, *rest: Any) -> float:
+        snapshots.append(weights_of(model))
+        return next(script)
+
+    monkeypatch.setattr(training, "_validation", validation)
+    return snapshots
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "passes"),
+    [
+        ([5.0, 4.0, 3.0, 3.5, 3.4, 3.3], 2, 6),  # stops three passes after the best
+        ([5.0, 1.0, 2.0, 2.0, 0.5, 0.6, 0.7, 0.8], 4, 8),  # a late best starts the waiting anew
+        ([1.0, 2.0, 3.0, 4.0], 0, 4),  # the first pass was the best
+        ([1.0, 1.0, 1.0, 1.0], 0, 4),  # as good is not better
+        ([float(-i) for i in range(12)], 11, 12),  # never stops early
+    ],
+)
+def test_early_stopping_keeps_the_best_weights(
+    rows: Rows,
+    monkeypatch: pytest.MonkeyPatch,
+    losses: list[float],
+    best: int,
+    passes: int,
+) -> None:
+    snapshots = scripted(monkeypatch, losses)
+    calls: list[tuple[str, int, int]] = []
+    model, history = fit(
+        PAPER_SHAPE, SMALL_PAPER, *rows, seed=0, progress=lambda *call: calls.append(call)
+    )
+    assert len(snapshots) == len(history.lines) == passes
+    assert same(weights_of(model), snapshots[best])
+    assert not any(
+        same(snapshots[best], other) for other in snapshots if other is not snapshots[best]
+    )
+    assert history.names[-1] == "validation"
+    assert history.array[:, -1].tolist() == losses[:passes]
+    assert calls[:passes] == [("training", n + 1, 12) for n in range(passes)]
+    assert calls[-1] == ("training", 12, 12)
+
+
+def test_passes_compare_because_the_noise_of_validation_is_fixed(rows: Rows) -> None:
+    model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, seed=0)
+    losses = {training._validation(model, SMALL_PAPER, *rows) for _ in range(3)}
+    assert len(losses) == 1
+
+
+def test_the_validation_rows_are_a_tenth_and_never_trained_on(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, c = rows
+    x = x.clone()
+    x[:, 0] = torch.arange(len(x)) / len(x)  # a name for every row
+    trained: set[float] = set()
+    held: set[float] = set()
+    terms = LGMVAE.paper_terms
+
+    def watched(self: LGMVAE, x: Tensor, y: Tensor, generator: torch.Generator) -> Any:
+        (trained if torch.is_grad_enabled() else held).update(x[:, 0].tolist())
+        return terms(self, x, y, generator)
+
+    monkeypatch.setattr(LGMVAE, "paper_terms", watched)
+    fit(PAPER_SHAPE, SMALL_PAPER, x, y, c, seed=0)
+    assert len(held) == len(x) // 10
+    assert len(trained) == len(x) - len(held)
+    assert not trained & held
+
+
+# -- density -------------------------------------------------------------------------------------
+
+
+def test_densities_are_mixtures_around_each_labels_rows(rows: Rows) -> None:
+    x, y, c = rows
+    recipe = replace(DEFAULT, hidden=16)
+    model, _ = fit(SHAPE, recipe, x, y, c, seed=0)
+    found = densities(model, recipe, x, y, c, seed=0)
+    assert len(found) == 3
+    for label, mixture in enumerate(found):
+        own = model.encode(x[y == label], y[y == label])
+        assert mixture.log_weights.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+        assert (mixture.scales.diagonal(dim1=1, dim2=2) > 0).all()
+        assert torch.equal(mixture.typical, mixture.log_density(own).sort().values)
+        ranks = mixture.percentile(own).sort().values
+        even = 100 * torch.arange(len(own)) / len(own)
+        assert torch.allclose(ranks, even, atol=100 / len(own) + 1e-3)
+        far = own.mean(dim=0, keepdim=True) + 100
+        assert mixture.percentile(far).item() == 0.0
+
+
+def test_a_cluster_counts_in_the_density_as_much_as_it_has_rows(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, _ = rows
+    recipe = replace(DEFAULT, hidden=16)
+    c = torch.tensor([0] * 15 + [1] * 45 + [2] * 20 + [3] * 20 + [4] * 30 + [5] * 30)
+    model, _ = fit(SHAPE, recipe, x, y, c, seed=0)
+    found = densities(model, recipe, x, y, c, seed=0)  # under 50 rows a cluster: one Gaussian each
+    assert found[0].log_weights.exp().tolist() == pytest.approx([15 / 60, 45 / 60])
+    assert found[1].log_weights.exp().tolist() == pytest.approx([20 / 70, 20 / 70, 30 / 70])
+    assert found[2].log_weights.exp().tolist() == pytest.approx([1.0])
+
+
+def test_a_density_is_the_sample_covariance_where_there_is_one_gaussian(rows: Rows) -> None:
+    x, y, c = rows
+    recipe = replace(DEFAULT, hidden=16)
+    model, _ = fit(SHAPE, recipe, x, y, c, seed=0)
+    found = densities(model, recipe, x, y, c, seed=4)[2]
+    own = y == 2
+    one_hot = torch.eye(6)[c[own]]
+    z = model.q_z(x[own], one_hot, y[own]).sample(torch.Generator().manual_seed(4))
+    assert torch.allclose(found.means[0], z.mean(dim=0), atol=1e-5)
+    covariance = torch.cov(z.T, correction=0) + 1e-4 * torch.eye(3)
+    assert torch.allclose(found.scales[0] @ found.scales[0].T, covariance, atol=1e-5)
+
+
+def test_a_handful_of_rows_still_has_a_density() -> None:
+    shape = Shape(3, (3, 1), (1, 1), latent=8, hidden=16)
+    x, y = people()
+    few = np.r_[:6, 60:100]
+    recipe = replace(DEFAULT, hidden=16)
+    parts = (
+        torch.tensor(x[few], dtype=torch.float32),
+        torch.tensor(y[few]),
+        torch.tensor(partition(x[few], y[few], (1, 1), 0)),
+    )
+    model, _ = fit(shape, recipe, *parts, seed=0)
+    small = densities(model, recipe, *parts, seed=0)[0]
+    z = small.sample(2000, torch.Generator().manual_seed(0))
+    own = model.encode(parts[0][:6], parts[1][:6])
+    assert small.log_density(own).isfinite().all()
+    assert (z.mean(dim=0) - own.mean(dim=0)).abs().max() < 1.5
+    assert 0.05 < z.std(dim=0).min() < z.std(dim=0).max() < 3
+
+
+def test_a_label_without_clusters_lies_nowhere(rows: Rows) -> None:
+    x, y, _ = rows
+    shape = replace(SHAPE, clusters=(2, 0, 1))
+    recipe = replace(DEFAULT, hidden=16)
+    there = y != 1
+    c = torch.tensor(partition(x.double().numpy(), y.numpy(), shape.clusters, 0))
+    model, _ = fit(shape, recipe, x[there], y[there], c[there], seed=0)
+    found = densities(model, recipe, x[there], y[there], c[there], seed=0)
+    assert [len(mixture.means) > 0 for mixture in found] == [True, False, True]
+    assert found[1].percentile(torch.zeros(2, 3)).tolist() == [0.0, 0.0]
+
+
+def test_the_papers_density_is_its_prior(rows: Rows) -> None:
+    x, y, _ = rows
+    model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, seed=0)
+    found = densities(model, SMALL_PAPER, x, y, model.clusters(x, y), seed=0)
+    prior = model.p_z()
+    assert torch.equal(found[1].means, prior.mean[2:5])
+    assert found[1].log_weights.tolist() == pytest.approx([-math.log(3)] * 3)
+    variances = (found[1].scales @ found[1].scales.transpose(1, 2)).diagonal(dim1=1, dim2=2)
+    assert torch.allclose(variances, prior.log_variance[2:5].exp())
+    own = model.encode(x[y == 1], y[y == 1], soft=True)
+    assert torch.equal(found[1].typical, found[1].log_density(own).sort().values)
+
+
+def test_many_rows_leave_a_thousand_typical_densities(rows: Rows) -> None:
+    x, y, c = (part.repeat(20, *[1] * (part.ndim - 1)) for part in rows)
+    x = x + 0.01 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, seed=0)
+    typical = densities(model, SMALL_PAPER, x, y, c, seed=0)[1].typical
+    exact = densities(model, SMALL_PAPER, x[:1500], y[:1500], c[:1500], seed=0)[1].typical
+    assert len(typical) == 1024 < (y == 1).sum()
+    assert len(exact) == (y[:1500] == 1).sum()
+    assert (typical.diff() >= 0).all()

@@ -61,21 +61,6 @@ def no_trees() -> None:
     fitting._trees = lambda *_: ()
 
 
-def several(*changes: Callable[[], None]) -> Callable[[], None]:
-    """More than one change."""
-
-    def change() -> None:
-        for one in changes:
-            one()
-
-    return change
-
-
-def spread(share: float, noise: float) -> Callable[[], None]:
-    """Other shares of posterior and decoder noise in samples."""
-    return several(constant(training, "SPREAD", share), constant(decoder, "NOISE", noise))
-
-
 VARIANTS: dict[str, Callable[[], None]] = {
     "default": lambda: None,
     "beta 0.15": recipe(weights=(1.0, 0.15, 1.0)),
@@ -86,24 +71,20 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "numbers by range": constant(fitting, "_coding", lambda schema, _: fitting.ranged(schema)),
     "prior as density": prior,
     "plain k-means": constant(training, "FLOOR", 0.0),
-    "all the noise": constant(decoder, "NOISE", 1.0),
-    "no noise": constant(decoder, "NOISE", 0.0),
+    "all the decoder's noise": constant(decoder, "NOISE", 1.0),
+    "none of the decoder's noise": constant(decoder, "NOISE", 0.0),
     "categories alone": no_trees,
     "decoder overrules tree": constant(decoder, "LEAST", 1e-6),
     "no loyalty": constant(decoder, "LOYALTY", 0.0),
     "no twins": constant(asking, "GATE", 2.0),
+    "gate 1 %": constant(asking, "GATE", 0.01),
     "gate 5 %": constant(asking, "GATE", 0.05),
     "no gate": constant(asking, "GATE", 0.0),
-    "emphasis 1.5": constant(fitting, "EMPHASIS", 1.5),
-    "emphasis 2": constant(fitting, "EMPHASIS", 2.0),
-    "emphasis 3": constant(fitting, "EMPHASIS", 3.0),
-    "emphasis 2, beta 0.15": several(
-        constant(fitting, "EMPHASIS", 2.0), recipe(weights=(1.0, 0.15, 1.0))
-    ),
-    "spread 0, noise 0.5": spread(0.0, 0.5),
-    "spread 0, noise 1": spread(0.0, 1.0),
-    "spread 0.5, noise 0.5": spread(0.5, 0.5),
-    "spread 0.5, 25 rows": several(spread(0.5, 0.5), constant(training, "PER_GAUSSIAN", 25)),
+    "categories count once": constant(fitting, "EMPHASIS", 1.0),
+    "categories count thrice": constant(fitting, "EMPHASIS", 3.0),
+    "all the posterior's noise": constant(training, "SPREAD", 1.0),
+    "none of the posterior's noise": constant(training, "SPREAD", 0.0),
+    "100 rows a Gaussian": constant(training, "PER_GAUSSIAN", 100),
 }
 
 

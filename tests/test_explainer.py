@@ -399,11 +399,27 @@ def test_any_other_label_will_do():
     assert all(s != answer.label[who] for s, who in zip(said, first.who, strict=True))
 
 
-def test_the_probability_of_any_other_label_is_all_but_ones_own():
-    here = worlds.shop()
-    answer = explained(here, "any-other")
+class Almanac:
+    """The seasons with probabilities: most for what it says, little for the one before."""
+
+    classes_ = (0, 1, 2)
+
+    def predict(self, frame):
+        return worlds.season(frame)
+
+    def predict_proba(self, frame):
+        said = np.array(worlds.season(frame))
+        table = np.full((len(said), 3), 0.05)
+        table[np.arange(len(said)), said] = 0.7
+        table[np.arange(len(said)), (said + 1) % 3] = 0.25
+        return table
+
+
+def test_the_probability_of_any_other_label_is_all_but_ones_own(tmp_path):
+    here, almanac = worlds.seasons(), Almanac()
+    answer = handed(here, almanac, tmp_path).explain(here.people, target="any-other")
     for pick in (answer.first(), answer.last(), answer.at(0)):
-        table = here.classifier.predict_proba(pick.rows)
+        table = almanac.predict_proba(pick.rows)
         own = table[np.arange(len(pick)), answer.label[pick.who]]
         np.testing.assert_allclose(pick.probability, 1 - own, atol=1e-6)
     assert check_picks(answer, 20) == len(answer.who)
@@ -506,8 +522,6 @@ def test_a_misspelt_column_is_named():
 @everywhere
 def test_nobody_gets_an_empty_answer(world, target):
     here = world()
-    if isinstance(here.people, list):
-        pytest.skip("no records have no columns")
     nobody = here.people[:0]
     for detail in ("path", "picks"):
         answer = here.explainer.explain(nobody, target=target, detail=detail, sparse=True)
@@ -533,6 +547,75 @@ def test_one_person_alone():
 def test_a_table_that_is_none_is_refused():
     with pytest.raises(InputError, match="not a table"):
         worlds.bank().explainer.explain(7)
+
+
+def strange_tables() -> dict[str, tuple]:
+    """Tables at the edge of what can be learned, each with a classifier on it."""
+    rng = np.random.default_rng(0)
+    words = pd.DataFrame({"a": rng.choice(list("xyz"), 300), "b": rng.choice(list("pq"), 300)})
+    towns = [f"town {i}" for i in rng.integers(0, 150, 500)]
+    crowded = pd.DataFrame({"n": rng.normal(size=500), "town": towns})
+    modern = pd.DataFrame(
+        {
+            "n": rng.normal(size=200),
+            "s": pd.array(rng.choice(["u", "v", "w"], 200), dtype="string"),
+            "t": pd.array(rng.choice([True, False, None], 200), dtype="boolean"),
+            "constant": 3.0,
+        },
+        index=rng.integers(0, 9, 200),
+    )
+    return {
+        "one number": (rng.normal(size=(200, 1)), lambda r: r[:, 0] > 0),
+        "one word": (words[["a"]], lambda r: (r["a"] == "x").to_numpy()),
+        "words only": (words, lambda r: ((r["a"] == "x") | (r["b"] == "p")).to_numpy()),
+        "more towns than may be proposed": (crowded, lambda r: (r["n"] > 0).to_numpy()),
+        "an index that is none": (modern, lambda r: (r["n"] > 0).to_numpy()),
+        "two rows, again and again": (
+            np.repeat([[0.0, 1.0], [1.0, 2.0]], 50, axis=0),
+            lambda r: r[:, 0] > 0.5,
+        ),
+        "bytes": (rng.integers(0, 256, (200, 4, 4), dtype=np.uint8), lambda r: r[:, 2, 2] > 128),
+    }
+
+
+@pytest.mark.parametrize("name", strange_tables())
+def test_strange_tables_are_explained_all_the_same(name, tmp_path):
+    train, classifier = strange_tables()[name]
+    explainer = Explainer(classifier, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    answer = explainer.explain(train[:20])
+    assert set(answer.status) == {"answered"}
+    nearest = answer.nearest()
+    said = np.asarray(classifier(nearest.rows)).tolist()
+    assert said == [answer.labels[answer.target[who]] for who in nearest.who]
+    explainer.save(tmp_path / "it.lapace")
+    again = Explainer.load(tmp_path / "it.lapace", classifier, device="cpu")
+    assert arrays(again.explain(train[:20])) == arrays(answer)
+
+
+def test_categories_too_rare_to_be_proposed_are_kept_but_never_proposed():
+    train, classifier = strange_tables()["more towns than may be proposed"]
+    explainer = Explainer(classifier, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    town = explainer.schema_["town"]
+    assert set(town.levels) == set(train["town"])
+    assert len(town.categories) == 64
+    rare_people = train[train["town"].isin(town.extra)].head(10)
+    answer = explainer.explain(rare_people)
+    assert answer.at(0).rows["town"].isin(town.extra).all()
+    own = rare_people["town"].to_numpy()[answer.who]
+    for pick in (answer.first(), answer.last()):
+        rows = pick.rows["town"].to_numpy()
+        assert ((rows == own) | np.isin(rows, town.categories)).all()
+
+
+def test_numbers_may_be_spelt_out():
+    here = worlds.seasons()
+    people = pl.DataFrame(
+        {"warmth": ["-3.5", "x", None, "1e3"], "rain": ["3", "4", "5", "6"], "wind": ["east"] * 4}
+    )
+    answer = here.explainer.explain(people, target=2)
+    assert answer.status[1] == "malformed"
+    assert answer[1].reason == "Column 'warmth' holds 'x' in row 1, not a number."
+    assert answer[0].row == {"warmth": -3.5, "rain": 3, "wind": "east"}
 
 
 # --- labels with few rows --------------------------------------------------------------------
@@ -877,15 +960,25 @@ def test_the_sparse_row_changes_less_and_is_still_good():
     wanted = np.array([answer.labels[answer.target[who]] for who in sparse.who])
     assert sparse.valid.tolist() == (said == wanted).tolist()
     assert (sparse.cells[good][:, 0] == sparse.people[sparse.who[good], 0]).all()
-    # On every path it is what is left of first: no cell is neither first's nor the person's.
-    first = answer.first()
-    left = answer.cells[np.arange(len(first)), answer.picked["sparse"]]
+    # On every path it is what is left of the nearest row: each cell is that row's or the person's.
     own = answer.people_cells[answer.who]
-    kept = ~answer.schema.changed(left, first.cells) | ~answer.schema.changed(left, own)
-    assert kept[first.ok].all()
-    counts = [answer.schema.changed(own, rows).sum(axis=1) for rows in (left, first.cells)]
-    assert (counts[0] <= counts[1]).all()
-    assert counts[0].sum() < counts[1].sum()
+    good_paths = answer.ok.any(axis=1)
+    assert good_paths.any()
+    for path in np.flatnonzero(good_paths):
+        cost = np.where(
+            answer.ok[path] & ~np.isnan(answer.tau[path]), answer.distance[path], np.inf
+        )
+        nearest_row = answer.cells[path, cost.argmin()]
+        left = answer.cells[path, answer.picked["sparse"][path]]
+        changed = answer.schema.changed(left, own[path])
+        assert not (answer.schema.changed(left, nearest_row) & changed).any()
+        assert changed.sum() <= answer.schema.changed(nearest_row, own[path]).sum()
+    assert (sparse.distance <= nearest.distance).all()
+    assert sparse.changed.sum() < nearest.changed.sum()
+    person = answer[int(sparse.who[good][0])]
+    told = person.changes(int(sparse.prototype[good][0]), pick="sparse")
+    assert len(told) == sparse.changed[good][0]
+    assert ((told["from_tau"] > 0) & (told["from_tau"] <= 1)).all()
     assert check_picks(answer, 20) > 0
     jsonschema.validate(answer.to_json()["people"][0], _part("person"))
 

@@ -120,6 +120,8 @@ def test_the_same_explainer_is_the_same_file(world, target, tmp_path):
     here.explainer.explain(here.people[:2], target=target)
     here.explainer.save(tmp_path / "two.lapace")
     load(tmp_path / "one.lapace", here).save(tmp_path / "three.lapace")
+    with zipfile.ZipFile(tmp_path / "one.lapace") as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {storage.DAY}  # not today
     one, two, three = ((tmp_path / f"{n}.lapace").read_bytes() for n in ("one", "two", "three"))
     assert one == two == three
 
@@ -182,7 +184,7 @@ def test_a_save_replaces_what_was_there(saved):
 
 
 def test_saving_where_nothing_can_be_says_so(tmp_path):
-    with pytest.raises(OSError, match="nowhere"):
+    with pytest.raises(InputError, match=r"There is no folder '.*nowhere'"):
         worlds.post().explainer.save(tmp_path / "nowhere" / "it.lapace")
 
 
@@ -368,11 +370,13 @@ def test_tensors_that_do_not_fit_are_refused(saved):
     contents = members(saved)
     tensors = load_tensors(contents["weights.safetensors"])
     for name in tensors:
+        if name.endswith("typical"):  # a sample: any length will do
+            continue
         less = {k: v for k, v in tensors.items() if k != name}
         short = {**tensors, name: tensors[name].reshape(-1)[:-1].clone()}
         for wrong in (less, short):
             pack(saved, {**contents, "weights.safetensors": save_tensors(wrong)})
-            with pytest.raises(InputError, match="is not a saved explainer"):
+            with pytest.raises(InputError, match="damaged"):
                 load(saved, worlds.post())
 
 
@@ -415,14 +419,13 @@ def test_a_classifier_that_judges_otherwise_is_noticed(tmp_path):
 def test_prototypes_a_classifier_no_longer_accepts_are_named_and_not_walked_to(tmp_path):
     here = worlds.post()
     here.explainer.save(tmp_path / "it.lapace")
-    refused = next(
-        p for p in here.explainer.prototypes_ if here.explainer.labels_[p.label] == "dear"
-    )
-    weight = here.explainer.schema_.frame(refused.cells[None])[0]
+    dear = here.explainer.labels_.index("dear")
+    refused = next(p for p in here.explainer.prototypes_ if p.label == dear)
+    hated = here.explainer.schema_.frame(refused.cells[None])[0]
 
     def picky(rows: list[dict]) -> list[str]:
         said = worlds.postage(rows)
-        return ["cheap" if row == weight else label for row, label in zip(rows, said, strict=True)]
+        return ["cheap" if row == hated else label for row, label in zip(rows, said, strict=True)]
 
     with pytest.warns(CentroidWarning, match=rf"prototypes \[{refused.number}\]: no path leads"):
         other = Explainer.load(tmp_path / "it.lapace", picky)

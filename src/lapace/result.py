@@ -268,15 +268,19 @@ class Explanation:
 
     def nearest(self) -> Counterfactuals:
         """Per person, the ok row of least distance found on any path."""
-        cost = np.where(self.ok & ~np.isnan(self.tau), self.distance, np.inf)
-        none = ~np.isfinite(cost).any(axis=1)  # then `first` is the best that was found
-        return self._cheapest(np.where(none, self.picked["first"], cost.argmin(axis=1)))
+        return self._cheapest(self._nearest_steps())
 
     def sparse(self) -> Counterfactuals:
         """Per person, the nearest row after putting features back to the person's own."""
         if "sparse" not in self.picked:
             raise InputError("There is no sparse row here. Ask for it: explain(..., sparse=True).")
         return self._cheapest(self.picked["sparse"])
+
+    def _nearest_steps(self) -> Ints:
+        """On each path the ok step of least distance."""
+        cost = np.where(self.ok & ~np.isnan(self.tau), self.distance, np.inf)
+        none = ~np.isfinite(cost).any(axis=1)  # then `first` is the best that was found
+        return np.where(none, self.picked["first"], cost.argmin(axis=1))
 
     def _cheapest(self, chosen: Ints) -> Counterfactuals:
         """Per person the cheapest ok row of those chosen on each path, or the best there is."""
@@ -401,8 +405,8 @@ class Person:
         step = answer.picked[pick][index]
         own, row = answer.people_cells[self.who], answer.cells[index, step]
         path = self.path(int(answer.prototype[index]))
-        # The sparse row lies on no path: it is what is left of first.
-        end = answer.tau[index, answer.picked["first"][index] if pick == "sparse" else step]
+        # The sparse row lies on no path: it is what is left of the path's nearest row.
+        end = answer.tau[index, answer._nearest_steps()[index] if pick == "sparse" else step]
         before_pick = path.tau <= end
         lines = []
         for i in np.flatnonzero(answer.schema.changed(own, row)):

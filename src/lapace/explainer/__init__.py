@@ -93,7 +93,11 @@ class Explainer:
         schema = self.schema
         if not isinstance(schema, Schema):
             schema = Schema.infer(train, schema)
-        cells = schema.cells(train)
+        reading = schema.read(train)
+        if reading.problems:
+            raise InputError(min(reading.problems.items())[1])
+        # Categories too rare to be proposed are in the rows all the same, and have to be named.
+        schema, cells = reading.schema, reading.cells
         System.of(self.rules, schema)  # rules that cannot hold are better refused before training
         classifier = wrap(self.classifier, schema)
         codes = classifier.learn(cells)

@@ -28,7 +28,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 ANY_OTHER = "any-other"
 ROWS = 50_000  # rows in work at a time, so that memory does not grow with the query
-GATE = 0.01  # a twin may keep a person's categories if at least this share of the target's is rarer
+GATE = 0.002  # the least share of the target's rows that must be rarer for a twin to be walked
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,12 @@ def _with_sparse(fitted: Fitted, judge: _Judge, part: _Part, question: Question)
         labels = judge.label[lines[rows]]
         return fitted.decoder.percentile(fitted.decoder.encode(cells, labels), labels)
 
-    best = put_back(nearest, own, gaps, lambda c, rows: judge.as_it_is(c, lines[rows]), density)
+    def usual(cells: Floats, rows: Ints) -> Floats:
+        # Putting back one category alone makes couples that nobody has: the tree knows.
+        typical = fitted.decoder.typical(schema, cells, judge.label[lines[rows]])
+        return np.minimum(density(cells, rows), typical)
+
+    best = put_back(nearest, own, gaps, lambda c, rows: judge.as_it_is(c, lines[rows]), usual)
     dense = density(best.cells, np.arange(count))
     return part._replace(
         steps=Steps.join([part.steps, best.shaped(count, 1)]),
@@ -304,11 +309,8 @@ def _twins(fitted: Fitted, start: Start, person: Ints, label: Ints) -> Ints:
     """Lines that get a twin: their person's categories are typical enough of the label."""
     if not fitted.decoder.trees or not start.states.shape[1]:
         return np.empty(0, dtype=np.int64)
-    typical = np.zeros(len(person), dtype=bool)
-    for k in np.unique(label):
-        rows = label == k
-        typical[rows] = (fitted.decoder.trees[k].quantile(start.states) >= GATE)[person[rows]]
-    return np.flatnonzero(typical)
+    typical = fitted.decoder.typical(start.schema, start.cells[person], label)
+    return np.flatnonzero(typical >= 100 * GATE)
 
 
 def _limits(system: System, people: Floats) -> tuple[Ints, Bools]:

@@ -21,7 +21,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-RARE = 5.0  # percentile of density under which a row is pushed no further out
+RARE = 5.0  # percent of the target's rows; one rarer than this is pushed no further out
 
 
 def put_back(
@@ -29,7 +29,7 @@ def put_back(
     own: Floats,
     gaps: Callable[[Floats, Floats], Floats],
     check: Callable[[Floats, Ints], Steps],
-    density: Callable[[Floats, Ints], Floats],
+    usual: Callable[[Floats, Ints], Floats],
 ) -> Steps:
     """Rows with fewer changes, still good.
 
@@ -39,19 +39,19 @@ def put_back(
         gaps: What each column contributes to the distance between rows, costs included; 0 where
             they do not differ.
         check: Judges rows of lines, as they are.
-        density: Percentile of rows of lines.
+        usual: How usual rows of lines are for the target, in percent.
     """
     best = start.at(np.arange(len(start.tau)))
     best.tau[:] = np.nan  # it lies on no path
     open_ = (gaps(own, best.cells) > 0) & best.ok[:, None]  # (lines, d), what may be tried
-    floor = np.minimum(RARE, density(best.cells, np.arange(len(own))))
+    floor = np.minimum(RARE, usual(best.cells, np.arange(len(own))))
     while open_.any():
         lines, columns = np.nonzero(open_)
         rows = best.cells[lines]
         rows[np.arange(len(lines)), columns] = own[lines, columns]
         found = check(rows, lines)
         good = found.ok
-        good[good] = density(rows[good], lines[good]) >= floor[lines[good]]
+        good[good] = usual(rows[good], lines[good]) >= floor[lines[good]]
         open_[lines[~good], columns[~good]] = False
         saved = np.where(
             good, gaps(own[lines], best.cells[lines])[np.arange(len(lines)), columns], -1

@@ -256,6 +256,16 @@ class Decoder:
                 found[rows] = self.mixtures[label].percentile(points).numpy()
         return found
 
+    def typical(self, schema: Schema, cells: Floats, labels: Ints) -> Floats:
+        """How usual rows' categories are for their label, in percent of its rows: (n,)."""
+        found = np.full(len(labels), 100.0)
+        if self.trees and schema.blocks:
+            states = states_of(schema, cells)
+            for label in np.unique(labels):
+                rows = np.flatnonzero(labels == label)
+                found[rows] = 100.0 * self.trees[label].quantile(states[rows])
+        return found
+
     def sample(self, label: int, count: int, seed: int) -> Floats:
         """New rows of a label: latent points, decoded, with some of the decoder's noise."""
         generator = torch.Generator().manual_seed(seed)

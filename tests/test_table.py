@@ -286,7 +286,7 @@ def test_the_kinds_of_objects(values, kind):
         (pd.Series([1j, 2j]), "other"),
         (pd.Series([1 << 70, 2]), "integer"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_the_kinds_of_typed_columns(column, kind):
     library = {pd.Series: pd.DataFrame, pl.Series: pl.DataFrame}.get(type(column), pa.table)

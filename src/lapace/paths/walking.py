@@ -66,8 +66,11 @@ class Steps(NamedTuple):
 
     def write(self, index: Any, other: Steps) -> None:
         """Other rows written over some of these."""
-        for mine, theirs in zip(self, other, strict=True):
-            mine[index] = theirs
+        self.tau[index] = other.tau
+        self.cells[index] = other.cells
+        self.valid[index] = other.valid
+        self.feasible[index] = other.feasible
+        self.probability[index] = other.probability
 
     @classmethod
     def join(cls, parts: Sequence[Steps]) -> Steps:

@@ -520,3 +520,29 @@ def test_every_target_reads_a_metric_that_is_measured(quick):
 def test_an_empty_table_makes_an_honest_page():
     page = summary.markdown(Plan.read(PAPER_TOML), pd.DataFrame(columns=list(store.COLUMNS)))
     assert "Nothing has been run yet." in page
+
+
+# --- what is kept with the code --------------------------------------------------------------
+
+
+def test_the_first_page_shows_the_results_that_are_kept():
+    root = PAPER_TOML.parent.parent
+    kept = root / "benchmarks" / "results" / "e1.csv"
+    table = pd.read_csv(kept, keep_default_na=False, na_values={"value": [""]})
+    plan_ = Plan.read(PAPER_TOML)
+    page = (root / "README.md").read_text(encoding="utf-8")
+    assert summary.brief(plan_, table) in page
+    paper = table[(table["experiment"] == "e1") & (table["recipe"] == "default")]
+
+    def counted(metric):
+        part = paper[paper["metric"] == metric]
+        return round((part["value"] * part["count"]).sum()), part["count"].sum()
+
+    valid, all_ = counted("centroids_before")
+    assert f"{valid} of {all_} were before it" in page
+    for pick in ("first", "middle", "last"):
+        valid, all_ = counted(f"{pick}_valid")
+        assert f"{valid:,} of {all_:,} each" in page
+    after = paper.loc[paper["metric"] == "recrossing_after", "value"]
+    assert len(after) == 40
+    assert (after == 0).all()

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
 from lapace.benchmark.e1 import Measure, measure
 from lapace.benchmark.plan import RECIPE_REVISION, Job, Limits, Pair, Plan, Protocol
 from lapace.benchmark.store import Record, Store, run, tidy
-from lapace.benchmark.summary import markdown
+from lapace.benchmark.summary import brief, into, markdown
 
 __all__ = [
     "RECIPE_REVISION",
@@ -30,6 +30,8 @@ __all__ = [
     "Protocol",
     "Record",
     "Store",
+    "brief",
+    "into",
     "markdown",
     "measure",
     "run",

@@ -18,7 +18,7 @@ import pandas as pd
 
 from lapace.benchmark.plan import Pair, Plan
 
-__all__ = ["TARGETS", "Figure", "Figures", "Target", "markdown"]
+__all__ = ["TARGETS", "Figure", "Figures", "Target", "brief", "into", "markdown"]
 
 NONE = "–"
 
@@ -275,6 +275,51 @@ ABOUT_COST = (
     "*Fit*: processor seconds of the fit that was kept, its report included; *of the paper's*: "
     "over those of the paper's recipe."
 )
+
+
+def brief(plan: Plan, table: pd.DataFrame) -> str:
+    """The few figures a first page needs, one line a pair.
+
+    Args:
+        plan: What was to be run.
+        table: What was found, as `tidy` makes it.
+    """
+    figures = Figures.of(table)
+    head = (
+        "pair", "gap, the paper's own figure", "gap, its recipe run here", "**gap, lapace**",
+        "prototypes valid: its recipe", "**lapace**", "LOF of First (NNCE's)", "of Last",
+        "distance: sparse (NNCE's)",
+    )  # fmt: skip
+    lines = []
+    for pair in plan.pairs:
+        if pair.published is None:
+            continue
+        of = partial(figures.get, pair.name, "default")
+        paper = partial(figures.get, pair.name, "paper")
+        lines.append((
+            pair.name,
+            f"{pair.published.gap:.1f}",
+            paper("gap_raw").text(100, 1),
+            f"**{of('gap_raw').text(100, 1)}**",
+            paper("centroids_after").of,
+            f"**{of('centroids_after').of}**",
+            f"{of('first_lof').bare()} ({of('nnce_lof').bare()})",
+            of("last_lof").bare(),
+            f"{of('sparse_distance').bare()} ({of('nnce_distance').bare()})",
+        ))  # fmt: skip
+    return _grid(head, lines)
+
+
+def into(page: str, part: str) -> str:
+    r"""A page with `part` between its marks `<!-- e1 -->` and `<!-- /e1 -->`.
+
+    Examples:
+        >>> into("a <!-- e1 -->old<!-- /e1 --> z", "new")
+        'a <!-- e1 -->\n\nnew\n\n<!-- /e1 --> z'
+    """
+    before, mark, rest = page.partition("<!-- e1 -->")
+    _, end, after = rest.partition("<!-- /e1 -->")
+    return f"{before}{mark}\n\n{part}\n\n{end}{after}" if mark and end else page
 
 
 def _about(plan: Plan, table: pd.DataFrame) -> str:

@@ -359,8 +359,9 @@ def test_probability_columns_follow_the_labels_not_the_model():
     classifier = wrap(Backwards(), SCHEMA)
     classifier.learn(CELLS)
     probability = classifier.probability(CELLS)
-    assert classifier.labels == ("no", "yes")  # "maybe" was never said
-    assert probability == pytest.approx(0.9 * Liar().predict_proba(NUMBERS))
+    assert classifier.labels == ("maybe", "no", "yes")  # the model knows it, though it never said
+    assert probability[:, 0] == pytest.approx(0.1)
+    assert probability[:, 1:] == pytest.approx(0.9 * Liar().predict_proba(NUMBERS))
 
 
 def test_without_classes_columns_must_follow_the_sorted_labels():
@@ -475,15 +476,14 @@ def test_a_label_never_said_about_the_training_rows():
         classifier.predict(CELLS[:2])
 
 
-def test_a_class_that_only_the_probabilities_know_is_as_unknown():
+def test_a_class_no_training_row_has_is_known_from_the_model():
     labels = np.where(NUMBERS["a"] > 2.2, "rare", np.where(POSITIVE, "yes", "no"))
     model = DecisionTreeClassifier(random_state=0).fit(NUMBERS, labels)
     few = CELLS[(labels != "rare")]
     classifier = wrap(model, SCHEMA)
     classifier.learn(few)
-    assert classifier.labels == ("no", "yes")
-    with pytest.raises(ClassifierError, match="'rare', which it never said"):
-        classifier.judge(np.array([[3.0, 0.0]]))
+    assert classifier.labels == ("no", "rare", "yes")
+    assert classifier.judge(np.array([[3.0, 0.0]])).codes.tolist() == [1]
 
 
 def test_one_label_only_leaves_nothing_to_cross_to():

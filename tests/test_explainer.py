@@ -873,8 +873,8 @@ def test_an_infinite_cost_holds_a_column():
         ({"costs": {"incme": 2.0}}, "Did you mean 'income'"),
         ({"costs": {"income": -1.0}}, "must be zero or more"),
         ({"costs": {"income": np.nan}}, "must be zero or more"),
-        ({"steps": 1}, "whole number of at least 2"),
-        ({"steps": 2.5}, "whole number of at least 2"),
+        ({"steps": 1}, "whole number from 2 on"),
+        ({"steps": 2.5}, "whole number from 2 on"),
         ({"detail": "all"}, "'path' or 'picks'"),
         ({"confidence": 0}, "probability"),
         ({"confidence": 1.1}, "probability"),
@@ -1308,3 +1308,157 @@ def test_the_library_is_silent(capfd):
         )
         explained(worlds.post())
     assert capfd.readouterr() == ("", "")
+
+
+# --- found by strangers ------------------------------------------------------------------------
+
+
+class Skittish:
+    """A classifier that raises where nobody stands, only on rows a path passes."""
+
+    def __init__(self, model, least, most) -> None:
+        self.model, self.least, self.most = model, least, most
+
+    def predict(self, frame):
+        if ((frame["income"] > self.least) & (frame["income"] < self.most)).any():
+            raise ValueError("no such income")
+        return self.model.predict(frame)
+
+
+def test_a_row_the_classifier_raises_on_along_a_path_costs_nobody_else(tmp_path):
+    world = worlds.bank()
+    target = "approved"
+    first = explained(world, target).first()
+    least, most = np.quantile(first.cells[:, 1], [0.5, 0.52])
+    rows = world.people["income"]
+    world_people = world.people[(rows <= least) | (rows >= most)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CentroidWarning)
+        skittish = handed(world, Skittish(world.classifier, least, most), tmp_path)
+    answer = skittish.explain(world_people, target=target)
+    assert "answered" in answer.status
+    good = answer.first().where(answer.first().ok)
+    assert len(good)
+    assert not ((good.cells[:, 1] > least) & (good.cells[:, 1] < most)).any()
+
+
+def test_density_is_that_of_the_row_itself():
+    world = worlds.bank()
+    answer = explained(world, "approved", constraints=["changes <= 2"], sparse=True)
+    decoder = world.explainer.fitted_.decoder
+    for pick in (answer.first(), answer.last(), answer.sparse()):
+        label = np.full(len(pick), world.explainer.labels_.index("approved"))
+        own = decoder.density(pick.schema, pick.cells, label)
+        np.testing.assert_allclose(pick.density, own)
+
+
+def test_clusters_do_not_depend_on_the_order_of_the_rows():
+    rng = np.random.default_rng(0)
+    rows = [{"x": 0.0, "y": 0.0}] * 2500
+    rows += [{"x": float(a), "y": float(b)} for a, b in rng.normal(5, 1, (500, 2)).round(2)]
+    rows += [{"x": float(a), "y": float(b)} for a, b in rng.normal(-5, 1, (500, 2)).round(2)]
+
+    def side(table):
+        return ["left" if row["x"] < -1 else "right" for row in table]
+
+    found = Explainer(side, clusters=3, recipe=QUICK, device="cpu").fit(rows)
+    assert sorted(p.label for p in found.prototypes_) == [0, 0, 0, 1, 1, 1]
+
+
+def test_whoever_has_the_label_without_the_confidence_is_led_to_it():
+    world = worlds.bank()
+    plain = explained(world, "approved")
+    column = list(world.classifier.classes_).index("approved")
+    sure = world.classifier.predict_proba(world.people)[:, column]
+    level = float(np.median(sure[[s == "already_target" for s in plain.status]]))
+    answer = explained(world, "approved", confidence=level)
+    for status, before, p in zip(answer.status, plain.status, sure, strict=True):
+        if before == "already_target":
+            assert (status == "already_target") == (p >= level)
+    good = answer.first().where(answer.first().ok)
+    assert (good.probability >= level).all()
+
+
+def test_a_label_the_model_knows_but_never_gives_has_no_prototype_and_no_harm():
+    rng = np.random.default_rng(0)
+    train = pd.DataFrame(rng.normal(size=(400, 2)).round(2), columns=["a", "b"])
+
+    class Three:
+        classes_ = np.array(["no", "review", "yes"])
+
+        def predict(self, frame):
+            score = frame["a"] + frame["b"]
+            seldom = (score > 0.4999) & (score < 0.49999)  # between two steps of the lattice
+            return np.where(seldom, "review", np.where(score > 0.5, "yes", "no"))
+
+    found = Explainer(Three(), clusters=2, recipe=QUICK, device="cpu").fit(train)
+    assert found.labels_ == ("no", "review", "yes")
+    assert {found.labels_[p.label] for p in found.prototypes_} == {"no", "yes"}
+    assert any("review" in warning for warning in found.report_.warnings)
+    with pytest.raises(InputError, match="no prototype of class 'review'"):
+        found.explain(train.head(2), target="review")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seed": "x"}, {"seed": -1}, {"seed": 1.5}, {"seed": True}, {"seed": 2**70},
+        {"latent": 0}, {"latent": -1}, {"latent": 2.5}, {"clusters": True}, {"rules": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_setting_of_the_explainer_that_cannot_work_gets_a_sentence(settings):
+    world = worlds.bank()
+    name = "Constraints" if "rules" in settings else next(iter(settings))
+    with pytest.raises(InputError, match=name):
+        Explainer(world.classifier, device="cpu", **settings).fit(world.train)
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"confidence": "x"}, "confidence"), ({"sparse": None}, "sparse"),
+        ({"stable": 1}, "stable"),
+        ({"costs": 3}, "costs"), ({"costs": {"age": "x"}}, "cost of 'age'"),
+        ({"costs": {"age": None}}, "cost of 'age'"), ({"constraints": {"age": 3}}, "Constraints"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_setting_of_a_question_that_cannot_work_gets_a_sentence(settings, word):
+    with pytest.raises(InputError, match=word):
+        explained(worlds.bank(), "approved", **settings)
+
+
+def test_numpy_whole_numbers_are_whole_numbers():
+    answer = explained(worlds.bank(), "approved", steps=np.int64(5))
+    assert answer.tau.shape[1] == 5 + 3
+
+
+def test_a_limit_only_some_person_could_keep_is_decided_person_by_person():
+    world = worlds.bank()
+    people = world.people.head(2).assign(age=[85, 30])
+    with pytest.raises(InputError, match="can never hold"):
+        world.explainer.explain(world.people, target="approved", constraints=["age >= 84"])
+    answer = world.explainer.explain(
+        people, target="approved", constraints=["age >= 84", "fixed age"]
+    )
+    assert answer.status[1] in ("infeasible", "already_target")
+    assert answer.status[0] != "infeasible"
+
+
+def test_what_is_typed_into_a_notebook_prints_in_a_line():
+    world = worlds.bank()
+    answer = explained(world, "approved")
+    for thing in (answer, answer.first(), answer[0], world.explainer, world.explainer.schema_):
+        assert len(repr(thing)) < 500
+    assert repr(Explainer(world.classifier)).endswith("not fitted yet")
+    assert f"{len(answer.first())} rows" in repr(answer.first())
+
+
+def test_a_path_shows_no_step_twice():
+    world = worlds.bank()
+    for detail in ("path", "picks"):
+        answer = explained(world, "approved", detail=detail)
+        person = next(p for p in answer if p.status == "answered")
+        for prototype in person.prototypes:
+            assert (np.diff(person.path(prototype).tau) > 0).all()

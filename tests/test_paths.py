@@ -604,8 +604,10 @@ class Compass:
         assert ((tau > 0) & (tau < 1)).all()  # the ends are known: nobody decodes them
         return np.stack([tau, z[:, 0].double().numpy(), frozen.astype(float)], axis=1)
 
-    def percentile(self, z: Tensor, labels: Ints) -> Floats:
-        return z[:, 0].double().numpy() + 100 * labels
+    def density(self, schema: Any, cells: Floats, labels: Ints) -> Floats:
+        """Told by the row itself: its second column is its latent point."""
+        del schema
+        return cells[:, 1] + 100.0 * labels
 
 
 Script = Callable[[float], bool]
@@ -1036,14 +1038,14 @@ def test_a_label_is_lost_even_where_the_row_would_not_be_allowed() -> None:
     assert walk(judge).crossings.tolist() == [1]
 
 
-def test_lines_are_straight_and_density_is_measured_on_them() -> None:
+def test_lines_are_straight_and_density_is_measured_on_their_rows() -> None:
     judge = Judge([above(0.5), above(0.5)])
     traced = walk(judge, steps=4, who=[0, 0], prototype=[0, 1])  # prototypes at 1 and at 2
     for path, end in ((0, 1.0), (1, 2.0)):
         np.testing.assert_allclose(
             traced.steps.cells[path, 1:4, 1], end * np.array([0.25, 0.5, 0.75]), rtol=1e-6
         )
-        expected = end * traced.steps.tau[path] + 100
+        expected = traced.steps.cells[path, :, 1] + 100
         np.testing.assert_allclose(traced.density[path], expected, rtol=1e-6)
 
 

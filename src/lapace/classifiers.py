@@ -150,7 +150,8 @@ class Classifier:
                 "there is no other label to cross to. Check the classifier, its threshold, and "
                 "that the rows look as it expects them."
             )
-        self.labels = labels
+        # A label the model knows and gives to no training row may still be met along a path.
+        self.labels = _in_order([*labels, *(self._classes() or ())])
         codes = np.concatenate([self._codes(seen, which) for seen, which in answers])
         if self.has_probability and self._classes() is None:
             self._check_order(cells[:1000], codes[:1000])

@@ -49,7 +49,7 @@ class Counterfactuals:
         feasible: Whether every constraint and rule holds on exactly this row.
         probability: The classifier's probability of the target; NaN where unknown.
         density: Percentile of its latent density among training rows; NaN where unknown.
-        distance: From the person, in `Schema.distance`.
+        distance: From the person, in `Schema.distance` with the costs asked for.
     """
 
     schema: Schema
@@ -96,6 +96,10 @@ class Counterfactuals:
 
     def __len__(self) -> int:
         return len(self.cells)
+
+    def __repr__(self) -> str:
+        people = len(np.unique(self.who))
+        return f"Counterfactuals: {len(self)} rows for {people} people, {int(self.ok.sum())} ok"
 
     @property
     def ok(self) -> Bools:
@@ -257,7 +261,7 @@ class Explanation:
         return self._steps(self.picked["middle"])
 
     def last(self) -> Counterfactuals:
-        """Per person and prototype, the ok step farthest along: the prototype itself."""
+        """Per person and prototype, the ok step farthest along: without limits the prototype."""
         return self._steps(self.picked["last"])
 
     def at(self, tau: float) -> Counterfactuals:
@@ -387,8 +391,8 @@ class Person:
     def path(self, prototype: int | None = None) -> Counterfactuals:
         """Every step towards one prototype, in order; by default the nearest one."""
         index = self._path(prototype)
-        order = np.argsort(self.explanation.tau[index], kind="stable")
-        known = order[~np.isnan(self.explanation.tau[index][order])]
+        tau, first = np.unique(self.explanation.tau[index], return_index=True)
+        known = first[~np.isnan(tau)]
         return self.explanation._rows(np.full(len(known), index), known)
 
     def changes(self, prototype: int | None = None, pick: str = "first") -> Any:

@@ -34,7 +34,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 FLOOR = 0.5  # the least a given cluster may hold, as a share of its even part
 SPREAD = 0.5  # share of the posterior's noise in the latent points the density is fitted to
 PER_GAUSSIAN, GAUSSIANS = 25, 20  # rows that carry one Gaussian of a cluster's density; at most
-SAMPLE = 20_000  # rows k-means and the mixtures look at per label; more change nothing
+SAMPLE = 20_000  # rows k-means looks at per label, a mixture per cluster; more change nothing
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ def _refit(
         if not len(own):
             continue
         share = len(own) / len(z)
-        mixture = _gaussians(own[:SAMPLE], seed)
+        mixture = _gaussians(own[:: max(1, len(own) // SAMPLE)], seed)
         weights.append(np.log(share * mixture.weights_))
         means.append(mixture.means_)
         scales.append(np.linalg.cholesky(mixture.covariances_))

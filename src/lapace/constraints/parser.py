@@ -7,7 +7,7 @@ text it stopped, what was expected there and what was found.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple, NoReturn, cast
@@ -93,6 +93,11 @@ def parse_all(constraints: str | Constraint | Iterable[str | Constraint]) -> tup
         constraints = [constraints]
     if isinstance(constraints, Constraint):
         constraints = [constraints]
+    if isinstance(constraints, Mapping) or not isinstance(constraints, Iterable):
+        raise InputError(
+            f"Constraints are a list of texts, not {constraints!r}. Say, for example, "
+            "['age == original', 'hours <= 50']."
+        )
     return tuple(c if isinstance(c, Constraint) else parse(c) for c in constraints)
 
 

@@ -7,7 +7,7 @@ prototypes of the label they want and returns an `Explanation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from lapace.classifiers import wrap
-from lapace.constraints import Constraint, Custom, System, fixed
+from lapace.constraints import Constraint, Custom, System, fixed, parse_all
 from lapace.errors import InputError, NotFittedError
 from lapace.explainer import storage
-from lapace.explainer.asking import ANY_OTHER, Question, answer
+from lapace.explainer.asking import ANY_OTHER, Question, answer, is_number, whole
 from lapace.explainer.fitting import Fitted, Prototype, judged_again, learn
 from lapace.explainer.reporting import evidence
 from lapace.report import Asked, Report, measure, plan
@@ -78,6 +78,13 @@ class Explainer:
         self.device = device
         self.seed = seed
 
+    def __repr__(self) -> str:
+        fitted: Fitted | None = getattr(self, "fitted_", None)
+        if fitted is None:
+            return f"Explainer(clusters={self.clusters}, seed={self.seed}), not fitted yet"
+        told = " or ".join(map(str, fitted.labels))
+        return f"Explainer of {told}: {len(fitted.prototypes)} prototypes, {self.report_.verdict}"
+
     # -- fit --------------------------------------------------------------------------------------
 
     def fit(self, train: Any, *, progress: Progress | None = None) -> Explainer:
@@ -87,9 +94,10 @@ class Explainer:
             train: Features only, in the classifier's own columns.
             progress: Called as `progress("training", done, total)`.
         """
-        if not (isinstance(self.clusters, int) and self.clusters >= 1):
-            raise InputError(f"clusters is {self.clusters!r}; it must be a whole number from 1 on.")
         start = perf_counter()
+        clusters = whole("clusters", self.clusters, least=1)
+        latent = None if self.latent is None else whole("latent", self.latent, least=1)
+        seed = whole("seed", self.seed, least=0)
         schema = self.schema
         if not isinstance(schema, Schema):
             schema = Schema.infer(train, schema)
@@ -102,17 +110,17 @@ class Explainer:
         classifier = wrap(self.classifier, schema)
         codes = classifier.learn(cells)
         labelled = classifier.asked
-        division = plan(codes, len(classifier.labels), seed=self.seed)
+        division = plan(codes, len(classifier.labels), seed=seed)
         fitted = learn(
             schema,
             classifier,
             cells[division.train],
             codes[division.train],
-            clusters=self.clusters,
-            latent=self.latent,
+            clusters=clusters,
+            latent=latent,
             recipe=Recipe.of(self.recipe),
             device=_device(self.device),
-            seed=self.seed,
+            seed=seed,
             progress=progress,
         )
         centroids = len(fitted.prototypes)
@@ -122,11 +130,11 @@ class Explainer:
             cells,
             codes,
             division,
-            wanted=self.clusters,
+            wanted=clusters,
             rules=self.rules,
             asked=Asked(labelled, centroids, classifier.asked - labelled - centroids),
             seconds=perf_counter() - start,
-            seed=self.seed,
+            seed=seed,
         )
         self._report = measure(found)
         self.fitted_ = fitted
@@ -196,6 +204,11 @@ class Explainer:
         fitted = self._fitted()
         if detail not in ("path", "picks"):
             raise InputError(f"detail is {detail!r}; it is 'path' or 'picks'.")
+        if costs is not None and not isinstance(costs, Mapping):
+            raise InputError("costs are given by column, such as {'income': 2.0}.")
+        for name, cost in (costs or {}).items():
+            if not is_number(cost):
+                raise InputError(f"The cost of '{name}' is {cost!r}; it must be a number.")
         held = [fixed(name) for name, cost in (costs or {}).items() if cost == np.inf]
         question = Question(
             target,
@@ -334,10 +347,9 @@ class Explainer:
         return cells
 
 
-def _listed(constraints: Any) -> list[Any]:
+def _listed(constraints: Any) -> list[Constraint]:
     """One constraint is a list of one: a text must not be taken for its letters."""
-    several = isinstance(constraints, Iterable) and not isinstance(constraints, str)
-    return list(constraints) if several else [constraints]
+    return list(parse_all(constraints))
 
 
 def _device(name: str | None) -> torch.device:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 ANY_OTHER = "any-other"
 ROWS = 50_000  # rows in work at a time, so that memory does not grow with the query
+PATIENCE = 200  # rows of paths a classifier may raise on before it is taken to be broken
 GATE = 0.002  # the least share of the target's rows that must be rarer for a twin to be walked
 
 
@@ -46,10 +48,32 @@ class Question:
 
     def __post_init__(self) -> None:
         """Settings that cannot work are refused before any work."""
-        if not (isinstance(self.steps, int) and self.steps >= 2):
-            raise InputError(f"steps is {self.steps!r}; it must be a whole number of at least 2.")
+        for name in ("stable", "sparse"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is {getattr(self, name)!r}; it is True or False.")
+        if self.confidence is not None and not is_number(self.confidence):
+            raise InputError(
+                f"confidence is {self.confidence!r}; it is a probability, over 0 to 1."
+            )
+        object.__setattr__(self, "steps", whole("steps", self.steps, least=2))
         if self.confidence is not None and not 0 < self.confidence <= 1:
             raise InputError(f"confidence is {self.confidence}; it is a probability, over 0 to 1.")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting is a number; True is none."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def whole(name: str, value: Any, *, least: int) -> int:
+    """A setting that has to be a whole number, or a sentence that says so."""
+    try:
+        number = None if isinstance(value, bool | np.bool_) else index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number < 2**31:
+        raise InputError(f"{name} is {value!r}; it must be a whole number from {least} on.")
+    return number
 
 
 class _People(NamedTuple):
@@ -60,6 +84,7 @@ class _People(NamedTuple):
         label: What the classifier says of them; -1 where it cannot say.
         probability: Of each label, (n, labels); NaN where unknown.
         target: What they want; -1 for any other label.
+        there: Who has it already, with the confidence asked for.
         trouble: Why some cannot be explained.
         system: What every answer has to obey.
         impossible: Who has been proved to have no feasible row at all; filled while walking.
@@ -69,6 +94,7 @@ class _People(NamedTuple):
     label: Ints
     probability: Floats
     target: Ints
+    there: Bools
     trouble: dict[int, str]
     system: System
     impossible: set[int]
@@ -96,16 +122,15 @@ def answer(
         )
     known = _meet(fitted, classifier, people, question)
     tried = np.flatnonzero(_is_tried(known))
-    parts: list[_Part] = []
+    sheet = _Sheet(fitted, known, question, int(_leading(fitted, known, tried).sum()))
     size = max(1, ROWS // (question.steps * max(1, len(fitted.prototypes))))
     for begin in range(0, len(tried), size):
-        who = tried[begin : begin + size]
-        part = _walk(fitted, classifier, known, who, question)
+        part = _walk(fitted, classifier, known, tried[begin : begin + size], question)
         if part is not None:
-            parts.append(part)
+            sheet.add(part)
         if progress:
             progress("explaining", min(begin + size, len(tried)), len(tried))
-    return _explanation(fitted, classifier, known, question, parts)
+    return _explanation(fitted, classifier, known, question, sheet.columns)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -125,8 +150,29 @@ def _meet(fitted: Fitted, classifier: Classifier, people: Any, question: Questio
         _ask_prototype(fitted, classifier, error)
         _ask_each(classifier, reading, good, label, probability, trouble)
     target = _targets(fitted, classifier, question.target, label)
-    system = System.of(question.constraints, reading.schema)
-    return _People(reading, label, probability, target, trouble, system, set())
+    there: Bools = (label == target) & (label >= 0)
+    if question.confidence is not None:
+        sure = probability[np.arange(count), np.maximum(target, 0)] >= question.confidence
+        there &= sure
+    system = _system(question, reading)
+    return _People(reading, label, probability, target, there, trouble, system, set())
+
+
+def _system(question: Question, reading: Reading) -> System:
+    """The constraints, refused at once where nobody could obey them.
+
+    People may have values that training never saw, and for them more may be possible: then it is
+    decided person by person.
+    """
+    schema, cells = reading.schema, reading.cells
+    odd = any(
+        f.extra
+        if f.categories
+        else bool((np.nan_to_num(cells[:, i] - f.lower, nan=0.0) < 0).any())
+        or bool((np.nan_to_num(cells[:, i] - f.upper, nan=0.0) > 0).any())
+        for i, f in enumerate(schema.features)
+    )
+    return System.of(question.constraints, schema, check=not odd)
 
 
 def _ask(
@@ -193,7 +239,7 @@ def _targets(fitted: Fitted, classifier: Classifier, target: Any, label: Ints) -
 
 
 def _is_tried(known: _People) -> Bools:
-    tried: Bools = (known.label >= 0) & (known.label != known.target)
+    tried: Bools = (known.label >= 0) & ~known.there
     return tried
 
 
@@ -218,15 +264,9 @@ def _walk(
     schema = reading.schema
     held, barred = _limits(known.system, reading.cells[who])
     start = fitted.decoder.start(schema, reading.cells[who], known.label[who], held, barred)
-    pairs = [
-        (row, p)
-        for row, person in enumerate(who)
-        for p in range(len(fitted.prototypes))
-        if _leads(fitted, p, known.label[person], known.target[person])
-    ]
-    if not pairs:
+    person, prototype = np.nonzero(_leading(fitted, known, who))
+    if not len(person):
         return None
-    person, prototype = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))
     label = np.array([fitted.prototypes[p].label for p in prototype], dtype=np.int64)
     twins = _twins(fitted, start, person, label)
     person, prototype, label = (
@@ -281,8 +321,7 @@ def _with_sparse(fitted: Fitted, judge: _Judge, part: _Part, question: Question)
         return np.where(schema.changed(a, b), np.maximum(schema.gaps(a, b) * weights, 1e-12), 0.0)
 
     def density(cells: Floats, rows: Ints) -> Floats:
-        labels = judge.label[lines[rows]]
-        return fitted.decoder.percentile(fitted.decoder.encode(cells, labels), labels)
+        return fitted.decoder.density(schema, cells, judge.label[lines[rows]])
 
     def usual(cells: Floats, rows: Ints) -> Floats:
         # Putting back one category alone makes couples that nobody has: the tree knows.
@@ -298,11 +337,13 @@ def _with_sparse(fitted: Fitted, judge: _Judge, part: _Part, question: Question)
     )
 
 
-def _leads(fitted: Fitted, prototype: int, label: int, target: int) -> bool:
-    """Whether a person of `label` who wants `target` may walk to a prototype."""
-    end = fitted.prototypes[prototype]
-    wanted = end.label == target if target >= 0 else end.label != label
-    return wanted and (end.valid or not fitted.recipe.given)
+def _leading(fitted: Fitted, known: _People, who: Ints) -> Bools:
+    """Which prototypes people may walk to: (people, prototypes)."""
+    end = np.array([p.label for p in fitted.prototypes])
+    usable = np.array([fitted.leads_to(p) for p in fitted.prototypes])
+    label, target = known.label[who, None], known.target[who, None]
+    leads: Bools = usable & np.where(target >= 0, end == target, end != label)
+    return leads
 
 
 def _twins(fitted: Fitted, start: Start, person: Ints, label: Ints) -> Ints:
@@ -356,34 +397,56 @@ class _Judge:
         self.own = known.label[who]
         self.label = label
         self.question = question
+        self.refused = 0  # rows the classifier raised on
 
     def __call__(self, tau: Floats, cells: Floats, lines: Ints) -> Steps:
         """The rows as they may be offered, judged, given the line each lies on."""
         cells, feasible = self.obeying(cells, lines)
-        found = self.classifier.judge(cells, self.known.reading.schema)
-        valid, probability = self._verdict(found, lines)
+        valid, probability = self._verdict(self._ask(cells), lines)
         return Steps(tau, cells, valid.astype(np.int8), feasible, probability)
 
     def as_it_is(self, cells: Floats, lines: Ints) -> Steps:
         """Rows judged without moving them."""
-        schema, people = self.known.reading.schema, self.known.reading.cells[self.who[lines]]
-        feasible = self.known.system.feasible(cells, people)
-        valid, probability = self._verdict(self.classifier.judge(cells, schema), lines)
+        feasible = self.known.system.feasible(cells, self.known.reading.cells[self.who[lines]])
+        valid, probability = self._verdict(self._ask(cells), lines)
         return Steps(np.zeros(len(cells)), cells, valid.astype(np.int8), feasible, probability)
+
+    def _ask(self, cells: Floats) -> Judgement:
+        """What the classifier says; a row it raises on alone is no answer, and costs no other."""
+        try:
+            return self.classifier.judge(cells, self.known.reading.schema)
+        except ClassifierError:
+            self.refused += len(cells) == 1
+            if self.refused > PATIENCE:
+                raise
+            if len(cells) == 1:
+                nothing = np.full((1, len(self.classifier.labels)), np.nan)
+                known = nothing if self.classifier.has_probability else None
+                return Judgement(np.array([-1]), known)
+        half = len(cells) // 2
+        left, right = self._ask(cells[:half]), self._ask(cells[half:])
+        codes = np.concatenate([left.codes, right.codes])
+        if left.probability is None or right.probability is None:
+            return Judgement(codes, None)
+        return Judgement(codes, np.concatenate([left.probability, right.probability]))
 
     def obeying(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
         """The rows moved to where every constraint holds; who cannot is remembered."""
         if not len(self.known.system):
             return cells, np.ones(len(cells), dtype=bool)
-        people = self.known.reading.cells[self.who[lines]]
-        moved = self.known.system.project(cells, people, costs=self.question.costs)
-        self.known.impossible.update(self.who[lines][moved.proved_infeasible].tolist())
-        return moved.cells, moved.feasible
+        who, impossible = self.who[lines], self.known.impossible
+        possible = np.flatnonzero(~np.isin(who, list(impossible)))  # the others are proved already
+        people = self.known.reading.cells[who[possible]]
+        moved = self.known.system.project(cells[possible], people, costs=self.question.costs)
+        impossible.update(who[possible][moved.proved_infeasible].tolist())
+        cells, feasible = cells.copy(), np.zeros(len(cells), dtype=bool)
+        cells[possible], feasible[possible] = moved.cells, moved.feasible
+        return cells, feasible
 
     def _verdict(self, found: Judgement, lines: Ints) -> tuple[Bools, Floats]:
         """What the classifier's answer means for the lines it was asked for."""
         other, own, label = self.any_other[lines], self.own[lines], self.label[lines]
-        valid = np.where(other, found.codes != own, found.codes == label)
+        valid = np.where(other, found.codes != own, found.codes == label) & (found.codes >= 0)
         rows, each = np.arange(len(lines)), found.probability
         if each is None:
             return valid, np.full(len(lines), np.nan)
@@ -431,23 +494,55 @@ def _at_prototype(fitted: Fitted, judge: _Judge, prototype: Ints) -> Steps:
 # Putting it together
 
 
+class _Sheet:
+    """All paths' columns, made once at their full size, so that no part is held twice."""
+
+    def __init__(self, fitted: Fitted, known: _People, question: Question, paths: int) -> None:
+        steps = (question.steps + 3) if (question.every or not fitted.recipe.given) else 7
+        steps += question.sparse
+        self.known = known
+        self.weights = known.reading.schema.weights(question.costs)
+        self.filled = 0
+        wide, deep = (paths, steps), (paths, steps, len(known.reading.schema.features))
+        self.columns: dict[str, NDArray[Any]] = {
+            **{name: np.empty(paths, dtype=np.int64) for name in ("who", "prototype", "crossings")},
+            **{name: np.empty(paths, dtype=np.int64) for name in ("first", "middle", "last")},
+            **{name: np.empty(wide) for name in ("tau", "probability", "density", "distance")},
+            "cells": np.empty(deep),
+            "valid": np.empty(wide, dtype=np.int8),
+            "feasible": np.empty(wide, dtype=np.bool_),
+        }
+        if question.sparse:
+            self.columns["sparse"] = np.empty(paths, dtype=np.int64)
+
+    def add(self, part: _Part) -> None:
+        """Writes the next paths."""
+        rows = slice(self.filled, self.filled + len(part.who))
+        schema, people = self.known.reading.schema, self.known.reading.cells
+        gaps = schema.gaps(people[part.who][:, None], part.steps.cells)
+        found = {
+            **part.traced._asdict(),
+            **part.steps._asdict(),
+            **part._asdict(),
+            "distance": gaps @ self.weights,
+        }
+        for name, column in self.columns.items():
+            column[rows] = found[name]
+        self.filled = rows.stop
+
+
 def _explanation(
     fitted: Fitted,
     classifier: Classifier,
     known: _People,
     question: Question,
-    parts: Sequence[_Part],
+    columns: dict[str, NDArray[Any]],
 ) -> Explanation:
     schema, cells, _, template = known.reading
-    columns = len(schema.features)
-    size = (question.steps + 3) if (question.every or not fitted.recipe.given) else 7
-    size += question.sparse
-    who = _joined([p.who for p in parts], (0,), np.int64)
-    steps = [p.steps for p in parts]
-    points = _joined([s.cells for s in steps], (0, size, columns), np.float64)
-    ok = _joined([s.ok for s in steps], (0, size), np.bool_)
-    status, reason = _statuses(fitted, known, question, who, ok)
-    empty = (0, size)
+    ok = (columns["valid"] == 1) & columns["feasible"]
+    status, reason = _statuses(fitted, known, question, columns["who"], ok)
+    picks = ("first", "middle", "last", "sparse")
+    picked = {name: columns.pop(name) for name in picks if name in columns}
     return Explanation(
         schema=schema,
         template=template,
@@ -458,33 +553,10 @@ def _explanation(
         status=status,
         reason=reason,
         constraints=tuple(map(str, known.system.constraints)),
-        who=who,
-        prototype=_joined([p.prototype for p in parts], (0,), np.int64),
-        tau=_joined([s.tau for s in steps], empty, np.float64),
-        cells=points,
-        valid=_joined([s.valid for s in steps], empty, np.int8),
-        feasible=_joined([s.feasible for s in steps], empty, np.bool_),
-        probability=_joined([s.probability for s in steps], empty, np.float64),
-        density=_joined([p.density for p in parts], empty, np.float64),
-        distance=schema.gaps(cells[who][:, None], points) @ schema.weights(question.costs),
-        picked=_picked(parts, question.sparse),
-        crossings=_joined([p.traced.crossings for p in parts], (0,), np.int64),
+        picked=picked,
         asked=classifier.asked,
+        **columns,
     )
-
-
-def _picked(parts: Sequence[_Part], sparse: bool) -> dict[str, Ints]:
-    picks = {
-        name: _joined([getattr(p.traced, name) for p in parts], (0,), np.int64)
-        for name in ("first", "middle", "last")
-    }
-    if sparse:
-        picks["sparse"] = _joined([p.sparse for p in parts], (0,), np.int64)
-    return picks
-
-
-def _joined(parts: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.empty(empty, dtype=dtype)
 
 
 def _statuses(
@@ -502,7 +574,7 @@ def _statuses(
         if i in known.trouble:
             status.append("malformed")
             reason.append(known.trouble[i])
-        elif known.label[i] == target:
+        elif known.there[i]:
             status.append("already_target")
             reason.append(f"The classifier already says {wanted}.")
         elif i in known.impossible:

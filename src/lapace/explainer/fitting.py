@@ -21,7 +21,7 @@ from lapace.categories import CategoryTree
 from lapace.classifiers import Classifier, Label
 from lapace.errors import CentroidWarning, InputError
 from lapace.model import Shape
-from lapace.paths import Decoder, states_of
+from lapace.paths import Decoder, block_states, states_of
 from lapace.schema import Knots, Schema
 from lapace.training import Recipe, cluster_counts, densities, fit, partition
 
@@ -74,9 +74,13 @@ class Fitted:
     history: Floats
     history_names: tuple[str, ...]
 
+    def leads_to(self, prototype: Prototype) -> bool:
+        """Whether paths may end there; the paper's recipe walks to every centroid."""
+        return prototype.valid or not self.recipe.given
+
     def of_label(self, label: int) -> tuple[Prototype, ...]:
         """The prototypes of a label that may be walked to."""
-        return tuple(p for p in self.prototypes if p.label == label and p.valid)
+        return tuple(p for p in self.prototypes if p.label == label and self.leads_to(p))
 
 
 def learn(
@@ -116,7 +120,7 @@ def learn(
         len(coded.numeric),
         coded.widths,
         counts,
-        latent or max(2, min(coded.width, 16)),
+        max(2, min(coded.width, 16)) if latent is None else latent,
         recipe.hidden,
         recipe.heads,
     )
@@ -160,7 +164,7 @@ def _linear(lower: float, upper: float) -> Knots:
 
 
 def _counts(encoded: Floats, codes: Ints, labels: int, wanted: int) -> tuple[int, ...]:
-    distinct = [len(np.unique(encoded[codes == k][:2000], axis=0)) for k in range(labels)]
+    distinct = [_distinct(encoded[codes == k]) for k in range(labels)]
     counts = cluster_counts(codes, labels, wanted, distinct)
     if sum(count > 0 for count in counts) < 2:
         sizes = np.bincount(codes, minlength=labels).tolist()
@@ -171,9 +175,14 @@ def _counts(encoded: Floats, codes: Ints, labels: int, wanted: int) -> tuple[int
     return counts
 
 
+def _distinct(rows: Floats, most: int = 2000) -> int:
+    """How many different rows there are, looked for evenly over the table."""
+    return len(np.unique(rows[:: max(1, len(rows) // most)], axis=0))
+
+
 def _trees(schema: Schema, cells: Floats, codes: Ints, labels: int) -> tuple[CategoryTree, ...]:
     states = states_of(schema, cells)
-    widths = [max(2, width) for _, _, width in schema.blocks]
+    widths = block_states(schema)
     return tuple(CategoryTree.fit(states[codes == k], widths) for k in range(labels))
 
 
@@ -232,7 +241,7 @@ def _repaired(
     fitted: Fitted, classifier: Classifier, prototype: Prototype, own: Floats
 ) -> Prototype:
     """Moved towards those members of its cluster whose reconstruction the classifier accepts."""
-    own = own[:MEMBERS]
+    own = own[:: max(1, len(own) // MEMBERS)]
     refused = replace(prototype, note="dropped: the classifier refuses it wherever it was moved")
     if not len(own):
         return refused

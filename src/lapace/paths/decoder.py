@@ -256,6 +256,10 @@ class Decoder:
                 found[rows] = self.mixtures[label].percentile(points).numpy()
         return found
 
+    def density(self, schema: Schema, cells: Floats, labels: Ints) -> Floats:
+        """How dense rows are for their label, wherever they came from, in percent: (n,)."""
+        return self.percentile(self._encode(schema.encode(cells), labels), labels)
+
     def typical(self, schema: Schema, cells: Floats, labels: Ints) -> Floats:
         """How usual rows' categories are for their label, in percent of its rows: (n,)."""
         found = np.full(len(labels), 100.0)

@@ -323,9 +323,9 @@ def _assemble(
     steps = Steps.join([grid, first.shaped(count, 1), middle.shaped(count, 1)])
     picks = _picks(grid, steps, begin, literal)
     left = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)
-    z = walker.latent(np.repeat(np.arange(count), size + 2), steps.tau.ravel())
     labels = np.repeat(walker.lines.label, size + 2)
-    density = walker.decoder.percentile(z, labels).reshape(count, size + 2)
+    rows = steps.cells.reshape(-1, steps.cells.shape[2])
+    density = walker.decoder.density(walker.start.schema, rows, labels).reshape(count, size + 2)
     return Traced(chosen, steps, density, *picks, left.sum(axis=1))
 
 

@@ -108,6 +108,10 @@ class Schema:
         )
         return replace(self, features=features)
 
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{f.name}: {f.kind}" for f in self.features[:20])
+        return f"Schema({kinds}{', …' if len(self.features) > 20 else ''})"
+
     # -- looking ----------------------------------------------------------------------------------
 
     @cached_property

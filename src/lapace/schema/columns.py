@@ -205,8 +205,9 @@ def _resolution(values: Floats) -> float:
         whole = np.rint(scaled)
         # As far off as arithmetic leaves a decimal (0.1 + 0.2), not as far as a small number.
         if np.abs(scaled - whole).max() <= min(1e-3, 1e-13 * largest * scale):
-            # A few odd values can share a divisor by chance; a power of ten is the safer step.
-            divisor = int(np.gcd.reduce(whole.astype(np.int64))) if len(distinct) >= 10 else 1
+            # A few rows can share a divisor by chance; a power of ten is then the safer step.
+            many = len(distinct) >= 10 or (len(values) >= 50 and len(distinct) >= 3)
+            divisor = int(np.gcd.reduce(whole.astype(np.int64))) if many else 1
             return float(f"{(divisor or 1) / scale:.12g}")
     return 0.0
 

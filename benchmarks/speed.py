@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +74,12 @@ class Timed:
         return answer
 
 
+@cache
 def fitted() -> tuple[Any, Timed, Explainer]:
-    """An explainer of the `loans` forest, kept on disk between runs."""
+    """An explainer of the `loans` forest."""
     loans = datasets.load("loans")
     model = Timed(loans.classifier("forest"))
-    kept = Path(".cache/speed.lapace")
-    if not kept.exists():
-        kept.parent.mkdir(exist_ok=True)
-        Explainer(model, seed=0).fit(loans.train).save(kept)
-    return loans, model, Explainer.load(kept, model)
+    return loans, model, Explainer(model, seed=0).fit(loans.train)
 
 
 def refused(loans: Any, model: Timed, count: int) -> pd.DataFrame:

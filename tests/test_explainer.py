@@ -1462,3 +1462,12 @@ def test_a_path_shows_no_step_twice():
         person = next(p for p in answer if p.status == "answered")
         for prototype in person.prototypes:
             assert (np.diff(person.path(prototype).tau) > 0).all()
+
+
+def test_what_changes_can_be_read_of_the_one_answer_picks_too():
+    world = worlds.bank()
+    answer = explained(world, "approved", sparse=True)
+    for pick, rows in (("nearest", answer.nearest()), ("sparse", answer.sparse())):
+        good = rows.where(rows.ok)
+        for who, changed in zip(good.who, good.changed, strict=True):
+            assert len(answer[int(who)].changes(pick=pick)) == changed

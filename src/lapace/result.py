@@ -399,18 +399,24 @@ class Person:
         """What a person reads: feature, before, after, and from which point of the path.
 
         Args:
-            prototype: The path; by default the one whose first answer is nearest.
-            pick: `first`, `middle`, `last` or `sparse`.
+            prototype: The path; by default the one whose first answer is nearest, and for
+                `nearest` and `sparse` the one their row was found on.
+            pick: `first`, `middle`, `last`, `nearest` or `sparse`.
         """
         answer = self.explanation
-        if pick not in answer.picked:
-            raise InputError(f"There is no pick '{pick}'. There are: {', '.join(answer.picked)}.")
+        nearest = answer._nearest_steps()
+        picks = {**answer.picked, "nearest": nearest}
+        if pick not in picks:
+            raise InputError(f"There is no pick '{pick}'. There are: {', '.join(picks)}.")
+        if prototype is None and pick in ("nearest", "sparse") and len(self._paths()):
+            found = answer._cheapest(picks[pick])
+            prototype = int(found.prototype[found.who == self.who][0])
         index = self._path(prototype)
-        step = answer.picked[pick][index]
+        step = picks[pick][index]
         own, row = answer.people_cells[self.who], answer.cells[index, step]
         path = self.path(int(answer.prototype[index]))
         # The sparse row lies on no path: it is what is left of the path's nearest row.
-        end = answer.tau[index, answer._nearest_steps()[index] if pick == "sparse" else step]
+        end = answer.tau[index, nearest[index] if pick == "sparse" else step]
         before_pick = path.tau <= end
         lines = []
         for i in np.flatnonzero(answer.schema.changed(own, row)):

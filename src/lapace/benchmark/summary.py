@@ -209,7 +209,7 @@ TARGETS = (
            "least"),
     Target("LOF of prototypes, mean", _mean_of("prototype_lof"), 1.1, "most"),
     Target("LOF of the oddest prototype", _mean_of("prototype_lof_most"), 1.1, "most"),
-    Target("LOF of First over NNCE's", _over("first_lof", "nnce_lof"), 1.0, "most"),
+    Target("LOF of First over NNCE's", _over("first_lof", "nnce_lof"), 1.0, "most", digits=3),
     Target("distance of nearest or sparse over NNCE's", _nearer, 1.0, "most"),
     Target("Middle valid, %", _pooled("middle_valid"), 0.995, "least", scale=100, digits=2),
     Target("paths that re-cross after First, %", _pooled("recrossing_after"), 0.0, "most",

@@ -214,9 +214,9 @@ def test_a_dollar_begins_no_formula(person):
     assert overlaps(plots.path(rich).figure) == []
 
 
-def test_runs_hold_until_the_next_step():
+def test_runs_hold_until_the_next_step_and_the_last_can_be_seen():
     tau, states = np.array([0.0, 0.1, 0.5, 0.8, 1.0]), np.array([0, 2, 2, 1, 2])
-    assert _runs(tau, states) == [(0.0, 0.1, 0), (0.1, 0.8, 2), (0.8, 1.0, 1), (1.0, 1.0, 2)]
+    assert _runs(tau, states) == [(0.0, 0.1, 0), (0.1, 0.8, 2), (0.8, 0.9, 1), (0.9, 1.0, 2)]
 
 
 def test_images_become_a_film():

@@ -332,12 +332,18 @@ class _Sheet:
 
 
 def _runs(tau: Floats, states: Ints) -> list[tuple[float, float, int]]:
-    """Stretches of equal state: (from, to, state). A state holds until the next step."""
+    """Stretches of equal state: (from, to, state). A state holds until the next step.
+
+    What is new at the very end gets the half of its step before it, or nobody would see it.
+    """
     begins = np.flatnonzero(np.concatenate([[True], states[1:] != states[:-1]]))
-    ends = np.append(tau[begins[1:]], 1.0)
+    starts = tau[begins].astype(np.float64)
+    if len(tau) > 1 and begins[-1] == len(tau) - 1:
+        starts[-1] = (tau[-2] + tau[-1]) / 2
+    ends = np.append(starts[1:], 1.0)
     return [
-        (float(tau[begin]), float(end), int(states[begin]))
-        for begin, end in zip(begins, ends, strict=True)
+        (float(start), float(end), int(states[begin]))
+        for start, end, begin in zip(starts, ends, begins, strict=True)
     ]
 
 

@@ -685,7 +685,7 @@ def test_json_without_a_field_and_files_that_are_none(report, tmp_path):
     del data["asked"]
     with pytest.raises(InputError, match="damaged"):
         Report.from_json(data)
-    with pytest.raises(InputError, match="could not be read"):
+    with pytest.raises(InputError, match="There is no file"):
         Report.from_json(tmp_path / "nowhere.json")
     with pytest.raises(InputError, match="not a report"):
         Report.from_json([1, 2])

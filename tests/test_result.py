@@ -519,7 +519,7 @@ def test_a_truncated_file_is_refused(tmp_path, length):
 
 def test_a_file_that_is_no_explanation_is_refused(tmp_path):
     file = tmp_path / "answer.json"
-    with pytest.raises(InputError, match="could not be read"):
+    with pytest.raises(InputError, match="There is no file"):
         Explanation.from_json(file)
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="could not be read"):

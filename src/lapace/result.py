@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from lapace.errors import InputError
 from lapace.schema import Schema
-from lapace.table import Level, Template, plain_frame, write_whole
+from lapace.table import Level, Template, plain_frame, read_json, write_json
 
 __all__ = ["Counterfactuals", "Explanation", "Person", "json_schema"]
 
@@ -330,18 +330,14 @@ class Explanation:
             "people": [self[i]._to_json() for i in range(len(self))],
         }
         if path is not None:
-            text = json.dumps(data, allow_nan=False)
-            write_whole(Path(path), lambda p: p.write_text(text, encoding="utf-8"))
+            write_json(path, data)
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str | Path) -> Explanation:
         """Reads back what `to_json` gave, as values or as a file."""
         if isinstance(data, str | Path):
-            try:
-                data = json.loads(Path(data).read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise InputError(f"'{data}' could not be read as an explanation: {error}") from None
+            data = read_json(data, "an explanation")
         return _explanation_from_json(cast(Mapping[str, Any], data))
 
 

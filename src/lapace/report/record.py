@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from lapace import metrics
 from lapace.errors import InputError
 from lapace.report.rendering import as_html, as_text
 from lapace.report.thresholds import Threshold, Verdict
-from lapace.table import Level, write_whole
+from lapace.table import Level, read_json, write_json
 
 VERSION = 1
 
@@ -340,18 +339,14 @@ class Report:
         head = {"format": "lapace/report", "version": VERSION, "verdict": self.verdict}
         data = {**head, **known}
         if path is not None:
-            text = json.dumps(data, allow_nan=False)
-            write_whole(Path(path), lambda p: p.write_text(text, encoding="utf-8"))
+            write_json(path, data)
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str | Path) -> Report:
         """Reads back what `to_json` gave, as values or as a file."""
         if isinstance(data, str | Path):
-            try:
-                data = json.loads(Path(data).read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise InputError(f"'{data}' could not be read as a report: {error}") from None
+            data = read_json(data, "a report")
         if not isinstance(data, Mapping) or data.get("format") != "lapace/report":
             raise InputError("This is not a report: its 'format' is not 'lapace/report'.")
         if data.get("version") != VERSION:

@@ -26,7 +26,7 @@ from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
 
 from lapace.errors import InputError
-from lapace.table.files import read_file, write_file, write_whole
+from lapace.table.files import read_file, read_json, write_file, write_json, write_whole
 from lapace.table.frames import Bools, Coded, Floats, Level, Template, plain_frame, spelling
 
 __all__ = [
@@ -38,8 +38,10 @@ __all__ = [
     "plain_frame",
     "read",
     "read_file",
+    "read_json",
     "spelling",
     "write_file",
+    "write_json",
     "write_whole",
 ]
 

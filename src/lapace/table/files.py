@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +120,28 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, data: Any) -> None:
+    """Writes plain JSON values, whole or not at all."""
+    text = json.dumps(data, allow_nan=False)
+    write_whole(Path(path), lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: str | Path, what: str) -> Any:
+    """Reads JSON values back.
+
+    Args:
+        path: The file.
+        what: What it should hold, for the sentence where it does not.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"There is no file '{path}' to read {what} from.")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{path}' could not be read as {what}: {_reason(error)}") from None
 
 
 def _module(name: str) -> Any:

@@ -559,6 +559,23 @@ def _explanation(
     )
 
 
+class _Clashes:
+    """Why nobody can obey, asked once for people alike in what the constraints look at."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        named = {c for bound in system.bounds for c in (*bound.columns, *bound.kept)}
+        self.columns = np.array(sorted(named), dtype=np.int64)
+        self.found: dict[bytes, tuple[Constraint, ...]] = {}
+
+    def of(self, person: Floats) -> tuple[Constraint, ...]:
+        """A smallest set of constraints that cannot hold together for this person."""
+        key = person[self.columns].tobytes()
+        if key not in self.found:
+            self.found[key] = self.system.contradiction(person)
+        return self.found[key]
+
+
 def _statuses(
     fitted: Fitted, known: _People, question: Question, who: Ints, ok: Bools
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -567,6 +584,7 @@ def _statuses(
     under = " and obeys the constraints" if len(known.system) else ""
     paths = np.bincount(who, minlength=count)
     good = np.bincount(who, weights=ok.any(axis=1), minlength=count).astype(np.int64)
+    clashes = _Clashes(known.system)
     status, reason = [], []
     for i in range(count):
         target = known.target[i]
@@ -579,7 +597,7 @@ def _statuses(
             reason.append(f"The classifier already says {wanted}.")
         elif i in known.impossible:
             status.append("infeasible")
-            clash = known.system.contradiction(known.reading.cells[i])
+            clash = clashes.of(known.reading.cells[i])
             told = " and ".join(f"'{c}'" for c in clash) or "the constraints"
             both = " together" if len(clash) != 1 else ""
             reason.append(f"For this person {told} cannot hold{both}: no row obeys.")

@@ -85,7 +85,7 @@ def decoder(trees: bool = False, anchored: bool = True, seed: int = 0) -> Decode
     states, half = states_of(columns, cells), len(cells) // 2
     parts = (states[:half], states[half:]) if trees else ()
     found = tuple(CategoryTree.fit(part, block_states(columns)) for part in parts)
-    return Decoder(columns, model, mixtures, found, anchored=anchored, soft=not anchored)
+    return Decoder(columns, model, mixtures, found, anchored=anchored)
 
 
 def last_layer(model: LGMVAE) -> torch.nn.Linear:
@@ -554,7 +554,7 @@ def test_encoding_is_the_models() -> None:
     labels = np.array([0, 1, 0, 1, 1])
     x = torch.tensor(schema().encode(cells), dtype=torch.float32)
     assert torch.allclose(found.encode(cells, labels), found.model.encode(x, torch.tensor(labels)))
-    soft = replace(found, soft=True)
+    soft = replace(found, anchored=False)
     expected = found.model.encode(x, torch.tensor(labels), soft=True)
     assert torch.allclose(soft.encode(cells, labels), expected)
 

@@ -45,7 +45,8 @@ class Recipe:
         name: `default` or `paper`.
         hidden: Width of the hidden layers.
         heads: See `Shape`.
-        given: Whether clusters are given by k-means rather than learned.
+        given: Whether clusters are given by k-means rather than learned. All else that is ours
+            goes with it: rank coding, anchoring, category trees, twins, repair and stable picks.
         weights: Of KL(c), KL(z) and reconstruction, in the paper's order.
         batch: Rows per step.
         rate: Adam's learning rate.

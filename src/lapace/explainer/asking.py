@@ -20,7 +20,7 @@ from lapace.paths import Lines, Start, Steps, Traced, block_states, states_of, t
 from lapace.result import Explanation
 from lapace.schema import Reading
 
-__all__ = ["ANY_OTHER", "Question", "answer"]
+__all__ = ["ANY_OTHER", "Question", "answer", "is_number", "whole"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -51,13 +51,10 @@ class Question:
         for name in ("stable", "sparse"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is {getattr(self, name)!r}; it is True or False.")
-        if self.confidence is not None and not is_number(self.confidence):
-            raise InputError(
-                f"confidence is {self.confidence!r}; it is a probability, over 0 to 1."
-            )
         object.__setattr__(self, "steps", whole("steps", self.steps, least=2))
-        if self.confidence is not None and not 0 < self.confidence <= 1:
-            raise InputError(f"confidence is {self.confidence}; it is a probability, over 0 to 1.")
+        sure = self.confidence
+        if sure is not None and not (is_number(sure) and 0 < sure <= 1):
+            raise InputError(f"confidence is {sure!r}; it is a probability, over 0 to 1.")
 
 
 def is_number(value: Any) -> bool:

@@ -137,7 +137,6 @@ def learn(
         densities(model, recipe, x, y, c, seed),
         _trees(coded, cells, codes, len(classifier.labels)) if recipe.given else (),
         anchored=recipe.given,
-        soft=not recipe.given,
     )
     bare = Fitted(coded, classifier.labels, decoder, (), recipe, history.array, history.names)
     members = np.full(len(codes), -1, dtype=np.int64)

@@ -179,7 +179,6 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         tuple(Mixture(**_under(tensors, f"mixture.{k}.")) for k in labels),
         tuple(_tree(_under(tensors, f"tree.{k}.")) for k in range(config["trees"])),
         anchored=recipe.given,
-        soft=not recipe.given,
     )
     z = tensors["prototypes.z"].numpy()
     prototypes = tuple(

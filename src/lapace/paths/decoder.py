@@ -63,8 +63,8 @@ class Decoder:
         model: The trained model.
         mixtures: Per label, where its rows lie in latent space.
         trees: Per label, which categories go together; empty to choose each on its own.
-        anchored: Whether paths begin at the person rather than at their reconstruction.
-        soft: Whether the encoder is handed cluster probabilities (the paper's recipe).
+        anchored: Whether paths begin at the person; otherwise all is as in the paper: at their
+            reconstruction, the encoder handed cluster probabilities, samples without noise.
     """
 
     schema: Schema
@@ -72,7 +72,6 @@ class Decoder:
     mixtures: tuple[Mixture, ...]
     trees: tuple[CategoryTree, ...] = ()
     anchored: bool = True
-    soft: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -89,7 +88,7 @@ class Decoder:
         x = torch.as_tensor(encoded, dtype=torch.float32, device=self.device)
         y = torch.as_tensor(labels, device=self.device)
         with torch.inference_mode():
-            return self.model.encode(x, y, soft=self.soft)
+            return self.model.encode(x, y, soft=not self.anchored)
 
     def start(
         self,
@@ -277,7 +276,7 @@ class Decoder:
         z = self.mixtures[label].sample(count, generator).to(self.device)
         means = self._means(z)
         first = len(self.schema.numeric)
-        if not self.soft:  # the paper decodes the mean
+        if self.anchored:  # the paper decodes the mean
             sigma = self.model.log_sigma.clamp(-4.0, 2.0).exp().cpu().numpy()
             means[:, :first] += NOISE * sigma * rng.standard_normal((count, first))
             means[:, first:] = _draw(means[:, first:], self.model.shape.widths, rng)

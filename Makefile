@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@rm -f $@
 	@echo "Installing, which takes a minute or two ..."
 	@$(INSTALL) hatchling editables
-	@$(INSTALL) --no-build-isolation -e '.[all,dev,docs]'
+	@$(INSTALL) --no-build-isolation -e '.[all,dice,dev,docs]'
 	@touch $@
 
 demo: $(STAMP) ## Train on made-up loans and explain one refusal, in about two minutes

@@ -20,8 +20,8 @@ import torch
 
 import lapace.benchmark.e1 as e1
 from lapace import training
-from lapace.benchmark import Plan
-from lapace.explainer import asking, fitting
+from lapace.benchmark import Plan, fits
+from lapace.explainer import ends, fitting
 from lapace.model import Mixture
 from lapace.paths import decoder
 from lapace.training import Recipe
@@ -37,7 +37,7 @@ def recipe(**changes: object) -> Callable[[], None]:
     """The default recipe with something changed."""
 
     def change() -> None:
-        e1._recipe = lambda job: (Recipe(**changes), None)  # type: ignore[arg-type]  # noqa: ARG005
+        fits.recipe_of = lambda job: (Recipe(**changes), None)  # type: ignore[arg-type]  # noqa: ARG005
 
     return change
 
@@ -67,8 +67,9 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "beta 0.15": recipe(weights=(1.0, 0.15, 1.0)),
     "beta 0.6": recipe(weights=(1.0, 0.6, 1.0)),
     "beta 1": recipe(weights=(1.0, 1.0, 1.0)),
-    "twice the steps": constant(training, "steps_for", lambda rows: 4000),  # noqa: ARG005
+    "twice the steps": constant(training, "steps_for", lambda rows, most: 4000),  # noqa: ARG005
     "width 256": recipe(hidden=256),
+    "width 256, 3,000 steps": recipe(hidden=256, steps=3000),
     "numbers by range": constant(fitting, "_coding", lambda schema, _: fitting.ranged(schema)),
     "prior as density": prior,
     "plain k-means": constant(training, "FLOOR", 0.0),
@@ -77,10 +78,10 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "categories alone": no_trees,
     "decoder overrules tree": constant(decoder, "LEAST", 1e-6),
     "no loyalty": constant(decoder, "LOYALTY", 0.0),
-    "no twins": constant(asking, "GATE", 2.0),
-    "gate 1 %": constant(asking, "GATE", 0.01),
-    "gate 5 %": constant(asking, "GATE", 0.05),
-    "no gate": constant(asking, "GATE", 0.0),
+    "no twins": constant(ends, "GATE", 2.0),
+    "gate 1 %": constant(ends, "GATE", 0.01),
+    "gate 5 %": constant(ends, "GATE", 0.05),
+    "no gate": constant(ends, "GATE", 0.0),
     "categories count once": constant(fitting, "EMPHASIS", 1.0),
     "categories count thrice": constant(fitting, "EMPHASIS", 3.0),
     "all the posterior's noise": constant(training, "SPREAD", 1.0),

@@ -24,12 +24,16 @@ from lapace.benchmark import (
     Record,
     Store,
     e1,
+    figures,
+    fits,
+    main,
     plan,
+    running,
     store,
     subjects,
     summary,
+    writing,
 )
-from lapace.benchmark import __main__ as command
 from lapace.benchmark.plan import Tuned
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,7 +86,7 @@ def test_the_papers_plan_is_the_papers():
 
 def test_jobs_come_in_an_order_that_shows_every_pair_early():
     full = Plan.read(PAPER_TOML)
-    jobs = full.jobs()
+    jobs = full.jobs(experiments=["e1", "extra"])
     assert len(set(jobs)) == len(jobs) == 5 * len(full.pairs) + 2 * 8
     assert {j.pair.name for j in jobs[:8]} == {p.name for p in full.pairs if p.experiment == "e1"}
     assert [j.recipe for j in jobs] == ["default"] * 5 * len(full.pairs) + ["paper"] * 16
@@ -112,7 +116,7 @@ def test_the_key_holds_all_a_job_depends_on_and_nothing_else(monkeypatch):
     ]
     assert {other.key for other in same} == {base.key}
     before = {base.key, *(other.key for other in others)}
-    monkeypatch.setattr(plan, "RECIPE_REVISION", plan.RECIPE_REVISION + 1)
+    monkeypatch.setitem(plan.RECIPE_REVISION, "default", 99)
     assert job().key not in before
 
 
@@ -182,20 +186,21 @@ def quick(tmp_path_factory):
     folder = tmp_path_factory.mktemp("benchmark")
     (folder / "plan.toml").write_text(LOANS)
     arguments = [f"--plan={folder / 'plan.toml'}", f"--cache={folder / 'cache'}", "--quick"]
-    assert command.main(arguments) == 0
-    found = Plan.read(folder / "plan.toml", quick=True)
-    return folder, arguments, found, Store(folder / "cache")
+    arguments += ["--experiment", "e1", "extra"]
+    assert main(arguments) == 0
+    jobs = Plan.read(folder / "plan.toml", quick=True).jobs(experiments=["e1", "extra"])
+    return folder, arguments, jobs, Store(folder / "cache")
 
 
 def read(folder):
     """The tidy table; a label may be empty, a value may be missing."""
     path = folder / "cache" / "quick" / "e1.csv"
-    return pd.read_csv(path, keep_default_na=False, na_values={"value": [""]})
+    return pd.read_csv(path, keep_default_na=False, na_values={"mean": [""]})
 
 
 def test_a_job_finds_every_figure_the_page_needs(quick):
     _, _, found, kept = quick
-    for one in found.jobs():
+    for one in found:
         measures = {(m.metric, m.label): m for m in kept.load(one).measures}
         shares = [
             "accuracy", "tstr_real", "tstr_raw", "tstr_raw_balanced", "agreement", "ks",
@@ -226,7 +231,7 @@ def test_a_job_finds_every_figure_the_page_needs(quick):
 
 def test_the_default_recipe_keeps_its_promises_even_here(quick):
     _, _, found, kept = quick
-    (one,) = found.jobs(recipes=["default"])
+    (one,) = (job for job in found if job.recipe == "default")
     measures = {m.metric: m for m in kept.load(one).measures if not m.label}
     assert measures["fit_tries"].value == 1
     assert measures["centroids_after"].value == 1
@@ -240,8 +245,8 @@ def small():
     pair = Pair("loans-RF", "loans", "forest")
     one = Job(pair, "default", 3, Protocol(people=8, trees=10, rows=300), Limits())
     given = subjects.subject(pair, one.seed, 300)
-    explainer = e1._fit(one, given).explainer
-    return one, given, explainer, e1._known(given, explainer)
+    explainer = fits.fit_of(one, given).explainer
+    return one, given, explainer, fits.known_of(given, explainer)
 
 
 def apart(schema, cells):
@@ -326,25 +331,25 @@ def test_a_paper_fit_is_repeated_until_its_centroids_pass(monkeypatch):
             self.prototypes_ = [type("P", (), {"valid": k < count})() for k in range(4)]
             self.classifier_ = type("C", (), {"asked": self.seed})()
 
-    monkeypatch.setattr(e1, "Explainer", Fake)
+    monkeypatch.setattr(fits, "Explainer", Fake)
     given = subjects.Subject(type("D", (), {"schema": None, "train": None})(), None, None)
     accepted = {1: 2, 1001: 3, 2001: 1}
-    fit = e1._fit(job(recipe="paper"), given)
+    fit = fits.fit_of(job(recipe="paper"), given)
     assert (fit.explainer.seed, fit.tries, fit.asked) == (1001, 3, 1001)
     accepted = {1: 2, 1001: 4}
-    fit = e1._fit(job(recipe="paper"), given)
+    fit = fits.fit_of(job(recipe="paper"), given)
     assert (fit.explainer.seed, fit.tries) == (1001, 2)
-    fit = e1._fit(job(), given)
+    fit = fits.fit_of(job(), given)
     assert (fit.explainer.seed, fit.tries) == (1, 1)
 
 
 def test_the_papers_settings_reach_its_recipe():
-    recipe, latent = e1._recipe(job(recipe="paper", limits=Limits(epochs=7, patience=3)))
+    recipe, latent = fits.recipe_of(job(recipe="paper", limits=Limits(epochs=7, patience=3)))
     assert (recipe.name, recipe.batch, recipe.rate, recipe.weights) == (
         "paper", 128, 1e-3, (0.1, 0.1, 1.0),
     )  # fmt: skip
     assert (recipe.epochs, recipe.patience, latent) == (7, 3, 4)
-    assert e1._recipe(job())[1] is None
+    assert fits.recipe_of(job())[1] is None
 
 
 # --- store -----------------------------------------------------------------------------------
@@ -385,10 +390,10 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
         return [Measure("ks", 0.1, 1)]
 
     with pytest.raises(KeyboardInterrupt):
-        store.run(jobs, kept, say=said.append, work=work)
+        running.run(jobs, kept, say=said.append, work=work)
     assert ran == [1, 2, 3]
     assert any("bad luck" in line for line in said)
-    assert store.run(jobs, kept, say=said.append, work=work) == []
+    assert running.run(jobs, kept, say=said.append, work=work) == []
     assert ran == [1, 2, 3, 2, 3, 4]
     assert "1 of 4 jobs are done already." in said
     assert not list(tmp_path.rglob("*.tmp*"))
@@ -398,7 +403,7 @@ def test_failed_jobs_are_named_and_not_kept(tmp_path):
     def work(one):
         raise ValueError("bad luck")
 
-    assert store.run([job()], Store(tmp_path), say=lambda line: None, work=work) == [job()]
+    assert running.run([job()], Store(tmp_path), say=lambda line: None, work=work) == [job()]
     assert job() not in Store(tmp_path)
 
 
@@ -408,12 +413,12 @@ def test_time_left_goes_by_the_likest_jobs_there_are(tmp_path):
     for one, seconds in ((job(), 10.0), (replace(other, seed=1), 30.0)):
         kept.save(one, Record([], seconds, "v"))
     known = [job(), other]
-    assert store.time_left(known, [job(seed=2)], kept) == 10
-    assert store.time_left(known, [replace(other, seed=2), job(seed=2)], kept) == 40
+    assert running.time_left(known, [job(seed=2)], kept) == 10
+    assert running.time_left(known, [replace(other, seed=2), job(seed=2)], kept) == 40
     third = job(pair=Pair("c-RF", "c", "forest"))
-    assert store.time_left(known, [third], kept) == 20  # the recipe's mean
-    assert store.time_left(known, [job(recipe="paper")], kept) == 20  # any job's mean
-    assert store.time_left([], [job()], kept) == 0
+    assert running.time_left(known, [third], kept) == 20  # the recipe's mean
+    assert running.time_left(known, [job(recipe="paper")], kept) == 20  # any job's mean
+    assert running.time_left([], [job()], kept) == 0
 
 
 # --- the command -----------------------------------------------------------------------------
@@ -424,25 +429,25 @@ def test_a_second_run_runs_nothing_and_writes_the_same(quick, capsys):
     out = folder / "cache" / "quick"
     before = (out / "e1.csv").read_bytes(), (out / "e1.md").read_text(encoding="utf-8")
     capsys.readouterr()
-    assert command.main(arguments) == 0
+    assert main(arguments) == 0
     assert capsys.readouterr().out == "2 of 2 jobs are done already.\n"
-    assert command.main([*arguments, "--render"]) == 0
+    assert main([*arguments, "--render"]) == 0
     assert before == ((out / "e1.csv").read_bytes(), (out / "e1.md").read_text(encoding="utf-8"))
-    assert len(found.jobs()) == 2
+    assert len(found) == 2
 
 
 def test_the_tidy_table_has_one_line_per_figure(quick):
     folder, _, found, kept = quick
     table = read(folder)
-    parquet = pd.read_parquet(folder / "cache" / "e1.parquet")
+    parquet = pd.read_parquet(folder / "cache" / "results.parquet")
     assert tuple(parquet.columns) == store.COLUMNS
-    assert tuple(table.columns) == store.COLUMNS[:-2]
+    assert tuple(table.columns) == store.COLUMNS[:-1]
     assert not table.duplicated(["pair", "recipe", "seed", "metric", "label"]).any()
     assert set(table["recipe"]) == {"default", "paper"}
     assert set(table["repeat"]) == set(table["seed"]) == {1}
-    assert set(parquet["settings"]) == {one.key for one in found.jobs()}
+    assert set(parquet["settings"]) == {one.key for one in found}
     assert parquet["versions"].str.contains("torch").all()
-    assert len(parquet) == len(table) == sum(len(kept.load(j).measures) for j in found.jobs())
+    assert len(parquet) == len(table) == sum(len(kept.load(j).measures) for j in found)
 
 
 def test_the_page_shows_both_recipes_beside_the_paper(quick):
@@ -463,7 +468,7 @@ def test_the_page_shows_both_recipes_beside_the_paper(quick):
 
 def test_a_mistake_on_the_command_line_is_a_sentence(quick, capsys):
     _, arguments, _, _ = quick
-    assert command.main([*arguments, "--pair", "loans-RV"]) == 2
+    assert main([*arguments, "--pair", "loans-RV"]) == 2
     assert "Did you mean 'loans-RF'?" in capsys.readouterr().err
 
 
@@ -477,7 +482,7 @@ def lines(pair, metric, values, count=10, recipe="default", label=""):
             "recipe": recipe,
             "metric": metric,
             "label": label,
-            "value": v,
+            "mean": v,
             "count": count,
         }
         for v in values
@@ -488,38 +493,41 @@ def test_figures_are_means_deviations_and_pooled_counts():
     table = pd.DataFrame(
         [*lines("a", "middle_valid", (1.0, 0.9)), *lines("a", "ks", (0.1, math.nan))]
     )
-    figures = summary.Figures.of(table)
-    found = figures.get("a", "default", "middle_valid")
+    known = figures.Figures.of(table)
+    found = known.get("a", "default", "middle_valid")
     assert (found.mean, found.repeats, found.of) == (0.95, 2, "19 of 20")
     assert found.deviation == pytest.approx(np.std([1.0, 0.9], ddof=1))
-    assert figures.get("a", "default", "ks").repeats == 1
-    assert figures.get("a", "default", "ks").text() == "0.10"
-    assert figures.get("b", "default", "ks").text() == summary.NONE
+    assert known.get("a", "default", "ks").repeats == 1
+    assert known.get("a", "default", "ks").text() == "0.10"
+    assert known.get("b", "default", "ks").text() == figures.NONE
 
 
 def test_targets_look_at_the_worst_pair_or_the_mean():
     table = pd.DataFrame([*lines("a", "gap_raw", (0.01, 0.02)), *lines("b", "gap_raw", (0.04,))])
-    figures = summary.Figures.of(table)
+    known = figures.Figures.of(table)
     each, mean = (t for t in summary.TARGETS if t.text == "TSTR gap, raw, points")
-    value, pair, ok = each.reached(figures, ["a", "b"])
+    value, pair, ok = each.reached(known, ["a", "b"])
     assert (value, pair, ok) == (0.04, "b", False)
-    assert each.reached(figures, ["a"])[1:] == ("a", True)
-    assert mean.reached(figures, ["a", "b"])[0] == pytest.approx(0.0275)
-    assert each.reached(figures, ["c"]) is None
-    assert summary._reached(each, figures, ["a", "b"]) == "4.00 (b) **missed**"
+    assert each.reached(known, ["a"])[1:] == ("a", True)
+    assert mean.reached(known, ["a", "b"])[0] == pytest.approx(0.0275)
+    assert each.reached(known, ["c"]) is None
+    assert summary._reached(each, known, ["a", "b"]) == "4.00 (b) **missed**"
 
 
 def test_every_target_reads_a_metric_that_is_measured(quick):
     folder, _, _, _ = quick
     table = read(folder)
-    figures = summary.Figures.of(table)
+    known = figures.Figures.of(table)
     for target in summary.TARGETS:
-        assert target.reached(figures, ["loans-RF"]) is not None, target.text
+        assert target.reached(known, ["loans-RF"]) is not None, target.text
 
 
 def test_an_empty_table_makes_an_honest_page():
-    page = summary.markdown(Plan.read(PAPER_TOML), pd.DataFrame(columns=list(store.COLUMNS)))
-    assert "Nothing has been run yet." in page
+    empty = pd.DataFrame(columns=list(store.COLUMNS))
+    plan_ = Plan.read(PAPER_TOML)
+    for page in writing.pages_of(plan_, empty).values():
+        assert "Nothing has been run yet." in page or page.count("| not run |") == 15
+    assert writing.blocks(plan_, empty) == {}
 
 
 # --- what is kept with the code --------------------------------------------------------------
@@ -528,7 +536,7 @@ def test_an_empty_table_makes_an_honest_page():
 def test_the_first_page_shows_the_results_that_are_kept():
     root = PAPER_TOML.parent.parent
     kept = root / "benchmarks" / "results" / "e1.csv"
-    table = pd.read_csv(kept, keep_default_na=False, na_values={"value": [""]})
+    table = pd.read_csv(kept, keep_default_na=False, na_values={"mean": [""]})
     plan_ = Plan.read(PAPER_TOML)
     page = (root / "README.md").read_text(encoding="utf-8")
     assert summary.brief(plan_, table) in page
@@ -536,13 +544,13 @@ def test_the_first_page_shows_the_results_that_are_kept():
 
     def counted(metric):
         part = paper[paper["metric"] == metric]
-        return round((part["value"] * part["count"]).sum()), part["count"].sum()
+        return round((part["mean"] * part["count"]).sum()), part["count"].sum()
 
     valid, all_ = counted("centroids_before")
     assert f"{valid} of {all_} were before it" in page
     for pick in ("first", "middle", "last"):
         valid, all_ = counted(f"{pick}_valid")
         assert f"{valid:,} of {all_:,} each" in page
-    after = paper.loc[paper["metric"] == "recrossing_after", "value"]
+    after = paper.loc[paper["metric"] == "recrossing_after", "mean"]
     assert len(after) == 40
     assert (after == 0).all()

@@ -409,6 +409,30 @@ def test_a_function_from_python_is_checked_not_projected():
         System.of(broken, SCHEMA).feasible(after.cells, after.cells)
 
 
+def test_a_function_from_python_may_say_how_to_keep_it():
+    def younger(rows):
+        rows[:, 0] = np.minimum(rows[:, 0], 39.7)
+        return rows
+
+    rule = Custom("young", lambda x: x[:, 0] - 40, lambda rows: rows[:, 0] <= 40, younger)
+    both = np.vstack([cells(), cells(age=50.0)])
+    people = np.repeat(PERSON[None], 2, axis=0)
+    after = System.of([rule, "income >= 2500"], SCHEMA).project(both, people)
+    assert after.feasible.all()
+    assert after.unsolved == 0
+    assert after.solved == 0
+    assert after.cells[1, 0] == 40.0  # 39.7 is no whole number of years
+    # What another constraint holds fast, it cannot move; then it is not kept, and that is said.
+    old = people.copy()
+    old[:, 0] = 50.0
+    held = System.of([rule, "fixed age"], SCHEMA).project(both, old)
+    assert held.cells[:, 0].tolist() == [50.0, 50.0]
+    assert not held.feasible.any()
+    mute = Custom("mute", lambda x: x[:, 0], lambda rows: rows[:, 0] < 0, lambda rows: rows[:1, :2])
+    with pytest.raises(InputError, match=r"projection of constraint 'mute' gave \(1, 2\)"):
+        System.of(mute, SCHEMA).project(both, people)
+
+
 def test_costs_decide_what_moves():
     person = PERSON.copy()
     system = System.of(["if housing == rent then education == master"], SCHEMA)

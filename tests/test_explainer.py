@@ -8,6 +8,7 @@ import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import NamedTuple
 
 import jsonschema
 import numpy as np
@@ -236,10 +237,28 @@ def test_an_estimator_a_pipeline_and_a_callable_of_the_same_model_agree(tmp_path
 # --- the meaning of picks, from the stored arrays --------------------------------------------
 
 
+class Picked(NamedTuple):
+    """One step of every path, to stand-ins as well."""
+
+    tau: np.ndarray
+    cells: np.ndarray
+    ok: np.ndarray
+
+
+def picked_rows(answer: Explanation, pick: str) -> Picked:
+    paths, steps = np.arange(len(answer.who)), answer.picked[pick]
+    return Picked(*(a[paths, steps] for a in (answer.tau, answer.cells, answer.ok)))
+
+
 def check_picks(answer: Explanation, steps: int, stable: bool = True) -> int:
     """DESIGN's sentences, path by path; how many paths had a good step."""
     grid = np.linspace(0, 1, steps + 1)
-    first, middle, last = answer.first(), answer.middle(), answer.last()
+    # Paths to stand-ins mean the same by their picks, though these show the others alone.
+    first, middle, last = (picked_rows(answer, name) for name in ("first", "middle", "last"))
+    shown = np.flatnonzero(answer.prototype >= 0)
+    for pick, rows in ((answer.first(), first), (answer.middle(), middle), (answer.last(), last)):
+        assert pick.who.tolist() == answer.who[shown].tolist()
+        np.testing.assert_array_equal(pick.cells, rows.cells[shown])
     good_paths = 0
     for path in range(len(answer.who)):
         tau, ok = answer.tau[path], answer.ok[path]
@@ -295,7 +314,8 @@ def test_picks_mean_what_they_say_with_the_first_good_step_of_all():
     answer = explained(worlds.bank(), constraints=LIMITS, stable=False)
     assert check_picks(answer, 20, stable=False) > 0
     steady = explained(worlds.bank(), constraints=LIMITS)
-    assert (answer.first().tau[answer.first().ok] <= steady.first().tau[answer.first().ok]).all()
+    here, there = picked_rows(answer, "first"), picked_rows(steady, "first")
+    assert (here.tau[here.ok] <= there.tau[here.ok]).all()
 
 
 def test_first_is_refined_to_a_64th_of_a_step():
@@ -304,7 +324,8 @@ def test_first_is_refined_to_a_64th_of_a_step():
     people = here.people[:6]
     coarse = here.explainer.explain(people, steps=10)
     fine = here.explainer.explain(people, steps=640)
-    first = coarse.first()
+    assert (coarse.prototype == -1).any()
+    first = picked_rows(coarse, "first")
     place = np.rint(first.tau * 640).astype(int)
     paths = np.arange(len(place))
     np.testing.assert_allclose(first.tau, place / 640, atol=1e-9)
@@ -348,6 +369,113 @@ def test_one_row_per_person_tried_and_prototype_in_order(world, target):
     assert set(answer.who.tolist()) == tried
 
 
+# --- the path to a made-up person nearby -----------------------------------------------------
+
+
+@everywhere
+def test_one_more_path_leads_to_a_made_up_person_whom_the_classifier_accepts(world, target):
+    here = world()
+    answer = explained(here, target)
+    made_up = np.flatnonzero(answer.prototype == -1)
+    assert len(made_up)
+    tried, counts = np.unique(answer.who[made_up], return_counts=True)
+    assert (counts == 1).all()
+    assert len(tried) >= len(set(answer.who.tolist())) / 4  # not all have a good one near
+    stand_ins = here.explainer.fitted_.stand_ins
+    code = here.explainer.labels_.index(target) if target is not None else None
+    for path in made_up:
+        wanted = answer.target[answer.who[path]] if code is None else code
+        mine = stand_ins.cells[stand_ins.label == wanted]
+        end = answer.cells[path, answer.tau[path] == 1]
+        assert (mine == end[0]).all(axis=1).any()
+        assert (answer.cells[path, 0] == answer.people_cells[answer.who[path]]).all() or (
+            np.isnan(answer.cells[path, 0]).any()
+        )
+    ends = answer.cells[made_up, answer.picked["last"][made_up]]
+    said = asked(here, answer.schema.frame(ends))
+    assert said == [answer.labels[answer.target[who]] for who in answer.who[made_up]]
+    assert answer.ok[made_up, answer.picked["last"][made_up]].all()
+
+
+@everywhere
+def test_only_nearest_and_sparse_look_at_paths_to_made_up_people(world, target):
+    answer = explained(world(), target, sparse=True, steps=8)
+    for pick in (answer.first(), answer.middle(), answer.last(), answer.at(0.4)):
+        assert (pick.prototype >= 0).all()
+        assert len(pick) == (answer.prototype >= 0).sum()
+    for person in answer:
+        assert -1 not in person.prototypes
+        paths = answer.prototype[answer.who == person.who]
+        if -1 in paths:
+            path = person.path(-1)
+            assert (path.prototype == -1).all()
+            assert path.tau[0] == 0
+            assert path.tau[-1] == 1
+    for pick in (answer.nearest(), answer.sparse()):
+        assert len(pick) == len(set(answer.who.tolist()))
+        for who, prototype, row in zip(pick.who, pick.prototype, pick.cells, strict=True):
+            path = np.flatnonzero((answer.who == who) & (answer.prototype == prototype))
+            steps = answer.cells[path[0]]
+            same = (steps == row) | (np.isnan(steps) & np.isnan(row))
+            assert same.all(axis=1).any()
+
+
+def test_for_some_the_nearest_answer_is_on_the_way_to_a_made_up_person():
+    nearer = 0
+    for world, target in ((worlds.bank, None), (worlds.seasons, 2), (worlds.signs, None)):
+        answer = explained(world(), target)
+        nearest = answer.nearest()
+        others = answer.prototype >= 0
+        for who, distance in zip(nearest.who, nearest.distance, strict=True):
+            mine = others & (answer.who == who)
+            without = answer.distance[mine][answer.ok[mine]].min()
+            assert distance <= without
+            nearer += distance < without
+    assert nearer > 10
+
+
+def test_under_constraints_the_path_to_a_made_up_person_obeys_as_well():
+    here = worlds.bank()
+    answer = explained(here, constraints=["fixed age", "income >= original", "changes <= 3"])
+    made_up = answer.prototype == -1
+    assert made_up.any()
+    good = answer.ok & made_up[:, None]
+    assert good[made_up].any(axis=1).mean() > 0.5
+    paths, steps = np.nonzero(good)
+    rows, own = answer.cells[paths, steps], answer.people_cells[answer.who[paths]]
+    assert (rows[:, 0] == own[:, 0]).all()
+    assert (rows[:, 1] >= own[:, 1]).all()
+    unlike = (rows != own) & ~(np.isnan(rows) & np.isnan(own))
+    assert (unlike.sum(axis=1) <= 3).all()
+    said = np.array(asked(here, answer.schema.frame(rows)))
+    wanted = np.array([answer.labels[answer.target[who]] for who in answer.who[paths]])
+    assert (said == wanted).all()
+
+
+def test_the_papers_recipe_walks_to_prototypes_alone():
+    answer = explained(worlds.paper())
+    assert (answer.prototype >= 0).all()
+    assert len(worlds.paper().explainer.fitted_.stand_ins.cells) == 0
+    with pytest.raises(InputError):
+        answer[int(answer.who[0])].path(-1)
+
+
+@pytest.mark.parametrize("constraint", ["home in {own, rent}", "income >= 40", "age <= 50"])
+def test_the_end_is_the_same_for_everyone_where_the_constraint_names_nobody(constraint):
+    """Twins, people with gaps and people beyond the range of training included."""
+    here = worlds.bank()
+    people = here.people.copy()
+    people.loc[0, "income"] = 12_345.6
+    people.loc[1, "home"] = None
+    people.loc[2, "debt"] = pd.NA
+    answer = here.explainer.explain(people, constraints=constraint)
+    ends = answer.at(1.0)
+    assert (ends.tau == 1).all()
+    assert not np.isnan(ends.cells).any()
+    for number in set(ends.prototype.tolist()):
+        assert len(np.unique(ends.cells[ends.prototype == number], axis=0)) == 1
+
+
 def test_the_papers_recipe_takes_its_picks_literally():
     here = worlds.paper()
     answer = explained(here)
@@ -381,8 +509,7 @@ def test_target_may_be_a_label_or_one_per_person():
         answer = explained(here, series)
         assert answer.target.tolist() == each
         for who in range(30):
-            mine = answer.prototype[answer.who == who]
-            labels = {here.explainer.prototypes_[p].label for p in mine}
+            labels = {here.explainer.prototypes_[p].label for p in answer[who].prototypes}
             assert labels == (set() if answer.label[who] == each[who] else {each[who]})
 
 
@@ -423,6 +550,7 @@ def test_the_probability_of_any_other_label_is_all_but_ones_own(tmp_path):
         own = table[np.arange(len(pick)), answer.label[pick.who]]
         np.testing.assert_allclose(pick.probability, 1 - own, atol=1e-6)
     assert check_picks(answer, 20) == len(answer.who)
+    assert (answer.prototype == -1).any()
 
 
 @pytest.mark.parametrize(
@@ -601,8 +729,10 @@ def test_categories_too_rare_to_be_proposed_are_kept_but_never_proposed():
     rare_people = train[train["town"].isin(town.extra)].head(10)
     answer = explainer.explain(rare_people)
     assert answer.at(0).rows["town"].isin(town.extra).all()
-    own = rare_people["town"].to_numpy()[answer.who]
-    for pick in (answer.first(), answer.last()):
+    assert (answer.prototype == -1).any()
+    with_one = answer[int(answer.who[answer.prototype == -1][0])]
+    for pick in (answer.first(), answer.last(), answer.nearest(), with_one.path(-1)):
+        own = rare_people["town"].to_numpy()[pick.who]
         rows = pick.rows["town"].to_numpy()
         assert ((rows == own) | np.isin(rows, town.categories)).all()
 
@@ -639,7 +769,7 @@ def test_people_of_a_label_without_clusters_are_answered():
 
 
 def test_the_rarest_label_cannot_be_a_target_and_that_is_said():
-    with pytest.raises(InputError, match="no prototype of class 'c' to walk to"):
+    with pytest.raises(InputError, match="no prototype of label 'c' to walk to"):
         explained(worlds.rare(), "c")
     with pytest.raises(InputError, match="too few training rows to draw from"):
         worlds.rare().explainer.sample("c", 3)
@@ -783,9 +913,11 @@ def test_statuses_tell_the_impossible_from_the_not_found():
     assert answer[who].reason == (
         "For this person 'fixed income' and 'income >= 30' cannot hold together: no row obeys."
     )
-    mine = answer.who == who
-    assert len(answer.first().where(mine))  # never hidden
-    assert not answer.first().where(mine).feasible.any()
+    first = answer.first()
+    mine = first.where(first.who == who)
+    assert len(mine)  # never hidden
+    assert not mine.feasible.any()
+    assert not answer.feasible[np.isin(answer.who, np.flatnonzero(poor)), 1:].any()
     nothing = explained(here, constraints=["changes <= 0"])
     assert set(nothing.status) == {"none_found"}
     assert "and obeys the constraints" in nothing[0].reason
@@ -936,7 +1068,10 @@ def test_picks_alone_ask_less_and_keep_their_word(constraints, stable):
     np.testing.assert_array_equal(picks.who, whole.who)
     assert picks.first().ok.tolist() == whole.first().ok.tolist()
     np.testing.assert_array_equal(picks.last().cells, whole.last().cells)
-    first = picks.first()
+    np.testing.assert_array_equal(picks.prototype, whole.prototype)
+    ends = [picked_rows(answer, "last").cells for answer in (picks, whole)]
+    np.testing.assert_array_equal(*ends)  # of stand-ins too
+    first = picked_rows(picks, "first")
     for path in np.flatnonzero(first.ok):
         # The step before first was asked, and is not good.
         tau, ok = picks.tau[path], picks.ok[path]
@@ -944,6 +1079,7 @@ def test_picks_alone_ask_less_and_keep_their_word(constraints, stable):
         assert before.any()
         assert not ok[before][tau[before].argmax()]
         assert (picks.valid[path] >= 0).all()
+    first = picks.first()
     said = np.array(asked(here, first.rows))
     wanted = np.array([picks.labels[picks.target[who]] for who in first.who])
     assert first.valid.tolist() == (said == wanted).tolist()
@@ -1395,7 +1531,7 @@ def test_a_label_the_model_knows_but_never_gives_has_no_prototype_and_no_harm():
     assert found.labels_ == ("no", "review", "yes")
     assert {found.labels_[p.label] for p in found.prototypes_} == {"no", "yes"}
     assert any("review" in warning for warning in found.report_.warnings)
-    with pytest.raises(InputError, match="no prototype of class 'review'"):
+    with pytest.raises(InputError, match="no prototype of label 'review'"):
         found.explain(train.head(2), target="review")
 
 

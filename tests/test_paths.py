@@ -194,6 +194,18 @@ def test_a_path_ends_at_the_prototype_whoever_walks_it(trees: bool) -> None:
         np.testing.assert_allclose(there, np.repeat(prototype, 30, axis=0), atol=1e-4)
 
 
+@pytest.mark.parametrize("trees", [False, True])
+@pytest.mark.parametrize("who", STRANGE)
+def test_at_the_end_nothing_of_a_strange_person_is_left(who: str, trees: bool) -> None:
+    """No gap, no value beyond the range, no unseen category: the row is the prototype's."""
+    for seed in range(3):
+        found = decoder(trees, seed=seed)
+        start = begin(found, [STRANGE[who]])
+        end = found.model.centroids()[2]
+        prototype = found.prototypes(end[None], np.ones(1, dtype=np.int64))
+        np.testing.assert_array_equal(along(found, start, 1.0, end)[:, 0], prototype)
+
+
 def test_the_papers_path_begins_at_the_reconstruction() -> None:
     found = decoder(anchored=False)
     start = begin(found, table()[1:7])
@@ -305,7 +317,8 @@ def test_a_missing_number_appears_when_its_flag_fades() -> None:
         hours = along(found, start, GRID, found.model.centroids()[2])[0, :, column("hours")]
         gone = np.isnan(hours)
         assert gone[0]
-        assert (not gone[-1]) == appears
+        assert (not gone[-2]) == appears
+        assert not gone[-1]  # the end belongs to nobody, and nothing is missing there
         assert (np.diff(gone.astype(int)) <= 0).all()  # never missing again
 
 
@@ -630,7 +643,7 @@ class Judge:
         return self.says(pairs, cells + self.moved)
 
     def says(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
-        return Steps(
+        return Steps.of(
             np.array([t for _, t in pairs]),
             cells,
             np.array([self.scripts[k](t) for k, t in pairs], dtype=np.int8),
@@ -936,7 +949,7 @@ def test_where_nothing_may_move_a_step_that_was_judged_is_shown(every: bool) -> 
 
 
 def test_rows_nobody_asked_about_are_not_good() -> None:
-    steps = Steps(
+    steps = Steps.of(
         np.zeros(3),
         np.zeros((3, 1)),
         np.array([1, 0, -1], dtype=np.int8),
@@ -1120,6 +1133,7 @@ def numbered(*shape: int) -> Steps:
         (number % 3 - 1).astype(np.int8).reshape(shape),
         (number % 2 == 0).reshape(shape),
         (number / 10).reshape(shape),
+        (number / 20).reshape(shape),
     )
 
 
@@ -1135,6 +1149,7 @@ def test_steps_are_indexed_reshaped_joined_and_written_together() -> None:
     both.write((np.array([0, 1]), np.array([3, 3])), picked)
     assert both.tau[:, 3].tolist() == [2.0, 3.0]
     assert both.valid[:, 3].tolist() == picked.valid.tolist()
+    assert both.before[:, 3].tolist() == picked.before.tolist() == [0.1, 0.15]
     assert steps.tau.tolist() == [0, 1, 2, 3, 4, 5]  # a copy was written over
 
 
@@ -1156,7 +1171,7 @@ def test_a_real_decoder_walks_from_each_person_to_each_prototype(every: bool) ->
         near = start.schema.gaps(cells, ends[prototype[lines]]).sum(axis=1)
         far = start.schema.gaps(start.cells[who[lines]], ends[prototype[lines]]).sum(axis=1)
         valid = (near < 0.6 * far).astype(np.int8)
-        return Steps(tau, cells, valid, np.ones(len(tau), dtype=bool), np.full(len(tau), np.nan))
+        return Steps.of(tau, cells, valid, np.ones(len(tau), dtype=bool), np.full(len(tau), np.nan))
 
     every_line = np.arange(2 * count)
     lines = Lines(

@@ -226,14 +226,21 @@ def test_images_become_a_film():
     explainer = Explainer(lambda x: (x.mean(axis=(1, 2)) > 0.5).astype(int), clusters=1)
     someone = explainer.fit(images).explain(images[bright == 0][:1])[0]
     ax = plots.path(someone)
-    assert 9 <= len(ax.images) <= 10
+    assert 11 <= len(ax.images) <= 12
     np.testing.assert_allclose(ax.images[0].get_array(), images[bright == 0][0])
+    # The same grey means the same everywhere: no image is stretched to its own darkest pixel.
+    assert len({image.get_clim() for image in ax.images}) == 1
     assert words(ax).count("the flip") == 1
     edges = [to_hex(patch.get_edgecolor()).upper() for patch in ax.patches]
     assert (edges[0], edges[-1]) == (colour(0), colour(1))
     assert overlaps(ax.figure) == []
-    with pytest.raises(InputError, match="Prototypes of images"):
-        plots.prototypes(explainer)
+    table = plots.prototypes(explainer, person=someone)
+    shown = [image.get_array() for image in table.images]
+    np.testing.assert_allclose(shown[0], images[bright == 0][0])
+    for picture, prototype in zip(shown[1:], explainer.prototypes_, strict=True):
+        np.testing.assert_allclose(picture, prototype.cells.reshape(4, 4))
+    assert overlaps(table.figure) == []
+    assert len(plots.prototypes(explainer, label=1).images) == 1
 
 
 # --- the latent map ---------------------------------------------------------------------------

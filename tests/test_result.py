@@ -100,6 +100,7 @@ def made_up(
         feasible=rng.random((len(who), size)) < 0.7,
         probability=probability,
         density=rng.uniform(0, 100, (len(who), size)),
+        density_before=rng.uniform(0, 100, (len(who), size)),
         distance=schema.gaps(own[who][:, None], cells).sum(axis=2),
         picked=picked,
         crossings=rng.integers(0, 3, len(who)),
@@ -374,6 +375,7 @@ def one_path(**changes) -> Explanation:
         },
         probability=np.full((1, 7), 0.5),
         density=np.full((1, 7), 50.0),
+        density_before=np.full((1, 7), 60.0),
         picked={"first": np.array([4]), "middle": np.array([5]), "last": np.array([5]), **changes},
         crossings=np.array([0]),
     )

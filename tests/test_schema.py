@@ -1193,3 +1193,33 @@ def test_no_loop_runs_over_rows(monkeypatch):
     decoded = SCHEMA.decode(SCHEMA.encode(cells))
     assert not SCHEMA.changed(cells, decoded).any()
     assert len(SCHEMA.frame(decoded)) == 50 * ROWS
+
+
+@pytest.mark.parametrize("name", ["income", "savings", "age", "rate", "noise", "education"])
+def test_slopes_are_those_of_a_line_through_the_middles(name):
+    """Against differences of plain interpolation; a spike is no plateau, and no end is flat."""
+    knots = SCHEMA[name].knots
+    scores = np.linspace(knots.mid[0], knots.mid[-1], 2000)[1:-1]
+    h = 1e-6
+    rise = (
+        np.interp(scores + h, knots.mid, knots.values)
+        - np.interp(scores - h, knots.mid, knots.values)
+    ) / (2 * h)
+    near = np.searchsorted(knots.mid, scores - h) == np.searchsorted(knots.mid, scores + h)
+    assert near.sum() > 1000
+    np.testing.assert_allclose(knots.slopes(scores)[near], rise[near], rtol=1e-4)
+    assert (knots.slopes(scores) > 0).all()
+    beyond = knots.slopes(np.array([knots.mid[0] - 5, knots.mid[-1] + 5]))
+    np.testing.assert_allclose(beyond, knots.slopes(np.array([scores[0], scores[-1]])))
+
+
+def test_slopes_of_a_table_are_its_columns_own():
+    scores = np.random.default_rng(0).normal(size=(50, len(SCHEMA.numeric)))
+    slopes = SCHEMA.slopes(scores)
+    assert slopes.shape == scores.shape
+    for k, i in enumerate(SCHEMA.numeric):
+        np.testing.assert_array_equal(slopes[:, k], SCHEMA.features[i].knots.slopes(scores[:, k]))
+    constant = SCHEMA.numeric.tolist().index(SCHEMA.index("year"))
+    assert not slopes[:, constant].any()  # there is nowhere to go
+    words = Schema.infer([{"a": "xy"[i % 2]} for i in range(100)])
+    assert words.slopes(np.empty((3, 0))).shape == (3, 0)

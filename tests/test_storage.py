@@ -444,7 +444,7 @@ def test_a_classifier_that_accepts_no_prototype_finds_nothing(tmp_path):
     with pytest.warns(CentroidWarning, match="no longer accepts"):
         other = Explainer.load(tmp_path / "it.lapace", lambda rows: ["cheap"] * len(rows))
     assert set(other.explain(here.people).status) == {"none_found"}
-    with pytest.raises(InputError, match="no prototype of class 'dear'"):
+    with pytest.raises(InputError, match="no prototype of label 'dear'"):
         other.explain(here.people, target="dear")
 
 

@@ -57,7 +57,7 @@ def some_rows() -> Rows:
 
 @pytest.fixture(name="_quick", autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "steps_for", lambda rows: 60)
+    monkeypatch.setattr(training, "steps_for", lambda rows, most: 60)
 
 
 def weights_of(model: LGMVAE) -> dict[str, Tensor]:

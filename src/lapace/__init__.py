@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         NotFittedError,
     )
     from lapace.explainer import Explainer
-    from lapace.result import Counterfactuals, Explanation
+    from lapace.result import Counterfactuals, Explanation, WhyNot
     from lapace.schema import Feature, Schema
 
 __version__ = "0.1.0"
@@ -35,6 +35,7 @@ __all__ = [
     "LapaceError",
     "NotFittedError",
     "Schema",
+    "WhyNot",
     "__version__",
     "datasets",
     "metrics",
@@ -53,6 +54,7 @@ _HOMES = {
     "LapaceError": "errors",
     "NotFittedError": "errors",
     "Schema": "schema",
+    "WhyNot": "result",
     "datasets": "datasets",
     "metrics": "metrics",
     "plots": "plots",

@@ -25,7 +25,7 @@ from torch import Tensor
 from lapace.errors import InputError
 from lapace.model import LGMVAE, Mixture, Shape, Terms
 
-__all__ = ["DEFAULT", "PAPER", "History", "Recipe", "densities", "fit", "partition"]
+__all__ = ["DEFAULT", "IMAGES", "PAPER", "History", "Recipe", "densities", "fit", "partition"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -35,11 +35,16 @@ FLOOR = 0.5  # the least a given cluster may hold, as a share of its even part
 SPREAD = 0.5  # share of the posterior's noise in the latent points the density is fitted to
 PER_GAUSSIAN, GAUSSIANS = 25, 20  # rows that carry one Gaussian of a cluster's density; at most
 SAMPLE = 20_000  # rows k-means looks at per label, a mixture per cluster; more change nothing
+CLIP = 5.0  # longest gradient of the default recipe
+WARM = 3  # on a GPU, steps of a size taken as they are before one is recorded and replayed
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained. `DEFAULT` and `PAPER` are the two there are.
+
+    Images are many columns and few choices, and what they are is in how the columns hang together:
+    on them `DEFAULT` is `IMAGES`, the same with more room and more steps.
 
     Attributes:
         name: `default` or `paper`.
@@ -52,6 +57,8 @@ class Recipe:
         rate: Adam's learning rate.
         epochs: At most this many passes with early stopping; 0 for a fixed number of steps.
         patience: Passes without a better validation loss before stopping.
+        latent: Dimensions of the latent space at most, where nobody says how many.
+        steps: At most this many steps, where their number is fixed.
     """
 
     name: Literal["default", "paper"] = "default"
@@ -63,6 +70,8 @@ class Recipe:
     rate: float = 2e-3
     epochs: int = 0
     patience: int = 15
+    latent: int = 16
+    steps: int = 2000
 
     @classmethod
     def of(cls, recipe: str | Recipe) -> Recipe:
@@ -74,8 +83,13 @@ class Recipe:
                 return known
         raise InputError(f"There is no recipe '{recipe}'. There are: default, paper.")
 
+    def on(self, schema_shape: tuple[int, ...] | None) -> Recipe:
+        """The same recipe for rows of a shape: more room for images."""
+        return IMAGES if self == DEFAULT and schema_shape is not None else self
+
 
 DEFAULT = Recipe()
+IMAGES = replace(DEFAULT, hidden=256, steps=6000)
 PAPER = Recipe("paper", 512, "sigmoid", False, (0.1, 0.1, 1.0), 1024, 1e-3, 200)
 
 
@@ -117,7 +131,7 @@ def fit(
         model = LGMVAE(shape).to(x.device)
     generator = torch.Generator(x.device).manual_seed(seed)
     loop = _with_early_stopping if recipe.epochs else _fixed
-    with _few_threads(recipe):
+    with _few_threads(recipe), _stream(x.device):
         history = loop(model, recipe, x, y, c, generator, progress or _silent)
     return model.eval().requires_grad_(False), history
 
@@ -138,21 +152,106 @@ def _few_threads(recipe: Recipe) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def _stream(device: torch.device) -> Iterator[None]:
+    """A stream of its own on a GPU: a step cannot be recorded on the one everybody uses."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        outer = torch.cuda.current_stream()
+        own = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        own.wait_stream(outer)
+        with torch.cuda.stream(own):
+            yield
+        outer.wait_stream(own)
+
+
 def _silent(what: str, done: int, total: int) -> None:
     """Nobody is watching."""
 
 
-def _optimizer(model: LGMVAE, recipe: Recipe) -> torch.optim.Adam:
-    return torch.optim.Adam(model.parameters(), lr=recipe.rate, fused=True)
+class _Step:
+    """One step of training: loss, gradients, Adam.
+
+    A step of these networks is some hundred small pieces of work, and a GPU waits for each to be
+    handed over far longer than it works on it. So there a step is recorded once for each size of
+    batch, after a few taken as they are, and from then on handed over whole (a CUDA graph): the
+    same work on the same memory, in the same order.
+    """
+
+    def __init__(
+        self,
+        model: LGMVAE,
+        recipe: Recipe,
+        data: tuple[Tensor, Tensor, Tensor],
+        generator: torch.Generator,
+        clip: float | None = None,
+    ) -> None:
+        self.model, self.recipe, self.data = model, recipe, data
+        self.generator, self.clip = generator, clip
+        self.on_gpu = data[0].device.type == "cuda"
+        # What is recorded is fixed, so there the rate has to be a number in the GPU's memory.
+        rate = torch.tensor(recipe.rate, device=data[0].device) if self.on_gpu else recipe.rate
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=rate, fused=True, capturable=self.on_gpu
+        )
+        self.taken: dict[int, int] = {}  # steps of each size
+        self.recorded: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+
+    def __call__(self, rows: Tensor, rate: float | None = None) -> Tensor:
+        """Takes a step on some rows; gives the loss and its terms, (4,), until the next step."""
+        if rate is not None:
+            self._set(rate)
+        size = len(rows)
+        if size in self.recorded:
+            graph, static, found = self.recorded[size]
+            static.copy_(rows)
+            graph.replay()
+            return found
+        self.taken[size] = self.taken.get(size, 0) + 1
+        if self.on_gpu and self.taken[size] > WARM:
+            self._record(rows)
+            return self(rows)
+        return self._take(rows)
+
+    def _set(self, rate: float) -> None:
+        group = self.optimizer.param_groups[0]
+        if self.on_gpu:
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+    def _take(self, rows: Tensor) -> Tensor:
+        x, y, c = (part[rows] for part in self.data)
+        terms = _terms(self.model, self.recipe, x, y, c, self.generator)
+        loss = terms.weighted(*self.recipe.weights)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        return torch.stack([loss.detach(), *(term.detach() for term in terms)])
+
+    def _record(self, rows: Tensor) -> None:
+        """Records a step without taking it."""
+        graph, static = torch.cuda.CUDAGraph(), rows.clone()
+        graph.register_generator_state(self.generator)
+        self.optimizer.zero_grad()  # gradients have to be made anew, in the graph's own memory
+        own = torch.cuda.current_stream()
+        # Other threads may go on using the GPU meanwhile.
+        with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
+            found = self._take(static)
+        self.recorded[len(rows)] = (graph, static, found)
 
 
 def _terms(model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor, g: Any) -> Terms:
     return model.given_terms(x, y, c, g) if recipe.given else model.paper_terms(x, y, g)
 
 
-def steps_for(rows: int) -> int:
+def steps_for(rows: int, most: int = 2000) -> int:
     """Steps of the default recipe: 500 for a few hundred rows, 2,000 from four thousand on."""
-    return int(np.clip(rows // 2, 500, 2000))
+    return int(np.clip(rows // 2, 500, most))
 
 
 def _fixed(
@@ -166,19 +265,13 @@ def _fixed(
 ) -> History:
     """A fixed number of steps, warmed up and cooled down; no early stopping, nothing to tune."""
     history = History(("step", "loss", *Terms._fields), [])
-    optimizer = _optimizer(model, recipe)
-    steps, batch = steps_for(len(x)), min(recipe.batch, len(x))
+    take = _Step(model, recipe, (x, y, c), generator, clip=CLIP)
+    steps, batch = steps_for(len(x), recipe.steps), min(recipe.batch, len(x))
     for step, rows in enumerate(_batches(len(x), batch, steps, generator)):
         warm = min(1.0, (step + 1) / (0.05 * steps))
-        optimizer.param_groups[0]["lr"] = recipe.rate * warm * _cosine(step / steps)
-        terms = _terms(model, recipe, x[rows], y[rows], c[rows], generator)
-        loss = terms.weighted(*recipe.weights)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-        optimizer.step()
+        losses = take(rows, recipe.rate * warm * _cosine(step / steps))
         if step % 20 == 0 or step == steps - 1:
-            history.lines.append((step, loss.item(), *(t.item() for t in terms)))
+            history.lines.append((step, *losses.tolist()))
             progress("training", step + 1, steps)
     return history
 
@@ -209,7 +302,7 @@ def _with_early_stopping(
     """The paper's loop: passes over the table until the validation loss stops falling."""
     names = ("step", "loss", *Terms._fields, "validation")
     history = History(names, [])
-    optimizer = _optimizer(model, recipe)
+    take = _Step(model, recipe, (x, y, c), generator)
     order = torch.randperm(len(x), generator=generator, device=x.device)
     held, kept = order[: max(1, len(x) // 10)], order[max(1, len(x) // 10) :]
     best, best_weights, waited = math.inf, model.state_dict(), 0
@@ -217,12 +310,7 @@ def _with_early_stopping(
         shuffled = kept[torch.randperm(len(kept), generator=generator, device=x.device)]
         sums = torch.zeros(1 + len(Terms._fields), device=x.device)
         for rows in torch.split(shuffled, recipe.batch):
-            terms = _terms(model, recipe, x[rows], y[rows], c[rows], generator)
-            loss = terms.weighted(*recipe.weights)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            sums += torch.stack([loss.detach(), *(t.detach() for t in terms)]) * len(rows)
+            sums += take(rows) * len(rows)
         validation = _validation(model, recipe, x[held], y[held], c[held])
         history.lines.append((epoch, *(sums / len(kept)).tolist(), validation))
         progress("training", epoch + 1, recipe.epochs)

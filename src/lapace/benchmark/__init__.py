@@ -1,11 +1,24 @@
 """The paper's experiments, run by one command and written down as one table.
 
 `benchmarks/paper.toml` says what is run, `plan` reads it, `subjects` makes the tables and
-classifiers, `e1` measures, `store` runs jobs and keeps what they found, `summary` turns the table
-into Markdown. Until there is a command line:
+classifiers, `fits` the explainers, `e1` to `e6` measure, `store` keeps what jobs found, `running`
+runs them, `summary`, `pages` and `page` turn the table into Markdown and one HTML page.
 
-    python -m lapace.benchmark --experiment e1 --pair wine-RF --repeats 1
+    python -m lapace.benchmark --pair wine-RF --experiment e2
     python -m lapace.benchmark --render       # only the tables, from what has been run
+
+A job stands on its own: `jobs(plan)` lists them, `run_job(job, store)` runs one in any process and
+keeps what it found in a folder that any number of processes may share.
+
+    from concurrent.futures import ProcessPoolExecutor
+    from functools import partial
+    from pathlib import Path
+    from lapace.benchmark import Plan, Store, jobs, run_job
+
+    plan, store = Plan.read("benchmarks/paper.toml"), Store(Path(".cache/benchmark"))
+    with ProcessPoolExecutor(16) as pool:
+        for line in pool.map(partial(run_job, store=store), jobs(plan, experiments=["e2"])):
+            print(line)
 """
 
 from __future__ import annotations
@@ -15,13 +28,14 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("The benchmark needs pandas: pip install 'lapace[pandas]'.") from error
 
-from lapace.benchmark.e1 import Measure, measure
-from lapace.benchmark.plan import RECIPE_REVISION, Job, Limits, Pair, Plan, Protocol
-from lapace.benchmark.store import Record, Store, run, tidy
-from lapace.benchmark.summary import brief, into, markdown
+from lapace.benchmark.plan import EXPERIMENTS, RECIPE_REVISION, Job, Limits, Pair, Plan, Protocol
+from lapace.benchmark.running import jobs, run, run_job
+from lapace.benchmark.store import Found, Measure, Record, Store, tidy
 
 __all__ = [
+    "EXPERIMENTS",
     "RECIPE_REVISION",
+    "Found",
     "Job",
     "Limits",
     "Measure",
@@ -30,10 +44,23 @@ __all__ = [
     "Protocol",
     "Record",
     "Store",
-    "brief",
-    "into",
-    "markdown",
-    "measure",
+    "jobs",
+    "main",
     "run",
+    "run_job",
     "tidy",
 ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command: `lapace bench` and `python -m lapace.benchmark` call it.
+
+    Args:
+        arguments: What stands behind the command's name; by default the process's own.
+
+    Returns:
+        0 when all went well, 1 when a job failed, 2 for a mistake in what was asked.
+    """
+    from lapace.benchmark.__main__ import main as command
+
+    return command(arguments)

@@ -1,4 +1,4 @@
-"""`python -m lapace.benchmark`: run experiments, write their tables."""
+"""`python -m lapace.benchmark`: run experiments, write their tables and the report."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 # Small products gain nothing from a second thread. Set before anything loads numpy or torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from lapace.benchmark import Plan, Store, brief, into, markdown, run, tidy
+from lapace.benchmark import EXPERIMENTS, Plan, Store, run
+from lapace.benchmark.writing import write
 from lapace.errors import LapaceError
-from lapace.table import write_file, write_whole
 
 RESULTS = Path("benchmarks/results")
 
@@ -24,13 +24,17 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--experiment",
         nargs="+",
-        choices=("e1", "extra"),
-        default=["e1", "extra"],
-        help="e1: the paper's eight pairs; extra: tables it does not have (default: both)",
+        choices=(*EXPERIMENTS, "e5"),
+        default=list(EXPERIMENTS),
+        help="e1 utility and centroids, e2 the benchmark, e3 actionability, e4 points of paths, "
+        "e5 MNIST, e6 the illustration, clusters their number swept, extra tables the paper does "
+        "not have (default: all but e5)",
     )
     found.add_argument("--pair", nargs="+", default=[], help="only these, such as wine-RF")
     found.add_argument("--repeats", type=int, help="at most this many of the plan's seeds")
-    found.add_argument("--recipe", choices=("default", "paper", "both"), default="both")
+    found.add_argument(
+        "--recipe", choices=("default", "paper", "baselines", "both", "all"), default="all"
+    )
     found.add_argument("--quick", action="store_true", help="the plan's short version")
     found.add_argument("--render", action="store_true", help="run nothing, only write the tables")
     found.add_argument("--plan", type=Path, default=Path("benchmarks/paper.toml"))
@@ -41,31 +45,36 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is asked for and writes e1.csv, e1.md and, in the cache, e1.parquet.
+RECIPES = {
+    "both": ("default", "paper"),
+    "all": ("default", "paper", "baselines"),
+}
 
-    The tables always show everything that has been run under the plan's settings, not only what
-    this call ran.
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what is asked for and writes the tables, the pages and the report.
+
+    They always show everything that has been run under the plan's settings, not only what this
+    call ran.
     """
     chosen = parser().parse_args(arguments)
     try:
         plan = Plan.read(chosen.plan, quick=chosen.quick)
-        recipes = ("default", "paper") if chosen.recipe == "both" else (chosen.recipe,)
         jobs = plan.jobs(
-            experiments=chosen.experiment,
+            experiments=[name for name in chosen.experiment if name != "e5"],
             pairs=chosen.pair,
-            recipes=recipes,
+            recipes=RECIPES.get(chosen.recipe, (chosen.recipe,)),
             repeats=chosen.repeats,
         )
         store = Store(chosen.cache)
-        out = chosen.out or (
-            chosen.cache / "quick" if plan.is_quick else Path("benchmarks/results")
-        )
-        if chosen.render:
-            write(plan, store, out)
-            return 0
-        failed = run(jobs, store, say=_say, after=lambda: write(plan, store, out))
-        write(plan, store, out)
+        out = chosen.out or (chosen.cache / "quick" if plan.is_quick else RESULTS)
+        failed = []
+        if not chosen.render:
+            shown = out == RESULTS
+            failed = run(jobs, store, say=_say, after=lambda: write(plan, store, out, shown=shown))
+        write(plan, store, out, shown=out == RESULTS)
+        if "e5" in chosen.experiment and not chosen.render:
+            _digits(out, quick=chosen.quick)
     except LapaceError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -74,20 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def write(plan: Plan, store: Store, out: Path) -> None:
-    """The tables, from all that has been run under the plan's settings."""
-    table = tidy(plan.jobs(), store)
-    out.mkdir(parents=True, exist_ok=True)
-    store.folder.mkdir(parents=True, exist_ok=True)
-    # As text to be kept with the code it does without what is the same in every line: e1.md says.
-    write_file(table.drop(columns=["settings", "versions"]), out / "e1.csv")
-    write_file(table, store.folder / "e1.parquet")
-    text = markdown(plan, table)
-    write_whole(out / "e1.md", lambda path: path.write_text(text, encoding="utf-8"))
-    first = Path("README.md")
-    if out == RESULTS and first.exists():  # the run whose figures the first page shows
-        page = into(first.read_text(encoding="utf-8"), brief(plan, table))
-        write_whole(first, lambda path: path.write_text(page, encoding="utf-8"))
+def _digits(out: Path, *, quick: bool) -> None:
+    """E5, which stands apart: pictures of digits, with tables and pages of its own."""
+    from lapace.benchmark.e5 import main_e5
+
+    main_e5(out, quick=quick, say=_say)
 
 
 def _say(line: str) -> None:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,44 +23,22 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from lapace import metrics
+from lapace.benchmark.fits import Fit, Known, fit_of, known_of
 from lapace.benchmark.plan import Job
+from lapace.benchmark.store import Measure
 from lapace.benchmark.subjects import Subject, subject
-from lapace.classifiers import Classifier
-from lapace.errors import CentroidWarning, InputError
+from lapace.errors import InputError
 from lapace.explainer import Explainer
 from lapace.explainer.fitting import ranged
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
-from lapace.training import DEFAULT, PAPER, Recipe
 
-__all__ = ["Measure", "measure"]
+__all__ = ["measure"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
-OTHER_SEED = 1000  # between the seeds of the tries of one fit
 VERDICTS = {"passes": 1.0, "usable with care": 0.5, "fails": 0.0}
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One figure.
-
-    Attributes:
-        metric: What it is.
-        value: Shares run from 0 to 1; NaN where there is nothing to measure.
-        count: Of how many rows, paths, people or prototypes.
-        label: The class it is about; empty for all of them.
-
-    Examples:
-        >>> Measure("agreement", 0.95, 400, "approved").label
-        'approved'
-    """
-
-    metric: str
-    value: float
-    count: int
-    label: str = ""
 
 
 def measure(job: Job) -> list[Measure]:
@@ -72,8 +48,8 @@ def measure(job: Job) -> list[Measure]:
         job: The pair, the recipe, the seed and the settings.
     """
     given = subject(job.pair, job.seed, job.protocol.rows)
-    fit = _fit(job, given)
-    known = _known(given, fit.explainer)
+    fit = fit_of(job, given)
+    known = known_of(given, fit.explainer)
     return [
         *_accuracy(given),
         *_costs(fit),
@@ -85,71 +61,18 @@ def measure(job: Job) -> list[Measure]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Fitting
+# The classifier and the fit
 
 
-class _Fit(NamedTuple):
-    """An explainer and what it cost.
-
-    The classifier's rows, seconds and processor seconds are those of the fit that was kept;
-    `all_seconds` are those of all tries.
-    """
-
-    explainer: Explainer
-    tries: int
-    asked: int
-    seconds: float
-    processor: float
-    all_seconds: float
+def _accuracy(given: Subject) -> Iterator[Measure]:
+    said = np.asarray(given.model.predict(given.data.test))
+    truth = np.asarray(given.data.test_labels)
+    yield Measure("accuracy", float((said == truth).mean()), len(truth))
+    yield Measure("rows", len(given.data.train), 1)
+    yield Measure("columns", len(given.data.schema.features), 1)
 
 
-def _recipe(job: Job) -> tuple[Recipe, int | None]:
-    """How to train, and the dimensions of z (None for the rule)."""
-    tuned = job.pair.paper
-    if job.recipe == "default" or tuned is None:
-        return DEFAULT, None
-    recipe = replace(
-        PAPER,
-        weights=tuned.weights,
-        batch=tuned.batch,
-        rate=tuned.rate,
-        epochs=job.limits.epochs,
-        patience=job.limits.patience,
-    )
-    return recipe, tuned.latent
-
-
-def _fit(job: Job, given: Subject) -> _Fit:
-    """A fitted explainer: of several tries, the first whose centroids pass, or the best."""
-    recipe, latent = _recipe(job)
-    most = job.limits.tries if job.recipe == "paper" else 1
-    best, best_valid, spent, tries = None, -1, 0.0, 0
-    for again in range(most):
-        explainer = Explainer(
-            given.model,
-            clusters=job.protocol.clusters,
-            latent=latent,
-            recipe=recipe,
-            schema=given.data.schema,
-            seed=job.seed + OTHER_SEED * again,
-        )
-        begin, begin_processor = time.perf_counter(), time.process_time()
-        with warnings.catch_warnings():  # refused centroids are counted below
-            warnings.simplefilter("ignore", CentroidWarning)
-            explainer.fit(given.data.train)
-        seconds, processor = time.perf_counter() - begin, time.process_time() - begin_processor
-        spent, tries = spent + seconds, tries + 1
-        valid = sum(p.valid for p in explainer.prototypes_)
-        if valid > best_valid:
-            best_valid = valid
-            best = _Fit(explainer, 0, explainer.classifier_.asked, seconds, processor, 0.0)
-        if valid == len(explainer.prototypes_):
-            break
-    assert best is not None  # there is at least one try
-    return best._replace(tries=tries, all_seconds=spent)
-
-
-def _costs(fit: _Fit) -> Iterator[Measure]:
+def _costs(fit: Fit) -> Iterator[Measure]:
     """What the fit took; the report is part of a fit, and is also counted apart."""
     report = fit.explainer.report_
     yield Measure("fit_seconds", fit.seconds, 1)
@@ -163,77 +86,6 @@ def _costs(fit: _Fit) -> Iterator[Measure]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Rows and what the classifier says of them
-
-
-@dataclass(frozen=True)
-class _Known:
-    """Rows as cells of one schema, with M's labels as codes.
-
-    Attributes:
-        schema: The data set's.
-        wide: The same with the levels only test rows have.
-        classifier: M, with a count of its own.
-        labels: Its labels.
-        target: The favourable one, as a code.
-        train: Training rows.
-        codes: What M says of them.
-        test: Held-out rows.
-        test_codes: What M says of them.
-        usual: How plausible rows are, among the distinct training rows M gives the target.
-    """
-
-    schema: Schema
-    wide: Schema
-    classifier: Classifier
-    labels: tuple[Any, ...]
-    target: int
-    train: Floats
-    codes: Ints
-    test: Floats
-    test_codes: Ints
-    usual: metrics.Plausibility
-
-    def named(self, code: int) -> str:
-        """A class in words."""
-        return str(self.labels[code])
-
-    @property
-    def wanted(self) -> Floats:
-        """Training rows M gives the target."""
-        rows: Floats = self.train[self.codes == self.target]
-        return rows
-
-
-def _known(given: Subject, explainer: Explainer) -> _Known:
-    schema = given.data.schema
-    classifier = explainer.classifier_.recount()
-    train, test = schema.cells(given.data.train), schema.read(given.data.test)
-    codes = classifier.predict(train)
-    target = classifier.code(given.target)
-    return _Known(
-        schema=schema,
-        wide=test.schema,
-        classifier=classifier,
-        labels=explainer.labels_,
-        target=target,
-        train=train,
-        codes=codes,
-        test=test.cells,
-        test_codes=classifier.predict(test.cells, test.schema),
-        usual=metrics.Plausibility.of(schema, train[codes == target]),
-    )
-
-
-def _accuracy(given: Subject) -> Iterator[Measure]:
-    said = np.asarray(given.model.predict(given.data.test))
-    truth = np.asarray(given.data.test_labels)
-    yield Measure("accuracy", float((said == truth).mean()), len(truth))
-    yield Measure("rows", len(given.data.train), 1)
-    yield Measure("columns", len(given.data.schema.features), 1)
-
-
-# ------------------------------------------------------------------------------------------------
 # Samples
 
 
@@ -242,7 +94,7 @@ class _Sample(NamedTuple):
     codes: Ints  # the labels they were drawn for
 
 
-def _sampled(job: Job, explainer: Explainer, known: _Known, verified: bool) -> _Sample:
+def _sampled(job: Job, explainer: Explainer, known: Known, verified: bool) -> _Sample:
     """Synthetic rows, as many of each label as there are real ones.
 
     No rows at all where M refuses to give some the label they have to be verified for.
@@ -264,7 +116,7 @@ def _sampled(job: Job, explainer: Explainer, known: _Known, verified: bool) -> _
     return _Sample(np.concatenate(cells), np.concatenate(codes))
 
 
-def _utility(job: Job, explainer: Explainer, known: _Known) -> Iterator[Measure]:
+def _utility(job: Job, explainer: Explainer, known: Known) -> Iterator[Measure]:
     """TSTR, raw as in the paper and verified; then how M takes the raw samples."""
     real, test = (known.train, known.codes), (known.test, known.test_codes)
     nothing = (known.train[:0], known.codes[:0])
@@ -287,7 +139,7 @@ def _utility(job: Job, explainer: Explainer, known: _Known) -> Iterator[Measure]
     yield from _agreement(known, raw)
 
 
-def _agreement(known: _Known, sample: _Sample) -> Iterator[Measure]:
+def _agreement(known: Known, sample: _Sample) -> Iterator[Measure]:
     """Whether M agrees with samples, and is as sure of them as of real rows."""
     judged = known.classifier.judge(sample.cells)
     found = metrics.agreement(sample.codes, judged.codes)
@@ -311,7 +163,7 @@ def _agreement(known: _Known, sample: _Sample) -> Iterator[Measure]:
 # Centroids
 
 
-def _centroids(explainer: Explainer, known: _Known) -> Iterator[Measure]:
+def _centroids(explainer: Explainer, known: Known) -> Iterator[Measure]:
     """Centroids M accepts as trained and after repair, and how evenly clusters are used."""
     prototypes = explainer.prototypes_
     count = len(prototypes)
@@ -320,7 +172,7 @@ def _centroids(explainer: Explainer, known: _Known) -> Iterator[Measure]:
     yield Measure("least_used", _least_used(explainer, known), count)
 
 
-def _least_used(explainer: Explainer, known: _Known) -> float:
+def _least_used(explainer: Explainer, known: Known) -> float:
     """The rows of the least used cluster over an even part, the least of any label.
 
     A row belongs to the cluster its q(c|x,y) says is likeliest.
@@ -343,7 +195,7 @@ def _least_used(explainer: Explainer, known: _Known) -> float:
     return float(min(shares))
 
 
-def _prototypes(job: Job, explainer: Explainer, known: _Known) -> Iterator[Measure]:
+def _prototypes(job: Job, explainer: Explainer, known: Known) -> Iterator[Measure]:
     """How plausible the target's prototypes are, and how different beside k-means centroids.
 
     The paper's recipe walks to every centroid, accepted or not, so all of them count there.
@@ -378,7 +230,7 @@ def _k_means(coding: Schema, rows: Floats, count: int, seed: int) -> Floats:
 # Paths
 
 
-def _paths(job: Job, given: Subject, explainer: Explainer, known: _Known) -> Iterator[Measure]:
+def _paths(job: Job, given: Subject, explainer: Explainer, known: Known) -> Iterator[Measure]:
     """Paths of people with an unfavourable label, beside the nearest training row."""
     people = known.test[known.test_codes != known.target][: job.protocol.people]
     yield Measure("people", len(people), len(people))
@@ -404,7 +256,7 @@ def _paths(job: Job, given: Subject, explainer: Explainer, known: _Known) -> Ite
     yield from _beside_nnce(known, people, picks)
 
 
-def _picks(known: _Known, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
+def _picks(known: Known, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
     """How many rows of each pick are answers, how plausible those are, what they change."""
     for name, pick in picks.items():
         good = pick.where(pick.ok)
@@ -413,14 +265,14 @@ def _picks(known: _Known, picks: Mapping[str, Counterfactuals]) -> Iterator[Meas
         yield from _lof(known, name, good.cells)
 
 
-def _lof(known: _Known, name: str, cells: Floats) -> Iterator[Measure]:
+def _lof(known: Known, name: str, cells: Floats) -> Iterator[Measure]:
     found = metrics.typical(known.usual.lof(cells))
     yield Measure(f"{name}_lof", found.mean, len(cells))
     yield Measure(f"{name}_lof_median", found.median, len(cells))
 
 
 def _beside_nnce(
-    known: _Known, people: Floats, picks: Mapping[str, Counterfactuals]
+    known: Known, people: Floats, picks: Mapping[str, Counterfactuals]
 ) -> Iterator[Measure]:
     """NNCE, and how far the picks of one answer each are beside it, on the people both answer."""
     away = metrics.distances(known.schema, people, known.wanted)  # (people, rows)

@@ -1,7 +1,9 @@
 """What is to be run: pairs of a table and a classifier, settings, seeds, and what names a job.
 
-A job is one pair, one recipe, one seed. Its `settings` hold everything its figures depend on, and
-its `key` is their hash: results kept under another key are results of something else.
+A job is one experiment's work on one pair with one seed: an explainer of one recipe, or all the
+baselines. Its `settings` hold everything its figures depend on, and its `key` is their hash:
+results kept under another key are results of something else. Jobs are plain frozen data and can be
+sent to another process.
 """
 
 from __future__ import annotations
@@ -10,24 +12,42 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import lapace
+from lapace.benchmark.settings import Act, Compare, Details, Sweep, Walk
 from lapace.classifiers import TrainedKind
 from lapace.errors import InputError, did_you_mean
 
-__all__ = ["RECIPE_REVISION", "Job", "Limits", "Pair", "Plan", "Protocol", "Published", "Tuned"]
+__all__ = [
+    "EXPERIMENTS",
+    "RECIPE_REVISION",
+    "REVISIONS",
+    "Job",
+    "Limits",
+    "Pair",
+    "Plan",
+    "Protocol",
+    "Published",
+    "Tuned",
+]
 
 Experiment: TypeAlias = Literal["e1", "extra"]
+Task: TypeAlias = Literal["e1", "e2", "e3", "e4", "e6", "clusters"]
 RecipeName: TypeAlias = Literal["default", "paper"]
+Side: TypeAlias = Literal["default", "paper", "baselines"]
 Kind = TypeVar("Kind")
 
 # Counts the changes that move figures without moving the version: of a recipe, of how paths are
-# walked, of how something is measured. Raise it with such a change; older results are then set
-# aside, not mixed in.
-RECIPE_REVISION = 1
+# walked, of how something is measured. Raise those it concerns with such a change; older results
+# are then set aside, not mixed in.
+RECIPE_REVISION: dict[str, int] = {"default": 2, "paper": 1, "baselines": 1}
+# The same for what only one experiment measures.
+REVISIONS: Mapping[str, int] = {"e2": 1, "e3": 1, "e4": 1, "e6": 1, "clusters": 1}
+EXPERIMENTS = ("e1", "extra", "e2", "e3", "e4", "clusters", "e6")
+ALONE = "illustration"  # the name of what E6 is about, which no pair is
 
 
 @dataclass(frozen=True)
@@ -59,6 +79,7 @@ class Published:
         accuracy: Of the classifier, on true labels.
         real: Of a forest trained on real rows, on the classifier's labels.
         synthetic: The same, trained on synthetic rows.
+        actionability: E3's shares: FACE-Interpolate, FACE-Greedy, LAPACE-naive, -constrained.
 
     Examples:
         >>> round(Published(accuracy=81.15, real=93.82, synthetic=81.13).gap, 2)
@@ -68,6 +89,7 @@ class Published:
     accuracy: float
     real: float
     synthetic: float
+    actionability: tuple[float, ...] | None = None
 
     @property
     def gap(self) -> float:
@@ -152,7 +174,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Job:
-    """One pair, one recipe, one seed: what is run, kept and resumed as a whole.
+    """One experiment on one pair with one seed: what is run, kept and resumed as a whole.
+
+    Attributes:
+        pair: The table and the classifier.
+        recipe: Which explainer, or `baselines` for what it is compared with.
+        seed: Of the split, the classifier, the fit and everything drawn.
+        protocol: What is done with every pair.
+        limits: What bounds the paper's recipe.
+        task: What is measured.
+        details: What that depends on beside the protocol.
 
     Examples:
         >>> job = Job(Pair("wine-RF", "wine", "forest"), "default", 1, Protocol(), Limits())
@@ -165,13 +196,25 @@ class Job:
     """
 
     pair: Pair
-    recipe: RecipeName
+    recipe: Side
     seed: int
     protocol: Protocol
     limits: Limits
+    task: Task = "e1"
+    details: Details | None = None
 
     def __str__(self) -> str:
-        return f"{self.pair.name}, {self.recipe} recipe, seed {self.seed}"
+        if self.task == "e6":
+            return "e6: the illustration"
+        side = self.recipe if self.recipe == "baselines" else f"{self.recipe} recipe"
+        many = f"{self.protocol.clusters} " if self.task == "clusters" else ""
+        what = "" if self.task == "e1" else f"{many}{self.task}: "
+        return f"{what}{self.pair.name}, {side}, seed {self.seed}"
+
+    @property
+    def experiment(self) -> str:
+        """The experiment it belongs to; tables the paper does not have are `extra` of E1."""
+        return self.pair.experiment if self.task == "e1" else self.task
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -183,15 +226,33 @@ class Job:
             del pair["paper"]
         found = {
             "lapace": lapace.__version__,
-            "revision": RECIPE_REVISION,
+            "revision": RECIPE_REVISION[self.recipe],
             "pair": pair,
             "recipe": self.recipe,
             "seed": self.seed,
             "protocol": protocol,
             "limits": limits if paper else None,
         }
+        if self.task != "e1":
+            del protocol["trees"]  # of forests only E1 trains
+            found |= {"task": self.task, "task_revision": REVISIONS[self.task]}
+            found["details"] = self._details()
         plain: dict[str, Any] = json.loads(json.dumps(found))  # tuples become lists, as when read
         return plain
+
+    def _details(self) -> dict[str, Any] | None:
+        """The part of the details this side of the comparison depends on."""
+        if self.details is None:
+            return None
+        known = asdict(self.details)
+        known.pop("repeats", None)
+        if isinstance(self.details, Act):
+            known["constraints"] = known["constraints"].get(self.pair.data, ())
+        if isinstance(self.details, Compare):
+            ours = self.recipe != "baselines"
+            for name in ("methods", "answers", "most", "perturbed") if ours else ("confidences",):
+                del known[name]
+        return known
 
     @property
     def key(self) -> str:
@@ -208,18 +269,28 @@ class Plan:
         pairs: In the order of the tables.
         protocol: What is done with each.
         limits: What bounds the paper's recipe.
+        compare: E2's settings.
+        act: E3's.
+        walk: E4's.
+        sweep: Those of the sweep over clusters.
         is_quick: Whether this is a short version that proves nothing but that it works.
 
     Examples:
         >>> pairs = (Pair("wine-RF", "wine", "forest"), Pair("codes-BT", "codes", "boosting"))
         >>> plan = Plan(pairs, Protocol(), Limits())
-        >>> [str(job) for job in plan.jobs(pairs=["wine-RF"], repeats=1)]
+        >>> [str(job) for job in plan.jobs(experiments=["e1"], pairs=["wine-RF"], repeats=1)]
         ['wine-RF, default recipe, seed 1']
+        >>> [str(job) for job in plan.jobs(experiments=["e2"], pairs=["wine-RF"], repeats=1)]
+        ['e2: wine-RF, default recipe, seed 1', 'e2: wine-RF, baselines, seed 1']
     """
 
     pairs: tuple[Pair, ...]
     protocol: Protocol
     limits: Limits
+    compare: Compare = field(default_factory=Compare)
+    act: Act = field(default_factory=Act)
+    walk: Walk = field(default_factory=Walk)
+    sweep: Sweep = field(default_factory=Sweep)
     is_quick: bool = False
 
     @classmethod
@@ -253,17 +324,35 @@ class Plan:
         if "seeds" in protocol:
             protocol["seeds"] = tuple(protocol["seeds"])
         limits = _made(Limits, data.get("paper", {}), "paper")
-        return cls(pairs, _made(Protocol, protocol, "protocol"), limits)
+        compare = _made(Compare, _tuples(data.get("e2", {})), "e2")
+        constraints = {name: tuple(texts) for name, texts in data.get("constraints", {}).items()}
+        act = _made(Act, {**data.get("e3", {}), "constraints": constraints}, "e3")
+        sweep = {**_tuples(data.get("clusters", {})), "compare": compare}
+        return cls(
+            pairs,
+            _made(Protocol, protocol, "protocol"),
+            limits,
+            compare,
+            act,
+            _made(Walk, data.get("e4", {}), "e4"),
+            _made(Sweep, sweep, "clusters"),
+        )
 
     def quick(self, data: Mapping[str, Any]) -> Plan:
         """The short version of this plan: fewer pairs, rows, people, trees and passes."""
         repeats = data.get("repeats", 1)
         protocol = {k: data[k] for k in ("people", "steps", "trees", "rows") if k in data}
         limits = {k: data[k] for k in ("tries", "epochs", "patience") if k in data}
+        compare = _made(Compare, {**vars(self.compare), **_tuples(data.get("e2", {}))}, "quick.e2")
+        sweep = {"repeats": repeats, **_tuples(data.get("clusters", {})), "compare": compare}
         return Plan(
             tuple(self[name] for name in data.get("pairs", self.names[:1])),
             replace(self.protocol, seeds=self.protocol.seeds[:repeats], **protocol),
             replace(self.limits, repeats=repeats, **limits),
+            compare,
+            self.act,
+            self.walk,
+            _made(Sweep, {**vars(self.sweep), **sweep}, "quick.clusters"),
             is_quick=True,
         )
 
@@ -282,21 +371,29 @@ class Plan:
     def jobs(
         self,
         *,
-        experiments: Sequence[str] = get_args(Experiment),
+        experiments: Sequence[str] = EXPERIMENTS,
         pairs: Sequence[str] = (),
-        recipes: Sequence[str] = get_args(RecipeName),
+        recipes: Sequence[str] = get_args(Side),
         repeats: int | None = None,
     ) -> list[Job]:
         """What to run, in order: every pair once before any pair twice.
 
+        E1 first, the default recipe before the paper's; then the others, all that shares a fit
+        side by side, so that one process makes it once.
+
         Args:
-            experiments: Which of `e1` and `extra`.
+            experiments: Which of `EXPERIMENTS`.
             pairs: By name; all where none is named.
-            recipes: Which of `default` and `paper`; the default goes first.
+            recipes: Which of `default`, `paper` and `baselines`.
             repeats: At most this many of the seeds.
         """
-        chosen = [self[name] for name in pairs] or self.pairs
-        return [
+        for name in experiments:
+            if name not in EXPERIMENTS:
+                hint = did_you_mean(name, EXPERIMENTS)
+                known = ", ".join(EXPERIMENTS)
+                raise InputError(f"There is no experiment '{name}'. There are: {known}.{hint}")
+        chosen = [self[name] for name in pairs] or list(self.pairs)
+        found = [
             job
             for recipe in get_args(RecipeName)
             for experiment in get_args(Experiment)
@@ -305,6 +402,18 @@ class Plan:
                 [pair for pair in chosen if pair.experiment == experiment], recipe, repeats
             )
         ]
+        for number, seed in enumerate(self.protocol.seeds[:repeats]):
+            for pair in chosen:
+                found += [
+                    job
+                    for job in self._others(pair, seed, number)
+                    if job.task in experiments and job.recipe in recipes
+                ]
+        if "e6" in experiments and "default" in recipes and not pairs:
+            alone = Pair(ALONE, ALONE, "forest")
+            protocol = Protocol(seeds=(1,), rows=self.protocol.rows)
+            found.append(Job(alone, "default", 1, protocol, self.limits, "e6"))
+        return found
 
     def _repeats(
         self, pairs: Sequence[Pair], recipe: RecipeName, repeats: int | None
@@ -315,6 +424,30 @@ class Plan:
                 if recipe == "default" or pair.paper is not None:
                     yield Job(pair, recipe, seed, self.protocol, self.limits)
 
+    def _others(self, pair: Pair, seed: int, number: int) -> Iterator[Job]:
+        """All but E1 of one of the paper's pairs and one seed, what shares a fit side by side."""
+        if pair.experiment != "e1":
+            return
+        job = Job(pair, "default", seed, self.protocol, self.limits)
+        yield replace(job, task="e2", details=self.compare)
+        if pair.data in self.act.constraints and number < self.act.repeats:
+            yield replace(job, task="e3", details=self.act)
+        if number < self.walk.repeats:
+            yield replace(job, task="e4", details=self.walk)
+        if pair.paper is not None and number < self.limits.repeats:
+            yield replace(job, task="e2", details=self.compare, recipe="paper")
+        yield replace(job, task="e2", details=self.compare, recipe="baselines")
+        if pair.name in self.sweep.pairs and number < self.sweep.repeats:
+            for clusters in self.sweep.clusters:
+                protocol = replace(self.protocol, clusters=clusters)
+                swept = replace(job, task="clusters", details=self.sweep.compare)
+                yield replace(swept, protocol=protocol)
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    """TOML's lists as tuples, which are what can be hashed and compared."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+
 
 def _pair(name: str, data: dict[str, Any]) -> Pair:
     place = f"pairs.{name}"
@@ -322,7 +455,7 @@ def _pair(name: str, data: dict[str, Any]) -> Pair:
         paper = {**data["paper"], "weights": tuple(data["paper"]["weights"])}
         data["paper"] = _made(Tuned, paper, f"{place}.paper")
     if "published" in data:
-        data["published"] = _made(Published, data["published"], f"{place}.published")
+        data["published"] = _made(Published, _tuples(data["published"]), f"{place}.published")
     pair = _made(Pair, {"name": name, **data}, place)
     for value, options in ((pair.classifier, TrainedKind), (pair.experiment, Experiment)):
         if value not in get_args(options):

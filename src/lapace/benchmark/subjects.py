@@ -18,11 +18,12 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_cl
 from sklearn.model_selection import train_test_split
 
 from lapace.benchmark.plan import Pair
+from lapace.classifiers import TrainedKind
 from lapace.datasets import Dataset
 from lapace.datasets import load as load_dataset
 from lapace.schema import Schema
 
-__all__ = ["OWN", "Subject", "load", "subject"]
+__all__ = ["OWN", "Subject", "load", "retrained", "subject"]
 
 Labels: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[np.float64]
@@ -66,6 +67,32 @@ def subject(pair: Pair, seed: int, rows: int | None = None) -> Subject:
         data = _smaller(data, rows)
     model = data.classifier(pair.classifier, seed=seed)
     return Subject(data, model, data.target)
+
+
+def retrained(data: Dataset, kind: TrainedKind, *, seed: int, share: float = 0.8) -> Any:
+    """A classifier of the same kind, trained on another selection of the whole data set.
+
+    Rows are drawn from training and test rows together, so that a selection differs from the
+    training rows as one split differs from another.
+
+    Args:
+        data: The data set, split.
+        kind: Of classifier.
+        seed: Of the selection and the training.
+        share: Of all rows that are drawn.
+
+    Examples:
+        >>> table = load(Pair("cultivars-RF", "cultivars", "forest"), seed=1)
+        >>> model = retrained(table, "forest", seed=2)
+        >>> bool((model.predict(table.test) == table.test_labels).mean() > 0.9)
+        True
+    """
+    rows = pd.concat([data.train, data.test], ignore_index=True)
+    labels = np.concatenate([np.asarray(data.train_labels), np.asarray(data.test_labels)])
+    rng = np.random.default_rng(90_000 + seed)
+    chosen = np.sort(rng.permutation(len(rows))[: round(share * len(rows))])
+    table = rows.iloc[chosen].reset_index(drop=True)
+    return replace(data, train=table, train_labels=labels[chosen]).classifier(kind, seed=seed)
 
 
 def load(pair: Pair, seed: int) -> Dataset:

@@ -1,4 +1,4 @@
-"""The table of results as Markdown: what was reached beside what was aimed at and published.
+"""E1 as Markdown: what was reached beside what was aimed at and published.
 
 Everything here is made from the tidy table alone; nothing is run. A figure is the mean over the
 repeats there are, with its standard deviation behind ±; where repeats are fewer than the plan
@@ -13,107 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 
+from lapace.benchmark.figures import NONE, Figures, grid
 from lapace.benchmark.plan import Pair, Plan
 
-__all__ = ["TARGETS", "Figure", "Figures", "Target", "brief", "into", "markdown"]
-
-NONE = "–"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One metric of one pair and recipe, over its repeats.
-
-    Attributes:
-        mean: Over repeats.
-        deviation: Standard deviation over repeats; NaN for one.
-        repeats: How many.
-        hits: Of shares, what they are shares of, times the share, over all repeats together.
-        count: What they are shares of, over all repeats together.
-
-    Examples:
-        >>> Figure(0.0123, 0.0045, 5, 0, 0).text(100, 1)
-        '1.2 ± 0.4'
-    """
-
-    mean: float
-    deviation: float
-    repeats: int
-    hits: int
-    count: int
-
-    def text(self, scale: float = 1.0, digits: int = 2) -> str:
-        """Mean ± deviation."""
-        if math.isnan(self.mean):
-            return NONE
-        spread = "" if math.isnan(self.deviation) else f" ± {scale * self.deviation:.{digits}f}"
-        return f"{scale * self.mean:.{digits}f}{spread}"
-
-    def bare(self, scale: float = 1.0, digits: int = 2) -> str:
-        """The mean alone."""
-        return NONE if math.isnan(self.mean) else f"{scale * self.mean:.{digits}f}"
-
-    @property
-    def of(self) -> str:
-        """Counted out: 49 of 50."""
-        return f"{self.hits} of {self.count}" if self.count else NONE
-
-
-NOTHING = Figure(math.nan, math.nan, 0, 0, 0)
-
-
-@dataclass(frozen=True)
-class Figures:
-    """All figures of a tidy table, by pair, recipe, metric and label."""
-
-    by_name: dict[tuple[str, str, str, str], Figure]
-
-    @classmethod
-    def of(cls, table: pd.DataFrame) -> Figures:
-        """From a table as `tidy` makes it.
-
-        Examples:
-            >>> line = {"pair": "wine-RF", "recipe": "default", "metric": "ks", "label": ""}
-            >>> table = pd.DataFrame([{**line, "value": v, "count": 100} for v in (0.1, 0.3)])
-            >>> Figures.of(table).get("wine-RF", "default", "ks").mean
-            0.2
-        """
-        found = {}
-        filled = table.assign(label=table["label"].fillna("").astype(str))
-        for name, part in filled.groupby(["pair", "recipe", "metric", "label"]):
-            values = part["value"].to_numpy(dtype=np.float64)
-            counts = part["count"].to_numpy(dtype=np.int64)
-            known = ~np.isnan(values)
-            values, counts = values[known], counts[known]
-            if len(values):
-                found[name] = Figure(
-                    float(values.mean()),
-                    float(values.std(ddof=1)) if len(values) > 1 else math.nan,
-                    len(values),
-                    round(float(values @ counts)),
-                    int(counts.sum()),
-                )
-        return cls(found)
-
-    def get(self, pair: str, recipe: str, metric: str, label: str = "") -> Figure:
-        """One figure; all NaN where there is none."""
-        return self.by_name.get((pair, recipe, metric, label), NOTHING)
-
-    def labels(self, pair: str, recipe: str, metric: str) -> list[str]:
-        """The labels a metric was measured for."""
-        return sorted(
-            label
-            for p, r, m, label in self.by_name
-            if (p, r, m) == (pair, recipe, metric) and label
-        )
-
-    def ratio(self, pair: str, recipe: str, over: str, under: str) -> float:
-        """One metric's mean over another's."""
-        below = self.get(pair, recipe, under).mean
-        return self.get(pair, recipe, over).mean / below if below else math.nan
+__all__ = ["TARGETS", "Target", "brief", "markdown"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -307,26 +212,14 @@ def brief(plan: Plan, table: pd.DataFrame) -> str:
             of("last_lof").bare(),
             f"{of('sparse_distance').bare()} ({of('nnce_distance').bare()})",
         ))  # fmt: skip
-    return _grid(head, lines)
-
-
-def into(page: str, part: str) -> str:
-    r"""A page with `part` between its marks `<!-- e1 -->` and `<!-- /e1 -->`.
-
-    Examples:
-        >>> into("a <!-- e1 -->old<!-- /e1 --> z", "new")
-        'a <!-- e1 -->\n\nnew\n\n<!-- /e1 --> z'
-    """
-    before, mark, rest = page.partition("<!-- e1 -->")
-    _, end, after = rest.partition("<!-- /e1 -->")
-    return f"{before}{mark}\n\n{part}\n\n{end}{after}" if mark and end else page
+    return grid(head, lines)
 
 
 def _about(plan: Plan, table: pd.DataFrame) -> str:
     if not len(table):
         return "Nothing has been run yet."
     done = table.groupby("recipe")[["pair", "seed"]].apply(lambda t: len(t.drop_duplicates()))
-    jobs = plan.jobs()
+    jobs = plan.jobs(experiments=["e1", "extra"])
     counts = " and ".join(
         f"{done.get(recipe, 0)} of {sum(job.recipe == recipe for job in jobs)} with the {recipe} "
         "recipe"
@@ -351,7 +244,7 @@ def _targets(plan: Plan, figures: Figures) -> str:
         where = "mean" if target.over == "mean" else "every pair"
         found = [_reached(target, figures, pairs) for pairs in sides]
         lines.append((target.text, where, bound, *found))
-    return _grid(("", "over", "wanted", "the paper's pairs", "other tables"), lines)
+    return grid(("", "over", "wanted", "the paper's pairs", "other tables"), lines)
 
 
 def _reached(target: Target, figures: Figures, pairs: Sequence[str]) -> str:
@@ -406,7 +299,7 @@ def _utility(plan: Plan, figures: Figures) -> str:
             f"{of('ks').bare(digits=3)} / {most:.3f}",
             f"{paper.accuracy:.1f}, {paper.real:.1f}, {paper.gap:.2f}" if paper else NONE,
         ))  # fmt: skip
-    return _grid(head, lines)
+    return grid(head, lines)
 
 
 def _least(figures: Figures, pair: str, recipe: str) -> float:
@@ -432,7 +325,7 @@ def _centroids(plan: Plan, figures: Figures) -> str:
             of("prototype_lof_most").text(),
             f"{of('diversity').text()} / {of('diversity_ranged').text()}",
         ))  # fmt: skip
-    return _grid(head, lines)
+    return grid(head, lines)
 
 
 def _paths(plan: Plan, figures: Figures) -> str:
@@ -459,7 +352,7 @@ def _paths(plan: Plan, figures: Figures) -> str:
             of("middle_valid").of,
             f"{of('recrossing_before').bare(100, 1)} / {of('recrossing_after').bare(100, 1)} %",
         ))  # fmt: skip
-    return _grid(head, lines)
+    return grid(head, lines)
 
 
 def _cost(plan: Plan, figures: Figures) -> str:
@@ -488,7 +381,7 @@ def _cost(plan: Plan, figures: Figures) -> str:
             f"{of('explain_asked').bare(each, 0)}, {of('explain_seconds').bare(each)}",
             of("sparse_asked").bare(each, 0),
         ))  # fmt: skip
-    return _grid(head, lines)
+    return grid(head, lines)
 
 
 def _notes(plan: Plan) -> str:
@@ -513,9 +406,3 @@ def _notes(plan: Plan) -> str:
         "cancer, cultivars and digits come with scikit-learn; codes and columns are made by the "
         "benchmark. The recipe was chosen without them, but for adult-full."
     )
-
-
-def _grid(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -11,7 +11,7 @@ Changes       job changes                                                     (m
 Conditional   if job changes then tenure == 0
 ChangeLimit   changes <= 3
 Shorthand     fixed age, sex           increasing income                      decreasing debt
-Custom        made in Python: a differentiable penalty and an exact check
+Custom        made in Python: a differentiable penalty, an exact check, perhaps a projection
 ```
 """
 
@@ -362,6 +362,8 @@ class Custom:
         penalty: From a tensor of cells (n, d), categories as codes, to g (n,); g <= 0 where it
             holds. Differentiable in the numbers: the latent correction follows its gradient.
         check: From an array of cells (n, d) to the truth (n,), exactly.
+        project: From cells that break it (n, d) to cells that keep it, (n, d), where there is a
+            way to say so; without one a row that breaks it stays broken.
 
     Examples:
         >>> rule = Custom("area", lambda x: x[:, 0] * x[:, 1] - 9, lambda x: x[:, 0] * x[:, 1] <= 9)
@@ -372,6 +374,7 @@ class Custom:
     name: str
     penalty: Callable[[Tensor], Tensor]
     check: Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+    project: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
     note: str = _note()
 
     @property

@@ -299,6 +299,18 @@ class Opaque:
             )
         return np.where(holds, 1, -1).astype(np.int8)
 
+    def projected(self, cells: Floats) -> Floats:
+        """Its own way to keep it; rows as they are where it has none."""
+        if self.custom.project is None:
+            return cells
+        moved = np.asarray(self.custom.project(cells), dtype=np.float64)
+        if moved.shape != cells.shape:
+            raise InputError(
+                f"The projection of constraint '{self.custom.name}' gave {moved.shape} for cells "
+                f"of {cells.shape}. It must give as many rows and columns as it gets."
+            )
+        return moved
+
     def slack(self, rows: Rows) -> Floats:
         """1 where it is broken."""
         return np.where(self.truth(rows) < 0, 1.0, 0.0)

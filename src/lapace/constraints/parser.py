@@ -343,7 +343,8 @@ class _Parser:
         if _OWN in found.words:
             if len(named) != 1:
                 which = " or ".join(f"original({_shown(n)})" for n in named) or "a column beside it"
-                self.fail(f"whose own value is 'original'? Name {which}.", start)
+                hint = " A name with a '-' in it goes in backticks." if "-" in self.text else ""
+                self.fail(f"whose own value is 'original'? Name {which}.{hint}", start)
             sides = tuple(_with_own(side, named[0]) for side in found.sides)
             found = replace(found, sides=sides)
         if not any(not term.original for term in found.terms):

@@ -237,7 +237,7 @@ def _quick(
     cells = _settled(schema, cells, people, limits)
     work = _Work(schema, weights, cells, people, limits, ~limits.pinned)
     rest = [leaf for b in bounds for leaf in leaves(b.node) if not _narrows(leaf)]
-    moves = [node for node in rest if not isinstance(node, Count | Opaque)]
+    moves = [node for node in rest if not isinstance(node, Count) and not _stuck(node)]
     counts = [node for node in rest if isinstance(node, Count)]
     if not moves and not counts:
         return cells
@@ -256,6 +256,11 @@ def _quick(
         cells[todo] = part.cells
         work.free[todo] = part.free
     return cells
+
+
+def _stuck(node: Node) -> bool:
+    """A function from Python that does not say how to keep it."""
+    return isinstance(node, Opaque) and node.custom.project is None
 
 
 def _settled(schema: Schema, cells: Floats, people: Floats, limits: Domains) -> Floats:
@@ -320,6 +325,10 @@ def _repaired(node: Node, work: _Work) -> Floats:
             return work.cells
         case Some(parts):
             return _cheapest(node, parts, work)
+        case Opaque():
+            moved = np.where(work.free, node.projected(work.cells.copy()), work.cells)
+            moved = _proposable(work.schema, moved, work.people)
+            return _settled(work.schema, moved, work.people, work.domains)
         case _:
             return work.cells
 

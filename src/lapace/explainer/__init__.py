@@ -8,6 +8,7 @@ prototypes of the label they want and returns an `Explanation`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -20,8 +21,9 @@ from lapace.classifiers import wrap
 from lapace.constraints import Constraint, Custom, System, fixed, parse_all
 from lapace.errors import InputError, NotFittedError
 from lapace.explainer import storage
-from lapace.explainer.asking import ANY_OTHER, Question, answer, is_number, whole
+from lapace.explainer.asking import answer
 from lapace.explainer.fitting import Fitted, Prototype, judged_again, learn
+from lapace.explainer.people import ANY_OTHER, Question, is_number, whole
 from lapace.explainer.reporting import evidence
 from lapace.report import Asked, Report, measure, plan
 from lapace.result import Counterfactuals, Explanation, Person
@@ -179,6 +181,7 @@ class Explainer:
         costs: Mapping[str, float] | None = None,
         steps: int = 20,
         detail: Literal["path", "picks"] = "path",
+        enforce: Literal["exact", "naive", "latent"] = "exact",
         sparse: bool = False,
         stable: bool = True,
         confidence: float | None = None,
@@ -195,6 +198,9 @@ class Explainer:
                 the column fixed.
             steps: Steps from a person to a prototype.
             detail: `path` asks about every step; `picks` only about what the picks need.
+            enforce: How constraints are made to hold. `exact` moves latent points towards where
+                they hold, then rows to exactly there; `naive` only moves rows; `latent` only latent
+                points, as in the paper, so that a row may break a limit (and says so).
             sparse: Also put features back to the person's own while the answer stays good.
             stable: Take as first the start of the last unbroken run of good steps; False: the
                 first good step of all, as in the paper.
@@ -219,6 +225,8 @@ class Explainer:
             (*_listed(self.rules), *_listed(constraints), *held),
             {name: cost for name, cost in (costs or {}).items() if cost != np.inf},
             sparse,
+            enforce,
+            rules=len(_listed(self.rules)),
         )
         return answer(fitted, self.classifier_.recount(), people, question, progress)
 
@@ -277,8 +285,14 @@ class Explainer:
 
     # -- save and load ----------------------------------------------------------------------------
 
-    def save(self, path: str | Path) -> None:
-        """Writes everything but the classifier into one file, whole or not at all."""
+    def save(self, path: str | Path, *, classifier: str | PathLike[str] | None = None) -> None:
+        """Writes everything but the classifier into one file, whole or not at all.
+
+        Args:
+            path: The file; by custom it ends in `.lapace`.
+            classifier: The classifier's own file. If it is a skops or ONNX file in the same folder,
+                `load` finds it there by itself, as long as it has not changed.
+        """
         for rule in _listed(self.rules):
             if isinstance(rule, Custom):
                 raise InputError(
@@ -291,10 +305,18 @@ class Explainer:
             "rules": [str(rule) for rule in _listed(self.rules)],
             "seed": self.seed,
         }
-        storage.save(path, self._fitted(), self.report_, settings)
+        kept = None if classifier is None else storage.reference(path, classifier)
+        storage.save(path, self._fitted(), self.report_, settings, kept)
 
     @classmethod
-    def load(cls, path: str | Path, classifier: Any, *, device: str | None = None) -> Explainer:
+    def load(
+        cls,
+        path: str | Path,
+        classifier: Any = None,
+        *,
+        trust: Sequence[str] = (),
+        device: str | None = None,
+    ) -> Explainer:
         """Reads an explainer and hands the classifier back to it.
 
         The prototypes are judged again: one the classifier no longer accepts is warned about and
@@ -302,10 +324,13 @@ class Explainer:
 
         Args:
             path: The file.
-            classifier: The classifier it was fitted for.
+            classifier: The classifier it was fitted for; None to open the file it refers to.
+            trust: Types in that file that may be built, as in `classifiers.open_classifier`.
             device: As in the constructor.
         """
         fitted, report, settings = storage.load(path, _device(device))
+        if classifier is None:
+            classifier = storage.follow(path, trust)
         explainer = cls(classifier, recipe=fitted.recipe, schema=fitted.schema, **settings)
         explainer.device = device
         explainer.classifier_ = wrap(classifier, fitted.schema, fitted.labels)
@@ -330,7 +355,7 @@ class Explainer:
         fitted = self._fitted()
         code = self.classifier_.code(label)
         if not fitted.decoder.mixtures[code].means.shape[0]:
-            raise InputError(f"Class {label!r} had too few training rows to draw from.")
+            raise InputError(f"Label {label!r} had too few training rows to draw from.")
         if not (isinstance(n, int | np.integer) and n >= 0):
             raise InputError(f"n is {n!r}; it must be a whole number from 0 on.")
         cells = fitted.decoder.sample(code, int(n), seed)

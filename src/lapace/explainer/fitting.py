@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 EMPHASIS = 1.5  # how much a category counts when rows are grouped, against a standardised number
 MEMBERS = 1000  # members of a cluster a repair looks at, at most
+STAND_INS, CELLS = 8_000, 2_000_000  # made-up rows per label to find a near one among; their cells
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,23 @@ class Prototype:
     note: str = ""
 
 
+class StandIns(NamedTuple):
+    """Made-up rows, drawn where a label's rows lie: ends for paths that need not go far.
+
+    Five prototypes cannot be near everyone. These are not shown as prototypes and nobody has
+    judged them; a path to one is judged like any other, its end too.
+
+    Attributes:
+        z: Latent points.
+        cells: Their rows.
+        label: The label each was drawn for.
+    """
+
+    z: torch.Tensor
+    cells: Floats
+    label: Ints
+
+
 @dataclass(frozen=True)
 class Fitted:
     """What `fit` leaves behind: frozen, and all that `explain` and `save` look at."""
@@ -81,6 +100,18 @@ class Fitted:
     def of_label(self, label: int) -> tuple[Prototype, ...]:
         """The prototypes of a label that may be walked to."""
         return tuple(p for p in self.prototypes if p.label == label and self.leads_to(p))
+
+    @cached_property
+    def stand_ins(self) -> StandIns:
+        """The same ones for everybody, whenever they are asked for; none for the paper's recipe."""
+        decoder = self.decoder
+        known = [k for k in range(len(self.labels)) if self.of_label(k)]
+        count = min(STAND_INS, CELLS // len(self.schema.features)) if self.recipe.given else 0
+        generator = torch.Generator().manual_seed(0)
+        parts = [decoder.mixtures[k].sample(count, generator) for k in known]
+        z = torch.cat(parts).to(decoder.device)
+        label = np.repeat(np.array(known, dtype=np.int64), count)
+        return StandIns(z, decoder.prototypes(z, label), label)
 
 
 def learn(
@@ -110,17 +141,20 @@ def learn(
         seed: Of everything random.
         progress: Called with what is done, how far, and of how much.
     """
+    recipe = recipe.on(schema.shape)
     coded = _coding(schema, recipe)
     encoded = coded.encode(cells)  # (n, w)
     counts = _counts(encoded, codes, len(classifier.labels), clusters)
     emphasis = np.where(np.arange(coded.width) < len(coded.numeric), 1.0, EMPHASIS)
-    given = partition(encoded * emphasis, codes, counts, seed)
+    given = np.zeros(len(codes), dtype=np.int64)
+    if recipe.given:
+        given = partition(encoded * emphasis, codes, counts, seed)
     usable = np.flatnonzero(np.array(counts)[codes] > 0)
     shape = Shape(
         len(coded.numeric),
         coded.widths,
         counts,
-        max(2, min(coded.width, 16)) if latent is None else latent,
+        max(2, min(coded.width, recipe.latent)) if latent is None else latent,
         recipe.hidden,
         recipe.heads,
     )
@@ -145,7 +179,12 @@ def learn(
 
 
 def _coding(schema: Schema, recipe: Recipe) -> Schema:
-    return schema if recipe.given else ranged(schema)
+    """By rank; pixels, which are all of one scale, as their share of it.
+
+    On MNIST rank coding left 24 of 30 centroids valid and this 30: most pixels are most often
+    empty, and by rank a faint pixel there counts as much as a stroke.
+    """
+    return schema if recipe.given and schema.shape is None else ranged(schema)
 
 
 def ranged(schema: Schema) -> Schema:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System
-from lapace.explainer.asking import Question, answer
+from lapace.explainer.asking import answer
 from lapace.explainer.fitting import Fitted
+from lapace.explainer.people import Question
 from lapace.report import Asked, Evidence, Plan, Rows, Rule
 
 __all__ = ["evidence"]

@@ -9,18 +9,23 @@ prototypes.json        the prototypes as they were judged
 report.json            the fit report
 ```
 
-Reading it loads JSON and tensors, never code. The classifier is not in it: it is handed back, and
+Reading it loads JSON and tensors, never code. The classifier is not in it: it is handed back, or
+lies beside it as a skops or ONNX file that `config.json` names, with a hash of what it held; and
 the prototypes are judged again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -28,6 +33,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from lapace.categories import CategoryTree
+from lapace.classifiers import open_bytes
 from lapace.errors import InputError
 from lapace.explainer.fitting import Fitted, Prototype
 from lapace.model import LGMVAE, Mixture, Shape
@@ -37,7 +43,7 @@ from lapace.schema import Schema
 from lapace.table import write_whole
 from lapace.training import Recipe
 
-__all__ = ["Stored", "load", "save"]
+__all__ = ["Stored", "follow", "load", "reference", "save"]
 
 FORMAT, VERSION = "lapace/explainer", 1
 MEMBERS = (
@@ -47,13 +53,23 @@ MEMBERS = (
 LARGEST = 2**30  # bytes all members may unpack to, together
 SETTINGS = ("clusters", "latent", "rules", "seed")  # arguments of `Explainer` that are kept
 TIGHTEST = 200  # times a member may be larger unpacked; real ones are not ten times
+FOLLOWED = (".skops", ".onnx")  # files of classifiers that can be opened again unasked
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take memory before they give any
 DAY = (2020, 1, 1, 0, 0, 0)  # the same explainer is the same file, bit for bit
 
+T = TypeVar("T")
 Settings = dict[str, Any]
 Stored = tuple[Fitted, Report, Settings]
+Reference = dict[str, str]  # {"file", "sha256"} to be followed, or {"named"} to be told of
 
 
-def save(path: str | Path, fitted: Fitted, report: Report, settings: Settings) -> None:
+def save(
+    path: str | Path,
+    fitted: Fitted,
+    report: Report,
+    settings: Settings,
+    classifier: Reference | None = None,
+) -> None:
     """Writes the file, whole or not at all.
 
     Args:
@@ -61,6 +77,7 @@ def save(path: str | Path, fitted: Fitted, report: Report, settings: Settings) -
         fitted: What `fit` left behind.
         report: The fit report.
         settings: Plain JSON values to keep with it: the explainer's arguments.
+        classifier: What `reference` made of the classifier's file or name.
     """
     decoder = fitted.decoder
     config = {
@@ -70,6 +87,7 @@ def save(path: str | Path, fitted: Fitted, report: Report, settings: Settings) -
         "shape": decoder.model.shape.to_json(),
         "history": {"names": list(fitted.history_names), "lines": fitted.history.tolist()},
         "trees": len(decoder.trees),
+        **({} if classifier is None else {"classifier": classifier}),
     }
     prototypes = [
         {
@@ -122,7 +140,10 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
 
 def load(path: str | Path, device: torch.device) -> Stored:
     """Reads the file back; anything that is not exactly such a file is refused with a sentence."""
-    path = Path(path)
+    return _read(Path(path), lambda members: _parse(members, device))
+
+
+def _read(path: Path, parse: Callable[[Mapping[str, bytes]], T]) -> T:
     if not path.is_file():
         raise InputError(f"There is no file '{path}'.")
     try:
@@ -135,7 +156,7 @@ def load(path: str | Path, device: torch.device) -> Stored:
                 f"'{path.name}' is of version {kind.get('version')} and this lapace reads version "
                 f"{VERSION}. Use the lapace that wrote it, or fit again."
             )
-        return _parse(members, device)
+        return parse(members)
     except InputError:
         raise
     except Exception as error:  # a damaged file may trip up any of the libraries that read it
@@ -150,6 +171,8 @@ def _read_zip(path: Path) -> dict[str, bytes]:
         entries = archive.infolist()
         if sorted(e.filename for e in entries) != sorted(MEMBERS):
             raise InputError(f"'{path.name}' is not a saved explainer.")
+        if any(e.compress_type not in PACKED for e in entries):
+            raise InputError(f"'{path.name}' is not a saved explainer.")
         if sum(e.file_size for e in entries) > LARGEST or any(map(_swollen, entries)):
             raise InputError(f"'{path.name}' is not a saved explainer: a part is far too large.")
         members = {}
@@ -161,6 +184,89 @@ def _read_zip(path: Path) -> dict[str, bytes]:
 
 def _swollen(entry: zipfile.ZipInfo) -> bool:
     return entry.file_size > 2**20 + TIGHTEST * entry.compress_size
+
+
+# ------------------------------------------------------------------------------------------------
+# The classifier beside the file
+
+
+def reference(path: str | Path, classifier: str | os.PathLike[str]) -> Reference:
+    """What a saved explainer keeps of its classifier.
+
+    A skops or ONNX file in the explainer's own folder, or below it, is kept by its relative path
+    and a hash; of anything else only what to call it is kept, to be said when it is missing.
+
+    Args:
+        path: Where the explainer is to be saved.
+        classifier: The classifier's file, `package.module:object`, or address.
+    """
+    text = os.fspath(classifier)
+    if re.match("https?://", text, re.IGNORECASE):
+        parts = urlsplit(text)  # without name, password and query: those are nobody's business
+        return {"named": f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"}
+    folder = Path(path).absolute().parent
+    beside = folder / text
+    found = beside if beside.is_file() else Path(text).absolute()
+    if found.is_file():
+        inside = Path(os.path.normpath(found))
+        if inside.suffix.lower() in FOLLOWED and inside.is_relative_to(os.path.normpath(folder)):
+            relative = inside.relative_to(os.path.normpath(folder)).as_posix()
+            return {"file": relative, "sha256": hashlib.sha256(found.read_bytes()).hexdigest()}
+        return {"named": found.name}
+    if ":" in text and Path(text).suffix.lower() not in FOLLOWED:
+        return {"named": text}
+    raise InputError(f"There is no file '{text}' to refer to as the classifier's.")
+
+
+def follow(path: str | Path, trust: Sequence[str] = ()) -> Any:
+    """Opens the classifier a saved explainer refers to, if it still is what it was.
+
+    Args:
+        path: The saved explainer.
+        trust: As in `open_classifier`.
+    """
+    path = Path(path)
+    kept = _read(path, _reference)
+    hand_over = "Hand it over: Explainer.load(path, classifier), or --classifier."
+    if kept is None or "named" in kept:
+        told = f", which was '{kept['named']}'," if kept else ""
+        raise InputError(
+            f"'{path.name}' has no classifier{told} beside it that can be opened. {hand_over}"
+        )
+    file = path.absolute().parent / kept["file"]
+    try:
+        data = file.read_bytes()
+    except OSError:
+        raise InputError(
+            f"The classifier '{kept['file']}' is not beside '{path.name}' any more. {hand_over}"
+        ) from None
+    if hashlib.sha256(data).hexdigest() != kept["sha256"]:
+        raise InputError(
+            f"The classifier '{kept['file']}' has changed since '{path.name}' was saved, and is "
+            f"not opened. Fit again with it. Or, if you know it for the right one: {hand_over}"
+        )
+    return open_bytes(data, file.name, trust=trust)
+
+
+def _reference(members: Mapping[str, bytes]) -> Reference | None:
+    kept = json.loads(members["config.json"]).get("classifier")
+    if kept is None:
+        return None
+    if not isinstance(kept, dict) or not all(isinstance(v, str) for v in kept.values()):
+        raise ValueError("a reference that is none")
+    if set(kept) == {"named"}:
+        return {"named": "".join(c for c in kept["named"][:200] if c.isprintable())}
+    file = PurePosixPath(kept["file"])
+    inside = not file.is_absolute() and ".." not in file.parts and file.name
+    if not inside or re.search(r"[\\:\0]", kept["file"]) or file.suffix.lower() not in FOLLOWED:
+        raise InputError(f"A saved explainer refers to '{file.name}' outside of its own folder.")
+    if not re.fullmatch("[0-9a-f]{64}", kept["sha256"]):
+        raise ValueError("a hash that is none")
+    return {"file": kept["file"], "sha256": kept["sha256"]}
+
+
+# ------------------------------------------------------------------------------------------------
+# The parts
 
 
 def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:

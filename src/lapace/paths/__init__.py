@@ -7,16 +7,18 @@ unbroken run of good rows begins. What makes a row good, neither of them knows.
 """
 
 from lapace.paths.decoder import Decoder, Start, block_states, states_of
-from lapace.paths.walking import Judge, Lines, Steps, Traced, trace
+from lapace.paths.walking import Judge, Lines, Steer, Steps, Traced, differ, trace
 
 __all__ = [
     "Decoder",
     "Judge",
     "Lines",
     "Start",
+    "Steer",
     "Steps",
     "Traced",
     "block_states",
+    "differ",
     "states_of",
     "trace",
 ]

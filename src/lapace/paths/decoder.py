@@ -152,21 +152,58 @@ class Decoder:
         """
         fade = (1.0 - tau)[:, None]  # (m, 1)
         means = self._means(z) + fade * start.residual[who]  # (m, w)
-        own = start.cells[who]  # (m, d)
-        cells = own.copy()
-        numeric = start.schema.numeric
-        values = start.schema.units(means[:, : len(numeric)])
-        if self.anchored:  # a cell that equals the person's is the person's
-            near = np.abs(values - start.settled[who]) <= self._half_steps
-            values = np.where(near, own[:, numeric], values)
-        still = self._still_placeless(start.schema, own, means, tau)
-        cells[:, numeric] = np.where(still, own[:, numeric], values)
+        cells = start.cells[who]  # (m, d), a copy
+        # The end belongs to nobody: there a column of one category has that one.
+        cells[(tau >= 1.0) & ~frozen] = 0.0
+        cells[:, start.schema.numeric] = self._numbers(start, who, tau, means)
         if not start.schema.blocks:
             return cells
         states = start.states[who]  # (m, b)
         moving = np.flatnonzero(~frozen)
         states[moving] = self._moved(start, who[moving], means[moving], tau[moving], labels[moving])
         return write_states(start.schema, cells, states)
+
+    def live(self, start: Start, who: Ints, tau: Floats, z: Tensor, rows: Floats) -> Tensor:
+        """The same rows as torch can follow them: (m, d), categories as `rows` has them.
+
+        Numbers are what `rows` would give, rounded and all; their gradient is that of the rank
+        map's slope, as if nothing were rounded or flat.
+
+        Args:
+            start: The people.
+            who: For each row the person it starts from.
+            tau: How far along it is.
+            z: Its latent point, whose gradient is wanted.
+            rows: The rows as they were decoded before, for their categories.
+        """
+        numeric = start.schema.numeric
+        decoded = self.model.decode(z)  # (m, w)
+        fixed = decoded.detach().cpu().numpy().astype(np.float64)
+        means = fixed + (1.0 - tau)[:, None] * start.residual[who]
+        cells = rows.copy()
+        cells[:, numeric] = self._numbers(start, who, tau, means)
+        slopes = np.where(
+            self._still_placeless(start.schema, start.cells[who], means, tau),
+            0.0,
+            start.schema.slopes(means[:, : len(numeric)]),
+        )
+        values = torch.as_tensor(cells, device=z.device)
+        rise = torch.as_tensor(slopes, device=z.device)
+        scores = decoded[:, : len(numeric)].double()
+        at = torch.as_tensor(numeric, device=z.device)
+        return values.index_add(1, at, rise * (scores - scores.detach()))
+
+    def _numbers(self, start: Start, who: Ints, tau: Floats, means: Floats) -> Floats:
+        """The numeric cells of rows on the way: (m, numeric)."""
+        numeric = start.schema.numeric
+        own = start.cells[who]  # (m, d)
+        values = start.schema.units(means[:, : len(numeric)])
+        if self.anchored:  # a cell that equals the person's is the person's, but for the end's
+            near = np.abs(values - start.settled[who]) <= self._half_steps
+            near &= (tau < 1.0)[:, None]
+            values = np.where(near, own[:, numeric], values)
+        still = self._still_placeless(start.schema, own, means, tau)
+        return np.where(still, own[:, numeric], values)
 
     def _still_placeless(self, schema: Schema, own: Floats, means: Floats, tau: Floats) -> Bools:
         """Numbers that stay missing or unseen: the path has not yet put another in their place."""
@@ -177,7 +214,7 @@ class Decoder:
                 share = 1.0 - tau
                 if int(i) in flags:
                     share = np.where(np.isnan(own[:, i]), means[:, flags[int(i)]], share)
-                still[:, k] &= share > 0.5
+                still[:, k] &= (share > 0.5) & (tau < 1.0)  # the end has no gaps
         return still
 
     def _moved(self, start: Start, who: Ints, means: Floats, tau: Floats, labels: Ints) -> Ints:
@@ -196,7 +233,7 @@ class Decoder:
                     scores[strange, first] = np.log(np.clip(share, self._least, None))
             if schema.features[feature].missing:  # what is present never goes missing
                 present = own[:, block] != self._states[block] - 1
-                scores[present, end - 1] = -np.inf
+                scores[present | (tau >= 1.0), end - 1] = -np.inf  # and the end has no gaps
             # A category training never saw cannot be decoded; it stays while it is the strongest.
             likeliest = np.exp(scores[:, first:end].max(axis=1))
             stays = ~known & (1.0 - tau > likeliest)
@@ -278,7 +315,8 @@ class Decoder:
         first = len(self.schema.numeric)
         if self.anchored:  # the paper decodes the mean
             sigma = self.model.log_sigma.clamp(-4.0, 2.0).exp().cpu().numpy()
-            means[:, :first] += NOISE * sigma * rng.standard_normal((count, first))
+            if self.schema.shape is None:  # what a pixel misses is no snow: neighbours miss it too
+                means[:, :first] += NOISE * sigma * rng.standard_normal((count, first))
             means[:, first:] = _draw(means[:, first:], self.model.shape.widths, rng)
         return self.schema.decode(means)
 

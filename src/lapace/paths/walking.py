@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapace.paths.decoder import Decoder, Start
 
-__all__ = ["Judge", "Lines", "Steps", "Traced", "trace"]
+__all__ = ["Judge", "Lines", "Steer", "Steps", "Traced", "differ", "trace"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -30,6 +30,7 @@ class Steps(NamedTuple):
         valid: 1 where the label is the wanted one, 0 where not, -1 where nobody asked.
         feasible: Whether it obeys every limit.
         probability: Of the wanted label; NaN where unknown.
+        before: How dense the row was, in percent, before limits moved it; NaN where none did.
     """
 
     tau: Floats
@@ -37,6 +38,15 @@ class Steps(NamedTuple):
     valid: NDArray[np.int8]
     feasible: Bools
     probability: Floats
+    before: Floats
+
+    @classmethod
+    def of(
+        cls, tau: Floats, cells: Floats, valid: Bools, feasible: Bools, probability: Floats
+    ) -> Steps:
+        """Rows that nothing has moved."""
+        unmoved = np.full(len(tau), np.nan)
+        return cls(tau, cells, valid.astype(np.int8), feasible, probability, unmoved)
 
     @property
     def ok(self) -> Bools:
@@ -46,45 +56,34 @@ class Steps(NamedTuple):
 
     def at(self, *index: Any) -> Steps:
         """Some of them, as numpy indexes."""
-        return Steps(
-            self.tau[index],
-            self.cells[index],
-            self.valid[index],
-            self.feasible[index],
-            self.probability[index],
-        )
+        columns: Iterable[Any] = self
+        return Steps(*(column[index] for column in columns))
 
     def shaped(self, *shape: int) -> Steps:
         """The same rows under another leading shape."""
-        return Steps(
-            self.tau.reshape(shape),
-            self.cells.reshape(*shape, self.cells.shape[-1]),
-            self.valid.reshape(shape),
-            self.feasible.reshape(shape),
-            self.probability.reshape(shape),
-        )
+        columns: Iterable[Any] = self
+        return Steps(*(c.reshape(*shape, *c.shape[self.tau.ndim :]) for c in columns))
 
     def write(self, index: Any, other: Steps) -> None:
         """Other rows written over some of these."""
-        self.tau[index] = other.tau
-        self.cells[index] = other.cells
-        self.valid[index] = other.valid
-        self.feasible[index] = other.feasible
-        self.probability[index] = other.probability
+        for column, theirs in zip(self, other, strict=True):
+            column[index] = theirs
 
     @classmethod
     def join(cls, parts: Sequence[Steps]) -> Steps:
         """Matrices of steps, side by side."""
-        return cls(
-            np.concatenate([p.tau for p in parts], axis=1),
-            np.concatenate([p.cells for p in parts], axis=1),
-            np.concatenate([p.valid for p in parts], axis=1),
-            np.concatenate([p.feasible for p in parts], axis=1),
-            np.concatenate([p.probability for p in parts], axis=1),
-        )
+        return cls(*(np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True)))
+
+
+def differ(a: Floats, b: Floats) -> Bools:
+    """Whether rows are not the same, cell by cell; missing equals missing."""
+    unlike: Bools = ((a != b) & ~(np.isnan(a) & np.isnan(b))).any(axis=-1)
+    return unlike
 
 
 Judge: TypeAlias = Callable[[Floats, Floats, Ints], Steps]  # tau, cells, lines → judged
+# tau, z, rows, lines → rows decoded from near z, closer to what is allowed
+Steer: TypeAlias = Callable[[Floats, Tensor, Floats, Ints], Floats]
 
 
 class Lines(NamedTuple):
@@ -148,6 +147,7 @@ class Walker(NamedTuple):
     start: Start
     lines: Lines
     judge: Judge
+    steer: Steer | None = None
 
     def latent(self, lines: Ints, tau: Floats) -> Tensor:
         """z at tau on lines: (m, h)."""
@@ -162,16 +162,22 @@ class Walker(NamedTuple):
         who, label = self.lines.who[lines], self.lines.label[lines]
         z = self.latent(lines, tau)
         rows = self.decoder.rows(self.start, who, tau, z, label, self.lines.frozen[lines])
-        return self.judge(tau, rows, lines)
+        nearer = rows if self.steer is None else self.steer(tau, z, rows, lines)
+        found = self.judge(tau, nearer, lines)
+        moved = np.flatnonzero(differ(rows, found.cells))
+        if len(moved):
+            found.before[moved] = self.decoder.density(self.start.schema, rows[moved], label[moved])
+        return found
 
     def some(self, rows: Ints) -> Walker:
         """The same, on some of the lines."""
-        judge = self.judge
+        judge, steer = self.judge, self.steer
         return Walker(
             self.decoder,
             self.start,
             self.lines.some(rows),
             lambda tau, cells, lines: judge(tau, cells, rows[lines]),
+            steer and (lambda tau, z, cells, lines: steer(tau, z, cells, rows[lines])),
         )
 
 
@@ -181,6 +187,7 @@ def trace(
     lines: Lines,
     judge: Judge,
     *,
+    steer: Steer | None = None,
     steps: int = 20,
     stable: bool = True,
     literal: bool = False,
@@ -194,13 +201,14 @@ def trace(
         start: The people.
         lines: The lines to walk.
         judge: Says of rows, given their lines, what may be offered and whether it is good.
+        steer: Moves latent points of rows that may not be offered, and decodes them again.
         steps: Steps from the person to the prototype.
         stable: Take the start of the last unbroken run of good rows rather than the first good one.
         literal: The paper's picks: the first good grid point, the plain midpoint, the prototype.
         every: Ask about every step; otherwise only what a search for first needs.
         weights: One per column, for the distance that decides between twins.
     """
-    walker = Walker(decoder, start, lines, judge)
+    walker = Walker(decoder, start, lines, judge, steer)
     grid = _whole_grid(walker, steps) if every else _bracket(walker, steps, stable)
     begin = _run_start(grid.ok, stable)  # (lines,), -1 where nothing is good
     first = grid.at(np.arange(len(begin)), np.maximum(begin, 0))
@@ -353,8 +361,6 @@ def _most_hopeful(grid: Steps) -> Ints:
     The input is no answer, so a step that is still the person's own row is the last resort.
     """
     hope = np.where(grid.feasible, 2.0, 0.0) + np.nan_to_num(grid.probability) + 1e-6 * grid.tau
-    person = grid.cells[:, :1]
-    same = (grid.cells == person) | (np.isnan(grid.cells) & np.isnan(person))
-    hope -= np.where(same.all(axis=2), 4.0, 0.0)
+    hope -= np.where(differ(grid.cells, grid.cells[:, :1]), 0.0, 4.0)
     best: Ints = np.where(grid.tau > 0, hope, -np.inf).argmax(axis=1)
     return best

@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from lapace.errors import InputError
+from lapace.plots.images import gallery
 from lapace.plots.style import (
     FAINT,
     INK,
@@ -62,7 +63,8 @@ def prototypes(
 
     Numbers are shaded by how far above or below the others they lie, in the ranks of the training
     table; a category is shaded where it is not the usual one. With a person, who then stands in
-    the first column, everything is measured from them, and what is the same is pale.
+    the first column, everything is measured from them, and what is the same is pale. Prototypes of
+    images are drawn as images, a column for each label.
 
     Args:
         explainer: A fitted explainer.
@@ -86,10 +88,10 @@ def prototypes(
         known = ", ".join(map(repr, explainer.labels_))
         raise InputError(f"There are no prototypes of {label!r}. The labels are {known}.")
     schema = explainer.schema_ if person is None else person.explanation.schema
-    if schema.shape is not None:
-        raise InputError("Prototypes of images are not a table: draw their cells with imshow.")
-    cells = np.stack([p.cells for p in chosen])  # (columns, d)
     own = None if person is None else person.explanation.people_cells[person.who]
+    if schema.shape is not None:
+        return gallery(schema, explainer.labels_, chosen, own, ax)
+    cells = np.stack([p.cells for p in chosen])  # (columns, d)
     heat = _heat(schema, cells, own)
     telling = np.nan_to_num(np.abs(heat), nan=1.0).max(axis=0)
     rows = np.sort(np.argsort(-telling, kind="stable")[: 2 * ROWS])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib import pyplot as plt
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from lapace.plots.images import show
 from lapace.plots.style import (
     INK,
     PALE,
@@ -347,26 +348,28 @@ def _runs(tau: Floats, states: Ints) -> list[tuple[float, float, int]]:
     ]
 
 
-def _film(walk: Walk, ax: Axes | None, frames: int = 9) -> Axes:
-    """A path of images: frames from the person to the prototype, framed by the decision."""
+def _film(walk: Walk, ax: Axes | None, frames: int = 11) -> Axes:
+    """A path of images: frames from the person to the prototype, framed by the decision.
+
+    Under each stand how far along it is and, where it is known, the probability of the target.
+    """
     if ax is None:
-        _, ax = plt.subplots(figsize=(9.6, 2.2), layout="constrained")
-    shape = cast(tuple[int, ...], walk.steps.schema.shape)
+        _, ax = plt.subplots(figsize=(11.0, 1.9), layout="constrained")
     chosen = {int(i) for i in np.linspace(0, len(walk.steps) - 1, frames).round()}
     chosen |= {walk.first} if walk.flips else set()
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
     for place, step in enumerate(sorted(chosen)):
-        image = walk.steps.cells[step].reshape(shape)
-        ax.imshow(image, cmap="gray_r", extent=(place + 0.06, place + 0.94, 0.94, 0.06))
         shade = walk.colours[1] if walk.states[step] == 2 else walk.colours[0]
         flip = walk.flips and step == walk.first
-        ax.add_patch(
-            Rectangle((place + 0.06, 0.06), 0.88, 0.88, fill=False, ec=shade, lw=4 if flip else 2)
-        )
+        show(ax, walk.steps.schema, walk.steps.cells[step], place, 0.0, shade, 4 if flip else 2)
         note = "the flip" if flip else f"{walk.steps.tau[step]:.0%}"
         weight = "bold" if flip else "normal"
-        ax.text(place + 0.5, 1.12, note, ha="center", va="center", color=INK, weight=weight)
+        ax.text(place + 0.5, 1.1, note, color=INK, weight=weight, **style)
+        known = walk.steps.probability[step]
+        if not np.isnan(known):
+            ax.text(place + 0.5, 1.3, f"p = {known:.2f}", color=SOFT, **{**style, "fontsize": 8})
     bare(ax)
     ax.set_xlim(0, len(chosen))
-    ax.set_ylim(1.25, 0)
+    ax.set_ylim(1.4, 0)
     headline(ax, walk.title)
     return ax

@@ -86,7 +86,7 @@ class Schema:
             ((10, 20, 30), array([1., 2., 0., 2., 1.]))
         """
         table = read(data)
-        overrides = overrides or {}
+        overrides = {**_pixels(table), **(overrides or {})}
         if len(table) == 0:
             raise InputError("The table has no rows. Hand over at least a few hundred.")
         if not table.names:
@@ -265,6 +265,8 @@ class Schema:
             >>> schema.encode(schema.cells([{"home": "rent", "kids": 4}])).round(1)
             array([[1.5, 0. , 0. , 1. ]])
         """
+        if self._scale is not None:
+            return self._scale.scores(cells)
         encoded = np.zeros((len(cells), self.width))  # (n, width)
         for k, i in enumerate(self.numeric):
             feature, values = self.features[i], cells[:, i]
@@ -302,18 +304,34 @@ class Schema:
 
     def units(self, scores: Floats) -> Floats:
         """Scores of the numeric columns to values on their lattice, inside their bounds."""
+        if self._scale is not None:
+            return self._scale.snap(self._scale.units(scores))
         values = np.empty_like(scores, dtype=np.float64)  # (n, numeric)
         for k, i in enumerate(self.numeric):
             feature = self.features[i]
             values[:, k] = feature.snap(_knots(feature).units(scores[:, k]))
         return values
 
+    def slopes(self, scores: Floats) -> Floats:
+        """How fast the numeric columns' values rise with their scores."""
+        if self._scale is not None:
+            return np.tile(self._scale.upper - self._scale.lower, (len(scores), 1))
+        found = [_knots(self.features[i]).slopes(scores[:, k]) for k, i in enumerate(self.numeric)]
+        return np.stack(found, axis=1) if found else np.empty_like(scores)  # (n, numeric)
+
     def snap(self, cells: Floats) -> Floats:
         """Numbers moved into their bounds and onto their lattice; categories untouched."""
+        if self._scale is not None:
+            return self._scale.snap(cells)
         snapped = cells.copy()
         for i in self.numeric:
             snapped[:, i] = self.features[i].snap(cells[:, i])
         return snapped
+
+    @cached_property
+    def _scale(self) -> _Scale | None:
+        """All columns at once, where rows are images coded as shares of their range."""
+        return _Scale.of(self.features) if self.shape is not None else None
 
     # -- distance ---------------------------------------------------------------------------------
 
@@ -410,6 +428,71 @@ class Schema:
         """
         features = tuple(Feature.from_json(f) for f in data["features"])
         return cls(features, Template.from_json(data["template"]))
+
+
+class _Scale(NamedTuple):
+    """Pixels coded as shares of their range: what their knots do one by one, done at once.
+
+    An image has many columns, and a loop over them takes longer than all the rest of a path.
+    """
+
+    lower: Floats
+    upper: Floats
+    step: Floats
+
+    @classmethod
+    def of(cls, features: Sequence[Feature]) -> _Scale | None:
+        """The scale, if all columns are plain numbers coded in a straight line."""
+        if not all(_straight(feature) for feature in features):
+            return None
+        ends = [(f.lower, f.upper, f.resolution) for f in features]
+        return cls(*np.array(ends, dtype=np.float64).T)
+
+    def scores(self, cells: Floats) -> Floats:
+        """Values to scores."""
+        span = np.where(self.upper > self.lower, self.upper - self.lower, 1.0)
+        shares: Floats = (np.clip(cells, self.lower, self.upper) - self.lower) / span
+        return np.where(np.isnan(shares), 0.0, shares)
+
+    def units(self, scores: Floats) -> Floats:
+        """Scores to values."""
+        values: Floats = self.lower + np.clip(scores, 0.0, 1.0) * (self.upper - self.lower)
+        return values
+
+    def snap(self, values: Floats) -> Floats:
+        """Values on their lattice and inside their bounds."""
+        snapped: Floats = np.clip(values, self.lower, self.upper) + 0.0
+        on = np.flatnonzero(self.step)
+        if len(on):  # the bounds are on the lattice too
+            snapped[..., on] = np.rint(snapped[..., on] / self.step[on]) * self.step[on] + 0.0
+        return snapped
+
+
+def _straight(feature: Feature) -> bool:
+    """A number that is never missing, of whole steps or none, coded from 0 to 1."""
+    knots = feature.knots
+    if feature.kind != "continuous" or feature.missing or knots is None or feature.resolution % 1:
+        return False
+    straight = bool((knots.low == knots.mid).all() and (knots.high == knots.mid).all())
+    ends = [feature.lower, feature.upper][: len(knots.values)]
+    return (
+        straight
+        and knots.mid.tolist() == [0.0, 1.0][: len(knots.values)]
+        and (knots.values.tolist() == ends)
+    )
+
+
+def _pixels(table: Table) -> dict[str, Feature]:
+    """Columns of images are numbers of one scale, whatever each of them has shown of it."""
+    if table.template.shape is None or not len(table):
+        return {}
+    columns = [table.columns[name].values for name in table.names]
+    numbers = [c[np.isfinite(c)] for c in columns if not isinstance(c, Coded)]
+    known = [c for c in numbers if len(c)]
+    if not known:
+        return {}
+    lower, upper = min(float(c.min()) for c in known), max(float(c.max()) for c in known)
+    return {n: Feature.continuous(n, lower=lower, upper=upper) for n in table.names}
 
 
 def _knots(feature: Feature) -> Knots:

@@ -77,6 +77,18 @@ class Knots(NamedTuple):
         grid = np.stack([self.low, self.high], axis=1).ravel()
         return np.interp(scores, grid, np.repeat(self.values, 2))
 
+    def slopes(self, scores: Floats) -> Floats:
+        """How fast values rise with the score, from one value's middle to the next one's.
+
+        Nowhere flat, so that a gradient finds its way out of a spike, and back from beyond the
+        ends.
+        """
+        if len(self.values) < 2:
+            return np.zeros_like(scores)
+        left = np.clip(np.searchsorted(self.mid, scores) - 1, 0, len(self.mid) - 2)
+        rise: Floats = np.diff(self.values) / np.maximum(np.diff(self.mid), 1e-9)
+        return rise[left]
+
 
 def _spread(top: Floats, count: int) -> Bools:
     """Marks about `count` positions, evenly spread over the cumulative share, ends included."""

@@ -26,7 +26,15 @@ from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
 
 from lapace.errors import InputError
-from lapace.table.files import read_file, read_json, write_file, write_json, write_whole
+from lapace.table.files import (
+    read_bytes,
+    read_file,
+    read_json,
+    write_bytes,
+    write_file,
+    write_json,
+    write_whole,
+)
 from lapace.table.frames import Bools, Coded, Floats, Level, Template, plain_frame, spelling
 
 __all__ = [
@@ -37,9 +45,11 @@ __all__ = [
     "Template",
     "plain_frame",
     "read",
+    "read_bytes",
     "read_file",
     "read_json",
     "spelling",
+    "write_bytes",
     "write_file",
     "write_json",
     "write_whole",
@@ -76,6 +86,13 @@ class Column:
             return self.values.codes < 0
         return np.isnan(self.values)
 
+    def take(self, rows: NDArray[np.int64]) -> Column:
+        """Only some of the cells, by position."""
+        values = self.values
+        if isinstance(values, Coded):
+            return Column(self.kind, Coded(values.codes[rows], values.levels), self.ordered)
+        return Column(self.kind, values[rows], self.ordered)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -98,6 +115,33 @@ class Table:
 
     def __len__(self) -> int:
         return self.rows
+
+    @property
+    def frame(self) -> Any:
+        """The kind of frame it came in, with these columns and rows."""
+        return self.template.build({name: c.values for name, c in self.columns.items()})
+
+    def without(self, names: Iterable[str]) -> Table:
+        """The table less some columns.
+
+        Examples:
+            >>> read([{"age": 31, "job": "nurse"}]).without(["job"]).frame
+            [{'age': 31}]
+        """
+        gone = set(names)
+        kept = {name: column for name, column in self.columns.items() if name not in gone}
+        return Table(kept, self.template.select(kept), self.rows)
+
+    def take(self, rows: Sequence[int]) -> Table:
+        """Only some of the rows, by position.
+
+        Examples:
+            >>> read([{"age": 31}, {"age": 44}]).take([1]).frame
+            [{'age': 44}]
+        """
+        some = np.asarray(rows, dtype=np.int64)
+        columns = {name: column.take(some) for name, column in self.columns.items()}
+        return Table(columns, self.template, len(some))
 
 
 def read(data: Any) -> Table:

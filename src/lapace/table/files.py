@@ -7,14 +7,17 @@ import importlib.util
 import json
 import secrets
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from lapace.errors import InputError
 from lapace.table.frames import FrameKind
 
-# One line per library and ending; every one imports its library where it is used.
-_READERS: dict[tuple[str, str], Callable[[Path], Any]] = {
+PARQUET = b"PAR1"  # how such a file begins
+# One line per library and ending; every one imports its library where it is used. Where a path is
+# read or written, so is a file in memory.
+_READERS: dict[tuple[str, str], Callable[[Any], Any]] = {
     # Whole columns at a time: a type must not depend on where the reader happened to pause.
     ("pandas", ".csv"): lambda path: _module("pandas").read_csv(path, low_memory=False),
     ("polars", ".csv"): lambda path: _module("polars").read_csv(path, infer_schema_length=None),
@@ -23,7 +26,7 @@ _READERS: dict[tuple[str, str], Callable[[Path], Any]] = {
     ("polars", ".parquet"): lambda path: _module("polars").read_parquet(path),
     ("pyarrow", ".parquet"): lambda path: _module("pyarrow.parquet").read_table(path),
 }
-_WRITERS: dict[tuple[str, str], Callable[[Any, Path], Any]] = {
+_WRITERS: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
     ("pandas", ".csv"): lambda frame, path: frame.to_csv(path, index=False),
     ("polars", ".csv"): lambda frame, path: frame.write_csv(path),
     ("pyarrow", ".csv"): lambda frame, path: _module("pyarrow.csv").write_csv(frame, path),
@@ -51,20 +54,46 @@ def read_file(path: str | Path, like: FrameKind | None = None) -> Any:
         2
     """
     path = Path(path)
-    kind = like or _installed()
-    if kind not in ("pandas", "polars", "pyarrow"):
-        raise InputError(f"Files are read as pandas, polars or pyarrow, not as {kind}.")
+    kind = _reading(like)
     reader = _READERS.get((kind, path.suffix.lower()))
     if reader is None:
         raise InputError(f"'{path.name}' is not read: files end in .csv or .parquet.")
     if not path.is_file():
         raise InputError(f"There is no file '{path.name}' in '{path.parent}'.")
+    return _read(reader, path, f"'{path.name}'")
+
+
+def read_bytes(content: bytes, like: FrameKind | None = None) -> Any:
+    r"""What a CSV or Parquet file holds, as a frame: for tables that come through a pipe.
+
+    Args:
+        content: The file's bytes; Parquet is known by how it begins.
+        like: As for `read_file`.
+
+    Examples:
+        >>> len(read_bytes(b"age,home" + b"\n31,own" * 2))
+        2
+    """
+    kind = _reading(like)
+    ending = ".parquet" if content.startswith(PARQUET) else ".csv"
+    return _read(_READERS[kind, ending], BytesIO(content), "Standard input")
+
+
+def _reading(like: FrameKind | None) -> FrameKind:
+    """The library to read with, if it is there."""
+    kind = like or _installed()
+    if kind not in ("pandas", "polars", "pyarrow"):
+        raise InputError(f"Files are read as pandas, polars or pyarrow, not as {kind}.")
     if not importlib.util.find_spec(kind):
         raise InputError(f"Reading with {kind} needs it installed: pip install '{_extra(kind)}'.")
+    return kind
+
+
+def _read(reader: Callable[[Any], Any], source: Any, name: str) -> Any:
     try:
-        return reader(path)
+        return reader(source)
     except Exception as error:  # every library has its own words for a broken file
-        raise InputError(f"'{path.name}' could not be read as a table: {_reason(error)}") from error
+        raise InputError(f"{name} could not be read as a table: {_reason(error)}") from error
 
 
 def write_file(frame: Any, path: str | Path) -> None:
@@ -85,20 +114,46 @@ def write_file(frame: Any, path: str | Path) -> None:
         (2, 1)
     """
     path = Path(path)
-    kind = type(frame).__module__.partition(".")[0]
-    if not any(kind == known for known, _ in _WRITERS):
-        raise InputError(
-            f"A {type(frame).__name__} is not written. Hand over a pandas, polars or pyarrow frame."
-        )
-    writer = _WRITERS.get((kind, path.suffix.lower()))
-    if writer is None:
-        raise InputError(f"'{path.name}' is not written: files end in .csv or .parquet.")
+    writer = _writer(frame, path.suffix.lower(), path.name)
     try:
         write_whole(path, lambda temporary: writer(frame, temporary))
     except (OSError, InputError):
         raise
     except Exception as error:  # a column no file can hold, in the library's own words
         raise InputError(f"'{path.name}' could not be written: {_reason(error)}") from error
+
+
+def write_bytes(frame: Any, ending: str) -> bytes:
+    """A frame as a CSV or Parquet file's bytes, for a pipe.
+
+    Args:
+        frame: A pandas, polars or pyarrow frame.
+        ending: `.csv` or `.parquet`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lapace.table import plain_frame
+        >>> write_bytes(plain_frame("array", {"age": np.array([31, 44])}), ".csv").split()
+        [b'age', b'31', b'44']
+    """
+    writer, content = _writer(frame, ending, "The table"), BytesIO()
+    try:
+        writer(frame, content)
+    except Exception as error:
+        raise InputError(f"The table could not be written: {_reason(error)}") from error
+    return content.getvalue()
+
+
+def _writer(frame: Any, ending: str, name: str) -> Callable[[Any, Any], Any]:
+    kind = type(frame).__module__.partition(".")[0]
+    if not any(kind == known for known, _ in _WRITERS):
+        raise InputError(
+            f"A {type(frame).__name__} is not written. Hand over a pandas, polars or pyarrow frame."
+        )
+    writer = _WRITERS.get((kind, ending))
+    if writer is None:
+        raise InputError(f"'{name}' is not written: files end in .csv or .parquet.")
+    return writer
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:

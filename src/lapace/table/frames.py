@@ -219,7 +219,7 @@ def _roomy(dtype: str, numbers: Floats) -> str:
     there = numbers[~np.isnan(numbers)]
     bits = int(match[2])
     least, most = (0.0, 2.0**bits) if match[1] else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
-    if (there != np.rint(there)).any():
+    if (there != np.rint(there)).any() or (np.abs(there) >= 2.0**63).any():
         wider = "float64"
     elif there.size and (there.min() < least or there.max() >= most):
         wider = "int64"

@@ -5,30 +5,43 @@ the user's own columns and kind of frame. What comes back, whatever its type, be
 `Classifier.labels`; an answer that makes no sense (an error, the wrong length, a label nobody has
 heard of) is reported as the classifier's fault, with its own words.
 
-`train` fits the three stock classifiers that data sets, the command line and the tests use.
+`train` (in `stock`) fits the three stock classifiers that data sets, the command line and the tests
+use. `open_classifier` (in `opening`) opens one from outside: a file, a module's object, an address;
+`write_classifier` writes one to a file that holds nothing that runs.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import methodcaller
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.errors import ClassifierError, InputError, did_you_mean
+from lapace.classifiers.opening import open_bytes, open_classifier, write_classifier
+from lapace.classifiers.outside import Opened
+from lapace.classifiers.stock import TrainedKind, train
+from lapace.errors import ClassifierError, InputError, LapaceError, did_you_mean
 from lapace.schema import Schema
 
-__all__ = ["Classifier", "Judgement", "train", "wrap"]
+__all__ = [
+    "Classifier",
+    "Judgement",
+    "Label",
+    "TrainedKind",
+    "open_bytes",
+    "open_classifier",
+    "train",
+    "wrap",
+    "write_classifier",
+]
 
 Floats: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.int64]
 Label: TypeAlias = str | int | bool
-TrainedKind: TypeAlias = Literal["forest", "mlp", "boosting"]
 
 ROWS_PER_CALL = 200_000  # rows of one call, so that a million people need no million-row frame
 CELLS_PER_CALL = 20_000_000  # and cells of one call, for tables as wide as images
@@ -101,8 +114,6 @@ class Classifier:
         self.schema = schema
         self.labels: tuple[Label, ...] = _in_order(labels)
         self._predict = _predictor(model)
-        offered = getattr(model, "predict_proba", None)
-        self._probability: Callable[[Any], Any] | None = offered if callable(offered) else None
         self._lock = threading.Lock()
         self._asked = 0
 
@@ -116,8 +127,13 @@ class Classifier:
 
     @property
     def has_probability(self) -> bool:
-        """Whether the model offers `predict_proba`."""
+        """Whether the model offers `predict_proba`; one from outside may show it when asked."""
         return self._probability is not None
+
+    @property
+    def _probability(self) -> Callable[[Any], Any] | None:
+        offered = getattr(self.model, "predict_proba", None)
+        return offered if callable(offered) else None
 
     def recount(self) -> Classifier:
         """The same classifier, labels and all, with a count of its own that starts at zero."""
@@ -178,6 +194,8 @@ class Classifier:
         columns in the order of the sorted labels.
         """
         self._known()
+        if isinstance(self.model, Opened):
+            return self._judge_at_once(self.model, cells, schema).probability
         question = self._probability
         if question is None:
             return None
@@ -193,6 +211,8 @@ class Classifier:
         The label is always what `predict` says: for models known to predict their most probable
         class it is read off the probabilities, near ties are asked, and all others are asked both.
         """
+        if isinstance(self.model, Opened):
+            return self._judge_at_once(self.model, cells, schema)
         question = self._probability
         if question is None or not self._most_probable():
             return Judgement(self.predict(cells, schema), self.probability(cells, schema))
@@ -211,6 +231,20 @@ class Classifier:
             code[tied] = self.predict(cells[tied], schema)
         return Judgement(code, np.concatenate(probabilities))
 
+    def _judge_at_once(self, model: Opened, cells: Floats, schema: Schema | None) -> Judgement:
+        """One question to a model from outside, which answers both."""
+        self._known()
+        codes, probabilities = [np.empty(0, dtype=np.int64)], [np.empty((0, len(self.labels)))]
+        for frame, rows in self._frames(cells, schema):
+            answer = self._ask(model.answer, frame, rows)
+            codes.append(self._codes(*self._as_labels(_array(answer.labels), rows)))
+            if answer.probability is not None:
+                raw = self._as_probability(_array(answer.probability), rows)
+                probabilities.append(self._in_label_order(raw))
+        # Scores that happen to look like probabilities in some parts only are none.
+        offered = len(probabilities) == len(codes) and self.has_probability
+        return Judgement(np.concatenate(codes), np.concatenate(probabilities) if offered else None)
+
     # -- the model's side -------------------------------------------------------------------------
 
     def _frames(self, cells: Floats, schema: Schema | None) -> Iterator[tuple[Any, int]]:
@@ -226,6 +260,8 @@ class Classifier:
             self._asked += rows
         try:
             return question(frame)
+        except LapaceError:  # one from outside says itself what went wrong
+            raise
         except Exception as error:  # the black box may raise anything at all
             raise ClassifierError(
                 f"The classifier raised {type(error).__name__} when asked about {rows:,} "
@@ -234,7 +270,9 @@ class Classifier:
 
     def _ask_labels(self, frame: Any, rows: int) -> tuple[list[Label], Codes]:
         """The model's answer as distinct labels and each row's position among them."""
-        answer = _array(self._ask(self._predict, frame, rows))
+        return self._as_labels(_array(self._ask(self._predict, frame, rows)), rows)
+
+    def _as_labels(self, answer: NDArray[Any], rows: int) -> tuple[list[Label], Codes]:
         if answer.ndim == 2 and answer.shape[1] == 1:
             answer = answer[:, 0]
         if answer.ndim == 2 and len(answer) == rows:
@@ -271,17 +309,20 @@ class Classifier:
 
     def _ask_probability(self, question: Callable[[Any], Any], frame: Any, rows: int) -> Floats:
         """What `predict_proba` says, as it says it."""
-        answer = _array(self._ask(question, frame, rows))
+        return self._as_probability(_array(self._ask(question, frame, rows)), rows)
+
+    def _as_probability(self, answer: NDArray[Any], rows: int) -> Floats:
         width = len(self._classes() or self.labels)
         try:
             if answer.shape == (rows, width):
                 return answer.astype(np.float64)
         except (TypeError, ValueError):
             pass  # not numbers
+        hint = "" if self._classes() else " It may name its classes, in order, as `classes_`."
         raise ClassifierError(
             f"The classifier's predict_proba answered an array of shape {answer.shape} and type "
             f"{answer.dtype} for {rows:,} rows and {width} classes. It has to return numbers: one "
-            "row per row, one column per class."
+            f"row per row, one column per class.{hint}"
         )
 
     # -- labels -----------------------------------------------------------------------------------
@@ -358,9 +399,15 @@ def _predictor(model: Any) -> Callable[[Any], Any]:
     else:
         raise InputError(
             f"A {type(model).__name__} is not a classifier. Hand over an object with `predict`, "
-            "or a callable that takes rows and returns labels."
+            f"or a callable that takes rows and returns labels.{_opened_hint(model)}"
         )
     return question
+
+
+def _opened_hint(model: object) -> str:
+    if not isinstance(model, str | PathLike):
+        return ""
+    return " A file or an address is opened with lapace.classifiers.open_classifier first."
 
 
 def _is_from(model: object, home: str, name: str) -> bool:
@@ -417,133 +464,3 @@ def _tied(probability: Floats) -> NDArray[np.bool_]:
     two = np.partition(probability, -2, axis=1)[:, -2:]
     clear = two[:, 1] - two[:, 0] > TIE
     return ~clear
-
-
-# ------------------------------------------------------------------------------------------------
-# Stock classifiers
-
-_DEFAULTS: Mapping[TrainedKind, Mapping[str, Any]] = {
-    "forest": {"n_estimators": 100, "max_depth": 6},
-    "mlp": {"hidden_layer_sizes": (20, 20)},
-    "boosting": {},
-}
-
-
-def train(
-    kind: TrainedKind, schema: Schema, frame: Any, labels: Any, *, seed: int = 0, **settings: Any
-) -> Any:
-    """A scikit-learn pipeline fitted on a table's raw columns.
-
-    Numbers get the training median where they are missing (and a column that says so), ordinals
-    their order, categories one column each; a category never seen in training is none of them.
-    Everything in it is scikit-learn's own.
-
-    Args:
-        kind: `forest`, `mlp` (on inputs scaled to 0..1) or `boosting` (histogram gradient
-            boosting).
-        schema: The columns.
-        frame: The training rows, of the kind `schema` was inferred from.
-        labels: One label per row.
-        seed: For everything random.
-        settings: The estimator's own settings, in scikit-learn's words.
-
-    Examples:
-        >>> import numpy as np
-        >>> rows = np.random.default_rng(0).normal(size=(200, 2))
-        >>> forest = train("forest", Schema.infer(rows), rows, rows[:, 0] > 0, n_estimators=10)
-        >>> forest.predict(np.array([[-1.0, 0.0], [1.0, 0.0]])).tolist()
-        [False, True]
-    """
-    if kind not in _DEFAULTS:
-        raise InputError(
-            f"There is no classifier '{kind}'. There are: {', '.join(get_args(TrainedKind))}."
-            f"{did_you_mean(kind, _DEFAULTS)}"
-        )
-    if schema.template.kind == "records":
-        raise InputError("A stock classifier is trained on a frame or an array, not on records.")
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.pipeline import make_pipeline
-
-    estimator = _estimator(kind, {**_DEFAULTS[kind], "random_state": seed, **settings})
-    pipeline = make_pipeline(*_preparation(schema, scaled=kind == "mlp"), estimator)
-    with warnings.catch_warnings():  # the number of epochs is a setting, reaching it no fault
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return pipeline.fit(frame, np.asarray(labels))
-
-
-def _estimator(kind: TrainedKind, settings: Mapping[str, Any]) -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-    from sklearn.neural_network import MLPClassifier
-
-    makers = {
-        "forest": RandomForestClassifier,
-        "mlp": MLPClassifier,
-        "boosting": HistGradientBoostingClassifier,
-    }
-    return makers[kind](**settings)
-
-
-def _preparation(schema: Schema, scaled: bool) -> list[Any]:
-    """The steps from a user's frame to the numbers an estimator takes."""
-    from sklearn.compose import make_column_transformer
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import (
-        FunctionTransformer,
-        MinMaxScaler,
-        OneHotEncoder,
-        OrdinalEncoder,
-    )
-
-    steps: list[Any] = []
-    if schema.template.kind == "pyarrow":  # scikit-learn takes a gap for the last category
-        steps.append(FunctionTransformer(methodcaller("to_pandas")))
-    if schema.shape is not None:
-        flat = methodcaller("reshape", (-1, math.prod(schema.shape)))
-        steps.append(FunctionTransformer(flat))
-    objects: list[Any] = []
-    if any(dtype.startswith("string") for dtype in schema.template.dtypes):
-        # The encoders know None and NaN, but not the NA of pandas' own strings.
-        plain = methodcaller("to_numpy", dtype=object, na_value=np.nan)
-        objects = [FunctionTransformer(plain)] if schema.template.kind == "pandas" else []
-    numbers, ordinals, categories = _places(schema)
-    orders = [list(schema.features[i].categories) for i in ordinals]
-    ranks = OrdinalEncoder(
-        categories=orders,
-        handle_unknown="use_encoded_value",
-        unknown_value=-1,
-        encoded_missing_value=-1,
-    )
-    one_hot = OneHotEncoder(
-        handle_unknown="infrequent_if_exist", max_categories=64, sparse_output=False
-    )
-    median = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
-    named: Sequence[Any] = schema.names
-    if schema.template.kind == "array":
-        named = range(len(schema.names))
-    parts = [
-        (step, [named[i] for i in places])
-        for step, places in (
-            (median, numbers),
-            (make_pipeline(*objects, ranks), ordinals),
-            (make_pipeline(*objects, one_hot), categories),
-        )
-        if places
-    ]
-    return [*steps, make_column_transformer(*parts), *([MinMaxScaler()] if scaled else [])]
-
-
-def _places(schema: Schema) -> tuple[list[int], list[int], list[int]]:
-    """Positions of the numbers, of the ordinals, and of the columns to be taken one-hot."""
-    numbers, ordinals, categories = [], [], []
-    for i, feature in enumerate(schema.features):
-        words = all(isinstance(level, str) for level in feature.categories)
-        if feature.kind == "continuous":
-            numbers.append(i)
-        elif feature.kind == "ordinal" and (
-            words or list(feature.categories) == sorted(feature.categories, key=float)
-        ):
-            ordinals.append(i)
-        else:  # scikit-learn knows no order of numbers but their own
-            categories.append(i)
-    return numbers, ordinals, categories

@@ -1,0 +1,138 @@
+"""An explanation as people read it in a terminal: status, reason, and what changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from lapace.cli.options import Pick
+
+if TYPE_CHECKING:
+    from lapace.result import Counterfactuals, Explanation, Person
+
+__all__ = ["every_step", "people", "told"]
+
+STEPS = 7  # of a path shown, beside the first good one
+WAYS = 3  # paths shown per person; CSV, Parquet and JSON have all
+COLOURS = {
+    "answered": "green",
+    "already_target": "cyan",
+    "none_found": "yellow",
+    "infeasible": "red",
+    "malformed": "red",
+}
+
+
+def every_step(answer: Explanation) -> Counterfactuals:
+    """All steps of all paths, in order: what `--pick path` writes."""
+    import numpy as np
+
+    from lapace.result import Counterfactuals
+
+    paths = [person.path(p) for person in answer for p in sorted(person.prototypes)]
+    if not paths:
+        return answer.first()  # nobody has a path: no rows
+    shared = ("schema", "template", "people")
+    arrays = {
+        f.name: np.concatenate([getattr(path, f.name) for path in paths])
+        for f in fields(Counterfactuals)
+        if f.name not in shared
+    }
+    return Counterfactuals(answer.schema, answer.template, answer.people_cells, **arrays)
+
+
+def people(answer: Explanation, pick: Pick, offset: int = 0) -> Iterator[Any]:
+    """What a terminal shows, person by person.
+
+    Args:
+        answer: What was found.
+        pick: Which rows of it.
+        offset: Added to the people's numbers, where only part of a table was asked about.
+    """
+    rows = None if pick is Pick.path else getattr(answer, pick.value)()
+    for person in answer:
+        yield told(person, person.who + offset)
+        if rows is None and person.prototypes:
+            yield Padding(_steps(person), (0, 0, 1, 2))
+        elif rows is not None and person.status == "answered":
+            yield from _ways(person, rows)
+
+
+def told(person: Person, number: int, *, reason: bool = True) -> Text:
+    """A person in a line or two: from which label to which, status and reason."""
+    text = Text()
+    text.append(f"Person {number}: {_name(person.label)} → {_name(person.target)}", "bold")
+    text.append("  ")
+    text.append(person.status, COLOURS[person.status])
+    if reason:
+        text.append(f"\n  {person.reason}")
+    return text
+
+
+def _name(label: Any) -> str:
+    return "?" if label is None else str(label)
+
+
+def _ways(person: Person, rows: Counterfactuals) -> Iterator[Any]:
+    """The nearest few of one person's rows, a small table each."""
+    import numpy as np
+
+    own = np.flatnonzero((rows.who == person.who) & rows.ok)
+    ordered = own[np.argsort(rows.distance[own], kind="stable")]
+    for row in ordered[:WAYS]:
+        yield Padding(Text(_heading(rows, int(row)), "italic"), (0, 0, 0, 2))
+        yield Padding(_changes(rows, int(row)), (0, 0, 1, 4))
+    if len(ordered) > WAYS:
+        more = len(ordered) - WAYS
+        yield Text(f"  … and {more} more; --format csv shows all.\n")
+
+
+def _heading(rows: Counterfactuals, row: int) -> str:
+    sure, density = rows.probability[row], rows.density[row]
+    number = rows.prototype[row]
+    parts = [f"towards prototype {number}" if number >= 0 else "towards somebody alike"]
+    parts += [f"probability {sure:.2f}"] if sure == sure else []  # noqa: PLR0124  NaN
+    parts += [f"distance {rows.distance[row]:.2f}"]
+    if density == density:  # noqa: PLR0124  NaN
+        parts += [f"more typical than {density:.0f} % of training rows"]
+    return ", ".join(parts)
+
+
+def _changes(rows: Counterfactuals, row: int) -> Table:
+    import numpy as np
+
+    before, after = rows.people[rows.who[row]], rows.cells[row]
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_column()
+    for i in np.flatnonzero(rows.schema.changed(before, after)):
+        feature = rows.schema.features[i]
+        cells = (feature.name, feature.text(before[i]), "→", feature.text(after[i]))
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _steps(person: Person) -> Table:
+    """The nearest path: a line per feature that changes on it, a column for some of its steps."""
+    import numpy as np
+
+    path = person.path()
+    spread = np.linspace(0, len(path) - 1, min(STEPS, len(path))).round()
+    shown = np.unique([*spread, *np.flatnonzero(path.ok)[:1]]).astype(int)
+    moving = path.schema.changed(path.people[path.who], path.cells).any(axis=0)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("τ", no_wrap=True)
+    for step in shown:
+        table.add_column(f"{path.tau[step]:.2f}", justify="right", overflow="fold")
+    table.add_row(Text(f"{person.target}?"), *("yes" if ok else "no" for ok in path.ok[shown]))
+    for i in np.flatnonzero(moving):
+        feature = path.schema.features[i]
+        table.add_row(Text(feature.name), *(Text(feature.text(c)) for c in path.cells[shown, i]))
+    return table

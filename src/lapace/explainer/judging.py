@@ -1,0 +1,103 @@
+"""Rows made to obey, then shown to the classifier."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.classifiers import Classifier, Judgement
+from lapace.errors import ClassifierError
+from lapace.explainer.people import People, Question
+from lapace.paths import Steps
+
+__all__ = ["Judge"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+PATIENCE = 200  # rows of paths a classifier may raise on before it is taken to be broken
+
+
+class Judge:
+    """Makes rows obey, then asks the classifier: is it the label the line is for?"""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        known: People,
+        who: Ints,
+        label: Ints,
+        question: Question,
+    ) -> None:
+        self.classifier = classifier
+        self.known = known
+        self.who = who  # (lines,)
+        self.any_other = known.target[who] < 0  # (lines,)
+        self.own = known.label[who]
+        self.label = label
+        self.question = question
+        self.refused = 0  # rows the classifier raised on
+
+    def __call__(self, tau: Floats, cells: Floats, lines: Ints) -> Steps:
+        """The rows as they may be offered, judged, given the line each lies on."""
+        cells, feasible = self.obeying(cells, lines)
+        valid, probability = self._verdict(self._ask(cells), lines)
+        return Steps.of(tau, cells, valid, feasible, probability)
+
+    def as_it_is(self, cells: Floats, lines: Ints) -> Steps:
+        """Rows judged without moving them."""
+        feasible = self.known.system.feasible(cells, self.known.reading.cells[self.who[lines]])
+        valid, probability = self._verdict(self._ask(cells), lines)
+        return Steps.of(np.zeros(len(cells)), cells, valid, feasible, probability)
+
+    def _ask(self, cells: Floats) -> Judgement:
+        """What the classifier says; a row it raises on alone is no answer, and costs no other."""
+        try:
+            with self.known.timed("classifier"):
+                return self.classifier.judge(cells, self.known.reading.schema)
+        except ClassifierError:
+            self.refused += len(cells) == 1
+            if self.refused > PATIENCE:
+                raise
+            if len(cells) == 1:
+                nothing = np.full((1, len(self.classifier.labels)), np.nan)
+                known = nothing if self.classifier.has_probability else None
+                return Judgement(np.array([-1]), known)
+        half = len(cells) // 2
+        left, right = self._ask(cells[:half]), self._ask(cells[half:])
+        codes = np.concatenate([left.codes, right.codes])
+        if left.probability is None or right.probability is None:
+            return Judgement(codes, None)
+        return Judgement(codes, np.concatenate([left.probability, right.probability]))
+
+    def obeying(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
+        """The rows moved to where every constraint holds; who cannot is remembered."""
+        if not len(self.known.system):
+            return cells, np.ones(len(cells), dtype=bool)
+        if self.question.enforce == "latent":  # the paper's gradient, and nothing after it
+            people = self.known.reading.cells[self.who[lines]]
+            return cells, self.known.system.feasible(cells, people)
+        who, impossible = self.who[lines], self.known.impossible
+        possible = np.flatnonzero(~np.isin(who, list(impossible)))  # the others are proved already
+        people = self.known.reading.cells[who[possible]]
+        with self.known.timed("constraints"):
+            moved = self.known.system.project(cells[possible], people, costs=self.question.costs)
+        impossible.update(who[possible][moved.proved_infeasible].tolist())
+        cells, feasible = cells.copy(), np.zeros(len(cells), dtype=bool)
+        cells[possible], feasible[possible] = moved.cells, moved.feasible
+        return cells, feasible
+
+    def _verdict(self, found: Judgement, lines: Ints) -> tuple[Bools, Floats]:
+        """What the classifier's answer means for the lines it was asked for."""
+        other, own, label = self.any_other[lines], self.own[lines], self.label[lines]
+        valid = np.where(other, found.codes != own, found.codes == label) & (found.codes >= 0)
+        rows, each = np.arange(len(lines)), found.probability
+        if each is None:
+            return valid, np.full(len(lines), np.nan)
+        probability = np.where(other, 1.0 - each[rows, own], each[rows, label])
+        if self.question.confidence is not None:
+            valid &= probability >= self.question.confidence
+        return valid, probability

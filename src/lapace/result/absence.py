@@ -1,0 +1,89 @@
+"""Why someone has no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Move", "WhyNot"]
+
+
+@dataclass(frozen=True)
+class Move:
+    """How far one constraint would have to move.
+
+    Attributes:
+        constraint: The constraint, as text.
+        by: In its own units; None where it is not a number: a category, a Python function, several
+            columns at once.
+        text: The same in words.
+
+    Examples:
+        >>> Move("changes <= 2", 1.0, "'changes <= 2' would have to allow 1 more").by
+        1.0
+    """
+
+    constraint: str
+    by: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """Why a person has no answer, and what would have to give way.
+
+    Attributes:
+        status: `infeasible`: no row whatever obeys the constraints, proved; `none_found`: rows do,
+            but none that was searched has the target.
+        clash: Infeasible: a smallest set of constraints that cannot hold together.
+        drop: None found: the smallest set of constraints without which the same search succeeds;
+            empty where it finds nothing even without any.
+        exact: Whether `clash` or `drop` is certainly smallest: every smaller set was tried.
+        moves: How far each of them would have to move: of a clash, if the others stay; of `drop`,
+            to admit `row`.
+        row: The best row found, in the table's own words; None where there is none.
+        text: All of it, in words.
+
+    Examples:
+        >>> move = Move("age >= 40", 10.0, "'age >= 40' would have to allow 10 less")
+        >>> why = WhyNot("none_found", drop=("age >= 40",), moves=(move,), text="Without it, yes.")
+        >>> WhyNot.from_json(why.to_json()) == why
+        True
+    """
+
+    status: str
+    clash: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    exact: bool = True
+    moves: tuple[Move, ...] = ()
+    row: Mapping[str, Any] | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "status": self.status,
+            "clash": list(self.clash),
+            "drop": list(self.drop),
+            "exact": self.exact,
+            "moves": [asdict(move) for move in self.moves],
+            "row": None if self.row is None else dict(self.row),
+            "text": self.text,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WhyNot:
+        """The inverse of `to_json`."""
+        return cls(
+            data["status"],
+            tuple(data["clash"]),
+            tuple(data["drop"]),
+            data["exact"],
+            tuple(Move(m["constraint"], m["by"], m["text"]) for m in data["moves"]),
+            None if data["row"] is None else dict(data["row"]),
+            data["text"],
+        )

@@ -1,0 +1,330 @@
+"""Everything found for everyone asked about, and one person's part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.errors import InputError
+from lapace.result.absence import WhyNot
+from lapace.result.rows import Counterfactuals, record
+from lapace.schema import Schema
+from lapace.table import Level, Template, plain_frame, read_json, write_json
+
+__all__ = ["STATUSES", "Explanation", "Person"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+STATUSES = ("answered", "none_found", "infeasible", "already_target", "malformed")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything found for everyone asked about.
+
+    A path is one line of the path arrays; its steps are the grid, then the refined first, the
+    midpoint and, where asked for, the sparse row. `valid` is 1, 0, or -1 where the classifier
+    was not asked.
+
+    Attributes:
+        schema: The columns, widened by what only these people have.
+        template: The frame kind the people came in.
+        labels: The classifier's labels; `label` and `target` are positions in it, -1 for none.
+        people_cells: Everyone asked about.
+        label: What the classifier says of each person.
+        target: The label wanted for each person.
+        status: One of `STATUSES` for each person.
+        reason: The status in words.
+        constraints: What every answer had to obey, as text.
+        who: The person each path starts from.
+        prototype: The prototype each path leads to; -1 for a made-up person nearby, walked to for
+            `nearest` and `sparse` alone.
+        tau: Where each step stands.
+        cells: The rows.
+        valid: What the classifier said of each step.
+        feasible: Whether each step obeys the constraints.
+        probability: Of the target.
+        density: Percentile among training rows.
+        density_before: What it was before the constraints moved the row.
+        distance: From the person.
+        picked: For `first`, `middle`, `last` (and `sparse`) the step chosen on each path.
+        crossings: How often the label leaves the target again on each path's grid.
+        asked: Rows the classifier was asked about.
+        why_not: By person without an answer (none_found, infeasible), what stands in the way.
+        seconds: How long it took: in all, in the classifier, and for the constraints. Not part of
+            what makes two explanations equal, nor of the JSON.
+    """
+
+    schema: Schema
+    template: Template
+    labels: tuple[Level, ...]
+    people_cells: Floats
+    label: Ints
+    target: Ints
+    status: tuple[str, ...]
+    reason: tuple[str, ...]
+    constraints: tuple[str, ...]
+    who: Ints  # (paths,)
+    prototype: Ints  # (paths,)
+    tau: Floats  # (paths, steps)
+    cells: Floats  # (paths, steps, columns)
+    valid: NDArray[np.int8]  # (paths, steps)
+    feasible: Bools  # (paths, steps)
+    probability: Floats  # (paths, steps)
+    density: Floats  # (paths, steps)
+    density_before: Floats  # (paths, steps)
+    distance: Floats  # (paths, steps)
+    picked: Mapping[str, Ints]  # each (paths,)
+    crossings: Ints  # (paths,)
+    asked: int
+    why_not: Mapping[int, WhyNot] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    # -- people -----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def __iter__(self) -> Iterator[Person]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, who: int) -> Person:
+        count = len(self)
+        if not -count <= who < count:
+            raise IndexError(f"There is no person {who}: the query had {count}.")
+        return Person(self, who % count)
+
+    @property
+    def people(self) -> Any:
+        """One line per person: label, target, status, and the reason in words."""
+        names = np.array([*self.labels, None], dtype=object)
+        columns: dict[str, NDArray[Any]] = {
+            "label": names[self.label],
+            "target": names[self.target],
+            "status": np.array(self.status, dtype=object),
+            "reason": np.array(self.reason, dtype=object),
+        }
+        return plain_frame(self.template.kind, columns)
+
+    def __repr__(self) -> str:
+        counts = {s: self.status.count(s) for s in STATUSES if s in self.status}
+        told = ", ".join(f"{n} {s.replace('_', ' ')}" for s, n in counts.items())
+        return f"Explanation of {len(self)} people: {told or 'nobody'}; {len(self.who)} paths"
+
+    # -- picks ------------------------------------------------------------------------------------
+
+    @property
+    def ok(self) -> Bools:
+        """Steps that are valid and feasible."""
+        ok: Bools = (self.valid == 1) & self.feasible
+        return ok
+
+    def first(self) -> Counterfactuals:
+        """Per person and prototype, where the last unbroken run of ok steps begins."""
+        return self._steps(self.picked["first"])
+
+    def middle(self) -> Counterfactuals:
+        """Per person and prototype, half-way between first and the prototype."""
+        return self._steps(self.picked["middle"])
+
+    def last(self) -> Counterfactuals:
+        """Per person and prototype, the ok step farthest along: without limits the prototype."""
+        return self._steps(self.picked["last"])
+
+    def at(self, tau: float) -> Counterfactuals:
+        """Per person and prototype, the stored step nearest `tau`."""
+        if not 0 <= tau <= 1:
+            raise InputError(f"tau is {tau}; it goes from 0, the person, to 1, the prototype.")
+        return self._steps(np.nan_to_num(np.abs(self.tau - tau), nan=np.inf).argmin(axis=1))
+
+    def nearest(self) -> Counterfactuals:
+        """Per person, the ok row of least distance found on any path."""
+        return self._cheapest(self._nearest_steps())
+
+    def sparse(self) -> Counterfactuals:
+        """Per person, the nearest row after putting features back to the person's own."""
+        if "sparse" not in self.picked:
+            raise InputError("There is no sparse row here. Ask for it: explain(..., sparse=True).")
+        return self._cheapest(self.picked["sparse"])
+
+    def _nearest_steps(self) -> Ints:
+        """On each path the ok step of least distance."""
+        cost = np.where(self.ok & ~np.isnan(self.tau), self.distance, np.inf)
+        none = ~np.isfinite(cost).any(axis=1)  # then `first` is the best that was found
+        return np.where(none, self.picked["first"], cost.argmin(axis=1))
+
+    def _cheapest(self, chosen: Ints) -> Counterfactuals:
+        """Per person the cheapest ok row of those chosen on each path, or the best there is."""
+        paths = np.arange(len(self.who))
+        price = np.where(self.ok[paths, chosen], self.distance[paths, chosen], np.inf)
+        hope = np.nan_to_num(self.probability[paths, chosen], nan=0.0)
+        # Of rows that are not ok, one that obeys the constraints is better than one that does not.
+        order = np.lexsort((-hope, ~self.feasible[paths, chosen], price, self.who))
+        _, where = np.unique(self.who[order], return_index=True)
+        return self._rows(order[where], chosen[order[where]])
+
+    def _steps(self, steps: Ints) -> Counterfactuals:
+        """One step of each path that leads to a prototype."""
+        paths = np.flatnonzero(self.prototype >= 0)
+        return self._rows(paths, steps[paths])
+
+    def _rows(self, paths: Ints, steps: Ints) -> Counterfactuals:
+        return Counterfactuals(
+            self.schema,
+            self.template,
+            self.people_cells,
+            self.cells[paths, steps],
+            self.who[paths],
+            self.prototype[paths],
+            self.tau[paths, steps],
+            self.valid[paths, steps] == 1,
+            self.feasible[paths, steps],
+            self.probability[paths, steps],
+            self.density[paths, steps],
+            self.distance[paths, steps],
+            self.density_before[paths, steps],
+        )
+
+    # -- JSON -------------------------------------------------------------------------------------
+
+    def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
+        """As plain JSON values in the published format; written to `path` where one is given."""
+        from lapace.result import published  # which reads and writes explanations
+
+        data = published.to_json(self)
+        if path is not None:
+            write_json(path, data)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | str | Path) -> Explanation:
+        """Reads back what `to_json` gave, as values or as a file."""
+        if isinstance(data, str | Path):
+            data = read_json(data, "an explanation")
+        from lapace.result import published
+
+        return published.from_json(cast(Mapping[str, Any], data))
+
+
+@dataclass(frozen=True)
+class Person:
+    """One person's part of an explanation."""
+
+    explanation: Explanation
+    who: int
+
+    @property
+    def status(self) -> str:
+        """Answered, none_found, infeasible, already_target or malformed."""
+        return self.explanation.status[self.who]
+
+    @property
+    def reason(self) -> str:
+        """The status in words."""
+        return self.explanation.reason[self.who]
+
+    @property
+    def why_not(self) -> WhyNot | None:
+        """What stands in the way, for a person without an answer."""
+        return self.explanation.why_not.get(self.who)
+
+    @property
+    def label(self) -> Level | None:
+        """What the classifier says of this person."""
+        code = self.explanation.label[self.who]
+        return self.explanation.labels[code] if code >= 0 else None
+
+    @property
+    def target(self) -> Level | None:
+        """The label asked for."""
+        code = self.explanation.target[self.who]
+        return self.explanation.labels[code] if code >= 0 else None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The person, in the table's own words."""
+        return record(self.explanation.schema, self.explanation.people_cells[self.who])
+
+    @property
+    def prototypes(self) -> tuple[int, ...]:
+        """The prototypes there is a path to, nearest first row first."""
+        paths = self._paths()
+        paths = paths[self.explanation.prototype[paths] >= 0]
+        step = self.explanation.picked["first"][paths]
+        ok = self.explanation.ok[paths, step]
+        order = np.lexsort((self.explanation.distance[paths, step], ~ok))
+        return tuple(int(p) for p in self.explanation.prototype[paths[order]])
+
+    def path(self, prototype: int | None = None) -> Counterfactuals:
+        """Every step towards one prototype, in order; by default the nearest one.
+
+        -1 is the path to a made-up person nearby, where `nearest` and `sparse` are often found.
+        """
+        index = self._path(prototype)
+        tau, first = np.unique(self.explanation.tau[index], return_index=True)
+        known = first[~np.isnan(tau)]
+        return self.explanation._rows(np.full(len(known), index), known)
+
+    def changes(self, prototype: int | None = None, pick: str = "first") -> Any:
+        """What a person reads: feature, before, after, and from which point of the path.
+
+        Args:
+            prototype: The path; by default the one whose first answer is nearest, and for
+                `nearest` and `sparse` the one their row was found on.
+            pick: `first`, `middle`, `last`, `nearest` or `sparse`.
+        """
+        answer = self.explanation
+        nearest = answer._nearest_steps()
+        picks = {**answer.picked, "nearest": nearest}
+        if pick not in picks:
+            raise InputError(f"There is no pick '{pick}'. There are: {', '.join(picks)}.")
+        if prototype is None and pick in ("nearest", "sparse") and len(self._paths()):
+            found = answer._cheapest(picks[pick])
+            prototype = int(found.prototype[found.who == self.who][0])
+        index = self._path(prototype)
+        step = picks[pick][index]
+        own, row = answer.people_cells[self.who], answer.cells[index, step]
+        path = self.path(int(answer.prototype[index]))
+        # The sparse row lies on no path: it is what is left of the path's nearest row.
+        end = answer.tau[index, nearest[index] if pick == "sparse" else step]
+        before_pick = path.tau <= end
+        lines = []
+        for i in np.flatnonzero(answer.schema.changed(own, row)):
+            feature = answer.schema.features[i]
+            moved = answer.schema.changed(own[None], path.cells)[:, i] & before_pick
+            still = np.flatnonzero(~moved & before_pick)
+            start = path.tau[still[-1] + 1] if len(still) and still[-1] + 1 < len(path) else 0.0
+            start = min(float(start), float(end))
+            lines.append((feature.name, feature.text(own[i]), feature.text(row[i]), start))
+        columns = zip(*lines, strict=True) if lines else ((), (), (), ())
+        names = ("feature", "before", "after", "from_tau")
+        dtypes = (object, object, object, np.float64)
+        return plain_frame(
+            answer.template.kind,
+            {n: np.array(list(c), dtype=t) for n, c, t in zip(names, columns, dtypes, strict=True)},
+        )
+
+    def __repr__(self) -> str:
+        return f"Person {self.who}: {self.label} → {self.target}: {self.status}. {self.reason}"
+
+    def _paths(self) -> Ints:
+        return np.flatnonzero(self.explanation.who == self.who)
+
+    def _path(self, prototype: int | None) -> int:
+        if not len(self._paths()):
+            raise InputError(f"Person {self.who} has no paths: {self.reason}")
+        wanted = next(iter(self.prototypes), -1) if prototype is None else prototype
+        for index in self._paths():
+            if self.explanation.prototype[index] == wanted:
+                return int(index)
+        known = ", ".join(map(str, sorted(self.prototypes)))
+        raise InputError(
+            f"Person {self.who} has no path to prototype {wanted}. There are: {known}."
+        )

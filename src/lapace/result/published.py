@@ -1,0 +1,214 @@
+"""Explanations as published JSON, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.errors import InputError
+from lapace.result.absence import WhyNot
+from lapace.result.explanation import STATUSES, Explanation, Person
+from lapace.result.rows import values
+from lapace.schema import Schema
+from lapace.table import Level, Template
+
+__all__ = ["VERSION", "from_json", "json_schema", "to_json"]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+VERSION = 1
+KINDS = ("pandas", "polars", "pyarrow", "records", "array")
+
+
+def json_schema() -> dict[str, Any]:
+    """The published JSON Schema of `Explanation.to_json`.
+
+    Examples:
+        >>> json_schema()["title"]
+        'lapace explanation'
+    """
+    text = files("lapace").joinpath("explanation.schema.json").read_text(encoding="utf-8")
+    return cast(dict[str, Any], json.loads(text))
+
+
+def to_json(answer: Explanation) -> dict[str, Any]:
+    """An explanation as plain JSON values."""
+    return {
+        "format": "lapace/explanation",
+        "version": VERSION,
+        "schema": _public(answer.schema),
+        "template": answer.template.to_json(),
+        "labels": list(answer.labels),
+        "constraints": list(answer.constraints),
+        "asked": answer.asked,
+        "people": [_person_to_json(person) for person in answer],
+    }
+
+
+def _person_to_json(person: Person) -> dict[str, Any]:
+    answer, why = person.explanation, person.why_not
+    return {
+        "row": values(answer.schema, answer.people_cells[person.who]),
+        "label": person.label,
+        "target": person.target,
+        "status": person.status,
+        "reason": person.reason,
+        "why_not": None if why is None else why.to_json(),
+        "paths": [
+            _path_to_json(answer, int(index)) for index in np.flatnonzero(answer.who == person.who)
+        ],
+    }
+
+
+def _public(schema: Schema) -> dict[str, Any]:
+    """The schema without what only training needs."""
+    data = schema.to_json()
+    for feature in data["features"]:
+        feature["knots"] = None
+        feature["histogram"] = [[], []]
+    return data
+
+
+def _number(value: float) -> float | None:
+    return None if value != value else float(value)  # noqa: PLR0124  NaN
+
+
+def _path_to_json(answer: Explanation, index: int) -> dict[str, Any]:
+    verdict = (False, True, None)
+    steps = [
+        {
+            "tau": _number(answer.tau[index, s]),
+            "row": values(answer.schema, answer.cells[index, s]),
+            "valid": verdict[answer.valid[index, s]],
+            "feasible": bool(answer.feasible[index, s]),
+            "probability": _number(answer.probability[index, s]),
+            "density": _number(answer.density[index, s]),
+            "density_before": _number(answer.density_before[index, s]),
+            "distance": float(answer.distance[index, s]),
+        }
+        for s in range(answer.tau.shape[1])
+    ]
+    return {
+        "prototype": int(answer.prototype[index]),
+        "picks": {name: int(steps_[index]) for name, steps_ in answer.picked.items()},
+        "crossings": int(answer.crossings[index]),
+        "steps": steps,
+    }
+
+
+def from_json(data: Mapping[str, Any]) -> Explanation:
+    """Reads what `Explanation.to_json` gave; what is not that is refused."""
+    if not isinstance(data, Mapping) or data.get("format") != "lapace/explanation":
+        raise InputError("This is not a lapace explanation.")
+    if data.get("version") != VERSION:
+        raise InputError(
+            f"This explanation is of version {data.get('version')}; this lapace reads {VERSION}."
+        )
+    try:
+        return _checked(_parse(data))
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
+        raise InputError(f"This explanation is damaged: {error!r}.") from None
+
+
+def _checked(answer: Explanation) -> Explanation:
+    """What could be read but not used is refused as well."""
+    template, steps = answer.template, answer.tau.shape[1]
+    words = (*answer.reason, *answer.constraints, *answer.schema.names, *template.dtypes)
+    holds = {
+        "a kind of frame": {template.kind, answer.schema.template.kind} <= set(KINDS),
+        "a column": sorted(template.names) == sorted(answer.schema.names)
+        and len(template.dtypes) == len(template.names),
+        "a label": all(isinstance(label, str | int) for label in answer.labels),
+        "a status": set(answer.status) <= set(STATUSES),
+        "a text": all(isinstance(word, str) for word in words),
+        "a pick": {"first", "middle", "last"} <= set(answer.picked)
+        and all(((step >= 0) & (step < steps)).all() for step in answer.picked.values()),
+        "a verdict": bool(np.isin(answer.valid, (-1, 0, 1)).all()),
+        "a why_not": all(
+            _is_why_not(why, answer.status[who], set(answer.schema.names))
+            for who, why in answer.why_not.items()
+        ),
+    }
+    for what, fine in holds.items():
+        if not fine:
+            raise ValueError(f"{what} is not what it should be")
+    return answer
+
+
+def _is_why_not(why: WhyNot, status: str, names: set[str]) -> bool:
+    """Whether what was read can be used: of somebody without an answer, with texts and numbers."""
+    told = [word for move in why.moves for word in (move.constraint, move.text)]
+    words = (*why.clash, *why.drop, why.text, *told)
+    far = [move.by for move in why.moves]
+    return (
+        status in ("infeasible", "none_found")
+        and why.status == status
+        and isinstance(why.exact, bool)
+        and all(isinstance(word, str) for word in words)
+        and all(by is None or (isinstance(by, int | float) and np.isfinite(by)) for by in far)
+        and (why.row is None or set(why.row) == names)
+    )
+
+
+def _parse(data: Mapping[str, Any]) -> Explanation:
+    schema = Schema.from_json(data["schema"])
+    labels = tuple(data["labels"])
+    people = data["people"]
+    paths = [(i, path) for i, person in enumerate(people) for path in person["paths"]]
+    steps = [path["steps"] for _, path in paths]
+    count = len(steps[0]) if steps else 1  # a path of nobody still has a person and an end
+    shape = (len(paths), count)
+
+    def column(name: str, dtype: Any, unknown: Any = np.nan) -> NDArray[Any]:
+        cells = [[unknown if s[name] is None else s[name] for s in path] for path in steps]
+        return np.array(cells, dtype=dtype).reshape(shape)
+
+    rows = [step["row"] for path in steps for step in path]
+    picks = list(paths[0][1]["picks"]) if paths else ["first", "middle", "last"]
+    return Explanation(
+        schema=schema,
+        template=Template.from_json(data["template"]),
+        labels=labels,
+        people_cells=_cells(schema, [p["row"] for p in people]),
+        label=np.array([_code(labels, p["label"]) for p in people], dtype=np.int64),
+        target=np.array([_code(labels, p["target"]) for p in people], dtype=np.int64),
+        status=tuple(p["status"] for p in people),
+        reason=tuple(p["reason"] for p in people),
+        constraints=tuple(data["constraints"]),
+        who=np.array([i for i, _ in paths], dtype=np.int64),
+        prototype=np.array([p["prototype"] for _, p in paths], dtype=np.int64),
+        tau=column("tau", np.float64),
+        cells=_cells(schema, rows).reshape(*shape, len(schema.features)),
+        valid=column("valid", np.int8, -1),
+        feasible=column("feasible", np.bool_),
+        probability=column("probability", np.float64),
+        density=column("density", np.float64),
+        density_before=column("density_before", np.float64),
+        distance=column("distance", np.float64),
+        picked={k: np.array([p["picks"][k] for _, p in paths], dtype=np.int64) for k in picks},
+        crossings=np.array([p["crossings"] for _, p in paths], dtype=np.int64),
+        asked=int(data["asked"]),
+        why_not={i: WhyNot.from_json(w) for i, p in enumerate(people) if (w := p.get("why_not"))},
+    )
+
+
+def _code(labels: tuple[Level, ...], label: Level | None) -> int:
+    return -1 if label is None else labels.index(label)
+
+
+def _cells(schema: Schema, rows: Sequence[Sequence[Any]]) -> Floats:
+    cells = np.full((len(rows), len(schema.features)), np.nan)
+    if any(len(row) != len(schema.features) for row in rows):
+        raise ValueError("a row has more or fewer cells than there are columns")
+    for i, feature in enumerate(schema.features):
+        codes = {level: float(k) for k, level in enumerate(feature.levels)}
+        for r, row in enumerate(rows):
+            value = row[i]
+            if value is not None:
+                cells[r, i] = value if feature.kind == "continuous" else codes[value]
+    return cells

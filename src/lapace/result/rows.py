@@ -1,0 +1,169 @@
+"""Rows offered as answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.schema import Schema
+from lapace.table import Template, plain_frame
+
+__all__ = ["Counterfactuals", "record", "values"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Counterfactuals:
+    """Rows offered as answers, and what is known of each.
+
+    Attributes:
+        schema: The columns.
+        template: The frame kind the rows go out as.
+        people: Cells of everyone asked about.
+        cells: Cells of the answers.
+        who: For each answer the person's position in the query.
+        prototype: The prototype its path leads to, as numbered in the report; -1 for none, or for
+            a made-up person nearby.
+        tau: Where on the path it stands, 0 the person, 1 the prototype; NaN off any path.
+        valid: Whether the classifier, asked about exactly this row, says the target.
+        feasible: Whether every constraint and rule holds on exactly this row.
+        probability: The classifier's probability of the target; NaN where unknown.
+        density: Percentile of its latent density among training rows; NaN where unknown.
+        distance: From the person, in `Schema.distance` with the costs asked for.
+        density_before: The percentile its row had before the constraints moved it: how far they
+            pushed it out of where people are. The same as `density` where they did not.
+    """
+
+    schema: Schema
+    template: Template
+    people: Floats
+    cells: Floats
+    who: Ints
+    prototype: Ints
+    tau: Floats
+    valid: Bools
+    feasible: Bools
+    probability: Floats
+    density: Floats
+    distance: Floats
+    density_before: Floats
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        people: Floats,
+        cells: Floats,
+        who: Ints,
+        *,
+        valid: Bools,
+        template: Template | None = None,
+        **known: NDArray[Any],
+    ) -> Counterfactuals:
+        """Answers from any method: what is not known is left unknown."""
+        unknown = np.full(len(cells), np.nan)
+        return cls(
+            schema,
+            template or schema.template,
+            people,
+            cells,
+            who,
+            cast(Ints, known.get("prototype", np.full(len(cells), -1))),
+            known.get("tau", unknown),
+            valid,
+            cast(Bools, known.get("feasible", np.ones(len(cells), dtype=bool))),
+            known.get("probability", unknown),
+            known.get("density", unknown),
+            known.get("distance", schema.gaps(people[who], cells).sum(axis=1)),
+            known.get("density_before", known.get("density", unknown)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __repr__(self) -> str:
+        people = len(np.unique(self.who))
+        return f"Counterfactuals: {len(self)} rows for {people} people, {int(self.ok.sum())} ok"
+
+    @property
+    def ok(self) -> Bools:
+        """Valid and feasible."""
+        return self.valid & self.feasible
+
+    @cached_property
+    def changed(self) -> Ints:
+        """How many features differ from the person's."""
+        count: Ints = self.schema.changed(self.people[self.who], self.cells).sum(axis=1)
+        return count
+
+    def where(self, mask: Bools) -> Counterfactuals:
+        """Only some of the answers."""
+        names = (
+            "cells", "who", "prototype", "tau", "valid", "feasible", "probability", "density",
+            "distance", "density_before",
+        )  # fmt: skip
+        kept = {name: getattr(self, name)[mask] for name in names}
+        return Counterfactuals(self.schema, self.template, self.people, **kept)
+
+    @property
+    def rows(self) -> Any:
+        """The answers in the table's own columns."""
+        return self.schema.frame(self.cells, self.template)
+
+    @property
+    def about(self) -> Any:
+        """What is known of each answer, one line each."""
+        return plain_frame(self.template.kind, self._about())
+
+    @property
+    def frame(self) -> Any:
+        """`about` and `rows` side by side."""
+        own = {
+            (f"answer_{name}" if name in self.schema.names else name): values
+            for name, values in self._about().items()
+        }
+        return self.template.beside(own, self.rows)
+
+    def _about(self) -> dict[str, NDArray[Any]]:
+        names = np.array(self.schema.names, dtype=object)
+        different = self.schema.changed(self.people[self.who], self.cells)
+        features = np.empty(len(self), dtype=object)
+        features[:] = [", ".join(names[row]) for row in different]
+        return {
+            "who": self.who,
+            "prototype": self.prototype,
+            "tau": self.tau,
+            "valid": self.valid,
+            "feasible": self.feasible,
+            "probability": self.probability,
+            "density": self.density,
+            "density_before": self.density_before,
+            "distance": self.distance,
+            "changed": self.changed,
+            "features": features,
+        }
+
+
+def values(schema: Schema, cells: Floats) -> list[Any]:
+    """One row as JSON values, in the columns' order."""
+    values: list[Any] = []
+    for feature, cell in zip(schema.features, cells.tolist(), strict=True):
+        if cell != cell:  # noqa: PLR0124  NaN
+            values.append(None)
+        elif feature.kind == "continuous":
+            values.append(int(cell) if feature.integer and cell == int(cell) else cell)
+        else:
+            values.append(feature.levels[int(cell)])
+    return values
+
+
+def record(schema: Schema, cells: Floats) -> dict[str, Any]:
+    """One row as plain values by column."""
+    return dict(zip(schema.names, values(schema, cells), strict=True))

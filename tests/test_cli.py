@@ -1,0 +1,864 @@
+"""The command line: in one process where that is enough, in real ones where it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import lapace
+from lapace import Explainer
+from lapace.cli.commands import EXAMPLES, FUNCTIONS, app
+from lapace.cli.outputs import together
+from lapace.cli.terminal import Terminal
+from lapace.explainer import storage
+from lapace.result import Explanation, json_schema
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "cli.md"
+MADE = ("train.csv", "people.csv", "loans.toml", "loans.lapace", "loans.skops")
+DENIED = "denied.csv"
+
+
+def run(*arguments, **more):
+    """One command in this process; `arguments` as a shell would split them, or one line."""
+    words = shlex.split(arguments[0]) if len(arguments) == 1 else [*map(str, arguments)]
+    return CliRunner().invoke(app, words, prog_name="lapace", **more)
+
+
+def done(*arguments, **more):
+    """The same, which has to work."""
+    result = run(*arguments, **more)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def real(*arguments, **more):
+    """One command as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lapace.cli", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **more.pop("env", {})},
+        **{
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            **more,
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A folder of small things under the names the examples use, so that they are quick."""
+    folder = tmp_path_factory.mktemp("loans")
+    loans = lapace.datasets.load("loans", rows=400)
+    columns = ["age", "income", "credit_score", "housing"]
+    train = loans.train[columns].assign(label=loans.train_labels).head(250)
+    with contextlib.chdir(folder):
+        train.to_csv("train.csv", index=False)
+        loans.test[columns].assign(label=loans.test_labels).to_csv("people.csv", index=False)
+        Path("loans.toml").write_text('version = 1\nconstraints = ["age == original"]\n')
+        # Of the three classifiers the one whose file is opened soonest.
+        fitted = done(example("fit").replace("forest", "mlp"))
+        assert "Can it be trusted?" in fitted.stdout
+        assert "Wrote 'loans.lapace' and its classifier 'loans.skops'." in fitted.stderr
+        assert sorted(p.name for p in folder.iterdir()) == sorted(MADE)
+        labels = Explainer.load("loans.lapace").classifier.predict(loans.test[columns])
+        denied = loans.test[columns][labels == "denied"].head(6)
+        assert len(denied) == 6
+        denied.to_csv("denied.csv", index=False)
+    return folder
+
+
+@pytest.fixture
+def here(made, tmp_path, monkeypatch):
+    """A copy of that folder, to be in."""
+    for name in (*MADE, DENIED):
+        shutil.copy(made / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def denied(here):
+    """Six people the classifier denies, as a table; `denied.csv` holds them too."""
+    return pd.read_csv(DENIED)
+
+
+def refused(result):
+    """The one sentence of a user's mistake."""
+    assert result.exit_code == 2, (result.exit_code, result.stdout, result.stderr)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("lapace: ")
+    return line.removeprefix("lapace: ")
+
+
+# --- what there is ---------------------------------------------------------------------------
+
+
+def leaves():
+    """Every command by its full name."""
+    found = {}
+
+    def look(command, name):
+        for own, inner in getattr(command, "commands", {}).items():
+            look(inner, f"{name} {own}".strip())
+        if not getattr(command, "commands", {}):
+            found[name] = command
+
+    look(typer.main.get_command(app), "")
+    return found
+
+
+def test_the_commands_are_those_there_should_be():
+    expected = [
+        "fit",
+        "explain",
+        "report",
+        "prototypes",
+        "plot",
+        "why-not",
+        "demo",
+        "serve",
+        "bench",
+    ]
+    assert (
+        set(leaves()) == {*expected, "data list", "data fetch"} == set(EXAMPLES) == set(FUNCTIONS)
+    )
+
+
+def test_help_and_version_bring_in_nothing_heavy():
+    code = """
+import sys
+from lapace.cli import main
+for word in ("--help", "--version"):
+    try:
+        main([word])
+    except SystemExit as end:
+        assert not end.code
+print("HEAVY:", *({"torch", "numpy", "pandas", "sklearn", "lapace.explainer"} & set(sys.modules)))
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown.splitlines()[-1].split() == ["HEAVY:"]
+    assert f"lapace {lapace.__version__}" in shown
+    assert "explain" in shown
+
+
+def test_without_a_command_the_help_is_shown():
+    result = done("--version")
+    assert result.stdout == f"lapace {lapace.__version__}\n"
+    assert "why-not" in run().stdout
+
+
+def example(name):
+    """The example at the end of a command's help."""
+    shown = " ".join(done(*name.split(), "--help").stdout.split())
+    found = re.search(r"Example: lapace (.+)$", shown)
+    assert found, f"`lapace {name} --help` has no example"
+    assert found[1].startswith(name)
+    return found[1]
+
+
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"fit", "serve", "bench", "demo"}))
+def test_the_example_in_the_help_runs(name, here):
+    line = example(name)
+    before = set(here.iterdir())
+    result = done(line)
+    written = re.search(r"-o (\S+)", line)
+    if written:
+        assert (here / written[1]).stat().st_size > 100
+    else:
+        assert len(result.stdout) > 100
+        assert set(here.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["serve", "fit"])
+def test_examples_run_elsewhere_are_the_ones_shown(name):
+    # `fit` by the fixture above, `serve` by the stranger in test_stranger.py.
+    assert f"lapace {example(name)}" == EXAMPLES[name]
+
+
+def test_the_example_of_demo_runs_and_keeps_what_it_makes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = done(example("demo"))
+    kept = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert kept == {*MADE, "answers.csv", "path.png"}
+    assert set(tmp_path.iterdir()) == {tmp_path / "demo"}
+    lines = re.findall(r"^\$ lapace (.+)$", result.stderr, flags=re.MULTILINE)
+    assert [line.split()[0] for line in lines] == [
+        "data",
+        "data",
+        "fit",
+        "explain",
+        "explain",
+        "plot",
+    ]
+    assert "Can it be trusted?" in result.stdout
+    assert re.search(r"Person \d+: denied → approved  answered", result.stdout)
+    assert (tmp_path / "demo" / "path.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_example_of_bench_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "benchmarks").mkdir()
+    shutil.copy(ROOT / "benchmarks" / "paper.toml", tmp_path / "benchmarks")
+    done(example("bench"))
+    assert list((tmp_path / "tables").glob("*.md"))
+
+
+def test_bench_hands_its_arguments_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("bench --plan nowhere.toml --render")
+    assert result.exit_code == 2
+    assert "nowhere.toml" in result.stderr
+
+
+# --- fit -------------------------------------------------------------------------------------
+
+
+def test_an_explainer_of_the_command_is_one_of_the_library(here, denied):
+    explainer = Explainer.load("loans.lapace")
+    assert explainer.labels_ == ("approved", "denied")
+    assert "label" not in explainer.schema_.names
+    assert len(explainer.prototypes_) <= 10
+    assert any("age" in str(rule) for rule in explainer.rules)
+    answer = explainer.explain(denied, target="approved")
+    done("explain loans.lapace denied.csv --target approved -o answers.csv")
+    ours = answer.nearest().frame.reset_index(drop=True)
+    theirs = pd.read_csv("answers.csv")
+    assert list(theirs) == list(ours)
+    for name in ours:
+        for a, b in zip(ours[name], theirs[name], strict=True):
+            assert (pd.isna(a) and pd.isna(b)) or a == b or abs(a - b) < 1e-9 * max(1, abs(a)), name
+
+
+MODULE = """
+import numpy as np
+
+def decide(frame):
+    return np.where(frame["income"] > 2000, "rich", "poor")
+"""
+
+
+def test_a_classifier_of_a_module_has_to_be_named_again(here, denied):
+    (here / "bank.py").write_text(MODULE)
+    small = pd.read_csv("train.csv").head(200)
+    small[["label", "age", "income", "housing"]].to_csv("small.csv", index=False)
+    done(
+        "fit", "small.csv", "--classifier", "bank:decide", "--drop", "label", "--kind",
+        "age=continuous", "--clusters", 1, "--rule", "age == original", "--seed", 3, "-q",
+        "-o", "own.lapace",
+    )  # fmt: skip
+    assert not (here / "own.skops").exists()
+    assert "--classifier" in refused(run("explain own.lapace denied.csv"))
+    line = "explain own.lapace denied.csv --classifier bank:decide --target rich --format json"
+    answer = json.loads(done(line).stdout)
+    assert answer["labels"] == ["poor", "rich"]
+    assert "age == original" in answer["constraints"]
+
+
+def test_a_skops_file_is_followed_wherever_it_lies(here, denied):
+    (here / "models").mkdir()
+    shutil.copy("loans.skops", "models/mine.skops")
+    pd.read_csv("train.csv").head(200).to_csv("small.csv", index=False)
+    done(
+        "fit small.csv --classifier models/mine.skops --label label --clusters 1 -q -o mine.lapace"
+    )
+    assert not (here / "mine.skops").exists()
+    done("explain mine.lapace denied.csv --person 0")
+    (here / "models" / "mine.skops").write_bytes(b"something else")
+    assert "mine.skops" in refused(run("explain mine.lapace denied.csv --person 0"))
+
+
+def test_rubbish_is_refused_by_fit(here, denied):
+    fit = "fit {} --classifier {} -o new.lapace"
+    train = pd.read_csv("train.csv")
+    train.head(0).to_csv("empty.csv", index=False)
+    (here / "nothing.csv").write_text("")
+    (here / "folder").mkdir()
+    (here / "cut.parquet").write_bytes(b"PAR1 and then it breaks off")
+    train.assign(label="same").to_csv("same.csv", index=False)
+    train.assign(label=train["label"].where(train.index > 3)).to_csv("gaps.csv", index=False)
+    train.assign(number=range(len(train))).to_csv("numbered.csv", index=False)
+    forest = "forest --label label"
+    before = set(here.iterdir())
+    for line, says in {
+        fit.format("train.csv", "forest"): "--label COLUMN",
+        fit.format("train.csv", "forest --label lable"): "Did you mean 'label'",
+        fit.format(
+            "train.csv", "forest --label income"
+        ): "different numbers: that is an amount, not a label",
+        fit.format("same.csv", forest): "one label only",
+        fit.format("gaps.csv", forest): "4 rows have no label in column 'label'",
+        fit.format("empty.csv", forest): "no rows",
+        fit.format("nothing.csv", forest): "could not be read as a table",
+        fit.format("folder", forest): "is a folder",
+        fit.format("nowhere.csv", forest): "There is no file 'nowhere.csv'",
+        fit.format("cut.parquet", forest): "could not be read as a table",
+        fit.format("loans.toml", forest): "files end in .csv or .parquet",
+        fit.format("numbered.csv", forest): "Column 'number' only numbers the rows. Drop it",
+        fit.format("train.csv", "fores --label label"): "names no classifier",
+        fit.format("train.csv", "gone.skops"): "no file 'gone.skops'",
+        fit.format("train.csv", f"{forest} --rule 'incme > 3'"): "Did you mean 'income'",
+        fit.format("train.csv", f"{forest} --rules gone.toml"): "no constraint file 'gone.toml'",
+        fit.format("train.csv", f"{forest} --kind age"): "--kind 'age' is not understood",
+        fit.format("train.csv", f"{forest} --kind age=text"): "'text' is no kind of column",
+        fit.format("train.csv", f"{forest} --clusters 0"): "clusters is 0",
+        fit.format("train.csv", f"{forest} --clusters many"): "--clusters.*valid int",
+        fit.format("train.csv", f"{forest} --recipe other"): "--recipe",
+        fit.format("train.csv", f"{forest} --drop gone"): "Column 'gone' is not in the table",
+        fit.format("train.csv", f"{forest} --device abacus"): "abacus",
+        "fit train.csv --classifier forest --label label": "--output",
+        "fit train.csv --classifier forest --label label -o train.csv": "should end in .lapace",
+        "fit train.csv --classifier forest --label label -o folder": ".lapace|folder",
+        "fit train.csv --classifier forest --label label -o gone/a.lapace": "no folder 'gone'",
+        "fit train.csv --classifier loans.skops --nonsense": "--nonsense",
+    }.items():
+        sentence = refused(run(line))
+        assert re.search(says, sentence), f"{line}\n{sentence}"
+        assert set(here.iterdir()) == before, line
+
+
+def test_a_classifier_that_is_there_is_not_written_over(here):
+    (here / "loans.lapace").unlink()
+    kept = (here / "loans.skops").read_bytes()
+    sentence = refused(run("fit train.csv --classifier forest --label label -o loans.lapace"))
+    assert "There is a 'loans.skops' already" in sentence
+    assert (here / "loans.skops").read_bytes() == kept
+
+
+def test_labels_may_be_numbers_and_truth_values(here):
+    train = pd.read_csv("train.csv").head(200)
+    train = train.assign(yes=train["label"] == "approved")[["yes", "income", "age"]]
+    train.to_csv("small.csv", index=False)
+    done("fit small.csv --classifier boosting --label yes --clusters 1 -q -o t.lapace")
+    for word in ("True", "true"):
+        answer = json.loads(
+            done(f"explain t.lapace small.csv --target {word} --format json").stdout
+        )
+        assert {person["target"] for person in answer["people"]} == {True}
+    assert "perhaps" in refused(run("explain t.lapace small.csv --target perhaps"))
+
+
+# --- explain ---------------------------------------------------------------------------------
+
+
+def test_the_table_says_what_changes(here, denied):
+    result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 6'")
+    assert len(re.findall(r"^Person \d+: ", result.stdout, flags=re.MULTILINE)) == len(denied)
+    assert re.search(r"^    \w+ +[\w,.]+ +→ +[\w,.]+$", result.stdout, flags=re.MULTILINE)
+    assert re.search(r"^Explanation of 6 people: ", result.stderr)
+    assert "\x1b" not in result.stdout + result.stderr
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert done("explain loans.lapace denied.csv --target approved -q").stderr == ""
+
+
+@pytest.mark.parametrize("pick", ["first", "middle", "last", "nearest", "sparse", "path"])
+def test_every_pick_comes_in_every_format(pick, here, denied):
+    line = f"explain loans.lapace denied.csv --target approved --pick {pick}"
+    csv = pd.read_csv(io.BytesIO(done(f"{line} --format csv").stdout_bytes))
+    done(f"{line} -o out.parquet")
+    parquet = pd.read_parquet("out.parquet")
+    assert list(csv) == list(parquet)
+    assert len(csv) == len(parquet) > 0
+    assert set(csv["who"]) <= set(range(len(denied)))
+    per_person = csv.groupby("who").size()
+    assert (per_person == 1).all() if pick in ("nearest", "sparse") else (per_person >= 1).all()
+    if pick == "path":
+        assert (csv.groupby(["who", "prototype"])["tau"].min() == 0).all()
+        assert csv.groupby(["who", "prototype"])["tau"].is_monotonic_increasing.all()
+    assert "Person 0" in done(line).stdout
+    answer = json.loads(done(f"{line} --format json").stdout)
+    jsonschema.validate(answer, json_schema())
+    assert ("sparse" in answer["people"][0]["paths"][0]["picks"]) == (pick == "sparse")
+
+
+def test_formats_go_to_files_and_streams_alike(here, denied):
+    line = "explain loans.lapace denied.csv --target approved"
+    for name, format_ in (("a.csv", "csv"), ("a.json", "json"), ("a.txt", "table")):
+        done(f"{line} -o {name}")
+        streamed = done(f"{line} --format {format_} -o -")
+        assert streamed.stdout_bytes.strip() == (here / name).read_bytes().strip()
+    done(f"{line} -o a.parquet")
+    streamed = done(f"{line} --format parquet").stdout_bytes
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(io.BytesIO(streamed)), pd.read_parquet("a.parquet")
+    )
+    assert len(Explanation.from_json("a.json")) == len(denied)
+
+
+def test_people_come_through_a_pipe(here, denied):
+    line = "explain loans.lapace {} --target approved --format csv"
+    wanted = done(line.format("denied.csv")).stdout
+    assert done(line.format("-"), input=Path("denied.csv").read_bytes()).stdout == wanted
+    parquet = denied.to_parquet(index=False)
+    assert done(line.format("-"), input=parquet).stdout == wanted
+
+
+def test_constraints_costs_and_confidence_hold(here, denied):
+    (here / "more.toml").write_text('version = 1\nconstraints = ["income >= original"]\n')
+    line = (
+        "explain loans.lapace denied.csv --target approved --constraints more.toml "
+        "--constraint 'changes <= 2' --costs 'housing=impossible, income=3' --cost age=0.5 "
+        "--confidence 0.55 --steps 10 --detail picks --no-stable --format json"
+    )
+    answer = Explanation.from_json(json.loads(done(line).stdout))
+    assert {"income >= original", "changes <= 2"} <= set(map(str, answer.constraints))
+    good = answer.nearest()
+    good = good.where(good.ok)
+    assert len(good)
+    before = answer.schema.frame(good.people[good.who])
+    assert (good.rows["income"] >= before["income"]).all()
+    assert (good.rows["housing"] == before["housing"]).all()
+    assert (good.changed <= 2).all()
+    assert (good.probability >= 0.55).all()
+
+
+def test_how_constraints_are_enforced_may_be_chosen(here, denied):
+    line = "explain loans.lapace denied.csv --target approved -c 'changes <= 3' --format json"
+    exact, naive = (
+        Explanation.from_json(json.loads(done(f"{line} --enforce {how}").stdout))
+        for how in ("exact", "naive")
+    )
+    assert exact.status.count("answered") >= naive.status.count("answered")
+
+
+def test_one_person_of_many(here, denied):
+    result = done("explain loans.lapace denied.csv --target approved --person 4")
+    assert re.findall(r"Person (\d+)", result.stdout) == ["4"]
+    csv = done("explain loans.lapace denied.csv --target approved --person 4 --format csv").stdout
+    assert len(csv.splitlines()) == 2
+
+
+def test_nobody_asked_about_is_no_error(here, denied):
+    denied.head(0).to_csv("nobody.csv", index=False)
+    result = done("explain loans.lapace nobody.csv --target approved --format csv")
+    assert len(result.stdout.splitlines()) == 1
+    assert "0 people" in result.stderr
+
+
+def test_people_without_an_answer_are_counted_not_failed(here, denied):
+    result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 0'")
+    assert re.match(r"Explanation of 6 people: 6 (none found|infeasible)", result.stderr)
+    assert len(re.findall(r"  (?:none_found|infeasible)$", result.stdout, re.MULTILINE)) == 6
+    gaps = denied.assign(housing="a boat", income=["much", *denied["income"][1:]], age=None)
+    gaps.to_csv("odd.csv", index=False)
+    result = done("explain loans.lapace odd.csv --target approved")
+    assert "1 malformed" in result.stderr
+    assert re.search(r"Person 0: .*malformed\n  .*'?income'?.*much", result.stdout)
+
+
+def test_rubbish_is_refused_by_explain(here, denied):
+    ask = "explain loans.lapace denied.csv --target approved"
+    denied.drop(columns="income").rename(columns={"age": "Age "}).to_csv("lacks.csv", index=False)
+    (here / "cut.lapace").write_bytes((here / "loans.lapace").read_bytes()[:5000])
+    (here / "foreign.lapace").write_text("this is no zip")
+    (here / "bad.toml").write_text("version = 1\nconstraints = 3\n")
+    (here / "folder").mkdir()
+    before = set(here.iterdir())
+    for line, says in {
+        "explain loans.lapace lacks.csv": "lacks column 'age'. Is it the one called 'Age '",
+        "explain loans.lapace gone.csv": "There is no file 'gone.csv'",
+        "explain loans.lapace folder": "is a folder",
+        "explain gone.lapace denied.csv": "There is no file 'gone.lapace'",
+        "explain folder denied.csv": "folder",
+        "explain cut.lapace denied.csv": "cut.lapace",
+        "explain foreign.lapace denied.csv": "foreign.lapace",
+        "explain denied.csv loans.lapace": "denied.csv",
+        "explain loans.lapace denied.csv --target aproved": "Did you mean 'approved'|approved",
+        f"{ask} --constraint 'incme > 3'": "Did you mean 'income'",
+        f"{ask} --constraint 'income >'": "income >",
+        f"{ask} -c 'income >= original + 1' -c 'income < original'": "can never hold together",
+        f"{ask} --constraints gone.toml": "no constraint file",
+        f"{ask} --constraints bad.toml": "must list its constraints",
+        f"{ask} --costs income": "The cost 'income' is not understood",
+        f"{ask} --costs income=dear": "The cost 'income=dear' is not understood",
+        f"{ask} --costs incme=2": "incme",
+        f"{ask} --pick best": "'best' is not one of",
+        f"{ask} --format xml": "'xml' is not one of",
+        f"{ask} --person 99": "There is no person 99: the table has 6 rows",
+        f"{ask} --person -1": "There is no person -1",
+        f"{ask} --steps 1": "steps is 1",
+        f"{ask} --confidence 2": "confidence is 2",
+        f"{ask} -o folder": "folder|results end in",
+        f"{ask} -o gone/a.csv": "no folder 'gone'",
+        f"{ask} -o a.xlsx": "results end in .csv",
+        f"{ask} -o denied.csv": "'denied.csv' is what is read",
+        f"{ask} --format csv -o a.json": "--format csv does not go into 'a.json'",
+        f"{ask} --classifier forest": "forest",
+        f"{ask} --classifier gone.onnx": "gone.onnx",
+        "explain loans.lapace": "Missing argument 'PEOPLE'",
+    }.items():
+        sentence = refused(run(line))
+        assert re.search(says, sentence), f"{line}\n{sentence}"
+        assert set(here.iterdir()) == before, line
+    assert "Standard input" in refused(run("explain loans.lapace -", input=b""))
+    assert "Standard input" in refused(run("explain loans.lapace -", input=b"PAR1 rubbish"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_a_folder_that_may_not_be_written_in(here, denied):
+    (here / "locked").mkdir(mode=0o500)
+    assert "locked" in refused(run("explain loans.lapace denied.csv -o locked/a.csv"))
+
+
+def test_the_explainer_without_its_classifier_is_refused(here, denied):
+    (here / "loans.skops").unlink()
+    assert "loans.skops" in refused(run("explain loans.lapace denied.csv"))
+    assert done("report loans.lapace").stdout
+    assert done("prototypes loans.lapace").stdout
+
+
+# --- looking ---------------------------------------------------------------------------------
+
+
+def test_the_report_in_words_and_as_json(here):
+    report = Explainer.load("loans.lapace").report_
+    shown = done("report loans.lapace").stdout
+    assert shown.split() == str(report).split()
+    assert json.loads(done("report loans.lapace --json").stdout) == report.to_json()
+    done("report loans.lapace -o report.json")
+    assert json.loads(Path("report.json").read_text()) == report.to_json()
+    assert "text or JSON" in refused(run("report loans.lapace -o report.csv"))
+
+
+def test_a_failing_report_is_exit_code_one(here):
+    import torch
+
+    fitted, report, settings = storage.load("loans.lapace", torch.device("cpu"))[:3]
+    worst = replace(report.checks[0], value=None if report.checks[0].value is None else 0.0)
+    failing = replace(report, checks=(replace(worst, margin=0.0), *report.checks[1:]))
+    assert failing.verdict == "fails"
+    storage.save("failing.lapace", fitted, failing, settings)
+    result = run("report failing.lapace")
+    assert result.exit_code == 1
+    assert "No: fails" in result.stdout
+    assert "do not rely" in result.stderr
+    assert run("report failing.lapace --json").exit_code == 1
+
+
+def test_prototypes_in_every_format(here):
+    ours = Explainer.load("loans.lapace").prototypes_
+    shown = done("prototypes loans.lapace").stdout
+    assert "approved" in shown
+    assert "denied" in shown
+    assert "credit_score" in shown
+    lines = json.loads(done("prototypes loans.lapace --format json").stdout)
+    assert [line["number"] for line in lines] == [p.number for p in ours]
+    csv = pd.read_csv(io.StringIO(done("prototypes loans.lapace --format csv").stdout))
+    assert csv["members"].tolist() == [p.members for p in ours]
+    assert csv["income"].tolist() == [line["row"]["income"] for line in lines]
+    done("prototypes loans.lapace --label denied -o own.parquet")
+    assert set(pd.read_parquet("own.parquet")["label"]) == {"denied"}
+    assert "approved, denied" in refused(run("prototypes loans.lapace --label gone"))
+
+
+@pytest.mark.parametrize("kind", ["path", "latent", "prototypes", "training"])
+def test_every_picture(kind, here, denied):
+    result = done(f"plot loans.lapace denied.csv --kind {kind} --target approved --person 1")
+    assert result.stderr.endswith(f"Wrote '{kind}.png'.\n")
+    assert (here / f"{kind}.png").read_bytes().startswith(b"\x89PNG")
+    if kind != "path":
+        done(f"plot loans.lapace --kind {kind} -o own.svg")
+        assert "<svg" in (here / "own.svg").read_text()
+
+
+def test_pictures_that_cannot_be_drawn(here, denied):
+    assert "name a table of PEOPLE" in refused(run("plot loans.lapace --kind path"))
+    assert "end in .png or .svg or .pdf" in refused(run("plot loans.lapace -o a.txt"))
+    assert "no person 9" in refused(run("plot loans.lapace denied.csv --person 9"))
+    nobody = "plot loans.lapace denied.csv --target denied"
+    assert "Nobody asked about has a path" in refused(run(nobody))
+    assert not list(here.glob("*.png"))
+
+
+def test_why_not_says_what_stands_in_the_way(here, denied):
+    line = "why-not loans.lapace denied.csv --target approved -c 'changes <= 0'"
+    result = done(line)
+    assert re.search(r"^Person 0: denied → approved  (none_found|infeasible)", result.stdout)
+    assert "changes" in result.stdout
+    reasons = json.loads(done(f"{line} --format json").stdout)
+    assert len(reasons) == len(denied)
+    assert {"status", "text"} <= set(reasons["0"])
+    assert set(json.loads(done(f"{line} --person 2 --format json").stdout)) == {"2"}
+    answered = done("why-not loans.lapace people.csv --target approved --person 0 --format json")
+    assert json.loads(answered.stdout) == {} or "text" in json.loads(answered.stdout)["0"]
+    assert "text or JSON" in refused(run(f"{line} --format csv"))
+
+
+# --- data ------------------------------------------------------------------------------------
+
+
+def test_data_sets_are_listed():
+    shown = done("data list").stdout
+    for name in lapace.datasets.names():
+        assert re.search(rf"^{name} ", shown, flags=re.MULTILINE)
+
+
+def test_a_data_set_is_written_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loans = lapace.datasets.load("loans", rows=200)
+    done("data fetch loans --rows 200 -o all.parquet --label decision --rules own.toml")
+    written = pd.read_parquet("all.parquet")
+    assert len(written) == 200
+    assert written["decision"].tolist() == [*loans.train_labels, *loans.test_labels]
+    both = pd.concat([loans.train, loans.test], ignore_index=True)
+    pd.testing.assert_frame_equal(written.drop(columns="decision"), both, check_dtype=False)
+    assert len(lapace.constraints.files.read_file("own.toml")) == len(loans.rules)
+    streamed = done("data fetch loans --rows 200 --part test -o -")
+    assert len(pd.read_csv(io.StringIO(streamed.stdout))) == 40
+    assert done("data fetch loans --rows 200").stdout == ""
+    before = set(tmp_path.iterdir())
+    assert "Did you mean 'loans'" in refused(run("data fetch loan"))
+    assert "has a column 'age'" in refused(run("data fetch loans --rows 200 --label age -o a.csv"))
+    assert ".csv or .parquet" in refused(run("data fetch loans --rows 200 -o a.json"))
+    assert "no folder" in refused(run("data fetch loans --rows 200 -o gone/a.csv"))
+    assert set(tmp_path.iterdir()) == before
+
+
+# --- errors, streams and signals -------------------------------------------------------------
+
+
+def test_something_unforeseen_is_one_sentence_and_a_hint(here, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("a screw\nis loose")
+
+    monkeypatch.setattr(storage, "load", broken)
+    result = run("report loans.lapace")
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "a screw is loose" in result.stderr
+    assert "LAPACE_TRACEBACK=1" in result.stderr
+    assert "Traceback" in run("report loans.lapace", env={"LAPACE_TRACEBACK": "1"}).stderr
+
+
+def test_machine_formats_are_clean_on_standard_output(here, denied):
+    line = ["explain", "loans.lapace", "-", "--target", "approved", "--format"]
+    content = Path("denied.csv").read_bytes()
+    with real(*line, "json", stdin=subprocess.PIPE) as process:
+        out, err = process.communicate(content, timeout=300)
+    assert process.returncode == 0
+    jsonschema.validate(json.loads(out), json_schema())
+    assert err.decode().startswith("Explanation of 6 people")
+    assert b"\x1b" not in out + err
+    assert b"\r" not in err, "no bar where there is no terminal"
+
+
+@pytest.mark.parametrize("line", ["data fetch loans --rows 200 -o -", "--help"])
+def test_a_reader_who_has_seen_enough(line):
+    with real(*line.split()) as process:
+        process.stdout.close()  # long before anything is written
+        err = process.stderr.read().decode()
+    assert process.returncode == (1 if line == "--help" else 141)  # typer answers for its own
+    assert "rror" not in err
+    assert "Traceback" not in err
+
+
+def seen_on(ours, until=b"\0"):
+    """What a process shows on a terminal, up to a word or to its end."""
+    seen = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other side has gone
+        while until not in seen and (more := os.read(ours, 65536)):
+            seen += more
+    return seen
+
+
+def test_interrupted_nothing_is_left_half_written(here):
+    pty = pytest.importorskip("pty")
+    before = {path: path.read_bytes() for path in here.iterdir()}
+    line = "fit train.csv --classifier forest --label label --recipe paper -o loans.lapace"
+    ours, theirs = pty.openpty()
+    with real(*line.split(), stderr=theirs) as process:
+        os.close(theirs)
+        seen = seen_on(ours, until=b"training")  # its bar is drawn: it is in the midst of it
+        process.send_signal(signal.SIGINT)
+        seen += seen_on(ours)
+        out = process.stdout.read()
+    os.close(ours)
+    assert process.returncode == 130, seen
+    assert b"training" in seen  # and a bar is drawn, as this is a terminal
+    assert out == b""
+    assert b"Traceback" not in seen
+    assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+def test_told_to_end_it_cleans_up_first(here, monkeypatch):
+    def told(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = set(here.iterdir())
+    monkeypatch.setattr(Explainer, "fit", told)
+    line = "fit train.csv --classifier mlp --label label -o loans.lapace"
+    assert run(line).exit_code == 143
+    assert set(here.iterdir()) == before
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt, RuntimeError])
+def test_files_that_belong_together_come_together_or_not_at_all(trouble, tmp_path):
+    one, other = tmp_path / "m.skops", tmp_path / "m.lapace"
+    one.write_text("as it was")
+
+    def half():
+        with together(one, other) as (first, _):
+            first.write_text("new")
+            raise trouble
+
+    with pytest.raises(trouble):
+        half()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"m.skops": "as it was"}
+    with together(one, other) as parts:
+        for part in parts:
+            part.write_text("new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.lapace", "m.skops"]
+    assert one.read_text() == other.read_text() == "new"
+
+
+def test_an_interruption_waits_until_both_are_in_place(tmp_path, monkeypatch):
+    one, other = tmp_path / "m.skops", tmp_path / "m.lapace"
+    moved = Path.replace
+
+    def interrupted(path, target):
+        moved(path, target)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def whole():
+        with together(one, other) as parts:
+            for part in parts:
+                part.write_text("new")
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        whole()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.lapace", "m.skops"]
+
+
+def test_a_quiet_command_draws_no_bar(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Terminal(quiet=True).progress() as progress:
+        assert progress is None
+    with Terminal().progress() as progress:
+        assert callable(progress)
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+def options_table(command):
+    """A command's options as the page lists them."""
+    lines = ["| option | what it says |", "| --- | --- |"]
+    for parameter in command.params:
+        if parameter.name in ("help", "context"):
+            continue
+        names = ", ".join(f"`{name}`" for name in parameter.opts + parameter.secondary_opts)
+        if not names.startswith("`-"):
+            names = f"`{(parameter.metavar or parameter.name).strip('[]')}`"
+        default = parameter.default
+        plain = isinstance(default, str | float | int) and not isinstance(default, bool)
+        told = f" Default: {default}." if plain else ""
+        text = (parameter.help or "").replace("|", "\\|").replace("<", "&lt;")
+        lines.append(f"| {names} | {text}{told} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_every_command_and_every_option_is_documented(name):
+    page = PAGE.read_text(encoding="utf-8")
+    section = re.search(
+        rf"^## lapace {name}$(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL
+    )
+    assert section, f"docs/cli.md has no section '## lapace {name}'"
+    assert f"lapace {name}" in section[1]
+    assert options_table(leaves()[name]) in section[1], options_table(leaves()[name])
+
+
+def shell(page):
+    """The `lapace …` lines of a page's shell blocks, and what is shown below the last of each."""
+    for code, shown in re.findall(
+        r"```sh\n(.*?)```(?:\s*```text\n(.*?)```)?", page, flags=re.DOTALL
+    ):
+        lines = code.replace("\\\n", " ").splitlines()
+        ours = [line for line in lines if re.match(r"(.+\| )?lapace ", line)]
+        for line in ours:
+            yield line, shown if line == ours[-1] else ""
+
+
+def played(line):
+    """A line of the page, by a real shell where it needs one; its exit code and all it said."""
+    words = shlex.split(line)
+    if words[0] == "lapace" and not {"|", ">"} & set(words):
+        result = run(*words[1:])
+        return result.exit_code, result.stdout + result.stderr
+    command = Path("lapace-for-a-shell")
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lapace.cli "$@"\n')
+    command.chmod(0o755)
+    result = subprocess.run(
+        ["sh", "-c", re.sub(r"\blapace (?=\w)", "./lapace-for-a-shell ", line)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    command.unlink()
+    return result.returncode, result.stdout + result.stderr
+
+
+def play(folder):
+    """Every line of the page in order, in an empty folder."""
+    record = []
+    with contextlib.chdir(folder):
+        for line, shown in shell(PAGE.read_text(encoding="utf-8")):
+            if not re.search(r"lapace (serve|bench|demo)", line):  # tested by themselves
+                record.append((line, shown, *played(line)))
+    return record
+
+
+def test_the_page_shows_what_happens(tmp_path):
+    record = play(tmp_path)
+    for name in set(EXAMPLES) - {"serve", "bench", "demo"}:
+        assert any(f"lapace {name}" in line for line, *_ in record), name
+    for line, shown, code, said in record:
+        expected = 2 if shown.startswith("lapace: ") else 0
+        assert code == expected, f"{line}\n{said}"
+        alike(shown, said, line)
+
+
+def alike(shown, said, line):
+    """Whether lines shown have the words, if not the figures, of lines that came.
+
+    The first and the last have to; in between a feature more or less may change elsewhere.
+    """
+    came = [words(text) for text in said.splitlines()]
+    lines = [text for text in shown.splitlines() if words(text)]
+    found = [words(text) in came for text in lines]
+    if lines:
+        assert found[0], f"{line}\nshows: {lines[0]}\nnot in:\n{said}"
+        assert found[-1], f"{line}\nshows: {lines[-1]}\nnot in:\n{said}"
+        assert sum(found) > len(found) / 2, f"{line}\nshows:\n{shown}\nbut said:\n{said}"
+
+
+def words(text):
+    """A line without figures: they differ a little between machines."""
+    return re.findall(r"[^\W\d]{3,}", text)

@@ -1,0 +1,378 @@
+"""Images and many classes, from an array to answers, pictures and the digits' experiment."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib import pyplot as plt
+
+from lapace import Explainer, InputError, plots
+from lapace.constraints import Custom
+from lapace.errors import LapaceError
+from lapace.explainer.fitting import ranged
+from lapace.result import Explanation
+from lapace.schema import Feature, Schema
+from lapace.training import DEFAULT, IMAGES, PAPER, History, Recipe, fit, partition
+
+mpl.use("Agg")
+
+SIDE = 8
+SMALL = replace(IMAGES, hidden=64, steps=500, batch=128)
+
+
+def bars(count: int, seed: int = 0, dtype: type = np.float32) -> np.ndarray:
+    """Images with a bright bar: upright, lying, or a diagonal one; greys in [0, 1]."""
+    rng = np.random.default_rng(seed)
+    images = 0.05 * rng.random((count, SIDE, SIDE))
+    kinds, places = np.arange(count) % 3, rng.integers(2, SIDE - 2, count)
+    bright = 0.7 + 0.3 * rng.random(count)
+    for i, (kind, place) in enumerate(zip(kinds, places, strict=True)):
+        if kind == 0:
+            images[i, :, place] = bright[i]
+        elif kind == 1:
+            images[i, place] = bright[i]
+        else:
+            images[i, np.arange(SIDE), (np.arange(SIDE) + place - 4) % SIDE] = bright[i]
+    images[:, 0, 0] = 0.0  # a pixel that never shows anything
+    if dtype is np.uint8:
+        return np.rint(images * 255).astype(np.uint8)
+    return images.astype(dtype)
+
+
+NAMES = np.array(["lying", "slanted", "upright"])
+
+
+class Eye:
+    """Reads bars: by how much darker the darkest column, row or diagonal is than the others."""
+
+    classes_ = NAMES
+
+    def __init__(self, flat: bool = False) -> None:
+        self.flat = flat
+
+    def predict_proba(self, rows: np.ndarray) -> np.ndarray:
+        if self.flat:
+            assert rows.ndim == 2
+            rows = rows.reshape(-1, SIDE, SIDE)
+        assert rows.shape[1:] == (SIDE, SIDE)
+        images = rows.astype(np.float64)
+        step = np.arange(SIDE)
+        slants = np.stack(
+            [images[:, step, (step + k) % SIDE].mean(axis=1) for k in range(SIDE)], axis=1
+        )
+        scores = np.stack(
+            [
+                images.mean(axis=2).max(axis=1),
+                slants.max(axis=1),
+                images.mean(axis=1).max(axis=1),
+            ],
+            axis=1,
+        )
+        odds = np.exp(12 * (scores - scores.max(axis=1, keepdims=True)))
+        return odds / odds.sum(axis=1, keepdims=True)
+
+    def predict(self, rows: np.ndarray) -> np.ndarray:
+        return NAMES[self.predict_proba(rows).argmax(axis=1)]
+
+
+@cache
+def world() -> tuple[Explainer, np.ndarray]:
+    explainer = Explainer(Eye(), clusters=2, recipe=SMALL).fit(bars(600))
+    return explainer, bars(9, seed=1)
+
+
+# -- pixels are numbers of one scale --------------------------------------------------------------
+
+
+def test_pixels_share_one_range_whatever_each_has_shown():
+    schema = Schema.infer(bars(200))
+    assert schema.shape == (SIDE, SIDE)
+    assert {f.kind for f in schema.features} == {"continuous"}
+    most = float(bars(200).max())
+    assert {(f.lower, f.upper) for f in schema.features[1:]} == {(0.0, most)}
+    assert schema.features[0].lower == 0.0  # and a pixel that never showed anything stays dark
+    own = Feature.continuous("x3", lower=0.0, upper=9.0)
+    assert Schema.infer(bars(200), {"x3": own})["x3"].upper == 9.0
+
+
+def test_black_and_white_images_have_no_categories():
+    schema = Schema.infer((bars(200) > 0.5).astype(np.uint8))
+    assert schema.widths == ()
+    assert {(f.lower, f.upper, f.integer) for f in schema.features} == {(0.0, 1.0, True)}
+
+
+def test_an_infinite_pixel_is_named():
+    images = bars(50)
+    images[7, 1, 2] = np.inf
+    with pytest.raises(InputError, match="'x10' holds an infinity in row 7"):
+        Schema.infer(images)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_all_pixels_at_once_are_what_they_are_one_by_one(dtype):
+    images = bars(60, dtype=dtype)
+    schema = ranged(Schema.infer(images))
+    slow = ranged(Schema.infer(images))
+    slow.__dict__["_scale"] = None
+    assert schema._scale is not None
+    rng = np.random.default_rng(0)
+    cells, scores = schema.cells(images), rng.normal(0.5, 0.6, (40, SIDE * SIDE))
+    np.testing.assert_allclose(schema.encode(cells), slow.encode(cells), atol=1e-12)
+    np.testing.assert_allclose(schema.decode(scores), slow.decode(scores), atol=1e-12)
+    np.testing.assert_allclose(schema.slopes(scores), slow.slopes(scores), atol=1e-12)
+    wild = rng.normal(size=(40, SIDE * SIDE)) * 300
+    np.testing.assert_allclose(schema.snap(wild), slow.snap(wild), atol=1e-12)
+    assert not schema.changed(schema.decode(schema.encode(cells)), cells).any()
+
+
+# -- from an array to answers ---------------------------------------------------------------------
+
+
+def test_arrays_go_in_and_come_out():
+    explainer, people = world()
+    assert explainer.labels_ == tuple(NAMES.tolist())
+    assert explainer.fitted_.decoder.model.shape.latent == 16
+    answer = explainer.explain(people, target="upright")
+    assert [answer[i].label for i in range(3)] == ["upright", "lying", "slanted"]
+    assert answer.status[0] == "already_target"
+    first = answer.first()
+    assert first.ok.all()
+    rows = first.rows
+    assert rows.shape == (len(first), SIDE, SIDE)
+    assert rows.dtype == np.float32
+    assert (Eye().predict(rows) == "upright").all()
+    path = answer[1].path()
+    np.testing.assert_array_equal(path.cells[0], people[1].reshape(-1).astype(np.float64))
+    assert len(answer[1].changes()["feature"]) > 0
+    assert first.about is not None
+    assert first.frame is not None
+
+
+def test_targets_by_label_by_person_and_any_other():
+    explainer, people = world()
+    each = ["lying", "slanted", "upright"] * 3
+    answer = explainer.explain(people, target=each)
+    said = [NAMES.tolist().index(label) for label in each]
+    assert answer.target.tolist() == said
+    for pick in (answer.first(), answer.middle(), answer.last(), answer.nearest()):
+        assert pick.ok.all()
+        assert (Eye().predict(pick.rows) == np.array(each)[pick.who]).all()
+    other = explainer.explain(people, target="any-other").nearest()
+    own = Eye().predict(people)
+    assert (Eye().predict(other.rows) != own[other.who]).all()
+    with pytest.raises(InputError, match="target must be named"):
+        explainer.explain(people)
+
+
+def test_a_classifier_on_flat_arrays_is_explained_on_flat_arrays():
+    flat = bars(400).reshape(400, -1)
+    explainer = Explainer(Eye(flat=True), clusters=1, recipe=replace(DEFAULT, hidden=32)).fit(flat)
+    answer = explainer.explain(flat[:3], target="slanted")
+    assert answer.nearest().rows.shape == (2, SIDE * SIDE)
+    assert answer.nearest().ok.all()
+
+
+def test_bytes_stay_bytes():
+    images = bars(300, dtype=np.uint8)
+    explainer = Explainer(Eye(), clusters=1, recipe=SMALL).fit(images)
+    rows = explainer.explain(images[:3], target="lying").middle().rows
+    assert rows.dtype == np.uint8
+    assert rows.shape[1:] == (SIDE, SIDE)
+    assert explainer.sample("lying", 4).dtype == np.uint8
+
+
+def test_images_are_saved_and_read_back(tmp_path):
+    explainer, people = world()
+    before = explainer.explain(people, target="lying")
+    explainer.save(tmp_path / "bars.lapace")
+    after = Explainer.load(tmp_path / "bars.lapace", Eye()).explain(people, target="lying")
+    np.testing.assert_array_equal(after.cells, before.cells)
+    before.to_json(tmp_path / "bars.json")
+    again = Explanation.from_json(json.loads((tmp_path / "bars.json").read_text("utf-8")))
+    np.testing.assert_allclose(again.nearest().rows, before.nearest().rows)
+    assert again.nearest().rows.shape[1:] == (SIDE, SIDE)
+
+
+def test_pictures_of_images():
+    explainer, people = world()
+    assert len(plots.prototypes(explainer).images) == 6
+    answer = explainer.explain(people, target="lying")
+    assert plots.path(answer[2]).get_title(loc="left") == "From slanted to lying"
+    colours = np.repeat(people[..., None], 3, axis=3)
+    schema = Schema.infer(colours)
+    _, ax = plt.subplots()
+    plots.images.show(ax, schema, schema.cells(colours)[0], 0.0, 0.0, "black")
+    assert ax.images[0].get_array().shape == (SIDE, SIDE, 3)
+    plt.close("all")
+
+
+def corner() -> Custom:
+    """Nothing in the lower right corner."""
+    places = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)[5:, 5:].ravel()
+
+    def project(rows):
+        rows[:, places] = np.minimum(rows[:, places], 0.01)
+        return rows
+
+    return Custom(
+        "empty corner",
+        lambda x: (x[:, torch.as_tensor(places)] - 0.01).clamp(min=0).sum(dim=1),
+        lambda rows: (rows[:, places] <= 0.01).all(axis=1),
+        project,
+    )
+
+
+def test_a_function_of_the_pixels_holds_on_every_step():
+    explainer, people = world()
+    rule = corner()
+    answer = explainer.explain(people[1:3], target="upright", constraints=[rule])
+    assert answer.feasible[answer.tau > 0].all()
+    walked = answer.cells[answer.tau > 0]
+    assert rule.check(walked).all()
+    assert answer.nearest().ok.all()
+
+
+def test_many_classes_of_a_table_by_name():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=600).round(2), "y": rng.normal(size=600).round(2)})
+    names = np.array(["east", "north", "south", "west"])
+
+    def quarter(rows):
+        x, y = rows["x"].to_numpy(), rows["y"].to_numpy()
+        return names[np.where(abs(x) > abs(y), np.where(x > 0, 0, 3), np.where(y > 0, 1, 2))]
+
+    explainer = Explainer(quarter, clusters=2, recipe=replace(DEFAULT, hidden=32)).fit(table)
+    people = table.head(12)
+    for target in names:
+        found = explainer.explain(people, target=target)
+        assert found.first().ok.all()
+        assert (quarter(found.last().rows) == target).all()
+    wanted = [names[(names.tolist().index(said) + 1) % 4] for said in quarter(people)]
+    assert (quarter(explainer.explain(people, target=wanted).nearest().rows) == wanted).all()
+
+
+# -- training -------------------------------------------------------------------------------------
+
+
+def test_images_get_more_room_and_tables_what_they_had():
+    assert DEFAULT.on(None) is DEFAULT
+    assert DEFAULT.on((8, 8)) is IMAGES
+    assert PAPER.on((8, 8)) is PAPER
+    assert SMALL.on((8, 8)) is SMALL
+
+
+def plain_loop(recipe: Recipe, shape, x, y, c, seed: int) -> History:
+    """The default recipe's training, written out: what every faster way has to give."""
+    from lapace.model import LGMVAE, Terms
+    from lapace.training import _batches, _cosine, steps_for
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = LGMVAE(shape)
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.rate, fused=True)
+    history, steps = History(("step", "loss", *Terms._fields), []), steps_for(len(x))
+    for step, rows in enumerate(_batches(len(x), min(recipe.batch, len(x)), steps, generator)):
+        warm = min(1.0, (step + 1) / (0.05 * steps))
+        optimizer.param_groups[0]["lr"] = recipe.rate * warm * _cosine(step / steps)
+        terms = model.given_terms(x[rows], y[rows], c[rows], generator)
+        loss = terms.weighted(*recipe.weights)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        if step % 20 == 0 or step == steps - 1:
+            history.lines.append((step, loss.item(), *(t.item() for t in terms)))
+    return history
+
+
+def test_training_is_the_plain_loop_bit_for_bit():
+    from lapace.model import Shape
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4))
+    y = (x[:, 0] > 0).astype(np.int64)
+    c = partition(x, y, (2, 2), 0)
+    recipe, shape = replace(DEFAULT, hidden=16, batch=64), Shape(4, (), (2, 2), 3, 16)
+    rows = torch.tensor(x, dtype=torch.float32), torch.tensor(y), torch.tensor(c)
+    _, history = fit(shape, recipe, *rows, seed=3)
+    np.testing.assert_array_equal(history.array, plain_loop(recipe, shape, *rows, 3).array)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("recipe", [DEFAULT, replace(PAPER, epochs=6)], ids=["default", "paper"])
+def test_recorded_steps_learn_what_plain_steps_do(monkeypatch, recipe):
+    from lapace import training
+    from lapace.model import Shape
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3000, 8))
+    y = (x[:, 0] > 0).astype(np.int64)
+    c = partition(x, y, (2, 2), 0)
+    shape = Shape(8, (), (2, 2), 4, 64, recipe.heads)
+    recipe = replace(recipe, hidden=64)
+    rows = [
+        torch.tensor(part, device="cuda", dtype=kind)
+        for part, kind in ((x, torch.float32), (y, torch.int64), (c, torch.int64))
+    ]
+    _, recorded = fit(shape, recipe, *rows, seed=3)
+    monkeypatch.setattr(training, "WARM", np.inf)
+    _, plain = fit(shape, recipe, *rows, seed=3)
+    np.testing.assert_allclose(recorded.array[:10], plain.array[:10], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(recorded.array[-1, 1], plain.array[-1, 1], rtol=0.05)
+
+
+# -- the digits -----------------------------------------------------------------------------------
+
+
+def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypatch, missing):
+    from lapace.benchmark import e5
+    from lapace.benchmark.digits import read
+    from lapace.benchmark.digits_page import gallery, table_of
+
+    try:
+        all_of_them = read(quick=True)
+    except LapaceError as error:
+        missing("data", f"mnist-5k could not be fetched ({error})")
+    few = replace(
+        all_of_them,
+        train=all_of_them.train[:2000],
+        truth=all_of_them.truth[:2000],
+        test=all_of_them.test[:200],
+        test_truth=all_of_them.test_truth[:200],
+    )
+    jobs = [e5.Job("predictions", "default", 0), e5.Job("truth", "paper", 0)]  # of all four
+    assert set(jobs) < set(e5._jobs([0]))
+    monkeypatch.setattr(e5, "read", lambda quick: few)
+    monkeypatch.setattr(e5, "_jobs", lambda seeds: jobs)
+    recipes = {
+        "default": replace(IMAGES, hidden=64, steps=900, batch=128, rate=4e-3),
+        "paper": replace(e5.RECIPES["paper"], hidden=64, epochs=4),
+    }
+    settings = replace(
+        e5.QUICK, people=4, fewer=2, near=20, fives=3, clusters=1, epochs=6, recipes=recipes
+    )
+    e5.main_e5(tmp_path, quick=True, device="cpu", seeds=[0], settings=settings)
+    table = pd.read_csv(tmp_path / "e5.csv")
+    assert tuple(table.columns) == e5.COLUMNS
+    done = set(zip(table["labels"], table["recipe"].fillna(""), strict=True))
+    assert done == {("predictions", ""), ("predictions", "default"), ("truth", "paper")}
+    page = (tmp_path / "e5.md").read_text("utf-8")
+    assert "What failed" not in page, page
+    assert page == table_of(table, few.name)
+    assert (tmp_path / "gallery.md").read_text("utf-8") == gallery(table, few.name)
+    dash = table[table["label"] == "dash: exact"].set_index("metric")["value"]
+    assert dash["brightest in the dash, sevens"].dropna().max() <= 0.01
+    shown = {line.split("](")[1].rstrip(")") for line in gallery(table, few.name).splitlines()
+             if line.startswith("![")}  # fmt: skip
+    assert shown
+    for name in sorted(shown):
+        assert (tmp_path / name).stat().st_size > 500, name
+    assert not plt.get_fignums()

@@ -1,0 +1,249 @@
+"""No leak, end to end: explainers of many kinds, random limits, every row returned checked again.
+
+The checker is the slow one of test_constraints_random, which shares no code with ours, and it is
+shown the rows as a user gets them: in the user's own kind of table, read anew. The tests send a
+few questions through each explainer; as a script this file sends as many as wanted:
+
+    python tests/test_no_leak.py 20
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import worlds
+from lapace import CentroidWarning, Explainer, datasets
+from lapace.classifiers import train as forest
+from lapace.constraints import System, fixed
+from lapace.errors import InputError, LapaceError
+from lapace.result import Counterfactuals, Explanation
+from test_constraints_random import Slow, _cell_problem, random_constraint
+from worlds import NARROW, QUICK
+
+PICKS: dict[str, Callable[[Explanation], Counterfactuals]] = {
+    "first": Explanation.first,
+    "middle": Explanation.middle,
+    "last": Explanation.last,
+    "nearest": Explanation.nearest,
+    "sparse": Explanation.sparse,
+    "at 0.5": lambda answer: answer.at(0.5),
+    "at 1": lambda answer: answer.at(1.0),
+}
+TABLES = ("wine", "heloc", "adult-full", "compas")
+
+
+# ------------------------------------------------------------------------------------------------
+# Explainers
+
+
+def applicants(seed: int) -> tuple[Explainer, Any]:
+    train = worlds.applicants(250, seed)
+    clerk = worlds.clerk(train, worlds.decisions(train))
+    people = worlds.applicants(6, seed + 100)
+    people.loc[0, "home"] = "castle"
+    people.loc[1, "income"] = 9_999.9
+    people.loc[2, "debt"] = pd.NA
+    return Explainer(clerk, clusters=2, recipe=QUICK, device="cpu", seed=seed).fit(train), people
+
+
+def days(seed: int) -> tuple[Explainer, Any]:
+    train = worlds.days(250, seed)
+    explainer = Explainer(worlds.season, clusters=1, recipe=QUICK, device="cpu", seed=seed)
+    return explainer.fit(train), worlds.days(6, seed + 100)
+
+
+def baskets(seed: int) -> tuple[Explainer, Any]:
+    train = worlds.baskets(250, seed)
+    spent, visits = (np.array(train[c].fill_null(8)) for c in ("spent", "visits"))
+    boosted = worlds.Boosted(train, (spent / 10 + visits > 20).astype(int))
+    explainer = Explainer(boosted, clusters=2, recipe=QUICK, device="cpu", seed=seed)
+    return explainer.fit(train), worlds.baskets(6, seed + 100)
+
+
+def letters(seed: int) -> tuple[Explainer, Any]:
+    train = worlds.letters(250, seed)
+    explainer = Explainer(worlds.postage, clusters=2, recipe=QUICK, device="cpu", seed=seed)
+    return explainer.fit(train), worlds.letters(6, seed + 100)
+
+
+def numbers(seed: int) -> tuple[Explainer, Any]:
+    rng = np.random.default_rng(seed)
+    train, people = rng.normal(size=(250, 4)), 2 * rng.normal(size=(6, 4))
+
+    def side(rows: Any) -> Any:
+        return rows[:, 0] + rows[:, 1] * rows[:, 2] > 0.2
+
+    explainer = Explainer(side, clusters=2, recipe=QUICK, device="cpu", seed=seed)
+    return explainer.fit(train), people
+
+
+def real(data: datasets.Dataset) -> tuple[Explainer, Any]:
+    train, people = data.train.head(400), data.test.head(6)
+    model = forest("forest", data.schema, train, data.train_labels[:400], n_estimators=20)
+    return Explainer(model, clusters=3, recipe=NARROW, device="cpu").fit(train), people
+
+
+MADE_UP = {"applicants": applicants, "days": days, "baskets": baskets, "letters": letters,
+           "numbers": numbers}  # fmt: skip
+SEEDS = {"applicants": 4, "days": 3, "baskets": 3, "letters": 3, "numbers": 3}
+CASES = [(kind, seed) for kind, count in SEEDS.items() for seed in range(count)]
+
+
+# ------------------------------------------------------------------------------------------------
+# Questions
+
+
+def random_question(explainer: Explainer, rng: np.random.Generator) -> dict[str, Any]:
+    """Up to six constraints of any form that do not rule everyone out, and other settings."""
+    schema, costs = explainer.schema_, {}
+    if rng.random() < 0.3:
+        hard, other = (schema.names[i] for i in rng.choice(len(schema.names), 2, replace=False))
+        costs = {hard: 5.0, other: float(rng.choice([0.2, np.inf]))}
+    held = [fixed(name) for name, cost in costs.items() if cost == np.inf]
+    while True:
+        count = int(rng.integers(1, 7))
+        texts = [random_constraint(schema, rng) for _ in range(count)]
+        try:
+            System.of([*texts, *held], schema)
+        except InputError:
+            continue
+        break
+    return {
+        "target": "any-other" if rng.random() < 0.3 else explainer.labels_[-1],
+        "constraints": texts,
+        "costs": costs,
+        "sparse": True,
+        "steps": 6,
+        "detail": str(rng.choice(["path", "picks"])),
+    }
+
+
+def leaks(
+    explainer: Explainer, people: Any, question: dict[str, Any]
+) -> tuple[list[str], Counter[str]]:
+    """Everything wrong with what one question brings back, in words; and some counts."""
+    answer = explainer.explain(people, **question)
+    tally = Counter(answer.status)
+    system = System.of(answer.constraints, answer.schema, check=False)
+    names = answer.schema.names
+    still = [i for i, name in enumerate(names) if is_held(answer.constraints, name)]
+    found = []
+    for name, pick in PICKS.items():
+        chosen = pick(answer)
+        # As the user sees them: out through the user's own kind of table, and in again.
+        rows = answer.schema.read(chosen.rows).cells
+        if not np.array_equal(rows, chosen.cells, equal_nan=True):
+            found.append(f"{name}: the table does not say what the cells say")
+        for k, (row, who) in enumerate(zip(rows, chosen.who, strict=True)):
+            own = answer.people_cells[who]
+            slow = Slow(answer.schema, row, own)
+            broken = [str(c) for c in system.constraints if not slow.keeps(c)]
+            tally["rows"] += 1
+            tally["ok"] += bool(chosen.ok[k])
+            if bool(chosen.feasible[k]) == bool(broken):
+                found.append(f"{name}: feasible={chosen.feasible[k]}, broken={broken}, {row} {own}")
+            if broken and answer.status[who] == "answered" and chosen.tau[k] != 0:
+                found.append(f"{name}: shown to someone answered, broken={broken}, {row} {own}")
+            for feature, cell, mine in zip(answer.schema.features, row, own, strict=True):
+                if problem := _cell_problem(feature, cell, mine):
+                    found.append(f"{name}: {feature.name}: {problem} ({cell}, own {mine})")
+            if chosen.feasible[k] and row[still].tobytes() != own[still].tobytes():
+                found.append(f"{name}: a fixed column changed, {row} {own}")
+    answered = {i for i, status in enumerate(answer.status) if status == "answered"}
+    if answered != set(answer.nearest().who[answer.nearest().ok].tolist()):
+        found.append("nearest is not good for exactly those answered")
+    return [f"{line} [{'; '.join(answer.constraints)}]" for line in found], tally
+
+
+def is_held(constraints: tuple[str, ...], name: str) -> bool:
+    """Whether a column may not change at all, by the plainest of readings."""
+    plain = name.replace("_", "a").isalnum()
+    word = name if plain else f"`{name}`"
+    return any(
+        text == f"{word} == original"
+        or (text.startswith("fixed ") and word in text.removeprefix("fixed ").split(", "))
+        for text in constraints
+    )
+
+
+def run(
+    explainer: Explainer, people: Any, questions: int, seed: int
+) -> tuple[list[str], Counter[str]]:
+    """Several questions to one explainer."""
+    rng = np.random.default_rng(seed)
+    found, tally = [], Counter[str]()
+    for _ in range(questions):
+        wrong, counts = leaks(explainer, people, random_question(explainer, rng))
+        found += wrong
+        tally += counts
+    return found, tally
+
+
+# ------------------------------------------------------------------------------------------------
+# Tests
+
+
+@pytest.mark.filterwarnings("ignore::lapace.CentroidWarning")
+@pytest.mark.parametrize(("kind", "seed"), CASES)
+def test_nothing_leaks_out_of_an_explainer(kind, seed):
+    explainer, people = MADE_UP[kind](seed)
+    found, tally = run(explainer, people, 2, seed)
+    assert not found, "\n".join(found[:5])
+    assert tally["rows"] > 20
+
+
+@pytest.mark.filterwarnings("ignore::lapace.CentroidWarning")
+@pytest.mark.parametrize("name", TABLES)
+def test_nothing_leaks_out_of_a_real_table(name, missing):
+    try:
+        data = datasets.load(name)
+    except LapaceError as error:
+        if "could not be fetched" not in str(error):
+            raise
+        missing("data", str(error))
+    explainer, people = real(data)
+    found, tally = run(explainer, people, 2, 0)
+    assert not found, "\n".join(found[:5])
+    assert tally["rows"] > 20
+
+
+def test_the_checks_can_fail(monkeypatch):
+    """Were projection left out, the same questions would find leaks."""
+    explainer, people = worlds.post().explainer, worlds.post().people
+    limits = {"constraints": ["fixed weight"], "sparse": True, "steps": 4}
+    monkeypatch.setattr(System, "feasible", lambda self, cells, people: np.ones(len(cells), bool))
+    found, _ = leaks(explainer, people, limits)
+    assert any("broken=['fixed weight']" in line for line in found)
+    assert any("a fixed column changed" in line for line in found)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", CentroidWarning)
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    begin, bad, total = time.perf_counter(), [], Counter[str]()
+    makers = [(kind, lambda k=kind, s=seed: MADE_UP[k](s)) for kind, seed in CASES]
+    makers += [(name, lambda n=name: real(datasets.load(n))) for name in TABLES]
+    for number, (kind, make) in enumerate(makers):
+        try:
+            made, asked = make()
+        except LapaceError as error:
+            print(f"{kind}: {error}")
+            continue
+        problems, counts = run(made, asked, wanted, 1000 + number)
+        bad += [f"{kind}: {line}" for line in problems]
+        total += counts
+        total["explainers"] += 1
+        total["questions"] += wanted
+        print(kind, dict(counts), f"{time.perf_counter() - begin:.0f} s", len(bad), flush=True)
+    print(dict(total), f"{len(bad)} problems")
+    print(*bad[:20], sep="\n")
+    sys.exit(bool(bad))

@@ -1,0 +1,208 @@
+"""A stranger's path: a table nobody has seen, from the file to an answer over HTTP.
+
+Real processes only, and only words the README and the help use: fit, report, explain, serve.
+Nothing is known of the library but its command.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from lapace.cli.commands import EXAMPLES
+from lapace.result import json_schema
+
+ROOT = Path(__file__).resolve().parent.parent
+FEW = 10  # commands, and this has to be fewer
+
+COLUMNS = [
+    "customer no.",
+    "monthly fee ($)",
+    "Plan Type",
+    "Has App?",
+    "support calls (90 d)",
+    "satisfaction",
+    "age",
+    "left us?",
+]
+LEVELS = ("bad", "fair", "good")
+
+
+def customers(path: Path, count: int, seed: int) -> None:
+    """Odd names, gaps, numbers, words, an order, truth values, and an identifier."""
+    rng = random.Random(seed)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for number in range(count):
+            fee = round(rng.gammavariate(4, 9), 2)
+            plan = rng.choice(["flat", "pre-paid", "Family & Co", "pre-paid"])
+            calls = rng.choice([0, 0, 0, 1, 2, 3, 5, 8])
+            level = rng.randrange(3)
+            left = fee + 9 * calls - 14 * level - 12 * (plan == "flat") + rng.gauss(0, 4) > 26
+            row = [number + 1000, fee, plan, rng.random() < 0.6, calls, LEVELS[level]]
+            row += [rng.randint(18, 90), "yes" if left else "no"]
+            for gap in (1, 4, 5):
+                if rng.random() < 0.06:
+                    row[gap] = ""
+            writer.writerow(row)
+
+
+class Stranger:
+    """Types commands in a folder, and counts them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands = 0
+
+    def start(self, *arguments: object) -> subprocess.Popen:
+        self.commands += 1
+        return subprocess.Popen(
+            [sys.executable, "-m", "lapace.cli", *map(str, arguments)],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+
+    def types(self, *arguments: object, code: int = 0) -> tuple[str, str]:
+        with self.start(*arguments) as process:
+            out, err = process.communicate(timeout=600)
+        assert process.returncode == code, err
+        assert "Traceback" not in err
+        return out, err
+
+    def asks(self, address: str, question: dict | None = None) -> tuple[int, dict]:
+        """Over HTTP, as any program would."""
+        body = None if question is None else json.dumps(question).encode()
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    customers(tmp_path / "customers 2024.csv", 420, seed=1)
+    customers(tmp_path / "this week.csv", 12, seed=2)
+    return Stranger(tmp_path)
+
+
+def test_from_a_table_never_seen_to_an_answer_over_http(stranger):
+    table, week = "customers 2024.csv", "this week.csv"
+    fit = ["fit", table, "--classifier", "mlp", "--label", "left us?", "-o", "churn.lapace"]
+
+    # The first try is refused, and the sentence says what to do.
+    _, err = stranger.types(*fit, code=2)
+    assert err == (
+        "lapace: Column 'customer no.' only numbers the rows. Drop it, or say it is 'continuous'.\n"
+    )
+    assert not list(stranger.folder.glob("churn*"))
+
+    out, err = stranger.types(
+        *fit, "--drop", "customer no.", "--kind", "satisfaction=ordinal:bad<fair<good",
+        "--clusters", 2, "--rule", "age == original",
+    )  # fmt: skip
+    assert out.startswith("Can it be trusted?")
+    assert "Wrote 'churn.lapace' and its classifier 'churn.skops'." in err
+
+    out, _ = stranger.types("report", "churn.lapace", "--json")
+    assert json.loads(out)["verdict"] in ("passes", "usable with care")
+
+    limits = [
+        "`monthly fee ($)` >= 0.5 * original",
+        "`Has App?` == original",
+        "satisfaction >= original",
+    ]
+    said = [word for limit in limits for word in ("--constraint", limit)]
+    asked = ["explain", "churn.lapace", week, "--target", "no", *said]
+    out, err = stranger.types(*asked, "--format", "json")
+    answer = json.loads(out)
+    jsonschema.validate(answer, json_schema())
+    statuses = {person["status"] for person in answer["people"]}
+    assert len(answer["people"]) == 12
+    assert "answered" in statuses
+    assert statuses <= {"answered", "already_target", "none_found", "infeasible"}
+    assert re.match(r"Explanation of 12 people: \d+ answered", err)
+    obeyed(answer)
+
+    # The example of the help, with this table's name and any free port.
+    example = EXAMPLES["serve"].replace("loans.lapace", "churn.lapace").replace("8000", "0")
+    with stranger.start(*example.split()[1:]) as server:
+        try:
+            address = listening(server)
+            person = people(stranger.folder / week, answer)
+            question = {"people": [person], "target": "no", "constraints": limits}
+            status, over_http = stranger.asks(f"{address}/v1/explain", question)
+            assert status == 200
+            jsonschema.validate(over_http, json_schema())
+            assert over_http["people"][0]["status"] == "answered"
+            obeyed(over_http)
+            wrong = {**question, "constraints": ["`monthly fe ($)` >= 1"]}
+            status, refusal = stranger.asks(f"{address}/v1/explain", wrong)
+            assert status == 422
+            assert "Did you mean 'monthly fee ($)'" in refusal["error"]
+        finally:
+            server.send_signal(signal.SIGINT)
+            out, err = server.communicate(timeout=60)
+    assert server.returncode in (0, 130)
+    assert out == ""
+    assert "Traceback" not in err
+    assert stranger.commands < FEW
+
+
+def obeyed(answer):
+    """Every step said to be feasible obeys the limits, by our own arithmetic."""
+    names = [feature["name"] for feature in answer["schema"]["features"]]
+    checked = 0
+    for person in answer["people"]:
+        own = dict(zip(names, person["row"], strict=True))
+        for path in person["paths"]:
+            first = path["steps"][path["picks"]["first"]]
+            if not (first["valid"] and first["feasible"]):
+                continue
+            row = dict(zip(names, first["row"], strict=True))
+            assert row["age"] == own["age"]
+            assert row["Has App?"] == own["Has App?"]
+            if own["monthly fee ($)"] is not None:
+                assert row["monthly fee ($)"] >= 0.5 * own["monthly fee ($)"]
+            if own["satisfaction"] is not None:
+                assert LEVELS.index(row["satisfaction"]) >= LEVELS.index(own["satisfaction"])
+            checked += 1
+    assert checked
+
+
+def people(path, answer):
+    """The first person with an answer, as the plain values of the file."""
+    who = [person["status"] for person in answer["people"]].index("answered")
+    with path.open(encoding="utf-8", newline="") as file:
+        row = list(csv.DictReader(file))[who]
+    row = {name: value or None for name, value in row.items() if name != "left us?"}
+    for name in ("monthly fee ($)", "support calls (90 d)", "age"):
+        row[name] = None if row[name] is None else float(row[name])
+    return {**row, "Has App?": row["Has App?"] == "True"}
+
+
+def listening(server):
+    """The address, once the server says it."""
+    for line in server.stderr:
+        if found := re.search(r"Listening at (http://\S+?);", line):
+            return found[1]
+    raise AssertionError(f"the server never listened: {server.poll()}")

@@ -1,0 +1,651 @@
+"""Why not: against brute force over all sets of constraints, and in the words it uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain, combinations, product
+from typing import Any
+from unittest.mock import patch
+
+import jsonschema
+import numpy as np
+import pytest
+
+import worlds
+from lapace import Explainer, Explanation, Feature, InputError
+from lapace.classifiers import wrap
+from lapace.constraints import Custom, System, parse
+from lapace.explainer import asking, judging, whynot
+from lapace.explainer.wording import move
+from lapace.result import Move, WhyNot, json_schema
+from lapace.schema import Schema
+from worlds import QUICK
+
+Row = dict[str, Any]
+
+
+# --- a small world that can be counted through ------------------------------------------------
+
+
+TINY = {
+    "a": Feature.continuous("a", lower=0, upper=6, integer=True),
+    "b": Feature.continuous("b", lower=0, upper=6, integer=True),
+    "c": Feature.categorical("c", ["x", "y", "z"]),
+}
+ROWS: list[Row] = [
+    {"a": a, "b": b, "c": c} for a, b, c in product(range(7), range(7), ("x", "y", "z"))
+]
+
+
+def high(rows: Sequence[Row]) -> list[str]:
+    return ["yes" if r["a"] + r["b"] + 2 * (r["c"] == "z") > 8 else "no" for r in rows]
+
+
+@cache
+def tiny(rules: tuple[str, ...] = ()) -> Explainer:
+    made = Explainer(high, clusters=2, recipe=QUICK, schema=TINY, rules=rules, device="cpu")
+    return made.fit([row for row in ROWS for _ in range(3)])
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A constraint, what it means, and how far a row is from it: written down a second time."""
+
+    text: str
+    slack: Callable[[Row, Row], float]
+
+    def holds(self, row: Row, own: Row) -> bool:
+        return self.slack(row, own) <= 0
+
+
+LIMITS = [
+    Limit("a <= 2", lambda r, _: max(0, r["a"] - 2)),
+    Limit("a >= original + 2", lambda r, o: max(0, o["a"] + 2 - r["a"])),
+    Limit("fixed a", lambda r, o: abs(r["a"] - o["a"])),
+    Limit("b <= original", lambda r, o: max(0, r["b"] - o["b"])),
+    Limit("b >= 3", lambda r, _: max(0, 3 - r["b"])),
+    Limit("a + b <= 4", lambda r, _: max(0, r["a"] + r["b"] - 4)),
+    Limit("b > a", lambda r, _: max(0, r["a"] - r["b"] + 1)),
+    Limit("c == original", lambda r, o: float(r["c"] != o["c"])),
+    Limit("c != original", lambda r, o: float(r["c"] == o["c"])),
+    Limit("changes <= 1", lambda r, o: max(0, sum(r[k] != o[k] for k in r) - 1)),
+    Limit("if c changes then a == 0", lambda r, o: r["a"] if r["c"] != o["c"] else 0),
+]
+
+
+def subsets(some: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """All of them but the empty one, small ones first."""
+    return chain.from_iterable(combinations(some, size) for size in range(1, len(some) + 1))
+
+
+def random_limits(rng: np.random.Generator, least: int, most: int) -> list[Limit]:
+    count = int(rng.integers(least, most + 1))
+    return [LIMITS[k] for k in rng.choice(len(LIMITS), count, replace=False)]
+
+
+def tried(explainer: Explainer, people: Any, limits: Sequence[Limit], **settings: Any) -> Any:
+    """The answer, or None where nobody at all can obey."""
+    try:
+        texts = [limit.text for limit in limits]
+        return explainer.explain(people, target="yes", constraints=texts, **settings)
+    except InputError:
+        return None
+
+
+# --- infeasible: against counting through every row ---------------------------------------------
+
+
+def smallest_clash(limits: Sequence[Limit], own: Row) -> int:
+    """The size of a smallest set that no row of the lattice keeps; 0 where some row keeps all."""
+    for some in subsets(limits):
+        if not any(all(limit.holds(row, own) for limit in some) for row in ROWS):
+            return len(some)
+    return 0
+
+
+def test_a_clash_is_a_smallest_set_that_no_row_keeps():
+    rng = np.random.default_rng(1)
+    people = [ROWS[k] for k in rng.choice(len(ROWS), 12, replace=False)]
+    seen: list[int] = []
+    for _ in range(40):
+        limits = random_limits(rng, 2, 5)
+        answer = tried(tiny(), people, limits, detail="picks", steps=2, enforce="naive")
+        if answer is None:
+            continue
+        by_text = {limit.text: limit for limit in limits}
+        for i, status in enumerate(answer.status):
+            size = smallest_clash(limits, people[i])
+            if status != "already_target":
+                assert (status == "infeasible") == (size > 0), (status, limits, people[i])
+            if status != "infeasible":
+                continue
+            why = answer.why_not[i]
+            clash = [by_text[text] for text in why.clash]
+            assert smallest_clash(clash, people[i]) == len(clash)  # and none of it can be spared
+            assert len(clash) == size if size <= 2 else len(clash) >= size
+            assert why.exact == (len(clash) <= 2)
+            check_moves(why, clash, limits, people[i])
+            seen.append(len(clash))
+    assert {1, 2} <= set(seen)
+    assert len(seen) > 40
+
+
+def check_moves(why: WhyNot, clash: list[Limit], limits: list[Limit], own: Row) -> None:
+    """Each move is the least that a row keeping the other constraints needs.
+
+    Where no row keeps all the others, only those of the clash count.
+    """
+    assert [m.constraint for m in why.moves] == [limit.text for limit in clash]
+    assert why.row in ROWS
+    for moved, limit in zip(why.moves, clash, strict=True):
+        for some in (limits, clash):
+            others = [other for other in some if other is not limit]
+            left = [limit.slack(r, own) for r in ROWS if all(o.holds(r, own) for o in others)]
+            if left:
+                break
+        if moved.by is None:
+            assert limit.text.startswith("c ")
+        else:
+            assert moved.by in left
+            assert moved.by == min(left), (moved, own, why)
+
+
+def test_who_contradicts_more_than_once_is_told():
+    people = [{"a": 3, "b": 3, "c": "x"}]
+    limits = ["fixed a", "a >= 4", "fixed b", "b >= 4"]
+    why = tiny().explain(people, constraints=limits)[0].why_not
+    assert why is not None
+    assert why.clash == ("fixed b", "b >= 4")
+    assert why.text == (
+        "For this person 'fixed b' and 'b >= 4' cannot hold together: no row obeys. If the others "
+        "stay, 'fixed b' would have to allow b to change by 1 or 'b >= 4' would have to allow 1 "
+        "less. Even then other constraints would stand in each other's way."
+    )
+
+
+def test_one_constraint_alone_can_be_impossible():
+    answer = tiny().explain([{"a": 3, "b": 0, "c": "x"}], constraints=["a >= original + 5"])
+    why = answer.why_not[0]
+    assert (why.clash, why.drop, why.exact) == (("a >= original + 5",), (), True)
+    assert why.moves[0].by == 2  # at the upper end, not at the person
+    assert why.row == {"a": 6, "b": 0, "c": "x"}
+    assert why.text.endswith(
+        "To be kept by any row, 'a >= original + 5' would have to allow 2 less."
+    )
+
+
+# --- none found: against every set of constraints ---------------------------------------------
+
+
+def smallest_drops(explainer: Explainer, people: Any, limits: Sequence[Any], **settings: Any):
+    """For each person the sizes at which some set helps, by running explain without each set."""
+    sizes: list[set[int]] = [set() for _ in range(len(people))]
+    helped: list[set[tuple[str, ...]]] = [set() for _ in range(len(people))]
+    for some in subsets(limits):
+        kept = [c for c in limits if c not in some]
+        with patch.object(asking, "why_not", lambda *_: {}):  # not asked here: it takes its time
+            answer = explainer.explain(people, constraints=kept, detail="picks", **settings)
+        for i, status in enumerate(answer.status):
+            if status == "answered":
+                sizes[i].add(len(some))
+                helped[i].add(tuple(map(str, some)))
+    return sizes, helped
+
+
+def compare(explainer: Explainer, people: Any, limits: Sequence[Any], **settings: Any) -> list[int]:
+    """Checks everybody's WhyNot against brute force; how large the sets dropped were."""
+    answer = explainer.explain(people, constraints=limits, **settings)
+    lacking = [i for i, status in enumerate(answer.status) if status == "none_found"]
+    if not lacking:
+        return []
+    if isinstance(people, list):
+        some: Any = [people[i] for i in lacking]
+    else:
+        some = people.iloc[lacking] if hasattr(people, "iloc") else people[lacking]
+    sizes, helped = smallest_drops(explainer, some, limits, **settings)
+    for k, i in enumerate(lacking):
+        why = answer.why_not[i]
+        if len(limits) not in sizes[k]:  # even without any constraint nothing is found
+            assert why.drop == ()
+            assert why.exact
+            continue
+        assert why.drop in helped[k], (why, helped[k])  # dropping it really helps
+        assert len(why.drop) >= min(sizes[k])
+        if min(sizes[k]) <= 2:
+            assert len(why.drop) == min(sizes[k])
+        if why.exact:
+            assert len(why.drop) == min(sizes[k])
+        check_row(answer, i)
+    return [len(answer.why_not[i].drop) for i in lacking]
+
+
+def check_row(answer: Explanation, i: int) -> None:
+    """The row keeps what is not dropped, breaks what is, and moves say by how much."""
+    why, own = answer.why_not[i], answer.people_cells[i : i + 1]
+    assert why.row is not None
+    cells = row_cells(answer.schema, why.row)
+    kept = [c for c in answer.constraints if c not in why.drop and not c.startswith("custom")]
+    assert System.of(kept, answer.schema, check=False).feasible(cells, own).all()
+    assert tuple(m.constraint for m in why.moves) == why.drop
+    for moved in why.moves:
+        if moved.constraint.startswith("custom"):
+            continue
+        slack = System.of([moved.constraint], answer.schema, check=False).slack(cells, own)[0, 0]
+        if moved.by is not None:
+            assert moved.by == pytest.approx(slack)
+        assert moved.text in why.text or moved.by == 0
+
+
+def row_cells(schema: Schema, row: Row) -> np.ndarray:
+    codes = []
+    for feature in schema.features:
+        value = row[feature.name]
+        if value is None:
+            codes.append(np.nan)
+        elif feature.kind == "continuous":
+            codes.append(float(value))
+        else:
+            codes.append(float(feature.levels.index(value)))
+    return np.array([codes])
+
+
+@pytest.mark.parametrize(("enforce", "rounds"), [("exact", 4), ("naive", 5), ("latent", 3)])
+def test_the_smallest_set_is_that_of_brute_force(enforce, rounds):
+    rng = np.random.default_rng(2)
+    people = [row for row in ROWS if high([row]) == ["no"]][::12]
+    sizes: list[int] = []
+    for _ in range(rounds):
+        limits = [limit.text for limit in random_limits(rng, 2, 4)]
+        try:
+            sizes += compare(tiny(), people, limits, target="yes", steps=6, enforce=enforce)
+        except InputError:  # nobody at all could obey
+            continue
+    assert {1, 2} <= set(sizes), sizes
+
+
+def test_sets_of_three_and_more_help_too():
+    people = [{"a": 0, "b": 0, "c": "x"}, {"a": 1, "b": 0, "c": "y"}]
+    limits = ["a <= 1", "b <= 1", "c != z", "a + b <= 2", "2*a + b <= 3"]
+    sizes = compare(tiny(), people, limits, target="yes", steps=8)
+    assert max(sizes) >= 3
+    why = tiny().explain(people, target="yes", constraints=limits, steps=8).why_not[0]
+    assert why.exact == (len(why.drop) <= 3)
+    assert why.exact or "sets of more than two are not all tried" in why.text
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_brute_force_on_a_bank(stable):
+    here = worlds.bank()
+    limits = ["income <= 1.1*original", "debt >= original", "fixed home, grade", "changes <= 2"]
+    sizes = compare(
+        here.explainer, here.people.head(7), limits, target="approved", stable=stable, steps=6
+    )
+    assert sizes
+    assert max(sizes) >= 1
+
+
+def test_brute_force_with_confidence():
+    here = worlds.bank()
+    limits = ["income <= 1.5*original", "debt >= original", "changes <= 3"]
+    people = here.people.head(12)
+    sizes = compare(here.explainer, people, limits, target="approved", confidence=0.9, steps=8)
+    assert sizes
+
+
+@pytest.mark.parametrize("target", [0, 1, 2, "any-other"])
+def test_brute_force_with_three_labels(target):
+    here = worlds.seasons()
+    limits = ["abs(warmth - original) <= 4", "abs(rain - original) <= 5", "fixed wind"]
+    sizes = compare(here.explainer, here.people.head(15), limits, target=target, steps=6)
+    assert max(sizes) >= 1
+
+
+def test_a_constraint_from_python_can_be_the_one():
+    small = Custom("small", lambda x: x[:, 0] - 1, lambda x: x[:, 0] <= 1)
+    low = Custom("low", lambda x: x[:, 1] - 1, lambda x: x[:, 1] <= 1)
+    people = [{"a": 0, "b": 1, "c": "x"}, {"a": 1, "b": 5, "c": "x"}]
+    sizes = compare(tiny(), people, [small, low, "fixed c"], target="yes", steps=8)
+    assert len(sizes) >= 1
+    answer = tiny().explain(people, target="yes", constraints=[small, low, "fixed c"])
+    why = answer.why_not[0]
+    assert set(why.drop) & {"custom: small", "custom: low"}
+    custom = [m for m in why.moves if m.constraint.startswith("custom")]
+    assert custom[0].by is None
+    assert custom[0].text == f"'{custom[0].constraint}' would have to allow this row"
+
+
+def test_an_infinite_cost_is_a_constraint_like_any():
+    answer = tiny().explain(
+        [{"a": 1, "b": 2, "c": "x"}], target="yes", costs={"a": np.inf, "b": 2.0}, steps=8,
+        constraints=["c == original"],
+    )  # fmt: skip
+    why = answer.why_not[0]
+    assert why.drop == ("fixed a",)
+    assert (
+        why.moves[0].text == f"'fixed a' would have to allow a to change by {why.moves[0].by:.0f}"
+    )
+    assert why.row is not None
+    assert why.row["c"] == "x"
+
+
+# --- rules ------------------------------------------------------------------------------------
+
+
+def test_a_rule_is_dropped_only_where_no_constraint_will_do():
+    person = [{"a": 1, "b": 1, "c": "x"}]
+    rules = ("a <= 4", "fixed c")  # with b <= 4 nobody has more than 8
+    here = tiny(rules)
+    answer = here.explain(person, target="yes", constraints=["b <= 4"], steps=8)
+    assert answer.constraints == (*rules, "b <= 4")
+    _, helped = smallest_drops(tiny(), person, [*rules, "b <= 4"], target="yes", steps=8)
+    assert {("a <= 4",), ("b <= 4",)} <= helped[0]  # a rule would do as well
+    assert answer.why_not[0].drop == ("b <= 4",)
+    forced = tiny((*rules, "b <= 4"))
+    answer = forced.explain(person, target="yes", constraints=["a >= original"], steps=8)
+    assert len(answer.why_not[0].drop) == 1
+    assert answer.why_not[0].drop != ("a >= original",)
+
+
+# --- without constraints ----------------------------------------------------------------------
+
+
+def test_without_constraints_what_is_known_is_told():
+    here = worlds.bank()
+    answer = here.explainer.explain(here.people.head(6), target="approved", confidence=0.9999999)
+    lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
+    assert lacking
+    assert sorted(answer.why_not) == lacking
+    for i in lacking:
+        why = answer.why_not[i]
+        assert (why.clash, why.drop, why.moves) == ((), (), ())
+        assert why.text.startswith(answer.reason[i] + " The highest probability reached is 0.")
+        assert "; 0.9999999 was asked for." in why.text
+        assert "Even without" not in why.text
+        best = np.nanmax(answer.probability[answer.who == i][:, 1:])
+        said = float(why.text.split("a confidence of at most ")[1].split(" ")[0])
+        assert said <= best
+        assert said == pytest.approx(best, abs=1e-3)
+        again = here.explainer.explain(here.people.iloc[[i]], target="approved", confidence=said)
+        assert again.status[0] in ("answered", "already_target")
+
+
+def test_dropping_everything_may_not_help():
+    here = worlds.bank()
+    answer = here.explainer.explain(
+        here.people.head(6), target="approved", confidence=0.9999999, constraints=["fixed age"]
+    )
+    why = next(iter(answer.why_not.values()))
+    assert (why.drop, why.moves, why.exact) == ((), (), True)
+    assert "Even without any constraint nothing is found." in why.text
+    assert why.row is not None
+
+
+def test_another_target_is_advised_where_there_is_one():
+    here = worlds.seasons()
+    answer = here.explainer.explain(here.people, target=2, constraints=["changes <= 0"])
+    assert all(why.drop == ("changes <= 0",) for why in answer.why_not.values())
+    stuck = tiny().explain([{"a": 0, "b": 0, "c": "x"}], constraints=["changes <= 0"])
+    assert stuck.why_not[0].moves[0].by >= 1
+
+
+def test_nowhere_to_walk_to_is_no_trouble():
+    fitted = tiny()
+    explainer = Explainer(high, clusters=2, recipe=QUICK, schema=TINY, device="cpu")
+    own = tuple(p for p in fitted.prototypes_ if fitted.labels_[p.label] == "no")
+    explainer.fitted_ = replace(fitted.fitted_, prototypes=own)
+    explainer._report = fitted.report_
+    explainer.classifier_ = wrap(high, fitted.schema_, fitted.labels_)
+    answer = explainer.explain(
+        [{"a": 1, "b": 1, "c": "x"}], target="any-other", constraints=["a <= 3"]
+    )
+    why = answer.why_not[0]
+    assert (why.drop, why.row) == ((), None)
+    assert why.text.startswith("No row of 0 paths is labelled another label")
+
+
+# --- only for whom it is for, batched, bounded -------------------------------------------------
+
+
+class Counting:
+    """The classifier, with its calls and rows counted."""
+
+    def __init__(self) -> None:
+        self.calls = self.rows = 0
+
+    def __call__(self, rows: Sequence[Row]) -> list[str]:
+        self.calls += 1
+        self.rows += len(rows)
+        return high(rows)
+
+
+def counted(people: Any, **settings: Any) -> tuple[Explanation, int, int]:
+    classifier = Counting()
+    explainer = Explainer(classifier, clusters=2, recipe=QUICK, schema=TINY, device="cpu")
+    fitted = tiny()
+    explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
+    explainer.classifier_ = wrap(classifier, fitted.schema_, fitted.labels_)
+    answer = explainer.explain(people, target="yes", **settings)
+    return answer, classifier.calls, classifier.rows
+
+
+def test_nobody_without_an_answer_costs_nothing(monkeypatch):
+    people = [row for row in ROWS if high([row]) == ["no"]][:20]
+    monkeypatch.setattr(asking, "why_not", None)  # calling it would fail
+    answer, _, _ = counted(people)
+    assert set(answer.status) == {"answered"}
+    assert answer.why_not == {}
+
+
+def test_people_are_searched_for_together():
+    people = [{"a": 0, "b": 0, "c": c} for c in "xy"] * 20
+    limits = ["a <= 1", "b <= 1", "fixed c"]
+    one, calls, rows = counted(people[:1], constraints=limits, steps=6)
+    many, more_calls, more_rows = counted(people, constraints=limits, steps=6)
+    assert set(many.status) == {"none_found"}
+    assert more_calls <= 2 * calls  # 40 times the people, hardly more calls
+    assert many.asked == more_rows
+    assert one.asked == rows
+
+
+def test_the_number_of_searches_is_bounded(monkeypatch):
+    limits = [f"a + {k}*b <= {4 + k}" for k in range(1, 25)]
+    people = [row for row in ROWS if high([row]) == ["no"]][:5]
+    searches = []
+    small = asking.why_not
+    monkeypatch.setattr(
+        asking,
+        "why_not",
+        lambda case, search: small(case, lambda s, w: searches.append(len(w)) or search(s, w)),
+    )
+    answer = tiny().explain(people, target="yes", constraints=[*limits, "c != z"], steps=4)
+    lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
+    assert lacking
+    assert len(searches) <= whynot.SEARCHES + whynot.GREEDY
+    assert max(searches) <= len(lacking)  # nobody else is searched for
+    greedy = [answer.why_not[i] for i in lacking if len(answer.why_not[i].drop) > 1]
+    assert greedy
+    for why in greedy:
+        assert not why.exact
+        assert "sets were tried and not all there are" in why.text
+
+
+def test_one_persons_trouble_changes_nothing_for_another():
+    people = [row for row in ROWS if high([row]) == ["no"]][::9]
+    limits = ["a <= 2", "b <= original", "c == original", "changes <= 1", "a >= original + 2"]
+    together = tiny().explain(people, target="yes", constraints=limits, steps=8)
+    assert {"none_found", "infeasible"} <= set(together.status)
+    for i, person in enumerate(people):
+        alone = tiny().explain([person], target="yes", constraints=limits, steps=8)
+        assert alone.status[0] == together.status[i]
+        assert alone.why_not.get(0) == together.why_not.get(i)
+
+
+def test_the_same_call_gives_the_same():
+    people = [row for row in ROWS if high([row]) == ["no"]][::9]
+    limits = ["a <= 2", "b <= original", "c == original", "changes <= 1"]
+    one, two = (tiny().explain(people, target="yes", constraints=limits) for _ in range(2))
+    assert one.why_not == two.why_not
+    assert one.asked == two.asked
+
+
+def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
+    monkeypatch.setattr(judging, "PATIENCE", 0)
+
+    def picky(rows: Sequence[Row]) -> list[str]:
+        if any(r["a"] > 3 for r in rows):
+            raise ValueError("a is out of range")
+        return high(rows)
+
+    fitted = tiny()
+    explainer = Explainer(picky, clusters=2, recipe=QUICK, schema=TINY, device="cpu")
+    explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
+    explainer.classifier_ = wrap(picky, fitted.schema_, fitted.labels_)
+    answer = explainer.explain(
+        [{"a": 1, "b": 1, "c": "x"}], target="yes", constraints=["a <= 3", "b <= 1", "fixed c"]
+    )
+    why = answer.why_not[0]
+    assert "a <= 3" not in why.drop
+    assert not why.exact or len(why.drop) == 1
+
+
+# --- kept with the answer ---------------------------------------------------------------------
+
+
+def test_it_is_in_the_answer_and_in_json(tmp_path):
+    people = [*([row for row in ROWS if high([row]) == ["no"]][::9]), {"a": 6, "b": 6, "c": "z"}]
+    limits = ["a <= 2", "b <= original", "a >= original + 2", "c == original"]
+    answer = tiny().explain(people, target="yes", constraints=limits, steps=4)
+    lacking = {i for i, s in enumerate(answer.status) if s in ("none_found", "infeasible")}
+    assert {answer.status[i] for i in lacking} == {"none_found", "infeasible"}
+    assert set(answer.why_not) == lacking != set(range(len(people)))
+    for i, person in enumerate(answer):
+        assert person.why_not == answer.why_not.get(i)
+        if person.why_not is not None:
+            assert person.why_not.status == person.status
+            assert str(person.why_not).startswith(person.reason)
+    data = answer.to_json(tmp_path / "answer.json")
+    jsonschema.validate(data, json_schema())
+    jsonschema.validate(json.loads((tmp_path / "answer.json").read_text()), json_schema())
+    again = Explanation.from_json(tmp_path / "answer.json")
+    assert again.why_not == answer.why_not
+    assert again.to_json() == data
+
+
+def test_json_without_it_is_read_too():
+    data = tiny().explain([{"a": 0, "b": 0, "c": "x"}]).to_json()
+    assert data["people"][0]["why_not"] is None
+    del data["people"][0]["why_not"]
+    jsonschema.validate(data, json_schema())
+    assert Explanation.from_json(data).why_not == {}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"status": "answered"}, {"exact": "yes"}, {"clash": [3]}, {"row": {"a": 1}}, {"text": None},
+        {"moves": [{"constraint": "a", "by": "far", "text": ""}]}, {"moves": 3},
+    ],
+)  # fmt: skip
+def test_damaged_json_is_refused(damage):
+    limits = ["a <= 2", "b <= 2", "fixed c"]
+    answer = tiny().explain([{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
+    data = answer.to_json()
+    data["people"][0]["why_not"] |= damage
+    with pytest.raises(InputError, match="damaged"):
+        Explanation.from_json(data)
+
+
+def test_whatever_is_damaged_is_refused_or_can_be_used():
+    limits = ["a <= 2", "b <= 2", "fixed c"]
+    answer = tiny().explain([{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
+    text = json.dumps(answer.to_json())
+    refused = 0
+    for name, value in product(
+        answer.why_not[0].to_json(), (None, -1, 10**30, 1.5, "x", True, [], {}, [[1]], [{}])
+    ):
+        data = json.loads(text)
+        data["people"][0]["why_not"][name] = value
+        try:
+            again = Explanation.from_json(data)
+        except InputError:
+            refused += 1
+            continue
+        assert isinstance(str(again[0].why_not), str)
+        json.dumps(again.to_json())
+    assert refused > 40
+
+
+# --- words ------------------------------------------------------------------------------------
+
+WORDS = Schema.infer(
+    [
+        {
+            "age": 18 + k % 60,
+            "income": 100 * (k % 90),
+            "share": (k % 100) / 100,
+            "size": k * 0.37 % 1.0,
+            "job": ["clerk", "cook", "nurse"][k % 3],
+            "level": ["school", "bachelor", "master"][k % 3],
+        }
+        for k in range(900)
+    ],
+    {"level": Feature.ordinal("level", ["school", "bachelor", "master"])},
+)
+OWN = {"age": 30, "income": 2000, "share": 0.5, "size": 0.25, "job": "cook", "level": "bachelor"}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "point", "by", "text"),
+    [
+        ("income <= 1000", {"income": 2200}, 1200, "allow 1,200 more"),
+        ("income < 1000", {"income": 1000}, 100, "allow 100 more"),
+        ("income >= original", {"income": 1500}, 500, "allow 500 less"),
+        ("20 <= age <= 40", {"age": 18}, 2, "allow 2 less"),
+        ("20 <= age <= 40", {"age": 45}, 5, "allow 5 more"),
+        ("age == original", {"age": 33}, 3, "allow a difference of 3"),
+        ("age != 30", {"age": 30}, None, "allow age 30"),
+        ("share <= 0.25", {"share": 0.5}, 0.25, "allow 0.25 more"),
+        ("size <= 0.125", {"size": 0.25}, 0.125, "allow 0.125 more"),
+        ("income <= 30*age", {"age": 21}, 1370, "allow 1,370 more"),
+        ("abs(income - original) <= 0.1*original", {"income": 2500}, 300, "allow 300 more"),
+        ("abs(income - original) >= 300", {"income": 2100}, 200, "allow 200 less"),
+        ("job == original", {"job": "nurse"}, None, "allow job nurse"),
+        ("job in {clerk, cook}", {"job": "nurse"}, None, "allow job nurse"),
+        ("age in {20, 40}", {"age": 33}, 7, "allow age 33"),
+        ("not job: cook -> nurse", {"job": "nurse"}, None, "allow job nurse"),
+        ("level >= master", {"level": "school"}, 2, "allow level school, 2 levels off"),
+        ("level >= original", {"level": "school"}, 1, "allow level school, 1 level off"),
+        ("changes <= 1", {"age": 31, "income": 0, "job": "nurse"}, 2, "allow 2 more"),
+        ("changes >= 2", {"age": 31}, 1, "allow 1 fewer"),
+        ("changes == 2", {"age": 31}, 1, "allow 1 change"),
+        ("fixed age", {"age": 35}, 5, "allow age to change by 5"),
+        ("increasing income", {"income": 1900}, 100, "allow income to fall by 100"),
+        ("decreasing income", {"income": 2100}, 100, "allow income to rise by 100"),
+        ("fixed age, job", {"age": 35}, 5, "allow age to change by 5"),
+        ("fixed age, job", {"age": 35, "job": "nurse"}, None,
+         "allow age to change by 5 and job to become nurse"),
+        ("increasing level", {"level": "school"}, 1, "allow level to become school"),
+        ("if job changes then income >= 3000", {"job": "nurse"}, 1000,
+         "allow 1,000 less than 'income >= 3000'"),
+        ("if job changes then level == master", {"job": "nurse"}, 1,
+         "allow level bachelor, 1 level off"),
+        ("if job changes then age == 20 and income == 0", {"job": "nurse"}, None,
+         "allow age 30 and income 2,000"),
+        ("fixed age", {"age": None}, None, "allow age missing"),
+    ],
+)  # fmt: skip
+def test_moves_in_words(constraint, point, by, text):
+    row, own = (WORDS.cells([r])[0] for r in (OWN | point, OWN))
+    found = move(parse(constraint), WORDS, row, own)
+    assert found.by == (by if by is None else pytest.approx(by))
+    assert found.text == f"'{parse(constraint)}' would have to {text}"
+
+
+def test_a_constraint_that_holds_need_not_move():
+    own = WORDS.cells([OWN])[0]
+    assert move(parse("age <= 30"), WORDS, own, own) == Move(
+        "age <= 30", 0.0, "'age <= 30' holds on this row all the same"
+    )

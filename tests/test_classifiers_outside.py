@@ -437,10 +437,10 @@ def test_an_input_for_each_column_is_found_by_name(convert, tmp_path):
         opened.predict(convert(table.rename(columns={"home town": "city"})))
     with pytest.raises(InputError, match=r"Did you mean 'home_twn'\?"):
         opened.predict(convert(table.rename(columns={"home town": "home_twn"})))
-    with pytest.raises(InputError, match="takes numbers, and column 'a' holds text such as 'x'"):
+    with pytest.raises(ClassifierError, match="takes numbers, and column 'a' holds text such"):
         opened.predict(convert(table.assign(a="x")))
     gaps = table.assign(b=table["b"].astype("Int64").mask(table["b"] == 3))
-    with pytest.raises(InputError, match="whole numbers, and column 'b' has missing values"):
+    with pytest.raises(ClassifierError, match="whole numbers, and column 'b' has missing values"):
         opened.predict(convert(gaps))
 
 
@@ -526,7 +526,7 @@ def test_graphs_that_do_not_fit(tmp_path):
         InputError, match="takes 2 values for each row, and the table has 3 columns"
     ):
         opened.predict(TABLE.assign(c=1))
-    with pytest.raises(InputError, match="column 'b' holds text such as 'x'"):
+    with pytest.raises(ClassifierError, match="column 'b' holds text such as 'x'"):
         opened.predict(TABLE.assign(b="x"))
     with pytest.raises(ClassifierError, match="gives NaN for row 0"):
         opened.predict(TABLE.assign(a=np.nan))
@@ -1208,6 +1208,49 @@ def test_a_skops_classifier_is_followed(tmp_path, monkeypatch):
         Explainer.load("there/n.lapace", device="cpu")
     explainer.save("there/n.lapace", classifier="there/in/model.skops")
     assert answers(Explainer.load("there/n.lapace", device="cpu")) == expected
+
+
+class Mortal:
+    """Answers so many questions and then no more."""
+
+    def __init__(self) -> None:
+        self.left, self.asked = 10**9, 0
+
+    def __call__(self, frame: Any) -> Any:
+        self.asked += 1
+        self.left -= 1
+        if self.left < 0:
+            raise ConnectionError("gone")
+        return np.where(frame["a"] > 0, "high", "low")
+
+
+def test_a_classifier_that_is_gone_is_not_asked_for_ever():
+    model = Mortal()
+    explainer = fitted(model)
+    people = TABLE[TABLE["a"] < 0].head(20)
+    model.asked = 0
+    explainer.explain(people, target="high")
+    whole = model.asked
+    for lasts in range(1, whole):
+        model.left, model.asked = lasts, 0
+        with pytest.raises(ClassifierError, match="gone"):
+            explainer.explain(people, target="high")
+        assert model.asked <= lasts + 2  # the rows, and somebody it has judged before
+
+
+@pytest.mark.needs("onnx")
+def test_a_row_that_a_graph_cannot_take_costs_nobody_else(tmp_path):
+    linear = pytest.importorskip("sklearn.linear_model")
+    types = pytest.importorskip("skl2onnx.common.data_types")
+    table = pd.DataFrame({"a": rng.integers(0, 99, 200), "b": rng.integers(0, 99, 200)})
+    labels = np.where(table["a"] > table["b"], "high", "low")
+    model = linear.LogisticRegression().fit(table.to_numpy(), labels)
+    path = converted(model, tmp_path, [("rows", types.Int64TensorType([None, 2]))])
+    explainer = Explainer(open_classifier(path), clusters=1, recipe=worlds.QUICK, device="cpu")
+    people = pd.DataFrame({"a": [10, None, 20], "b": [60, 50, 70]}).astype("Int64")
+    answer = explainer.fit(table).explain(people, target="high")
+    assert answer.status == ("answered", "malformed", "answered")
+    assert "column 'a' has missing values" in answer.reason[1]
 
 
 @pytest.mark.needs("onnx")

@@ -291,6 +291,12 @@ def test_every_complaint(text, complaint):
         assert str(raised.value).startswith(f"Cannot read the constraint '{text}' at character ")
 
 
+def test_parentheses_without_end_are_refused():
+    text = "(" * 5000 + "x" + ")" * 5000 + " <= 3"
+    with pytest.raises(InputError, match="it is nested too deeply"):
+        parse(text)
+
+
 def test_what_is_no_text_is_refused():
     with pytest.raises(InputError, match="A constraint is a text such as 'age == original', not 3"):
         parse_all([3])

@@ -13,6 +13,7 @@ import torch
 
 import worlds
 from lapace import Explainer, Explanation, InputError
+from lapace.cli.showing import every_step
 from lapace.constraints import Custom, System
 from lapace.explainer.searching import Part, _limits
 from lapace.explainer.steering import Steering
@@ -586,3 +587,31 @@ def test_the_stand_in_is_the_nearest_good_one_of_the_ten_nearest():
                 assert answer.distance[path[0], 20] == pytest.approx(expected)
         else:
             assert tied or not len(path)
+
+
+def test_what_is_shown_unasked_is_an_answer_where_there_is_one():
+    """Also of those for whom only the path to somebody nearby has one."""
+    here = worlds.bank()
+    answer = here.explainer.explain(
+        here.people, target="approved", constraints=["changes <= 1"], sparse=True
+    )
+    led = answer.prototype >= 0
+    alone = [
+        i
+        for i, status in enumerate(answer.status)
+        if status == "answered" and not answer.ok[(answer.who == i) & led].any()
+    ]
+    assert alone
+    written = every_step(answer)
+    for i in alone:
+        path = answer[i].path()
+        assert path.ok.any()
+        (row,) = np.flatnonzero((answer.who == i) & ~led)
+        first = answer.cells[row, answer.picked["first"][row]]
+        changed = np.flatnonzero(answer.schema.changed(answer.people_cells[i], first))
+        told = answer[i].changes()
+        assert told["feature"].tolist() == [answer.schema.names[k] for k in changed]
+        texts = [answer.schema.features[k].text(first[k]) for k in changed]
+        assert told["after"].tolist() == texts
+        assert written.ok[written.who == i].any()
+    assert set(written.prototype) == set(answer.prototype)

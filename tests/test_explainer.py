@@ -692,6 +692,8 @@ def strange_tables() -> dict[str, tuple]:
         },
         index=rng.integers(0, 9, 200),
     )
+    night = rng.integers(0, 64, (200, 4, 4), dtype=np.uint8)
+    day = night + 160 * rng.integers(0, 2, (200, 1, 1), dtype=np.uint8)
     return {
         "one number": (rng.normal(size=(200, 1)), lambda r: r[:, 0] > 0),
         "one word": (words[["a"]], lambda r: (r["a"] == "x").to_numpy()),
@@ -702,7 +704,7 @@ def strange_tables() -> dict[str, tuple]:
             np.repeat([[0.0, 1.0], [1.0, 2.0]], 50, axis=0),
             lambda r: r[:, 0] > 0.5,
         ),
-        "bytes": (rng.integers(0, 256, (200, 4, 4), dtype=np.uint8), lambda r: r[:, 2, 2] > 128),
+        "bytes": (day, lambda r: r[:, 2, 2] > 128),
     }
 
 

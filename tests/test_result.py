@@ -242,8 +242,8 @@ def test_rows_about_and_frame_agree_with_each_other(kind):
     assert [a["who"] for a in about] == found.who.tolist()
     assert [a["changed"] for a in about] == found.changed.tolist()
     assert list(about[0]) == [
-        "who", "prototype", "tau", "valid", "feasible", "probability", "density", "distance",
-        "changed", "features",
+        "who", "prototype", "tau", "valid", "feasible", "probability", "density",
+        "density_before", "distance", "changed", "features",
     ]  # fmt: skip
 
 
@@ -584,6 +584,6 @@ def test_damaged_json_is_refused_or_still_works():
                 continue
             for pick in (found.first, found.middle, found.last, found.nearest):
                 assert len(pick().about) == len(pick())
-            assert len(found.at(0.5).rows) == len(found.who)
+            assert len(found.at(0.5).rows) == (found.prototype >= 0).sum()
             assert len(found.people) == len(found)
     assert refused > len(chosen)

@@ -412,8 +412,9 @@ def test_a_classifier_that_judges_otherwise_is_noticed(tmp_path):
         other = Explainer.load(tmp_path / "it.lapace", retrained)
     answer = other.explain(here.people, target="approved")
     accepted = {p.number for p in other.prototypes_ if p.valid}
-    assert set(answer.prototype.tolist()) <= accepted
-    assert retrained.predict(answer.last().rows).tolist() == ["approved"] * len(answer.who)
+    last = answer.last()
+    assert set(last.prototype.tolist()) <= accepted
+    assert retrained.predict(last.rows).tolist() == ["approved"] * len(last)
 
 
 def test_prototypes_a_classifier_no_longer_accepts_are_named_and_not_walked_to(tmp_path):

@@ -136,7 +136,7 @@ class Network:
         if isinstance(numbers, Coded):
             numbers = self._numbers(name, numbers)
         if not np.issubdtype(dtype, np.floating) and np.isnan(numbers).any():
-            raise InputError(
+            raise ClassifierError(  # these rows' fault: others can be asked about
                 f"'{self.file}' takes whole numbers, and column '{name}' has missing values."
             )
         with np.errstate(over="ignore"):
@@ -146,7 +146,7 @@ class Network:
         """Booleans as 0 and 1, and levels that are numbers; text is refused."""
         words = next((v for v in column.seen if isinstance(v, str)), None)
         if words is not None:
-            raise InputError(
+            raise ClassifierError(
                 f"'{self.file}' takes numbers, and column '{name}' holds text such as {words!r}. "
                 "Convert the whole pipeline, its encoders included, with an input for each column."
             )

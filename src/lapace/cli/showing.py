@@ -34,7 +34,11 @@ def every_step(answer: Explanation) -> Counterfactuals:
 
     from lapace.result import Counterfactuals
 
-    paths = [person.path(p) for person in answer for p in sorted(person.prototypes)]
+    paths = [
+        person.path(int(p))
+        for person in answer
+        for p in sorted(answer.prototype[answer.who == person.who], key=lambda p: (p < 0, p))
+    ]
     if not paths:
         return answer.first()  # nobody has a path: no rows
     shared = ("schema", "template", "people")

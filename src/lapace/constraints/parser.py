@@ -79,7 +79,13 @@ def parse(text: str) -> Constraint:
     """
     if not isinstance(text, str):
         raise InputError(f"A constraint is a text such as 'age == original', not {text!r}.")
-    return _Parser(text).constraint()
+    try:
+        return _Parser(text).constraint()
+    except RecursionError:
+        raise InputError(
+            f"Cannot read the constraint '{text[:40]}…': it is nested too deeply. Leave out "
+            "parentheses that change nothing."
+        ) from None
 
 
 def parse_all(constraints: str | Constraint | Iterable[str | Constraint]) -> tuple[Constraint, ...]:

@@ -58,7 +58,8 @@ class Judge:
         try:
             with self.known.timed("classifier"):
                 return self.classifier.judge(cells, self.known.reading.schema)
-        except ClassifierError:
+        except ClassifierError as error:
+            self._ask_person(error)
             self.refused += len(cells) == 1
             if self.refused > PATIENCE:
                 raise
@@ -72,6 +73,13 @@ class Judge:
         if left.probability is None or right.probability is None:
             return Judgement(codes, None)
         return Judgement(codes, np.concatenate([left.probability, right.probability]))
+
+    def _ask_person(self, error: ClassifierError) -> None:
+        """A classifier that refuses whom it has judged is gone: asking on would take for ever."""
+        try:
+            self.classifier.judge(self.known.reading.cells[self.who[:1]], self.known.reading.schema)
+        except ClassifierError:
+            raise error from None
 
     def obeying(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
         """The rows moved to where every constraint holds; who cannot is remembered."""

@@ -320,8 +320,10 @@ class _Sheet:
         """What this is a picture of, and the answer in one sentence."""
         walk = self.walk
         if walk.flips:
+            number = walk.steps.prototype[0]
+            end = f"prototype {number}" if number >= 0 else "somebody nearby"
             words = (
-                f"Person {walk.person.who}, on the way to prototype {walk.steps.prototype[0]}: "
+                f"Person {walk.person.who}, on the way to {end}: "
                 f"the decision flips after {walk.tau:.0%} of the way, "
                 f"with {counted(changes, 'change')}."
             )

@@ -265,7 +265,8 @@ class Person:
     def path(self, prototype: int | None = None) -> Counterfactuals:
         """Every step towards one prototype, in order; by default the nearest one.
 
-        -1 is the path to a made-up person nearby, where `nearest` and `sparse` are often found.
+        -1 is the path to a made-up person nearby, where `nearest` and `sparse` are often found; it
+        is the default where no other has an answer.
         """
         index = self._path(prototype)
         tau, first = np.unique(self.explanation.tau[index], return_index=True)
@@ -276,7 +277,7 @@ class Person:
         """What a person reads: feature, before, after, and from which point of the path.
 
         Args:
-            prototype: The path; by default the one whose first answer is nearest, and for
+            prototype: The path; by default that of `path`, whose first answer is nearest, and for
                 `nearest` and `sparse` the one their row was found on.
             pick: `first`, `middle`, `last`, `nearest` or `sparse`.
         """
@@ -317,10 +318,18 @@ class Person:
     def _paths(self) -> Ints:
         return np.flatnonzero(self.explanation.who == self.who)
 
+    def _usual(self) -> int:
+        """The path shown unasked: what a person reads must be an answer where they have one."""
+        answer, paths = self.explanation, self._paths()
+        good, led = answer.ok[paths].any(axis=1), answer.prototype[paths] >= 0
+        if good.any() and not good[led].any():
+            return -1
+        return next(iter(self.prototypes), -1)
+
     def _path(self, prototype: int | None) -> int:
         if not len(self._paths()):
             raise InputError(f"Person {self.who} has no paths: {self.reason}")
-        wanted = next(iter(self.prototypes), -1) if prototype is None else prototype
+        wanted = self._usual() if prototype is None else prototype
         for index in self._paths():
             if self.explanation.prototype[index] == wanted:
                 return int(index)

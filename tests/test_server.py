@@ -322,6 +322,7 @@ def test_without_a_token_this_machine_only_by_its_own_name():
             f"localhost:{port}",
             f"LOCALHOST:{port}",
             "[::1]:80",
+            "127.0.0.2",
         ):
             assert client.get("/v1/schema", headers={"Host": name}).status_code == 200, name
         for name in (
@@ -329,6 +330,7 @@ def test_without_a_token_this_machine_only_by_its_own_name():
             f"evil.example:{port}",
             "127.0.0.1.evil.example",
             "localhosts",
+            "127.evil.example",
         ):
             assert "token" in sentence(client.get("/v1/schema", headers={"Host": name}), 403)
             assert client.get("/healthz", headers={"Host": name}).status_code == 200

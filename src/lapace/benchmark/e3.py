@@ -16,7 +16,7 @@ overwriting can do for a method that knows nothing of constraints.
 | `feasible_points`, `valid_points` | share of all points but the person's own row |
 | `lof_before` | of valid points without constraints |
 | `lof_after` | of points that are valid and obey |
-| `seconds_before`, `seconds` | processor time per 100 people, asked one by one, without and with |
+| `seconds_before`, `seconds` | processor time per 100 people, LAPACE one by one, without and with |
 | `impossible` | share of people for whom no row obeys, proved; their points are not counted |
 """
 

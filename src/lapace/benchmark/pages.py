@@ -50,7 +50,8 @@ ABOUT_E3 = (
 )
 ABOUT_POINTS = (
     "Share of points that obey / LOF of valid points without constraints → of valid points that "
-    "obey / seconds per 100 people without → with constraints, asked one by one."
+    "obey / processor seconds per 100 people without → with constraints (LAPACE is asked person by "
+    "person, FACE's paths are made in one batch)."
 )
 PUBLISHED = {
     "FACE-Interpolate": 0,

@@ -15,6 +15,7 @@ from lapace.constraints import Constraint, System, parse_all
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer.ends import leading
 from lapace.explainer.fitting import Fitted
+from lapace.explainer.judging import refuse_if_gone
 from lapace.explainer.people import People, Question, is_tried, meet
 from lapace.explainer.searching import Part, search
 from lapace.explainer.whynot import Case, Found, why_not
@@ -226,7 +227,8 @@ def _why_not(
         chunks = [who[begin : begin + size] for begin in range(0, len(who), size)]
         try:
             parts = [search(fitted, classifier, other, chunk, brief) for chunk in chunks]
-        except ClassifierError:  # a rule may be there to keep such rows from it
+        except ClassifierError as error:  # a rule may be there to keep such rows from it
+            refuse_if_gone(classifier, known, who, error)
             return None
         walked = [Found.of(part.who, part.steps) for part in parts if part is not None]
         return Found.join([seen.some(who[:0]), *walked])

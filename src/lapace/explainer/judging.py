@@ -12,13 +12,23 @@ from lapace.errors import ClassifierError
 from lapace.explainer.people import People, Question
 from lapace.paths import Steps
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "refuse_if_gone"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 PATIENCE = 200  # rows of paths a classifier may raise on before it is taken to be broken
+
+
+def refuse_if_gone(
+    classifier: Classifier, known: People, who: Ints, error: ClassifierError
+) -> None:
+    """A classifier that refuses whom it has judged is gone: asking on would take for ever."""
+    try:
+        classifier.judge(known.reading.cells[who[:1]], known.reading.schema)
+    except ClassifierError:
+        raise error from None
 
 
 class Judge:
@@ -59,7 +69,7 @@ class Judge:
             with self.known.timed("classifier"):
                 return self.classifier.judge(cells, self.known.reading.schema)
         except ClassifierError as error:
-            self._ask_person(error)
+            refuse_if_gone(self.classifier, self.known, self.who, error)
             self.refused += len(cells) == 1
             if self.refused > PATIENCE:
                 raise
@@ -73,13 +83,6 @@ class Judge:
         if left.probability is None or right.probability is None:
             return Judgement(codes, None)
         return Judgement(codes, np.concatenate([left.probability, right.probability]))
-
-    def _ask_person(self, error: ClassifierError) -> None:
-        """A classifier that refuses whom it has judged is gone: asking on would take for ever."""
-        try:
-            self.classifier.judge(self.known.reading.cells[self.who[:1]], self.known.reading.schema)
-        except ClassifierError:
-            raise error from None
 
     def obeying(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
         """The rows moved to where every constraint holds; who cannot is remembered."""

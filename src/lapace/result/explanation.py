@@ -321,7 +321,8 @@ class Person:
     def _usual(self) -> int:
         """The path shown unasked: what a person reads must be an answer where they have one."""
         answer, paths = self.explanation, self._paths()
-        good, led = answer.ok[paths].any(axis=1), answer.prototype[paths] >= 0
+        good: Bools = np.asarray(answer.ok[paths].any(axis=1))
+        led = answer.prototype[paths] >= 0
         if good.any() and not good[led].any():
             return -1
         return next(iter(self.prototypes), -1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 from collections.abc import Awaitable
 from hashlib import sha256
 from typing import Any
@@ -23,7 +24,7 @@ __all__ = ["Door", "checked", "left", "read_body"]
 
 OPEN = "/healthz"
 THROWN_AWAY = 8_000_000  # bytes of a body too large that are still read, so that 413 is heard
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+LOOPBACK = re.compile(r"localhost|::1|127(\.\d{1,3}){3}")
 
 
 class Door:
@@ -72,7 +73,7 @@ class Door:
             self.inside -= 1
 
     def _admit(self, headers: Headers) -> None:
-        if self.loopback and _name(headers.get("host", "")) not in LOOPBACK:
+        if self.loopback and not LOOPBACK.fullmatch(_name(headers.get("host", ""))):
             raise RefusedError(
                 403,
                 "This server is for its own machine only, by the name localhost or 127.0.0.1. To "

@@ -612,6 +612,7 @@ def test_an_object_of_a_module(tmp_path, monkeypatch):
     [
         ("forest", "'forest' is a classifier that is trained for you"),
         ("model", r"'model' names no classifier\. Say a file ending in \.skops or \.onnx, an obj"),
+        ("forst", r"'forst' names no classifier\. Did you mean 'forest'\? Say .* forest, mlp or b"),
         ("", "names no classifier"),
         ("a:b:c", "names no classifier"),
         ("ftp://host/x", "names no classifier"),
@@ -1275,7 +1276,7 @@ def test_a_service_is_explained_and_has_to_be_named(server, tmp_path):
     explainer = fitted(open_classifier(secret))
     explainer.save(tmp_path / "m.lapace", classifier=secret)
     assert b"s3cret" not in b"".join(zip_members(tmp_path / "m.lapace").values())
-    with pytest.raises(InputError, match=rf"has no classifier, which was '{server.url}', beside"):
+    with pytest.raises(InputError, match=rf"fitted with '{server.url}', which is not followed"):
         Explainer.load(tmp_path / "m.lapace")
     again = Explainer.load(tmp_path / "m.lapace", open_classifier(server.url), device="cpu")
     assert answers(again) == answers(explainer)
@@ -1289,7 +1290,7 @@ def test_an_object_is_explained_and_has_to_be_named(tmp_path, monkeypatch):
     )
     explainer = fitted(open_classifier("my_bank_again:clerk"))
     explainer.save("m.lapace", classifier="my_bank_again:clerk")
-    with pytest.raises(InputError, match="no classifier, which was 'my_bank_again:clerk', beside"):
+    with pytest.raises(InputError, match="with 'my_bank_again:clerk', which is not followed"):
         Explainer.load("m.lapace")
     again = Explainer.load("m.lapace", open_classifier("my_bank_again:clerk"), device="cpu")
     assert answers(again) == answers(explainer)
@@ -1362,5 +1363,5 @@ def test_saving_with_a_classifier_that_is_not_there(tmp_path):
     (tmp_path / "a").mkdir()
     path = written(GaussianNB().fit(TABLE, HIGH), tmp_path)
     explainer.save(tmp_path / "a" / "m.lapace", classifier=path)
-    with pytest.raises(InputError, match=r"no classifier, which was 'model\.skops', beside it"):
+    with pytest.raises(InputError, match=r"fitted with 'model\.skops', which is not followed"):
         Explainer.load(tmp_path / "a" / "m.lapace")

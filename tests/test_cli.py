@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import joblib
 import jsonschema
 import pandas as pd
 import pytest
@@ -22,9 +23,11 @@ import typer
 from typer.testing import CliRunner
 
 import lapace
-from lapace import Explainer
+from lapace import Explainer, server
+from lapace.benchmark.__main__ import parser
 from lapace.cli.commands import EXAMPLES, FUNCTIONS, app
 from lapace.cli.outputs import together
+from lapace.cli.showing import _distance
 from lapace.cli.terminal import Terminal
 from lapace.explainer import storage
 from lapace.result import Explanation, json_schema
@@ -225,8 +228,22 @@ def test_the_example_of_bench_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "benchmarks").mkdir()
     shutil.copy(ROOT / "benchmarks" / "paper.toml", tmp_path / "benchmarks")
-    done(example("bench"))
+    result = done(example("bench"))
     assert list((tmp_path / "tables").glob("*.md"))
+    assert result.stderr == "Wrote the tables and pages in 'tables'.\n"
+
+
+def test_the_help_of_bench_is_the_benchmarks_own():
+    shown = done("bench --help").stdout
+    assert "--repeats REPEATS" in shown
+    assert "--help" not in refused_by_argparse("bench --repeats many")
+
+
+def refused_by_argparse(line):
+    """What the benchmark itself says of a wrong word."""
+    result = run(line)
+    assert result.exit_code == 2
+    return result.stderr.splitlines()[-1]
 
 
 def test_bench_hands_its_arguments_on(tmp_path, monkeypatch):
@@ -280,6 +297,20 @@ def test_a_classifier_of_a_module_has_to_be_named_again(here, denied):
     assert "age == original" in answer["constraints"]
 
 
+def test_a_label_left_among_the_features_is_warned_of(here):
+    (here / "bank.py").write_text(MODULE)
+    small = pd.read_csv("train.csv").head(200)[["age", "income", "housing"]]
+    small["class"] = (small["income"] > 1800).map({True: "rich", False: "poor"})
+    small.to_csv("small.csv", index=False)
+    line = "fit small.csv --classifier bank:decide --clusters 1 -o own.lapace"
+    process = real(*line.split(), "-q", text=True)
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    (warned,) = said.splitlines()
+    assert warned.startswith("lapace: Warning: Column 'class' has exactly the classifier's labels")
+    assert "--label" in warned
+
+
 def test_a_skops_file_is_followed_wherever_it_lies(here, denied):
     (here / "models").mkdir()
     shutil.copy("loans.skops", "models/mine.skops")
@@ -300,6 +331,7 @@ def test_rubbish_is_refused_by_fit(here, denied):
     (here / "nothing.csv").write_text("")
     (here / "folder").mkdir()
     (here / "cut.parquet").write_bytes(b"PAR1 and then it breaks off")
+    (here / "twice.csv").write_text("age,label,age\n31,yes,31\n44,no,44\n")
     train.assign(label="same").to_csv("same.csv", index=False)
     train.assign(label=train["label"].where(train.index > 3)).to_csv("gaps.csv", index=False)
     train.assign(number=range(len(train))).to_csv("numbered.csv", index=False)
@@ -320,14 +352,23 @@ def test_rubbish_is_refused_by_fit(here, denied):
         fit.format("cut.parquet", forest): "could not be read as a table",
         fit.format("loans.toml", forest): "files end in .csv or .parquet",
         fit.format("numbered.csv", forest): "Column 'number' only numbers the rows. Drop it",
-        fit.format("train.csv", "fores --label label"): "names no classifier",
+        fit.format(
+            "train.csv", "fores --label label"
+        ): "names no classifier. Did you mean 'forest'",
+        fit.format("train.csv", "x --label label"): "forest, mlp or boosting",
+        fit.format("twice.csv", forest): "column 'age' is in the table twice",
+        fit.format(
+            "train.csv", f"{forest} --kind 'housing=ordinal:rnt<family<mortgage<own'"
+        ): "Column 'housing' holds 'rent', which is not among.*Did you mean 'rnt'",
         fit.format("train.csv", "gone.skops"): "no file 'gone.skops'",
         fit.format("train.csv", f"{forest} --rule 'incme > 3'"): "Did you mean 'income'",
         fit.format("train.csv", f"{forest} --rules gone.toml"): "no constraint file 'gone.toml'",
         fit.format("train.csv", f"{forest} --kind age"): "--kind 'age' is not understood",
         fit.format("train.csv", f"{forest} --kind age=text"): "'text' is no kind of column",
         fit.format("train.csv", f"{forest} --clusters 0"): "clusters is 0",
-        fit.format("train.csv", f"{forest} --clusters many"): "--clusters.*valid int",
+        fit.format(
+            "train.csv", f"{forest} --clusters many"
+        ): "--clusters': 'many' is no whole number",
         fit.format("train.csv", f"{forest} --recipe other"): "--recipe",
         fit.format("train.csv", f"{forest} --drop gone"): "Column 'gone' is not in the table",
         fit.format("train.csv", f"{forest} --device abacus"): "abacus",
@@ -477,6 +518,8 @@ def test_rubbish_is_refused_by_explain(here, denied):
     (here / "cut.lapace").write_bytes((here / "loans.lapace").read_bytes()[:5000])
     (here / "foreign.lapace").write_text("this is no zip")
     (here / "bad.toml").write_text("version = 1\nconstraints = 3\n")
+    lines = Path(DENIED).read_text().splitlines()
+    (here / "short.csv").write_text("\n".join([*lines[:2], "31,2000"]))
     (here / "folder").mkdir()
     before = set(here.iterdir())
     for line, says in {
@@ -484,10 +527,12 @@ def test_rubbish_is_refused_by_explain(here, denied):
         "explain loans.lapace gone.csv": "There is no file 'gone.csv'",
         "explain loans.lapace folder": "is a folder",
         "explain gone.lapace denied.csv": "There is no file 'gone.lapace'",
-        "explain folder denied.csv": "folder",
+        "explain folder denied.csv": "'folder' is a folder",
+        "explain . denied.csv": "'.' is a folder",
+        "explain loans.lapace short.csv": "line 3 has 2 of 4 fields: the file may be cut short",
         "explain cut.lapace denied.csv": "cut.lapace",
         "explain foreign.lapace denied.csv": "foreign.lapace",
-        "explain denied.csv loans.lapace": "denied.csv",
+        "explain denied.csv loans.lapace": "'denied.csv' is not .* looks like a table.*M.lapace",
         "explain loans.lapace denied.csv --target aproved": "Did you mean 'approved'|approved",
         f"{ask} --constraint 'incme > 3'": "Did you mean 'income'",
         f"{ask} --constraint 'income >'": "income >",
@@ -495,6 +540,7 @@ def test_rubbish_is_refused_by_explain(here, denied):
         f"{ask} --constraints gone.toml": "no constraint file",
         f"{ask} --constraints bad.toml": "must list its constraints",
         f"{ask} --costs income": "The cost 'income' is not understood",
+        f"{ask} --costs 'Internet, service=2'": "in its name goes in --cost NAME=VALUE",
         f"{ask} --costs income=dear": "The cost 'income=dear' is not understood",
         f"{ask} --costs incme=2": "incme",
         f"{ask} --pick best": "'best' is not one of",
@@ -600,13 +646,94 @@ def test_why_not_says_what_stands_in_the_way(here, denied):
     result = done(line)
     assert re.search(r"^Person 0: denied → approved  (none_found|infeasible)", result.stdout)
     assert "changes" in result.stdout
-    reasons = json.loads(done(f"{line} --format json").stdout)
-    assert len(reasons) == len(denied)
-    assert {"status", "text"} <= set(reasons["0"])
-    assert set(json.loads(done(f"{line} --person 2 --format json").stdout)) == {"2"}
-    answered = done("why-not loans.lapace people.csv --target approved --person 0 --format json")
-    assert json.loads(answered.stdout) == {} or "text" in json.loads(answered.stdout)["0"]
+    reasons = json.loads(done(f"{line} --format json").stdout)["people"]
+    assert [person["who"] for person in reasons] == list(range(len(denied)))
+    assert {"status", "text"} <= set(reasons[0]["why_not"])
     assert "text or JSON" in refused(run(f"{line} --format csv"))
+
+
+def test_why_not_in_json_is_what_the_server_answers(here, denied):
+    answer = Explainer.load("loans.lapace").explain(
+        denied, target="approved", constraints=["changes <= 0"]
+    )
+    line = "why-not loans.lapace denied.csv --target approved -c 'changes <= 0' --format json"
+    assert json.loads(done(line).stdout) == json.loads(json.dumps(server._why_not(answer)))
+
+
+def test_why_not_where_everyone_has_an_answer_says_so(here, denied):
+    assert done("why-not loans.lapace denied.csv").stdout == "Everyone has an answer.\n"
+    already = done("why-not loans.lapace denied.csv --target denied").stdout
+    assert already == "Everyone has an answer, or the target already.\n"
+    Path("odd.csv").write_text("age,income,credit_score,housing\nold,1,600,rent\n")
+    told = done("why-not loans.lapace odd.csv --target approved").stdout
+    assert "malformed" in told
+    assert "'old'" in told
+
+
+def test_one_person_is_called_by_their_number_in_the_table(here, denied):
+    person = "denied.csv --target approved --person 4"
+    assert done(f"explain loans.lapace {person}").stdout.startswith("Person 4: ")
+    told = json.loads(done(f"explain loans.lapace {person} --format json").stdout)
+    assert len(told["people"]) == 1
+    line = f"why-not loans.lapace {person} -c 'changes <= 0' --format json"
+    told = json.loads(done(line).stdout)
+    assert [each["who"] for each in told["people"]] == [0]  # within what was asked
+    assert done(f"explain loans.lapace {person} --format csv").stdout.splitlines()[1][:2] == "0,"
+    sentence = refused(run(f"plot loans.lapace {person} --prototype 99"))
+    assert re.match(r"Person 4 has no path to prototype 99\. There are: (-1, )?\d", sentence)
+    done(f"plot loans.lapace {person} -o path.svg")
+    Path("odd.csv").write_text("age,income,credit_score,housing\n30,1,600,rent\nold,1,600,rent\n")
+    odd = "odd.csv --target approved --person 1"
+    for command in ("explain", "why-not"):
+        told = done(f"{command} loans.lapace {odd}").stdout
+        assert told.startswith("Person 1: ")
+        assert "'old' in row 1" in told
+    assert "'old' in row 1" in refused(run(f"plot loans.lapace {odd} --kind path"))
+
+
+def test_what_is_nearest_can_be_drawn_by_its_number(here, denied):
+    answer = Explainer.load("loans.lapace").explain(denied, target="approved")
+    nearest = answer.nearest()
+    near = [int(who) for who in nearest.who[(nearest.prototype == -1) & nearest.ok]]
+    assert near
+    line = f"loans.lapace denied.csv --target approved --person {near[0]}"
+    assert "towards somebody nearby (plot --prototype -1)" in done(f"explain {line}").stdout
+    done(f"plot {line} --prototype -1 -o near.svg")
+    done(f"plot {line} -o usual.svg")
+    assert Path("near.svg").read_bytes() != Path("usual.svg").read_bytes()
+
+
+def test_a_pickle_is_named_every_time(here, denied):
+    joblib.dump(Explainer.load("loans.lapace").classifier, "mine.pkl")
+    pd.read_csv("train.csv").head(200).to_csv("small.csv", index=False)
+    named = "--classifier mine.pkl --unsafe-pickle"
+    done(f"fit small.csv {named} --label label --clusters 1 -q -o mine.lapace")
+    assert refused(run("explain mine.lapace denied.csv --unsafe-pickle")) == (
+        "'mine.lapace' was fitted with 'mine.pkl', a pickle, which is not followed: name it, "
+        "--classifier mine.pkl --unsafe-pickle, or in Python Explainer.load(path, classifier)."
+    )
+    done(f"explain mine.lapace denied.csv {named} --person 0")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("explain m.lapace p.csv --pick sprase", "'path'. Did you mean 'sparse'? See lapace"),
+        ("explain m.lapace p.csv --person abc", "'--person': 'abc' is no whole number. See"),
+        ("explain m.lapace p.csv --confidence abc", "'--confidence': 'abc' is no number. See"),
+        ("explan m.lapace p.csv", "Did you mean 'explain'? See lapace --help."),
+    ],
+)
+def test_a_wrong_word_is_told_in_plain_words(line, says):
+    sentence = refused(run(line))
+    assert says in sentence
+    assert "Value error" not in sentence
+    assert "Input should" not in sentence
+
+
+def test_a_far_distance_is_short():
+    assert _distance(0.344) == "0.34"
+    assert _distance(4020908725371933864715354112.0) == "4.02e+27"
 
 
 # --- data ------------------------------------------------------------------------------------
@@ -783,15 +910,24 @@ def options_table(command):
     return "\n".join(lines)
 
 
+def benchmark_table():
+    """The benchmark's own options, which `bench` hands on."""
+    lines = ["| option | what it says |", "| --- | --- |"]
+    actions = [action for action in parser()._actions if action.dest != "help"]
+    lines += [f"| `{action.option_strings[0]}` | {action.help} |" for action in actions]
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_every_command_and_every_option_is_documented(name):
     page = PAGE.read_text(encoding="utf-8")
+    table = benchmark_table() if name == "bench" else options_table(leaves()[name])
     section = re.search(
         rf"^## lapace {name}$(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL
     )
     assert section, f"docs/cli.md has no section '## lapace {name}'"
     assert f"lapace {name}" in section[1]
-    assert options_table(leaves()[name]) in section[1], options_table(leaves()[name])
+    assert table in section[1], table
 
 
 def shell(page):

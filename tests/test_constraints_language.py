@@ -277,6 +277,10 @@ COMPLAINTS = {
     "abs(a) + 3 <= 2": "expected a relation",
     "3 + abs(a) <= 2": "abs(…) must be a whole side of a relation.",
     '3 + "a" <= x': "a category in quotes must be a whole side of a relation.",
+    "fixd age": "found 'age'. Did you mean 'fixed'?",
+    "increase `a b`": "Did you mean 'increasing'?",
+    '"Total charges" >= 3': "could change. If it is a column, use backticks: `Total charges`.",
+    "tenure/months >= 3": "can divide. Names with such characters go in backticks.",
     "x <= (3": "expected ')', found the end.",
     "original(3) <= x": "expected a column's name, found '3'.",
 }

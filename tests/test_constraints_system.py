@@ -272,6 +272,7 @@ REFUSED = {
     "age in {old}": "'age' holds numbers, and 'old' is none.",
     "age <= age + 3": "says nothing: its columns cancel out.",
     "abs(age - 3) <= abs(rent - 3)": "abs(…) can stand on one side of a relation only.",
+    "chnages <= 2": "column 'chnages' is not in the table. Did you mean 'changes'?",
     "changes < 0": "no answer can have that many changes: there are 8 columns.",
     "changes >= 9": "no answer can have that many changes: there are 8 columns.",
 }
@@ -283,6 +284,24 @@ def test_what_the_schema_does_not_know(text, complaint):
         System.of(text, SCHEMA)
     assert complaint in str(raised.value)
     assert str(raised.value).startswith(f"Constraint '{parse(text)}': ")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("capital-gain >= 3", "The column 'capital-gain' goes in backticks: `capital-gain`."),
+        ("age <= capital - gain", "The column 'capital-gain' goes in backticks: `capital-gain`."),
+        ('"Total charges" >= age', "The column goes in backticks: `Total charges`."),
+        ("`capital-gain` + capital >= 3", "'capital' is not in the table. Did you mean 'capital-"),
+    ],
+)
+def test_names_that_lack_their_backticks(text, hint):
+    schema = Schema.infer(
+        [{"capital-gain": k * 1.5, "Total charges": k * 2.5, "age": k} for k in range(9)]
+    )
+    with pytest.raises(InputError) as raised:
+        System.of(text, schema)
+    assert hint in str(raised.value)
 
 
 CLASHES = {

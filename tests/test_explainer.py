@@ -750,6 +750,45 @@ def test_numbers_may_be_spelt_out():
     assert answer[0].row == {"warmth": -3.5, "rain": 3, "wind": "east"}
 
 
+# --- the label among the features --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "agreement", "share", "warned"),
+    [
+        (("stay", "gone"), 1.0, 0.5, True),
+        (("stay", "gone"), 0.8, 0.5, True),  # as a fair classifier agrees with the truth
+        (("stay", "gone"), 0.6, 0.5, False),
+        ((0, 1), 0.95, 0.5, True),
+        ((0, 1), 0.8, 0.5, False),  # many a feature is 0 or 1
+        ((False, True), 0.8, 0.5, False),
+        ((0, 1, 2), 0.95, 0.5, True),  # read as numbers
+        (("stay", "gone"), None, 0.03, False),  # two rare things agree by chance
+    ],
+)
+def test_a_label_among_the_features_is_warned_of(words, agreement, share, warned):
+    rng = np.random.default_rng(0)
+    income = rng.permutation(np.linspace(0, 1, 400))
+    code = (income < share).astype(int) + (len(words) > 2) * (income < share / 2)
+    other = (code + 1) % len(words) if agreement is not None else (rng.random(400) < share) * 1
+    known = np.where(rng.random(400) < (agreement or 0.0), code, other)
+    table = pd.DataFrame({"income": income, "answer": [words[k] for k in known]})
+
+    def classifier(frame):
+        low = frame["income"].to_numpy() < share
+        lower = (frame["income"].to_numpy() < share / 2) & (len(words) > 2)
+        return [words[k] for k in low.astype(int) + lower]
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        Explainer(classifier, clusters=1, recipe=QUICK, device="cpu").fit(table)
+    said = [str(w.message) for w in told if "the classifier's labels" in str(w.message)]
+    assert len(said) == warned
+    assert not warned or said[0].startswith(
+        "Column 'answer' has exactly the classifier's labels as"
+    )
+
+
 # --- labels with few rows --------------------------------------------------------------------
 
 

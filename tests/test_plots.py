@@ -20,6 +20,7 @@ from lapace import Explainer, InputError, plots
 from lapace.plots.learned import _heat
 from lapace.plots.paths import Walk, _runs
 from lapace.plots.style import colour
+from lapace.schema import Schema
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 HOMES = ["own", "rent", "family"]
@@ -174,6 +175,25 @@ def test_someone_without_a_path_is_refused_in_words(answer):
     fine = next(p for p in answer if p.status == "already_target")
     with pytest.raises(InputError, match="has no paths: The classifier already says"):
         plots.path(fine)
+
+
+def test_a_whole_explanation_is_not_one_person(explainer, answer, person):
+    draw = {
+        "path": plots.path,
+        "latent_map": lambda them: plots.latent_map(explainer, them),
+        "prototypes": lambda them: plots.prototypes(explainer, person=them),
+    }
+    for name, function in draw.items():
+        with pytest.raises(InputError, match=rf"plots\.{name} draws one person.*answer\[0\]"):
+            function(answer)
+        with pytest.raises(InputError, match="not a dict"):
+            function({"income": 3})
+
+
+def test_a_person_is_called_what_they_are_called(explainer, person):
+    called = replace(person, called=1234)
+    assert any(word.startswith("Person 1234,") for word in words(plots.path(called)))
+    assert "person 1234" in words(plots.prototypes(explainer, "yes", called))
 
 
 def test_any_other_label_has_a_title_too(explainer):
@@ -348,6 +368,29 @@ def test_prototypes_of_one_label_beside_a_person(explainer, person):
     assert overlaps(ax.figure) == []
     with pytest.raises(InputError, match=r"no prototypes of 'maybe'\. The labels are 'no', 'yes'"):
         plots.prototypes(explainer, "maybe")
+
+
+def test_long_categories_can_be_read():
+    homes = ["month-to-month", "Married-civ-spouse", "own"]
+    schema = Schema.infer([{"home": homes[i % 3], "age": i % 50} for i in range(100)])
+    codes = [schema.features[0].levels.index(home) for home in homes]
+    drawn = [
+        SimpleNamespace(
+            number=k, label=0, cells=np.array([code, 30.0]), members=9, valid=True, probability=0.9
+        )
+        for k, code in enumerate(codes)
+    ]
+    ax = plots.prototypes(SimpleNamespace(schema_=schema, labels_=("a",), prototypes_=drawn))
+    assert {"month-to-month", "Married-civ-\nspouse", "own"} <= set(words(ax))
+    assert overlaps(ax.figure) == []
+
+
+def test_numbers_of_prototypes_lie_apart(explainer):
+    record = latent(explainer)
+    record["prototype_z"] = np.repeat(record["prototype_z"][:1], len(explainer.prototypes_), axis=0)
+    ax = plots.latent_map(record)
+    assert words(ax) == [str(p.number) for p in explainer.prototypes_]
+    assert overlaps(ax.figure) == []
 
 
 def test_a_refused_prototype_says_so(explainer):

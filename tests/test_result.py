@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import fields, replace
 
 import jsonschema
@@ -223,6 +224,21 @@ def test_picks_of_nobody_are_empty_tables(kind):
     assert len(answer) == 0
     assert list(answer) == []
     assert repr(answer) == "Explanation of 0 people: nobody; 0 paths"
+
+
+def test_an_explanation_counts_paths_to_somebody_nearby_apart():
+    assert repr(made_up(people=1)) == "Explanation of 1 person: 1 already target; 0 paths"
+    answer = made_up(people=5, prototypes=3)
+    paths = len(answer.who)
+    assert re.fullmatch(rf"Explanation of 5 people: [\w ,]+; {paths} paths", repr(answer))
+    nearby = replace(answer, prototype=np.where(answer.prototype == 1, -1, answer.prototype))
+    moved = int((answer.prototype == 1).sum())
+    assert moved > 0
+    assert repr(nearby).endswith(f"; {paths - moved} paths, {moved} more to somebody nearby")
+    someone = replace(answer[int(answer.who[0])], called=13)
+    assert repr(someone).startswith("Person 13: ")
+    with pytest.raises(InputError, match="Person 13 has no path to prototype 99"):
+        someone.path(99)
 
 
 # --- counterfactuals -------------------------------------------------------------------------

@@ -378,6 +378,24 @@ def test_truth_values_may_be_numbers():
             Feature.ordinal("x", ["small", "large"]),
             r"^Column 'x' holds none of the categories given for it; it holds 'L', 'M', 'S'\.$",
         ),
+        (
+            ["very low", "low", "high"],
+            Feature.ordinal("x", ["vry low", "low", "high"]),
+            (
+                r"^Column 'x' holds 'very low', which is not among the categories given\. Did you "
+                r"mean 'vry low'\? Name every value that the column holds\.$"
+            ),
+        ),
+        (
+            ["low", "high", "top"],
+            Feature.ordinal("x", ["low", "hgh"]),
+            r"holds 'high', 'top', which are not among the .* For 'high', did you mean 'hgh'\?",
+        ),
+        (
+            [1, 2, 3, 4, 5, 6],
+            Feature.ordinal("x", [1]),
+            r"holds 2, 3, 4 and 2 more, which are not among the categories given\. Name every",
+        ),
         ([5, 6], Feature.binary("x"), r"^Column 'x' holds 5 in row 0, neither true nor false\.$"),
         (["a", 1], Feature.categorical("x", [1, 2]), r"^Column 'x' holds 'a' in row 0, not a numb"),
         ([1.5, math.inf], "categorical", r"^Column 'x' holds an infinity in row 1\."),
@@ -395,6 +413,16 @@ def test_truth_values_may_be_numbers():
 def test_overrides_that_cannot_be(values, override, sentence):
     with pytest.raises(InputError, match=sentence):
         one(values, x=override)
+
+
+def test_a_category_given_may_never_occur():
+    feature = one(["low", "high", None], x=Feature.ordinal("x", ["low", "middle", "high"]))
+    assert feature.categories == ("low", "middle", "high")
+    assert feature.missing
+
+
+def test_a_category_without_order_may_be_left_out_on_purpose():
+    assert one(["a", "b", "c"], x=Feature.categorical("x", ["a", "c"])).categories == ("a", "c")
 
 
 def test_an_override_for_a_column_that_is_not_there():
@@ -475,7 +503,7 @@ def test_whatever_is_decoded_keeps_its_bounds_and_lattice(override):
 
 def test_an_ordinal_of_text_in_the_order_given():
     frame = pd.DataFrame({"size": ["M", "S", "L", None, "XL"]})
-    schema = Schema.infer(frame, {"size": Feature.ordinal("size", ["S", "M", "L"])})
+    schema = Schema.infer(frame[:-1], {"size": Feature.ordinal("size", ["S", "M", "L"])})
     feature = schema["size"]
     assert (feature.lower, feature.upper, feature.resolution) == (0.0, 2.0, 1.0)
     assert (feature.extra, feature.missing, feature.integer) == ((), True, True)
@@ -575,7 +603,7 @@ def test_columns_in_any_order_and_extra_ones():
 
 def test_a_column_that_is_missing_or_misspelt():
     with pytest.raises(InputError, match=r"^The table lacks column 'income'\.$"):
-        SCHEMA.read(PEOPLE[["age"]])
+        SCHEMA.read(PEOPLE.drop(columns="income"))
     with pytest.raises(
         InputError, match=r"lacks column 'income'\. Is it the one called 'Incme'\?$"
     ):
@@ -587,6 +615,15 @@ def test_a_column_that_is_missing_or_misspelt():
     with pytest.raises(InputError, match=r"^Column 'zzzz' is not in the table\.$"):
         SCHEMA["zzzz"]
     assert SCHEMA.index("savings") == 1
+
+
+def test_columns_that_are_missing_are_listed():
+    schema = Schema.infer([{f"c{k}": 1.5 * row for k in range(12)} for row in range(3)])
+    with pytest.raises(InputError, match=r"^The table lacks column 'c1'\. .*It also lacks 'c3'\.$"):
+        schema.read([{f"c{k}": 1.5 for k in range(12) if k not in (1, 3)}])
+    listed = r"also lacks 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7' and 4 more\.$"
+    with pytest.raises(InputError, match=rf"^The table lacks column 'c0'\. It {listed}"):
+        schema.read([{"zzzzz": 1}])
 
 
 def test_arrays_of_the_wrong_width():

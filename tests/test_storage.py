@@ -192,9 +192,31 @@ def test_saving_where_nothing_can_be_says_so(tmp_path):
 
 
 def test_no_file_and_a_folder_are_refused(tmp_path):
-    for path in (tmp_path / "it.lapace", tmp_path):
-        with pytest.raises(InputError, match="There is no file"):
-            load(path, worlds.post())
+    with pytest.raises(InputError, match="There is no file"):
+        load(tmp_path / "it.lapace", worlds.post())
+    with pytest.raises(
+        InputError, match=r"' is a folder\. Name the file an explainer was saved in"
+    ):
+        load(tmp_path, worlds.post())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("people.csv", b"age\n31\n"),
+        ("people.parquet", b""),
+        ("it.lapace", b"age,home\r\n31,own\r\n"),
+        ("it.lapace", b"PAR1 and so on"),
+    ],
+)
+def test_a_table_is_told_from_an_explainer(tmp_path, monkeypatch, name, content):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="is not a saved explainer: it looks like a table") as told:
+        load(Path("folder", name), worlds.post())
+    assert str(told.value).startswith(f"'{Path('folder', name)}' is")
+    assert "M.lapace" in str(told.value)
 
 
 def test_a_truncated_file_is_refused_at_any_length(saved):
@@ -203,7 +225,7 @@ def test_a_truncated_file_is_refused_at_any_length(saved):
     assert len(lengths) > 25
     for length in sorted(lengths):
         saved.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"'post\.lapace' is not a saved explainer"):
+        with pytest.raises(InputError, match=r"post\.lapace' is not a saved explainer"):
             load(saved, worlds.post())
 
 

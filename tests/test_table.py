@@ -23,6 +23,7 @@ from lapace.table import (
     Template,
     plain_frame,
     read,
+    read_bytes,
     read_file,
     write_file,
     write_whole,
@@ -727,6 +728,41 @@ def test_broken_files_say_so(tmp_path, kind):
     for name in ("short.parquet", "empty.parquet", "empty.csv", "text.parquet"):
         with pytest.raises(InputError, match=rf"^'{name}' could not be read as a table: \S"):
             read_file(tmp_path / name, kind)
+
+
+RAGGED = {
+    "a,b,a\n1,2,3\n": "column 'a' is in the table twice. Rename one of them.",
+    "a,b,c\n1,2,3\n4,5": "line 3 has 2 of 3 fields: the file may be cut short.",
+    "a,b,c\n1,2\n4,5,6\n": "line 2 has 2 of 3 fields. Where a value is missing, leave its comma.",
+    "a,b\r\n1,2\r\n\r\n3,4,5\r\n": "line 4 has 3 fields, and the first line names 2 columns. Put",
+    "a\n1,5\n": "line 2 has 2 fields, and the first line names 1 column. Put a value",
+    'a,b\n"x\ny",2\n"z,3\n4,5\n': "line 4 has 1 of 2 fields: a double quote may never be closed",
+}
+
+
+@pytest.mark.parametrize("kind", LIBRARIES)
+@pytest.mark.parametrize(("text", "sentence"), RAGGED.items(), ids=range(len(RAGGED)))
+def test_what_readers_would_mend_in_silence_is_refused(tmp_path, kind, text, sentence):
+    (tmp_path / "people.csv").write_bytes(text.encode())
+    with pytest.raises(InputError) as raised:
+        read_file(tmp_path / "people.csv", kind)
+    assert str(raised.value).startswith(f"'people.csv' could not be read as a table: {sentence}")
+    with pytest.raises(InputError) as raised:
+        read_bytes(text.encode(), kind)
+    assert str(raised.value).startswith(f"Standard input could not be read as a table: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ('\ufeffa,b\n1,"x, y"\n\n2,"two\nlines"\n', (2, 2)),
+        ("a,b\r\n1,\r\n,2", (2, 2)),
+        (",a\n0,1\n", (1, 2)),
+        ("a,b\n1,2\n  \n", (1, 2)),
+    ],
+)
+def test_commas_lines_and_marks_that_belong_are_no_fault(text, shape):
+    assert read_bytes(text.encode(), "pandas").shape == shape
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -33,12 +33,25 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--pair", nargs="+", default=[], help="only these, such as wine-RF")
     found.add_argument("--repeats", type=int, help="at most this many of the plan's seeds")
     found.add_argument(
-        "--recipe", choices=("default", "paper", "baselines", "both", "all"), default="all"
+        "--recipe",
+        choices=("default", "paper", "baselines", "both", "all"),
+        default="all",
+        help="which ways of training, both without and all with the baselines (default: all)",
     )
     found.add_argument("--quick", action="store_true", help="the plan's short version")
     found.add_argument("--render", action="store_true", help="run nothing, only write the tables")
-    found.add_argument("--plan", type=Path, default=Path("benchmarks/paper.toml"))
-    found.add_argument("--cache", type=Path, default=Path(".cache/benchmark"))
+    found.add_argument(
+        "--plan",
+        type=Path,
+        default=Path("benchmarks/paper.toml"),
+        help="what is run (default: benchmarks/paper.toml)",
+    )
+    found.add_argument(
+        "--cache",
+        type=Path,
+        default=Path(".cache/benchmark"),
+        help="where what was found is kept (default: .cache/benchmark)",
+    )
     found.add_argument(
         "--out", type=Path, help="where tables go (default: benchmarks/results; quick: the cache)"
     )
@@ -73,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shown = out == RESULTS
             failed = run(jobs, store, say=_say, after=lambda: write(plan, store, out, shown=shown))
         write(plan, store, out, shown=out == RESULTS)
+        if chosen.render:
+            sys.stderr.write(f"Wrote the tables and pages in '{out}'.\n")
         if "e5" in chosen.experiment and not chosen.render:
             _digits(out, quick=chosen.quick)
     except LapaceError as error:

@@ -84,7 +84,11 @@ def open_classifier(
             f"'{text}' is a classifier that is trained for you, from a table and its labels: call "
             "lapace.classifiers.train, or `lapace fit` with the label's column."
         )
-    raise InputError(f"'{text}' names no classifier. Say {POSSIBLE}.")
+    stock = get_args(TrainedKind)
+    raise InputError(
+        f"'{text}' names no classifier.{did_you_mean(text, stock)} Say {POSSIBLE}. `lapace fit` "
+        f"also trains one: {', '.join(stock[:-1])} or {stock[-1]}."
+    )
 
 
 def open_bytes(data: bytes, file: str, *, trust: Sequence[str] = ()) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from lapace.cli.inputs import (
     target_of,
 )
 from lapace.cli.outputs import destination, file_for
-from lapace.cli.showing import every_step, people, told
+from lapace.cli.showing import every_step, people, reason_of, told
 from lapace.cli.terminal import Terminal
 from lapace.errors import InputError
 
@@ -177,21 +178,42 @@ def why_not(
     explainer = opened(model, classifier, trust or (), unsafe_pickle, timeout, device)
     settings = {"costs": costs_of(costs, cost or ()), "confidence": confidence, "steps": steps}
     answer = _asked(explainer, people_, person, target, limits, settings, terminal)
-    reasons = answer.why_not
     where.put(
         terminal,
-        table=lambda: [
-            part
-            for who, why in reasons.items()
-            for part in (
-                told(answer[who], who + (person or 0), reason=False),
-                Padding(Text(why.text), (0, 0, 1, 2)),
-            )
-        ],
+        table=lambda: _reasons(answer, person or 0),
         frame=lambda: None,
-        values=lambda: {str(who + (person or 0)): why.to_json() for who, why in reasons.items()},
+        values=lambda: _published(answer),
     )
     terminal.say(f"{answer!r}.")
+
+
+def _reasons(answer: Explanation, offset: int) -> list[Any]:
+    """Everyone without an answer, and why."""
+    parts: list[Any] = []
+    for person in answer:
+        if person.why_not is not None:
+            parts.append(told(person, person.who + offset, reason=False))
+            parts.append(Padding(Text(person.why_not.text), (0, 0, 1, 2)))
+        elif person.status == "malformed":
+            parts.append(told(person, person.who + offset))
+    if parts:
+        return parts
+    already = "already_target" in answer.status
+    return [Text(f"Everyone has an answer{', or the target already' if already else ''}.")]
+
+
+def _published(answer: Explanation) -> dict[str, Any]:
+    """As the server answers `/v1/why-not`."""
+    listed = [
+        {
+            "who": person.who,
+            "status": person.status,
+            "reason": person.reason,
+            "why_not": None if person.why_not is None else person.why_not.to_json(),
+        }
+        for person in answer
+    ]
+    return {"format": "lapace/why-not", "version": 1, "people": listed}
 
 
 def plot(
@@ -218,7 +240,11 @@ def plot(
         typer.Option(help="Which row of PEOPLE, counted from 0; by default the first answered."),
     ] = None,
     prototype: Annotated[
-        int | None, typer.Option(help="Which path; by default the nearest.")
+        int | None,
+        typer.Option(
+            help="Which path; by default the one to the prototype whose first answer is nearest. "
+            "-1 is the path to somebody nearby, where explain's nearest often lies."
+        ),
     ] = None,
     label: Annotated[str | None, typer.Option(help="Only the prototypes of this label.")] = None,
     target: options.Target = None,
@@ -247,7 +273,10 @@ def plot(
     if people_ is not None and kind is not options.Picture.training:
         limits = constraints_of(constraints or (), constraint or ())
         answer = _asked(explainer, people_, person, target, limits, {}, terminal)
-        who = _chosen(answer, required=person is not None or kind is options.Picture.path)
+        required = person is not None or kind is options.Picture.path
+        who = _chosen(answer, person or 0, required=required)
+        if who is not None and person is not None:
+            who = replace(who, called=person)
     draw: dict[options.Picture, Callable[[], Any]] = {
         options.Picture.path: lambda: plots.path(who, prototype).figure,
         options.Picture.latent: lambda: plots.latent_map(explainer, who).figure,
@@ -261,13 +290,13 @@ def plot(
     terminal.say(f"Wrote '{output}'.")
 
 
-def _chosen(answer: Explanation, *, required: bool) -> Any:
+def _chosen(answer: Explanation, offset: int, *, required: bool) -> Any:
     """The first person with an answer, or with any path at all."""
     for wanted in (("answered",), ("none_found",)):
         for person in answer:
             if person.status in wanted and person.prototypes:
                 return person
     if required:
-        why = f" {answer[0].reason}" if len(answer) == 1 else ""
+        why = f" {reason_of(answer[0], offset)}" if len(answer) == 1 else ""
         raise InputError(f"Nobody asked about has a path to draw.{why}")
     return None

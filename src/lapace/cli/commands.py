@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -16,7 +17,7 @@ from typer.core import TyperGroup
 
 from lapace import __version__
 from lapace.cli import asking, learning, samples, serving
-from lapace.errors import LapaceError
+from lapace.errors import LapaceError, did_you_mean
 
 __all__ = ["EXAMPLES", "app"]
 
@@ -100,8 +101,7 @@ def _told(error: Exception) -> int:
     if isinstance(error, UsageError):
         context: Any = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "lapace"
-        what = _sentence(getattr(error, "format_message")()).rstrip(".")  # noqa: B009
-        text = f"{what}. See {path} --help."
+        text = f"{_usage(error)} See {path} --help."
     elif isinstance(error, LapaceError):
         text = str(error)
     elif isinstance(error, OSError):
@@ -117,6 +117,19 @@ def _told(error: Exception) -> int:
         )
     sys.stderr.write(f"lapace: {_sentence(text)}\n")
     return code
+
+
+def _usage(error: Any) -> str:
+    """A wrong option or argument in our own words, whichever library checked it."""
+    text = _sentence(error.format_message()).replace("Value error, ", "")
+    checked = getattr(error.__cause__, "errors", None)
+    if checked is not None:
+        given = checked()[0].get("input")
+        for kind, words in (("integer", "whole number"), ("number", "number")):
+            text = re.sub(f"Input should be a valid {kind}.*", f"'{given}' is no {words}", text)
+    choice = re.search("'([^']*)' is not one of (.+)", text)
+    text = text if text.endswith(("?", ".")) else f"{text}."
+    return text + (did_you_mean(choice[1], re.findall("'([^']+)'", choice[2])) if choice else "")
 
 
 def _sentence(text: str) -> str:
@@ -189,6 +202,7 @@ def _register() -> None:
                 if name == "bench"
                 else None
             ),
+            add_help_option=name != "bench",  # the benchmark has its own
         )(function)
 
 

@@ -151,9 +151,11 @@ def costs_of(listed: str | None, single: Sequence[str]) -> dict[str, float] | No
         except ValueError:
             name = ""
         if not name:
+            hint = " A column with a comma in its name goes in --cost NAME=VALUE."
+            cut = "=" not in text and text not in single and "," in (listed or "")
             raise InputError(
                 f"The cost '{text.strip()}' is not understood. Write column=number, such as "
-                "'income=2', or 'age=impossible'."
+                f"'income=2', or 'age=impossible'.{hint if cut else ''}"
             )
     return costs or None
 

@@ -132,7 +132,8 @@ def fit(
     written = f"'{output}'" + (f" and its classifier '{beside}'" if beside is not None else "")
     terminal.say(f"Wrote {written}.")
     if beside is None and not _is_followed(output, classifier):
-        terminal.say(f"Name its classifier whenever you ask it: --classifier {classifier}")
+        unsafe = " --unsafe-pickle" if unsafe_pickle else ""
+        terminal.say(f"Name its classifier whenever you ask it: --classifier {classifier}{unsafe}")
 
 
 def _absolute(classifier: str) -> str:

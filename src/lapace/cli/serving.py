@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -60,9 +61,14 @@ def serve(
 
 
 def bench(context: typer.Context) -> None:
-    """Run the paper's experiments and write their tables; `lapace bench -- --help` lists ARGS."""
+    """Run the paper's experiments and write their tables."""
     from lapace import benchmark
 
-    code = benchmark.main(context.args)
+    try:
+        code = benchmark.main(context.args)
+    except SystemExit as end:  # its help was shown, or a word was not understood
+        code = end.code if isinstance(end.code, int) else 0
+        if not code:
+            sys.stdout.write(f"\n{context.command.epilog}\n")
     if code:
         raise typer.Exit(code)

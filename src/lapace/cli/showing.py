@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from lapace.cli.options import Pick
 if TYPE_CHECKING:
     from lapace.result import Counterfactuals, Explanation, Person
 
-__all__ = ["every_step", "people", "told"]
+__all__ = ["every_step", "people", "reason_of", "told"]
 
 STEPS = 7  # of a path shown, beside the first good one
 WAYS = 3  # paths shown per person; CSV, Parquet and JSON have all
@@ -74,8 +75,14 @@ def told(person: Person, number: int, *, reason: bool = True) -> Text:
     text.append("  ")
     text.append(person.status, COLOURS[person.status])
     if reason:
-        text.append(f"\n  {person.reason}")
+        text.append(f"\n  {reason_of(person, number - person.who)}")
     return text
+
+
+def reason_of(person: Person, offset: int) -> str:
+    """A person's reason, with the row it names counted as in the whole table."""
+    own = rf"\bin row {person.who}\b"
+    return re.sub(own, f"in row {person.who + offset}", person.reason) if offset else person.reason
 
 
 def _name(label: Any) -> str:
@@ -99,12 +106,17 @@ def _ways(person: Person, rows: Counterfactuals) -> Iterator[Any]:
 def _heading(rows: Counterfactuals, row: int) -> str:
     sure, density = rows.probability[row], rows.density[row]
     number = rows.prototype[row]
-    parts = [f"towards prototype {number}" if number >= 0 else "towards somebody alike"]
+    nearby = "towards somebody nearby (plot --prototype -1)"
+    parts = [f"towards prototype {number}" if number >= 0 else nearby]
     parts += [f"probability {sure:.2f}"] if sure == sure else []  # noqa: PLR0124  NaN
-    parts += [f"distance {rows.distance[row]:.2f}"]
+    parts += [f"distance {_distance(rows.distance[row])}"]
     if density == density:  # noqa: PLR0124  NaN
         parts += [f"more typical than {density:.0f} % of training rows"]
     return ", ".join(parts)
+
+
+def _distance(distance: float) -> str:
+    return f"{distance:.2f}" if distance < 1e6 else f"{distance:.3g}"
 
 
 def _changes(rows: Counterfactuals, row: int) -> Table:

@@ -6,6 +6,7 @@ of its categories if it has one of that name, else a column; in quotes it is alw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import eq, ge, gt, le, lt, ne
@@ -101,11 +102,21 @@ class _Binder:
 
     def column(self, name: str) -> int:
         if name not in self.schema.names:
-            hint = did_you_mean(name, self.schema.names)
+            words = ("changes",) if isinstance(self.constraint, Comparison) else ()
+            hint = self.unquoted(name) or did_you_mean(name, (*self.schema.names, *words))
             self.fail(f"column '{name}' is not in the table.{hint}")
         column = self.schema.index(name)
         self.columns.add(column)
         return column
+
+    def unquoted(self, name: str) -> str:
+        """`capital-gain` without its backticks reads as a difference."""
+        text = "".join(str(self.constraint).split())
+        for known in self.schema.names:
+            odd = name in known and re.search(r"\W", known)
+            if odd and f"`{known}`" not in text and "".join(known.split()) in text:
+                return f" The column '{known}' goes in backticks: `{known}`."
+        return ""
 
     def feature(self, column: int) -> Feature:
         return self.schema.features[column]
@@ -299,7 +310,11 @@ class _Binder:
             self.fail("abs(…) can stand on one side of a relation only.")
         for side in (left, right):
             if isinstance(side, Category):
-                self.fail(f'the category "{side.name}" is compared with something that has none.')
+                hint = f" The column goes in backticks: `{side.name}`."
+                self.fail(
+                    f'the category "{side.name}" is compared with something that has none.'
+                    f"{hint if side.name in self.schema.names else ''}"
+                )
         assert not isinstance(left, Category)
         assert not isinstance(right, Category)
         if not isinstance(left, Absolute):

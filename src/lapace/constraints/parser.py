@@ -33,7 +33,7 @@ from lapace.constraints.language import (
     Value,
     noted,
 )
-from lapace.errors import InputError
+from lapace.errors import InputError, did_you_mean
 
 __all__ = ["parse", "parse_all"]
 
@@ -319,7 +319,7 @@ class _Parser:
             sides.append(self.side())
         if not relations:
             what = "a relation (<=, <, ==, !=, >, >=)" + self.misread(sides[0])
-            self.wanted(what, "" if self.known() else self.spaced())
+            self.wanted(what, "" if self.known() else self.meant(sides[0]) or self.spaced())
         self.one_way(relations, start)
         return self.resolved(Comparison(tuple(sides), tuple(relations)), start)
 
@@ -330,6 +330,12 @@ class _Parser:
         if not apart:
             return ""
         return ' Names of several words go in backticks: `a name`; categories in quotes: "a name".'
+
+    def meant(self, side: Side) -> str:
+        """`fixd age` is a misspelt `fixed age`."""
+        word = side.word if isinstance(side, Linear) else None
+        before_a_name = word is not None and self.next.kind in ("word", "column")
+        return did_you_mean(word, BEFORE_A_NAME) if before_a_name else ""
 
     def misread(self, side: Side) -> str:
         """`2x` reads as a name; its writer meant a product."""
@@ -354,7 +360,9 @@ class _Parser:
             sides = tuple(_with_own(side, named[0]) for side in found.sides)
             found = replace(found, sides=sides)
         if not any(not term.original for term in found.terms):
-            self.fail("a comparison must name a column that an answer could change", start)
+            quoted = next((s.name for s in found.sides if isinstance(s, Category)), None)
+            hint = "" if quoted is None else f". If it is a column, use backticks: `{quoted}`"
+            self.fail(f"a comparison must name a column that an answer could change{hint}", start)
         return found
 
     def side(self) -> Side:
@@ -387,7 +395,8 @@ class _Parser:
             other = self.factor()
             if operator == "/":
                 if other.terms or not other.constant:
-                    self.fail("only a number other than 0 can divide", start)
+                    hint = ". Names with such characters go in backticks" if other.terms else ""
+                    self.fail(f"only a number other than 0 can divide{hint}", start)
                 total = _scaled(total, 1 / other.constant)
             elif total.terms and other.terms:
                 self.fail(

@@ -7,6 +7,7 @@ prototypes of the label they want and returns an `Explanation`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -28,11 +29,14 @@ from lapace.explainer.reporting import evidence
 from lapace.report import Asked, Report, measure, plan
 from lapace.result import Counterfactuals, Explanation, Person
 from lapace.schema import Feature, Schema
+from lapace.table import spelling
 from lapace.training import Recipe
 
 __all__ = ["ANY_OTHER", "Explainer", "Prototype"]
 
 Progress = Callable[[str, int, int], None]
+COMMON = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # also of many a feature
+BEYOND_CHANCE = 0.4  # share of what chance leaves to agree on, from which agreement tells
 DRAWS = 50  # of a sample that is to be verified, before giving up
 
 
@@ -56,7 +60,7 @@ class Explainer:
         >>> bank = lambda rows: ["yes" if r["income"] > r["debt"] else "no" for r in rows]
         >>> explainer = Explainer(bank, clusters=2).fit(people)
         >>> explainer.explain([{"income": 20, "debt": 60}])
-        Explanation of 1 people: 1 answered; 2 paths
+        Explanation of 1 person: 1 answered; 2 paths
     """
 
     def __init__(
@@ -112,6 +116,12 @@ class Explainer:
         classifier = wrap(self.classifier, schema)
         codes = classifier.learn(cells)
         labelled = classifier.asked
+        for name in _leaks(schema, cells, classifier.labels, codes):
+            warnings.warn(
+                f"Column '{name}' has exactly the classifier's labels as its values. If it is what "
+                "the classifier predicts, leave it out of the table (--label on the command line).",
+                stacklevel=2,
+            )
         division = plan(codes, len(classifier.labels), seed=seed)
         fitted = learn(
             schema,
@@ -375,6 +385,38 @@ class Explainer:
 def _listed(constraints: Any) -> list[Constraint]:
     """One constraint is a list of one: a text must not be taken for its letters."""
     return list(parse_all(constraints))
+
+
+def _leaks(
+    schema: Schema, cells: NDArray[np.float64], labels: Sequence[Any], codes: NDArray[Any]
+) -> list[str]:
+    """Columns that look like the label itself, left in the table.
+
+    Their values are the labels, and agree with what the classifier says as well as a fair
+    classifier agrees with the truth. Many a feature says yes or no by right: there it takes more.
+    """
+    names = [spelling(label) for label in labels]
+    least = 0.9 if {name.lower() for name in names} in COMMON else 0.75
+    found = []
+    for i, feature in enumerate(schema.features):
+        values = np.unique(cells[:, i])
+        if len(values) != len(names) or np.isnan(values).any():
+            continue
+        held = [
+            spelling(feature.levels[int(v)] if feature.categories else float(v)) for v in values
+        ]
+        if len(names) < 2 or set(held) != set(names):
+            continue
+        places = np.array([names.index(text) for text in held])
+        own = places[np.searchsorted(values, cells[:, i])]
+        agreed = float((own == codes).mean())
+        count = len(names)
+        chance = np.bincount(own, minlength=count) @ np.bincount(codes, minlength=count)
+        by_chance = float(chance) / len(codes) ** 2
+        # Two rare things agree most of the time without having anything to do with each other.
+        if agreed >= least and agreed - by_chance >= BEYOND_CHANCE * (1 - by_chance):
+            found.append(feature.name)
+    return found
 
 
 def _device(name: str | None) -> torch.device:

@@ -34,6 +34,7 @@ from safetensors.torch import save as save_tensors
 
 from lapace.categories import CategoryTree
 from lapace.classifiers import open_bytes
+from lapace.classifiers.opening import PICKLES
 from lapace.errors import InputError
 from lapace.explainer.fitting import Fitted, Prototype
 from lapace.model import LGMVAE, Mixture, Shape
@@ -144,16 +145,23 @@ def load(path: str | Path, device: torch.device) -> Stored:
 
 
 def _read(path: Path, parse: Callable[[Mapping[str, bytes]], T]) -> T:
+    if path.is_dir():
+        raise InputError(f"'{path}' is a folder. Name the file an explainer was saved in.")
     if not path.is_file():
         raise InputError(f"There is no file '{path}'.")
+    if _is_table(path):
+        raise InputError(
+            f"'{path}' is not a saved explainer: it looks like a table. Name the file an "
+            "explainer was saved in, as `lapace fit` writes it, such as M.lapace."
+        )
     try:
         members = _read_zip(path)
         kind = json.loads(members["format.json"])
         if not isinstance(kind, dict) or kind.get("format") != FORMAT:
-            raise InputError(f"'{path.name}' is not a saved explainer.")
+            raise InputError(f"'{path}' is not a saved explainer.")
         if kind.get("version") != VERSION:
             raise InputError(
-                f"'{path.name}' is of version {kind.get('version')} and this lapace reads version "
+                f"'{path}' is of version {kind.get('version')} and this lapace reads version "
                 f"{VERSION}. Use the lapace that wrote it, or fit again."
             )
         return parse(members)
@@ -161,20 +169,32 @@ def _read(path: Path, parse: Callable[[Mapping[str, bytes]], T]) -> T:
         raise
     except Exception as error:  # a damaged file may trip up any of the libraries that read it
         raise InputError(
-            f"'{path.name}' is not a saved explainer, or it is damaged ({type(error).__name__}). "
+            f"'{path}' is not a saved explainer, or it is damaged ({type(error).__name__}). "
             "Save it again."
         ) from error
+
+
+def _is_table(path: Path) -> bool:
+    """A CSV or Parquet file, by its name or by how it begins."""
+    if path.suffix.lower() in (".csv", ".parquet"):
+        return True
+    try:
+        with path.open("rb") as file:
+            line = file.readline(4096).decode()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return line.startswith("PAR1") or ("," in line and line.rstrip("\r\n").isprintable())
 
 
 def _read_zip(path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if sorted(e.filename for e in entries) != sorted(MEMBERS):
-            raise InputError(f"'{path.name}' is not a saved explainer.")
+            raise InputError(f"'{path}' is not a saved explainer.")
         if any(e.compress_type not in PACKED for e in entries):
-            raise InputError(f"'{path.name}' is not a saved explainer.")
+            raise InputError(f"'{path}' is not a saved explainer.")
         if sum(e.file_size for e in entries) > LARGEST or any(map(_swollen, entries)):
-            raise InputError(f"'{path.name}' is not a saved explainer: a part is far too large.")
+            raise InputError(f"'{path}' is not a saved explainer: a part is far too large.")
         members = {}
         for entry in entries:
             with archive.open(entry) as part:  # never more than was declared, whatever it claims
@@ -228,10 +248,15 @@ def follow(path: str | Path, trust: Sequence[str] = ()) -> Any:
     path = Path(path)
     kept = _read(path, _reference)
     hand_over = "Hand it over: Explainer.load(path, classifier), or --classifier."
-    if kept is None or "named" in kept:
-        told = f", which was '{kept['named']}'," if kept else ""
+    if kept is None:
+        raise InputError(f"'{path.name}' has no classifier beside it to open. {hand_over}")
+    if "named" in kept:
+        name = kept["named"]
+        pickled = name.lower().endswith(PICKLES)
+        what, more = (", a pickle", " --unsafe-pickle") if pickled else ("", "")
         raise InputError(
-            f"'{path.name}' has no classifier{told} beside it that can be opened. {hand_over}"
+            f"'{path.name}' was fitted with '{name}'{what}, which is not followed: name it, "
+            f"--classifier {name}{more}, or in Python Explainer.load(path, classifier)."
         )
     file = path.absolute().parent / kept["file"]
     try:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lapace.errors import InputError
 from lapace.plots.paths import Walk
-from lapace.plots.style import INK, SOFT, colour, frame, headline, literal, tint
+from lapace.plots.style import INK, SOFT, colour, frame, headline, literal, one, tint
 from lapace.result import Person
 
 __all__ = ["illustration", "latent_map"]
@@ -23,6 +23,8 @@ __all__ = ["illustration", "latent_map"]
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Latent: TypeAlias = Mapping[str, NDArray[Any]]
+
+DISC = 20.0  # points two prototypes' numbers lie apart at least
 
 
 class MapsLatent(Protocol):
@@ -58,13 +60,15 @@ def latent_map(
         >>> latent_map(latent).get_title(loc="left")
         'The latent map'
     """
+    if person is not None:
+        one(person, "latent_map")
     record = latent if isinstance(latent, Mapping) else latent.latent_map(person)
     if ax is None:
         _, ax = plt.subplots(figsize=(7.2, 6.6), layout="constrained")
     view = _View.of(record["z"])
     _clouds(ax, record, view)
     if person is not None:
-        _lines(ax, record, view, person, f"person {person.who}")
+        _lines(ax, record, view, person, f"person {person.number}")
     _discs(ax, record, view)
     frame(ax)
     ax.set_aspect("equal", adjustable="datalim")
@@ -121,9 +125,12 @@ def _clouds(ax: Axes, record: Latent, view: _View) -> None:
         ax.scatter([], [], s=36, color=colour(int(k)), label=name)
 
 
-def _discs(ax: Axes, record: Latent, view: _View) -> None:
+def _discs(ax: Axes, record: Latent, view: _View, apart: float = DISC) -> None:
     points = view(record["prototype_z"])
-    for point, label, number, valid in zip(
+    spread = np.ptp(view(record["z"]), axis=0)
+    inches = ax.get_position().size * ax.get_figure(root=True).get_size_inches()  # type: ignore[union-attr]
+    for place, point, label, number, valid in zip(
+        _apart(points, apart / 72 * float((spread / inches).max())),
         points,
         record["prototype_label"],
         record["prototype_number"],
@@ -134,7 +141,36 @@ def _discs(ax: Axes, record: Latent, view: _View) -> None:
             cross: dict[str, Any] = {"marker": "X", "ec": "white", "s": 90, "zorder": 5}
             _dots(ax, point[None], color=colour(int(label)), **cross)
             continue
-        _disc(ax, point, colour(int(label)), int(number))
+        if np.any(place != point):
+            _dots(ax, point[None], s=12, color=colour(int(label)), zorder=4)
+            ax.plot(*np.stack([point, place]).T, color=colour(int(label)), lw=1.0, zorder=4)
+        _disc(ax, place, colour(int(label)), int(number))
+
+
+def _apart(points: Floats, least: float) -> Floats:
+    """Places near points, so moved that none lies closer to another than `least`.
+
+    Examples:
+        >>> _apart(np.array([[0.0, 0.0], [0.0, 0.0], [9.0, 0.0]]), 1.0).round(2)
+        array([[ 0. , -0.5],
+               [ 0. ,  0.5],
+               [ 9. ,  0. ]])
+    """
+    places = points.copy()
+    pairs = [(i, j) for j in range(len(points)) for i in range(j)]
+    for _ in range(50):
+        moved = False
+        for i, j in pairs:
+            gap = places[j] - places[i]
+            length = float(np.hypot(*gap))
+            if length < least * 0.999:
+                way = gap / length if length else np.array([0.0, 1.0])
+                places[i] -= way * (least - length) / 2
+                places[j] += way * (least - length) / 2
+                moved = True
+        if not moved:
+            break
+    return places
 
 
 def _disc(ax: Axes, point: Floats, shade: str, number: int) -> None:
@@ -196,6 +232,7 @@ def illustration(
     Examples:
         See `examples/illustration.py`, which makes the picture that opens the README.
     """
+    one(person, "illustration")
     if points.shape[1] != 2:
         raise InputError(f"The illustration is of two columns; these are {points.shape[1]}.")
     spaced = {"wspace": 0.05}
@@ -211,7 +248,7 @@ def illustration(
     view = _View.of(latent["z"])
     _clouds(middle, latent, view)
     _lines(middle, latent, view, person, "someone refused")
-    _discs(middle, latent, view)
+    _discs(middle, latent, view, apart=0.0)  # where the lines end, exactly
     _decoded(right, person)
     titles = (
         ("1   The classifier", "and the people it was asked about"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ from lapace.plots.style import (
     colour,
     counted,
     named,
+    one,
     short,
     tint,
 )
@@ -81,6 +83,8 @@ def prototypes(
         >>> [text.get_text() for text in prototypes(bank).texts if "30" in text.get_text()]
         ['30']
     """
+    if person is not None:
+        one(person, "prototypes")
     chosen = [
         p for p in explainer.prototypes_ if label is None or explainer.labels_[p.label] == label
     ]
@@ -133,6 +137,19 @@ def _scores(feature: Feature, values: Floats) -> Floats:
     return np.where(np.isnan(values), np.nan, feature.knots.scores(np.nan_to_num(values)))
 
 
+def _fitted(text: str) -> str:
+    """A text as it goes into a cell: as it is, on two lines, or, the longest, cut.
+
+    Examples:
+        >>> _fitted("rent"), _fitted("month-to-month"), _fitted("Married-civ-spouse").splitlines()
+        ('rent', 'month-to-month', ['Married-civ-', 'spouse'])
+    """
+    if len(text) <= 12:
+        return text
+    lines = wrap(text.replace("_", " "), 15)
+    return "\n".join(lines[:2] if len(lines) < 3 else (lines[0], short(" ".join(lines[1:]), 15)))
+
+
 MORE, LESS, OTHER = "#5B3A8C", "#1B7837", "#C9A227"  # none the colour of a first label
 
 
@@ -162,8 +179,9 @@ class _Table:
 
     def cell(self, x: float, y: float, text: str, face: Any = PAPER, **style: Any) -> None:
         self.ax.add_patch(Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, color=face, lw=0))
-        style = {"fontsize": 8.5, "color": INK, "parse_math": False, **style}
-        self.ax.text(x + 0.5, y + 0.5, short(text, 12), ha="center", va="center", **style)
+        size = 8.5 if len(text) <= 12 else 6.5  # a long category on two lines
+        style = {"fontsize": size, "color": INK, "parse_math": False, "linespacing": 1.0, **style}
+        self.ax.text(x + 0.5, y + 0.5, _fitted(text), ha="center", va="center", **style)
 
     def heading(self, column: int, prototype: Any, label: str) -> None:
         x, shade = column + self.shift, colour(prototype.label)
@@ -189,7 +207,7 @@ class _Table:
         label = int(person.explanation.label[person.who])
         self.cell(0, -2.3, str(person.label), colour(label), color="white", weight="bold")
         style: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "weight": "bold"}
-        self.ax.text(0.5, -0.95, f"person {person.who}", fontsize=9.5, **style)
+        self.ax.text(0.5, -0.95, f"person {person.number}", fontsize=9.5, **style)
         for y, i in enumerate(self.rows):
             self.cell(0, y, self.schema.features[i].text(own[i]), "white", weight="bold")
 

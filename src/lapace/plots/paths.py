@@ -22,6 +22,7 @@ from lapace.plots.style import (
     counted,
     headline,
     named,
+    one,
     short,
     tint,
 )
@@ -123,6 +124,7 @@ def path(person: Person, prototype: int | None = None, ax: Axes | None = None) -
         >>> path(answer[0]).get_title(loc="left")
         'From no to yes'
     """
+    one(person, "path")
     walk = Walk.of(person, prototype)
     if walk.steps.schema.shape is not None:
         return _film(walk, ax)
@@ -323,7 +325,7 @@ class _Sheet:
             number = walk.steps.prototype[0]
             end = f"prototype {number}" if number >= 0 else "somebody nearby"
             words = (
-                f"Person {walk.person.who}, on the way to {end}: "
+                f"Person {walk.person.number}, on the way to {end}: "
                 f"the decision flips after {walk.tau:.0%} of the way, "
                 f"with {counted(changes, 'change')}."
             )

@@ -9,6 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
+from lapace.errors import InputError
+from lapace.result import Explanation, Person
+
 __all__ = [
     "FAINT",
     "INK",
@@ -23,6 +26,7 @@ __all__ = [
     "headline",
     "literal",
     "named",
+    "one",
     "short",
     "tint",
 ]
@@ -35,6 +39,20 @@ COLOURS = (
 INK, SOFT, PALE, FAINT = "#22303C", "#6B7785", "#A9B3BD", "#D5DAE0"
 PAPER = "#F4F6F8"
 ROWS = 14  # features a picture shows at most; it says how many it leaves out
+
+
+def one(person: Any, function: str) -> None:
+    """Refuses a whole explanation, or anything else, where one person is to be drawn."""
+    if isinstance(person, Explanation):
+        raise InputError(
+            f"plots.{function} draws one person, and this is an explanation of {len(person)}: hand "
+            "over one of them, such as answer[0]."
+        )
+    if not isinstance(person, Person):
+        raise InputError(
+            f"plots.{function} draws one person of an explanation, such as answer[0], not a "
+            f"{type(person).__name__}."
+        )
 
 
 def colour(label: int) -> str:

@@ -116,7 +116,12 @@ class Explanation:
     def __repr__(self) -> str:
         counts = {s: self.status.count(s) for s in STATUSES if s in self.status}
         told = ", ".join(f"{n} {s.replace('_', ' ')}" for s, n in counts.items())
-        return f"Explanation of {len(self)} people: {told or 'nobody'}; {len(self.who)} paths"
+        nearby = int((self.prototype < 0).sum())
+        led = len(self.who) - nearby
+        paths = f"{led} path{'' if led == 1 else 's'}"
+        paths += f", {nearby} more to somebody nearby" if nearby else ""
+        people = "1 person" if len(self) == 1 else f"{len(self)} people"
+        return f"Explanation of {people}: {told or 'nobody'}; {paths}"
 
     # -- picks ------------------------------------------------------------------------------------
 
@@ -215,10 +220,22 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Person:
-    """One person's part of an explanation."""
+    """One person's part of an explanation.
+
+    Attributes:
+        explanation: The whole.
+        who: Their position in the query.
+        called: Their number in words and pictures, where the query was part of a larger table.
+    """
 
     explanation: Explanation
     who: int
+    called: int | None = None
+
+    @property
+    def number(self) -> int:
+        """What words and pictures call them by: `who`, if nothing else was said."""
+        return self.who if self.called is None else self.called
 
     @property
     def status(self) -> str:
@@ -313,7 +330,7 @@ class Person:
         )
 
     def __repr__(self) -> str:
-        return f"Person {self.who}: {self.label} → {self.target}: {self.status}. {self.reason}"
+        return f"Person {self.number}: {self.label} → {self.target}: {self.status}. {self.reason}"
 
     def _paths(self) -> Ints:
         return np.flatnonzero(self.explanation.who == self.who)
@@ -329,12 +346,12 @@ class Person:
 
     def _path(self, prototype: int | None) -> int:
         if not len(self._paths()):
-            raise InputError(f"Person {self.who} has no paths: {self.reason}")
+            raise InputError(f"Person {self.number} has no paths: {self.reason}")
         wanted = self._usual() if prototype is None else prototype
         for index in self._paths():
             if self.explanation.prototype[index] == wanted:
                 return int(index)
-        known = ", ".join(map(str, sorted(self.prototypes)))
+        known = ", ".join(str(p) for p in sorted(self.explanation.prototype[self._paths()]))
         raise InputError(
-            f"Person {self.who} has no path to prototype {wanted}. There are: {known}."
+            f"Person {self.number} has no path to prototype {wanted}. There are: {known}."
         )

@@ -218,9 +218,9 @@ class Schema:
             raise InputError(
                 f"The array has {len(theirs.names):,} columns; there should be {len(self.names):,}."
             )
-        for name in self.names:
-            if name not in table.columns:
-                raise _missing_column(name, table.names)
+        lacking = [name for name in self.names if name not in table.columns]
+        if lacking:
+            raise _missing_columns(lacking, [n for n in table.names if n not in self.names])
         return table
 
     def cells(self, data: Any) -> Floats:
@@ -514,7 +514,11 @@ def _no_column(name: object, names: Sequence[str]) -> InputError:
     return InputError(f"Column '{name}' is not in the table.{did_you_mean(name, names)}")
 
 
-def _missing_column(name: str, given: Sequence[str]) -> InputError:
-    """A column the schema needs and the table lacks; perhaps it is there, misspelt."""
-    near = did_you_mean(name, given).replace(" Did you mean", " Is it the one called")
-    return InputError(f"The table lacks column '{name}'.{near}")
+def _missing_columns(names: Sequence[str], given: Sequence[str], most: int = 8) -> InputError:
+    """Columns the schema needs and the table lacks; perhaps the first is there, misspelt."""
+    first, *others = names
+    near = did_you_mean(first, given).replace(" Did you mean", " Is it the one called")
+    listed = ", ".join(f"'{name}'" for name in others[: most - 1])
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    also = f" It also lacks {listed}{more}." if others else ""
+    return InputError(f"The table lacks column '{first}'.{near}{also}")

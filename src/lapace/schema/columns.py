@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lapace.errors import InputError
+from lapace.errors import InputError, did_you_mean
 from lapace.schema.features import (
     KINDS,
     RARE,
@@ -52,7 +52,9 @@ def infer(name: str, column: Column, override: str | Feature | None = None) -> F
             raise InputError(
                 f"The override for column '{name}' is a Feature of the name '{override.name}'."
             )
-        return _fitted(override, column)
+        fitted = _fitted(override, column)
+        _refuse_strangers(override, column)
+        return fitted
     if override is not None and override not in KINDS:
         raise unknown_kind(override)
     return _fitted(_feature(name, column, override or _guess(name, column)), column)
@@ -151,6 +153,30 @@ def _fitted(feature: Feature, column: Column) -> Feature:
         feature = _with_lattice(feature, there, whole=column.kind == "integer")
     knots = Knots.fit(np.clip(there, feature.lower, feature.upper))
     return replace(feature, missing=missing, knots=knots, histogram=_histogram(there))
+
+
+def _refuse_strangers(given: Feature, column: Column) -> None:
+    """Values that an order forgot, or spells otherwise: they have no place in it.
+
+    Without an order a category may be left out on purpose, so that no answer proposes it.
+    """
+    if given.kind != "ordinal":
+        return
+    wide, cells = codes_of(given, column, {})
+    strange = wide.extra[len(given.extra) :]
+    if not strange:
+        return
+    held = ", ".join(repr(v) for v in strange[:3])
+    more = f" and {len(strange) - 3:,} more" if len(strange) > 3 else ""
+    which = "which is" if len(strange) == 1 else "which are"
+    idle = [v for k, v in enumerate(given.categories) if not (cells == k).any()]
+    value, near = next(((v, hint) for v in strange if (hint := did_you_mean(v, idle))), ("", ""))
+    if near and len(strange) > 1:
+        near = near.replace(" Did", f" For {value!r}, did")
+    raise InputError(
+        f"Column '{given.name}' holds {held}{more}, {which} not among the categories given."
+        f"{near} Name every value that the column holds."
+    )
 
 
 def _no_category(feature: Feature, column: Column) -> InputError:

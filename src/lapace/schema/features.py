@@ -273,6 +273,8 @@ class Feature:
         Examples:
             >>> Feature.continuous("price", resolution=0.25).text(1234.5)
             '1,234.50'
+            >>> Feature.continuous("mass").text(1e30)
+            '1e+30'
             >>> Feature.binary("smoker", ["no", "yes"]).text(1.0)
             'yes'
         """
@@ -280,6 +282,8 @@ class Feature:
             return "missing"
         if self.categories:
             return str(self.levels[round(cell)])
+        if abs(cell) >= 1e15:  # nobody counts that many digits
+            return f"{cell:.4g}"
         if self.integer or cell == round(cell):
             return f"{cell:,.0f}"
         if self.resolution:

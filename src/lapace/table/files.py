@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import importlib.util
 import json
 import secrets
-from collections.abc import Callable
-from io import BytesIO
+from collections.abc import Callable, Iterable
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ def read_file(path: str | Path, like: FrameKind | None = None) -> Any:
         raise InputError(f"'{path.name}' is not read: files end in .csv or .parquet.")
     if not path.is_file():
         raise InputError(f"There is no file '{path.name}' in '{path.parent}'.")
+    if path.suffix.lower() == ".csv":
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+            _refuse_ragged(lines, f"'{path.name}'")
     return _read(reader, path, f"'{path.name}'")
 
 
@@ -76,6 +80,9 @@ def read_bytes(content: bytes, like: FrameKind | None = None) -> Any:
     """
     kind = _reading(like)
     ending = ".parquet" if content.startswith(PARQUET) else ".csv"
+    if ending == ".csv":
+        text = TextIOWrapper(BytesIO(content), "utf-8-sig", errors="replace", newline="")
+        _refuse_ragged(text, "Standard input")
     return _read(_READERS[kind, ending], BytesIO(content), "Standard input")
 
 
@@ -94,6 +101,57 @@ def _read(reader: Callable[[Any], Any], source: Any, name: str) -> Any:
         return reader(source)
     except Exception as error:  # every library has its own words for a broken file
         raise InputError(f"{name} could not be read as a table: {_reason(error)}") from error
+
+
+def _refuse_ragged(lines: Iterable[str], name: str) -> None:
+    """Refuses what readers mend in silence: a name that is there twice, a line cut short.
+
+    Args:
+        lines: A CSV file's lines, their ends as they are.
+        name: What to call the file.
+    """
+    reader = csv.reader(lines)
+    header: list[str] = []
+    wrong: tuple[int, int, int] | None = None  # first line, last line, fields
+    end = 0
+    try:
+        for row in reader:
+            first, end = end + 1, reader.line_num
+            if not row or (len(row) == 1 and row[0].isspace()):  # readers skip empty lines
+                continue
+            if wrong is not None:
+                raise InputError(_ragged(name, wrong, len(header), last=False))
+            if not header:
+                header = row
+            elif len(row) != len(header):
+                wrong = first, end, len(row)
+    except csv.Error:  # the reader of the table says it in its own words
+        return
+    if wrong is not None:
+        raise InputError(_ragged(name, wrong, len(header), last=True))
+    named = [column for column in header if column]
+    if len(set(named)) < len(named):
+        twice = next(column for k, column in enumerate(named) if column in named[:k])
+        raise InputError(
+            f"{name} could not be read as a table: column '{twice}' is in the table twice. Rename "
+            "one of them."
+        )
+
+
+def _ragged(name: str, wrong: tuple[int, int, int], wanted: int, last: bool) -> str:
+    first, end, fields = wrong
+    told = f"{name} could not be read as a table: line {first} has"
+    if fields > wanted:
+        columns = f"{wanted} column" + ("s" if wanted > 1 else "")
+        return (
+            f"{told} {fields} fields, and the first line names {columns}. Put a value with a comma "
+            "in it in double quotes."
+        )
+    if last and end > first:
+        return f"{told} {fields} of {wanted} fields: a double quote may never be closed there."
+    if last:
+        return f"{told} {fields} of {wanted} fields: the file may be cut short."
+    return f"{told} {fields} of {wanted} fields. Where a value is missing, leave its comma."
 
 
 def write_file(frame: Any, path: str | Path) -> None:

@@ -48,8 +48,7 @@ class Part(NamedTuple):
     def replaced(self, who: Ints, other: Part) -> Part:
         """Some people's paths taken from elsewhere, in the order of the people."""
         mine, theirs = self.at(~np.isin(self.who, who)), other.at(np.isin(other.who, who))
-        pairs = zip(mine.steps, theirs.steps, strict=True)
-        steps = Steps(*(np.concatenate(pair) for pair in pairs))
+        steps = Steps.join([mine.steps, theirs.steps], axis=0)
         columns = {
             name: np.concatenate([column, getattr(theirs, name)])
             for name, column in mine.columns().items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -56,23 +56,28 @@ class Steps(NamedTuple):
 
     def at(self, *index: Any) -> Steps:
         """Some of them, as numpy indexes."""
-        columns: Iterable[Any] = self
-        return Steps(*(column[index] for column in columns))
+        return Steps(*(column[index] for column in self.columns))
 
     def shaped(self, *shape: int) -> Steps:
         """The same rows under another leading shape."""
-        columns: Iterable[Any] = self
-        return Steps(*(c.reshape(*shape, *c.shape[self.tau.ndim :]) for c in columns))
+        lead = self.tau.ndim
+        return Steps(*(c.reshape(*shape, *c.shape[lead:]) for c in self.columns))
 
     def write(self, index: Any, other: Steps) -> None:
         """Other rows written over some of these."""
-        for column, theirs in zip(self, other, strict=True):
+        for column, theirs in zip(self.columns, other.columns, strict=True):
             column[index] = theirs
 
     @classmethod
-    def join(cls, parts: Sequence[Steps]) -> Steps:
-        """Matrices of steps, side by side."""
-        return cls(*(np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True)))
+    def join(cls, parts: Sequence[Steps], axis: int = 1) -> Steps:
+        """Matrices of steps, side by side, or one under the other."""
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return cls(*(np.concatenate(same, axis=axis) for same in columns))
+
+    @property
+    def columns(self) -> list[Any]:
+        """All fields, in order: arrays of different kinds, which `Any` alone says of them."""
+        return list(self)
 
 
 def differ(a: Floats, b: Floats) -> Bools:

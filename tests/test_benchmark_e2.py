@@ -810,3 +810,27 @@ def test_nothing_that_is_not_a_number_reaches_a_file(world):
     for path in (world[0] / "cache").rglob("*.json"):
         json.loads(path.read_text(), parse_constant=pytest.fail)
     assert math.isnan(measured(world, "e2")[1]["nearest", "diversity", ""].value)
+
+
+def test_the_first_pages_sentences_are_of_the_results_that_are_kept():
+    root = Path(__file__).parents[1]
+    page = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    three = pd.read_csv(root / "benchmarks/results/e3.csv", keep_default_na=False)
+    hard = three[(three["label"] == "hard") & (three["metric"] == "lof_after")]
+
+    def span(method):
+        found = hard[hard["method"] == method].groupby("pair")["mean"].mean()
+        assert len(found) == 4
+        return f"{found.min():.2f}–{found.max():.2f}"
+
+    assert (
+        f"(LOF {span('LAPACE-exact')} against {span('LAPACE-naive')} in the hard setting)" in page
+    )
+    five = pd.read_csv(root / "benchmarks/results/e5.csv", keep_default_na=False)
+    accuracy = five.loc[five["metric"] == "test accuracy", "value"].astype(float)
+    assert f"reads {accuracy.item():.2%} of the test digits".replace("%", " %") in page
+    ours = five[(five["recipe"] == "default") & (five["labels"] == "predictions")]
+    valid = ours[ours["metric"] == "prototypes valid"]
+    good, count = (valid["value"] * valid["count"]).sum(), valid["count"].sum()
+    assert f"{good:.0f} of {count} prototypes accepted over five seeds" in page
+    assert len(valid) == 5

@@ -33,9 +33,10 @@ class Ends(NamedTuple):
         z: Its latent point.
         cells: Its row.
         label: Its label.
-        valid: Whether the classifier accepted it at `fit`; a stand-in was not shown to it.
+        valid: Whether the classifier accepted it: a prototype at `fit`, a stand-in just now.
         probability: Of its label; NaN where unknown.
-        leading: Which ends people walk to: (people, ends).
+        person: Who walks, line by line, in order.
+        end: To which of the ends.
     """
 
     prototype: Ints
@@ -44,7 +45,8 @@ class Ends(NamedTuple):
     label: Ints
     valid: Bools
     probability: Floats
-    leading: Bools
+    person: Ints
+    end: Ints
 
     @classmethod
     def of(
@@ -52,9 +54,12 @@ class Ends(NamedTuple):
     ) -> Ends:
         """The ends of some people, by their position in the query."""
         prototypes, stand_ins = fitted.prototypes, fitted.stand_ins
-        person, near, probability = _near(fitted, classifier, known, who, question)
-        leads = np.zeros((len(who), len(near)), dtype=bool)
-        leads[person, np.arange(len(near))] = True
+        neighbour, near, probability = _near(fitted, classifier, known, who, question)
+        walker, prototype = np.nonzero(leading(fitted, known, who))
+        # Pairs, not a matrix: everyone has a stand-in of their own.
+        person = np.concatenate([walker, neighbour])
+        end = np.concatenate([prototype, len(prototypes) + np.arange(len(near))])
+        order = np.argsort(person, kind="stable")
         z = torch.as_tensor(np.stack([p.z for p in prototypes]), device=fitted.decoder.device)
         return cls(
             np.array([p.number for p in prototypes] + [-1] * len(near), dtype=np.int64),
@@ -63,7 +68,8 @@ class Ends(NamedTuple):
             np.array([*(p.label for p in prototypes), *stand_ins.label[near]], dtype=np.int64),
             np.array([p.valid for p in prototypes] + [True] * len(near)),
             np.concatenate([[p.probability for p in prototypes], probability]),
-            np.concatenate([leading(fitted, known, who), leads], axis=1),
+            person[order],
+            end[order],
         )
 
 
@@ -87,14 +93,13 @@ def _near(
     """People and the good stand-in nearest to each, with the probability of its label."""
     schema, stand_ins = known.reading.schema, fitted.stand_ins
     weights = schema.weights(question.costs)
-    among = _wanted(known, who, stand_ins.label)  # (people, stand-ins)
     alike, group = np.unique(
         np.c_[known.label[who], known.target[who]], axis=0, return_inverse=True
     )
     person, near = [], []
     for k in range(len(alike)):  # those who want the same look among the same
         some = np.flatnonzero(group.ravel() == k)
-        rows = np.flatnonzero(among[some[0]])
+        rows = np.flatnonzero(_wanted(known, who[some[:1]], stand_ins.label)[0])
         cells = known.reading.cells[who[some]]
         _, index = search(schema, cells, stand_ins.cells[rows], NEAR, weights=weights)
         person.append(np.repeat(some, index.shape[1]))

@@ -103,7 +103,7 @@ def _walk(
     held, barred = _limits(known.system, reading.cells[who])
     start = fitted.decoder.start(schema, reading.cells[who], known.label[who], held, barred)
     ends = Ends.of(fitted, classifier, known, who, question)
-    person, end = np.nonzero(ends.leading)
+    person, end = ends.person, ends.end
     if not len(person):
         return None
     label = ends.label[end]

@@ -45,7 +45,10 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PROBES: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (lambda: any(map(shutil.which, BROWSERS)), "no Chromium on the PATH"),
     "dice": (lambda: find_spec("dice_ml") is not None, "dice-ml is not installed"),
-    "onnx": (lambda: find_spec("onnxruntime") is not None, "onnxruntime is not installed"),
+    "onnx": (
+        lambda: all(map(find_spec, ("onnx", "onnxruntime", "skl2onnx"))),
+        "one of onnx, onnxruntime and skl2onnx is not installed",
+    ),
     "ray": (lambda: find_spec("ray") is not None, "ray is not installed"),
 }
 CAPABILITIES = frozenset(PROBES) | {"data"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import numpy as np
 import pandas as pd
@@ -161,13 +162,13 @@ def test_records_are_handed_over_as_records():
 
 
 def test_xgboost():
-    xgboost = pytest.importorskip("xgboost")
+    xgboost = import_module("xgboost")
     model = xgboost.XGBClassifier(n_estimators=10, n_jobs=1).fit(NUMBERS, POSITIVE.astype(int))
     check_against_the_model_itself(model, (0, 1))
 
 
 def test_lightgbm():
-    lightgbm = pytest.importorskip("lightgbm")
+    lightgbm = import_module("lightgbm")
     model = lightgbm.LGBMClassifier(n_estimators=10, n_jobs=1, verbose=-1)
     check_against_the_model_itself(model.fit(NUMBERS, np.where(POSITIVE, "y", "n")), ("n", "y"))
 
@@ -182,7 +183,7 @@ def check_against_the_model_itself(model, labels):
 
 
 def test_a_torch_module_in_a_callable():
-    torch = pytest.importorskip("torch")
+    torch = import_module("torch")
     module = torch.nn.Linear(2, 2)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
@@ -671,7 +672,7 @@ def test_images_are_taken_flat():
 
 
 def test_stock_classifiers_are_all_scikit_learns():
-    skops = pytest.importorskip("skops.io")
+    skops = import_module("skops.io")
     table, labels = mixed_table()
     for frame in (table, pa.Table.from_pandas(table)):
         model = train("forest", Schema.infer(frame), frame, labels, n_estimators=5)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -337,8 +338,8 @@ def test_writing_is_whole_or_not_at_all(tmp_path):
 
 
 def converted(model: Any, folder: Path, inputs: Any = None, **options: Any) -> Path:
-    to_onnx = pytest.importorskip("skl2onnx")
-    types = pytest.importorskip("skl2onnx.common.data_types")
+    to_onnx = import_module("skl2onnx")
+    types = import_module("skl2onnx.common.data_types")
     inputs = inputs or [("rows", types.FloatTensorType([None, 2]))]
     made = to_onnx.convert_sklearn(
         model, initial_types=inputs, options={id(model): options} if options else None
@@ -350,7 +351,7 @@ def converted(model: Any, folder: Path, inputs: Any = None, **options: Any) -> P
 
 def graph(folder: Path, nodes: Any, inputs: Any, outputs: Any, weights: Any = (), **meta: str):
     """A graph made by hand, without any converter."""
-    onnx = pytest.importorskip("onnx")
+    onnx = import_module("onnx")
     helper = onnx.helper
     made = helper.make_model(
         helper.make_graph(nodes, "by hand", inputs, outputs, list(weights)),
@@ -365,7 +366,7 @@ def graph(folder: Path, nodes: Any, inputs: Any, outputs: Any, weights: Any = ()
 
 def line(folder: Path, *, last: str = "Softmax", rows: Any = None, **meta: str) -> Path:
     """A network of one layer: two classes, by the sign of a + b - 4."""
-    onnx = pytest.importorskip("onnx")
+    onnx = import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
     array = onnx.numpy_helper.from_array
     weights = [
@@ -412,7 +413,7 @@ def test_one_question_answers_label_and_probability(tmp_path):
 @pytest.mark.needs("onnx")
 @pytest.mark.parametrize("convert", [lambda t: t, pl.from_pandas, pa.Table.from_pandas])
 def test_an_input_for_each_column_is_found_by_name(convert, tmp_path):
-    types = pytest.importorskip("skl2onnx.common.data_types")
+    types = import_module("skl2onnx.common.data_types")
     from sklearn.compose import make_column_transformer
     from sklearn.preprocessing import OneHotEncoder
 
@@ -471,7 +472,7 @@ def test_a_network_that_takes_a_fixed_number_of_rows(tmp_path):
 @pytest.mark.needs("onnx")
 @pytest.mark.parametrize("shape", [[None, 3, 4], [None, 1, 3, 4], [None, 12], ["n", "h", "w"]])
 def test_a_network_of_images(shape, tmp_path):
-    onnx = pytest.importorskip("onnx")
+    onnx = import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
     weights = [helper.make_tensor("w", number, [12, 3], np.eye(12, 3).ravel().tolist())]
     nodes = [
@@ -492,7 +493,7 @@ def test_a_network_of_images(shape, tmp_path):
 
 @pytest.mark.needs("onnx")
 def test_counted_labels_are_named_by_the_metadata(tmp_path):
-    onnx = pytest.importorskip("onnx")
+    onnx = import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto
     nodes = [helper.make_node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)]
     ends = (
@@ -519,7 +520,7 @@ def test_scores_of_an_svm_are_not_passed_off_as_probabilities(tmp_path):
 
 @pytest.mark.needs("onnx")
 def test_graphs_that_do_not_fit(tmp_path):
-    onnx = pytest.importorskip("onnx")
+    onnx = import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
     opened = open_classifier(line(tmp_path))
     with pytest.raises(
@@ -556,7 +557,7 @@ def test_graphs_that_do_not_fit(tmp_path):
 
 @pytest.mark.needs("onnx")
 def test_weights_in_another_file_are_not_read(tmp_path, monkeypatch):
-    onnx = pytest.importorskip("onnx")
+    onnx = import_module("onnx")
     model = onnx.load(line(tmp_path))
     monkeypatch.chdir(tmp_path)
     onnx.save(model, "out.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -1241,8 +1242,8 @@ def test_a_classifier_that_is_gone_is_not_asked_for_ever():
 
 @pytest.mark.needs("onnx")
 def test_a_row_that_a_graph_cannot_take_costs_nobody_else(tmp_path):
-    linear = pytest.importorskip("sklearn.linear_model")
-    types = pytest.importorskip("skl2onnx.common.data_types")
+    linear = import_module("sklearn.linear_model")
+    types = import_module("skl2onnx.common.data_types")
     table = pd.DataFrame({"a": rng.integers(0, 99, 200), "b": rng.integers(0, 99, 200)})
     labels = np.where(table["a"] > table["b"], "high", "low")
     model = linear.LogisticRegression().fit(table.to_numpy(), labels)

@@ -23,14 +23,14 @@ import typer
 from typer.testing import CliRunner
 
 import lapace
-from lapace import Explainer, server
+from lapace import Explainer
 from lapace.benchmark.__main__ import parser
 from lapace.cli.commands import EXAMPLES, FUNCTIONS, app
 from lapace.cli.outputs import together
 from lapace.cli.showing import _distance
 from lapace.cli.terminal import Terminal
 from lapace.explainer import storage
-from lapace.result import Explanation, json_schema
+from lapace.result import Explanation, json_schema, why_not_to_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "cli.md"
@@ -652,12 +652,12 @@ def test_why_not_says_what_stands_in_the_way(here, denied):
     assert "text or JSON" in refused(run(f"{line} --format csv"))
 
 
-def test_why_not_in_json_is_what_the_server_answers(here, denied):
+def test_why_not_in_json_is_the_librarys_own_the_same_as_the_servers(here, denied):
     answer = Explainer.load("loans.lapace").explain(
         denied, target="approved", constraints=["changes <= 0"]
     )
     line = "why-not loans.lapace denied.csv --target approved -c 'changes <= 0' --format json"
-    assert json.loads(done(line).stdout) == json.loads(json.dumps(server._why_not(answer)))
+    assert json.loads(done(line).stdout) == json.loads(json.dumps(why_not_to_json(answer)))
 
 
 def test_why_not_where_everyone_has_an_answer_says_so(here, denied):

@@ -8,6 +8,7 @@ picture is kept beside the figures.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
@@ -15,8 +16,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from lapace.benchmark.plan import Job
 from lapace.benchmark.store import Measure
 from lapace.explainer import Explainer
+from lapace.result import Person
 
-__all__ = ["measure", "whirl"]
+__all__ = ["draw", "measure", "save", "whirl"]
 
 ROWS = 2400
 
@@ -39,37 +41,53 @@ def whirl(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([x, y], axis=1).round(3), np.where(arm % 2 == 0, "approved", "denied")
 
 
+class Drawn(NamedTuple):
+    """The picture, and what it was made from."""
+
+    figure: Any
+    explainer: Explainer
+    refused: np.ndarray
+    person: Person
+
+
+def draw(rows: int, seed: int) -> Drawn:
+    """Fits, explains somebody far out on an arm, and draws all of it in three panels."""
+    from lapace import plots
+
+    table, labels = whirl(rows)
+    classifier = KNeighborsClassifier(31).fit(table, labels)
+    explainer = Explainer(classifier, clusters=3, latent=2, seed=seed).fit(table)
+    refused = table[classifier.predict(table) == "denied"]
+    someone = int(np.abs(refused - [1.3, 0.3]).sum(axis=1).argmin())
+    person = explainer.explain(refused[[someone]], target="approved")[0]
+    decide = explainer.classifier_.predict
+    latent = explainer.latent_map(person, points=700)
+    figure = plots.illustration(table, decide(table), decide, latent, person)
+    return Drawn(figure, explainer, refused, person)
+
+
+def save(figure: Any, where: Path) -> None:
+    """Writes the picture, small enough to be kept."""
+    where.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(where, dpi=100, pil_kwargs={"optimize": True})
+
+
 def measure(job: Job, picture: Path) -> list[Measure]:
-    """Fits, draws, and says whether everyone refused finds a way.
+    """Draws, and says whether everyone refused finds a way.
 
     Args:
         job: Its seed and rows.
         picture: Where the picture goes.
     """
-    from lapace import plots
+    import matplotlib.pyplot as plt
 
-    rows, labels = whirl(min(ROWS, job.protocol.rows or ROWS))
-    classifier = KNeighborsClassifier(31).fit(rows, labels)
-    explainer = Explainer(classifier, clusters=3, latent=2, seed=job.seed).fit(rows)
-    refused = rows[classifier.predict(rows) == "denied"]
-    someone = int(np.abs(refused - [1.3, 0.3]).sum(axis=1).argmin())  # far out on an arm
-    person = explainer.explain(refused[[someone]], target="approved")[0]
-    decide = explainer.classifier_.predict
-    latent = explainer.latent_map(person, points=700)
-    drawn = plots.illustration(rows, decide(rows), decide, latent, person)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    drawn.savefig(picture, dpi=100, pil_kwargs={"optimize": True})
-    _close(drawn)
-    valid = [p.valid for p in explainer.prototypes_]
-    everyone = explainer.explain(refused[:100], target="approved")
+    drawn = draw(min(ROWS, job.protocol.rows or ROWS), job.seed)
+    save(drawn.figure, picture)
+    plt.close(drawn.figure)
+    valid = [p.valid for p in drawn.explainer.prototypes_]
+    everyone = drawn.explainer.explain(drawn.refused[:100], target="approved")
     reached = np.array([status == "answered" for status in everyone.status])
     return [
         Measure("prototypes_valid", float(np.mean(valid)), len(valid)),
         Measure("validity", float(reached.mean()), len(reached), method="First"),
     ]
-
-
-def _close(figure: object) -> None:
-    import matplotlib.pyplot as plt
-
-    plt.close(figure)  # type: ignore[arg-type]

@@ -66,9 +66,9 @@ def explain(
         typer.Option(help="Ask the classifier about every step, or only what the picks need."),
     ] = options.Detail.path,
     enforce: Annotated[
-        options.Enforce | None,
+        options.Enforce,
         typer.Option(help="How constraints are made to hold; naive and latent are to compare."),
-    ] = None,
+    ] = options.Enforce.exact,
     stable: Annotated[
         bool,
         typer.Option(
@@ -97,12 +97,11 @@ def explain(
         "costs": prices,
         "steps": steps,
         "detail": detail.value,
+        "enforce": enforce.value,
         "sparse": pick is options.Pick.sparse,
         "stable": stable,
         "confidence": confidence,
     }
-    if enforce is not None:
-        settings["enforce"] = enforce.value
     answer = _asked(explainer, people_, person, target, limits, settings, terminal)
     where.put(
         terminal,
@@ -174,6 +173,8 @@ def why_not(
     where = destination(output, format_, [model, *_files(people_), *(constraints or ())])
     if where.format in (options.Format.csv, options.Format.parquet):
         raise InputError("Reasons are a text or JSON: --format table or --format json.")
+    from lapace.result import why_not_to_json
+
     limits = constraints_of(constraints or (), constraint or ())
     explainer = opened(model, classifier, trust or (), unsafe_pickle, timeout, device)
     settings = {"costs": costs_of(costs, cost or ()), "confidence": confidence, "steps": steps}
@@ -182,7 +183,7 @@ def why_not(
         terminal,
         table=lambda: _reasons(answer, person or 0),
         frame=lambda: None,
-        values=lambda: _published(answer),
+        values=lambda: why_not_to_json(answer),
     )
     terminal.say(f"{answer!r}.")
 
@@ -200,20 +201,6 @@ def _reasons(answer: Explanation, offset: int) -> list[Any]:
         return parts
     already = "already_target" in answer.status
     return [Text(f"Everyone has an answer{', or the target already' if already else ''}.")]
-
-
-def _published(answer: Explanation) -> dict[str, Any]:
-    """As the server answers `/v1/why-not`."""
-    listed = [
-        {
-            "who": person.who,
-            "status": person.status,
-            "reason": person.reason,
-            "why_not": None if person.why_not is None else person.why_not.to_json(),
-        }
-        for person in answer
-    ]
-    return {"format": "lapace/why-not", "version": 1, "people": listed}
 
 
 def plot(

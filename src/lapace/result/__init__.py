@@ -7,7 +7,7 @@ classifier, needs the model, or computes anything that `explain` has not already
 
 from lapace.result.absence import Move, WhyNot
 from lapace.result.explanation import STATUSES, Explanation, Person
-from lapace.result.published import json_schema
+from lapace.result.published import json_schema, why_not_to_json
 from lapace.result.rows import Counterfactuals, record
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "WhyNot",
     "json_schema",
     "record",
+    "why_not_to_json",
 ]

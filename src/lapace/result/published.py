@@ -17,7 +17,7 @@ from lapace.result.rows import values
 from lapace.schema import Schema
 from lapace.table import Level, Template
 
-__all__ = ["VERSION", "from_json", "json_schema", "to_json"]
+__all__ = ["VERSION", "from_json", "json_schema", "to_json", "why_not_to_json"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -63,6 +63,20 @@ def _person_to_json(person: Person) -> dict[str, Any]:
             _path_to_json(answer, int(index)) for index in np.flatnonzero(answer.who == person.who)
         ],
     }
+
+
+def why_not_to_json(answer: Explanation) -> dict[str, Any]:
+    """Only who has no answer and why: what `lapace why-not` and `/v1/why-not` give."""
+    people = [
+        {
+            "who": person.who,
+            "status": person.status,
+            "reason": person.reason,
+            "why_not": None if person.why_not is None else person.why_not.to_json(),
+        }
+        for person in answer
+    ]
+    return {"format": "lapace/why-not", "version": VERSION, "people": people}
 
 
 def _public(schema: Schema) -> dict[str, Any]:

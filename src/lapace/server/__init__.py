@@ -29,7 +29,7 @@ from lapace import __version__
 from lapace.constraints import parse_all
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer import Explainer
-from lapace.result import Explanation
+from lapace.result import Explanation, why_not_to_json
 from lapace.server.contract import components, described, examples, record, responses
 from lapace.server.door import Door, checked, left, read_body
 from lapace.server.questions import Limits, Question, read_question
@@ -308,7 +308,7 @@ class _Desk:
 
     async def why_not(self, request: Request) -> Response:
         """For everyone without an answer: why, and which constraint to give up."""
-        return await self._ask(request, _why_not)
+        return await self._ask(request, why_not_to_json)
 
     async def health(self) -> Response:
         """How busy the server is; 503 when nobody is left to answer."""
@@ -394,19 +394,6 @@ def _prototypes(explainer: Explainer) -> dict[str, Any]:
         for p in explainer.prototypes_
     ]
     return {"prototypes": told}
-
-
-def _why_not(answer: Explanation) -> dict[str, Any]:
-    people = [
-        {
-            "who": person.who,
-            "status": person.status,
-            "reason": person.reason,
-            "why_not": None if person.why_not is None else person.why_not.to_json(),
-        }
-        for person in answer
-    ]
-    return {"format": "lapace/why-not", "version": 1, "people": people}
 
 
 # ------------------------------------------------------------------------------------------------

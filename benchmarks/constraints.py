@@ -1,11 +1,11 @@
 """What constraints cost, and what each way of enforcing them reaches.
 
-    python benchmarks/constraints.py                 # both tables, 200 people, some minutes
-    python benchmarks/constraints.py --table loans --people 50
+    python benchmarks/constraints.py                 # both tables, 200 instances, some minutes
+    python benchmarks/constraints.py --table loans --instances 50
 
-Five random constraints for each person, the same for `latent`, `naive` and `exact`: how many have
+Five random constraints for each instance, the same for `latent`, `naive` and `exact`: how many have
 an ok answer, and how plausible it is (LOF of the nearest and of the first rows, paired with naive's
-on the people both answer); what a why-not would cost is left out.
+on the instances both answer); what a why-not would cost is left out.
 Then the time the README's five constraints add to `explain`, in one run.
 Writes benchmarks/results/constraints.csv.
 """
@@ -78,14 +78,14 @@ def fitted(table: str, seed: int) -> tuple[Any, Explainer]:
         return data, Explainer(data.classifier(TABLES[table]), seed=seed).fit(data.train)
 
 
-def measure(table: str, people: int, seed: int) -> list[dict[str, Any]]:
+def measure(table: str, instances: int, seed: int) -> list[dict[str, Any]]:
     data, explainer = fitted(table, seed)
     schema, classifier = explainer.schema_, explainer.classifier_
     rows = schema.cells(data.train)
     labels = classifier.predict(rows)
     target = len(explainer.labels_) - 1 if table != "loans" else explainer.labels_.index("approved")
     test = schema.cells(data.test)
-    asked = test[np.flatnonzero(classifier.predict(test) != target)[:people]]
+    asked = test[np.flatnonzero(classifier.predict(test) != target)[:instances]]
     scale = Plausibility.of(schema, rows[labels == target])
     rng = np.random.default_rng(seed)
     asking.why_not = lambda *_: {}  # type: ignore[assignment]
@@ -95,12 +95,12 @@ def measure(table: str, people: int, seed: int) -> list[dict[str, Any]]:
     ok = {way: np.zeros(len(asked), dtype=bool) for way in WAYS}
     seconds = dict.fromkeys(WAYS, 0.0)
     impossible = 0
-    for i, person in enumerate(asked):
+    for i, instance in enumerate(asked):
         for way in WAYS:
             start = time.perf_counter()
             try:
                 answer = explainer.explain(
-                    schema.frame(person[None]),
+                    schema.frame(instance[None]),
                     target=explainer.labels_[target],
                     constraints=limits[i],
                     enforce=way,
@@ -118,7 +118,7 @@ def measure(table: str, people: int, seed: int) -> list[dict[str, Any]]:
     lines = []
     for way in WAYS:
         line: dict[str, Any] = {
-            "table": table, "way": way, "people": len(asked), "impossible": impossible,
+            "table": table, "way": way, "instances": len(asked), "impossible": impossible,
             "answered": int(ok[way].sum()), "seconds": round(seconds[way], 1),
         }  # fmt: skip
         for pick in ("nearest", "first"):
@@ -138,15 +138,15 @@ def cost(seed: int, repeats: int = 5) -> dict[str, Any]:
     target = explainer.labels_.index("approved")
     cells = explainer.schema_.cells(data.test)
     refused = np.flatnonzero(explainer.classifier_.predict(cells) != target)[:100]
-    people = explainer.schema_.frame(cells[refused])
+    instances = explainer.schema_.frame(cells[refused])
 
     def once(limits: list[str], **how: Any) -> float:
-        found = explainer.explain(people, target="approved", constraints=limits, **how).seconds
+        found = explainer.explain(instances, target="approved", constraints=limits, **how).seconds
         return found["total"] - found["classifier"] - found.get("why_not", 0.0)
 
     once([])
     free = min(once([]) for _ in range(repeats))
-    record: dict[str, Any] = {"table": "loans", "way": "time", "people": len(refused)}
+    record: dict[str, Any] = {"table": "loans", "way": "time", "instances": len(refused)}
     for way in ("naive", "exact"):
         record[f"{way}_over_free"] = round(
             min(once(README, enforce=way) for _ in range(repeats)) / free, 2
@@ -157,11 +157,11 @@ def cost(seed: int, repeats: int = 5) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", nargs="+", choices=tuple(TABLES), default=list(TABLES))
-    parser.add_argument("--people", type=int, default=200)
+    parser.add_argument("--instances", type=int, default=200)
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/constraints.csv"))
     given = parser.parse_args()
-    lines = [line for table in given.table for line in measure(table, given.people, given.seed)]
+    lines = [line for table in given.table for line in measure(table, given.instances, given.seed)]
     lines.append(cost(given.seed))
     names = list(dict.fromkeys(name for line in lines for name in line))
     with given.out.open("w", newline="") as file:

@@ -1,6 +1,6 @@
 """What serving costs: `python benchmarks/serving.py --seconds 60`.
 
-One process serves an explainer of the `loans` forest, this one asks it for single people over many
+One process serves an explainer of the `loans` forest, this one asks it for single instances over many
 connections at once, and right before and after makes the same explanations in a loop with the
 library alone. Machines are shared and noisy, so the figure to look at is the ratio.
 """
@@ -37,12 +37,12 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    explainer, people = fitted()
+    explainer, instances = fitted()
     if arguments.serve:
         settings = {"workers": arguments.workers, "queue": arguments.queue}
         serve(explainer, port=0, ready=lambda address: print(address, flush=True), **settings)
         return
-    report(arguments, explainer, people)
+    report(arguments, explainer, instances)
 
 
 def fitted() -> tuple[Explainer, list[dict[str, Any]]]:
@@ -50,22 +50,22 @@ def fitted() -> tuple[Explainer, list[dict[str, Any]]]:
     loans = datasets.load("loans")
     model = loans.classifier("forest")
     refused = loans.test[model.predict(loans.test) == "denied"]
-    people = json.loads(refused.to_json(orient="records"))
-    return Explainer(model, seed=0).fit(loans.train), people
+    instances = json.loads(refused.to_json(orient="records"))
+    return Explainer(model, seed=0).fit(loans.train), instances
 
 
-def report(arguments: Any, explainer: Explainer, people: list[dict[str, Any]]) -> None:
+def report(arguments: Any, explainer: Explainer, instances: list[dict[str, Any]]) -> None:
     """The table."""
     share = min(10.0, arguments.seconds / 4)
     child = start_server(arguments)
     try:
         assert child.stdout is not None
         address = child.stdout.readline().strip()
-        loop = [library(explainer, people, share, arguments.detail)]
+        loop = [library(explainer, instances, share, arguments.detail)]
         before = resident(child.pid)
-        found = asyncio.run(load(address, people, arguments))
+        found = asyncio.run(load(address, instances, arguments))
         after = resident(child.pid)
-        loop.append(library(explainer, people, share, arguments.detail))
+        loop.append(library(explainer, instances, share, arguments.detail))
         alive = child.poll() is None
     finally:
         child.terminate()
@@ -107,22 +107,24 @@ def start_server(arguments: Any) -> subprocess.Popen[str]:
 
 
 def library(
-    explainer: Explainer, people: list[dict[str, Any]], seconds: float, detail: Any
+    explainer: Explainer, instances: list[dict[str, Any]], seconds: float, detail: Any
 ) -> float:
     """Explanations a second, one after the other, without any JSON."""
     start, done = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
-        explainer.explain([people[done % len(people)]], detail=detail)
+        explainer.explain([instances[done % len(instances)]], detail=detail)
         done += 1
     return done / (time.perf_counter() - start)
 
 
-async def load(address: str, people: list[dict[str, Any]], arguments: Any) -> dict[str, Any]:
+async def load(address: str, instances: list[dict[str, Any]], arguments: Any) -> dict[str, Any]:
     """Everyone asks, waits for the answer, and asks again, until the time is over."""
     codes: Counter[int] = Counter()
     times: list[float] = []
     limits = httpx.Limits(max_connections=arguments.connections)
-    bodies = [json.dumps({"people": [p], "detail": arguments.detail}).encode() for p in people]
+    bodies = [
+        json.dumps({"instances": [p], "detail": arguments.detail}).encode() for p in instances
+    ]
     end = time.perf_counter() + arguments.seconds
 
     async def one(client: httpx.AsyncClient, turn: int) -> None:

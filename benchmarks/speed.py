@@ -31,7 +31,7 @@ def main() -> None:
     parts = {"explain": explain, "growth": growth, "training": training, "import": importing}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
-    parser.add_argument("--largest", type=int, default=100_000, help="people in `growth`")
+    parser.add_argument("--largest", type=int, default=100_000, help="instances in `growth`")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for name in arguments.parts or parts:
@@ -93,44 +93,44 @@ def refused(loans: Any, model: Timed, count: int) -> pd.DataFrame:
 def explain(_: Any) -> None:
     """Time outside the classifier over one `predict` on as many rows."""
     loans, model, explainer = fitted()
-    people = refused(loans, model, 100)
-    explainer.explain(people)
+    instances = refused(loans, model, 100)
+    explainer.explain(instances)
     ratios, shares = [], []
     for _ in range(7):
         model.seconds, model.rows = 0.0, 0
         start = time.process_time()
-        explainer.explain(people)
+        explainer.explain(instances)
         outside = time.process_time() - start - model.seconds
         rows = pd.concat([loans.train] * (model.rows // len(loans.train) + 1)).head(model.rows)
         ratios.append(outside / best(lambda rows=rows: model.model.predict(rows), 3))
         shares.append(outside / (outside + model.seconds))
     say(
-        f"explain 100 people: outside / one predict on {model.rows:,} rows",
+        f"explain 100 instances: outside / one predict on {model.rows:,} rows",
         float(np.median(ratios)),
         "0.5",
     )
-    say("explain 100 people: share of the whole spent outside", float(np.median(shares)), "-")
+    say("explain 100 instances: share of the whole spent outside", float(np.median(shares)), "-")
 
 
 def growth(arguments: Any) -> None:
-    """How time and memory grow with people."""
+    """How time and memory grow with instances."""
     loans, model, explainer = fitted()
     counts = [n for n in (1_000, 10_000, 100_000, 1_000_000) if n <= arguments.largest]
     seconds = []
     for count in counts:
-        people = refused(loans, model, count)
+        instances = refused(loans, model, count)
         with Peak() as peak:
             start = time.process_time()
-            answer = explainer.explain(people, detail="picks")
+            answer = explainer.explain(instances, detail="picks")
             seconds.append(time.process_time() - start)
         size = sum(v.nbytes for v in vars(answer).values() if isinstance(v, np.ndarray))
         print(
-            f"  {count:>9,} people: {seconds[-1]:8.2f} s, result {size / 1e6:7.1f} MB, "
+            f"  {count:>9,} instances: {seconds[-1]:8.2f} s, result {size / 1e6:7.1f} MB, "
             f"working memory above it {peak.megabytes - size / 1e6:7.1f} MB",
             flush=True,
         )
     slope = np.polyfit(np.log(counts), np.log(seconds), 1)[0]
-    say("explain, detail='picks': log-log slope of time over people", float(slope), "1.05")
+    say("explain, detail='picks': log-log slope of time over instances", float(slope), "1.05")
 
 
 class Peak:

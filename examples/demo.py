@@ -43,21 +43,23 @@ def main() -> None:
 
     applicants = loans.test.head(50)
     answer = explainer.explain(applicants, target="approved", constraints=WISHES)
-    person = next(person for person in answer if person.status == "answered")
-    tell(person)
-    draw(explainer, person)
+    instance = next(instance for instance in answer if instance.status == "answered")
+    tell(instance)
+    draw(explainer, instance)
 
 
-def tell(person: Any) -> None:
-    """Prints one person, and what would have to change on the nearest three paths."""
-    heading(f"Applicant {person.who} was {person.label}. What would have been {person.target}?")
-    say(", ".join(f"{name} {value}" for name, value in person.row.items()) + ".")
-    say(person.reason)
-    for number, prototype in enumerate(person.prototypes[:3], 1):
-        changes = person.changes(prototype).to_dict("records")
-        first = first_of(person, prototype)
+def tell(instance: Any) -> None:
+    """Prints one instance, and what would have to change on the nearest three paths."""
+    heading(
+        f"Applicant {instance.position} was {instance.label}. What would have been {instance.target}?"
+    )
+    say(", ".join(f"{name} {value}" for name, value in instance.row.items()) + ".")
+    say(instance.reason)
+    for number, prototype in enumerate(instance.prototypes[:3], 1):
+        changes = instance.changes(prototype).to_dict("records")
+        first = first_of(instance, prototype)
         sure = f", {first.probability[0]:.0%} sure" if first.probability[0] >= 0 else ""
-        print(f"\n  Way {number}, towards prototype {prototype}: {person.target}{sure}, if")
+        print(f"\n  Way {number}, towards prototype {prototype}: {instance.target}{sure}, if")
         for change in changes:
             name = change["feature"].replace("_", " ")
             print(f"    {name:<16}{change['before']:>12}  →  {change['after']}")
@@ -65,28 +67,28 @@ def tell(person: Any) -> None:
     say(
         "Each way is advice about change: were you as on the right, and otherwise as you are, this "
         "classifier would say yes. It was asked about exactly these rows. It is not the legal "
-        "reason for a refusal, and no promise about a decision that people will make."
+        "reason for a refusal, and no promise about a decision that instances will make."
     )
-    say(f"Every way obeys, among others: {'; '.join(person.explanation.constraints[:4])}.")
+    say(f"Every way obeys, among others: {'; '.join(instance.explanation.constraints[:4])}.")
 
 
-def first_of(person: Any, prototype: int) -> Any:
+def first_of(instance: Any, prototype: int) -> Any:
     """Where the decision flips on the way to a prototype."""
-    first = person.explanation.first()
-    return first.where((first.who == person.who) & (first.prototype == prototype))
+    first = instance.explanation.first()
+    return first.where((first.instance == instance.position) & (first.prototype == prototype))
 
 
-def draw(explainer: Explainer, person: Any) -> None:
+def draw(explainer: Explainer, instance: Any) -> None:
     """Writes the pictures."""
     OUTPUT.mkdir(exist_ok=True)
     pictures = {
-        "path.png": (plots.path(person).figure, "the first way, step by step"),
+        "path.png": (plots.path(instance).figure, "the first way, step by step"),
         "prototypes.png": (
-            plots.prototypes(explainer, person.target, person).figure,
+            plots.prototypes(explainer, instance.target, instance).figure,
             "typical cases beside this applicant",
         ),
         "latent-map.png": (
-            plots.latent_map(explainer, person).figure,
+            plots.latent_map(explainer, instance).figure,
             "everyone as the model sees them, and the ways",
         ),
         "training.png": (plots.training_curves(explainer.history_), "how the training went"),

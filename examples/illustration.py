@@ -19,7 +19,7 @@ FAST = bool(os.environ.get("LAPACE_FAST"))  # fewer rows, for the tests
 def main(where: Path) -> None:
     drawn = draw(600 if FAST else ROWS, seed=1)
     save(drawn.figure, where)
-    print(f"Three panels are in {where}: {drawn.person.reason}")
+    print(f"Three panels are in {where}: {drawn.instance.reason}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Other people's methods: each against brute force or a world small enough to solve by hand."""
+"""Other instances's methods: each against brute force or a world small enough to solve by hand."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ OWN = [name for name in MAKE if name != "DiCE"]
 
 
 # ------------------------------------------------------------------------------------------------
-# Worlds: a classifier, a table, people, what they want
+# Worlds: a classifier, a table, instances, what they want
 
 
 @cache
 def bank():
     """Pandas, every kind of column, gaps, probabilities."""
-    train, people = worlds.applicants(250, 0), worlds.applicants(10, 1)
-    people.loc[0, "home"] = "boat"
-    return worlds.clerk(train, worlds.decisions(train)), train, people, "approved"
+    train, instances = worlds.applicants(250, 0), worlds.applicants(10, 1)
+    instances.loc[0, "home"] = "boat"
+    return worlds.clerk(train, worlds.decisions(train)), train, instances, "approved"
 
 
 @cache
@@ -103,8 +103,8 @@ def fitted(name, world):
 
 @cache
 def found(name, world):
-    *_, people, target = WORLDS[world]()
-    return fitted(name, world).find(people, target=target)
+    *_, instances, target = WORLDS[world]()
+    return fitted(name, world).find(instances, target=target)
 
 
 def asked_again(model, rows):
@@ -120,23 +120,23 @@ def asked_again(model, rows):
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", ALL)
 def test_every_row_is_an_answer(name, world):
-    model, _, people, target = WORLDS[world]()
+    model, _, instances, target = WORLDS[world]()
     answers, reasons = found(name, world)
     schema = answers.schema
-    own = answers.people[answers.who]
+    own = answers.instances[answers.instance]
     assert len(answers) > 0
 
-    # The classifier, asked anew about exactly these rows, says what each person wants.
-    said, before = asked_again(model, answers.rows), asked_again(model, people)
-    for label, who in zip(said, answers.who.tolist(), strict=True):
+    # The classifier, asked anew about exactly these rows, says what each instance wants.
+    said, before = asked_again(model, answers.rows), asked_again(model, instances)
+    for label, instance in zip(said, answers.instance.tolist(), strict=True):
         if target in (None, "any-other"):
-            assert label != before[who]
+            assert label != before[instance]
         else:
             assert label == target
     assert answers.valid.all()
     assert answers.ok.all()
 
-    # On the lattice, but for cells that are the person's own.
+    # On the lattice, but for cells that are the instance's own.
     kept = ~schema.changed(own, answers.cells)
     snapped = schema.snap(answers.cells)
     same = (snapped == answers.cells) | np.isnan(answers.cells)
@@ -148,41 +148,42 @@ def test_every_row_is_an_answer(name, world):
         # Nobody is told to have no value where training rows always have one.
         assert feature.missing or (~np.isnan(answers.cells[:, i]) | kept[:, i]).all()
 
-    # Never the person; the kind of table that came in; distances as the schema has them.
+    # Never the instance; the kind of table that came in; distances as the schema has them.
     assert (~kept).any(axis=1).all()
-    assert type(answers.rows) is type(people)
+    assert type(answers.rows) is type(instances)
     np.testing.assert_allclose(answers.distance, schema.gaps(own, answers.cells).sum(axis=1))
 
     # Whoever has no row has a reason, and nobody else.
     assert sorted(reasons) == unanswered(answers).tolist()
-    assert sorted({*reasons, *answers.who.tolist()}) == list(range(len(answers.people)))
-    assert (np.diff(answers.who) >= 0).all()
+    assert sorted({*reasons, *answers.instance.tolist()}) == list(range(len(answers.instances)))
+    assert (np.diff(answers.instance) >= 0).all()
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_people_have_one_answer_or_a_few_different_ones(name):
     answers = found(name, "post").answers
-    counts = np.bincount(answers.who)
+    counts = np.bincount(answers.instance)
     assert counts.max() <= {"DRCE": 5, "DiCE": 3}.get(name, 1)
-    rows = [(w, *cells) for w, cells in zip(answers.who, answers.cells.tolist(), strict=True)]
+    rows = [(w, *cells) for w, cells in zip(answers.instance, answers.cells.tolist(), strict=True)]
     assert len(set(rows)) == len(rows)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_company_and_repetition_change_nothing(name):
-    model, train, people, target = bank()
-    again = MAKE[name](model).fit(train).counterfactuals(people, target=target)
+    model, train, instances, target = bank()
+    again = MAKE[name](model).fit(train).counterfactuals(instances, target=target)
     np.testing.assert_array_equal(again.cells, found(name, "bank").answers.cells)
-    who = int(again.who[-1])
-    alone = fitted(name, "bank").counterfactuals(people.iloc[[who]], target=target)
-    np.testing.assert_array_equal(alone.cells, again.cells[again.who == who])
+    instance = int(again.instance[-1])
+    alone = fitted(name, "bank").counterfactuals(instances.iloc[[instance]], target=target)
+    np.testing.assert_array_equal(alone.cells, again.cells[again.instance == instance])
 
 
 @pytest.mark.parametrize("make", [lambda m, seed: FACE(m, seed=seed, most=120), MAKE["CCHVAE"]])
 def test_the_seed_is_what_chance_depends_on(make):
-    model, train, people, target = signs()
+    model, train, instances, target = signs()
     one, two = (
-        make(model, seed=seed).fit(train).counterfactuals(people, target=target) for seed in (1, 2)
+        make(model, seed=seed).fit(train).counterfactuals(instances, target=target)
+        for seed in (1, 2)
     )
     assert not np.array_equal(one.cells, two.cells)
 
@@ -195,37 +196,37 @@ def test_one_person_s_trouble_costs_nobody_else(name):
         return ["yes" if {"a": 1, "b": 2}[r["home"]] * r["age"] > 60 else "no" for r in rows]
 
     train = [{"age": 20 + i % 40, "home": "ab"[i % 2]} for i in range(80)]
-    people = [
+    instances = [
         {"age": 25, "home": "a"},
         {"age": float("inf"), "home": "a"},
         {"age": 30, "home": "boat"},
         {"age": 50, "home": "b"},
         {"age": 22, "home": "b"},
     ]
-    answers, reasons = MAKE[name](fussy).fit(train).find(people, target="yes")
+    answers, reasons = MAKE[name](fussy).fit(train).find(instances, target="yes")
     assert sorted(reasons) == [1, 2, 3]
-    assert set(answers.who.tolist()) == {0, 4}
+    assert set(answers.instance.tolist()) == {0, 4}
     assert "age" in reasons[1]
     assert "boat" in reasons[2]
     assert "already" in reasons[3]
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_targets_of_each_person(name):
-    model, _, people, _ = seasons()
-    target = [(label + 1) % 3 for label in model(people)]
-    answers = fitted(name, "seasons").counterfactuals(people, target=target)
+def test_targets_of_each_instance(name):
+    model, _, instances, _ = seasons()
+    target = [(label + 1) % 3 for label in model(instances)]
+    answers = fitted(name, "seasons").counterfactuals(instances, target=target)
     assert len(answers) > 0
-    assert model(answers.rows) == [target[who] for who in answers.who]
+    assert model(answers.rows) == [target[instance] for instance in answers.instance]
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_nobody_asked_is_nobody_answered(name):
-    _, _, people, target = bank()
-    answers, reasons = fitted(name, "bank").find(people.head(0), target=target)
+    _, _, instances, target = bank()
+    answers, reasons = fitted(name, "bank").find(instances.head(0), target=target)
     assert len(answers) == 0
     assert reasons == {}
-    assert list(answers.rows.columns) == list(people.columns)
+    assert list(answers.rows.columns) == list(instances.columns)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -251,7 +252,7 @@ def test_asking_before_fit_is_refused(name):
     [
         (None, "3 labels, so the target must be named"),
         (7, "never says 7"),
-        ([1, 2], "2 targets for 10 people"),
+        ([1, 2], "2 targets for 10 instances"),
     ],
 )
 def test_targets_that_make_no_sense(target, words):
@@ -302,7 +303,7 @@ def test_a_classifier_that_breaks_after_fit_is_at_fault_itself(count):
 
 @pytest.mark.parametrize("name", ["DRCE", "NNCE"])
 def test_the_person_is_no_answer_even_to_a_fickle_classifier(name):
-    """One that says yes to everything once it has labelled the table and the person."""
+    """One that says yes to everything once it has labelled the table and the instance."""
     calls = []
 
     def fickle(rows):
@@ -350,15 +351,17 @@ def test_rows_between_go_with_the_share():
 
 @pytest.mark.parametrize("world", ["bank", "seasons", "shop"])
 def test_nnce_is_brute_force(world):
-    model, train, people, target = WORLDS[world]()
+    model, train, instances, target = WORLDS[world]()
     answers = found("NNCE", world).answers
     schema, said = answers.schema, np.array(asked_again(model, train))
     rows = schema.read(train).cells
-    mine = asked_again(model, people)
-    for who, cells in zip(answers.who.tolist(), answers.cells, strict=True):
-        good = said == target if target is not None else said != mine[who]
-        far = schema.distance(rows[good], answers.people[[who]])
-        assert schema.distance(cells[None], answers.people[[who]])[0] == pytest.approx(far.min())
+    mine = asked_again(model, instances)
+    for instance, cells in zip(answers.instance.tolist(), answers.cells, strict=True):
+        good = said == target if target is not None else said != mine[instance]
+        far = schema.distance(rows[good], answers.instances[[instance]])
+        assert schema.distance(cells[None], answers.instances[[instance]])[0] == pytest.approx(
+            far.min()
+        )
         assert schema.gaps(rows[good], cells).sum(axis=1).min() == 0  # it is one of those rows
 
 
@@ -368,11 +371,13 @@ def test_nnce_compares_unknown_levels_of_an_order_column_by_column():
 
     train = worlds.applicants(200, 0)
     model = lambda rows: np.where(rows["income"] > 40, "yes", "no")  # noqa: E731
-    person = train.iloc[[int(np.argmin(train["income"]))]].copy()
-    person["grade"] = pd.Categorical(["superb"])
-    answers = NNCE(model).fit(train).counterfactuals(person, target="yes")
+    instance = train.iloc[[int(np.argmin(train["income"]))]].copy()
+    instance["grade"] = pd.Categorical(["superb"])
+    answers = NNCE(model).fit(train).counterfactuals(instance, target="yes")
     rows = answers.schema.read(train[train["income"] > 40]).cells
-    assert answers.distance[0] == pytest.approx(answers.schema.distance(rows, answers.people).min())
+    assert answers.distance[0] == pytest.approx(
+        answers.schema.distance(rows, answers.instances).min()
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -380,24 +385,24 @@ def test_nnce_compares_unknown_levels_of_an_order_column_by_column():
 
 
 def test_drce_chooses_near_and_different_rows():
-    model, train, people, target = signs()
+    model, train, instances, target = signs()
     method = DRCE(model, halvings=0, alpha=0.6, count=4).fit(train)
-    answers = method.counterfactuals(people, target=target)
+    answers = method.counterfactuals(instances, target=target)
     schema, rows = answers.schema, train[model(train)]
-    for who in np.unique(answers.who):
-        far = schema.gaps(rows, answers.people[who]).sum(axis=1)
+    for instance in np.unique(answers.instance):
+        far = schema.gaps(rows, answers.instances[instance]).sum(axis=1)
         near = rows[np.argsort(far)][: int((far <= 1.6 * far.min()).sum())]
         chosen = [0]  # by hand: the nearest, then the one whose nearest chosen is farthest
         while len(chosen) < min(4, len(near)):
             apart = [min(schema.gaps(r, near[c]).sum() for c in chosen) for r in near]
             chosen.append(int(np.argmax(apart)))
-        np.testing.assert_array_equal(answers.cells[answers.who == who], near[chosen])
+        np.testing.assert_array_equal(answers.cells[answers.instance == instance], near[chosen])
 
 
 def test_drce_s_search_brings_rows_nearer_and_keeps_them_valid():
-    model, train, people, target = signs()
-    far = DRCE(model, halvings=0).fit(train).counterfactuals(people, target=target)
-    near = DRCE(model, halvings=12).fit(train).counterfactuals(people, target=target)
+    model, train, instances, target = signs()
+    far = DRCE(model, halvings=0).fit(train).counterfactuals(instances, target=target)
+    near = DRCE(model, halvings=12).fit(train).counterfactuals(instances, target=target)
     assert len(far) == len(near)
     assert (near.distance <= far.distance + 1e-12).all()
     assert near.distance.mean() < 0.9 * far.distance.mean()
@@ -429,10 +434,10 @@ def shortest(weights):
     return best
 
 
-def by_hand(face, people):
-    """The graph with the people in it, from the formula alone: weights, NaN where not joined."""
+def by_hand(face, instances):
+    """The graph with the instances in it, from the formula alone: weights, NaN where not joined."""
     schema = face.ground_.schema
-    rows = np.concatenate([face.graph_.rows, people])
+    rows = np.concatenate([face.graph_.rows, instances])
     count, far = len(face.graph_.rows), np.array([schema.gaps(r, rows).sum(axis=1) for r in rows])
     h = np.median(np.sort(far[:count, :count], axis=1)[:, face.neighbours])
     empty = -np.log(np.exp(-far[:, :count] / h).mean(axis=1))
@@ -448,22 +453,24 @@ def by_hand(face, people):
 
 def test_face_finds_the_cheapest_walk():
     rng = np.random.default_rng(3)
-    train, people = rng.uniform(size=(60, 2)), rng.uniform([0, 0], [0.5, 1], size=(6, 2))
+    train, instances = rng.uniform(size=(60, 2)), rng.uniform([0, 0], [0.5, 1], size=(6, 2))
     face = FACE(line_of_yes, neighbours=5, density=0.3).fit(train)
-    weights, empty = by_hand(face, people)
+    weights, empty = by_hand(face, instances)
     best = shortest(weights)
     assert np.isfinite(best[:60, :60]).all()  # one piece: no bridge was needed
     ends = np.flatnonzero(line_of_yes(train) & (empty <= np.quantile(empty, 0.7)))
-    walks = face.walk(face.ground_.meet(people, True))
+    walks = face.walk(face.ground_.meet(instances, True))
     np.testing.assert_allclose(walks.cost, best[60:, ends].min(axis=1))
     np.testing.assert_array_equal(walks.cells, train[ends[best[60:, ends].argmin(axis=1)]])
 
     # The path it tells is a path of the graph, and costs what it says.
-    rows = np.concatenate([train, people])
-    for who, path in face.paths(people, target=True).items():
+    rows = np.concatenate([train, instances])
+    for instance, path in face.paths(instances, target=True).items():
         places = [int(np.flatnonzero((rows == cells).all(axis=1))[0]) for cells in path]
-        assert places[0] == 60 + who
-        assert sum(weights[a, b] for a, b in pairwise(places)) == pytest.approx(walks.cost[who])
+        assert places[0] == 60 + instance
+        assert sum(weights[a, b] for a, b in pairwise(places)) == pytest.approx(
+            walks.cost[instance]
+        )
 
 
 def test_face_would_rather_go_round_than_through_the_empty_middle():
@@ -473,11 +480,11 @@ def test_face_would_rather_go_round_than_through_the_empty_middle():
     lonely = np.array([[0.3, 0.9], [0.31, 0.92]])
     train = np.concatenate([lane, crowd, lonely])
     say = lambda rows: (rows[:, 0] > 0.95) | (rows[:, 1] > 0.8)  # noqa: E731
-    person = np.array([[0.25, 0.02]])
-    near = NNCE(say).fit(train).counterfactuals(person, target=True)
+    instance = np.array([[0.25, 0.02]])
+    near = NNCE(say).fit(train).counterfactuals(instance, target=True)
     assert near.cells[0, 0] > 0.9  # in this L1 the lane's end is the nearer one
     face = FACE(say, neighbours=6).fit(train)
-    path = face.paths(person, target=True)[0]
+    path = face.paths(instance, target=True)[0]
     assert path[-1, 0] > 0.95
     assert (path[1:-1, 1] < 0.2).all()
     # Even the lonely rows' neighbours do not end there: the region is among the emptiest.
@@ -507,10 +514,10 @@ def test_face_ends_only_where_the_classifier_is_sure():
             return np.column_stack([1 - rows[:, 0], rows[:, 0]])
 
     train = np.column_stack([np.linspace(0, 1, 101), np.zeros(101)])
-    person = np.array([[0.2, 0.0]])
+    instance = np.array([[0.2, 0.0]])
 
     def end(**settings):
-        return FACE(Slope(), neighbours=4, **settings).fit(train).find(person, target="yes")
+        return FACE(Slope(), neighbours=4, **settings).fit(train).find(instance, target="yes")
 
     for confidence in (0.5, 0.75, 0.9):
         answers = end(confidence=confidence, density=0).answers
@@ -524,24 +531,24 @@ def test_face_ends_only_where_the_classifier_is_sure():
 
 
 def test_face_looks_at_a_sample_of_a_large_table():
-    model, train, people, target = signs()
+    model, train, instances, target = signs()
     face = FACE(model, most=50).fit(train)
     assert len(face.graph_.rows) == 50
-    answers = face.counterfactuals(people, target=target)
+    answers = face.counterfactuals(instances, target=target)
     assert (answers.cells[:, None] == face.graph_.rows).all(axis=2).any(axis=1).all()
 
 
 def test_face_interpolate_walks_the_line_and_obeys():
-    model, _, people, target = post()
+    model, _, instances, target = post()
     face = fitted("FACE", "post")
-    ends = face.counterfactuals(people, target=target)
-    line = face_interpolate(face, people, target=target, steps=20)
+    ends = face.counterfactuals(instances, target=target)
+    line = face_interpolate(face, instances, target=target, steps=20)
     assert len(line) == 20 * len(ends)
     np.testing.assert_array_equal(line.cells[line.tau == 1.0], ends.cells)
     assert line.valid[line.tau == 1.0].all()
     assert ["dear" if v else "cheap" for v in line.valid] == model(line.rows)
-    for who in np.unique(line.who):
-        assert (np.diff(line.distance[line.who == who]) >= -1e-9).all()
+    for instance in np.unique(line.instance):
+        assert (np.diff(line.distance[line.instance == instance]) >= -1e-9).all()
 
     def obey(cells, own):
         assert cells.shape == own.shape
@@ -549,30 +556,30 @@ def test_face_interpolate_walks_the_line_and_obeys():
         held[:, 0] = own[:, 0]
         return held
 
-    held = face_interpolate(face, people, target=target, obey=obey)
-    np.testing.assert_array_equal(held.cells[:, 0], held.people[held.who, 0])
+    held = face_interpolate(face, instances, target=target, obey=obey)
+    np.testing.assert_array_equal(held.cells[:, 0], held.instances[held.instance, 0])
     assert ["dear" if v else "cheap" for v in held.valid] == model(held.rows)
     assert not held.valid[held.tau == 1.0].all()  # and an overwritten answer need not be one
 
 
 def test_face_greedy_hops_through_rows_and_arrives():
-    model, train, people, target = post()
+    model, train, instances, target = post()
     face = fitted("FACE", "post")
-    ends = face.counterfactuals(people, target=target)
-    hops = face_greedy(face, people, target=target, steps=20)
+    ends = face.counterfactuals(instances, target=target)
+    hops = face_greedy(face, instances, target=target, steps=20)
     schema = hops.schema
     rows = {tuple(r) for r in schema.cells(train).tolist()}
     assert {tuple(r) for r in hops.cells.tolist()} <= rows
     np.testing.assert_array_equal(hops.cells[hops.tau == 1.0], ends.cells)
     assert ["dear" if v else "cheap" for v in hops.valid] == model(hops.rows)
-    for who, end in zip(ends.who, ends.cells, strict=True):
-        mine = hops.where(hops.who == who)
-        whole = schema.gaps(mine.people[who], end).sum()
+    for instance, end in zip(ends.instance, ends.cells, strict=True):
+        mine = hops.where(hops.instance == instance)
+        whole = schema.gaps(mine.instances[instance], end).sum()
         left = schema.gaps(mine.cells, end).sum(axis=1)
         assert (left <= (1 - mine.tau) * whole + 1e-6).all()
-    # Every hop is the shortest that arrives in time, by brute force on one person.
-    who = int(ends.who[0])
-    mine, end, here = hops.cells[hops.who == who], ends.cells[0], hops.people[who]
+    # Every hop is the shortest that arrives in time, by brute force on one instance.
+    instance = int(ends.instance[0])
+    mine, end, here = hops.cells[hops.instance == instance], ends.cells[0], hops.instances[instance]
     whole, every = schema.gaps(here, end).sum(), np.array(sorted(rows))
     for step, hop in enumerate(mine, 1):
         there = schema.gaps(every, end).sum(axis=1) <= (1 - step / 20) * whole + 1e-9
@@ -587,8 +594,8 @@ def test_face_greedy_hops_through_rows_and_arrives():
 
 
 def test_stability_is_the_mean_less_the_spread():
-    model, _, people, target = bank()
-    asked = fitted("RobXCE", "bank").ground_.meet(people, target)
+    model, _, instances, target = bank()
+    asked = fitted("RobXCE", "bank").ground_.meet(instances, target)
     schema, noise = asked.schema, np.random.default_rng(0).standard_normal((30, 6))
     cells = fitted("RobXCE", "bank").ground_.rows[:5]
     got = stability(asked, cells, np.zeros(5, dtype=int), noise, 0.1)
@@ -604,16 +611,16 @@ def test_stability_is_the_mean_less_the_spread():
 
 @pytest.mark.parametrize("world", ["bank", "signs"])
 def test_robx_answers_are_as_stable_as_asked(world):
-    model, train, people, target = WORLDS[world]()
+    model, train, instances, target = WORLDS[world]()
     near = found("NNCE", world).answers
     before = None
     for threshold in (-1.0, 0.5, 0.75):
         method = RobXCE(model, threshold=threshold, samples=40).fit(train)
-        answers = method.counterfactuals(people, target=target)
-        assert answers.who.tolist() == near.who.tolist()
-        asked = method.ground_.meet(people, target)
+        answers = method.counterfactuals(instances, target=target)
+        assert answers.instance.tolist() == near.instance.tolist()
+        asked = method.ground_.meet(instances, target)
         noise = method._noise(asked.schema)
-        sure = stability(asked, answers.cells, answers.who, noise, method.sigma)
+        sure = stability(asked, answers.cells, answers.instance, noise, method.sigma)
         assert (sure >= threshold - 1e-12).all()
         if before is not None:
             assert sure.mean() > before
@@ -623,26 +630,26 @@ def test_robx_answers_are_as_stable_as_asked(world):
 
 
 def test_robx_without_a_threshold_asks_for_the_usual():
-    model, train, people, target = signs()
+    model, train, instances, target = signs()
     method = RobXCE(model, samples=40).fit(train)
-    answers = method.counterfactuals(people, target=target)
-    asked = method.ground_.meet(people, target)
+    answers = method.counterfactuals(instances, target=target)
+    asked = method.ground_.meet(instances, target)
     noise, rows = method._noise(asked.schema), train[model(train)]
     usual = np.median(
         stability(asked, rows, np.full(len(rows), asked.tried[0]), noise, method.sigma)
     )
     assert len(rows) <= 200  # so that the median is over all of them
-    sure = stability(asked, answers.cells, answers.who, noise, method.sigma)
+    sure = stability(asked, answers.cells, answers.instance, noise, method.sigma)
     assert (sure >= usual - 1e-12).all()
 
 
 def test_robx_says_when_nothing_is_stable_enough():
-    model, train, people, target = signs()
+    model, train, instances, target = signs()
     method = RobXCE(model, threshold=0.9, sigma=3.0, samples=20).fit(train)
-    answers, reasons = method.find(people, target=target)
+    answers, reasons = method.find(instances, target=target)
     assert len(answers) == 0
     assert sum("stability of 0.9" in text for text in reasons.values()) == int(
-        (~model(people)).sum()
+        (~model(instances)).sum()
     )
 
 
@@ -665,12 +672,12 @@ def test_shells_are_evenly_filled():
 def test_spheres_grow_until_something_is_found():
     """The farther the target begins, the larger the sphere that reaches it."""
     train = np.random.default_rng(0).normal(size=(400, 2))
-    people = np.array([[0.0, 0.0], [0.3, -0.4], [-0.2, 0.6]])
+    instances = np.array([[0.0, 0.0], [0.3, -0.4], [-0.2, 0.6]])
 
     def radius(edge):
         method = CCHVAE(lambda rows: rows[:, 0] > edge, recipe=BRIEF).fit(train)
-        cells, who, found_at = method.search(method.ground_.meet(people, True))
-        assert who.tolist() == [0, 1, 2]
+        cells, instance, found_at = method.search(method.ground_.meet(instances, True))
+        assert instance.tolist() == [0, 1, 2]
         assert (cells[:, 0] > edge).all()
         np.testing.assert_allclose(found_at / method.step, np.round(found_at / method.step))
         return found_at
@@ -680,11 +687,11 @@ def test_spheres_grow_until_something_is_found():
 
 
 def test_the_spheres_end_somewhere():
-    model, train, people, target = signs()
+    model, train, instances, target = signs()
     method = CCHVAE(model, recipe=BRIEF, step=1e-4, shells=2).fit(train)
-    answers, reasons = method.find(people, target=target)
+    answers, reasons = method.find(instances, target=target)
     assert any("within 0.0002 standard deviations" in text for text in reasons.values())
-    assert len(answers) < len(people)
+    assert len(answers) < len(instances)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -693,10 +700,10 @@ def test_the_spheres_end_somewhere():
 
 @pytest.mark.needs("dice")
 def test_dice_is_silent_and_puts_the_dice_back(capsys):
-    _, _, people, target = bank()
+    _, _, instances, target = bank()
     method = fitted("DiCE", "bank")
     before = np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
-    method.find(people, target=target)
+    method.find(instances, target=target)
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before  # noqa: NPY002
     told = capsys.readouterr()
     assert told.out == ""
@@ -705,9 +712,9 @@ def test_dice_is_silent_and_puts_the_dice_back(capsys):
 
 @pytest.mark.needs("dice")
 def test_dice_draws_by_the_seed():
-    model, train, people, target = post()
+    model, train, instances, target = post()
     one, two = (
-        MAKE["DiCE"](model, seed=seed).fit(train).counterfactuals(people, target=target)
+        MAKE["DiCE"](model, seed=seed).fit(train).counterfactuals(instances, target=target)
         for seed in (1, 2)
     )
     assert not np.array_equal(one.cells, two.cells)
@@ -715,17 +722,17 @@ def test_dice_draws_by_the_seed():
 
 @pytest.mark.needs("dice")
 def test_dice_leaves_alone_what_it_cannot_hold():
-    """The boat and the gap DiCE never saw are the person's own again."""
-    _, train, people, _ = bank()
+    """The boat and the gap DiCE never saw are the instance's own again."""
+    _, train, instances, _ = bank()
     rich = lambda rows: np.where(rows["income"] > 60, "yes", "no")  # noqa: E731
-    person = people.iloc[[0]].copy()
-    person["income"] = 10.0
-    person["debt"] = None
-    person["debt"] = person["debt"].astype("Int64")
-    person["age"] = 120
-    answers = DiCE(rich, count=8).fit(train).counterfactuals(person, target="yes")
+    instance = instances.iloc[[0]].copy()
+    instance["income"] = 10.0
+    instance["debt"] = None
+    instance["debt"] = instance["debt"].astype("Int64")
+    instance["age"] = 120
+    answers = DiCE(rich, count=8).fit(train).counterfactuals(instance, target="yes")
     schema = answers.schema
-    own = answers.people[0]
+    own = answers.instances[0]
     assert schema["home"].extra == ("boat",)
     age, debt, home = (answers.cells[:, schema.index(n)] for n in ("age", "debt", "home"))
     assert (age == 120).any()
@@ -735,8 +742,8 @@ def test_dice_leaves_alone_what_it_cannot_hold():
 
 @pytest.mark.needs("dice")
 def test_dice_s_time_is_bounded():
-    model, train, people, target = post()
-    answers, reasons = DiCE(model, seconds=0.0).fit(train).find(people, target=target)
+    model, train, instances, target = post()
+    answers, reasons = DiCE(model, seconds=0.0).fit(train).find(instances, target=target)
     assert len(answers) == 0
     assert any("within 0 seconds" in text for text in reasons.values())
 
@@ -768,11 +775,11 @@ def test_dice_that_finds_nothing_says_so():
 
 @pytest.mark.needs("dice")
 def test_dice_by_its_genetic_method():
-    model, train, people, target = post()
+    model, train, instances, target = post()
     method = DiCE(model, method="genetic", count=2, settings={"maxiterations": 20}).fit(train)
-    answers = method.counterfactuals(people[:3], target=target)
-    tried = [i for i, label in enumerate(model(people[:3])) if label != "dear"]
-    assert set(answers.who.tolist()) == set(tried)
+    answers = method.counterfactuals(instances[:3], target=target)
+    tried = [i for i, label in enumerate(model(instances[:3])) if label != "dear"]
+    assert set(answers.instance.tolist()) == set(tried)
     assert set(model(answers.rows)) == {"dear"}
 
 

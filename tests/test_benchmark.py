@@ -46,7 +46,7 @@ LOANS = """
     [quick]
     pairs = ["loans-RF"]
     rows = 300
-    people = 10
+    instances = 10
     trees = 10
     tries = 2
     epochs = 2
@@ -101,7 +101,7 @@ def test_the_key_holds_all_a_job_depends_on_and_nothing_else(monkeypatch):
     others = [
         job(seed=2),
         job(recipe="paper"),
-        job(protocol=Protocol(people=9)),
+        job(protocol=Protocol(instances=9)),
         job(protocol=Protocol(rows=9)),
         job(pair=replace(base.pair, balanced=True)),
         job(recipe="paper", limits=Limits(tries=9)),
@@ -223,7 +223,7 @@ def test_a_job_finds_every_figure_the_page_needs(quick):
         assert sum(m.count for m in by_label) == total.count == 300
         pooled = sum(m.value * m.count for m in by_label) / 300
         assert pooled == pytest.approx(total.value)
-        assert measures["people", ""].value == 10
+        assert measures["instances", ""].value == 10
         assert measures["nnce_distance", ""].value > 0
         assert measures["fit_asked", ""].value >= 300
         assert measures["fit_seconds", ""].value > measures["report_seconds", ""].value > 0
@@ -243,7 +243,7 @@ def test_the_default_recipe_keeps_its_promises_even_here(quick):
 def small():
     """A small fit, and what is known around it."""
     pair = Pair("loans-RF", "loans", "forest")
-    one = Job(pair, "default", 3, Protocol(people=8, trees=10, rows=300), Limits())
+    one = Job(pair, "default", 3, Protocol(instances=8, trees=10, rows=300), Limits())
     given = subjects.subject(pair, one.seed, 300)
     explainer = fits.fit_of(one, given).explainer
     return one, given, explainer, fits.known_of(given, explainer)
@@ -273,19 +273,19 @@ def test_prototypes_are_measured_as_plain_code_would(small):
 
 def test_paths_are_measured_as_plain_code_would(small):
     one, given, explainer, known = small
-    people = known.test[known.test_codes != known.target][:8]
-    answer = explainer.explain(known.wide.frame(people), target="approved")
+    instances = known.test[known.test_codes != known.target][:8]
+    answer = explainer.explain(known.wide.frame(instances), target="approved")
     found = {m.metric: m.value for m in e1._paths(one, given, explainer, known)}
     rows = known.wanted
-    nnce = [min(known.schema.distance(rows, np.tile(p, (len(rows), 1)))) for p in people]
+    nnce = [min(known.schema.distance(rows, np.tile(p, (len(rows), 1)))) for p in instances]
     assert found["nnce_distance"] == pytest.approx(np.mean(nnce))
     assert found["nearest_distance"] == pytest.approx(answer.nearest().distance.mean())
     closer = np.mean(answer.nearest().distance <= np.array(nnce) + 1e-9)
     assert found["nearest_no_farther"] == pytest.approx(closer)
-    assert found["explain_asked"] == answer.asked
-    again = explainer.explain(known.wide.frame(people), target="approved", sparse=True)
+    assert found["explain_asked"] == answer.n_queries
+    again = explainer.explain(known.wide.frame(instances), target="approved", sparse=True)
     assert found["sparse_distance"] == pytest.approx(again.sparse().distance.mean())
-    assert found["sparse_asked"] == again.asked - answer.asked > 0
+    assert found["sparse_asked"] == again.n_queries - answer.n_queries > 0
     assert found["recrossing_before"] == pytest.approx(np.mean(answer.crossings > 0))
 
 
@@ -297,13 +297,13 @@ def test_re_crossing_is_seen_where_first_is_not_stable(small):
     valid = np.zeros_like(answer.valid)
     valid[:, 5:] = 1
     valid[0, 8] = 0
-    first = np.full(len(answer.who), 5)
+    first = np.full(len(answer.instance), 5)
     made = replace(answer, valid=valid, picked={**answer.picked, "first": first})
     found = {m.metric: m.value for m in e1._crossings(one, made)}
-    assert found["recrossing_before"] == found["recrossing_after"] == 1 / len(answer.who)
+    assert found["recrossing_before"] == found["recrossing_after"] == 1 / len(answer.instance)
     first[0] = 9
     found = {m.metric: m.value for m in e1._crossings(one, made)}
-    assert (found["recrossing_before"], found["recrossing_after"]) == (1 / len(answer.who), 0)
+    assert (found["recrossing_before"], found["recrossing_after"]) == (1 / len(answer.instance), 0)
     assert size < answer.valid.shape[1]
 
 
@@ -329,13 +329,13 @@ def test_a_paper_fit_is_repeated_until_its_centroids_pass(monkeypatch):
         def fit(self, train):
             count = accepted[self.seed]
             self.prototypes_ = [type("P", (), {"valid": k < count})() for k in range(4)]
-            self.classifier_ = type("C", (), {"asked": self.seed})()
+            self.classifier_ = type("C", (), {"n_queries": self.seed})()
 
     monkeypatch.setattr(fits, "Explainer", Fake)
     given = subjects.Subject(type("D", (), {"schema": None, "train": None})(), None, None)
     accepted = {1: 2, 1001: 3, 2001: 1}
     fit = fits.fit_of(job(recipe="paper"), given)
-    assert (fit.explainer.seed, fit.tries, fit.asked) == (1001, 3, 1001)
+    assert (fit.explainer.seed, fit.tries, fit.n_queries) == (1001, 3, 1001)
     accepted = {1: 2, 1001: 4}
     fit = fits.fit_of(job(recipe="paper"), given)
     assert (fit.explainer.seed, fit.tries) == (1001, 2)

@@ -49,7 +49,7 @@ PAPER_TOML = ROOT / "benchmarks" / "paper.toml"
 LOANS = """
     [protocol]
     seeds = [1]
-    people = 4
+    instances = 4
     steps = 6
     rows = 240
     clusters = 3
@@ -120,7 +120,7 @@ def test_the_papers_plan_has_every_experiment():
     assert count["e3"] == 4 * 5
     assert count["e4"] == 8
     assert count["clusters"] == 2 * 5 * full.sweep.repeats
-    assert (full.compare.models, full.compare.rounds, full.protocol.people) == (20, 10, 100)
+    assert (full.compare.models, full.compare.rounds, full.protocol.instances) == (20, 10, 100)
     assert [len(full.act.constraints[name]) for name in ("heloc", "wine")] == [18, 10]
     assert full["wine-RF"].published.actionability == (0.74, 0.88, 1.0, 1.0)
     assert full.sweep.clusters == (2, 3, 5, 8, 12)
@@ -308,13 +308,13 @@ def test_picks_are_measured_as_plain_code_would(world):
             for m in retrained
         ]
         assert found[name, "model_robustness", ""].value == pytest.approx(np.mean(stays))
-        assert found[name, "rows_asked", ""].value == pytest.approx(answer.asked * 100 / 4)
+        assert found[name, "rows_asked", ""].value == pytest.approx(answer.n_queries * 100 / 4)
     near = answer.nearest()
     rows = known.train[known.codes == known.target]
-    nnce = [known.wide.distance(rows, np.tile(p, (len(rows), 1))).min() for p in ground.people]
+    nnce = [known.wide.distance(rows, np.tile(p, (len(rows), 1))).min() for p in ground.instances]
     good = near.where(near.ok)
     assert found["nearest", "paired_nnce", ""].value == pytest.approx(
-        np.mean(np.array(nnce)[good.who])
+        np.mean(np.array(nnce)[good.instance])
     )
     assert found["nearest", "paired_distance", ""].value == pytest.approx(good.distance.mean())
 
@@ -337,7 +337,7 @@ def test_perturbed_people_whose_label_flips_are_left_out_and_counted(world):
     moved = judge.perturbed(4)
     said = np.asarray(ground.given.model.predict(moved.frame)).reshape(2, 4)
     assert (moved.flipped == (said == "approved")).all()
-    some = judge.perturbed(2)  # fewer people are moved the same way
+    some = judge.perturbed(2)  # fewer instances are moved the same way
     assert some.frame.reset_index(drop=True).equals(
         moved.frame.iloc[[0, 1, 4, 5]].reset_index(drop=True)
     )
@@ -351,12 +351,12 @@ def test_baselines_are_measured_on_as_many_people_as_the_plan_says(world):
     ground = fits.scene(job)
     assert found["NNCE", "validity", ""].count == 4
     assert found["DRCE", "validity", ""].count == 3
-    assert found["DRCE", "input_people", ""].value == 2
+    assert found["DRCE", "input_instances", ""].value == 2
     assert found["DRCE", "answers_each", ""].value <= 3
     assert found["NNCE", "copies", ""].value == 1
     rows = ground.known.wanted
     nnce = [
-        ground.known.wide.distance(rows, np.tile(p, (len(rows), 1))).min() for p in ground.people
+        ground.known.wide.distance(rows, np.tile(p, (len(rows), 1))).min() for p in ground.instances
     ]
     assert found["NNCE", "distance", ""].value == pytest.approx(np.mean(nnce))
     assert found["NNCE", "rows_asked", ""].value > 0
@@ -375,7 +375,7 @@ def test_rows_asked_are_those_the_model_saw(world):
 def test_both_sides_see_the_same_people_and_models(world):
     _, ours, _ = measured(world, "e2")
     _, theirs, _ = measured(world, "e2", "baselines")
-    assert ours["", "people", ""].value == theirs["", "people", ""].value == 4
+    assert ours["", "instances", ""].value == theirs["", "instances", ""].value == 4
     # NNCE as a baseline and as what nearest is paired with are one and the same.
     nnce = theirs["NNCE", "distance", ""].value
     if ours["nearest", "paired_nnce", ""].count == 4:
@@ -431,9 +431,9 @@ def test_paths_of_face_are_overwritten_and_asked_about_again(world):
     cells = ground.known.train[:5]
     e3._overwritten(ground, texts, cells, 0, points)
     system = System.of(texts, ground.known.wide)
-    person = np.repeat(ground.people[:1], 5, axis=0)
-    moved = system.project(cells, person).cells
-    assert system.feasible(moved, person).all()
+    instance = np.repeat(ground.instances[:1], 5, axis=0)
+    moved = system.project(cells, instance).cells
+    assert system.feasible(moved, instance).all()
     said = np.asarray(ground.given.model.predict(ground.known.wide.frame(moved))) == "approved"
     assert points.valid[0].tolist() == said.tolist()
     assert points.answered == [bool(said.any())]
@@ -442,11 +442,11 @@ def test_paths_of_face_are_overwritten_and_asked_about_again(world):
 def test_who_cannot_be_helped_is_counted_for_every_method(world):
     job, _, _ = measured(world, "e3")
     ground = fits.scene(job)
-    own = ground.people[0, ground.known.schema.index("age")]
+    own = ground.instances[0, ground.known.schema.index("age")]
     clash = ("`age` == original", f"age >= {own + 1:g}")
-    assert e3._contradictory(ground, clash, ground.people[0])
-    assert e3._contradictory(ground, ("months <= 12", "months >= 36"), ground.people[0])
-    assert not e3._contradictory(ground, ("months <= 12",), ground.people[0])
+    assert e3._contradictory(ground, clash, ground.instances[0])
+    assert e3._contradictory(ground, ("months <= 12", "months >= 36"), ground.instances[0])
+    assert not e3._contradictory(ground, ("months <= 12",), ground.instances[0])
 
 
 # --- e4 --------------------------------------------------------------------------------------
@@ -678,7 +678,9 @@ def test_the_best_is_marked_and_only_the_best(benchmark):
 def test_words_say_where_we_win_and_where_we_lose(benchmark):
     text = comparing.words(figures.Figures.of(benchmark), PAIRS)
     assert "local outlier factor*: best on 2 of 2 pairs (by Last 2)." in text
-    assert "distance to the person*: best on 0 of 2 pairs. A baseline is better on wine-RF" in text
+    assert (
+        "distance to the instance*: best on 0 of 2 pairs. A baseline is better on wine-RF" in text
+    )
     worse = changed(benchmark, "NNCE", "lof", 0.5)
     text = comparing.words(figures.Figures.of(worse), PAIRS)
     assert "A baseline is better on wine-RF (Last 0.90, NNCE 0.50)." in text

@@ -153,12 +153,12 @@ def test_the_model_gets_the_users_kind_of_frame(convert):
 
 
 def test_records_are_handed_over_as_records():
-    people = [{"age": 20 + i % 40, "job": ["cook", "nurse"][i % 2]} for i in range(80)]
-    schema = Schema.infer(people)
+    instances = [{"age": 20 + i % 40, "job": ["cook", "nurse"][i % 2]} for i in range(80)]
+    schema = Schema.infer(instances)
     classifier = wrap(lambda rows: [r["job"] == "cook" and r["age"] > 30 for r in rows], schema)
-    codes = classifier.learn(schema.cells(people))
+    codes = classifier.learn(schema.cells(instances))
     assert classifier.labels == (False, True)
-    assert codes.tolist() == [int(p["job"] == "cook" and p["age"] > 30) for p in people]
+    assert codes.tolist() == [int(p["job"] == "cook" and p["age"] > 30) for p in instances]
 
 
 def test_xgboost():
@@ -254,7 +254,7 @@ def test_known_labels_need_no_learning():
     assert known.labels == (False, True)
     learned = wrap(model, SCHEMA)
     assert (known.predict(CELLS) == learned.learn(CELLS)).all()
-    assert known.asked == ROWS
+    assert known.n_queries == ROWS
 
 
 def test_code_finds_a_label_by_value_and_by_text():
@@ -298,7 +298,7 @@ def test_one_call_gives_label_and_probability(model, classes):
     codes, probability = asked.judge(points)
     assert (codes == classifier.predict(points)).all()
     assert probability == pytest.approx(classifier.probability(points))
-    assert len(points) <= asked.asked < 1.2 * len(points)  # ties are asked again
+    assert len(points) <= asked.n_queries < 1.2 * len(points)  # ties are asked again
 
 
 def test_a_model_that_does_not_predict_its_most_probable_class_is_asked_both():
@@ -313,7 +313,7 @@ def test_a_model_that_does_not_predict_its_most_probable_class_is_asked_both():
         judged, probability = asked.judge(CELLS)
         assert (judged == codes).all()
         assert probability == pytest.approx(np.asarray(model.predict_proba(NUMBERS)))
-        assert asked.asked == 2 * ROWS
+        assert asked.n_queries == 2 * ROWS
     liar = wrap(Liar(), SCHEMA)
     codes = liar.learn(CELLS)
     assert (liar.probability(CELLS).argmax(axis=1) != codes).any()
@@ -509,7 +509,7 @@ def test_no_rows():
     assert classifier.predict(none).shape == (0,)
     assert classifier.probability(none).shape == (0, 2)
     assert classifier.judge(none).codes.shape == (0,)
-    assert classifier.asked == ROWS
+    assert classifier.n_queries == ROWS
 
 
 # ------------------------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ def test_large_questions_are_cut_into_chunks(monkeypatch):
     assert (cut.learn(CELLS) == expected).all()
     assert (cut.predict(CELLS) == expected).all()
     assert calls == [100, 100, 40] * 2
-    assert cut.asked == 2 * ROWS
+    assert cut.n_queries == 2 * ROWS
     monkeypatch.setattr(classifiers, "CELLS_PER_CALL", 100)  # two columns: fifty rows
     calls.clear()
     assert (cut.predict(CELLS) == expected).all()
@@ -555,8 +555,8 @@ def test_counting_survives_threads_and_recounts():
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: own.predict(CELLS), range(50)))
     assert all((answer == expected).all() for answer in answers)
-    assert own.asked == 50 * ROWS
-    assert classifier.asked == ROWS
+    assert own.n_queries == 50 * ROWS
+    assert classifier.n_queries == ROWS
 
 
 def test_copies_count_anew():
@@ -564,7 +564,7 @@ def test_copies_count_anew():
     classifier = wrap(model, SCHEMA)
     codes = classifier.learn(CELLS)
     again = pickle.loads(pickle.dumps(classifier))
-    assert (again.labels, again.asked) == (classifier.labels, 0)
+    assert (again.labels, again.n_queries) == (classifier.labels, 0)
     assert (again.predict(CELLS) == codes).all()
 
 
@@ -686,6 +686,6 @@ def test_stock_classifiers_are_all_scikit_learns():
 def test_unknown_kinds_and_records():
     with pytest.raises(InputError, match=r"no classifier 'forrest'.*Did you mean 'forest'\?"):
         train("forrest", SCHEMA, NUMBERS, POSITIVE)
-    people = [{"age": i % 40, "job": "ab"[i % 2]} for i in range(60)]
+    instances = [{"age": i % 40, "job": "ab"[i % 2]} for i in range(60)]
     with pytest.raises(InputError, match="not on records"):
-        train("forest", Schema.infer(people), people, [i % 2 for i in range(60)])
+        train("forest", Schema.infer(instances), instances, [i % 2 for i in range(60)])

@@ -405,9 +405,9 @@ def test_one_question_answers_label_and_probability(tmp_path):
     model = RandomForestClassifier(3, random_state=0).fit(TABLE.to_numpy(), HIGH.astype(int))
     classifier = wrap(open_classifier(converted(model, tmp_path)), SCHEMA)
     classifier.learn(CELLS)
-    before = classifier.asked
+    before = classifier.n_queries
     assert classifier.judge(CELLS[:50]).probability.shape == (50, 2)
-    assert classifier.asked == before + 50
+    assert classifier.n_queries == before + 50
 
 
 @pytest.mark.needs("onnx")
@@ -728,7 +728,7 @@ class Server:
     """A bank's service, which does as it is told: `reply(rows)` gives its JSON, or is a handler."""
 
     def __init__(self) -> None:
-        self.asked: list[dict] = []
+        self.n_queries: list[dict] = []
         self.headers: list[dict] = []
         self.paths: list[str] = []
         self.reply: Callable[..., Any] = lambda rows: {"labels": [told(row) for row in rows]}
@@ -740,13 +740,13 @@ class Server:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                outer.asked.append(json.loads(body))
+                outer.n_queries.append(json.loads(body))
                 outer.headers.append({k.lower(): v for k, v in self.headers.items()})
                 outer.paths.append(self.path)
                 if outer.handle is not None:
                     outer.handle(self)
                 else:
-                    answer(self, json.dumps(outer.reply(outer.asked[-1]["rows"])))
+                    answer(self, json.dumps(outer.reply(outer.n_queries[-1]["rows"])))
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -801,12 +801,12 @@ EXPECTED = ["high" if high else "low" for high in HIGH]
 def test_rows_are_asked_in_json_and_missing_is_null(server, convert):
     opened = open_classifier(server.url)
     assert opened.predict(convert(TABLE)) == EXPECTED
-    assert server.asked[0]["rows"][0] == {"a": TABLE["a"][0], "b": TABLE["b"][0]}
-    assert type(server.asked[0]["rows"][0]["b"]) is int
+    assert server.n_queries[0]["rows"][0] == {"a": TABLE["a"][0], "b": TABLE["b"][0]}
+    assert type(server.n_queries[0]["rows"][0]["b"]) is int
     table, _ = mixed_table(60)
     server.reply = lambda rows: ["low"] * len(rows)  # a bare list is taken as well
     assert opened.predict(convert(table)) == ["low"] * 60
-    row = server.asked[-1]["rows"][int(table["income"].isna().argmax())]
+    row = server.n_queries[-1]["rows"][int(table["income"].isna().argmax())]
     assert row["income"] is None
     assert isinstance(row["garden"], bool)
     assert isinstance(row["size"], str)
@@ -839,7 +839,7 @@ def test_labels_survive_http(server, labels, probable):
         assert judged.probability[:, column].tolist() == [0.9 if h else 0.2 for h in HIGH]
     else:
         assert judged.probability is None
-    assert len(server.asked) == 2
+    assert len(server.n_queries) == 2
 
 
 def test_labels_win_over_the_highest_probability(server):
@@ -855,10 +855,10 @@ def test_large_tables_are_asked_in_parts(server, monkeypatch):
     monkeypatch.setattr(remote, "ROWS", 64)
     opened = open_classifier(server.url)
     assert opened.predict(TABLE) == EXPECTED
-    assert [len(body["rows"]) for body in server.asked] == [64, 64, 64, 8]
+    assert [len(body["rows"]) for body in server.n_queries] == [64, 64, 64, 8]
     monkeypatch.setattr(remote, "CELLS", 20)
     opened.predict(TABLE)
-    assert max(len(body["rows"]) for body in server.asked[4:]) == 10
+    assert max(len(body["rows"]) for body in server.n_queries[4:]) == 10
     assert opened.predict(TABLE.head(0)) == []
 
 
@@ -891,7 +891,7 @@ def test_answers_that_make_no_sense(server, reply, sentence):
     server.reply = lambda rows: reply
     with pytest.raises(ClassifierError, match=rf"classifier at {server.url} .*{sentence}"):
         open_classifier(server.url).predict(TABLE)
-    assert len(server.asked) == 1
+    assert len(server.n_queries) == 1
 
 
 @pytest.mark.parametrize(
@@ -931,11 +931,11 @@ def test_a_refusal_is_told_in_its_own_words_and_not_repeated(server):
     server.handle = lambda handler: answer(handler, '{"detail": "no column \'c\'"}', 422)
     with pytest.raises(ClassifierError, match=r"status 422: .*no column 'c'"):
         open_classifier(server.url).predict(TABLE)
-    assert len(server.asked) == 1
+    assert len(server.n_queries) == 1
     server.handle = lambda handler: answer(handler, "<h1>x</h1>", 500, Content_Type="text/html")
     with pytest.raises(ClassifierError, match=r"answered with status 500\.$"):
         open_classifier(server.url).predict(TABLE)
-    assert len(server.asked) == 2
+    assert len(server.n_queries) == 2
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -943,23 +943,23 @@ def test_a_busy_server_is_asked_again(server, status):
     turns = iter([status, status, 200])
 
     def handle(handler: BaseHTTPRequestHandler) -> None:
-        rows = server.asked[-1]["rows"]
+        rows = server.n_queries[-1]["rows"]
         answer(handler, json.dumps([told(row) for row in rows]), next(turns), Retry_After="0.05")
 
     server.handle = handle
     assert open_classifier(server.url).predict(TABLE) == EXPECTED
-    assert len(server.asked) == 3
+    assert len(server.n_queries) == 3
     server.handle = lambda handler: answer(handler, "later", status, Retry_After="rubbish")
     with pytest.raises(ClassifierError, match=f"status {status}: later"):
         open_classifier(server.url).predict(TABLE)
-    assert len(server.asked) == 3 + remote.ATTEMPTS
+    assert len(server.n_queries) == 3 + remote.ATTEMPTS
 
 
 def test_retry_after_is_waited_for_within_the_deadline(server):
     turns = iter([429, 200])
 
     def handle(handler: BaseHTTPRequestHandler) -> None:
-        rows = server.asked[-1]["rows"]
+        rows = server.n_queries[-1]["rows"]
         answer(handler, json.dumps([told(row) for row in rows]), next(turns), Retry_After="0.3")
 
     server.handle = handle
@@ -986,7 +986,7 @@ def test_a_connection_that_breaks_half_way(server):
     server.handle = half
     with pytest.raises(ClassifierError, match=r"broke off, 4 times: .*Check that it runs"):
         open_classifier(server.url).predict(TABLE)
-    assert len(server.asked) == remote.ATTEMPTS
+    assert len(server.n_queries) == remote.ATTEMPTS
 
     def once(handler: BaseHTTPRequestHandler) -> None:
         server.handle = None
@@ -1062,7 +1062,7 @@ def test_redirects_lead_nowhere_else(server):
         server.handle = lambda handler: answer(handler, "", 307, Location="http://[::1")
         with pytest.raises(ClassifierError, match=r"\d\.?/predict .*Check"):
             open_classifier(server.url).predict(TABLE)
-        assert there.asked == []
+        assert there.n_queries == []
     finally:
         there.http.shutdown()
         there.http.server_close()
@@ -1216,10 +1216,10 @@ class Mortal:
     """Answers so many questions and then no more."""
 
     def __init__(self) -> None:
-        self.left, self.asked = 10**9, 0
+        self.left, self.n_queries = 10**9, 0
 
     def __call__(self, frame: Any) -> Any:
-        self.asked += 1
+        self.n_queries += 1
         self.left -= 1
         if self.left < 0:
             raise ConnectionError("gone")
@@ -1229,15 +1229,15 @@ class Mortal:
 def test_a_classifier_that_is_gone_is_not_asked_for_ever():
     model = Mortal()
     explainer = fitted(model)
-    people = TABLE[TABLE["a"] < 0].head(20)
-    model.asked = 0
-    explainer.explain(people, target="high")
-    whole = model.asked
+    instances = TABLE[TABLE["a"] < 0].head(20)
+    model.n_queries = 0
+    explainer.explain(instances, target="high")
+    whole = model.n_queries
     for lasts in range(1, whole):
-        model.left, model.asked = lasts, 0
+        model.left, model.n_queries = lasts, 0
         with pytest.raises(ClassifierError, match="gone"):
-            explainer.explain(people, target="high")
-        assert model.asked <= lasts + 2  # the rows, and somebody it has judged before
+            explainer.explain(instances, target="high")
+        assert model.n_queries <= lasts + 2  # the rows, and somebody it has judged before
 
 
 @pytest.mark.needs("onnx")
@@ -1249,8 +1249,8 @@ def test_a_row_that_a_graph_cannot_take_costs_nobody_else(tmp_path):
     model = linear.LogisticRegression().fit(table.to_numpy(), labels)
     path = converted(model, tmp_path, [("rows", types.Int64TensorType([None, 2]))])
     explainer = Explainer(open_classifier(path), clusters=1, recipe=worlds.QUICK, device="cpu")
-    people = pd.DataFrame({"a": [10, None, 20], "b": [60, 50, 70]}).astype("Int64")
-    answer = explainer.fit(table).explain(people, target="high")
+    instances = pd.DataFrame({"a": [10, None, 20], "b": [60, 50, 70]}).astype("Int64")
+    answer = explainer.fit(table).explain(instances, target="high")
     assert answer.status == ("answered", "malformed", "answered")
     assert "column 'a' has missing values" in answer.reason[1]
 

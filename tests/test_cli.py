@@ -34,7 +34,7 @@ from lapace.result import Explanation, json_schema, why_not_to_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "cli.md"
-MADE = ("train.csv", "people.csv", "loans.toml", "loans.lapace", "loans.skops")
+MADE = ("train.csv", "instances.csv", "loans.toml", "loans.lapace", "loans.skops")
 DENIED = "denied.csv"
 
 
@@ -74,7 +74,7 @@ def made(tmp_path_factory):
     train = loans.train[columns].assign(label=loans.train_labels).head(250)
     with contextlib.chdir(folder):
         train.to_csv("train.csv", index=False)
-        loans.test[columns].assign(label=loans.test_labels).to_csv("people.csv", index=False)
+        loans.test[columns].assign(label=loans.test_labels).to_csv("instances.csv", index=False)
         Path("loans.toml").write_text('version = 1\nconstraints = ["age == original"]\n')
         # Of the three classifiers the one whose file is opened soonest.
         fitted = done(example("fit").replace("forest", "mlp"))
@@ -99,7 +99,7 @@ def here(made, tmp_path, monkeypatch):
 
 @pytest.fixture
 def denied(here):
-    """Six people the classifier denies, as a table; `denied.csv` holds them too."""
+    """Six instances the classifier denies, as a table; `denied.csv` holds them too."""
     return pd.read_csv(DENIED)
 
 
@@ -220,7 +220,7 @@ def test_the_example_of_demo_runs_and_keeps_what_it_makes(tmp_path, monkeypatch)
         "plot",
     ]
     assert "Can it be trusted?" in result.stdout
-    assert re.search(r"Person \d+: denied → approved  answered", result.stdout)
+    assert re.search(r"Instance \d+: denied → approved  answered", result.stdout)
     assert (tmp_path / "demo" / "path.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -319,9 +319,9 @@ def test_a_skops_file_is_followed_wherever_it_lies(here, denied):
         "fit small.csv --classifier models/mine.skops --label label --clusters 1 -q -o mine.lapace"
     )
     assert not (here / "mine.skops").exists()
-    done("explain mine.lapace denied.csv --person 0")
+    done("explain mine.lapace denied.csv --instance 0")
     (here / "models" / "mine.skops").write_bytes(b"something else")
-    assert "mine.skops" in refused(run("explain mine.lapace denied.csv --person 0"))
+    assert "mine.skops" in refused(run("explain mine.lapace denied.csv --instance 0"))
 
 
 def test_rubbish_is_refused_by_fit(here, denied):
@@ -400,7 +400,7 @@ def test_labels_may_be_numbers_and_truth_values(here):
         answer = json.loads(
             done(f"explain t.lapace small.csv --target {word} --format json").stdout
         )
-        assert {person["target"] for person in answer["people"]} == {True}
+        assert {instance["target"] for instance in answer["instances"]} == {True}
     assert "perhaps" in refused(run("explain t.lapace small.csv --target perhaps"))
 
 
@@ -409,9 +409,9 @@ def test_labels_may_be_numbers_and_truth_values(here):
 
 def test_the_table_says_what_changes(here, denied):
     result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 6'")
-    assert len(re.findall(r"^Person \d+: ", result.stdout, flags=re.MULTILINE)) == len(denied)
+    assert len(re.findall(r"^Instance \d+: ", result.stdout, flags=re.MULTILINE)) == len(denied)
     assert re.search(r"^    \w+ +[\w,.]+ +→ +[\w,.]+$", result.stdout, flags=re.MULTILINE)
-    assert re.search(r"^Explanation of 6 people: ", result.stderr)
+    assert re.search(r"^Explanation of 6 instances: ", result.stderr)
     assert "\x1b" not in result.stdout + result.stderr
     assert max(map(len, result.stdout.splitlines())) <= 100
     assert done("explain loans.lapace denied.csv --target approved -q").stderr == ""
@@ -425,16 +425,16 @@ def test_every_pick_comes_in_every_format(pick, here, denied):
     parquet = pd.read_parquet("out.parquet")
     assert list(csv) == list(parquet)
     assert len(csv) == len(parquet) > 0
-    assert set(csv["who"]) <= set(range(len(denied)))
-    per_person = csv.groupby("who").size()
-    assert (per_person == 1).all() if pick in ("nearest", "sparse") else (per_person >= 1).all()
+    assert set(csv["instance"]) <= set(range(len(denied)))
+    per_instance = csv.groupby("instance").size()
+    assert (per_instance == 1).all() if pick in ("nearest", "sparse") else (per_instance >= 1).all()
     if pick == "path":
-        assert (csv.groupby(["who", "prototype"])["tau"].min() == 0).all()
-        assert csv.groupby(["who", "prototype"])["tau"].is_monotonic_increasing.all()
-    assert "Person 0" in done(line).stdout
+        assert (csv.groupby(["instance", "prototype"])["tau"].min() == 0).all()
+        assert csv.groupby(["instance", "prototype"])["tau"].is_monotonic_increasing.all()
+    assert "Instance 0" in done(line).stdout
     answer = json.loads(done(f"{line} --format json").stdout)
     jsonschema.validate(answer, json_schema())
-    assert ("sparse" in answer["people"][0]["paths"][0]["picks"]) == (pick == "sparse")
+    assert ("sparse" in answer["instances"][0]["paths"][0]["picks"]) == (pick == "sparse")
 
 
 def test_formats_go_to_files_and_streams_alike(here, denied):
@@ -471,7 +471,7 @@ def test_constraints_costs_and_confidence_hold(here, denied):
     good = answer.nearest()
     good = good.where(good.ok)
     assert len(good)
-    before = answer.schema.frame(good.people[good.who])
+    before = answer.schema.frame(good.instances[good.instance])
     assert (good.rows["income"] >= before["income"]).all()
     assert (good.rows["housing"] == before["housing"]).all()
     assert (good.changed <= 2).all()
@@ -488,9 +488,9 @@ def test_how_constraints_are_enforced_may_be_chosen(here, denied):
 
 
 def test_one_person_of_many(here, denied):
-    result = done("explain loans.lapace denied.csv --target approved --person 4")
-    assert re.findall(r"Person (\d+)", result.stdout) == ["4"]
-    csv = done("explain loans.lapace denied.csv --target approved --person 4 --format csv").stdout
+    result = done("explain loans.lapace denied.csv --target approved --instance 4")
+    assert re.findall(r"Instance (\d+)", result.stdout) == ["4"]
+    csv = done("explain loans.lapace denied.csv --target approved --instance 4 --format csv").stdout
     assert len(csv.splitlines()) == 2
 
 
@@ -498,18 +498,18 @@ def test_nobody_asked_about_is_no_error(here, denied):
     denied.head(0).to_csv("nobody.csv", index=False)
     result = done("explain loans.lapace nobody.csv --target approved --format csv")
     assert len(result.stdout.splitlines()) == 1
-    assert "0 people" in result.stderr
+    assert "0 instances" in result.stderr
 
 
 def test_people_without_an_answer_are_counted_not_failed(here, denied):
     result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 0'")
-    assert re.match(r"Explanation of 6 people: 6 (none found|infeasible)", result.stderr)
+    assert re.match(r"Explanation of 6 instances: 6 (none found|infeasible)", result.stderr)
     assert len(re.findall(r"  (?:none_found|infeasible)$", result.stdout, re.MULTILINE)) == 6
     gaps = denied.assign(housing="a boat", income=["much", *denied["income"][1:]], age=None)
     gaps.to_csv("odd.csv", index=False)
     result = done("explain loans.lapace odd.csv --target approved")
     assert "1 malformed" in result.stderr
-    assert re.search(r"Person 0: .*malformed\n  .*'?income'?.*much", result.stdout)
+    assert re.search(r"Instance 0: .*malformed\n  .*'?income'?.*much", result.stdout)
 
 
 def test_rubbish_is_refused_by_explain(here, denied):
@@ -545,8 +545,8 @@ def test_rubbish_is_refused_by_explain(here, denied):
         f"{ask} --costs incme=2": "incme",
         f"{ask} --pick best": "'best' is not one of",
         f"{ask} --format xml": "'xml' is not one of",
-        f"{ask} --person 99": "There is no person 99: the table has 6 rows",
-        f"{ask} --person -1": "There is no person -1",
+        f"{ask} --instance 99": "There is no instance 99: the table has 6 rows",
+        f"{ask} --instance -1": "There is no instance -1",
         f"{ask} --steps 1": "steps is 1",
         f"{ask} --confidence 2": "confidence is 2",
         f"{ask} -o folder": "folder|results end in",
@@ -624,7 +624,7 @@ def test_prototypes_in_every_format(here):
 
 @pytest.mark.parametrize("kind", ["path", "latent", "prototypes", "training"])
 def test_every_picture(kind, here, denied):
-    result = done(f"plot loans.lapace denied.csv --kind {kind} --target approved --person 1")
+    result = done(f"plot loans.lapace denied.csv --kind {kind} --target approved --instance 1")
     assert result.stderr.endswith(f"Wrote '{kind}.png'.\n")
     assert (here / f"{kind}.png").read_bytes().startswith(b"\x89PNG")
     if kind != "path":
@@ -635,7 +635,7 @@ def test_every_picture(kind, here, denied):
 def test_pictures_that_cannot_be_drawn(here, denied):
     assert "name a table of PEOPLE" in refused(run("plot loans.lapace --kind path"))
     assert "end in .png or .svg or .pdf" in refused(run("plot loans.lapace -o a.txt"))
-    assert "no person 9" in refused(run("plot loans.lapace denied.csv --person 9"))
+    assert "no instance 9" in refused(run("plot loans.lapace denied.csv --instance 9"))
     nobody = "plot loans.lapace denied.csv --target denied"
     assert "Nobody asked about has a path" in refused(run(nobody))
     assert not list(here.glob("*.png"))
@@ -644,10 +644,10 @@ def test_pictures_that_cannot_be_drawn(here, denied):
 def test_why_not_says_what_stands_in_the_way(here, denied):
     line = "why-not loans.lapace denied.csv --target approved -c 'changes <= 0'"
     result = done(line)
-    assert re.search(r"^Person 0: denied → approved  (none_found|infeasible)", result.stdout)
+    assert re.search(r"^Instance 0: denied → approved  (none_found|infeasible)", result.stdout)
     assert "changes" in result.stdout
-    reasons = json.loads(done(f"{line} --format json").stdout)["people"]
-    assert [person["who"] for person in reasons] == list(range(len(denied)))
+    reasons = json.loads(done(f"{line} --format json").stdout)["instances"]
+    assert [instance["instance"] for instance in reasons] == list(range(len(denied)))
     assert {"status", "text"} <= set(reasons[0]["why_not"])
     assert "text or JSON" in refused(run(f"{line} --format csv"))
 
@@ -671,22 +671,22 @@ def test_why_not_where_everyone_has_an_answer_says_so(here, denied):
 
 
 def test_one_person_is_called_by_their_number_in_the_table(here, denied):
-    person = "denied.csv --target approved --person 4"
-    assert done(f"explain loans.lapace {person}").stdout.startswith("Person 4: ")
-    told = json.loads(done(f"explain loans.lapace {person} --format json").stdout)
-    assert len(told["people"]) == 1
-    line = f"why-not loans.lapace {person} -c 'changes <= 0' --format json"
+    instance = "denied.csv --target approved --instance 4"
+    assert done(f"explain loans.lapace {instance}").stdout.startswith("Instance 4: ")
+    told = json.loads(done(f"explain loans.lapace {instance} --format json").stdout)
+    assert len(told["instances"]) == 1
+    line = f"why-not loans.lapace {instance} -c 'changes <= 0' --format json"
     told = json.loads(done(line).stdout)
-    assert [each["who"] for each in told["people"]] == [0]  # within what was asked
-    assert done(f"explain loans.lapace {person} --format csv").stdout.splitlines()[1][:2] == "0,"
-    sentence = refused(run(f"plot loans.lapace {person} --prototype 99"))
-    assert re.match(r"Person 4 has no path to prototype 99\. There are: (-1, )?\d", sentence)
-    done(f"plot loans.lapace {person} -o path.svg")
+    assert [each["instance"] for each in told["instances"]] == [0]  # within what was asked
+    assert done(f"explain loans.lapace {instance} --format csv").stdout.splitlines()[1][:2] == "0,"
+    sentence = refused(run(f"plot loans.lapace {instance} --prototype 99"))
+    assert re.match(r"Instance 4 has no path to prototype 99\. There are: (-1, )?\d", sentence)
+    done(f"plot loans.lapace {instance} -o path.svg")
     Path("odd.csv").write_text("age,income,credit_score,housing\n30,1,600,rent\nold,1,600,rent\n")
-    odd = "odd.csv --target approved --person 1"
+    odd = "odd.csv --target approved --instance 1"
     for command in ("explain", "why-not"):
         told = done(f"{command} loans.lapace {odd}").stdout
-        assert told.startswith("Person 1: ")
+        assert told.startswith("Instance 1: ")
         assert "'old' in row 1" in told
     assert "'old' in row 1" in refused(run(f"plot loans.lapace {odd} --kind path"))
 
@@ -694,9 +694,9 @@ def test_one_person_is_called_by_their_number_in_the_table(here, denied):
 def test_what_is_nearest_can_be_drawn_by_its_number(here, denied):
     answer = Explainer.load("loans.lapace").explain(denied, target="approved")
     nearest = answer.nearest()
-    near = [int(who) for who in nearest.who[(nearest.prototype == -1) & nearest.ok]]
+    near = [int(instance) for instance in nearest.instance[(nearest.prototype == -1) & nearest.ok]]
     assert near
-    line = f"loans.lapace denied.csv --target approved --person {near[0]}"
+    line = f"loans.lapace denied.csv --target approved --instance {near[0]}"
     assert "towards somebody nearby (plot --prototype -1)" in done(f"explain {line}").stdout
     done(f"plot {line} --prototype -1 -o near.svg")
     done(f"plot {line} -o usual.svg")
@@ -712,14 +712,14 @@ def test_a_pickle_is_named_every_time(here, denied):
         "'mine.lapace' was fitted with 'mine.pkl', a pickle, which is not followed: name it, "
         "--classifier mine.pkl --unsafe-pickle, or in Python Explainer.load(path, classifier)."
     )
-    done(f"explain mine.lapace denied.csv {named} --person 0")
+    done(f"explain mine.lapace denied.csv {named} --instance 0")
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
         ("explain m.lapace p.csv --pick sprase", "'path'. Did you mean 'sparse'? See lapace"),
-        ("explain m.lapace p.csv --person abc", "'--person': 'abc' is no whole number. See"),
+        ("explain m.lapace p.csv --instance abc", "'--instance': 'abc' is no whole number. See"),
         ("explain m.lapace p.csv --confidence abc", "'--confidence': 'abc' is no number. See"),
         ("explan m.lapace p.csv", "Did you mean 'explain'? See lapace --help."),
     ],
@@ -789,7 +789,7 @@ def test_machine_formats_are_clean_on_standard_output(here, denied):
         out, err = process.communicate(content, timeout=300)
     assert process.returncode == 0
     jsonschema.validate(json.loads(out), json_schema())
-    assert err.decode().startswith("Explanation of 6 people")
+    assert err.decode().startswith("Explanation of 6 instances")
     assert b"\x1b" not in out + err
     assert b"\r" not in err, "no bar where there is no terminal"
 

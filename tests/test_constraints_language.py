@@ -131,13 +131,13 @@ def test_values_are_what_they_say():
         ("fixed x", True),
     ],
 )
-def test_whether_it_is_about_the_person(text, personal):
-    assert parse(text).mentions_person is personal
+def test_whether_it_is_about_the_instance(text, personal):
+    assert parse(text).mentions_original is personal
 
 
 def test_custom_is_about_the_row_alone():
     rule = Custom("area", lambda x: x[:, 0], lambda x: x[:, 0] <= 0)
-    assert not rule.mentions_person
+    assert not rule.mentions_original
     assert str(rule) == "custom: area"
 
 

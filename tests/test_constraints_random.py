@@ -42,12 +42,12 @@ from lapace.table import Template
 
 
 class Slow:
-    """Checks one row for one person, from the words of the documentation."""
+    """Checks one row for one instance, from the words of the documentation."""
 
-    def __init__(self, schema, cells, person):
+    def __init__(self, schema, cells, instance):
         self.schema = schema
         self.row = self.labels(cells)
-        self.person = self.labels(person)
+        self.instance = self.labels(instance)
 
     def labels(self, cells):
         out = {}
@@ -68,9 +68,9 @@ class Slow:
             return True
         self.named, self.compared = set(), set()
         verdict = self.truth(constraint)
-        if any(self.row[n] is None and self.person[n] is not None for n in self.named):
+        if any(self.row[n] is None and self.instance[n] is not None for n in self.named):
             return False
-        if any(self.row[n] is not None and self.person[n] is None for n in self.compared):
+        if any(self.row[n] is not None and self.instance[n] is None for n in self.compared):
             return False
         return verdict is not False
 
@@ -91,7 +91,7 @@ class Slow:
             return self.changed(c.feature)
         if isinstance(c, Transition):
             self.named.add(c.feature)
-            here, there = self.person[c.feature], self.row[c.feature]
+            here, there = self.instance[c.feature], self.row[c.feature]
             if here is None or there is None or not self.changed(c.feature):
                 return True
             hit = any(self.is_value(c.feature, here, v) for v in c.before)
@@ -116,7 +116,7 @@ class Slow:
         }[relation]  # fmt: skip
 
     def changed(self, name):
-        a, b = self.row[name], self.person[name]
+        a, b = self.row[name], self.instance[name]
         if a is None or b is None:
             return (a is None) != (b is None)
         if self.kind(name) == "continuous":
@@ -137,7 +137,7 @@ class Slow:
             return False
 
     def member(self, c):
-        label, own = self.row[c.feature], self.person[c.feature]
+        label, own = self.row[c.feature], self.instance[c.feature]
         if c.original and label is None and own is None:
             return True
         if label is None:
@@ -209,7 +209,7 @@ class Slow:
 
     def against_own(self, name, relation):
         self.named.add(name)
-        label, own = self.row[name], self.person[name]
+        label, own = self.row[name], self.instance[name]
         if relation == "==":
             return label == own
         if relation == "!=":
@@ -263,7 +263,7 @@ class Slow:
         return self.line(cells, own, constant, relation)
 
     def difference(self, left, right, sign):
-        """(sign * left) - right: weights of the row, of the person, and a constant."""
+        """(sign * left) - right: weights of the row, of the instance, and a constant."""
         cells, own = Counter(), Counter()
         for side, by in ((left, sign), (right, -1)):
             for term in side.terms:
@@ -278,7 +278,7 @@ class Slow:
         if relation != "!=":
             self.compared |= set(cells) & set(own)
         total = constant
-        for weights, values in ((cells, self.row), (own, self.person)):
+        for weights, values in ((cells, self.row), (own, self.instance)):
             for name, weight in weights.items():
                 if values[name] is None:
                     return None
@@ -359,7 +359,7 @@ def on_lattice(feature, rng):
     return round(feature.lower + feature.resolution * int(rng.integers(steps + 1)), 2)
 
 
-def random_person(schema, rng, odd=0.06, missing=0.05):
+def random_instance(schema, rng, odd=0.06, missing=0.05):
     cells = np.array([on_lattice(f, rng) for f in schema.features])
     for i, feature in enumerate(schema.features):
         if rng.random() < missing:
@@ -373,12 +373,12 @@ def random_person(schema, rng, odd=0.06, missing=0.05):
     return cells
 
 
-def random_point(schema, person, rng):
-    """What a decoder might propose for a person: some cells own, none lost."""
+def random_point(schema, instance, rng):
+    """What a decoder might propose for an instance: some cells own, none lost."""
     cells = np.array([on_lattice(f, rng) for f in schema.features])
     stay = rng.random(len(cells)) < rng.random()
-    stay |= np.isnan(person) & (rng.random(len(cells)) < 0.7)
-    return np.where(stay, person, cells)
+    stay |= np.isnan(instance) & (rng.random(len(cells)) < 0.7)
+    return np.where(stay, instance, cells)
 
 
 def quoted(name):
@@ -508,10 +508,10 @@ def random_system(schema, rng, most=8):
 # Looking for leaks
 
 
-def every_row(schema, person):
-    """All rows a tiny schema allows for a person, own cells included."""
+def every_row(schema, instance):
+    """All rows a tiny schema allows for an instance, own cells included."""
     choices = []
-    for feature, own in zip(schema.features, person, strict=True):
+    for feature, own in zip(schema.features, instance, strict=True):
         if feature.kind == "continuous":
             steps = round((feature.upper - feature.lower) / feature.resolution)
             values = [round(feature.lower + feature.resolution * k, 4) for k in range(steps + 1)]
@@ -523,19 +523,21 @@ def every_row(schema, person):
     return np.array(list(itertools.product(*choices)))
 
 
-def problems(system, before, after, people):
+def problems(system, before, after, instances):
     """What is wrong with projected rows, in words; nothing, one hopes."""
     schema, found = system.schema, []
-    for given, row, person, good in zip(before, after.cells, people, after.feasible, strict=True):
-        was = Slow(schema, given, person)
+    for given, row, instance, good in zip(
+        before, after.cells, instances, after.feasible, strict=True
+    ):
+        was = Slow(schema, given, instance)
         fine = all(was.keeps(c) for c in system.constraints)
         if fine and given.tobytes() != row.tobytes():
             found.append(f"a feasible row was touched: {given} -> {row}")
-        slow = Slow(schema, row, person)
+        slow = Slow(schema, row, instance)
         broken = [str(c) for c in system.constraints if not slow.keeps(c)]
         if good == bool(broken):
-            found.append(f"feasible={good} but broken={broken}: {row} for {person}")
-        for feature, cell, own in zip(schema.features, row, person, strict=True):
+            found.append(f"feasible={good} but broken={broken}: {row} for {instance}")
+        for feature, cell, own in zip(schema.features, row, instance, strict=True):
             problem = _cell_problem(feature, cell, own)
             if problem:
                 found.append(f"{feature.name}: {problem} ({cell}, own {own})")
@@ -564,17 +566,17 @@ def run(count, seed=0, each=5, report=None):
     while tally["cases"] < count:
         schema = random_schema(rng)
         system, refused = random_system(schema, rng)
-        people = np.array([random_person(schema, rng) for _ in range(each)])
-        points = np.array([random_point(schema, person, rng) for person in people])
+        instances = np.array([random_instance(schema, rng) for _ in range(each)])
+        points = np.array([random_point(schema, instance, rng) for instance in instances])
         kept = points.copy()
-        after = system.project(points, people)
+        after = system.project(points, instances)
         assert points.tobytes() == kept.tobytes(), "the caller's rows were written to"
-        wrong = problems(system, points, after, people)
+        wrong = problems(system, points, after, instances)
         found += [f"{p} [{'; '.join(map(str, system.constraints))}]" for p in wrong]
         tally["cases"] += each
         tally["constraints"] += each * len(system)
         tally["feasible"] += int(after.feasible.sum())
-        tally["feasible before"] += int(system.feasible(points, people).sum())
+        tally["feasible before"] += int(system.feasible(points, instances).sum())
         tally["proved infeasible"] += int(after.proved_infeasible.sum())
         tally["unsolved"] += after.unsolved
         tally["programs"] += after.solved
@@ -602,57 +604,57 @@ def test_nothing_leaks(seed):
 
 
 def tiny_cases(seed, count, most=3000):
-    """Small schemas whose rows can all be listed: system, person, point, and the feasible rows."""
+    """Small schemas whose rows can all be listed: system, instance, point, and the feasible rows."""
     rng = np.random.default_rng(seed)
     while count:
         schema = random_schema(rng, small=True)
         system, _ = random_system(schema, rng, 6)
-        person = random_person(schema, rng)
-        rows = every_row(schema, person)
+        instance = random_instance(schema, rng)
+        rows = every_row(schema, instance)
         if len(rows) <= most:
             count -= 1
-            good = system.feasible(rows, np.repeat(person[None], len(rows), axis=0))
-            yield system, person, random_point(schema, person, rng), rows[good]
+            good = system.feasible(rows, np.repeat(instance[None], len(rows), axis=0))
+            yield system, instance, random_point(schema, instance, rng), rows[good]
 
 
 def test_against_all_rows_there_are():
     impossible = 0
-    for system, person, point, good in tiny_cases(11, 300):
-        after = system.project(point[None], person[None])
+    for system, instance, point, good in tiny_cases(11, 300):
+        after = system.project(point[None], instance[None])
         texts = [str(c) for c in system.constraints]
-        assert after.feasible[0] == bool(len(good)), (texts, person, point)
-        assert after.proved_infeasible[0] != bool(len(good)), (texts, person, point)
+        assert after.feasible[0] == bool(len(good)), (texts, instance, point)
+        assert after.proved_infeasible[0] != bool(len(good)), (texts, instance, point)
         impossible += not len(good)
     assert impossible > 20
 
 
 def test_programs_find_the_nearest_row():
     compared = 0
-    for system, person, point, good in tiny_cases(12, 200):
+    for system, instance, point, good in tiny_cases(12, 200):
         schema = system.schema
         if not len(good):
             continue
-        outcome = solve(schema, system.bounds, person=person, start=point)
+        outcome = solve(schema, system.bounds, instance=instance, start=point)
         assert outcome.status == "solved"
         best = schema.distance(good, np.repeat(point[None], len(good), axis=0)).min()
         mine = schema.distance(outcome.cells[None], point[None])[0]
         # From an own value off the lattice the way is counted from the nearest lattice point.
-        odd = [system.schema.features[c].resolution for c in range(len(person))
-               if schema.features[c].kind == "continuous" and point[c] == person[c]
-               and schema.snap(person[None])[0, c] != person[c]]  # fmt: skip
+        odd = [system.schema.features[c].resolution for c in range(len(instance))
+               if schema.features[c].kind == "continuous" and point[c] == instance[c]
+               and schema.snap(instance[None])[0, c] != instance[c]]  # fmt: skip
         assert mine == pytest.approx(best, abs=1e-6 + sum(odd))
         compared += mine > 0
     assert compared > 60
 
 
 def test_costs_move_what_is_cheap():
-    for system, person, point, good in tiny_cases(13, 80):
+    for system, instance, point, good in tiny_cases(13, 80):
         schema = system.schema
         costs = {name: float(1 + 3 * (i % 2)) for i, name in enumerate(schema.names)}
-        if not len(good) or not (schema.snap(person[None]) == person).all():
+        if not len(good) or not (schema.snap(instance[None]) == instance).all():
             continue
         weights = schema.weights(costs)
-        outcome = solve(schema, system.bounds, person=person, start=point, weights=weights)
+        outcome = solve(schema, system.bounds, instance=instance, start=point, weights=weights)
         best = schema.distance(good, np.repeat(point[None], len(good), axis=0), costs).min()
         assert schema.distance(outcome.cells[None], point[None], costs)[0] == pytest.approx(best)
 
@@ -678,8 +680,8 @@ def test_who_is_refused_for_everyone_has_no_answer_for_anyone():
             possible = False
         else:
             possible = True
-        people, points = np.repeat(rows, len(rows), axis=0), np.tile(rows, (len(rows), 1))
-        assert system.feasible(points, people).any() == possible, texts
+        instances, points = np.repeat(rows, len(rows), axis=0), np.tile(rows, (len(rows), 1))
+        assert system.feasible(points, instances).any() == possible, texts
     assert refused > 10
 
 
@@ -692,13 +694,13 @@ def bind_or_none(constraint, schema):
 
 def test_contradictions_are_smallest():
     sizes = Counter()
-    for system, person, _, good in tiny_cases(15, 150):
-        found = system.contradiction(person)
+    for system, instance, _, good in tiny_cases(15, 150):
+        found = system.contradiction(instance)
         assert bool(found) != bool(len(good))
         if not found:
             continue
-        rows = every_row(system.schema, person)
-        holds = system.holds(rows, np.repeat(person[None], len(rows), axis=0))  # (rows, m)
+        rows = every_row(system.schema, instance)
+        holds = system.holds(rows, np.repeat(instance[None], len(rows), axis=0))  # (rows, m)
 
         def clashes(some, holds=holds, system=system):
             picked = [system.constraints.index(c) for c in some]

@@ -42,24 +42,24 @@ PERSON = np.array([30.0, 2000.0, 600.5, 0.25, 1.0, 1.0, 0.0, 1.0])
 
 
 def cells(**changes):
-    """The person's row with some cells changed."""
+    """The instance's row with some cells changed."""
     row = PERSON.copy()
     for name, value in changes.items():
         row[SCHEMA.index(name)] = value
     return row[None]
 
 
-def holds(text, person=PERSON, **changes):
+def holds(text, instance=PERSON, **changes):
     system = System.of(text, SCHEMA, check=False)
-    return bool(system.feasible(cells(**changes), person[None])[0])
+    return bool(system.feasible(cells(**changes), instance[None])[0])
 
 
-def moved(texts, person=PERSON, **changes):
-    """The cells of a projected row that are not the person's own."""
+def moved(texts, instance=PERSON, **changes):
+    """The cells of a projected row that are not the instance's own."""
     system = System.of(texts, SCHEMA)
-    after = system.project(cells(**changes), person[None])
+    after = system.project(cells(**changes), instance[None])
     assert after.feasible.all()
-    different = SCHEMA.changed(after.cells, person[None])[0]
+    different = SCHEMA.changed(after.cells, instance[None])[0]
     return {SCHEMA.names[i]: float(after.cells[0, i]) for i in np.flatnonzero(different)}
 
 
@@ -180,32 +180,32 @@ def test_two_columns_of_categories():
 
 
 def test_what_is_missing_is_not_known():
-    person = PERSON.copy()
-    person[[1, 2, 4]] = NAN  # income, rent and education
+    instance = PERSON.copy()
+    instance[[1, 2, 4]] = NAN  # income, rent and education
     stays = {"income": NAN, "rent": NAN, "education": NAN}
     for text in ["income >= 5000", "rent <= 0.1*income", "education in {master}",
                  "income > original", "education > bachelor", "abs(income - original) <= 5",
                  "income != 3",
                  "if income > 5000 then age == 31", "if education == master then age == 31",
                  "fixed income, education", "age <= original(income)"]:  # fmt: skip
-        assert holds(text, person, **stays), text
+        assert holds(text, instance, **stays), text
     for text in ["income changes", "income != original", "changes == 1"]:
-        assert not holds(text, person, **stays), text
+        assert not holds(text, instance, **stays), text
 
 
 def test_what_is_compared_with_a_missing_own_value_stays_missing():
-    person = PERSON.copy()
-    person[[1, 4]] = NAN
+    instance = PERSON.copy()
+    instance[[1, 4]] = NAN
     filled = {"income": 5000.0, "education": 2.0}
     for text in ["income >= original", "education >= original", "fixed income",
                  "abs(income - original) <= 0.2*original"]:  # fmt: skip
-        assert not holds(text, person, **filled), text
-        after = System.of(text, SCHEMA).project(cells(**filled), person[None])
+        assert not holds(text, instance, **filled), text
+        after = System.of(text, SCHEMA).project(cells(**filled), instance[None])
         assert after.feasible.all()
         assert np.isnan(after.cells[0, 1]) or np.isnan(after.cells[0, 4])
     for text in ["income != original", "income changes", "income >= 3000", "changes == 2",
                  "education in {original, master}", "not education: school -> master"]:  # fmt: skip
-        assert holds(text, person, **filled), text
+        assert holds(text, instance, **filled), text
 
 
 def test_no_answer_takes_a_value_away():
@@ -217,15 +217,15 @@ def test_no_answer_takes_a_value_away():
 
 
 def test_own_values_off_the_map_survive():
-    person = PERSON.copy()
-    person[0], person[1] = 93.0, 2003.7  # older than anyone in training, and no multiple of 10
+    instance = PERSON.copy()
+    instance[0], instance[1] = 93.0, 2003.7  # older than anyone in training, and no multiple of 10
     point = cells(age=50.0, income=1500.0)
-    after = System.of(["fixed age", "income >= original"], SCHEMA).project(point, person[None])
+    after = System.of(["fixed age", "income >= original"], SCHEMA).project(point, instance[None])
     assert after.feasible.all()
     assert after.cells[0, :2].tolist() == [93.0, 2003.7]
-    away = System.of(["income > original"], SCHEMA).project(point, person[None])
+    away = System.of(["income > original"], SCHEMA).project(point, instance[None])
     assert away.cells[0, 1] == 2010.0
-    assert System.of("age <= 100", SCHEMA).feasible(person[None], person[None]).all()
+    assert System.of("age <= 100", SCHEMA).feasible(instance[None], instance[None]).all()
 
 
 def test_unseen_categories_survive():
@@ -234,18 +234,18 @@ def test_unseen_categories_survive():
         Feature("degree", "ordinal", True, 0.0, 2.0, 1.0, tuple(DEGREES), ("diploma",)),
         number("tenure", 0.0, 40.0),
     )
-    person = np.array([[2.0, 3.0, 5.0]])  # astronaut with a diploma
+    instance = np.array([[2.0, 3.0, 5.0]])  # astronaut with a diploma
     point = np.array([[0.0, 1.0, 9.0]])
-    after = System.of(["job == original", "degree >= original"], wide).project(point, person)
+    after = System.of(["job == original", "degree >= original"], wide).project(point, instance)
     assert after.cells.tolist() == [[2.0, 3.0, 9.0]]
-    assert System.of(["job in {original, cook}"], wide).feasible(person, person).all()
-    assert not System.of(["job in {cook}"], wide).feasible(person, person).any()
-    assert System.of("degree >= bachelor", wide).feasible(person, person).all()  # not known
+    assert System.of(["job in {original, cook}"], wide).feasible(instance, instance).all()
+    assert not System.of(["job in {cook}"], wide).feasible(instance, instance).any()
+    assert System.of("degree >= bachelor", wide).feasible(instance, instance).all()  # not known
     # A system bound before the level was met treats its code the same way.
     narrow = schema_of(*(Feature(f.name, f.kind, f.integer, f.lower, f.upper, f.resolution,
                                  f.categories) for f in wide.features))  # fmt: skip
     old = System.of(["job == original", "degree >= original", "changes <= 1"], narrow)
-    after = old.project(point, person)
+    after = old.project(point, instance)
     assert after.feasible.all()
     assert after.cells.tolist() == [[2.0, 3.0, 9.0]]
 
@@ -332,8 +332,8 @@ def test_what_nobody_could_keep_is_refused(texts, complaint):
 def test_systems_say_what_they_are():
     system = System.of(["age <= 50", "fixed rent", "age<=50"], SCHEMA)
     assert [str(c) for c in system.constraints] == ["age <= 50", "fixed rent"]
-    assert system.mentions_person
-    assert not System.of("age <= 50", SCHEMA).mentions_person
+    assert system.mentions_original
+    assert not System.of("age <= 50", SCHEMA).mentions_original
     assert len(System.of((), SCHEMA)) == 0
     assert System.of((), SCHEMA).feasible(PERSON[None], PERSON[None]).all()
     rest = system.without(["fixed rent"])
@@ -388,12 +388,12 @@ def test_programs_are_counted_shared_and_limited():
     texts = ["age + 0.01*income <= 50", "age + 0.01*income >= 50", "changes <= 2", "fixed rent"]
     system = System.of(texts, SCHEMA)
     rows = np.repeat(cells(age=70.0, income=5010.0, education=2.0, housing=0.0), 5, axis=0)
-    people = np.repeat(PERSON[None], 5, axis=0)
-    people[:, 0] = 31.0
-    after = system.project(rows, people)
+    instances = np.repeat(PERSON[None], 5, axis=0)
+    instances[:, 0] = 31.0
+    after = system.project(rows, instances)
     assert after.feasible.all()
     assert after.solved <= 1
-    none = system.project(rows, people, programs=0)
+    none = system.project(rows, instances, programs=0)
     assert none.unsolved == (~none.feasible).sum()
     assert not none.proved_infeasible.any()
 
@@ -402,9 +402,9 @@ def test_hopeless_people_are_proved_so_once():
     system = System.of(["fixed age", "income >= 100*age"], SCHEMA)
     old = PERSON.copy()
     old[0] = 95.0  # income is 9000 at most
-    people = np.stack([old, PERSON, old])
+    instances = np.stack([old, PERSON, old])
     rows = np.stack([cells(income=10.0)[0], cells(income=10.0)[0], cells(income=50.0)[0]])
-    after = system.project(rows, people)
+    after = system.project(rows, instances)
     assert after.feasible.tolist() == [False, True, False]
     assert after.proved_infeasible.tolist() == [True, False, True]
     assert after.solved == 1
@@ -436,29 +436,29 @@ def test_a_function_from_python_may_say_how_to_keep_it():
 
     rule = Custom("young", lambda x: x[:, 0] - 40, lambda rows: rows[:, 0] <= 40, younger)
     both = np.vstack([cells(), cells(age=50.0)])
-    people = np.repeat(PERSON[None], 2, axis=0)
-    after = System.of([rule, "income >= 2500"], SCHEMA).project(both, people)
+    instances = np.repeat(PERSON[None], 2, axis=0)
+    after = System.of([rule, "income >= 2500"], SCHEMA).project(both, instances)
     assert after.feasible.all()
     assert after.unsolved == 0
     assert after.solved == 0
     assert after.cells[1, 0] == 40.0  # 39.7 is no whole number of years
     # What another constraint holds fast, it cannot move; then it is not kept, and that is said.
-    old = people.copy()
+    old = instances.copy()
     old[:, 0] = 50.0
     held = System.of([rule, "fixed age"], SCHEMA).project(both, old)
     assert held.cells[:, 0].tolist() == [50.0, 50.0]
     assert not held.feasible.any()
     mute = Custom("mute", lambda x: x[:, 0], lambda rows: rows[:, 0] < 0, lambda rows: rows[:1, :2])
     with pytest.raises(InputError, match=r"projection of constraint 'mute' gave \(1, 2\)"):
-        System.of(mute, SCHEMA).project(both, people)
+        System.of(mute, SCHEMA).project(both, instances)
 
 
 def test_costs_decide_what_moves():
-    person = PERSON.copy()
+    instance = PERSON.copy()
     system = System.of(["if housing == rent then education == master"], SCHEMA)
-    cheap = system.project(cells(), person[None], costs={"education": 0.1})
+    cheap = system.project(cells(), instance[None], costs={"education": 0.1})
     assert cheap.cells[0, 4:6].tolist() == [2.0, 1.0]
-    dear = system.project(cells(), person[None], costs={"education": 9.0})
+    dear = system.project(cells(), instance[None], costs={"education": 9.0})
     assert dear.cells[0, 4] == 1.0
     assert dear.cells[0, 5] != 1.0
 
@@ -486,22 +486,22 @@ def test_ten_thousand_rows_take_a_moment():
     rng = np.random.default_rng(0)
     extra = [number(f"n{i}", 0.0, 1000.0) for i in range(7)]
     schema = schema_of(*SCHEMA.features, *extra)  # 15 columns
-    people = np.array([[rng.integers(f.lower, f.upper + 1) if f.kind == "continuous"
+    instances = np.array([[rng.integers(f.lower, f.upper + 1) if f.kind == "continuous"
                         else rng.integers(len(f.categories)) for f in schema.features]
                        for _ in range(100)], dtype=float).repeat(105, axis=0)  # fmt: skip
-    people[:, 1] *= 10
-    people[:, 1] %= 9000
-    rows = rng.permuted(people, axis=0)
+    instances[:, 1] *= 10
+    instances[:, 1] %= 9000
+    rows = rng.permuted(instances, axis=0)
     texts = ["fixed age", "rent <= 0.4*income + 2000", "income >= original",
              "education in {bachelor, master}", "changes <= 6"]  # fmt: skip
     system = System.of(texts, schema)
-    system.project(rows[:10], people[:10])
+    system.project(rows[:10], instances[:10])
     begin = time.perf_counter()
-    after = system.project(rows, people)
+    after = system.project(rows, instances)
     took = time.perf_counter() - begin
     assert after.feasible.all()
     assert after.solved == 0
-    assert not system.feasible(rows, people).any()
+    assert not system.feasible(rows, instances).any()
     assert took < 2  # tens of milliseconds on a quiet machine
 
 
@@ -543,9 +543,9 @@ def test_penalties_are_zero_where_numbers_hold_and_lead_there():
              "if housing == rent then age >= original"]  # fmt: skip
     system = System.of(texts, SCHEMA, check=False)
     rows = np.vstack([cells(age=40.0, ratio=0.9), cells(income=4000.0)])
-    people = np.repeat(PERSON[None], 2, axis=0)
+    instances = np.repeat(PERSON[None], 2, axis=0)
     values = torch.tensor(rows, requires_grad=True)
-    g = system.penalty(values, people)
+    g = system.penalty(values, instances)
     assert g.shape == (2,)
     assert (g > 0).all()
     g.sum().backward()
@@ -592,11 +592,11 @@ def test_what_no_gradient_can_mend_is_not_penalised():
 
 def test_missing_cells_have_no_gradient():
     torch = import_module("torch")
-    person = PERSON.copy()
-    person[1] = NAN
+    instance = PERSON.copy()
+    instance[1] = NAN
     system = System.of(["rent <= 0.3*income", "income >= original", "fixed income"], SCHEMA)
     values = torch.tensor(cells(income=NAN), requires_grad=True)
-    g = system.penalty(values, person[None])
+    g = system.penalty(values, instance[None])
     g.sum().backward()
     assert g.item() == 0
     assert not torch.isnan(values.grad).any()

@@ -42,10 +42,10 @@ def loan_data():
 
 @pytest.fixture(scope="module")
 def applications():
-    return loans.make(40_000, seed=11)  # many more people than the data set has
+    return loans.make(40_000, seed=11)  # many more instances than the data set has
 
 
-def test_loans_are_always_the_same_people():
+def test_loans_are_always_the_same_instances():
     table, labels = loans.make()
     assert table.shape == (5000, 16)
     assert table_hash(table, labels) == (
@@ -56,7 +56,7 @@ def test_loans_are_always_the_same_people():
 
 
 def test_loans_rules_hold_for_everyone(applications):
-    """Each rule of the table by hand; those about the person's own values have nothing to check."""
+    """Each rule of the table by hand; those about the instance's own values have nothing to check."""
     t, _ = applications
     no_job = t["employment"].isin(["unemployed", "retired"])
     assert (t["years_employed"] <= t["age"] - 16).all()
@@ -118,7 +118,7 @@ def test_loans_shares(applications):
         assert shares.min() > 0.03
 
 
-def test_loans_decisions_follow_the_person(applications):
+def test_loans_decisions_follow_the_instance(applications):
     t, labels = applications
     approved = pd.Series(labels == "approved")
 
@@ -170,7 +170,7 @@ def test_loans_split_keeps_the_shares(loan_data):
     pd.testing.assert_frame_equal(
         both.sort_values(order, ignore_index=True),
         whole.assign(label=labels).sort_values(order, ignore_index=True),
-    )  # every person once, with the right label
+    )  # every instance once, with the right label
 
 
 def test_loading_is_repeatable_and_the_seed_chooses_the_split(loan_data):
@@ -242,8 +242,8 @@ def test_a_data_set_prints_shortly(loan_data):
 
 
 def test_rules_are_in_the_constraint_language(loan_data):
-    people = loan_data.schema.cells(loan_data.test)
-    assert System.of(loan_data.rules, loan_data.schema).holds(people, people).all()
+    instances = loan_data.schema.cells(loan_data.test)
+    assert System.of(loan_data.rules, loan_data.schema).holds(instances, instances).all()
     for recipe in RECIPES.values():
         assert [str(parse(rule)) for rule in recipe.rules] == list(recipe.rules)
 

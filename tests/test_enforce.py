@@ -1,4 +1,4 @@
-"""How limits are made to hold, step by step, and the made-up people paths may lead to."""
+"""How limits are made to hold, step by step, and the made-up instances paths may lead to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def random_limits(schema: Schema, rng: np.random.Generator, most: int = 4) -> li
 
 
 def explained(world: World, target: Any = None, **settings: Any) -> Explanation:
-    return world.explainer.explain(world.people, target=target, **settings)
+    return world.explainer.explain(world.instances, target=target, **settings)
 
 
 def is_answered(answer: Explanation) -> np.ndarray:
@@ -52,16 +52,16 @@ def is_answered(answer: Explanation) -> np.ndarray:
 def flags_are_true(answer: Explanation) -> int:
     """Every stored row's `feasible` against the slow checker; how many rows break a limit."""
     system = System.of(answer.constraints, answer.schema, check=False)
-    for path, who in enumerate(answer.who):
+    for path, instance in enumerate(answer.instance):
         for cells, feasible in zip(answer.cells[path], answer.feasible[path], strict=True):
-            slow = Slow(answer.schema, cells, answer.people_cells[who])
+            slow = Slow(answer.schema, cells, answer.instance_cells[instance])
             assert feasible == all(slow.keeps(c) for c in system.constraints)
     return int((~answer.feasible).sum())
 
 
 def nothing_is_broken(answer: Explanation) -> bool:
     """Whether those answered see no row that breaks a limit, but their own at the start."""
-    mine = np.isin(answer.who, np.flatnonzero(is_answered(answer)))
+    mine = np.isin(answer.instance, np.flatnonzero(is_answered(answer)))
     return bool((answer.feasible[mine] | (answer.tau[mine] == 0)).all())
 
 
@@ -111,21 +111,21 @@ def test_naive_is_the_plain_line_projected():
     fitted = here.explainer.fitted_
     system = System.of(LIMITS, answer.schema)
     start = fitted.decoder.start(
-        answer.schema, answer.people_cells, answer.label, *_limits(system, answer.people_cells)
+        answer.schema, answer.instance_cells, answer.label, *_limits(system, answer.instance_cells)
     )
     paths = np.flatnonzero(answer.prototype >= 0)
     ends = torch.as_tensor(np.stack([fitted.prototypes[p].z for p in answer.prototype[paths]]))
-    who = answer.who[paths]
+    instance = answer.instance[paths]
     for step in range(1, 6):
         tau = answer.tau[paths, step]
         share = torch.as_tensor(tau, dtype=torch.float32)[:, None]
-        z = (1 - share) * start.z[torch.as_tensor(who)] + share * ends
+        z = (1 - share) * start.z[torch.as_tensor(instance)] + share * ends
         same = np.zeros(len(paths), dtype=bool)
         for frozen in (False, True):  # a path is one of two twins
             rows = fitted.decoder.rows(
-                start, who, tau, z, answer.target[who], np.full(len(who), frozen)
+                start, instance, tau, z, answer.target[instance], np.full(len(instance), frozen)
             )
-            projected = system.project(rows, answer.people_cells[who]).cells
+            projected = system.project(rows, answer.instance_cells[instance]).cells
             same |= np.isclose(projected, answer.cells[paths, step], atol=1e-6, equal_nan=True).all(
                 axis=1
             )
@@ -186,25 +186,25 @@ def test_the_answer_of_one_person_does_not_depend_on_who_is_asked_beside_them():
     here = worlds.bank()
     together = explained(here, constraints=LIMITS, steps=8)
     some = [3, 4, 11, 30]
-    apart = here.explainer.explain(here.people.iloc[some], constraints=LIMITS, steps=8)
+    apart = here.explainer.explain(here.instances.iloc[some], constraints=LIMITS, steps=8)
     assert apart.status == tuple(together.status[i] for i in some)
-    rows = np.isin(together.who, some)
-    np.testing.assert_array_equal(np.array(some)[apart.who], together.who[rows])
+    rows = np.isin(together.instance, some)
+    np.testing.assert_array_equal(np.array(some)[apart.instance], together.instance[rows])
     np.testing.assert_array_equal(apart.prototype, together.prototype[rows])
     same = np.isclose(apart.cells, together.cells[rows], atol=1e-6, equal_nan=True).all(axis=2)
     assert same.mean() > 0.98  # products of other batches may round otherwise
 
 
-def part(who: list[int], prototype: list[int], mark: float) -> Part:
+def part(instance: list[int], prototype: list[int], mark: float) -> Part:
     """Paths that can be told apart by a mark."""
-    count = len(who)
+    count = len(instance)
     steps = Steps.of(
         np.full((count, 2), mark), np.full((count, 2, 3), mark), np.ones((count, 2), bool),
         np.ones((count, 2), bool), np.full((count, 2), mark),
     )._replace(before=np.full((count, 2), mark))  # fmt: skip
     marks = np.full(count, int(mark))
     return Part(
-        np.array(who), np.array(prototype), marks, steps, np.full((count, 2), mark),
+        np.array(instance), np.array(prototype), marks, steps, np.full((count, 2), mark),
         *(marks.copy() for _ in range(5)),
     )  # fmt: skip
 
@@ -213,14 +213,14 @@ def test_paths_found_elsewhere_take_their_peoples_place_however_many_they_are():
     mine = part([0, 0, 0, 2, 2, 5, 5, 5], [1, 3, -1, 1, 3, 1, 3, -1], 1.0)
     theirs = part([0, 0, 0, 2, 2, 2, 5, 5], [1, 3, -1, 1, 3, -1, 1, 3], 2.0)
     both = mine.replaced(np.array([2, 5, 2]), theirs)
-    assert both.who.tolist() == [0, 0, 0, 2, 2, 2, 5, 5]
+    assert both.instance.tolist() == [0, 0, 0, 2, 2, 2, 5, 5]
     assert both.prototype.tolist() == [1, 3, -1, 1, 3, -1, 1, 3]
     expected = [1, 1, 1, 2, 2, 2, 2, 2]
     for column in (both.first, both.density[:, 1], both.steps.tau[:, 0], both.steps.cells[:, 1, 2]):
         assert column.tolist() == expected
-    assert mine.who.tolist() == [0, 0, 0, 2, 2, 5, 5, 5]
+    assert mine.instance.tolist() == [0, 0, 0, 2, 2, 5, 5, 5]
     nobody = mine.replaced(np.array([], dtype=np.int64), theirs)
-    assert nobody.who.tolist() == mine.who.tolist()
+    assert nobody.instance.tolist() == mine.instance.tolist()
     assert set(nobody.first.tolist()) == {1}
 
 
@@ -228,28 +228,30 @@ def test_paths_found_elsewhere_take_their_peoples_place_however_many_they_are():
 
 
 class Scene:
-    """The bank's people, each on a line to one prototype, and some limits."""
+    """The bank's instances, each on a line to one prototype, and some limits."""
 
-    def __init__(self, limits: list[Any], people: int = 30) -> None:
+    def __init__(self, limits: list[Any], instances: int = 30) -> None:
         fitted = worlds.bank().explainer.fitted_
-        reading = fitted.schema.read(worlds.bank().people.head(people))
+        reading = fitted.schema.read(worlds.bank().instances.head(instances))
         self.system = System.of(limits, reading.schema)
         self.decoder = fitted.decoder
-        self.label = np.ones(people, dtype=np.int64)
+        self.label = np.ones(instances, dtype=np.int64)
         self.start: Start = self.decoder.start(reading.schema, reading.cells, 1 - self.label)
-        self.who = np.arange(people)
+        self.instance = np.arange(instances)
         end = next(p for p in fitted.prototypes if p.label == 1)
         self.end = torch.as_tensor(end.z)[None]
-        none = np.full(people, np.nan)
-        blank = Steps.of(none, reading.cells, self.who < 0, self.who < 0, none)
-        self.lines = Lines(self.who, 0 * self.who, self.who < 0, self.end, self.label, blank, blank)
+        none = np.full(instances, np.nan)
+        blank = Steps.of(none, reading.cells, self.instance < 0, self.instance < 0, none)
+        self.lines = Lines(
+            self.instance, 0 * self.instance, self.instance < 0, self.end, self.label, blank, blank
+        )
 
     def at(self, tau: float) -> tuple[np.ndarray, torch.Tensor, np.ndarray]:
         """Where everyone stands: tau, z and the rows there."""
-        where = np.full(len(self.who), tau)
+        where = np.full(len(self.instance), tau)
         z = (1 - tau) * self.start.z + tau * self.end
-        still = np.zeros(len(self.who), dtype=bool)
-        return where, z, self.decoder.rows(self.start, self.who, where, z, self.label, still)
+        still = np.zeros(len(self.instance), dtype=bool)
+        return where, z, self.decoder.rows(self.start, self.instance, where, z, self.label, still)
 
     def penalty(self, rows: np.ndarray) -> np.ndarray:
         return self.system.penalty(torch.as_tensor(rows), self.start.cells).numpy()
@@ -267,7 +269,7 @@ def test_steering_breaks_limits_less_and_leaves_the_good_alone(limits, patient):
     for tau in (0.2, 0.6, 0.9):
         where, z, rows = scene.at(tau)
         given, point = rows.copy(), z.clone()
-        moved = steering(where, z, rows, scene.who)
+        moved = steering(where, z, rows, scene.instance)
         np.testing.assert_array_equal(rows, given)  # the caller's own are not written to
         assert torch.equal(z, point)
         good = scene.system.feasible(rows, scene.start.cells)
@@ -287,7 +289,7 @@ def test_more_corrections_break_limits_less():
         once, often = (
             scene.penalty(
                 Steering(scene.decoder, scene.system, scene.start, scene.lines, patient)(
-                    where, z, rows, scene.who
+                    where, z, rows, scene.instance
                 )
             ).sum()
             for patient in (False, True)
@@ -300,18 +302,18 @@ def test_what_has_no_gradient_is_left_alone():
     where, z, rows = scene.at(0.7)
     assert not scene.system.feasible(rows, scene.start.cells).all()
     steering = Steering(scene.decoder, scene.system, scene.start, scene.lines)
-    assert steering(where, z, rows, scene.who) is rows
+    assert steering(where, z, rows, scene.instance) is rows
 
 
 def test_a_correction_works_in_whatever_mode_its_caller_is():
     scene = Scene(["income <= 20"])
     where, z, rows = scene.at(0.7)
     steering = Steering(scene.decoder, scene.system, scene.start, scene.lines)
-    expected = steering(where, z, rows, scene.who)
+    expected = steering(where, z, rows, scene.instance)
     with torch.no_grad():
-        np.testing.assert_array_equal(steering(where, z, rows, scene.who), expected)
+        np.testing.assert_array_equal(steering(where, z, rows, scene.instance), expected)
     with torch.inference_mode():
-        np.testing.assert_array_equal(steering(where, z, rows, scene.who), expected)
+        np.testing.assert_array_equal(steering(where, z, rows, scene.instance), expected)
 
 
 # --- rows that torch can follow ---------------------------------------------------------------
@@ -321,7 +323,7 @@ def test_a_correction_works_in_whatever_mode_its_caller_is():
 def test_live_rows_are_the_rows(tau):
     scene = Scene([])
     where, z, rows = scene.at(tau)
-    live = scene.decoder.live(scene.start, scene.who, where, z.clone().requires_grad_(), rows)
+    live = scene.decoder.live(scene.start, scene.instance, where, z.clone().requires_grad_(), rows)
     np.testing.assert_array_equal(live.detach().numpy(), rows)
 
 
@@ -350,7 +352,7 @@ def test_the_gradient_is_that_of_the_map_without_rounding():
         return (means + 0.4 * scene.start.residual)[:, :count]
 
     point = z.clone().requires_grad_()
-    live = decoder.live(scene.start, scene.who, where, point, rows)
+    live = decoder.live(scene.start, scene.instance, where, point, rows)
     known = ~np.isnan(scene.start.cells[:, schema.numeric])
     compared = 0
     for k, column in enumerate(schema.numeric):
@@ -380,7 +382,7 @@ def test_a_number_that_stays_missing_has_no_gradient():
     still = np.isnan(rows[:, column])
     assert still.any()
     point = z.clone().requires_grad_()
-    live = scene.decoder.live(scene.start, scene.who, where, point, rows)
+    live = scene.decoder.live(scene.start, scene.instance, where, point, rows)
     others = [c for c in scene.start.schema.numeric if c != column]
     (slope,) = torch.autograd.grad(live[:, others].sum(), point, retain_graph=True)
     assert torch.isfinite(slope).all()
@@ -399,19 +401,21 @@ def test_density_before_is_that_of_the_row_the_limits_found(enforce):
     fitted = here.explainer.fitted_
     system = System.of(answer.constraints, answer.schema)
     start = fitted.decoder.start(
-        answer.schema, answer.people_cells, answer.label, *_limits(system, answer.people_cells)
+        answer.schema, answer.instance_cells, answer.label, *_limits(system, answer.instance_cells)
     )
     paths = np.flatnonzero(answer.prototype >= 0)
-    who, label = answer.who[paths], answer.target[answer.who[paths]]
+    instance, label = answer.instance[paths], answer.target[answer.instance[paths]]
     ends = torch.as_tensor(np.stack([fitted.prototypes[p].z for p in answer.prototype[paths]]))
     moved = kept = 0
     for step in range(1, 6):
         tau = answer.tau[paths, step]
         share = torch.as_tensor(tau, dtype=torch.float32)[:, None]
-        z = (1 - share) * start.z[torch.as_tensor(who)] + share * ends
+        z = (1 - share) * start.z[torch.as_tensor(instance)] + share * ends
         fits, unmoved = np.zeros((2, len(paths)), dtype=bool)
         for frozen in (False, True):
-            rows = fitted.decoder.rows(start, who, tau, z, label, np.full(len(who), frozen))
+            rows = fitted.decoder.rows(
+                start, instance, tau, z, label, np.full(len(instance), frozen)
+            )
             expected = fitted.decoder.density(answer.schema, rows, label)
             fits |= np.isclose(answer.density_before[paths, step], expected, atol=1e-3)
             unmoved |= (np.nan_to_num(rows) == np.nan_to_num(answer.cells[paths, step])).all(axis=1)
@@ -426,10 +430,10 @@ def test_density_before_is_that_of_the_row_the_limits_found(enforce):
     end = answer.at(1.0)
     own = fitted.decoder.density(
         answer.schema, np.stack([fitted.prototypes[p].cells for p in end.prototype]),
-        answer.target[end.who],
+        answer.target[end.instance],
     )  # fmt: skip
     np.testing.assert_allclose(end.density_before, own, atol=1e-3)
-    assert (answer.density_before[:, 0] == answer.density[:, 0]).all()  # the person is not moved
+    assert (answer.density_before[:, 0] == answer.density[:, 0]).all()  # the instance is not moved
 
 
 def test_density_before_is_told_everywhere():
@@ -483,7 +487,7 @@ def test_seconds_tell_where_the_time_went_and_nothing_else():
     assert all(compared.values())
 
 
-# --- made-up people ---------------------------------------------------------------------------
+# --- made-up instances ---------------------------------------------------------------------------
 
 
 def test_stand_ins_are_the_same_for_everybody_and_after_a_load(tmp_path):
@@ -502,7 +506,7 @@ def test_stand_ins_are_the_same_for_everybody_and_after_a_load(tmp_path):
 
 
 def test_stand_ins_are_made_up_not_copied():
-    """Rows of fresh people coincide with training rows as often, or oftener."""
+    """Rows of fresh instances coincide with training rows as often, or oftener."""
     signs = worlds.signs()
     train = {row.tobytes() for row in signs.explainer.schema_.cells(signs.train)}
     cells = signs.explainer.fitted_.stand_ins.cells
@@ -521,7 +525,7 @@ def without_stand_ins(answer: Explanation) -> np.ndarray:
     best = np.full(len(answer), np.inf)
     paths = answer.prototype >= 0
     cost = np.where(answer.ok & ~np.isnan(answer.tau), answer.distance, np.inf).min(axis=1)
-    np.minimum.at(best, answer.who[paths], cost[paths])
+    np.minimum.at(best, answer.instance[paths], cost[paths])
     return best
 
 
@@ -538,17 +542,21 @@ def without_stand_ins(answer: Explanation) -> np.ndarray:
 )
 def test_nearest_is_never_farther_for_the_stand_ins(world, target):
     here = world()
-    answer = here.explainer.explain(here.people, target=target)
+    answer = here.explainer.explain(here.instances, target=target)
     nearest = answer.nearest()
     best = without_stand_ins(answer)
-    assert (nearest.distance <= best[nearest.who]).all()
-    assert (nearest.distance < best[nearest.who]).any()
+    assert (nearest.distance <= best[nearest.instance]).all()
+    assert (nearest.distance < best[nearest.instance]).any()
     assert nearest.ok.all()
     labels = np.array(here.explainer.labels_, dtype=object)
     said = getattr(here.classifier, "predict", here.classifier)(nearest.rows)
-    for row, who in enumerate(nearest.who):
+    for row, instance in enumerate(nearest.instance):
         code = int(np.flatnonzero(labels == said[row])[0])
-        assert code == answer.target[who] if answer.target[who] >= 0 else code != answer.label[who]
+        assert (
+            code == answer.target[instance]
+            if answer.target[instance] >= 0
+            else code != answer.label[instance]
+        )
 
 
 def test_costs_choose_the_stand_in_too():
@@ -559,7 +567,7 @@ def test_costs_choose_the_stand_in_too():
     for answer in answers:
         made_up = answer.prototype == -1
         ends = answer.cells[made_up, 20]
-        own = answer.people_cells[answer.who[made_up]]
+        own = answer.instance_cells[answer.instance[made_up]]
         moved.append(np.abs(ends[:, 1] - own[:, 1]).mean())
         weights = answer.schema.weights(costs if answer is answers[1] else None)
         expected = answer.schema.gaps(own, ends) @ weights
@@ -572,12 +580,12 @@ def test_the_stand_in_is_the_nearest_good_one_of_the_ten_nearest():
     answer = explained(here, 2)
     stand_ins = here.explainer.fitted_.stand_ins
     mine = stand_ins.cells[stand_ins.label == 2]
-    for who in sorted(set(answer.who.tolist())):
-        own = np.repeat(answer.people_cells[[who]], len(mine), axis=0)
+    for instance in sorted(set(answer.instance.tolist())):
+        own = np.repeat(answer.instance_cells[[instance]], len(mine), axis=0)
         distance = answer.schema.distance(own, mine)
         order = np.argsort(distance, kind="stable")[:10]
         good = np.array(here.classifier(answer.schema.frame(mine[order]))) == 2
-        path = np.flatnonzero((answer.who == who) & (answer.prototype == -1))
+        path = np.flatnonzero((answer.instance == instance) & (answer.prototype == -1))
         tenth = distance[order[-1]]
         tied = np.sum(distance == tenth) > 1  # which of several is the tenth is open
         if good.any():
@@ -593,25 +601,25 @@ def test_what_is_shown_unasked_is_an_answer_where_there_is_one():
     """Also of those for whom only the path to somebody nearby has one."""
     here = worlds.bank()
     answer = here.explainer.explain(
-        here.people, target="approved", constraints=["changes <= 1"], sparse=True
+        here.instances, target="approved", constraints=["changes <= 1"], sparse=True
     )
     led = answer.prototype >= 0
     alone = [
         i
         for i, status in enumerate(answer.status)
-        if status == "answered" and not answer.ok[(answer.who == i) & led].any()
+        if status == "answered" and not answer.ok[(answer.instance == i) & led].any()
     ]
     assert alone
     written = every_step(answer)
     for i in alone:
         path = answer[i].path()
         assert path.ok.any()
-        (row,) = np.flatnonzero((answer.who == i) & ~led)
+        (row,) = np.flatnonzero((answer.instance == i) & ~led)
         first = answer.cells[row, answer.picked["first"][row]]
-        changed = np.flatnonzero(answer.schema.changed(answer.people_cells[i], first))
+        changed = np.flatnonzero(answer.schema.changed(answer.instance_cells[i], first))
         told = answer[i].changes()
         assert told["feature"].tolist() == [answer.schema.names[k] for k in changed]
         texts = [answer.schema.features[k].text(first[k]) for k in changed]
         assert told["after"].tolist() == texts
-        assert written.ok[written.who == i].any()
+        assert written.ok[written.instance == i].any()
     assert set(written.prototype) == set(answer.prototype)

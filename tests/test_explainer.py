@@ -1,4 +1,4 @@
-"""The explainer as its users meet it: any table, classifier, person; picks mean what they say."""
+"""The explainer as its users meet it: any table, classifier, instance; picks mean what they say."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ everywhere = pytest.mark.parametrize(
 
 
 def explained(world: World, target=None, **settings) -> Explanation:
-    return world.explainer.explain(world.people, target=target, **settings)
+    return world.explainer.explain(world.instances, target=target, **settings)
 
 
 def handed(world: World, classifier, tmp_path) -> Explainer:
@@ -88,7 +88,7 @@ def test_the_classifier_asked_again_about_the_returned_rows_says_the_target(worl
     here = world()
     answer = explained(here, target)
     for pick in (answer.first(), answer.middle(), answer.last(), answer.nearest(), answer.at(0.3)):
-        wanted = [answer.labels[answer.target[who]] for who in pick.who]
+        wanted = [answer.labels[answer.target[instance]] for instance in pick.instance]
         said = asked(here, pick.rows)
         assert pick.valid.tolist() == [s == w for s, w in zip(said, wanted, strict=True)]
 
@@ -100,16 +100,18 @@ def test_every_stored_step_is_judged_as_it_is(world, target):
     _, steps, columns = answer.cells.shape
     flat = answer.cells.reshape(-1, columns)
     said = asked(here, answer.schema.frame(flat))  # in the training table's own kind
-    wanted = np.repeat([answer.labels[answer.target[who]] for who in answer.who], steps)
+    wanted = np.repeat(
+        [answer.labels[answer.target[instance]] for instance in answer.instance], steps
+    )
     truth = np.array([s == w for s, w in zip(said, wanted.tolist(), strict=True)])
     np.testing.assert_array_equal(answer.valid.ravel() == 1, truth)
     assert answer.feasible.all()
 
 
 @everywhere
-def test_distance_is_the_schemas_and_step_zero_is_the_person(world, target):
+def test_distance_is_the_schemas_and_step_zero_is_the_instance(world, target):
     answer = explained(world(), target)
-    own = answer.people_cells[answer.who]
+    own = answer.instance_cells[answer.instance]
     np.testing.assert_array_equal(answer.cells[:, 0], own)
     assert (answer.tau[:, 0] == 0).all()
     assert (answer.distance[:, 0] == 0).all()
@@ -136,7 +138,7 @@ def _gap(feature, a: float, b: float) -> float:
 @everywhere
 def test_answers_are_values_a_person_would_write(world, target):
     answer = explained(world(), target)
-    own = answer.people_cells[answer.who][:, None]
+    own = answer.instance_cells[answer.instance][:, None]
     for i, feature in enumerate(answer.schema.features):
         cells = answer.cells[:, 1:, i]
         moved = answer.schema.changed(own, answer.cells)[:, 1:, i] & ~np.isnan(cells)
@@ -148,7 +150,7 @@ def test_answers_are_values_a_person_would_write(world, target):
             np.testing.assert_allclose(steps, np.rint(steps), atol=1e-6)
         if feature.kind in ("binary", "categorical"):
             assert set(np.unique(cells[moved])) <= set(range(len(feature.categories)))
-        # What is present never goes missing, and what did not move is the person's own cell.
+        # What is present never goes missing, and what did not move is the instance's own cell.
         assert not (np.isnan(cells) & ~np.isnan(own[:, :, i])).any()
         still = ~moved & ~np.isnan(cells)
         assert (cells[still] == np.broadcast_to(own[:, :, i], cells.shape)[still]).all()
@@ -169,27 +171,27 @@ def test_the_last_step_is_one_row_per_prototype_the_same_for_everyone(world, tar
 def test_rows_go_out_as_they_came_in(world, target):
     here = world()
     rows = explained(here, target).first().rows
-    assert type(rows) is type(here.people)
+    assert type(rows) is type(here.instances)
     if isinstance(rows, pd.DataFrame):
-        assert rows.dtypes.to_dict() == here.people.dtypes.to_dict()
+        assert rows.dtypes.to_dict() == here.instances.dtypes.to_dict()
     elif isinstance(rows, pl.DataFrame | pa.Table):
-        assert rows.schema == here.people.schema
+        assert rows.schema == here.instances.schema
     elif isinstance(rows, np.ndarray):
-        assert rows.shape[1:] == here.people.shape[1:]
-        assert rows.dtype == here.people.dtype
+        assert rows.shape[1:] == here.instances.shape[1:]
+        assert rows.dtype == here.instances.dtype
     else:
-        assert [list(r) for r in rows] == [list(here.people[0])] * len(rows)
+        assert [list(r) for r in rows] == [list(here.instances[0])] * len(rows)
 
 
 @everywhere
 def test_json_comes_back_whole_and_as_published(world, target):
     answer = explained(world(), target, steps=5)
     data = json.loads(json.dumps(answer.to_json(), allow_nan=False))
-    few = {**data, "people": data["people"][:4]}
+    few = {**data, "instances": data["instances"][:4]}
     jsonschema.validate(few, json_schema())
     again = Explanation.from_json(data)
     assert arrays(again) == arrays(answer)
-    assert again.asked == answer.asked
+    assert again.n_queries == answer.n_queries
     assert [type(v) for v in again.labels] == [type(v) for v in answer.labels]
 
 
@@ -202,34 +204,34 @@ def test_probability_is_the_classifiers_own(world):
     assert not np.isnan(answer.probability).any()
     for pick in (answer.first(), answer.middle(), answer.last(), answer.at(0)):
         table = here.classifier.predict_proba(pick.rows)
-        expected = table[np.arange(len(pick)), answer.target[pick.who]]
+        expected = table[np.arange(len(pick)), answer.target[pick.instance]]
         np.testing.assert_allclose(pick.probability, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("world", [worlds.seasons, worlds.post], ids=lambda w: w.__name__)
 def test_without_probabilities_they_are_unknown(world):
     here = world()
-    answer = here.explainer.explain(here.people, target=here.explainer.labels_[0])
+    answer = here.explainer.explain(here.instances, target=here.explainer.labels_[0])
     assert np.isnan(answer.probability).all()
 
 
 @pytest.mark.parametrize("convert", [pl.from_pandas, pa.Table.from_pandas, "records"])
 def test_people_may_come_in_another_kind_of_frame(convert):
     here = worlds.bank()
-    plain = here.people.assign(grade=here.people["grade"].astype(str))
+    plain = here.instances.assign(grade=here.instances["grade"].astype(str))
     if convert == "records":
-        people = json.loads(plain.to_json(orient="records"))
+        instances = json.loads(plain.to_json(orient="records"))
     else:
-        people = convert(plain)
-    answer = here.explainer.explain(people)
-    assert type(answer.first().rows) is type(people)
+        instances = convert(plain)
+    answer = here.explainer.explain(instances)
+    assert type(answer.first().rows) is type(instances)
     assert arrays(answer) == arrays(explained(here))
 
 
 def test_an_estimator_a_pipeline_and_a_callable_of_the_same_model_agree(tmp_path):
     here = worlds.bank()
     bare = handed(here, here.classifier.predict, tmp_path)
-    answer, other = explained(here), bare.explain(here.people)
+    answer, other = explained(here), bare.explain(here.instances)
     np.testing.assert_array_equal(answer.first().cells, other.first().cells)
     assert np.isnan(other.probability).all()
 
@@ -246,7 +248,7 @@ class Picked(NamedTuple):
 
 
 def picked_rows(answer: Explanation, pick: str) -> Picked:
-    paths, steps = np.arange(len(answer.who)), answer.picked[pick]
+    paths, steps = np.arange(len(answer.instance)), answer.picked[pick]
     return Picked(*(a[paths, steps] for a in (answer.tau, answer.cells, answer.ok)))
 
 
@@ -257,10 +259,10 @@ def check_picks(answer: Explanation, steps: int, stable: bool = True) -> int:
     first, middle, last = (picked_rows(answer, name) for name in ("first", "middle", "last"))
     shown = np.flatnonzero(answer.prototype >= 0)
     for pick, rows in ((answer.first(), first), (answer.middle(), middle), (answer.last(), last)):
-        assert pick.who.tolist() == answer.who[shown].tolist()
+        assert pick.instance.tolist() == answer.instance[shown].tolist()
         np.testing.assert_array_equal(pick.cells, rows.cells[shown])
     good_paths = 0
-    for path in range(len(answer.who)):
+    for path in range(len(answer.instance)):
         tau, ok = answer.tau[path], answer.ok[path]
         np.testing.assert_allclose(tau[: steps + 1], grid)
         on_grid = np.flatnonzero(ok[: steps + 1])
@@ -298,7 +300,7 @@ def check_picks(answer: Explanation, steps: int, stable: bool = True) -> int:
 @everywhere
 def test_picks_mean_what_they_say(world, target):
     answer = explained(world(), target, steps=12)
-    assert check_picks(answer, 12) == len(answer.who) > 0
+    assert check_picks(answer, 12) == len(answer.instance) > 0
 
 
 LIMITS = ["fixed age", "income >= original", "home in {own, rent}", "changes <= 3"]
@@ -307,7 +309,7 @@ LIMITS = ["fixed age", "income >= original", "home in {own, rent}", "changes <= 
 def test_picks_mean_what_they_say_under_constraints():
     answer = explained(worlds.bank(), constraints=LIMITS)
     good = check_picks(answer, 20)
-    assert 0 < good < len(answer.who)  # both kinds of path are there
+    assert 0 < good < len(answer.instance)  # both kinds of path are there
 
 
 def test_picks_mean_what_they_say_with_the_first_good_step_of_all():
@@ -321,9 +323,9 @@ def test_picks_mean_what_they_say_with_the_first_good_step_of_all():
 def test_first_is_refined_to_a_64th_of_a_step():
     """A grid 64 times as fine has the same row there, and no good row just before it."""
     here = worlds.signs()
-    people = here.people[:6]
-    coarse = here.explainer.explain(people, steps=10)
-    fine = here.explainer.explain(people, steps=640)
+    instances = here.instances[:6]
+    coarse = here.explainer.explain(instances, steps=10)
+    fine = here.explainer.explain(instances, steps=640)
     assert (coarse.prototype == -1).any()
     first = picked_rows(coarse, "first")
     place = np.rint(first.tau * 640).astype(int)
@@ -336,7 +338,7 @@ def test_first_is_refined_to_a_64th_of_a_step():
 
 def test_crossings_count_how_often_the_label_is_lost_again():
     answer = explained(worlds.bank(), constraints=LIMITS)
-    for path in range(len(answer.who)):
+    for path in range(len(answer.instance)):
         said = answer.valid[path, :21]
         lost = sum(a == 1 and b == 0 for a, b in pairwise(said))
         assert answer.crossings[path] == lost
@@ -347,9 +349,9 @@ def test_nearest_is_the_cheapest_good_row_of_any_path(world, target):
     answer = explained(world(), target)
     nearest = answer.nearest()
     tried = [i for i, s in enumerate(answer.status) if s == "answered"]
-    assert nearest.who.tolist() == tried
-    for row, who in enumerate(tried):
-        mine = answer.who == who
+    assert nearest.instance.tolist() == tried
+    for row, instance in enumerate(tried):
+        mine = answer.instance == instance
         assert nearest.distance[row] == answer.distance[mine][answer.ok[mine]].min()
 
 
@@ -358,18 +360,18 @@ def test_one_row_per_person_tried_and_prototype_in_order(world, target):
     here = world()
     answer = explained(here, target)
     for pick in (answer.first(), answer.middle(), answer.last(), answer.at(0.5)):
-        pairs = list(zip(pick.who.tolist(), pick.prototype.tolist(), strict=True))
+        pairs = list(zip(pick.instance.tolist(), pick.prototype.tolist(), strict=True))
         assert pairs == sorted(set(pairs))
         code = here.explainer.labels_.index(target) if target is not None else None
-        for who, number in pairs:
+        for instance, number in pairs:
             end = here.explainer.prototypes_[number]
             assert end.valid
-            assert end.label == (answer.target[who] if code is None else code)
+            assert end.label == (answer.target[instance] if code is None else code)
     tried = {i for i, s in enumerate(answer.status) if s == "answered"}
-    assert set(answer.who.tolist()) == tried
+    assert set(answer.instance.tolist()) == tried
 
 
-# --- the path to a made-up person nearby -----------------------------------------------------
+# --- the path to a made-up instance nearby -----------------------------------------------------
 
 
 @everywhere
@@ -378,56 +380,56 @@ def test_one_more_path_leads_to_a_made_up_person_whom_the_classifier_accepts(wor
     answer = explained(here, target)
     made_up = np.flatnonzero(answer.prototype == -1)
     assert len(made_up)
-    tried, counts = np.unique(answer.who[made_up], return_counts=True)
+    tried, counts = np.unique(answer.instance[made_up], return_counts=True)
     assert (counts == 1).all()
-    assert len(tried) >= len(set(answer.who.tolist())) / 4  # not all have a good one near
+    assert len(tried) >= len(set(answer.instance.tolist())) / 4  # not all have a good one near
     stand_ins = here.explainer.fitted_.stand_ins
     code = here.explainer.labels_.index(target) if target is not None else None
     for path in made_up:
-        wanted = answer.target[answer.who[path]] if code is None else code
+        wanted = answer.target[answer.instance[path]] if code is None else code
         mine = stand_ins.cells[stand_ins.label == wanted]
         end = answer.cells[path, answer.tau[path] == 1]
         assert (mine == end[0]).all(axis=1).any()
-        assert (answer.cells[path, 0] == answer.people_cells[answer.who[path]]).all() or (
+        assert (answer.cells[path, 0] == answer.instance_cells[answer.instance[path]]).all() or (
             np.isnan(answer.cells[path, 0]).any()
         )
     ends = answer.cells[made_up, answer.picked["last"][made_up]]
     said = asked(here, answer.schema.frame(ends))
-    assert said == [answer.labels[answer.target[who]] for who in answer.who[made_up]]
+    assert said == [answer.labels[answer.target[instance]] for instance in answer.instance[made_up]]
     assert answer.ok[made_up, answer.picked["last"][made_up]].all()
 
 
 @everywhere
-def test_only_nearest_and_sparse_look_at_paths_to_made_up_people(world, target):
+def test_only_nearest_and_sparse_look_at_paths_to_made_up_instances(world, target):
     answer = explained(world(), target, sparse=True, steps=8)
     for pick in (answer.first(), answer.middle(), answer.last(), answer.at(0.4)):
         assert (pick.prototype >= 0).all()
         assert len(pick) == (answer.prototype >= 0).sum()
-    for person in answer:
-        assert -1 not in person.prototypes
-        paths = answer.prototype[answer.who == person.who]
+    for one in answer:
+        assert -1 not in one.prototypes
+        paths = answer.prototype[answer.instance == one.instance]
         if -1 in paths:
-            path = person.path(-1)
+            path = one.path(-1)
             assert (path.prototype == -1).all()
             assert path.tau[0] == 0
             assert path.tau[-1] == 1
     for pick in (answer.nearest(), answer.sparse()):
-        assert len(pick) == len(set(answer.who.tolist()))
-        for who, prototype, row in zip(pick.who, pick.prototype, pick.cells, strict=True):
-            path = np.flatnonzero((answer.who == who) & (answer.prototype == prototype))
+        assert len(pick) == len(set(answer.instance.tolist()))
+        for instance, prototype, row in zip(pick.instance, pick.prototype, pick.cells, strict=True):
+            path = np.flatnonzero((answer.instance == instance) & (answer.prototype == prototype))
             steps = answer.cells[path[0]]
             same = (steps == row) | (np.isnan(steps) & np.isnan(row))
             assert same.all(axis=1).any()
 
 
-def test_for_some_the_nearest_answer_is_on_the_way_to_a_made_up_person():
+def test_for_some_the_nearest_answer_is_on_the_way_to_a_made_up_instance():
     nearer = 0
     for world, target in ((worlds.bank, None), (worlds.seasons, 2), (worlds.signs, None)):
         answer = explained(world(), target)
         nearest = answer.nearest()
         others = answer.prototype >= 0
-        for who, distance in zip(nearest.who, nearest.distance, strict=True):
-            mine = others & (answer.who == who)
+        for instance, distance in zip(nearest.instance, nearest.distance, strict=True):
+            mine = others & (answer.instance == instance)
             without = answer.distance[mine][answer.ok[mine]].min()
             assert distance <= without
             nearer += distance < without
@@ -442,13 +444,15 @@ def test_under_constraints_the_path_to_a_made_up_person_obeys_as_well():
     good = answer.ok & made_up[:, None]
     assert good[made_up].any(axis=1).mean() > 0.5
     paths, steps = np.nonzero(good)
-    rows, own = answer.cells[paths, steps], answer.people_cells[answer.who[paths]]
+    rows, own = answer.cells[paths, steps], answer.instance_cells[answer.instance[paths]]
     assert (rows[:, 0] == own[:, 0]).all()
     assert (rows[:, 1] >= own[:, 1]).all()
     unlike = (rows != own) & ~(np.isnan(rows) & np.isnan(own))
     assert (unlike.sum(axis=1) <= 3).all()
     said = np.array(asked(here, answer.schema.frame(rows)))
-    wanted = np.array([answer.labels[answer.target[who]] for who in answer.who[paths]])
+    wanted = np.array(
+        [answer.labels[answer.target[instance]] for instance in answer.instance[paths]]
+    )
     assert (said == wanted).all()
 
 
@@ -457,18 +461,18 @@ def test_the_papers_recipe_walks_to_prototypes_alone():
     assert (answer.prototype >= 0).all()
     assert len(worlds.paper().explainer.fitted_.stand_ins.cells) == 0
     with pytest.raises(InputError):
-        answer[int(answer.who[0])].path(-1)
+        answer[int(answer.instance[0])].path(-1)
 
 
 @pytest.mark.parametrize("constraint", ["home in {own, rent}", "income >= 40", "age <= 50"])
 def test_the_end_is_the_same_for_everyone_where_the_constraint_names_nobody(constraint):
-    """Twins, people with gaps and people beyond the range of training included."""
+    """Twins, instances with gaps and instances beyond the range of training included."""
     here = worlds.bank()
-    people = here.people.copy()
-    people.loc[0, "income"] = 12_345.6
-    people.loc[1, "home"] = None
-    people.loc[2, "debt"] = pd.NA
-    answer = here.explainer.explain(people, constraints=constraint)
+    instances = here.instances.copy()
+    instances.loc[0, "income"] = 12_345.6
+    instances.loc[1, "home"] = None
+    instances.loc[2, "debt"] = pd.NA
+    answer = here.explainer.explain(instances, constraints=constraint)
     ends = answer.at(1.0)
     assert (ends.tau == 1).all()
     assert not np.isnan(ends.cells).any()
@@ -481,18 +485,18 @@ def test_the_papers_recipe_takes_its_picks_literally():
     answer = explained(here)
     grid = np.linspace(0, 1, 21)
     first, middle, last = answer.first(), answer.middle(), answer.last()
-    for path in range(len(answer.who)):
+    for path in range(len(answer.instance)):
         good = np.flatnonzero(answer.ok[path, :21])
         if len(good):
             assert first.tau[path] == pytest.approx(grid[good[0]])
             assert middle.tau[path] == pytest.approx((first.tau[path] + 1) / 2)
     assert (last.tau == 1).all()
     assert first.ok.any()
-    # Its paths begin at the reconstruction, not at the person.
-    own = answer.people_cells[answer.who]
+    # Its paths begin at the reconstruction, not at the instance.
+    own = answer.instance_cells[answer.instance]
     assert answer.schema.changed(own, answer.cells[:, 0]).any(axis=1).mean() > 0.5
     rebuilt = answer.schema.frame(answer.cells[:, 0])
-    wanted = [answer.labels[answer.target[who]] for who in answer.who]
+    wanted = [answer.labels[answer.target[instance]] for instance in answer.instance]
     said = [s == w for s, w in zip(asked(here, rebuilt), wanted, strict=True)]
     assert (answer.valid[:, 0] == 1).tolist() == said
 
@@ -500,7 +504,7 @@ def test_the_papers_recipe_takes_its_picks_literally():
 # --- targets ---------------------------------------------------------------------------------
 
 
-def test_target_may_be_a_label_or_one_per_person():
+def test_target_may_be_a_label_or_one_per_instance():
     here = worlds.seasons()
     for wanted in (0, "0", np.int64(0)):
         assert set(explained(here, wanted).target.tolist()) == {0}
@@ -508,22 +512,26 @@ def test_target_may_be_a_label_or_one_per_person():
     for series in (each, tuple(each), np.array(each), pl.Series(each), pd.Series(each, index=each)):
         answer = explained(here, series)
         assert answer.target.tolist() == each
-        for who in range(30):
-            labels = {here.explainer.prototypes_[p].label for p in answer[who].prototypes}
-            assert labels == (set() if answer.label[who] == each[who] else {each[who]})
+        for instance in range(30):
+            labels = {here.explainer.prototypes_[p].label for p in answer[instance].prototypes}
+            assert labels == (
+                set() if answer.label[instance] == each[instance] else {each[instance]}
+            )
 
 
 def test_any_other_label_will_do():
     here = worlds.seasons()
     answer = explained(here, "any-other")
     assert set(answer.status) == {"answered"}
-    assert answer.people["target"].null_count() == 30
-    for person in answer:
-        ends = {here.explainer.prototypes_[p].label for p in person.prototypes}
-        assert ends == {0, 1, 2} - {person.label}
+    assert answer.summary["target"].null_count() == 30
+    for one in answer:
+        ends = {here.explainer.prototypes_[p].label for p in one.prototypes}
+        assert ends == {0, 1, 2} - {one.label}
     first = answer.first()
     said = asked(here, first.rows)
-    assert all(s != answer.label[who] for s, who in zip(said, first.who, strict=True))
+    assert all(
+        s != answer.label[instance] for s, instance in zip(said, first.instance, strict=True)
+    )
 
 
 class Almanac:
@@ -544,12 +552,12 @@ class Almanac:
 
 def test_the_probability_of_any_other_label_is_all_but_ones_own(tmp_path):
     here, almanac = worlds.seasons(), Almanac()
-    answer = handed(here, almanac, tmp_path).explain(here.people, target="any-other")
+    answer = handed(here, almanac, tmp_path).explain(here.instances, target="any-other")
     for pick in (answer.first(), answer.last(), answer.at(0)):
         table = almanac.predict_proba(pick.rows)
-        own = table[np.arange(len(pick)), answer.label[pick.who]]
+        own = table[np.arange(len(pick)), answer.label[pick.instance]]
         np.testing.assert_allclose(pick.probability, 1 - own, atol=1e-6)
-    assert check_picks(answer, 20) == len(answer.who)
+    assert check_picks(answer, 20) == len(answer.instance)
     assert (answer.prototype == -1).any()
 
 
@@ -558,7 +566,7 @@ def test_the_probability_of_any_other_label_is_all_but_ones_own(tmp_path):
     [
         (None, "the target must be named: one of 0, 1, 2"),
         (7, "never says 7; known labels: 0, 1, 2"),
-        ([0, 1], "There are 2 targets for 30 people"),
+        ([0, 1], "There are 2 targets for 30 instances"),
         ([None] * 30, "never says None"),
     ],
 )
@@ -575,31 +583,31 @@ def test_a_misspelt_target_is_guessed():
 def test_people_who_have_the_target_are_left_in_peace():
     here = worlds.bank()
     answer = explained(here, "approved")
-    said = asked(here, here.people)
+    said = asked(here, here.instances)
     assert [s == "already_target" for s in answer.status] == [s == "approved" for s in said]
-    who = said.index("approved")
-    assert answer[who].reason == "The classifier already says 'approved'."
-    assert who not in answer.who
-    assert who not in answer.nearest().who
-    assert answer[who].prototypes == ()
+    instance = said.index("approved")
+    assert answer[instance].reason == "The classifier already says 'approved'."
+    assert instance not in answer.instance
+    assert instance not in answer.nearest().instance
+    assert answer[instance].prototypes == ()
 
 
-# --- people of every kind --------------------------------------------------------------------
+# --- instances of every kind --------------------------------------------------------------------
 
 
 @pytest.fixture
 def crowd() -> pd.DataFrame:
-    people = worlds.applicants(10, 7)
-    people["income"] = people["income"].astype(float)
-    people["married"] = people["married"].astype(object)
-    people.loc[0, "income"] = np.inf
-    people.loc[1, "income"] = 12_345.6
-    people.loc[2, "home"] = "castle"
-    people.loc[3, "debt"] = pd.NA
-    people.loc[4, "income"] = np.nan
-    people.loc[5, "married"] = None
-    people.loc[6, "home"] = None
-    return people
+    instances = worlds.applicants(10, 7)
+    instances["income"] = instances["income"].astype(float)
+    instances["married"] = instances["married"].astype(object)
+    instances.loc[0, "income"] = np.inf
+    instances.loc[1, "income"] = 12_345.6
+    instances.loc[2, "home"] = "castle"
+    instances.loc[3, "debt"] = pd.NA
+    instances.loc[4, "income"] = np.nan
+    instances.loc[5, "married"] = None
+    instances.loc[6, "home"] = None
+    return instances
 
 
 def test_odd_people_are_answered_and_impossible_ones_named(crowd):
@@ -627,34 +635,34 @@ def test_a_malformed_person_does_not_change_the_others(crowd):
     with_one = here.explainer.explain(crowd)
     without = here.explainer.explain(crowd.iloc[1:])
     assert with_one.status[1:] == without.status
-    np.testing.assert_array_equal(with_one.who, without.who + 1)
+    np.testing.assert_array_equal(with_one.instance, without.instance + 1)
     np.testing.assert_allclose(with_one.first().cells, without.first().cells, atol=1e-3)
 
 
 def test_extra_columns_and_another_order_do_not_matter():
     here = worlds.bank()
-    shuffled = here.people.assign(hobby="chess", weight=70.0)[
-        ["hobby", *here.people.columns[::-1], "weight"]
+    shuffled = here.instances.assign(hobby="chess", weight=70.0)[
+        ["hobby", *here.instances.columns[::-1], "weight"]
     ]
     answer = here.explainer.explain(shuffled)
     assert arrays(answer) == arrays(explained(here))
-    assert answer.first().rows.columns.tolist() == here.people.columns[::-1].tolist()
+    assert answer.first().rows.columns.tolist() == here.instances.columns[::-1].tolist()
 
 
 def test_a_misspelt_column_is_named():
     here = worlds.bank()
     with pytest.raises(InputError, match=r"lacks column 'income'\. Is it the one called 'incme'"):
-        here.explainer.explain(here.people.rename(columns={"income": "incme"}))
+        here.explainer.explain(here.instances.rename(columns={"income": "incme"}))
 
 
 @everywhere
 def test_nobody_gets_an_empty_answer(world, target):
     here = world()
-    nobody = here.people[:0]
+    nobody = here.instances[:0]
     for detail in ("path", "picks"):
         answer = here.explainer.explain(nobody, target=target, detail=detail, sparse=True)
         assert len(answer) == 0
-        assert len(answer.people) == 0
+        assert len(answer.summary) == 0
         for pick in (answer.first(), answer.nearest(), answer.at(0.5), answer.sparse()):
             assert len(pick) == len(pick.rows) == len(pick.frame) == 0
         data = json.loads(json.dumps(answer.to_json()))
@@ -664,10 +672,10 @@ def test_nobody_gets_an_empty_answer(world, target):
 
 def test_one_person_alone():
     here = worlds.bank()
-    answer = here.explainer.explain(here.people.iloc[[3]])
+    answer = here.explainer.explain(here.instances.iloc[[3]])
     assert len(answer) == 1
     assert answer.status == ("answered",)
-    assert set(answer.first().who.tolist()) == {0}
+    assert set(answer.first().instance.tolist()) == {0}
     everyone = explained(here)[3]
     assert answer[0].prototypes == everyone.prototypes
 
@@ -716,7 +724,7 @@ def test_strange_tables_are_explained_all_the_same(name, tmp_path):
     assert set(answer.status) == {"answered"}
     nearest = answer.nearest()
     said = np.asarray(classifier(nearest.rows)).tolist()
-    assert said == [answer.labels[answer.target[who]] for who in nearest.who]
+    assert said == [answer.labels[answer.target[instance]] for instance in nearest.instance]
     explainer.save(tmp_path / "it.lapace")
     again = Explainer.load(tmp_path / "it.lapace", classifier, device="cpu")
     assert arrays(again.explain(train[:20])) == arrays(answer)
@@ -728,23 +736,23 @@ def test_categories_too_rare_to_be_proposed_are_kept_but_never_proposed():
     town = explainer.schema_["town"]
     assert set(town.levels) == set(train["town"])
     assert len(town.categories) == 64
-    rare_people = train[train["town"].isin(town.extra)].head(10)
-    answer = explainer.explain(rare_people)
+    rare_instances = train[train["town"].isin(town.extra)].head(10)
+    answer = explainer.explain(rare_instances)
     assert answer.at(0).rows["town"].isin(town.extra).all()
     assert (answer.prototype == -1).any()
-    with_one = answer[int(answer.who[answer.prototype == -1][0])]
+    with_one = answer[int(answer.instance[answer.prototype == -1][0])]
     for pick in (answer.first(), answer.last(), answer.nearest(), with_one.path(-1)):
-        own = rare_people["town"].to_numpy()[pick.who]
+        own = rare_instances["town"].to_numpy()[pick.instance]
         rows = pick.rows["town"].to_numpy()
         assert ((rows == own) | np.isin(rows, town.categories)).all()
 
 
 def test_numbers_may_be_spelt_out():
     here = worlds.seasons()
-    people = pl.DataFrame(
+    instances = pl.DataFrame(
         {"warmth": ["-3.5", "x", None, "1e3"], "rain": ["3", "4", "5", "6"], "wind": ["east"] * 4}
     )
-    answer = here.explainer.explain(people, target=2)
+    answer = here.explainer.explain(instances, target=2)
     assert answer.status[1] == "malformed"
     assert answer[1].reason == "Column 'warmth' holds 'x' in row 1, not a number."
     assert answer[0].row == {"warmth": -3.5, "rain": 3, "wind": "east"}
@@ -851,15 +859,15 @@ class Moody:
         return worlds.postage(rows) if self.answer is None else self.answer(rows)
 
 
-@pytest.mark.parametrize("who", [[2], [0], [4], [0, 4], [0, 1, 2, 3], [0, 1, 2, 3, 4]])
-def test_whom_the_classifier_refuses_is_malformed_and_costs_nobody_else(who, tmp_path):
-    people = copy.deepcopy(worlds.post().people[:5])
-    for i in who:
-        people[i]["weight"] = 777
-    answer = handed(worlds.post(), Moody(refused={777}), tmp_path).explain(people)
-    assert [i for i, s in enumerate(answer.status) if s == "malformed"] == who
-    assert answer.status.count("answered") == 5 - len(who)
-    assert "raised KeyError when asked about 1 row: 'no such weight'" in answer[who[0]].reason
+@pytest.mark.parametrize("instance", [[2], [0], [4], [0, 4], [0, 1, 2, 3], [0, 1, 2, 3, 4]])
+def test_whom_the_classifier_refuses_is_malformed_and_costs_nobody_else(instance, tmp_path):
+    instances = copy.deepcopy(worlds.post().instances[:5])
+    for i in instance:
+        instances[i]["weight"] = 777
+    answer = handed(worlds.post(), Moody(refused={777}), tmp_path).explain(instances)
+    assert [i for i, s in enumerate(answer.status) if s == "malformed"] == instance
+    assert answer.status.count("answered") == 5 - len(instance)
+    assert "raised KeyError when asked about 1 row: 'no such weight'" in answer[instance[0]].reason
     assert answer.first().ok.all()
 
 
@@ -869,9 +877,9 @@ def test_a_classifier_that_refuses_everyone_is_at_fault_itself(count, tmp_path):
     explainer = handed(worlds.post(), classifier, tmp_path)
     classifier.broken = True
     with pytest.raises(ClassifierError, match="raised KeyError"):
-        explainer.explain(worlds.post().people[:count])
+        explainer.explain(worlds.post().instances[:count])
     classifier.broken = False
-    assert set(explainer.explain(worlds.post().people[:count]).status) == {"answered"}
+    assert set(explainer.explain(worlds.post().instances[:count]).status) == {"answered"}
 
 
 @pytest.mark.parametrize(
@@ -890,16 +898,16 @@ def test_an_answer_that_makes_no_sense_is_the_classifiers_fault(reply, sentence,
     explainer = handed(worlds.post(), classifier, tmp_path)
     classifier.answer = reply
     with pytest.raises(ClassifierError, match=sentence):
-        explainer.explain(worlds.post().people[:5])
+        explainer.explain(worlds.post().instances[:5])
 
 
 def test_a_label_unknown_to_training_makes_one_person_malformed(tmp_path):
     def reply(rows):
         return ["odd" if r["weight"] == 777 else worlds.postage([r])[0] for r in rows]
 
-    people = copy.deepcopy(worlds.post().people[:4])
-    people[1]["weight"] = 777
-    answer = handed(worlds.post(), Moody(answer=reply), tmp_path).explain(people)
+    instances = copy.deepcopy(worlds.post().instances[:4])
+    instances[1]["weight"] = 777
+    answer = handed(worlds.post(), Moody(answer=reply), tmp_path).explain(instances)
     assert answer.status == ("answered", "malformed", "answered", "answered")
     assert "'odd', which it never said" in answer[1].reason
 
@@ -915,7 +923,7 @@ def test_a_failing_fit_leaves_nothing_behind():
     with pytest.raises(ClassifierError, match="raised KeyError"):
         explainer.fit(worlds.post().train)
     with pytest.raises(NotFittedError):
-        explainer.explain(worlds.post().people)
+        explainer.explain(worlds.post().instances)
 
 
 # --- constraints, costs, confidence ----------------------------------------------------------
@@ -926,7 +934,7 @@ def test_constraints_hold_on_every_good_row():
     answer = explained(here, constraints=LIMITS)
     assert answer.constraints == tuple(LIMITS)
     for pick in (answer.first(), answer.middle(), answer.last(), answer.nearest()):
-        rows, own = pick.rows, here.people.iloc[pick.who].reset_index(drop=True)
+        rows, own = pick.rows, here.instances.iloc[pick.instance].reset_index(drop=True)
         changed = np.zeros(len(rows), dtype=int)
         for name in rows.columns:
             both_gone = rows[name].isna() & own[name].isna()
@@ -941,29 +949,29 @@ def test_constraints_hold_on_every_good_row():
         assert pick.feasible.tolist() == obeys.tolist()
         assert pick.changed.tolist() == changed.tolist()
         said = np.array(asked(here, rows))
-        wanted = np.array([answer.labels[answer.target[who]] for who in pick.who])
+        wanted = np.array([answer.labels[answer.target[instance]] for instance in pick.instance])
         assert pick.valid.tolist() == (said == wanted).tolist()
 
 
 def test_statuses_tell_the_impossible_from_the_not_found():
     here = worlds.bank()
     answer = explained(here, constraints=["fixed income", "income >= 30"])
-    poor = (here.people["income"] < 30).to_numpy()
+    poor = (here.instances["income"] < 30).to_numpy()
     assert [s == "infeasible" for s in answer.status] == poor.tolist()
-    who = int(np.flatnonzero(poor)[0])
-    assert answer[who].reason == (
-        "For this person 'fixed income' and 'income >= 30' cannot hold together: no row obeys."
+    instance = int(np.flatnonzero(poor)[0])
+    assert answer[instance].reason == (
+        "For this instance 'fixed income' and 'income >= 30' cannot hold together: no row obeys."
     )
     first = answer.first()
-    mine = first.where(first.who == who)
+    mine = first.where(first.instance == instance)
     assert len(mine)  # never hidden
     assert not mine.feasible.any()
-    assert not answer.feasible[np.isin(answer.who, np.flatnonzero(poor)), 1:].any()
+    assert not answer.feasible[np.isin(answer.instance, np.flatnonzero(poor)), 1:].any()
     nothing = explained(here, constraints=["changes <= 0"])
     assert set(nothing.status) == {"none_found"}
     assert "and obeys the constraints" in nothing[0].reason
     assert not nothing.first().valid.any()
-    jsonschema.validate(nothing[0].explanation.to_json()["people"][0], _part("person"))
+    jsonschema.validate(nothing[0].explanation.to_json()["instances"][0], _part("instance"))
 
 
 def _part(name: str) -> dict:
@@ -971,13 +979,13 @@ def _part(name: str) -> dict:
     return {"$ref": f"#/$defs/{name}", "$defs": whole["$defs"]}
 
 
-def test_one_constraint_alone_can_be_impossible_for_one_person():
+def test_one_constraint_alone_can_be_impossible_for_one_instance():
     here = worlds.bank()
-    people = here.people.copy()
-    people.loc[0, "age"] = 79
-    answer = here.explainer.explain(people.head(2), constraints=["age >= original + 5"])
+    instances = here.instances.copy()
+    instances.loc[0, "age"] = 79
+    answer = here.explainer.explain(instances.head(2), constraints=["age >= original + 5"])
     assert answer.status[0] == "infeasible"
-    assert answer[0].reason.startswith("For this person 'age >= original + 5' cannot hold: ")
+    assert answer[0].reason.startswith("For this instance 'age >= original + 5' cannot hold: ")
 
 
 def test_a_constraint_that_nobody_can_keep_is_refused():
@@ -997,12 +1005,12 @@ def test_rules_hold_in_every_call_and_are_checked_at_fit():
     explainer = Explainer(
         worlds.postage, clusters=1, recipe=QUICK, rules=["fixed stamp"], device="cpu"
     ).fit(train)
-    people = worlds.letters(12, 3)
+    instances = worlds.letters(12, 3)
     for constraints in ([], ["speed >= original"]):
-        answer = explainer.explain(people, constraints=constraints)
+        answer = explainer.explain(instances, constraints=constraints)
         assert answer.constraints == ("fixed stamp", *constraints)
-        for row, who in zip(answer.nearest().rows, answer.nearest().who, strict=True):
-            assert row["stamp"] == people[who]["stamp"]
+        for row, instance in zip(answer.nearest().rows, answer.nearest().instance, strict=True):
+            assert row["stamp"] == instances[instance]["stamp"]
     with pytest.raises(InputError, match="Did you mean 'stamp'"):
         Explainer(worlds.postage, rules=["fixed stmp"]).fit(train)
 
@@ -1021,12 +1029,12 @@ def test_costs_weigh_the_distance_and_move_the_nearest():
     costs = {"income": 50.0, "grade": 0.0}
     answer = explained(here, costs=costs)
     nearest = answer.nearest()
-    expected = answer.schema.distance(answer.people_cells[nearest.who], nearest.cells, costs)
+    expected = answer.schema.distance(answer.instance_cells[nearest.instance], nearest.cells, costs)
     np.testing.assert_allclose(nearest.distance, expected)
     plain = explained(here).nearest()
     income = answer.schema.index("income")
     moved = [
-        np.abs(pick.cells[:, income] - pick.people[pick.who, income]).mean()
+        np.abs(pick.cells[:, income] - pick.instances[pick.instance, income]).mean()
         for pick in (nearest, plain)
     ]
     assert moved[0] < moved[1]
@@ -1037,7 +1045,7 @@ def test_an_infinite_cost_holds_a_column():
     answer = explained(here, costs={"age": np.inf})
     good = answer.first().where(answer.first().ok)
     assert len(good)
-    np.testing.assert_array_equal(good.cells[:, 0], good.people[good.who, 0])
+    np.testing.assert_array_equal(good.cells[:, 0], good.instances[good.instance, 0])
 
 
 @pytest.mark.parametrize(
@@ -1079,7 +1087,9 @@ def test_confidence_is_the_probability_every_answer_has():
     answer = explained(here, confidence=0.9)
     first = answer.first()
     assert first.ok.any()
-    own = here.classifier.predict_proba(first.rows)[np.arange(len(first)), answer.target[first.who]]
+    own = here.classifier.predict_proba(first.rows)[
+        np.arange(len(first)), answer.target[first.instance]
+    ]
     assert first.valid.tolist() == (own >= 0.9).tolist()
     assert check_picks(answer, 20) > 0
 
@@ -1104,9 +1114,9 @@ def test_picks_alone_ask_less_and_keep_their_word(constraints, stable):
     here = worlds.bank()
     whole = explained(here, constraints=constraints, stable=stable)
     picks = explained(here, constraints=constraints, stable=stable, detail="picks")
-    assert picks.asked < whole.asked
+    assert picks.n_queries < whole.n_queries
     assert picks.status == whole.status
-    np.testing.assert_array_equal(picks.who, whole.who)
+    np.testing.assert_array_equal(picks.instance, whole.instance)
     assert picks.first().ok.tolist() == whole.first().ok.tolist()
     np.testing.assert_array_equal(picks.last().cells, whole.last().cells)
     np.testing.assert_array_equal(picks.prototype, whole.prototype)
@@ -1122,7 +1132,7 @@ def test_picks_alone_ask_less_and_keep_their_word(constraints, stable):
         assert (picks.valid[path] >= 0).all()
     first = picks.first()
     said = np.array(asked(here, first.rows))
-    wanted = np.array([picks.labels[picks.target[who]] for who in first.who])
+    wanted = np.array([picks.labels[picks.target[instance]] for instance in first.instance])
     assert first.valid.tolist() == (said == wanted).tolist()
 
 
@@ -1130,15 +1140,15 @@ def test_the_sparse_row_changes_less_and_is_still_good():
     here = worlds.bank()
     answer = explained(here, constraints=["fixed age"], sparse=True)
     sparse, nearest = answer.sparse(), answer.nearest()
-    assert sparse.who.tolist() == nearest.who.tolist()
+    assert sparse.instance.tolist() == nearest.instance.tolist()
     good = sparse.ok
     assert good.mean() > 0.8
     said = np.array(asked(here, sparse.rows))
-    wanted = np.array([answer.labels[answer.target[who]] for who in sparse.who])
+    wanted = np.array([answer.labels[answer.target[instance]] for instance in sparse.instance])
     assert sparse.valid.tolist() == (said == wanted).tolist()
-    assert (sparse.cells[good][:, 0] == sparse.people[sparse.who[good], 0]).all()
-    # On every path it is what is left of the nearest row: each cell is that row's or the person's.
-    own = answer.people_cells[answer.who]
+    assert (sparse.cells[good][:, 0] == sparse.instances[sparse.instance[good], 0]).all()
+    # On every path it is what is left of the nearest row: each cell is that row's or the instance's.
+    own = answer.instance_cells[answer.instance]
     good_paths = answer.ok.any(axis=1)
     assert good_paths.any()
     for path in np.flatnonzero(good_paths):
@@ -1152,12 +1162,12 @@ def test_the_sparse_row_changes_less_and_is_still_good():
         assert changed.sum() <= answer.schema.changed(nearest_row, own[path]).sum()
     assert (sparse.distance <= nearest.distance).all()
     assert sparse.changed.sum() < nearest.changed.sum()
-    person = answer[int(sparse.who[good][0])]
-    told = person.changes(int(sparse.prototype[good][0]), pick="sparse")
+    one = answer[int(sparse.instance[good][0])]
+    told = one.changes(int(sparse.prototype[good][0]), pick="sparse")
     assert len(told) == sparse.changed[good][0]
     assert ((told["from_tau"] > 0) & (told["from_tau"] <= 1)).all()
     assert check_picks(answer, 20) > 0
-    jsonschema.validate(answer.to_json()["people"][0], _part("person"))
+    jsonschema.validate(answer.to_json()["instances"][0], _part("instance"))
 
 
 def test_sparse_is_there_only_where_asked_for():
@@ -1178,7 +1188,7 @@ def test_an_argument_of_one_call_never_leaks_into_the_next():
     before = arrays(explained(here))
     explained(here, "approved", constraints=LIMITS, costs={"income": 9.0, "age": np.inf}, steps=5)
     explained(here, confidence=0.8, detail="picks", stable=False, sparse=True)
-    odd = here.people.copy()
+    odd = here.instances.copy()
     odd.loc[0, "home"] = "castle"
     here.explainer.explain(odd)
     assert arrays(explained(here)) == before
@@ -1188,18 +1198,18 @@ def test_an_argument_of_one_call_never_leaks_into_the_next():
 
 def test_neither_people_nor_explainer_are_touched():
     here = worlds.bank()
-    people, weights = here.people.copy(deep=True), _weights(here.explainer)
+    instances, weights = here.instances.copy(deep=True), _weights(here.explainer)
     explained(here, constraints=LIMITS, sparse=True)
     here.explainer.sample("approved", 20, verified=True)
-    pd.testing.assert_frame_equal(here.people, people)
+    pd.testing.assert_frame_equal(here.instances, instances)
     assert _weights(here.explainer) == weights
     image = worlds.digits()
-    copied = image.people.copy()
+    copied = image.instances.copy()
     explained(image, 3)
-    np.testing.assert_array_equal(image.people, copied)
-    records = copy.deepcopy(worlds.post().people)
+    np.testing.assert_array_equal(image.instances, copied)
+    records = copy.deepcopy(worlds.post().instances)
     explained(worlds.post())
-    assert worlds.post().people == records
+    assert worlds.post().instances == records
 
 
 def _weights(explainer: Explainer) -> list:
@@ -1239,11 +1249,11 @@ def test_a_large_query_is_walked_in_parts(monkeypatch):
     whole = explained(here)
     monkeypatch.setattr(asking, "ROWS", 1000)
     seen = []
-    parts = here.explainer.explain(here.people, progress=lambda *done: seen.append(done))
+    parts = here.explainer.explain(here.instances, progress=lambda *done: seen.append(done))
     assert len(seen) == 5
     assert seen[-1] == ("explaining", 40, 40)
     assert parts.status == whole.status
-    np.testing.assert_array_equal(parts.who, whole.who)
+    np.testing.assert_array_equal(parts.instance, whole.instance)
     np.testing.assert_array_equal(parts.prototype, whole.prototype)
     same = np.isclose(parts.first().cells, whole.first().cells, atol=1e-6, equal_nan=True)
     assert same.mean() > 0.99  # the products of other batches may round otherwise
@@ -1260,8 +1270,8 @@ def test_rows_asked_are_counted():
 
     explainer = Explainer(counting, clusters=1, recipe=QUICK, device="cpu").fit(here.train)
     count = 0
-    answer = explainer.explain(here.people)
-    assert answer.asked == count > len(here.people)
+    answer = explainer.explain(here.instances)
+    assert answer.n_queries == count > len(here.instances)
     assert explainer.report_ is explainer.report_
 
 
@@ -1348,7 +1358,7 @@ def test_a_centroid_the_classifier_refuses_is_named_and_never_used():
     answer = explainer.explain(rows[:10], target="land")
     assert refused.number not in answer.prototype
     assert set(answer.status) == {"answered"}
-    assert lookout(answer.last().rows).tolist() == ["land"] * len(answer.who)
+    assert lookout(answer.last().rows).tolist() == ["land"] * len(answer.instance)
 
 
 def test_a_label_whose_every_centroid_is_refused_cannot_be_learned():
@@ -1427,7 +1437,7 @@ def test_a_number_of_samples_is_a_number(count):
 @pytest.mark.parametrize("pick", ["first", "middle", "last", "nearest", "sparse"])
 def test_counterfactuals_are_one_of_the_picks(pick):
     here = worlds.post()
-    found = here.explainer.counterfactuals(here.people, target="dear", pick=pick)
+    found = here.explainer.counterfactuals(here.instances, target="dear", pick=pick)
     expected = getattr(explained(here, "dear", sparse=True), pick)()
     np.testing.assert_array_equal(found.cells, expected.cells)
     assert found.ok.all()
@@ -1435,28 +1445,28 @@ def test_counterfactuals_are_one_of_the_picks(pick):
 
 def test_there_is_no_other_pick():
     with pytest.raises(InputError, match="no pick 'best'"):
-        worlds.post().explainer.counterfactuals(worlds.post().people, pick="best")
+        worlds.post().explainer.counterfactuals(worlds.post().instances, pick="best")
 
 
-# --- what a person reads ---------------------------------------------------------------------
+# --- what an instance reads ---------------------------------------------------------------------
 
 
 def test_changes_tell_from_where_on_a_feature_stays_changed():
     answer = explained(worlds.bank())
-    person = answer[0]
-    path = person.path()
-    index = int(np.flatnonzero((answer.who == 0) & (answer.prototype == path.prototype[0]))[0])
+    instance = answer[0]
+    path = instance.path()
+    index = int(np.flatnonzero((answer.instance == 0) & (answer.prototype == path.prototype[0]))[0])
     first = answer.first()
-    table = person.changes()
+    table = instance.changes()
     names = list(answer.schema.names)
-    different = answer.schema.changed(answer.people_cells[0], first.cells[index])
+    different = answer.schema.changed(answer.instance_cells[0], first.cells[index])
     assert table["feature"].tolist() == [n for n, d in zip(names, different, strict=True) if d]
     for line in table.to_dict("records"):
         i = names.index(line["feature"])
         feature = answer.schema.features[i]
-        assert line["before"] == feature.text(answer.people_cells[0, i])
+        assert line["before"] == feature.text(answer.instance_cells[0, i])
         assert line["after"] == feature.text(first.cells[index, i])
-        moved = answer.schema.changed(answer.people_cells[:1], path.cells)[:, i]
+        moved = answer.schema.changed(answer.instance_cells[:1], path.cells)[:, i]
         on_the_way = (path.tau >= line["from_tau"]) & (path.tau <= first.tau[index])
         assert moved[on_the_way].all()
         before = path.tau < line["from_tau"]
@@ -1465,16 +1475,16 @@ def test_changes_tell_from_where_on_a_feature_stays_changed():
 
 def test_a_path_goes_from_the_person_to_the_prototype():
     here = worlds.bank()
-    person = explained(here)[2]
-    for number in person.prototypes:
-        path = person.path(number)
+    instance = explained(here)[2]
+    for number in instance.prototypes:
+        path = instance.path(number)
         assert path.tau[0] == 0
         assert path.tau[-1] == 1
         assert (np.diff(path.tau) >= 0).all()
         assert len(path) == 23
-        np.testing.assert_array_equal(path.cells[0], path.people[2])
+        np.testing.assert_array_equal(path.cells[0], path.instances[2])
         np.testing.assert_array_equal(path.cells[-1], here.explainer.prototypes_[number].cells)
-        assert list(path.frame.columns[-6:]) == list(here.people.columns)
+        assert list(path.frame.columns[-6:]) == list(here.instances.columns)
 
 
 def test_the_library_is_silent(capfd):
@@ -1507,12 +1517,12 @@ def test_a_row_the_classifier_raises_on_along_a_path_costs_nobody_else(tmp_path)
     target = "approved"
     first = explained(world, target).first()
     least, most = np.quantile(first.cells[:, 1], [0.5, 0.52])
-    rows = world.people["income"]
-    world_people = world.people[(rows <= least) | (rows >= most)]
+    rows = world.instances["income"]
+    world_instances = world.instances[(rows <= least) | (rows >= most)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CentroidWarning)
         skittish = handed(world, Skittish(world.classifier, least, most), tmp_path)
-    answer = skittish.explain(world_people, target=target)
+    answer = skittish.explain(world_instances, target=target)
     assert "answered" in answer.status
     good = answer.first().where(answer.first().ok)
     assert len(good)
@@ -1546,7 +1556,7 @@ def test_whoever_has_the_label_without_the_confidence_is_led_to_it():
     world = worlds.bank()
     plain = explained(world, "approved")
     column = list(world.classifier.classes_).index("approved")
-    sure = world.classifier.predict_proba(world.people)[:, column]
+    sure = world.classifier.predict_proba(world.instances)[:, column]
     level = float(np.median(sure[[s == "already_target" for s in plain.status]]))
     answer = explained(world, "approved", confidence=level)
     for status, before, p in zip(answer.status, plain.status, sure, strict=True):
@@ -1611,13 +1621,13 @@ def test_numpy_whole_numbers_are_whole_numbers():
     assert answer.tau.shape[1] == 5 + 3
 
 
-def test_a_limit_only_some_person_could_keep_is_decided_person_by_person():
+def test_a_limit_only_some_person_could_keep_is_decided_person_by_instance():
     world = worlds.bank()
-    people = world.people.head(2).assign(age=[85, 30])
+    instances = world.instances.head(2).assign(age=[85, 30])
     with pytest.raises(InputError, match="can never hold"):
-        world.explainer.explain(world.people, target="approved", constraints=["age >= 84"])
+        world.explainer.explain(world.instances, target="approved", constraints=["age >= 84"])
     answer = world.explainer.explain(
-        people, target="approved", constraints=["age >= 84", "fixed age"]
+        instances, target="approved", constraints=["age >= 84", "fixed age"]
     )
     assert answer.status[1] in ("infeasible", "already_target")
     assert answer.status[0] != "infeasible"
@@ -1636,9 +1646,9 @@ def test_a_path_shows_no_step_twice():
     world = worlds.bank()
     for detail in ("path", "picks"):
         answer = explained(world, "approved", detail=detail)
-        person = next(p for p in answer if p.status == "answered")
-        for prototype in person.prototypes:
-            assert (np.diff(person.path(prototype).tau) > 0).all()
+        instance = next(p for p in answer if p.status == "answered")
+        for prototype in instance.prototypes:
+            assert (np.diff(instance.path(prototype).tau) > 0).all()
 
 
 def test_what_changes_can_be_read_of_the_one_answer_picks_too():
@@ -1646,5 +1656,5 @@ def test_what_changes_can_be_read_of_the_one_answer_picks_too():
     answer = explained(world, "approved", sparse=True)
     for pick, rows in (("nearest", answer.nearest()), ("sparse", answer.sparse())):
         good = rows.where(rows.ok)
-        for who, changed in zip(good.who, good.changed, strict=True):
-            assert len(answer[int(who)].changes(pick=pick)) == changed
+        for instance, changed in zip(good.instance, good.changed, strict=True):
+            assert len(answer[int(instance)].changes(pick=pick)) == changed

@@ -136,10 +136,10 @@ def test_all_pixels_at_once_are_what_they_are_one_by_one(dtype):
 
 
 def test_arrays_go_in_and_come_out():
-    explainer, people = world()
+    explainer, instances = world()
     assert explainer.labels_ == tuple(NAMES.tolist())
     assert explainer.fitted_.decoder.model.shape.latent == 16
-    answer = explainer.explain(people, target="upright")
+    answer = explainer.explain(instances, target="upright")
     assert [answer[i].label for i in range(3)] == ["upright", "lying", "slanted"]
     assert answer.status[0] == "already_target"
     first = answer.first()
@@ -149,26 +149,26 @@ def test_arrays_go_in_and_come_out():
     assert rows.dtype == np.float32
     assert (Eye().predict(rows) == "upright").all()
     path = answer[1].path()
-    np.testing.assert_array_equal(path.cells[0], people[1].reshape(-1).astype(np.float64))
+    np.testing.assert_array_equal(path.cells[0], instances[1].reshape(-1).astype(np.float64))
     assert len(answer[1].changes()["feature"]) > 0
     assert first.about is not None
     assert first.frame is not None
 
 
 def test_targets_by_label_by_person_and_any_other():
-    explainer, people = world()
+    explainer, instances = world()
     each = ["lying", "slanted", "upright"] * 3
-    answer = explainer.explain(people, target=each)
+    answer = explainer.explain(instances, target=each)
     said = [NAMES.tolist().index(label) for label in each]
     assert answer.target.tolist() == said
     for pick in (answer.first(), answer.middle(), answer.last(), answer.nearest()):
         assert pick.ok.all()
-        assert (Eye().predict(pick.rows) == np.array(each)[pick.who]).all()
-    other = explainer.explain(people, target="any-other").nearest()
-    own = Eye().predict(people)
-    assert (Eye().predict(other.rows) != own[other.who]).all()
+        assert (Eye().predict(pick.rows) == np.array(each)[pick.instance]).all()
+    other = explainer.explain(instances, target="any-other").nearest()
+    own = Eye().predict(instances)
+    assert (Eye().predict(other.rows) != own[other.instance]).all()
     with pytest.raises(InputError, match="target must be named"):
-        explainer.explain(people)
+        explainer.explain(instances)
 
 
 def test_a_classifier_on_flat_arrays_is_explained_on_flat_arrays():
@@ -189,10 +189,10 @@ def test_bytes_stay_bytes():
 
 
 def test_images_are_saved_and_read_back(tmp_path):
-    explainer, people = world()
-    before = explainer.explain(people, target="lying")
+    explainer, instances = world()
+    before = explainer.explain(instances, target="lying")
     explainer.save(tmp_path / "bars.lapace")
-    after = Explainer.load(tmp_path / "bars.lapace", Eye()).explain(people, target="lying")
+    after = Explainer.load(tmp_path / "bars.lapace", Eye()).explain(instances, target="lying")
     np.testing.assert_array_equal(after.cells, before.cells)
     before.to_json(tmp_path / "bars.json")
     again = Explanation.from_json(json.loads((tmp_path / "bars.json").read_text("utf-8")))
@@ -201,11 +201,11 @@ def test_images_are_saved_and_read_back(tmp_path):
 
 
 def test_pictures_of_images():
-    explainer, people = world()
+    explainer, instances = world()
     assert len(plots.prototypes(explainer).images) == 6
-    answer = explainer.explain(people, target="lying")
+    answer = explainer.explain(instances, target="lying")
     assert plots.path(answer[2]).get_title(loc="left") == "From slanted to lying"
-    colours = np.repeat(people[..., None], 3, axis=3)
+    colours = np.repeat(instances[..., None], 3, axis=3)
     schema = Schema.infer(colours)
     _, ax = plt.subplots()
     plots.images.show(ax, schema, schema.cells(colours)[0], 0.0, 0.0, "black")
@@ -230,9 +230,9 @@ def corner() -> Custom:
 
 
 def test_a_function_of_the_pixels_holds_on_every_step():
-    explainer, people = world()
+    explainer, instances = world()
     rule = corner()
-    answer = explainer.explain(people[1:3], target="upright", constraints=[rule])
+    answer = explainer.explain(instances[1:3], target="upright", constraints=[rule])
     assert answer.feasible[answer.tau > 0].all()
     walked = answer.cells[answer.tau > 0]
     assert rule.check(walked).all()
@@ -249,13 +249,13 @@ def test_many_classes_of_a_table_by_name():
         return names[np.where(abs(x) > abs(y), np.where(x > 0, 0, 3), np.where(y > 0, 1, 2))]
 
     explainer = Explainer(quarter, clusters=2, recipe=replace(DEFAULT, hidden=32)).fit(table)
-    people = table.head(12)
+    instances = table.head(12)
     for target in names:
-        found = explainer.explain(people, target=target)
+        found = explainer.explain(instances, target=target)
         assert found.first().ok.all()
         assert (quarter(found.last().rows) == target).all()
-    wanted = [names[(names.tolist().index(said) + 1) % 4] for said in quarter(people)]
-    assert (quarter(explainer.explain(people, target=wanted).nearest().rows) == wanted).all()
+    wanted = [names[(names.tolist().index(said) + 1) % 4] for said in quarter(instances)]
+    assert (quarter(explainer.explain(instances, target=wanted).nearest().rows) == wanted).all()
 
 
 # -- training -------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypat
         "paper": replace(e5.RECIPES["paper"], hidden=64, epochs=4),
     }
     settings = replace(
-        e5.QUICK, people=4, fewer=2, near=20, fives=3, clusters=1, epochs=6, recipes=recipes
+        e5.QUICK, instances=4, fewer=2, near=20, fives=3, clusters=1, epochs=6, recipes=recipes
     )
     before = plt.get_fignums()  # other tests may have left some
     e5.main_e5(tmp_path, quick=True, device="cpu", seeds=[0], settings=settings)

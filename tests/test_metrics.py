@@ -95,18 +95,18 @@ def far(a: np.ndarray, b: np.ndarray, schema: Schema = WIDE) -> float:
     return total
 
 
-def answers_of(seed: int, people: int, answers: int) -> Counterfactuals:
-    """Random answers for random people; some people have several, some none."""
+def answers_of(seed: int, instances: int, answers: int) -> Counterfactuals:
+    """Random answers for random instances; some instances have several, some none."""
     rng = np.random.default_rng(seed)
-    own, cells = cells_of(seed + 1, people), cells_of(seed + 2, answers)
-    who = rng.integers(0, max(people, 1), answers)
-    kept = rng.random((answers, 5)) < 0.4  # answers keep part of the person's row
-    cells = np.where(kept, own[who], cells) if people else cells
+    own, cells = cells_of(seed + 1, instances), cells_of(seed + 2, answers)
+    instance = rng.integers(0, max(instances, 1), answers)
+    kept = rng.random((answers, 5)) < 0.4  # answers keep part of the instance's row
+    cells = np.where(kept, own[instance], cells) if instances else cells
     return Counterfactuals.of(
         WIDE,
         own,
         cells,
-        who,
+        instance,
         valid=rng.random(answers) < 0.6,
         feasible=rng.random(answers) < 0.7,
         density=np.where(rng.random(answers) < 0.3, np.nan, rng.uniform(0, 100, answers)),
@@ -190,31 +190,38 @@ def test_search_block_by_block_among_others(seed: int, n: int, k: int, block: in
 
 @cases(ANSWERS, st.booleans())
 def test_validity_and_satisfaction(answers: Counterfactuals, everybody: bool) -> None:
-    tried = range(len(answers.people)) if everybody else sorted(set(answers.who.tolist()))
-    by_person = {i: [j for j, who in enumerate(answers.who) if who == i] for i in tried}
+    tried = range(len(answers.instances)) if everybody else sorted(set(answers.instance.tolist()))
+    by_instance = {
+        i: [j for j, instance in enumerate(answers.instance) if instance == i] for i in tried
+    }
     valid, feasible = answers.valid, answers.feasible
     share = metrics.validity(answers, tried=tried if everybody else None)
-    assert same(share.people, average([any(valid[rows]) for rows in by_person.values()]))
+    assert same(share.instances, average([any(valid[rows]) for rows in by_instance.values()]))
     assert same(share.answers, average(list(valid)))
     share = metrics.satisfaction(answers, tried=tried if everybody else None)
-    good = [any(valid[j] and feasible[j] for j in rows) for rows in by_person.values()]
-    assert same(share.people, average(good))
+    good = [any(valid[j] and feasible[j] for j in rows) for rows in by_instance.values()]
+    assert same(share.instances, average(good))
     assert same(share.answers, average(list(feasible)))
 
 
 @cases(ANSWERS)
 def test_satisfaction_by_a_check_asked_anew(answers: Counterfactuals) -> None:
-    older = [c[0] >= answers.people[w][0] for c, w in zip(answers.cells, answers.who, strict=True)]
+    older = [
+        c[0] >= answers.instances[w][0]
+        for c, w in zip(answers.cells, answers.instance, strict=True)
+    ]
     share = metrics.satisfaction(answers, check=lambda rows, own: rows[:, 0] >= own[:, 0])
     assert same(share.answers, average(older))
-    people = sorted(set(answers.who.tolist()))
+    instances = sorted(set(answers.instance.tolist()))
     good = answers.valid & np.array(older, dtype=bool)
-    assert same(share.people, average([any(good[answers.who == i]) for i in people]))
+    assert same(share.instances, average([any(good[answers.instance == i]) for i in instances]))
 
 
 @cases(ANSWERS)
 def test_proximity_and_sparsity(answers: Counterfactuals) -> None:
-    pairs = [(answers.people[w], c) for w, c in zip(answers.who, answers.cells, strict=True)]
+    pairs = [
+        (answers.instances[w], c) for w, c in zip(answers.instance, answers.cells, strict=True)
+    ]
     assert same(metrics.proximity(answers), average([far(a, b) for a, b in pairs]))
     changes = []
     for a, b in pairs:
@@ -230,8 +237,8 @@ def test_proximity_and_sparsity(answers: Counterfactuals) -> None:
 @cases(ANSWERS)
 def test_share_of_change_on_numbers(answers: Counterfactuals) -> None:
     on_numbers = on_all = 0.0
-    for who, cell in zip(answers.who, answers.cells, strict=True):
-        one = answers.people[who].copy()
+    for instance, cell in zip(answers.instance, answers.cells, strict=True):
+        one = answers.instances[instance].copy()
         for i, feature in enumerate(WIDE.features):
             moved = one.copy()
             moved[i] = cell[i]
@@ -242,8 +249,8 @@ def test_share_of_change_on_numbers(answers: Counterfactuals) -> None:
 
 
 def test_no_change_has_no_share() -> None:
-    person = cells_of(5, 1)
-    unmoved = Counterfactuals.of(WIDE, person, person, np.array([0]), valid=np.array([True]))
+    instance = cells_of(5, 1)
+    unmoved = Counterfactuals.of(WIDE, instance, instance, np.array([0]), valid=np.array([True]))
     assert math.isnan(metrics.number_share(unmoved))
     assert metrics.proximity(unmoved) == metrics.sparsity(unmoved) == 0.0
 
@@ -251,8 +258,8 @@ def test_no_change_has_no_share() -> None:
 @cases(ANSWERS)
 def test_diversity(answers: Counterfactuals) -> None:
     means = []
-    for person in range(len(answers.people)):
-        rows = answers.cells[answers.who == person]
+    for instance in range(len(answers.instances)):
+        rows = answers.cells[answers.instance == instance]
         between = [far(a, b) for a, b in combinations(rows, 2)]
         if between:
             means.append(average(between))
@@ -260,8 +267,10 @@ def test_diversity(answers: Counterfactuals) -> None:
 
 
 def test_diversity_of_single_answers_is_none() -> None:
-    people = cells_of(1, 4)
-    one_each = Counterfactuals.of(WIDE, people, people, np.arange(4), valid=np.ones(4, dtype=bool))
+    instances = cells_of(1, 4)
+    one_each = Counterfactuals.of(
+        WIDE, instances, instances, np.arange(4), valid=np.ones(4, dtype=bool)
+    )
     assert math.isnan(metrics.diversity(one_each))
 
 
@@ -493,12 +502,12 @@ def input_robustness_by_hand(before, after, flipped) -> dict[str, float]:
     single, sets, largest = [], [], []
     counts = {"compared": 0, "flipped": 0, "lost": 0}
     for answers, flips in zip(after, flipped, strict=True):
-        for person in range(len(before.people)):
-            old = before.cells[before.ok & (before.who == person)]
-            new = answers.cells[answers.ok & (answers.who == person)]
+        for instance in range(len(before.instances)):
+            old = before.cells[before.ok & (before.instance == instance)]
+            new = answers.cells[answers.ok & (answers.instance == instance)]
             if not len(old):
                 continue
-            if flips[person]:
+            if flips[instance]:
                 counts["flipped"] += 1
             elif not len(new):
                 counts["lost"] += 1
@@ -515,10 +524,10 @@ def input_robustness_by_hand(before, after, flipped) -> dict[str, float]:
 
 
 @cases(SEEDS, st.integers(1, 4), st.integers(0, 10), st.integers(0, 3))
-def test_input_robustness(seed: int, people: int, answers: int, rounds: int) -> None:
-    before = answers_of(seed, people, answers)
-    after = [answers_of(seed + 10 * r, people, answers) for r in range(1, rounds + 1)]
-    flipped = np.random.default_rng(seed).random((rounds, people)) < 0.3
+def test_input_robustness(seed: int, instances: int, answers: int, rounds: int) -> None:
+    before = answers_of(seed, instances, answers)
+    after = [answers_of(seed + 10 * r, instances, answers) for r in range(1, rounds + 1)]
+    flipped = np.random.default_rng(seed).random((rounds, instances)) < 0.3
     found = metrics.input_robustness(before, after, flipped)
     expected = input_robustness_by_hand(before, after, flipped)
     assert set(expected) == set(found._fields)
@@ -533,7 +542,7 @@ def test_the_same_answers_for_moved_people_are_perfectly_stable() -> None:
     before = answers_of(4, 4, 12)
     found = metrics.input_robustness(before, [before, before])
     assert found.set_distance == found.max_set_distance == 0.0
-    assert found.compared == 2 * len(set(before.who[before.ok].tolist()))
+    assert found.compared == 2 * len(set(before.instance[before.ok].tolist()))
 
 
 def test_levels_met_in_one_round_only_are_compared_by_name() -> None:
@@ -575,21 +584,21 @@ def test_perturbed_people_stay_near_and_sensible(seed: int, rows: int, scale: fl
 
 
 def test_perturbation_reaches_every_step_and_moves_nothing_else() -> None:
-    people = np.repeat(cells_of(8, 1), 500, axis=0)
-    people[:, :3] = [50.0, 0.30, 1.0]
-    moved = metrics.perturb(WIDE, people, np.random.default_rng(0), scale=0.02)
+    instances = np.repeat(cells_of(8, 1), 500, axis=0)
+    instances[:, :3] = [50.0, 0.30, 1.0]
+    moved = metrics.perturb(WIDE, instances, np.random.default_rng(0), scale=0.02)
     assert set(moved[:, 0]) == {49.0, 50.0, 51.0}  # 0.02 of 61 years
     assert (moved[:, 2] == 1.0).all()  # one level of four is more than 0.02
     assert moved[:, 1].std() > 0
     assert all(value == round(value, 2) for value in moved[:, 1])
-    assert np.array_equal(moved[:, 3:], people[:, 3:], equal_nan=True)
+    assert np.array_equal(moved[:, 3:], instances[:, 3:], equal_nan=True)
 
 
 def test_those_outside_the_range_or_the_levels_are_not_pulled_in() -> None:
-    person = cells_of(8, 1)
-    person[0, :3] = [120.0, 0.0, 4.0]  # older than anybody, a size nobody knows
-    people = np.repeat(person, 200, axis=0)
-    moved = metrics.perturb(WIDE, people, np.random.default_rng(0), scale=0.5)
+    instance = cells_of(8, 1)
+    instance[0, :3] = [120.0, 0.0, 4.0]  # older than anybody, a size nobody knows
+    instances = np.repeat(instance, 200, axis=0)
+    moved = metrics.perturb(WIDE, instances, np.random.default_rng(0), scale=0.5)
     assert moved[:, 0].min() >= 120.0 - 0.5 * WIDE.features[0].span
     assert moved[:, 0].max() == 120.0
     assert (moved[:, 2] == 4.0).all()
@@ -720,10 +729,10 @@ def test_spending_counts_seconds_and_rows() -> None:
     classifier.learn(SCHEMA.cells(TRAIN))
     with metrics.spending(classifier) as spent:
         classifier.predict(SCHEMA.cells(TRAIN.head(30)))
-    assert spent.asked == 30
+    assert spent.n_queries == 30
     assert 0 < spent.seconds < 30
-    assert spent.per(people=10).asked == 300
-    assert math.isnan(spent.per(people=0).seconds)
+    assert spent.per(instances=10).n_queries == 300
+    assert math.isnan(spent.per(instances=0).seconds)
     broken = metrics.spending(classifier)
     with pytest.raises(ZeroDivisionError), broken as spent:
         _ = 1 / 0
@@ -757,8 +766,8 @@ def test_evaluate_as_the_readme_has_it() -> None:
     assert set(found) == ALWAYS
     assert all(isinstance(value, float) for value in found.values())
     good = answers.where(answers.ok)
-    assert found["validity"] == metrics.validity(answers).people
-    assert found["satisfaction"] == metrics.satisfaction(answers).people
+    assert found["validity"] == metrics.validity(answers).instances
+    assert found["satisfaction"] == metrics.satisfaction(answers).instances
     assert found["distance"] == metrics.proximity(good)
     assert found["diversity"] == metrics.diversity(good)
     assert found["number_share"] + found["category_share"] == pytest.approx(1.0)
@@ -788,9 +797,9 @@ def test_plausibility_is_judged_among_rows_of_each_answers_own_label() -> None:
 
 def test_evaluate_everything() -> None:
     answers = answers_of(3, 5, 20)
-    moved = metrics.perturb(WIDE, answers.people, np.random.default_rng(0), 0.1)
+    moved = metrics.perturb(WIDE, answers.instances, np.random.default_rng(0), 0.1)
     again = [
-        Counterfactuals.of(WIDE, moved, answers.cells, answers.who, valid=answers.valid)
+        Counterfactuals.of(WIDE, moved, answers.cells, answers.instance, valid=answers.valid)
         for _ in range(2)
     ]
     reference = Reference.of(TRAIN, by_age(40), SCHEMA)
@@ -822,7 +831,7 @@ def test_evaluate_everything() -> None:
     ages = answers.cells[answers.ok, 0]
     still = [(age >= 40) == (age >= limit) for limit in (45, 35) for age in ages]
     assert found["model_robustness"] == pytest.approx(average(still))
-    over = (answers.people[:, 0] >= 40) != (moved[:, 0] >= 40)
+    over = (answers.instances[:, 0] >= 40) != (moved[:, 0] >= 40)
     expected = input_robustness_by_hand(answers, again, [over, over])
     for name, value in expected.items():
         assert same(found[f"input_{name}"], value), name
@@ -832,7 +841,7 @@ def test_evaluate_everything() -> None:
 
 def test_evaluate_nothing_without_a_warning() -> None:
     moved = Counterfactuals.of(
-        WIDE, NOTHING.people, NOTHING.cells, NOTHING.who, valid=NOTHING.valid
+        WIDE, NOTHING.instances, NOTHING.cells, NOTHING.instance, valid=NOTHING.valid
     )
     found = metrics.evaluate(
         NOTHING, classifier=by_age(40), reference=TRAIN, retrained=[by_age(50)], again=[moved]
@@ -848,7 +857,7 @@ def test_evaluate_nothing_without_a_warning() -> None:
 def test_one_answer() -> None:
     answers = answers_of(0, 1, 1)
     alone = Counterfactuals.of(
-        WIDE, answers.people, answers.cells, answers.who, valid=np.array([True])
+        WIDE, answers.instances, answers.cells, answers.instance, valid=np.array([True])
     )
     found = metrics.evaluate(alone, classifier=by_age(40), reference=TRAIN)
     unknown = {name for name, value in found.items() if math.isnan(value)}
@@ -874,7 +883,7 @@ def test_a_wrapped_classifier_is_taken_and_its_count_left_alone() -> None:
     found = metrics.evaluate(answers, classifier=classifier, reference=TRAIN)  # labels not known
     classifier.learn(SCHEMA.cells(TRAIN))
     again = metrics.evaluate(answers, classifier=classifier, reference=TRAIN)
-    assert classifier.asked == len(TRAIN)
+    assert classifier.n_queries == len(TRAIN)
     assert again == pytest.approx(found, nan_ok=True)
 
 

@@ -48,11 +48,11 @@ TABLES = ("wine", "heloc", "adult-full", "compas")
 def applicants(seed: int) -> tuple[Explainer, Any]:
     train = worlds.applicants(250, seed)
     clerk = worlds.clerk(train, worlds.decisions(train))
-    people = worlds.applicants(6, seed + 100)
-    people.loc[0, "home"] = "castle"
-    people.loc[1, "income"] = 9_999.9
-    people.loc[2, "debt"] = pd.NA
-    return Explainer(clerk, clusters=2, recipe=QUICK, device="cpu", seed=seed).fit(train), people
+    instances = worlds.applicants(6, seed + 100)
+    instances.loc[0, "home"] = "castle"
+    instances.loc[1, "income"] = 9_999.9
+    instances.loc[2, "debt"] = pd.NA
+    return Explainer(clerk, clusters=2, recipe=QUICK, device="cpu", seed=seed).fit(train), instances
 
 
 def days(seed: int) -> tuple[Explainer, Any]:
@@ -77,19 +77,19 @@ def letters(seed: int) -> tuple[Explainer, Any]:
 
 def numbers(seed: int) -> tuple[Explainer, Any]:
     rng = np.random.default_rng(seed)
-    train, people = rng.normal(size=(250, 4)), 2 * rng.normal(size=(6, 4))
+    train, instances = rng.normal(size=(250, 4)), 2 * rng.normal(size=(6, 4))
 
     def side(rows: Any) -> Any:
         return rows[:, 0] + rows[:, 1] * rows[:, 2] > 0.2
 
     explainer = Explainer(side, clusters=2, recipe=QUICK, device="cpu", seed=seed)
-    return explainer.fit(train), people
+    return explainer.fit(train), instances
 
 
 def real(data: datasets.Dataset) -> tuple[Explainer, Any]:
-    train, people = data.train.head(400), data.test.head(6)
+    train, instances = data.train.head(400), data.test.head(6)
     model = forest("forest", data.schema, train, data.train_labels[:400], n_estimators=20)
-    return Explainer(model, clusters=3, recipe=NARROW, device="cpu").fit(train), people
+    return Explainer(model, clusters=3, recipe=NARROW, device="cpu").fit(train), instances
 
 
 MADE_UP = {"applicants": applicants, "days": days, "baskets": baskets, "letters": letters,
@@ -128,10 +128,10 @@ def random_question(explainer: Explainer, rng: np.random.Generator) -> dict[str,
 
 
 def leaks(
-    explainer: Explainer, people: Any, question: dict[str, Any]
+    explainer: Explainer, instances: Any, question: dict[str, Any]
 ) -> tuple[list[str], Counter[str]]:
     """Everything wrong with what one question brings back, in words; and some counts."""
-    answer = explainer.explain(people, **question)
+    answer = explainer.explain(instances, **question)
     tally = Counter(answer.status)
     system = System.of(answer.constraints, answer.schema, check=False)
     names = answer.schema.names
@@ -143,15 +143,15 @@ def leaks(
         rows = answer.schema.read(chosen.rows).cells
         if not np.array_equal(rows, chosen.cells, equal_nan=True):
             found.append(f"{name}: the table does not say what the cells say")
-        for k, (row, who) in enumerate(zip(rows, chosen.who, strict=True)):
-            own = answer.people_cells[who]
+        for k, (row, instance) in enumerate(zip(rows, chosen.instance, strict=True)):
+            own = answer.instance_cells[instance]
             slow = Slow(answer.schema, row, own)
             broken = [str(c) for c in system.constraints if not slow.keeps(c)]
             tally["rows"] += 1
             tally["ok"] += bool(chosen.ok[k])
             if bool(chosen.feasible[k]) == bool(broken):
                 found.append(f"{name}: feasible={chosen.feasible[k]}, broken={broken}, {row} {own}")
-            if broken and answer.status[who] == "answered" and chosen.tau[k] != 0:
+            if broken and answer.status[instance] == "answered" and chosen.tau[k] != 0:
                 found.append(f"{name}: shown to someone answered, broken={broken}, {row} {own}")
             for feature, cell, mine in zip(answer.schema.features, row, own, strict=True):
                 if problem := _cell_problem(feature, cell, mine):
@@ -159,7 +159,7 @@ def leaks(
             if chosen.feasible[k] and row[still].tobytes() != own[still].tobytes():
                 found.append(f"{name}: a fixed column changed, {row} {own}")
     answered = {i for i, status in enumerate(answer.status) if status == "answered"}
-    if answered != set(answer.nearest().who[answer.nearest().ok].tolist()):
+    if answered != set(answer.nearest().instance[answer.nearest().ok].tolist()):
         found.append("nearest is not good for exactly those answered")
     return [f"{line} [{'; '.join(answer.constraints)}]" for line in found], tally
 
@@ -176,13 +176,13 @@ def is_held(constraints: tuple[str, ...], name: str) -> bool:
 
 
 def run(
-    explainer: Explainer, people: Any, questions: int, seed: int
+    explainer: Explainer, instances: Any, questions: int, seed: int
 ) -> tuple[list[str], Counter[str]]:
     """Several questions to one explainer."""
     rng = np.random.default_rng(seed)
     found, tally = [], Counter[str]()
     for _ in range(questions):
-        wrong, counts = leaks(explainer, people, random_question(explainer, rng))
+        wrong, counts = leaks(explainer, instances, random_question(explainer, rng))
         found += wrong
         tally += counts
     return found, tally
@@ -195,8 +195,8 @@ def run(
 @pytest.mark.filterwarnings("ignore::lapace.CentroidWarning")
 @pytest.mark.parametrize(("kind", "seed"), CASES)
 def test_nothing_leaks_out_of_an_explainer(kind, seed):
-    explainer, people = MADE_UP[kind](seed)
-    found, tally = run(explainer, people, 2, seed)
+    explainer, instances = MADE_UP[kind](seed)
+    found, tally = run(explainer, instances, 2, seed)
     assert not found, "\n".join(found[:5])
     assert tally["rows"] > 20
 
@@ -210,18 +210,20 @@ def test_nothing_leaks_out_of_a_real_table(name, missing):
         if "could not be fetched" not in str(error):
             raise
         missing("data", str(error))
-    explainer, people = real(data)
-    found, tally = run(explainer, people, 2, 0)
+    explainer, instances = real(data)
+    found, tally = run(explainer, instances, 2, 0)
     assert not found, "\n".join(found[:5])
     assert tally["rows"] > 20
 
 
 def test_the_checks_can_fail(monkeypatch):
     """Were projection left out, the same questions would find leaks."""
-    explainer, people = worlds.post().explainer, worlds.post().people
+    explainer, instances = worlds.post().explainer, worlds.post().instances
     limits = {"constraints": ["fixed weight"], "sparse": True, "steps": 4}
-    monkeypatch.setattr(System, "feasible", lambda self, cells, people: np.ones(len(cells), bool))
-    found, _ = leaks(explainer, people, limits)
+    monkeypatch.setattr(
+        System, "feasible", lambda self, cells, instances: np.ones(len(cells), bool)
+    )
+    found, _ = leaks(explainer, instances, limits)
     assert any("broken=['fixed weight']" in line for line in found)
     assert any("a fixed column changed" in line for line in found)
 

@@ -1,4 +1,4 @@
-"""Paths: rows anchored at people, and walks along scripted judges, against brute force."""
+"""Paths: rows anchored at instances, and walks along scripted judges, against brute force."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from lapace.schema import Feature, Schema
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Person = dict[str, Any]
+InstanceExplanation = dict[str, Any]
 
 # ------------------------------------------------------------------------------------------------
 # A table with every kind of column
 
 
-def table(count: int = 120) -> list[Person]:
+def table(count: int = 120) -> list[InstanceExplanation]:
     rng = np.random.default_rng(0)
-    people: list[Person] = []
+    instances: list[InstanceExplanation] = []
     for i in range(count):
         older = rng.random()
-        people.append(
+        instances.append(
             {
                 "age": int(20 + 50 * older),
                 "savings": 0.0 if rng.random() < 0.4 else round(float(rng.exponential(900)), 2),
@@ -51,7 +51,7 @@ def table(count: int = 120) -> list[Person]:
                 "planet": "earth",
             }
         )
-    return people
+    return instances
 
 
 KINDS: dict[str, str | Feature] = {
@@ -59,7 +59,7 @@ KINDS: dict[str, str | Feature] = {
     "planet": "categorical",
     "badge": "categorical",
 }
-PERSON: Person = {
+PERSON: InstanceExplanation = {
     "age": 33, "savings": 0.0, "ratio": 0.25, "hours": 40, "size": "medium", "home": "rent",
     "job": "cook", "pet": "cat", "badge": "yes", "planet": "earth",
 }  # fmt: skip
@@ -103,7 +103,7 @@ def leaning(found: Decoder, **bias: float) -> Decoder:
     return replace(found, model=model.eval().requires_grad_(False))
 
 
-STRANGE: dict[str, Person] = {
+STRANGE: dict[str, InstanceExplanation] = {
     "ordinary": PERSON,
     "older than anyone": {**PERSON, "age": 99},
     "richer than anyone": {**PERSON, "savings": 1e7},
@@ -126,25 +126,28 @@ STRANGE: dict[str, Person] = {
 
 
 def begin(
-    found: Decoder, people: Sequence[Person], held: Ints | None = None, barred: Any = None
+    found: Decoder,
+    instances: Sequence[InstanceExplanation],
+    held: Ints | None = None,
+    barred: Any = None,
 ) -> Start:
-    reading = found.schema.read(list(people))
+    reading = found.schema.read(list(instances))
     assert not reading.problems
-    labels = np.zeros(len(people), dtype=np.int64)
+    labels = np.zeros(len(instances), dtype=np.int64)
     return found.start(reading.schema, reading.cells, labels, held, barred)
 
 
 def along(
     found: Decoder, start: Start, tau: Any, end: Tensor, frozen: bool = False, label: int = 1
 ) -> Floats:
-    """Everyone of a start, each at each tau on the line to `end`: (people, taus, columns)."""
+    """Everyone of a start, each at each tau on the line to `end`: (instances, taus, columns)."""
     tau = np.atleast_1d(np.asarray(tau, dtype=np.float64))
     count = len(start.cells)
-    who, where = np.repeat(np.arange(count), len(tau)), np.tile(tau, count)
+    instance, where = np.repeat(np.arange(count), len(tau)), np.tile(tau, count)
     share = torch.as_tensor(where, dtype=torch.float32)[:, None]
-    z = (1 - share) * start.z[torch.as_tensor(who)] + share * end
-    labels = np.full(len(who), label)
-    rows = found.rows(start, who, where, z, labels, np.full(len(who), frozen))
+    z = (1 - share) * start.z[torch.as_tensor(instance)] + share * end
+    labels = np.full(len(instance), label)
+    rows = found.rows(start, instance, where, z, labels, np.full(len(instance), frozen))
     return rows.reshape(count, len(tau), -1)
 
 
@@ -159,11 +162,11 @@ GRID = np.linspace(0, 1, 41)
 # -- the two ends --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("who", STRANGE)
-def test_a_path_begins_exactly_at_the_person(who: str) -> None:
+@pytest.mark.parametrize("instance", STRANGE)
+def test_a_path_begins_exactly_at_the_instance(instance: str) -> None:
     for seed in range(3):
         found = decoder(seed=seed)
-        start = begin(found, [STRANGE[who]])
+        start = begin(found, [STRANGE[instance]])
         row = found.rows(
             start, np.zeros(1, int), np.zeros(1), start.z, np.ones(1, int), np.zeros(1, bool)
         )
@@ -172,8 +175,8 @@ def test_a_path_begins_exactly_at_the_person(who: str) -> None:
 
 def test_with_trees_a_typical_person_is_where_the_path_begins() -> None:
     found = decoder(trees=True)
-    people = [p for p in table() if None not in p.values()]
-    start = begin(found, people)
+    instances = [p for p in table() if None not in p.values()]
+    start = begin(found, instances)
     here = along(found, start, 0.0, found.model.centroids()[2])[:, 0]
     numeric = schema().numeric
     np.testing.assert_array_equal(here[:, numeric], start.cells[:, numeric])
@@ -185,8 +188,8 @@ def test_with_trees_a_typical_person_is_where_the_path_begins() -> None:
 @pytest.mark.parametrize("trees", [False, True])
 def test_a_path_ends_at_the_prototype_whoever_walks_it(trees: bool) -> None:
     found = decoder(trees)
-    people = [p for p in table() if None not in p.values()][:30]
-    start = begin(found, people)
+    instances = [p for p in table() if None not in p.values()][:30]
+    start = begin(found, instances)
     for k in (2, 3):
         end = found.model.centroids()[k]
         prototype = found.prototypes(end[None], np.ones(1, dtype=np.int64))
@@ -195,12 +198,12 @@ def test_a_path_ends_at_the_prototype_whoever_walks_it(trees: bool) -> None:
 
 
 @pytest.mark.parametrize("trees", [False, True])
-@pytest.mark.parametrize("who", STRANGE)
-def test_at_the_end_nothing_of_a_strange_person_is_left(who: str, trees: bool) -> None:
+@pytest.mark.parametrize("instance", STRANGE)
+def test_at_the_end_nothing_of_a_strange_person_is_left(instance: str, trees: bool) -> None:
     """No gap, no value beyond the range, no unseen category: the row is the prototype's."""
     for seed in range(3):
         found = decoder(trees, seed=seed)
-        start = begin(found, [STRANGE[who]])
+        start = begin(found, [STRANGE[instance]])
         end = found.model.centroids()[2]
         prototype = found.prototypes(end[None], np.ones(1, dtype=np.int64))
         np.testing.assert_array_equal(along(found, start, 1.0, end)[:, 0], prototype)
@@ -224,11 +227,11 @@ def test_the_papers_path_begins_at_the_reconstruction() -> None:
 
 def test_numbers_carry_the_fading_residual() -> None:
     found = decoder()
-    people = [PERSON, STRANGE["between whole years"], STRANGE["of half a cent"], *table()[1:6]]
-    start = begin(found, people)
+    instances = [PERSON, STRANGE["between whole years"], STRANGE["of half a cent"], *table()[1:6]]
+    start = begin(found, instances)
     end = found.model.centroids()[3]
     rows = along(found, start, GRID, end)
-    for i, t in itertools.product(range(len(people)), range(len(GRID))):
+    for i, t in itertools.product(range(len(instances)), range(len(GRID))):
         share = torch.tensor(GRID[t], dtype=torch.float32)
         z = (1 - share) * start.z[i] + share * end
         encoded = schema().encode(start.cells[i : i + 1])
@@ -266,17 +269,17 @@ def test_a_value_nobody_had_is_kept_until_the_path_leaves_the_edge() -> None:
     age = along(found, start, np.linspace(0, 1, 400), found.model.centroids()[2])[0, :, 0]
     upper = schema()["age"].upper
     assert age[0] == 99
-    assert upper not in age  # at the edge it is still the person's own
+    assert upper not in age  # at the edge it is still the instance's own
     assert age[-1] < upper
 
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_an_unseen_level_of_an_ordinal_is_left_half_way(missing: bool) -> None:
     """It has no place in the order, and it is not missing, whatever the flag says."""
-    people = table()
+    instances = table()
     if missing:
-        people[5] = {**people[5], "size": None}
-    columns = Schema.infer(people, KINDS)
+        instances[5] = {**instances[5], "size": None}
+    columns = Schema.infer(instances, KINDS)
     model = LGMVAE(Shape(len(columns.numeric), columns.widths, (1, 1), latent=3, hidden=8))
     found = Decoder(columns, model.eval().requires_grad_(False), ())
     start = begin(found, [STRANGE["of a new size"]])
@@ -287,9 +290,11 @@ def test_an_unseen_level_of_an_ordinal_is_left_half_way(missing: bool) -> None:
 
 @given(st.integers(0, 4), st.floats(0, 1), st.sampled_from(list(STRANGE)), st.booleans())
 @settings(max_examples=60)
-def test_rows_are_ones_a_person_could_write(seed: int, tau: float, who: str, trees: bool) -> None:
+def test_rows_are_ones_a_person_could_write(
+    seed: int, tau: float, instance: str, trees: bool
+) -> None:
     found = decoder(trees) if trees else decoder(seed=seed)
-    start = begin(found, [STRANGE[who]])
+    start = begin(found, [STRANGE[instance]])
     for frozen in (False, True):
         row = along(found, start, tau, found.model.centroids()[2], frozen)[0, 0]
         own = start.cells[0]
@@ -310,10 +315,10 @@ def test_rows_are_ones_a_person_could_write(seed: int, tau: float, who: str, tre
 
 
 def test_a_missing_number_appears_when_its_flag_fades() -> None:
-    start_people = [STRANGE["with missing hours"]]
+    start_instances = [STRANGE["with missing hours"]]
     for bias, appears in ((-30.0, True), (30.0, False)):
         found = leaning(decoder(), hours_missing=bias)
-        start = begin(found, start_people)
+        start = begin(found, start_instances)
         hours = along(found, start, GRID, found.model.centroids()[2])[0, :, column("hours")]
         gone = np.isnan(hours)
         assert gone[0]
@@ -343,8 +348,8 @@ def test_a_missing_category_may_become_one() -> None:
 @pytest.mark.parametrize("trees", [False, True])
 def test_nothing_goes_missing_however_much_the_decoder_wants_it(trees: bool) -> None:
     found = leaning(decoder(trees), pet=30.0, badge=30.0, hours_missing=30.0)
-    people = [PERSON, STRANGE["of a new pet"], STRANGE["of a new badge"]]
-    start = begin(found, people)
+    instances = [PERSON, STRANGE["of a new pet"], STRANGE["of a new badge"]]
+    start = begin(found, instances)
     assert not np.isnan(along(found, start, GRID, found.model.centroids()[2])).any()
     end = found.prototypes(found.model.centroids(), np.array([0, 0, 1, 1]))
     assert not np.isnan(end).any()
@@ -357,14 +362,14 @@ NEW = ("of a new job", "of a third kind of home", "of a new pet", "of a new badg
 
 
 @pytest.mark.parametrize("trees", [False, True])
-@pytest.mark.parametrize("who", NEW)
+@pytest.mark.parametrize("instance", NEW)
 def test_an_unseen_category_stays_near_the_start_and_is_left_before_the_end(
-    who: str, trees: bool
+    instance: str, trees: bool
 ) -> None:
     for seed in range(3):
         found = decoder(trees, seed=seed)
-        start = begin(found, [STRANGE[who]])
-        j = column(who.rsplit(maxsplit=1)[-1])
+        start = begin(found, [STRANGE[instance]])
+        j = column(instance.rsplit(maxsplit=1)[-1])
         cells = along(found, start, GRID, found.model.centroids()[2])[0, :, j]
         own = start.cells[0, j]
         kept = (cells == own) | (np.isnan(cells) & np.isnan(own))
@@ -376,8 +381,8 @@ def test_an_unseen_category_stays_near_the_start_and_is_left_before_the_end(
 def test_an_unseen_category_stays_while_no_known_one_is_stronger() -> None:
     """The known categories share what the unknown one has lost: a block of zeros comes in."""
     found = decoder()
-    for who, name in (("of a new job", "job"), ("of a third kind of home", "home")):
-        start = begin(found, [STRANGE[who]])
+    for instance, name in (("of a new job", "job"), ("of a third kind of home", "home")):
+        start = begin(found, [STRANGE[instance]])
         j = column(name)
         first, width = next((s, w) for f, s, w in schema().blocks if f == j)
         end = found.model.centroids()[2]
@@ -401,7 +406,7 @@ def test_an_unseen_category_stays_while_no_known_one_is_stronger() -> None:
 
 
 def anchored_scores(found: Decoder, start: Start, i: int, tau: float, z: Tensor) -> list[Floats]:
-    """What each state of each block has in its favour, for a person without unknown states."""
+    """What each state of each block has in its favour, for an instance without unknown states."""
     least = decoding.LEAST if found.trees else 1e-9
     encoded = schema().encode(start.cells[i : i + 1])[0]
     now, then = (found.model.decode(p[None]).double().numpy()[0] for p in (z, start.z[i]))
@@ -423,15 +428,15 @@ def anchored_scores(found: Decoder, start: Start, i: int, tau: float, z: Tensor)
 @pytest.mark.parametrize("limited", [False, True])
 def test_categories_are_the_best_of_all_combinations(trees: bool, limited: bool) -> None:
     found = decoder(trees)
-    people = table()[:12]
+    instances = table()[:12]
     rng = np.random.default_rng(1)
     widths = block_states(schema())
     held = barred = None
     if limited:
-        own = begin(found, people).states
+        own = begin(found, instances).states
         held = np.where(rng.random(own.shape) < 0.3, own, -1)
         barred = rng.random((12, sum(widths))) < 0.2
-    start = begin(found, people, held, barred)
+    start = begin(found, instances, held, barred)
     end = found.model.centroids()[2]
     every = np.array(list(itertools.product(*map(range, widths))))
     for tau in (0.1, 0.5, 0.9):
@@ -460,8 +465,8 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, limited: bool)
 
 def test_without_trees_the_likeliest_category_wins_however_unlikely() -> None:
     """Twelve categories of about a twelfth each: the best of them, not the first."""
-    people = [{"x": float(i % 17), "letter": "abcdefghijkl"[i % 12]} for i in range(120)]
-    columns = Schema.infer(people)
+    instances = [{"x": float(i % 17), "letter": "abcdefghijkl"[i % 12]} for i in range(120)]
+    columns = Schema.infer(instances)
     torch.manual_seed(0)
     model = LGMVAE(Shape(1, (12,), (1, 1), latent=2, hidden=4))
     last_layer(model).weight.data *= 0.01
@@ -477,8 +482,8 @@ def test_without_trees_the_likeliest_category_wins_however_unlikely() -> None:
 def test_held_and_barred_states_are_obeyed_all_along() -> None:
     for trees in (False, True):
         found = decoder(trees)
-        people = table()[:20]
-        free = begin(found, people)
+        instances = table()[:20]
+        free = begin(found, instances)
         held = np.full(free.states.shape, -1)
         job = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("job"))
         home = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("home"))
@@ -486,7 +491,7 @@ def test_held_and_barred_states_are_obeyed_all_along() -> None:
         barred = np.zeros((20, sum(block_states(schema()))), dtype=bool)
         begin_job = sum(block_states(schema())[:job])
         barred[:, begin_job : begin_job + 3] = True  # all jobs but the last
-        rows = along(found, begin(found, people, held, barred), GRID, found.model.centroids()[2])
+        rows = along(found, begin(found, instances, held, barred), GRID, found.model.centroids()[2])
         own = free.cells[:, None, column("home")]
         assert (rows[:, :, column("home")] == own).all()
         assert (rows[:, :, column("job")] == 3).all()
@@ -612,7 +617,7 @@ class Compass:
     """A decoder whose rows say where they stand: tau and the latent point."""
 
     def rows(
-        self, start: Any, who: Ints, tau: Floats, z: Tensor, labels: Ints, frozen: Any
+        self, start: Any, instance: Ints, tau: Floats, z: Tensor, labels: Ints, frozen: Any
     ) -> Floats:
         assert ((tau > 0) & (tau < 1)).all()  # the ends are known: nobody decodes them
         return np.stack([tau, z[:, 0].double().numpy(), frozen.astype(float)], axis=1)
@@ -655,27 +660,27 @@ class Judge:
         return sorted(t for call in self.calls for k, t in call if k == line)
 
     def ok(self, line: int, tau: float) -> bool:
-        """Whether a row is good; the person never is."""
+        """Whether a row is good; the instance never is."""
         return tau > 0 and self.scripts[line](tau) and self.feasible(line, tau)
 
 
 def walk(
     judge: Judge,
     steps: int = 20,
-    who: Sequence[int] | None = None,
+    instance: Sequence[int] | None = None,
     prototype: Sequence[int] | None = None,
     frozen: Sequence[bool] | None = None,
     gaps: Callable[[Floats, Floats], Floats] = lambda a, b: np.abs(a - b),
     **how: Any,
 ) -> Traced:
     count = len(judge.scripts)
-    persons = np.arange(count) if who is None else np.array(who)
-    people = int(persons.max(initial=-1)) + 1
+    persons = np.arange(count) if instance is None else np.array(instance)
+    instances = int(persons.max(initial=-1)) + 1
     ends = np.zeros(count, dtype=np.int64) if prototype is None else np.array(prototype)
     start = SimpleNamespace(
         schema=SimpleNamespace(gaps=gaps),
-        cells=np.zeros((people, 3)),
-        z=torch.zeros(people, 1),
+        cells=np.zeros((instances, 3)),
+        z=torch.zeros(instances, 1),
     )
     before = judge.says([(k, 0.0) for k in range(count)], np.zeros((count, 3)))
     before.valid[:] = 0
@@ -790,7 +795,7 @@ def test_unstable_first_is_the_first_good_row_anyone_saw(many: list[Script], ste
             continue
         found = tau_of(traced, "first", path)
         assert grid[begin - 1] < found <= grid[begin] + 1e-12
-        assert not any(judge.ok(path, t) for t in judge.asked(path) if t < found)
+        assert not any(judge.ok(path, t) for t in judge.n_queries(path) if t < found)
 
 
 def test_a_path_that_loses_the_label_again_is_taken_from_its_last_run() -> None:
@@ -882,7 +887,7 @@ def test_literal_picks_are_the_papers(script: Script, steps: int) -> None:
     if good:
         assert tau_of(traced, "first") == pytest.approx(good[0])
         assert tau_of(traced, "middle") == pytest.approx((good[0] + 1) / 2)
-    assert len(judge.asked(0)) <= steps  # the inner grid and one midpoint
+    assert len(judge.n_queries(0)) <= steps  # the inner grid and one midpoint
 
 
 def test_the_papers_middle_and_last_stand_even_where_they_fail() -> None:
@@ -920,7 +925,7 @@ def test_without_a_good_row_the_best_found_is_shown(steps: int, every: bool, dat
 
 @pytest.mark.parametrize("every", [True, False])
 def test_the_input_is_never_passed_off_as_an_answer(every: bool) -> None:
-    """Near the start rows are still the person's own, and the classifier likes them best."""
+    """Near the start rows are still the instance's own, and the classifier likes them best."""
 
     class Stubborn(Judge):
         def says(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
@@ -936,7 +941,7 @@ def test_the_input_is_never_passed_off_as_an_answer(every: bool) -> None:
 
 @pytest.mark.parametrize("every", [True, False])
 def test_where_nothing_may_move_a_step_that_was_judged_is_shown(every: bool) -> None:
-    """Every row is the person's own; step 0 is still not the one to show."""
+    """Every row is the instance's own; step 0 is still not the one to show."""
 
     class Nailed(Judge):
         def says(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
@@ -980,7 +985,7 @@ def test_in_brief_first_is_good_and_the_row_before_it_was_asked_and_is_not(
         if not is_ok(traced, "first", path):
             continue
         found = tau_of(traced, "first", path)
-        asked = [t for t in judge.asked(path) if t < found]
+        asked = [t for t in judge.n_queries(path) if t < found]
         assert not judge.ok(path, max(asked, default=0.0))
         assert is_ok(traced, "middle", path)
         assert is_ok(traced, "last", path)
@@ -989,7 +994,9 @@ def test_in_brief_first_is_good_and_the_row_before_it_was_asked_and_is_not(
 def test_in_brief_few_rows_are_asked_about() -> None:
     judge = Judge([above(0.333)] * 3)
     traced = walk(judge, steps=64, every=False)
-    assert [len(judge.asked(k)) for k in range(3)] == [6 + 14 + 1] * 3  # halving, refining, middle
+    assert [len(judge.n_queries(k)) for k in range(3)] == [
+        6 + 14 + 1
+    ] * 3  # halving, refining, middle
     assert tau_of(traced, "first") == pytest.approx(0.333, abs=1 / 64 / 64)
     assert traced.steps.tau.shape[1] < 10
 
@@ -1032,7 +1039,7 @@ def test_a_path_stores_grid_first_and_midpoint_as_they_were_judged() -> None:
     np.testing.assert_allclose(traced.steps.cells[0, 1:10, 0], np.arange(1, 10) / 10 + 0.5)
     assert traced.steps.cells[0, 11, 0] == pytest.approx(first + 0.5)
     assert traced.steps.cells[0, 12, 0] == pytest.approx(middle + 0.5)
-    np.testing.assert_array_equal(traced.steps.cells[0, 0], 0.0)  # the person, as they are
+    np.testing.assert_array_equal(traced.steps.cells[0, 0], 0.0)  # the instance, as they are
     np.testing.assert_allclose(traced.steps.probability, traced.steps.tau / 2)
 
 
@@ -1053,7 +1060,7 @@ def test_a_label_is_lost_even_where_the_row_would_not_be_allowed() -> None:
 
 def test_lines_are_straight_and_density_is_measured_on_their_rows() -> None:
     judge = Judge([above(0.5), above(0.5)])
-    traced = walk(judge, steps=4, who=[0, 0], prototype=[0, 1])  # prototypes at 1 and at 2
+    traced = walk(judge, steps=4, instance=[0, 0], prototype=[0, 1])  # prototypes at 1 and at 2
     for path, end in ((0, 1.0), (1, 2.0)):
         np.testing.assert_allclose(
             traced.steps.cells[path, 1:4, 1], end * np.array([0.25, 0.5, 0.75]), rtol=1e-6
@@ -1070,7 +1077,7 @@ def test_of_two_twins_the_one_with_the_cheaper_first_is_kept() -> None:
     judge = Judge([above(0.4), above(0.6), above(0.3), above(0.1), never, above(0.9)])
     traced = walk(
         judge,
-        who=[0, 1, 2, 0, 1, 2],
+        instance=[0, 1, 2, 0, 1, 2],
         prototype=[0, 0, 0, 0, 0, 0],
         frozen=[False, False, False, True, True, True],
         gaps=lambda a, b: np.abs(a - b) * [1.0, 1.0, 0.0],
@@ -1084,7 +1091,7 @@ def test_equal_twins_leave_the_line_that_may_move() -> None:
     judge = Judge([above(0.4), above(0.4), never, never])
     traced = walk(
         judge,
-        who=[0, 0, 1, 1],
+        instance=[0, 0, 1, 1],
         prototype=[0] * 4,
         frozen=[True, False, True, False],
         gaps=lambda a, b: np.abs(a - b) * [1.0, 1.0, 0.0],
@@ -1094,7 +1101,7 @@ def test_equal_twins_leave_the_line_that_may_move() -> None:
 
 def test_costs_decide_between_twins() -> None:
     judge = Judge([above(0.5), above(0.4)])  # the twin is nearer, but its third column costs
-    how: dict[str, Any] = {"who": [0, 0], "prototype": [0, 0], "frozen": [False, True]}
+    how: dict[str, Any] = {"instance": [0, 0], "prototype": [0, 0], "frozen": [False, True]}
     free = walk(judge, **how, weights=np.array([1.0, 1.0, 0.0]))
     dear = walk(judge, **how, weights=np.array([1.0, 1.0, 5.0]))
     assert free.lines.tolist() == [1]
@@ -1102,9 +1109,9 @@ def test_costs_decide_between_twins() -> None:
 
 
 def test_paths_come_in_the_order_of_people_and_prototypes() -> None:
-    who, prototype = [1, 0, 1, 0, 0, 1], [0, 2, 1, 0, 1, 2]
-    traced = walk(Judge([above(0.5)] * 6), who=who, prototype=prototype)
-    pairs = [(who[k], prototype[k]) for k in traced.lines]
+    instance, prototype = [1, 0, 1, 0, 0, 1], [0, 2, 1, 0, 1, 2]
+    traced = walk(Judge([above(0.5)] * 6), instance=instance, prototype=prototype)
+    pairs = [(instance[k], prototype[k]) for k in traced.lines]
     assert pairs == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
@@ -1163,24 +1170,24 @@ def test_a_real_decoder_walks_from_each_person_to_each_prototype(every: bool) ->
     z = found.model.centroids()[2:]
     ends = found.prototypes(z, np.ones(2, dtype=np.int64))
     count = len(ALL)
-    who, prototype = np.repeat(np.arange(count), 2), np.tile([0, 1], count)
+    instance, prototype = np.repeat(np.arange(count), 2), np.tile([0, 1], count)
     asked: list[Floats] = []
 
     def verdict(tau: Floats, cells: Floats, lines: Ints) -> Steps:
         asked.append(cells)
         near = start.schema.gaps(cells, ends[prototype[lines]]).sum(axis=1)
-        far = start.schema.gaps(start.cells[who[lines]], ends[prototype[lines]]).sum(axis=1)
+        far = start.schema.gaps(start.cells[instance[lines]], ends[prototype[lines]]).sum(axis=1)
         valid = (near < 0.6 * far).astype(np.int8)
         return Steps.of(tau, cells, valid, np.ones(len(tau), dtype=bool), np.full(len(tau), np.nan))
 
     every_line = np.arange(2 * count)
     lines = Lines(
-        who,
+        instance,
         prototype,
         np.zeros(2 * count, dtype=bool),
         z,
         np.ones(2 * count, dtype=np.int64),
-        verdict(np.zeros(2 * count), start.cells[who], every_line),
+        verdict(np.zeros(2 * count), start.cells[instance], every_line),
         verdict(np.ones(2 * count), ends[prototype], every_line),
     )
     traced = trace(found, start, lines, verdict, steps=10, every=every)
@@ -1190,7 +1197,7 @@ def test_a_real_decoder_walks_from_each_person_to_each_prototype(every: bool) ->
     rows = {tuple(np.nan_to_num(row, nan=-1.0)) for row in np.concatenate(asked)}
     for row in np.nan_to_num(shown.cells, nan=-1.0):
         assert tuple(row) in rows  # exactly this row was judged
-    np.testing.assert_array_equal(traced.steps.cells[:, 0], start.cells[who])
+    np.testing.assert_array_equal(traced.steps.cells[:, 0], start.cells[instance])
     last = traced.steps.at(every_line, traced.last)
     np.testing.assert_array_equal(last.cells, ends[prototype])
     assert np.isfinite(traced.density).all()

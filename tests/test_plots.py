@@ -48,7 +48,7 @@ class Bank:
         return self.classes_[self.predict_proba(rows).argmax(axis=1)]
 
 
-def people(count, seed):
+def instances(count, seed):
     rng = np.random.default_rng(seed)
     income, debt = rng.integers(0, 100, (2, count))
     home = rng.integers(0, 3, count)
@@ -65,16 +65,16 @@ def people(count, seed):
 
 @pytest.fixture(scope="module")
 def explainer():
-    return Explainer(Bank(), clusters=2, seed=0).fit(people(400, 0))
+    return Explainer(Bank(), clusters=2, seed=0).fit(instances(400, 0))
 
 
 @pytest.fixture(scope="module")
 def answer(explainer):
-    return explainer.explain(people(30, 1), target="yes")
+    return explainer.explain(instances(30, 1), target="yes")
 
 
 @pytest.fixture(scope="module")
-def person(answer):
+def instance(answer):
     return next(p for p in answer if p.status == "answered" and 0.2 < Walk.of(p, None).tau < 0.8)
 
 
@@ -94,45 +94,47 @@ def overlaps(figure):
     return [(a, b) for (a, p), (b, q) in combinations(boxes, 2) if p.padded(-1).overlaps(q)] + out
 
 
-# --- one person's path ------------------------------------------------------------------------
+# --- one instance's path ------------------------------------------------------------------------
 
 
-def test_a_path_says_what_changes(person):
-    ax = plots.path(person)
+def test_a_path_says_what_changes(instance):
+    ax = plots.path(instance)
     shown = [word.removeprefix("▲ ").removeprefix("▼ ") for word in words(ax)]
-    for change in person.changes():
+    for change in instance.changes():
         assert change["feature"].replace("_", " ")[:20] in " ".join(shown)
         assert change["before"] in shown
         assert change["after"] in shown
     assert ax.get_title(loc="left") == "From no to yes"
-    assert any(f"with {len(person.changes())} change" in word for word in shown)
+    assert any(f"with {len(instance.changes())} change" in word for word in shown)
 
 
-def test_arrows_point_where_numbers_go(person):
-    before = person.row
-    after = {c["feature"]: c["after"] for c in person.changes()}
-    shown = words(plots.path(person))
+def test_arrows_point_where_numbers_go(instance):
+    before = instance.row
+    after = {c["feature"]: c["after"] for c in instance.changes()}
+    shown = words(plots.path(instance))
     assert "income" in after or "debt" in after
     for name in {"income", "debt"} & set(after):
         arrow = "▲" if float(after[name]) > before[name] else "▼"
         assert f"{arrow} {after[name]}" in shown
 
 
-def test_the_flip_is_drawn_where_the_first_answer_is(person):
-    ax = plots.path(person)
-    first = person.explanation.first()
-    (row,) = np.flatnonzero((first.who == person.who) & (first.prototype == person.prototypes[0]))
+def test_the_flip_is_drawn_where_the_first_answer_is(instance):
+    ax = plots.path(instance)
+    first = instance.explanation.first()
+    (row,) = np.flatnonzero(
+        (first.instance == instance.position) & (first.prototype == instance.prototypes[0])
+    )
     left, right = (f(patch.get_x() + w * patch.get_width() for patch in ax.patches)
                    for f, w in ((min, 0), (max, 1)))  # fmt: skip
     marks = [line.get_xdata()[0] for line in ax.lines if line.get_marker() == "v"]
     assert marks == pytest.approx([left + (right - left) * first.tau[row]])
 
 
-def test_a_path_to_another_prototype(person):
-    other = person.prototypes[-1]
-    assert any(f"to prototype {other}:" in word for word in words(plots.path(person, other)))
+def test_a_path_to_another_prototype(instance):
+    other = instance.prototypes[-1]
+    assert any(f"to prototype {other}:" in word for word in words(plots.path(instance, other)))
     with pytest.raises(InputError, match="no path to prototype 99"):
-        plots.path(person, 99)
+        plots.path(instance, 99)
 
 
 def test_nothing_overlaps(answer):
@@ -145,16 +147,16 @@ def test_nothing_overlaps(answer):
     assert drawn > 10
 
 
-def test_without_probabilities_there_is_no_line_for_them(person):
-    unknown = np.full_like(person.explanation.probability, np.nan)
-    quiet = replace(person.explanation, probability=unknown)[person.who]
-    assert any(word.startswith("probability of") for word in words(plots.path(person)))
+def test_without_probabilities_there_is_no_line_for_them(instance):
+    unknown = np.full_like(instance.explanation.probability, np.nan)
+    quiet = replace(instance.explanation, probability=unknown)[instance.position]
+    assert any(word.startswith("probability of") for word in words(plots.path(instance)))
     assert not any(word.startswith("probability of") for word in words(plots.path(quiet)))
 
 
-def test_a_path_that_does_not_lead_there_says_so(person):
-    answer = person.explanation
-    never = replace(answer, valid=np.zeros_like(answer.valid))[person.who]
+def test_a_path_that_does_not_lead_there_says_so(instance):
+    answer = instance.explanation
+    never = replace(answer, valid=np.zeros_like(answer.valid))[instance.position]
     ax = plots.path(never)
     assert any(word.startswith("No step of this path leads there") for word in words(ax))
     assert "closest found" in words(ax)
@@ -164,11 +166,11 @@ def test_a_path_that_does_not_lead_there_says_so(person):
     assert overlaps(ax.figure) == []
 
 
-def test_a_step_that_breaks_a_limit_is_no_answer(person):
-    answer = person.explanation
-    broken = replace(answer, feasible=np.zeros_like(answer.feasible))[person.who]
+def test_a_step_that_breaks_a_limit_is_no_answer(instance):
+    answer = instance.explanation
+    broken = replace(answer, feasible=np.zeros_like(answer.feasible))[instance.position]
     assert "breaks a limit" in words(plots.path(broken))
-    assert "breaks a limit" not in words(plots.path(person))
+    assert "breaks a limit" not in words(plots.path(instance))
 
 
 def test_someone_without_a_path_is_refused_in_words(answer):
@@ -177,27 +179,29 @@ def test_someone_without_a_path_is_refused_in_words(answer):
         plots.path(fine)
 
 
-def test_a_whole_explanation_is_not_one_person(explainer, answer, person):
+def test_a_whole_explanation_is_not_one_instance(explainer, answer, instance):
     draw = {
         "path": plots.path,
         "latent_map": lambda them: plots.latent_map(explainer, them),
-        "prototypes": lambda them: plots.prototypes(explainer, person=them),
+        "prototypes": lambda them: plots.prototypes(explainer, instance=them),
     }
     for name, function in draw.items():
-        with pytest.raises(InputError, match=rf"plots\.{name} draws one person.*answer\[0\]"):
+        with pytest.raises(InputError, match=rf"plots\.{name} draws one instance.*answer\[0\]"):
             function(answer)
         with pytest.raises(InputError, match="not a dict"):
             function({"income": 3})
 
 
-def test_a_person_is_called_what_they_are_called(explainer, person):
-    called = replace(person, called=1234)
-    assert any(word.startswith("Person 1234,") for word in words(plots.path(called)))
-    assert "person 1234" in words(plots.prototypes(explainer, "yes", called))
+def test_a_person_is_called_what_they_are_called(explainer, instance):
+    called = replace(instance, called=1234)
+    assert any(word.startswith("Instance 1234,") for word in words(plots.path(called)))
+    assert "instance 1234" in words(plots.prototypes(explainer, "yes", called))
 
 
 def test_any_other_label_has_a_title_too(explainer):
-    someone = explainer.explain([{**people(1, 2)[0], "income": 10, "debt": 90}], target="any-other")
+    someone = explainer.explain(
+        [{**instances(1, 2)[0], "income": 10, "debt": 90}], target="any-other"
+    )
     ax = plots.path(someone[0])
     assert ax.get_title(loc="left") == "Away from no"
     assert "not no" in words(ax)
@@ -223,14 +227,14 @@ def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     assert "12 columns that hardly differ are not shown" in words(plots.prototypes(bank))
 
 
-def test_given_axes_are_used(person):
+def test_given_axes_are_used(instance):
     _, ax = plt.subplots(figsize=(9, 5))
-    assert plots.path(person, ax=ax) is ax
+    assert plots.path(instance, ax=ax) is ax
 
 
-def test_a_dollar_begins_no_formula(person):
-    answer = person.explanation
-    rich = replace(answer, labels=("$ no $\\frac$", "$ yes $\\frac$"))[person.who]
+def test_a_dollar_begins_no_formula(instance):
+    answer = instance.explanation
+    rich = replace(answer, labels=("$ no $\\frac$", "$ yes $\\frac$"))[instance.position]
     assert overlaps(plots.path(rich).figure) == []
 
 
@@ -254,7 +258,7 @@ def test_images_become_a_film():
     edges = [to_hex(patch.get_edgecolor()).upper() for patch in ax.patches]
     assert (edges[0], edges[-1]) == (colour(0), colour(1))
     assert overlaps(ax.figure) == []
-    table = plots.prototypes(explainer, person=someone)
+    table = plots.prototypes(explainer, instance=someone)
     shown = [image.get_array() for image in table.images]
     np.testing.assert_allclose(shown[0], images[bright == 0][0])
     for picture, prototype in zip(shown[1:], explainer.prototypes_, strict=True):
@@ -266,7 +270,7 @@ def test_images_become_a_film():
 # --- the latent map ---------------------------------------------------------------------------
 
 
-def latent(explainer, person=None, width=6):
+def latent(explainer, instance=None, width=6):
     """Plain arrays as an explainer gives them."""
     rng = np.random.default_rng(0)
     owner = np.array([p.label for p in explainer.prototypes_])
@@ -279,7 +283,7 @@ def latent(explainer, person=None, width=6):
         "prototype_number": np.array([p.number for p in explainer.prototypes_]),
         "prototype_valid": np.array([p.valid for p in explainer.prototypes_]),
     }
-    return record if person is None else {**record, "person_z": rng.normal(size=width)}
+    return record if instance is None else {**record, "instance_z": rng.normal(size=width)}
 
 
 def offsets(ax):
@@ -315,34 +319,34 @@ def test_the_map_shows_every_prototype_by_its_number(explainer):
     assert "refused prototype" in [t.get_text() for t in ax.get_legend().get_texts()]
 
 
-def test_rings_lie_on_the_lines_where_the_decision_flips(explainer, person):
-    record = latent(explainer, person, width=2)
-    ax = plots.latent_map(record, person)
+def test_rings_lie_on_the_lines_where_the_decision_flips(explainer, instance):
+    record = latent(explainer, instance, width=2)
+    ax = plots.latent_map(record, instance)
     numbers = record["prototype_number"].tolist()
-    for prototype in person.prototypes:
-        tau = Walk.of(person, prototype).tau
+    for prototype in instance.prototypes:
+        tau = Walk.of(instance, prototype).tau
         end = record["prototype_z"][numbers.index(prototype)]
-        ring = (1 - tau) * record["person_z"] + tau * end
+        ring = (1 - tau) * record["instance_z"] + tau * end
         assert any(np.allclose(found, ring[None]) for found in offsets(ax))
-    assert len(ax.lines) == len(person.prototypes)
+    assert len(ax.lines) == len(instance.prototypes)
     assert overlaps(ax.figure) == []
 
 
-def test_the_map_asks_an_explainer_for_its_arrays(explainer, person):
+def test_the_map_asks_an_explainer_for_its_arrays(explainer, instance):
     asked = []
 
     def latent_map(someone=None):
         asked.append(someone)
         return latent(explainer, someone)
 
-    ax = plots.latent_map(SimpleNamespace(latent_map=latent_map), person)
-    assert asked == [person]
-    assert f"person {person.who}" in [t.get_text() for t in ax.get_legend().get_texts()]
+    ax = plots.latent_map(SimpleNamespace(latent_map=latent_map), instance)
+    assert asked == [instance]
+    assert f"instance {instance.position}" in [t.get_text() for t in ax.get_legend().get_texts()]
 
 
-def test_arrays_without_the_person_are_refused(explainer, person):
-    with pytest.raises(InputError, match="hold no person"):
-        plots.latent_map(latent(explainer), person)
+def test_arrays_without_the_person_are_refused(explainer, instance):
+    with pytest.raises(InputError, match="hold no instance"):
+        plots.latent_map(latent(explainer), instance)
 
 
 # --- prototypes -------------------------------------------------------------------------------
@@ -360,11 +364,11 @@ def test_prototypes_are_written_out(explainer):
     assert overlaps(ax.figure) == []
 
 
-def test_prototypes_of_one_label_beside_a_person(explainer, person):
-    ax = plots.prototypes(explainer, "yes", person)
+def test_prototypes_of_one_label_beside_a_instance(explainer, instance):
+    ax = plots.prototypes(explainer, "yes", instance)
     assert words(ax).count("yes") == 2
-    assert f"person {person.who}" in words(ax)
-    assert str(person.row["income"]) in words(ax)
+    assert f"instance {instance.position}" in words(ax)
+    assert str(instance.row["income"]) in words(ax)
     assert overlaps(ax.figure) == []
     with pytest.raises(InputError, match=r"no prototypes of 'maybe'\. The labels are 'no', 'yes'"):
         plots.prototypes(explainer, "maybe")
@@ -463,21 +467,21 @@ def flat():
 
 
 def test_the_illustration_has_three_panels(flat):
-    table, explainer, person = flat
+    table, explainer, instance = flat
     decide = explainer.classifier_.predict
-    record = latent(explainer, person, width=2)
-    figure = plots.illustration(table, decide(table), decide, record, person)
+    record = latent(explainer, instance, width=2)
+    figure = plots.illustration(table, decide(table), decide, record, instance)
     left, middle, right = figure.axes
     regions = left.collections[0].get_array()
     x, y = np.linspace(*left.get_xlim(), 240), np.linspace(*left.get_ylim(), 240)
     np.testing.assert_array_equal(regions.reshape(240, 240), x[None, :] > y[:, None])
-    assert len(middle.lines) == len(right.lines) == len(person.prototypes) == 2
-    for line, prototype in zip(right.lines, person.prototypes, strict=True):
-        path = person.path(prototype).cells
+    assert len(middle.lines) == len(right.lines) == len(instance.prototypes) == 2
+    for line, prototype in zip(right.lines, instance.prototypes, strict=True):
+        path = instance.path(prototype).cells
         np.testing.assert_array_equal(line.get_xydata(), path)
     assert overlaps(figure) == []
     with pytest.raises(InputError, match="of two columns; these are 3"):
-        plots.illustration(np.zeros((4, 3)), decide(table), decide, record, person)
+        plots.illustration(np.zeros((4, 3)), decide(table), decide, record, instance)
 
 
 # --- what it needs ----------------------------------------------------------------------------
@@ -497,14 +501,14 @@ def test_without_matplotlib_the_extra_is_named():
     )
 
 
-def test_drawing_needs_no_torch(person, tmp_path):
-    person.explanation.to_json(tmp_path / "answer.json")
+def test_drawing_needs_no_torch(instance, tmp_path):
+    instance.explanation.to_json(tmp_path / "answer.json")
     code = f"""
 import sys
 sys.modules["torch"] = None
 from lapace import Explanation, plots
 answer = Explanation.from_json({str(tmp_path / "answer.json")!r})
-plots.path(answer[{person.who}]).figure.savefig({str(tmp_path / "path.png")!r})
+plots.path(answer[{instance.position}]).figure.savefig({str(tmp_path / "path.png")!r})
 """
     done = run_python(code)
     assert done.returncode == 0, done.stderr

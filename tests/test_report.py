@@ -16,13 +16,13 @@ from lapace import metrics
 from lapace.errors import InputError
 from lapace.report import (
     THRESHOLDS,
-    Asked,
     Check,
     Cluster,
     ColumnFit,
     Evidence,
     LabelFit,
     Look,
+    Queries,
     Report,
     Rows,
     Rule,
@@ -107,7 +107,7 @@ def evidence(**changes: object) -> Evidence:
         "sampled": {k: judged(drawn[label == k]) for k in (0, 1)},
         "crossings": np.array([0] * 38 + [1, 2]),
         "rules": (Rule("age >= 18", 1000, 1000),),
-        "asked": Asked(labels=1000, centroids=4, repair=2, report=600),
+        "n_queries": Queries(labels=1000, centroids=4, repair=2, report=600),
         "seconds": 12.3,
     }
     return Evidence(**{**fields, **changes})
@@ -191,7 +191,7 @@ def test_thresholds_cannot_be_changed_by_the_way():
 
 
 def of_checks(*checks: Check) -> Report:
-    return Report("default", 0, 0, 0.0, Asked(), checks, (), (), (), (), None, 0, 0, ())
+    return Report("default", 0, 0, 0.0, Queries(), checks, (), (), (), (), None, 0, 0, ())
 
 
 GOOD = Check(THRESHOLDS["agreement"], 1.0)
@@ -459,30 +459,30 @@ def test_the_plan_divides_rows(sizes, held_out):
     assert len(found.real) <= 4000
     own = np.bincount(codes[found.real], minlength=2)
     assert found.draws.tolist() == np.maximum(own, 200).tolist()
-    assert len(found.people) == min(20, len(codes))
-    assert (found.targets == 1 - codes[found.people]).all()
+    assert len(found.instances) == min(20, len(codes))
+    assert (found.targets == 1 - codes[found.instances]).all()
     again = plan(codes, 2, seed=3)
     assert np.array_equal(again.held_out, found.held_out)
-    assert np.array_equal(again.people, found.people)
+    assert np.array_equal(again.instances, found.instances)
 
 
 def test_a_rare_label_keeps_its_rows_for_training():
     codes = np.repeat([0, 1], [5000, 49])
     found = plan(codes, 2)
     assert (codes[found.train] == 1).sum() == 49
-    assert (codes[found.people] == 0).all()
+    assert (codes[found.instances] == 0).all()
     assert (codes[found.held_out] == 0).sum() == 500
 
 
 def test_every_label_has_its_turn():
     codes = np.repeat(np.arange(10), 100)
     found = plan(codes, 10)
-    assert np.bincount(codes[found.people]).tolist() == [2] * 10
-    assert (found.targets != codes[found.people]).all()
+    assert np.bincount(codes[found.instances]).tolist() == [2] * 10
+    assert (found.targets != codes[found.instances]).all()
     assert len(set(found.targets)) == 10
     small = plan(np.repeat(np.arange(3), 20), 3)
     assert len(small.held_out) == 0
-    assert set(small.people) <= set(small.train)
+    assert set(small.instances) <= set(small.train)
 
 
 def test_many_labels_draw_fewer_rows_each():
@@ -644,7 +644,7 @@ REPORTS = st.builds(
     rows=COUNT,
     held_out=COUNT,
     seconds=SHARE,
-    asked=st.builds(Asked, COUNT, COUNT, COUNT, COUNT),
+    asked=st.builds(Queries, COUNT, COUNT, COUNT, COUNT),
     checks=st.lists(CHECKS, max_size=3).map(tuple),
     labels=st.lists(LABELS, max_size=2).map(tuple),
     clusters=st.lists(CLUSTERS, max_size=2).map(tuple),
@@ -682,7 +682,7 @@ def test_json_that_is_no_report_is_refused(report, damage, message):
 
 def test_json_without_a_field_and_files_that_are_none(report, tmp_path):
     data = report.to_json()
-    del data["asked"]
+    del data["n_queries"]
     with pytest.raises(InputError, match="damaged"):
         Report.from_json(data)
     with pytest.raises(InputError, match="There is no file"):

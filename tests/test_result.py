@@ -1,4 +1,4 @@
-"""Results: picks that only select, words a person reads, and JSON that comes back whole."""
+"""Results: picks that only select, words an instance reads, and JSON that comes back whole."""
 
 from __future__ import annotations
 
@@ -60,51 +60,55 @@ def random_cells(schema: Schema, rng: np.random.Generator, *shape: int) -> np.nd
 
 
 def made_up(
-    seed: int = 0, people: int = 5, prototypes: int = 3, kind: str = "records", sparse: bool = True
+    seed: int = 0,
+    instances: int = 5,
+    prototypes: int = 3,
+    kind: str = "records",
+    sparse: bool = True,
 ) -> Explanation:
     """An explanation that no explainer made: any verdicts, any picks."""
     rng = np.random.default_rng(seed)
     schema = SCHEMAS[kind]
-    status = tuple(rng.choice(STATUSES[:3] * 3 + STATUSES[3:], people).tolist())
+    status = tuple(rng.choice(STATUSES[:3] * 3 + STATUSES[3:], instances).tolist())
     tried = [i for i, s in enumerate(status) if s in STATUSES[:3]]
-    who = np.repeat(np.array(tried, dtype=np.int64), prototypes)
+    instance = np.repeat(np.array(tried, dtype=np.int64), prototypes)
     size = 7 + sparse
-    tau = np.tile(np.r_[np.linspace(0, 1, 6), 0.35], (len(who), 1))
+    tau = np.tile(np.r_[np.linspace(0, 1, 6), 0.35], (len(instance), 1))
     if sparse:
-        tau = np.c_[tau, np.full(len(who), np.nan)]
-    own = random_cells(schema, rng, people)
-    cells = random_cells(schema, rng, len(who), size)
-    cells[:, 0] = own[who]
+        tau = np.c_[tau, np.full(len(instance), np.nan)]
+    own = random_cells(schema, rng, instances)
+    cells = random_cells(schema, rng, len(instance), size)
+    cells[:, 0] = own[instance]
     gone = np.array([s == "malformed" for s in status], dtype=bool)
-    label = np.where(gone, -1, rng.integers(0, 3, people))
+    label = np.where(gone, -1, rng.integers(0, 3, instances))
     picks = ("first", "middle", "last") + (("sparse",) if sparse else ())
-    picked = {name: rng.integers(1, 7, len(who)) for name in picks}
+    picked = {name: rng.integers(1, 7, len(instance)) for name in picks}
     if sparse:
-        picked["sparse"] = np.full(len(who), 7)
-    probability = rng.random((len(who), size))
+        picked["sparse"] = np.full(len(instance), 7)
+    probability = rng.random((len(instance), size))
     probability[rng.random(probability.shape) < 0.2] = np.nan
     return Explanation(
         schema=schema,
         template=schema.template,
         labels=("maybe", "no", "yes"),
-        people_cells=own,
+        instance_cells=own,
         label=label,
-        target=np.where(gone, -1, rng.integers(0, 3, people)),
+        target=np.where(gone, -1, rng.integers(0, 3, instances)),
         status=status,
-        reason=tuple(f"Because {i}." for i in range(people)),
+        reason=tuple(f"Because {i}." for i in range(instances)),
         constraints=("fixed age",),
-        who=who,
+        instance=instance,
         prototype=np.tile(np.arange(prototypes), len(tried)),
         tau=tau,
         cells=cells,
-        valid=rng.integers(-1, 2, (len(who), size)).astype(np.int8),
-        feasible=rng.random((len(who), size)) < 0.7,
+        valid=rng.integers(-1, 2, (len(instance), size)).astype(np.int8),
+        feasible=rng.random((len(instance), size)) < 0.7,
         probability=probability,
-        density=rng.uniform(0, 100, (len(who), size)),
-        density_before=rng.uniform(0, 100, (len(who), size)),
-        distance=schema.gaps(own[who][:, None], cells).sum(axis=2),
+        density=rng.uniform(0, 100, (len(instance), size)),
+        density_before=rng.uniform(0, 100, (len(instance), size)),
+        distance=schema.gaps(own[instance][:, None], cells).sum(axis=2),
         picked=picked,
-        crossings=rng.integers(0, 3, len(who)),
+        crossings=rng.integers(0, 3, len(instance)),
         asked=int(rng.integers(0, 999)),
     )
 
@@ -139,7 +143,7 @@ def test_a_pick_is_the_chosen_step_of_each_path_in_order(seed):
     answer = made_up(seed)
     for name in ("first", "middle", "last"):
         found = getattr(answer, name)()
-        assert found.who.tolist() == answer.who.tolist()
+        assert found.instance.tolist() == answer.instance.tolist()
         assert found.prototype.tolist() == answer.prototype.tolist()
         for path, step in enumerate(answer.picked[name]):
             np.testing.assert_array_equal(found.cells[path], answer.cells[path, step])
@@ -153,11 +157,11 @@ def test_a_pick_is_the_chosen_step_of_each_path_in_order(seed):
 def test_nearest_is_the_good_row_of_least_distance_on_any_path(seed):
     answer = made_up(seed)
     found = answer.nearest()
-    assert found.who.tolist() == sorted(set(answer.who.tolist()))
-    for k, who in enumerate(found.who):
+    assert found.instance.tolist() == sorted(set(answer.instance.tolist()))
+    for k, instance in enumerate(found.instance):
         good = [
             answer.distance[path, step]
-            for path in np.flatnonzero(answer.who == who)
+            for path in np.flatnonzero(answer.instance == instance)
             for step in range(7)  # the eighth is the sparse row, which lies on no path
             if answer.valid[path, step] == 1 and answer.feasible[path, step]
         ]
@@ -166,7 +170,7 @@ def test_nearest_is_the_good_row_of_least_distance_on_any_path(seed):
             assert found.distance[k] == min(good)
         else:
             assert not found.ok[k]
-            firsts = answer.first().where(answer.who == who)
+            firsts = answer.first().where(answer.instance == instance)
             assert any(np.array_equal(found.cells[k], row, equal_nan=True) for row in firsts.cells)
             assert found.feasible[k] == firsts.feasible.any()  # obeying comes before hoping
 
@@ -175,10 +179,10 @@ def test_nearest_is_the_good_row_of_least_distance_on_any_path(seed):
 def test_sparse_is_the_cheapest_sparse_row(seed):
     answer = made_up(seed)
     found = answer.sparse()
-    assert found.who.tolist() == sorted(set(answer.who.tolist()))
+    assert found.instance.tolist() == sorted(set(answer.instance.tolist()))
     step = 7
-    for k, who in enumerate(found.who):
-        rows = np.flatnonzero(answer.who == who)
+    for k, instance in enumerate(found.instance):
+        rows = np.flatnonzero(answer.instance == instance)
         good = rows[answer.ok[rows, step]]
         assert found.ok[k] == (len(good) > 0)
         if len(good):
@@ -194,7 +198,7 @@ def test_sparse_has_to_be_asked_for():
 def test_at_is_the_stored_step_nearest_tau(seed, tau):
     answer = made_up(seed)
     found = answer.at(tau)
-    assert len(found) == len(answer.who)
+    assert len(found) == len(answer.instance)
     for path in range(len(found)):
         away = np.abs(answer.tau[path] - tau)
         assert abs(found.tau[path] - tau) == np.nanmin(away)
@@ -202,7 +206,7 @@ def test_at_is_the_stored_step_nearest_tau(seed, tau):
 
 @pytest.mark.parametrize("tau", [-0.01, 1.01, np.nan, np.inf])
 def test_tau_goes_from_the_person_to_the_prototype(tau):
-    with pytest.raises(InputError, match="from 0, the person, to 1"):
+    with pytest.raises(InputError, match="from 0, the instance, to 1"):
         made_up().at(tau)
 
 
@@ -216,28 +220,28 @@ def test_ok_is_valid_and_feasible_and_unasked_is_not_ok():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_picks_of_nobody_are_empty_tables(kind):
-    answer = made_up(people=0, kind=kind, sparse=False)
+    answer = made_up(instances=0, kind=kind, sparse=False)
     picks = [answer.first(), answer.middle(), answer.last(), answer.nearest(), answer.at(0.5)]
     for pick in picks:
         assert len(pick) == 0
         assert len(pick.rows) == len(pick.about) == len(pick.frame) == 0
     assert len(answer) == 0
     assert list(answer) == []
-    assert repr(answer) == "Explanation of 0 people: nobody; 0 paths"
+    assert repr(answer) == "Explanation of 0 instances: nobody; 0 paths"
 
 
 def test_an_explanation_counts_paths_to_somebody_nearby_apart():
-    assert repr(made_up(people=1)) == "Explanation of 1 person: 1 already target; 0 paths"
-    answer = made_up(people=5, prototypes=3)
-    paths = len(answer.who)
-    assert re.fullmatch(rf"Explanation of 5 people: [\w ,]+; {paths} paths", repr(answer))
+    assert repr(made_up(instances=1)) == "Explanation of 1 instance: 1 already target; 0 paths"
+    answer = made_up(instances=5, prototypes=3)
+    paths = len(answer.instance)
+    assert re.fullmatch(rf"Explanation of 5 instances: [\w ,]+; {paths} paths", repr(answer))
     nearby = replace(answer, prototype=np.where(answer.prototype == 1, -1, answer.prototype))
     moved = int((answer.prototype == 1).sum())
     assert moved > 0
     assert repr(nearby).endswith(f"; {paths - moved} paths, {moved} more to somebody nearby")
-    someone = replace(answer[int(answer.who[0])], called=13)
-    assert repr(someone).startswith("Person 13: ")
-    with pytest.raises(InputError, match="Person 13 has no path to prototype 99"):
+    someone = replace(answer[int(answer.instance[0])], called=13)
+    assert repr(someone).startswith("Instance 13: ")
+    with pytest.raises(InputError, match="Instance 13 has no path to prototype 99"):
         someone.path(99)
 
 
@@ -255,10 +259,10 @@ def test_rows_about_and_frame_agree_with_each_other(kind):
     assert both == [{**a, **r} for a, r in zip(about, rows, strict=True)]
     assert [r["home"] for r in rows] == [HOMES[int(c)] for c in found.cells[:, 2]]
     assert [r["income"] for r in rows] == [None if np.isnan(c) else c for c in found.cells[:, 1]]
-    assert [a["who"] for a in about] == found.who.tolist()
+    assert [a["instance"] for a in about] == found.instance.tolist()
     assert [a["changed"] for a in about] == found.changed.tolist()
     assert list(about[0]) == [
-        "who", "prototype", "tau", "valid", "feasible", "probability", "density",
+        "instance", "prototype", "tau", "valid", "feasible", "probability", "density",
         "density_before", "distance", "changed", "features",
     ]  # fmt: skip
 
@@ -277,10 +281,10 @@ def _records(table) -> list[dict]:
 
 def test_changed_features_are_counted_and_named():
     schema = SCHEMAS["records"]
-    person = np.array([[30.0, 20.0, 0.0, 1.0], [40.0, np.nan, 1.0, 0.0]])
+    instance = np.array([[30.0, 20.0, 0.0, 1.0], [40.0, np.nan, 1.0, 0.0]])
     rows = np.array([[31.0, 20.0, 2.0, 1.0], [40.0, 5.5, 1.0, 0.0], [30.0, 20.01, 0.0, 1.0]])
     found = Counterfactuals.of(
-        schema, person, rows, np.array([0, 1, 0]), valid=np.array([True, False, True])
+        schema, instance, rows, np.array([0, 1, 0]), valid=np.array([True, False, True])
     )
     assert found.changed.tolist() == [2, 1, 0]  # a hundredth is under the column's resolution
     assert [line["features"] for line in found.about] == ["age, home", "income", ""]
@@ -298,31 +302,31 @@ def test_distance_is_measured_on_cells_not_on_codes_read_again():
     """Codes of a category must not be taken for the numbers that the categories are."""
     table = np.stack([np.arange(60) % 3 * 10 + 5, np.arange(60.0)], axis=1)
     schema = Schema.infer(table, {"x0": "categorical", "x1": "continuous"})
-    people, rows = np.array([[0.0, 3.0]]), np.array([[2.0, 3.0]])
-    found = Counterfactuals.of(schema, people, rows, np.array([0]), valid=np.array([True]))
+    instances, rows = np.array([[0.0, 3.0]]), np.array([[2.0, 3.0]])
+    found = Counterfactuals.of(schema, instances, rows, np.array([0]), valid=np.array([True]))
     assert found.distance.tolist() == [1.0]
 
 
 def test_columns_called_like_ours_stay_apart():
-    table = [{"who": i % 7, "tau": float(i), "home": HOMES[i % 3]} for i in range(60)]
+    table = [{"instance": i % 7, "tau": float(i), "home": HOMES[i % 3]} for i in range(60)]
     schema = Schema.infer(table)
     cells = schema.cells(table[:2])
     found = Counterfactuals.of(schema, cells, cells[::-1], np.arange(2), valid=np.ones(2, bool))
     line = found.frame[0]
-    assert (line["answer_who"], line["who"], line["tau"]) == (0, 1, 1.0)
+    assert (line["answer_who"], line["instance"], line["tau"]) == (0, 1, 1.0)
     assert np.isnan(line["answer_tau"])
 
 
 @given(seeds)
-def test_where_keeps_some_answers_and_all_people(seed):
+def test_where_keeps_some_answers_and_all_instances(seed):
     found = made_up(seed).first()
     mask = found.ok
     some = found.where(mask)
     assert len(some) == mask.sum()
     assert some.ok.all()
-    assert some.who.tolist() == found.who[mask].tolist()
+    assert some.instance.tolist() == found.instance[mask].tolist()
     np.testing.assert_array_equal(some.cells, found.cells[mask])
-    assert some.people is found.people
+    assert some.instances is found.instances
 
 
 def test_values_are_frozen():
@@ -333,43 +337,45 @@ def test_values_are_frozen():
         answer.first().tau = None
 
 
-# --- people ----------------------------------------------------------------------------------
+# --- instances ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_people_is_one_line_per_person(kind):
-    answer = made_up(3, people=9, kind=kind)
-    lines = _records(answer.people)
+def test_people_is_one_line_per_instance(kind):
+    answer = made_up(3, instances=9, kind=kind)
+    lines = _records(answer.summary)
     assert len(lines) == len(answer) == 9
-    for line, person in zip(lines, answer, strict=True):
-        assert line["status"] == person.status
-        assert line["reason"] == person.reason
-        assert line["label"] == person.label
-        assert line["target"] == person.target
+    for line, instance in zip(lines, answer, strict=True):
+        assert line["status"] == instance.status
+        assert line["reason"] == instance.reason
+        assert line["label"] == instance.label
+        assert line["target"] == instance.target
     assert any(line["label"] is None for line in lines) == ("malformed" in answer.status)
 
 
 def test_people_are_counted_from_both_ends():
-    answer = made_up(people=4)
-    assert answer[-1].who == 3
-    assert answer[np.int64(2)].who == 2
+    answer = made_up(instances=4)
+    assert answer[-1].instance == 3
+    assert answer[np.int64(2)].instance == 2
     for wrong in (4, -5):
         with pytest.raises(IndexError, match="the query had 4"):
             answer[wrong]
 
 
 def test_repr_counts_and_names():
-    answer = made_up(1, people=12)
+    answer = made_up(1, instances=12)
     text = repr(answer)
     for status in set(answer.status):
         assert f"{answer.status.count(status)} {status.replace('_', ' ')}" in text
-    person = answer[0]
-    assert repr(person).startswith(f"Person 0: {person.label} → {person.target}: {person.status}.")
+    instance = answer[0]
+    assert repr(instance).startswith(
+        f"Instance 0: {instance.label} → {instance.target}: {instance.status}."
+    )
 
 
 def one_path(**changes) -> Explanation:
     """A path by hand: age moves from τ=0.4 on for good, after a first try; home at 0.8."""
-    answer = made_up(people=1, prototypes=1, sparse=False)
+    answer = made_up(instances=1, prototypes=1, sparse=False)
     own = np.array([30.0, np.nan, 0.0, 1.0])
     steps = np.tile(own, (7, 1))
     steps[:, 0] = [30, 33, 30, 36, 38, 40, 30]  # τ = 0, 0.2, 0.4, 0.6, 0.8, 1, and 0.35 beside them
@@ -378,9 +384,9 @@ def one_path(**changes) -> Explanation:
     return replace(
         answer,
         status=("answered",),
-        who=np.array([0]),
+        instance=np.array([0]),
         prototype=np.array([2]),
-        people_cells=own[None],
+        instance_cells=own[None],
         label=np.array([1]),
         target=np.array([2]),
         tau=np.array([[0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 0.35]]),
@@ -413,10 +419,10 @@ def test_changes_of_a_row_that_is_the_persons_own_are_none():
 @pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
 def test_changes_come_as_the_persons_kind_of_frame(kind):
     answer = made_up(3, kind=kind)
-    person = next(p for p in answer if p.status in STATUSES[:3])
-    table = _records(person.changes())
-    own = answer.people_cells[person.who]
-    row = person.path(person.prototypes[0])
+    instance = next(p for p in answer if p.status in STATUSES[:3])
+    table = _records(instance.changes())
+    own = answer.instance_cells[instance.position]
+    row = instance.path(instance.prototypes[0])
     assert list(table[0]) == ["feature", "before", "after", "from_tau"]
     assert len(row) == 7
     assert {line["feature"] for line in table} <= set(answer.schema.names)
@@ -428,28 +434,28 @@ def test_a_path_is_every_step_in_order_of_tau():
     path = one_path()[0].path(2)
     assert path.tau.tolist() == [0.0, 0.2, 0.35, 0.4, 0.6, 0.8, 1.0]
     assert path.cells[:, 0].tolist() == [30, 33, 30, 30, 36, 38, 40]
-    assert set(path.who.tolist()) == {0}
+    assert set(path.instance.tolist()) == {0}
     assert len(made_up(3)[0].path().tau) == 7  # the sparse row lies on no path
 
 
 def test_prototypes_are_those_of_the_nearest_good_first_first():
-    answer = made_up(5, people=8)
-    for person in answer:
-        paths = np.flatnonzero(answer.who == person.who)
-        first = answer.first().where(answer.who == person.who)
+    answer = made_up(5, instances=8)
+    for instance in answer:
+        paths = np.flatnonzero(answer.instance == instance.position)
+        first = answer.first().where(answer.instance == instance.position)
         keys = [(not first.ok[k], first.distance[k]) for k in range(len(paths))]
         order = sorted(range(len(paths)), key=lambda k: keys[k])
-        assert person.prototypes == tuple(first.prototype[k] for k in order)
+        assert instance.prototypes == tuple(first.prototype[k] for k in order)
         if len(paths):
             np.testing.assert_array_equal(
-                person.path().cells, person.path(person.prototypes[0]).cells
+                instance.path().cells, instance.path(instance.prototypes[0]).cells
             )
 
 
 def test_what_is_not_there_is_said():
-    answer = made_up(1, people=12)
+    answer = made_up(1, instances=12)
     nowhere = next(p for p in answer if p.status == "already_target")
-    with pytest.raises(InputError, match=rf"Person {nowhere.who} has no paths: Because"):
+    with pytest.raises(InputError, match=rf"Instance {nowhere.instance} has no paths: Because"):
         nowhere.path()
     with pytest.raises(InputError, match="has no paths"):
         nowhere.changes()
@@ -475,29 +481,29 @@ def test_the_published_schema_is_itself_valid():
 
 @settings(max_examples=40)
 @given(seeds, st.integers(0, 6), st.sampled_from(KINDS), st.booleans())
-def test_json_round_trip(seed, people, kind, sparse):
-    answer = made_up(seed, people=people, kind=kind, sparse=sparse)
+def test_json_round_trip(seed, instances, kind, sparse):
+    answer = made_up(seed, instances=instances, kind=kind, sparse=sparse)
     text = json.dumps(answer.to_json(), allow_nan=False)
     again = Explanation.from_json(json.loads(text))
-    if len(answer.who):
+    if len(answer.instance):
         same(answer, again)
         assert again.to_json() == answer.to_json()
     for name in ("first", "middle", "last", "nearest"):
         one, other = getattr(answer, name)(), getattr(again, name)()
         np.testing.assert_array_equal(one.cells, other.cells)
     np.testing.assert_array_equal(answer.at(0.4).tau, again.at(0.4).tau)
-    assert _records(answer.people) == _records(again.people)
+    assert _records(answer.summary) == _records(again.summary)
 
 
-@pytest.mark.parametrize("people", [0, 1, 12])
-def test_json_is_what_the_published_schema_says(people):
-    answer = made_up(1, people=people)
+@pytest.mark.parametrize("instances", [0, 1, 12])
+def test_json_is_what_the_published_schema_says(instances):
+    answer = made_up(1, instances=instances)
     data = json.loads(json.dumps(answer.to_json(), allow_nan=False))
     jsonschema.validate(data, json_schema())
-    if people == 12:
+    if instances == 12:
         assert set(answer.status) == set(STATUSES)  # everything that can be in it is in it
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(_damaged(data, ("people", 0, "status"), "fine"), json_schema())
+            jsonschema.validate(_damaged(data, ("instances", 0, "status"), "fine"), json_schema())
 
 
 def test_json_file_round_trip(tmp_path):
@@ -585,7 +591,7 @@ DAMAGE = (KeyError, None, -1, 10**30, 1.5, "x", True, [], {}, [[1]])
 def test_damaged_json_is_refused_or_still_works():
     """Wherever a document is hurt, a sentence comes out, or an explanation one can use."""
     rng = np.random.default_rng(0)
-    data = json.loads(json.dumps(made_up(4, people=3, prototypes=2).to_json()))
+    data = json.loads(json.dumps(made_up(4, instances=3, prototypes=2).to_json()))
     places = [p for p in _places(data) if p]
     refused = 0
     chosen = [p for p in places if len(p) <= 4 or "steps" not in p]
@@ -601,5 +607,5 @@ def test_damaged_json_is_refused_or_still_works():
             for pick in (found.first, found.middle, found.last, found.nearest):
                 assert len(pick().about) == len(pick())
             assert len(found.at(0.5).rows) == (found.prototype >= 0).sum()
-            assert len(found.people) == len(found)
+            assert len(found.summary) == len(found)
     assert refused > len(chosen)

@@ -23,7 +23,7 @@ ROWS = 400
 EDUCATION = ["none", "school", "bachelor", "master"]
 
 
-def people(rows=ROWS, seed=0):
+def instances(rows=ROWS, seed=0):
     """A table such as a bank's: long tails, spikes at zero, cents, gaps, and every kind."""
     rng = np.random.default_rng(seed)
 
@@ -46,13 +46,13 @@ def people(rows=ROWS, seed=0):
             "zone": pd.Categorical(rng.choice([10, 20, 30, 50], rows)),
             "education": pd.Categorical(rng.choice(EDUCATION, rows), EDUCATION, ordered=True),
             "job": rng.choice(["cook", "nurse"], rows).astype(object),
-            "kind": ["person"] * rows,
+            "kind": ["instance"] * rows,
             "year": np.full(rows, 2026),
         }
     )
 
 
-PEOPLE = people()
+PEOPLE = instances()
 SCHEMA = Schema.infer(PEOPLE)
 CELLS = SCHEMA.cells(PEOPLE)
 
@@ -243,7 +243,7 @@ def test_an_ordinal_keeps_all_its_levels():
             ),
         ),
         (
-            [f"a long sentence about person {i // 2}, and more" for i in range(119)],
+            [f"a long sentence about instance {i // 2}, and more" for i in range(119)],
             r"^Column 'x' holds 60 different values in 119 rows",
         ),
         (

@@ -53,14 +53,14 @@ class Gate:
         self.open = threading.Event()
         self.open.set()
         self.broken = False
-        self.asked = threading.Semaphore(0)  # counts who has come to a shut gate
+        self.n_queries = threading.Semaphore(0)  # counts who has come to a shut gate
 
     def predict(self, rows: list[dict[str, Any]]) -> list[str]:
         if self.broken:
             raise ConnectionError(f"no answer from http://10.0.0.7/{SECRET}")
         # Only heavy letters wait, so that light ones can be seen to pass.
         if not self.open.is_set() and any(r["weight"] == 499 for r in rows):
-            self.asked.release()
+            self.n_queries.release()
             self.open.wait(60)
         if any(r["stamp"] == "cursed" for r in rows):
             raise ValueError(f"cannot read {SECRET}")
@@ -78,7 +78,7 @@ def gated() -> tuple[Gate, Explainer]:
 @pytest.fixture
 def gate() -> Iterator[Gate]:
     found, _ = gated()
-    found.asked = threading.Semaphore(0)
+    found.n_queries = threading.Semaphore(0)
     yield found
     found.open.set()
     found.broken = False
@@ -116,8 +116,8 @@ LIGHT = {"weight": 20, "speed": 1, "stamp": "red"}
 HEAVY = {"weight": 499, "speed": 5, "stamp": "red"}
 
 
-def ask(client: httpx.Client, person: dict[str, Any] = LIGHT, **question: Any) -> httpx.Response:
-    return client.post("/v1/explain", json={"people": [person], **question})
+def ask(client: httpx.Client, instance: dict[str, Any] = LIGHT, **question: Any) -> httpx.Response:
+    return client.post("/v1/explain", json={"instances": [instance], **question})
 
 
 def sentence(answer: httpx.Response, status: int) -> str:
@@ -137,21 +137,21 @@ def sentence(answer: httpx.Response, status: int) -> str:
 
 
 def plain(world: worlds.World) -> list[dict[str, Any]]:
-    """A world's people as JSON has them."""
+    """A world's instances as JSON has them."""
     explainer = world.explainer
-    names, reading = explainer.schema_.names, explainer.explain(world.people, target="any-other")
-    rows = [p["row"] for p in reading.to_json()["people"]]
+    names, reading = explainer.schema_.names, explainer.explain(world.instances, target="any-other")
+    rows = [p["row"] for p in reading.to_json()["instances"]]
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize("name", ["bank", "seasons", "signs", "shop", "post", "paper", "digits"])
 def test_an_answer_is_the_librarys_own_in_the_published_format(name):
     world = getattr(worlds, name)()
-    people = plain(world)[:2]
+    instances = plain(world)[:2]
     options = {"target": "any-other", "steps": 6, "sparse": True}
-    expected = world.explainer.explain(people, **options).to_json()
+    expected = world.explainer.explain(instances, **options).to_json()
     with serving(world.explainer) as client:
-        answer = client.post("/v1/explain", json={"people": people, **options})
+        answer = client.post("/v1/explain", json={"instances": instances, **options})
     assert answer.status_code == 200
     assert answer.json() == json.loads(json.dumps(expected))
     jsonschema.validate(answer.json(), json_schema())
@@ -159,7 +159,7 @@ def test_an_answer_is_the_librarys_own_in_the_published_format(name):
 
 def test_every_setting_reaches_the_library():
     world = worlds.bank()
-    people = plain(world)[:6]
+    instances = plain(world)[:6]
     options = {
         "target": ["approved"] * 6,
         "constraints": ["fixed age", "changes <= 3"],
@@ -172,23 +172,25 @@ def test_every_setting_reaches_the_library():
         "confidence": 0.6,
     }
     assert set(options) == set(OPTIONS)
-    bare = world.explainer.explain(people).to_json()["people"]
+    bare = world.explainer.explain(instances).to_json()["instances"]
     with serving(world.explainer) as client:
         for name, value in options.items():
-            expected = world.explainer.explain(people, **{name: value}).to_json()
-            found = client.post("/v1/explain", json={"people": people, name: value}).json()
+            expected = world.explainer.explain(instances, **{name: value}).to_json()
+            found = client.post("/v1/explain", json={"instances": instances, name: value}).json()
             assert found == json.loads(json.dumps(expected)), name
             changes_little = ("enforce", "stable", "target")  # by themselves
-            assert name in changes_little or found["people"] != json.loads(json.dumps(bare)), name
-        both = client.post("/v1/explain", json={"people": people, **options}).json()
-    assert both == json.loads(json.dumps(world.explainer.explain(people, **options).to_json()))
+            assert name in changes_little or found["instances"] != json.loads(json.dumps(bare)), (
+                name
+            )
+        both = client.post("/v1/explain", json={"instances": instances, **options}).json()
+    assert both == json.loads(json.dumps(world.explainer.explain(instances, **options).to_json()))
 
 
 def test_questions_asked_at_once_are_answered_as_if_alone(client):
-    people = plain(worlds.post())
-    alone = [json.dumps(worlds.post().explainer.explain([p]).to_json()) for p in people]
+    instances = plain(worlds.post())
+    alone = [json.dumps(worlds.post().explainer.explain([p]).to_json()) for p in instances]
     with ThreadPoolExecutor(12) as crowd:
-        answers = list(crowd.map(lambda p: ask(client, p), people * 2))
+        answers = list(crowd.map(lambda p: ask(client, p), instances * 2))
     assert [a.status_code for a in answers] == [200] * len(answers)
     assert [a.json() for a in answers] == [json.loads(a) for a in alone * 2]
 
@@ -201,7 +203,7 @@ def test_what_there_is_to_know_about_an_explainer():
         prototypes = client.get("/v1/prototypes").json()["prototypes"]
         report = client.get("/v1/report").json()
         back = client.post(
-            "/v1/explain", json={"people": [p["row"] for p in prototypes], "target": "approved"}
+            "/v1/explain", json={"instances": [p["row"] for p in prototypes], "target": "approved"}
         ).json()
     assert schema["labels"] == list(explainer.labels_)
     assert [f["name"] for f in schema["features"]] == list(explainer.schema_.names)
@@ -209,15 +211,15 @@ def test_what_there_is_to_know_about_an_explainer():
     assert report == json.loads(json.dumps(explainer.report_.to_json()))
     assert [p["number"] for p in prototypes] == [p.number for p in explainer.prototypes_]
     # A prototype sent back is the row it was, and the classifier says of it what is written.
-    assert [p["label"] for p in back["people"]] == [p["label"] for p in prototypes]
+    assert [p["label"] for p in back["instances"]] == [p["label"] for p in prototypes]
     assert all(p["valid"] for p in prototypes)
 
 
 def test_why_not_tells_of_everyone_without_an_answer():
     world = worlds.bank()
-    people = plain(world)[:8]
+    instances = plain(world)[:8]
     question = {
-        "people": people,
+        "instances": instances,
         "target": "approved",
         "constraints": ["fixed income", "fixed debt", "fixed home", "fixed grade"],
     }
@@ -225,23 +227,23 @@ def test_why_not_tells_of_everyone_without_an_answer():
     with serving(world.explainer) as client:
         told = client.post("/v1/why-not", json=question)
     assert told.status_code == 200
-    found = told.json()["people"]
-    assert [p["who"] for p in found] == list(range(len(people)))
+    found = told.json()["instances"]
+    assert [p["instance"] for p in found] == list(range(len(instances)))
     assert [p["status"] for p in found] == list(expected.status)
     stuck = [p for p in found if p["status"] in ("none_found", "infeasible")]
     assert stuck
-    for person in stuck:
-        assert person["why_not"] == json.loads(
-            json.dumps(expected[person["who"]].why_not.to_json())
+    for instance in stuck:
+        assert instance["why_not"] == json.loads(
+            json.dumps(expected[instance["instance"]].why_not.to_json())
         )
     assert all(p["why_not"] is None for p in found if p not in stuck)
 
 
 def test_rules_are_told_and_nobody_at_all_may_be_asked_about(client):
     assert client.get("/v1/schema").json()["rules"] == []
-    nobody = client.post("/v1/explain", json={"people": []})
+    nobody = client.post("/v1/explain", json={"instances": []})
     assert nobody.status_code == 200
-    assert nobody.json()["people"] == []
+    assert nobody.json()["instances"] == []
     jsonschema.validate(nobody.json(), json_schema())
 
 
@@ -303,7 +305,7 @@ def test_a_token_is_wanted_everywhere_but_at_healthz():
         document = client.get("/openapi.json", headers=right).json()
         assert document["security"] == [{"token": []}]
         assert document["paths"]["/healthz"]["get"]["security"] == []
-        found = client.post("/v1/explain", headers=right, json={"people": [LIGHT]})
+        found = client.post("/v1/explain", headers=right, json={"instances": [LIGHT]})
         assert found.status_code == 200
 
 
@@ -378,7 +380,7 @@ def test_paths_and_methods_nobody_knows(client, path, method, status):
 
 
 def big(size: int) -> bytes:
-    return b'{"people": []' + b" " * (size - 14) + b"}"
+    return b'{"instances": []' + b" " * (size - 14) + b"}"
 
 
 JSON = {"Content-Type": "application/json"}
@@ -419,7 +421,7 @@ def test_a_body_that_does_not_come_is_not_waited_for():
     with serving(worlds.post().explainer, timeout=0.3) as client:
         with socket.create_connection(("127.0.0.1", client.base_url.port), 10) as line:
             head = "POST /v1/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            line.sendall(f'{head}Content-Length: 50\r\n\r\n{{"people"'.encode())
+            line.sendall(f'{head}Content-Length: 50\r\n\r\n{{"instances"'.encode())
             answer = line.makefile("rb").read().decode()
         assert answer.startswith("HTTP/1.1 408")
         assert "did not come within 0.3 seconds" in answer
@@ -433,56 +435,56 @@ def test_a_body_that_does_not_come_is_not_waited_for():
     [
         (b"", 400, "not JSON at line 1, column 1"),
         (b"{", 400, "not JSON"),
-        (b'{"people": [}', 400, "column 13"),
+        (b'{"instances": [}', 400, "column 13"),
         (b"\xff\xfe{\x00}\x00", 400, "not UTF-8 at byte 0"),
-        (b'{"people": [{"weight": "\xc3"}]}', 400, "not UTF-8 at byte 24"),
-        (b'{"people": [{"weight": NaN}]}', 400, "it has no NaN. Say null"),
-        (b'{"people": [], "costs": {"weight": -Infinity}}', 400, "no -Infinity"),
-        (b'{"people": [{"weight": 1e999}]}', 422, "1e999 is too large"),
-        (b'{"people": [{"weight": -1.5e100}]}', 422, "numbers go to 1e+100"),
-        (b'{"people": [{"weight": ' + b"9" * 102 + b"}]}", 422, "too large"),
-        (b'{"people": [{"weight": ' + b"9" * 5000 + b"}]}", 422, "99999… is too large"),
-        (b'{"people": [], "people": []}', 422, "'people' is there twice"),
-        (b'{"people": [{"stamp": "\\ud800"}]}', 422, "surrogate"),
-        (b'{"people": [{"\\udc00": 1}]}', 422, "surrogate"),
+        (b'{"instances": [{"weight": "\xc3"}]}', 400, "not UTF-8 at byte 24"),
+        (b'{"instances": [{"weight": NaN}]}', 400, "it has no NaN. Say null"),
+        (b'{"instances": [], "costs": {"weight": -Infinity}}', 400, "no -Infinity"),
+        (b'{"instances": [{"weight": 1e999}]}', 422, "1e999 is too large"),
+        (b'{"instances": [{"weight": -1.5e100}]}', 422, "numbers go to 1e+100"),
+        (b'{"instances": [{"weight": ' + b"9" * 102 + b"}]}", 422, "too large"),
+        (b'{"instances": [{"weight": ' + b"9" * 5000 + b"}]}", 422, "99999… is too large"),
+        (b'{"instances": [], "instances": []}', 422, "'instances' is there twice"),
+        (b'{"instances": [{"stamp": "\\ud800"}]}', 422, "surrogate"),
+        (b'{"instances": [{"\\udc00": 1}]}', 422, "surrogate"),
         (b"[" * 100_000, 400, "nested too deeply"),
         (b'{"a":' * 50_000, 400, "nested too deeply"),
         (b"[]", 422, "The question is a list"),
         (b"null", 422, "The question is null"),
         (b"7", 422, "The question is a number"),
-        (b"{}", 422, "'people' is missing"),
-        (b'{"peple": []}', 422, "'peple' that means nothing here. Did you mean 'people'?"),
-        (b'{"people": {}}', 422, "people is an object"),
-        (b'{"people": [3]}', 422, "people[0] is a number"),
-        (b'{"people": [{"weight": 3}]}', 422, "lacks column 'speed'"),
+        (b"{}", 422, "'instances' is missing"),
+        (b'{"peple": []}', 422, "'peple' that means nothing here. Did you mean 'instances'?"),
+        (b'{"instances": {}}', 422, "instances is an object"),
+        (b'{"instances": [3]}', 422, "instances[0] is a number"),
+        (b'{"instances": [{"weight": 3}]}', 422, "lacks column 'speed'"),
         (
-            b'{"people": [{"weight": 3, "sped": 1, "stamp": 0}]}',
+            b'{"instances": [{"weight": 3, "sped": 1, "stamp": 0}]}',
             422,
             "Is it the one called 'sped'?",
         ),
-        (b'{"people": [{"weight": [3], "speed": 1, "stamp": "red"}]}', 422, "a list in column"),
-        (b'{"people": [], "target": {}}', 422, "target is an object"),
-        (b'{"people": [], "target": [[]]}', 422, "target[0] is a list"),
-        (b'{"people": [], "target": ["dear"]}', 422, "1 targets for 0 people"),
-        (b'{"people": [], "target": "deer"}', 422, "Did you mean 'dear'?"),
-        (b'{"people": [], "target": 1e30}', 422, "known labels"),
-        (b'{"people": [], "constraints": {"a": 1}}', 422, "constraints is an object"),
-        (b'{"people": [], "constraints": [1]}', 422, "constraints[0] is a number"),
-        (b'{"people": [], "constraints": ["weigt <= 3"]}', 422, "'weigt'"),
-        (b'{"people": [], "costs": [1]}', 422, "costs is a list"),
-        (b'{"people": [], "costs": {"weight": "x"}}', 422, "The cost of 'weight' is a text"),
-        (b'{"people": [], "costs": {"weight": true}}', 422, "The cost of 'weight' is true"),
-        (b'{"people": [], "costs": {"weight": -1}}', 422, "must be zero or more"),
-        (b'{"people": [], "costs": {"wait": 1}}', 422, "Did you mean 'weight'?"),
-        (b'{"people": [], "steps": 101}', 422, "at most 100"),
-        (b'{"people": [], "steps": 1}', 422, "steps is 1"),
-        (b'{"people": [], "steps": 2.5}', 422, "steps is 2.5"),
-        (b'{"people": [], "steps": "2"}', 422, "steps is '2'"),
-        (b'{"people": [], "detail": []}', 422, "detail is []"),
-        (b'{"people": [], "sparse": 1}', 422, "sparse is 1"),
-        (b'{"people": [], "stable": "no"}', 422, "stable is 'no'"),
-        (b'{"people": [], "confidence": 2}', 422, "confidence is 2"),
-        (b'{"people": [], "confidence": 0.9}', 422, "predict_proba"),
+        (b'{"instances": [{"weight": [3], "speed": 1, "stamp": "red"}]}', 422, "a list in column"),
+        (b'{"instances": [], "target": {}}', 422, "target is an object"),
+        (b'{"instances": [], "target": [[]]}', 422, "target[0] is a list"),
+        (b'{"instances": [], "target": ["dear"]}', 422, "1 targets for 0 instances"),
+        (b'{"instances": [], "target": "deer"}', 422, "Did you mean 'dear'?"),
+        (b'{"instances": [], "target": 1e30}', 422, "known labels"),
+        (b'{"instances": [], "constraints": {"a": 1}}', 422, "constraints is an object"),
+        (b'{"instances": [], "constraints": [1]}', 422, "constraints[0] is a number"),
+        (b'{"instances": [], "constraints": ["weigt <= 3"]}', 422, "'weigt'"),
+        (b'{"instances": [], "costs": [1]}', 422, "costs is a list"),
+        (b'{"instances": [], "costs": {"weight": "x"}}', 422, "The cost of 'weight' is a text"),
+        (b'{"instances": [], "costs": {"weight": true}}', 422, "The cost of 'weight' is true"),
+        (b'{"instances": [], "costs": {"weight": -1}}', 422, "must be zero or more"),
+        (b'{"instances": [], "costs": {"wait": 1}}', 422, "Did you mean 'weight'?"),
+        (b'{"instances": [], "steps": 101}', 422, "at most 100"),
+        (b'{"instances": [], "steps": 1}', 422, "steps is 1"),
+        (b'{"instances": [], "steps": 2.5}', 422, "steps is 2.5"),
+        (b'{"instances": [], "steps": "2"}', 422, "steps is '2'"),
+        (b'{"instances": [], "detail": []}', 422, "detail is []"),
+        (b'{"instances": [], "sparse": 1}', 422, "sparse is 1"),
+        (b'{"instances": [], "stable": "no"}', 422, "stable is 'no'"),
+        (b'{"instances": [], "confidence": 2}', 422, "confidence is 2"),
+        (b'{"instances": [], "confidence": 0.9}', 422, "predict_proba"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(client, body, status, says):
@@ -491,29 +493,31 @@ def test_what_is_wrong_is_said_in_one_sentence(client, body, status, says):
 
 
 def test_limits_are_kept_and_told():
-    settings = {"max_people": 3, "max_steps": 9, "max_body": 50_000}
+    settings = {"max_instances": 3, "max_steps": 9, "max_body": 50_000}
     with serving(worlds.post().explainer, **settings) as client:
         assert client.get("/v1/schema").json()["limits"] == {
-            "body": 50_000, "people": 3, "steps": 9
+            "body": 50_000, "instances": 3, "steps": 9
         }  # fmt: skip
-        fine = client.post("/v1/explain", json={"people": [LIGHT] * 3, "steps": 9})
+        fine = client.post("/v1/explain", json={"instances": [LIGHT] * 3, "steps": 9})
         assert fine.status_code == 200
-        told = sentence(client.post("/v1/explain", json={"people": [LIGHT] * 4}), 422)
-        assert told == "There are 4 people; this server answers at most 3 at a time. Ask in parts."
+        told = sentence(client.post("/v1/explain", json={"instances": [LIGHT] * 4}), 422)
+        assert (
+            told == "There are 4 instances; this server answers at most 3 at a time. Ask in parts."
+        )
         assert "at most 9" in sentence(ask(client, steps=10), 422)
         assert "101 constraints" in sentence(ask(client, constraints=["fixed speed"] * 101), 422)
         assert "1,001 characters" in sentence(ask(client, constraints=["x" * 1001]), 422)
 
 
 def test_columns_nobody_knows_cost_nothing(client):
-    """Each person with thousands of other columns: as quick as without them."""
-    people = [{**LIGHT, **{f"c{i}_{k}": [k] for k in range(900)}} for i in range(60)]
+    """Each instance with thousands of other columns: as quick as without them."""
+    instances = [{**LIGHT, **{f"c{i}_{k}": [k] for k in range(900)}} for i in range(60)]
     start = time.perf_counter()
-    answer = client.post("/v1/explain", json={"people": people, "steps": 2})
+    answer = client.post("/v1/explain", json={"instances": instances, "steps": 2})
     assert answer.status_code == 200
     assert answer.json()["template"]["names"] == ["weight", "speed", "stamp"]
     lacking = [{f"c{i}_{k}": 0 for k in range(900)} for i in range(60)]
-    assert "lacks column" in sentence(client.post("/v1/explain", json={"people": lacking}), 422)
+    assert "lacks column" in sentence(client.post("/v1/explain", json={"instances": lacking}), 422)
     assert time.perf_counter() - start < 10
 
 
@@ -525,7 +529,7 @@ def test_long_words_are_cut_in_the_sentence(client):
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [({"max_body": 0}, "max_body is 0"), ({"max_people": True}, "max_people is True"),
+    [({"max_body": 0}, "max_body is 0"), ({"max_instances": True}, "max_instances is True"),
      ({"max_steps": 1}, "max_steps is 1"), ({"queue": -1}, "queue is -1"),
      ({"workers": 0}, "workers is 0"), ({"timeout": 0}, "timeout is 0"),
      ({"timeout": "3"}, "timeout is '3'"), ({"cors": ["example.org"]}, "not an origin"),
@@ -586,7 +590,7 @@ def test_a_question_that_hangs_does_not_take_the_others_with_it(gate):
         with ThreadPoolExecutor(3) as crowd:
             hanging = [crowd.submit(ask, client, HEAVY) for _ in range(3)]
             for _ in range(3):
-                gate.asked.acquire()  # all three hang, though only two may run at once
+                gate.n_queries.acquire()  # all three hang, though only two may run at once
             others = [crowd.submit(ask, client) for _ in range(4)]
             assert [f.result().status_code for f in others] == [200] * 4
             for each in hanging:
@@ -660,13 +664,13 @@ def test_a_question_taken_back_is_not_answered(gate):
         gate.open.clear()
         with ThreadPoolExecutor(1) as crowd:
             first = crowd.submit(ask, client, HEAVY)
-            gate.asked.acquire()
+            gate.n_queries.acquire()
             with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=client.base_url) as other:
-                other.post("/v1/explain", json={"people": [HEAVY]}, timeout=0.2)
+                other.post("/v1/explain", json={"instances": [HEAVY]}, timeout=0.2)
             until(lambda: client.get("/healthz").json()["waiting"] == 0)
             gate.open.set()
             assert first.result().status_code == 200
-        assert not gate.asked.acquire(blocking=False), "the second was asked about all the same"
+        assert not gate.n_queries.acquire(blocking=False), "the second was asked about all the same"
 
 
 def test_a_broken_classifier_is_a_bad_gateway_and_its_words_stay_here(gate, caplog):
@@ -683,13 +687,13 @@ def test_a_broken_classifier_is_a_bad_gateway_and_its_words_stay_here(gate, capl
 
 def test_a_person_the_classifier_raises_on_costs_no_other_and_tells_no_secret(gate):
     _, explainer = gated()
-    people = [LIGHT, {**LIGHT, "stamp": "cursed"}, {**LIGHT, "weight": "heavy"}]
+    instances = [LIGHT, {**LIGHT, "stamp": "cursed"}, {**LIGHT, "weight": "heavy"}]
     with serving(explainer) as client:
-        answer = client.post("/v1/explain", json={"people": people})
+        answer = client.post("/v1/explain", json={"instances": instances})
         assert answer.status_code == 200
-        found = answer.json()["people"]
+        found = answer.json()["instances"]
         assert [p["status"] for p in found] == ["answered", "malformed", "malformed"]
-        assert found[1]["reason"] == "The classifier cannot judge this person's row."
+        assert found[1]["reason"] == "The classifier cannot judge this instance's row."
         assert found[2]["reason"] == "Column 'weight' holds 'heavy' in row 2, not a number."
         assert SECRET not in answer.text
 
@@ -698,7 +702,7 @@ def test_a_mistake_of_ours_is_one_sentence_too(caplog):
     explainer = worlds.post().explainer
 
     class Broken(Explainer):
-        def explain(self, people: Any, **_: Any) -> Any:
+        def explain(self, instances: Any, **_: Any) -> Any:
             raise RuntimeError(f"{SECRET} at {__file__}")
 
     broken = Broken(worlds.postage)
@@ -803,7 +807,7 @@ def test_a_port_that_is_taken_is_told():
 def rubbish(count: int) -> Iterator[bytes]:
     """Bodies that are wrong in ever other ways, and the same ones every time."""
     rng = random.Random(0)
-    good = json.dumps({"people": [LIGHT, HEAVY], "target": "dear", "constraints": ["fixed speed"],
+    good = json.dumps({"instances": [LIGHT, HEAVY], "target": "dear", "constraints": ["fixed speed"],
                        "costs": {"weight": 2.0}, "steps": 5, "sparse": True}).encode()  # fmt: skip
     odd = [
         None,
@@ -830,7 +834,7 @@ def rubbish(count: int) -> Iterator[bytes]:
         "((((",
         "1 - 1",
     ]
-    names = ["people", "target", "constraints", "costs", "steps", "detail", "enforce", "sparse",
+    names = ["instances", "target", "constraints", "costs", "steps", "detail", "enforce", "sparse",
              "stable", "confidence", "progress", "self", "__class__", ""]  # fmt: skip
     for k in range(count):
         kind = k % 6
@@ -846,16 +850,16 @@ def rubbish(count: int) -> Iterator[bytes]:
             yield rng.randbytes(rng.randrange(1, 400))
         elif kind == 3:  # an entry that must not be there
             name = f"{rng.choice(names)}{rng.choice('_xyz')}"
-            yield json.dumps({"people": [LIGHT], name: rng.choice(odd)}).encode()
-        elif kind == 4:  # people who are none
-            people = rng.choice([v for v in odd if v not in ([], None)])
-            yield json.dumps({"people": people, "target": rng.choice(odd)}).encode()
+            yield json.dumps({"instances": [LIGHT], name: rng.choice(odd)}).encode()
+        elif kind == 4:  # instances who are none
+            instances = rng.choice([v for v in odd if v not in ([], None)])
+            yield json.dumps({"instances": instances, "target": rng.choice(odd)}).encode()
         else:  # settings that are none
             wrong = {
                 "steps": rng.choice(["", -1, 10**20, [], {}, 1.5, False]),
                 rng.choice(names[1:4]): rng.choice([{"a": []}, [[1]], [{}], {"b": "c"}]),
             }
-            yield json.dumps({"people": [LIGHT], **wrong}).encode()  # fmt: skip
+            yield json.dumps({"instances": [LIGHT], **wrong}).encode()  # fmt: skip
 
 
 def resident(pid: int) -> int:
@@ -901,7 +905,7 @@ NESTED = st.recursive(
     ),
     max_leaves=12,
 )
-NAMES = ("people", *OPTIONS)
+NAMES = ("instances", *OPTIONS)
 
 
 @settings(max_examples=150)
@@ -915,7 +919,7 @@ def test_whatever_comes_is_a_question_or_a_sentence(body):
         told = str(refused)
     else:
         told = "a question"
-        assert all(set(p) <= set(schema.names) for p in question.people)
+        assert all(set(p) <= set(schema.names) for p in question.instances)
         assert set(question.options) <= set(OPTIONS)
     assert told
 
@@ -932,12 +936,12 @@ CELLS = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(st.fixed_dictionaries(dict.fromkeys(LIGHT, CELLS)), max_size=3))
-def test_no_person_breaks_the_library(people):
-    """What gets past the door is answered: strange people are malformed, never an error of ours."""
+def test_no_person_breaks_the_library(instances):
+    """What gets past the door is answered: strange instances are malformed, never an error of ours."""
     explainer = worlds.post().explainer
-    body = json.dumps({"people": people}).encode()
+    body = json.dumps({"instances": instances}).encode()
     question = read_question(body, explainer.schema_, Limits())
-    answer = explainer.explain(question.people, steps=2, detail="picks")
+    answer = explainer.explain(question.instances, steps=2, detail="picks")
     jsonschema.validate(json.loads(json.dumps(answer.to_json(), allow_nan=False)), json_schema())
 
 
@@ -948,11 +952,11 @@ def test_no_person_breaks_the_library(people):
 def test_a_number_no_integer_holds_is_shown_to_the_classifier_as_it_is(name, column, number):
     """In a column of whole numbers; pandas, polars and arrow each cast in their own way."""
     world = getattr(worlds, name)()
-    person = {**plain(world)[0], column: number}
-    body = json.dumps({"people": [person]}).encode()
+    instance = {**plain(world)[0], column: number}
+    body = json.dumps({"instances": [instance]}).encode()
     question = read_question(body, world.explainer.schema_, Limits())
-    told = world.explainer.explain(question.people, target="any-other", steps=2, detail="picks")
-    seen = world.explainer.schema_.frame(told.people_cells)[column]
+    told = world.explainer.explain(question.instances, target="any-other", steps=2, detail="picks")
+    seen = world.explainer.schema_.frame(told.instance_cells)[column]
     assert float(seen[0].as_py() if hasattr(seen[0], "as_py") else seen[0]) == number
 
 
@@ -990,7 +994,7 @@ def examined(strategy: Any, count: int) -> Counter[int]:
 
 
 def test_schemathesis_finds_no_server_error():
-    app = create_app(worlds.bank().explainer, max_people=2, max_steps=6)
+    app = create_app(worlds.bank().explainer, max_instances=2, max_steps=6)
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     seen = 0
     for found in schema.get_all_operations():

@@ -83,8 +83,8 @@ def test_a_loaded_explainer_answers_identically(world, target, tmp_path):
     here.explainer.save(tmp_path / "it.lapace")
     again = load(tmp_path / "it.lapace", here)
     for settings in ({}, {"detail": "picks", "sparse": True}):
-        one = here.explainer.explain(here.people, target=target, **settings)
-        other = again.explain(here.people, target=target, **settings)
+        one = here.explainer.explain(here.instances, target=target, **settings)
+        other = again.explain(here.instances, target=target, **settings)
         assert arrays(one) == arrays(other)
     assert again.labels_ == here.explainer.labels_
     assert [type(v) for v in again.labels_] == [type(v) for v in here.explainer.labels_]
@@ -117,7 +117,7 @@ def test_everything_learned_comes_back(world, target, tmp_path):
 def test_the_same_explainer_is_the_same_file(world, target, tmp_path):
     here = world()
     here.explainer.save(tmp_path / "one.lapace")
-    here.explainer.explain(here.people[:2], target=target)
+    here.explainer.explain(here.instances[:2], target=target)
     here.explainer.save(tmp_path / "two.lapace")
     load(tmp_path / "one.lapace", here).save(tmp_path / "three.lapace")
     with zipfile.ZipFile(tmp_path / "one.lapace") as archive:
@@ -145,8 +145,8 @@ def test_rules_are_saved_as_text_and_hold_again(tmp_path):
     explainer.save(tmp_path / "it.lapace")
     again = Explainer.load(tmp_path / "it.lapace", worlds.postage)
     assert again.rules == ["fixed stamp", "weight <= 400"]
-    people = worlds.letters(10, 5)
-    assert arrays(explainer.explain(people)) == arrays(again.explain(people))
+    instances = worlds.letters(10, 5)
+    assert arrays(explainer.explain(instances)) == arrays(again.explain(instances))
     explainer.rules = [Custom("area", lambda x: x[:, 0], lambda x: x[:, 0] < 9)]
     with pytest.raises(InputError, match="'area' is a Python function and cannot be saved"):
         explainer.save(tmp_path / "it.lapace")
@@ -203,8 +203,8 @@ def test_no_file_and_a_folder_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("people.csv", b"age\n31\n"),
-        ("people.parquet", b""),
+        ("instances.csv", b"age\n31\n"),
+        ("instances.parquet", b""),
         ("it.lapace", b"age,home\r\n31,own\r\n"),
         ("it.lapace", b"PAR1 and so on"),
     ],
@@ -319,8 +319,8 @@ def test_a_part_that_lies_about_its_size_is_refused(saved):
 def test_bytes_that_changed_are_noticed_or_do_not_matter(saved):
     """Every few hundred bytes and all over the directory: refused, or the very same answers."""
     here = worlds.post()
-    people = here.people[:3]
-    expected = arrays(here.explainer.explain(people))
+    instances = here.instances[:3]
+    expected = arrays(here.explainer.explain(instances))
     whole = saved.read_bytes()
     rng = np.random.default_rng(0)
     directory = whole.index(b"PK\x01\x02")
@@ -340,7 +340,7 @@ def test_bytes_that_changed_are_noticed_or_do_not_matter(saved):
             assert "post.lapace" in str(error)  # noqa: PT017
             refused += 1
         else:
-            assert arrays(found.explain(people)) == expected
+            assert arrays(found.explain(instances)) == expected
     assert refused > 200
 
 
@@ -381,7 +381,7 @@ def test_a_part_rewritten_by_hand_is_refused_or_works(saved, member):
             pack(saved, {**contents, member: json.dumps(data).encode()})
             try:
                 found = load(saved, here)
-                found.explain(here.people[:2]).first().frame  # noqa: B018
+                found.explain(here.instances[:2]).first().frame  # noqa: B018
                 str(found.report_)
             except LapaceError:  # a file may also name labels the classifier does not give
                 refused += 1
@@ -432,7 +432,7 @@ def test_a_classifier_that_judges_otherwise_is_noticed(tmp_path):
     retrained = worlds.clerk(here.train, np.where(here.train["income"] > 45, "approved", "refused"))
     with pytest.warns(CentroidWarning, match="not the one this explainer was fitted for"):
         other = Explainer.load(tmp_path / "it.lapace", retrained)
-    answer = other.explain(here.people, target="approved")
+    answer = other.explain(here.instances, target="approved")
     accepted = {p.number for p in other.prototypes_ if p.valid}
     last = answer.last()
     assert set(last.prototype.tolist()) <= accepted
@@ -452,7 +452,7 @@ def test_prototypes_a_classifier_no_longer_accepts_are_named_and_not_walked_to(t
 
     with pytest.warns(CentroidWarning, match=rf"prototypes \[{refused.number}\]: no path leads"):
         other = Explainer.load(tmp_path / "it.lapace", picky)
-    answer = other.explain(here.people, target="dear")
+    answer = other.explain(here.instances, target="dear")
     assert refused.number not in answer.prototype
     assert len(answer.prototype)
     # And one that is accepted again is noticed as well.
@@ -466,9 +466,9 @@ def test_a_classifier_that_accepts_no_prototype_finds_nothing(tmp_path):
     here.explainer.save(tmp_path / "it.lapace")
     with pytest.warns(CentroidWarning, match="no longer accepts"):
         other = Explainer.load(tmp_path / "it.lapace", lambda rows: ["cheap"] * len(rows))
-    assert set(other.explain(here.people).status) == {"none_found"}
+    assert set(other.explain(here.instances).status) == {"none_found"}
     with pytest.raises(InputError, match="no prototype of label 'dear'"):
-        other.explain(here.people, target="dear")
+        other.explain(here.instances, target="dear")
 
 
 def test_a_classifier_of_another_world_is_refused(saved):
@@ -482,7 +482,7 @@ def test_a_classifier_of_another_world_is_refused(saved):
 
 def test_an_explainer_is_changed_by_nothing_that_is_loaded(saved):
     here = worlds.post()
-    before = arrays(here.explainer.explain(here.people))
+    before = arrays(here.explainer.explain(here.instances))
     other = load(saved, here)
     other.fitted_ = replace(other.fitted_, prototypes=other.fitted_.prototypes[:1])
-    assert arrays(here.explainer.explain(here.people)) == before
+    assert arrays(here.explainer.explain(here.instances)) == before

@@ -136,11 +136,11 @@ def test_from_a_table_never_seen_to_an_answer_over_http(stranger):
     out, err = stranger.types(*asked, "--format", "json")
     answer = json.loads(out)
     jsonschema.validate(answer, json_schema())
-    statuses = {person["status"] for person in answer["people"]}
-    assert len(answer["people"]) == 12
+    statuses = {instance["status"] for instance in answer["instances"]}
+    assert len(answer["instances"]) == 12
     assert "answered" in statuses
     assert statuses <= {"answered", "already_target", "none_found", "infeasible"}
-    assert re.match(r"Explanation of 12 people: \d+ answered", err)
+    assert re.match(r"Explanation of 12 instances: \d+ answered", err)
     obeyed(answer)
 
     # The example of the help, with this table's name and any free port.
@@ -148,12 +148,12 @@ def test_from_a_table_never_seen_to_an_answer_over_http(stranger):
     with stranger.start(*example.split()[1:]) as server:
         try:
             address = listening(server)
-            person = people(stranger.folder / week, answer)
-            question = {"people": [person], "target": "no", "constraints": limits}
+            instance = instances(stranger.folder / week, answer)
+            question = {"instances": [instance], "target": "no", "constraints": limits}
             status, over_http = stranger.asks(f"{address}/v1/explain", question)
             assert status == 200
             jsonschema.validate(over_http, json_schema())
-            assert over_http["people"][0]["status"] == "answered"
+            assert over_http["instances"][0]["status"] == "answered"
             obeyed(over_http)
             wrong = {**question, "constraints": ["`monthly fe ($)` >= 1"]}
             status, refusal = stranger.asks(f"{address}/v1/explain", wrong)
@@ -172,9 +172,9 @@ def obeyed(answer):
     """Every step said to be feasible obeys the limits, by our own arithmetic."""
     names = [feature["name"] for feature in answer["schema"]["features"]]
     checked = 0
-    for person in answer["people"]:
-        own = dict(zip(names, person["row"], strict=True))
-        for path in person["paths"]:
+    for instance in answer["instances"]:
+        own = dict(zip(names, instance["row"], strict=True))
+        for path in instance["paths"]:
             first = path["steps"][path["picks"]["first"]]
             if not (first["valid"] and first["feasible"]):
                 continue
@@ -189,11 +189,11 @@ def obeyed(answer):
     assert checked
 
 
-def people(path, answer):
-    """The first person with an answer, as the plain values of the file."""
-    who = [person["status"] for person in answer["people"]].index("answered")
+def instances(path, answer):
+    """The first instance with an answer, as the plain values of the file."""
+    instance = [one["status"] for one in answer["instances"]].index("answered")
     with path.open(encoding="utf-8", newline="") as file:
-        row = list(csv.DictReader(file))[who]
+        row = list(csv.DictReader(file))[instance]
     row = {name: value or None for name, value in row.items() if name != "left us?"}
     for name in ("monthly fee ($)", "support calls (90 d)", "age"):
         row[name] = None if row[name] is None else float(row[name])

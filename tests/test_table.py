@@ -567,7 +567,7 @@ def test_names_that_are_not_text(frame, name):
     [
         ({"a": [1]}, r"A dict is not a table\. Hand over a pandas, polars or pyarrow frame, a nu"),
         (3, r"A int is not a table\."),
-        ("people.csv", r"A str is not a table\."),
+        ("instances.csv", r"A str is not a table\."),
         (pd.Series([1]), r"A Series is not a table\."),
         (
             pl.LazyFrame({"a": [1]}),
@@ -629,7 +629,7 @@ def test_select_keeps_the_order_of_the_table():
 @pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow", "records", "array"])
 def test_plain_frames(kind):
     columns = {
-        "who": np.array([0, 1]),
+        "instance": np.array([0, 1]),
         "ok": np.array([True, False]),
         "tau": np.array([0.5, 1.0]),
         "why": np.array(["", "no"], dtype=object),
@@ -643,7 +643,7 @@ def test_plain_frames(kind):
 
 def test_an_array_user_without_pandas_gets_records(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert plain_frame("array", {"who": np.array([3])}) == [{"who": 3}]
+    assert plain_frame("array", {"instance": np.array([3])}) == [{"instance": 3}]
 
 
 @pytest.mark.parametrize(
@@ -659,9 +659,9 @@ def test_an_array_user_without_pandas_gets_records(monkeypatch):
     ids=["pandas", "polars", "pyarrow", "records", "array", "images"],
 )
 def test_side_by_side(frame):
-    joined = read(frame).template.beside({"who": np.array([7, 8])}, frame)
+    joined = read(frame).template.beside({"instance": np.array([7, 8])}, frame)
     table = read(joined)
-    assert table.names == ("who", "x0" if isinstance(frame, np.ndarray) else "a")
+    assert table.names == ("instance", "x0" if isinstance(frame, np.ndarray) else "a")
     assert [c.values.tolist() for c in table.columns.values()] == [[7.0, 8.0], [1.0, 2.0]]
     if not isinstance(frame, np.ndarray):
         assert table.template.dtypes[1] == read(frame).template.dtypes[0]
@@ -684,7 +684,7 @@ def convert(frame, kind):
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
 def test_files_come_back_as_they_were(tmp_path, kind, suffix):
     frame = convert(PEOPLE, kind)
-    path = tmp_path / f"people{suffix}"
+    path = tmp_path / f"instances{suffix}"
     write_file(frame, path)
     back = read_file(str(path), kind)
     assert isinstance(back, LIBRARIES[kind])
@@ -704,8 +704,8 @@ def test_files_come_back_as_they_were(tmp_path, kind, suffix):
 
 
 def test_files_are_read_as_pandas_unless_told(tmp_path):
-    write_file(PEOPLE, tmp_path / "people.csv")
-    assert isinstance(read_file(tmp_path / "people.csv"), pd.DataFrame)
+    write_file(PEOPLE, tmp_path / "instances.csv")
+    assert isinstance(read_file(tmp_path / "instances.csv"), pd.DataFrame)
 
 
 def test_a_long_csv_has_one_type_per_column(tmp_path):
@@ -743,10 +743,10 @@ RAGGED = {
 @pytest.mark.parametrize("kind", LIBRARIES)
 @pytest.mark.parametrize(("text", "sentence"), RAGGED.items(), ids=range(len(RAGGED)))
 def test_what_readers_would_mend_in_silence_is_refused(tmp_path, kind, text, sentence):
-    (tmp_path / "people.csv").write_bytes(text.encode())
+    (tmp_path / "instances.csv").write_bytes(text.encode())
     with pytest.raises(InputError) as raised:
-        read_file(tmp_path / "people.csv", kind)
-    assert str(raised.value).startswith(f"'people.csv' could not be read as a table: {sentence}")
+        read_file(tmp_path / "instances.csv", kind)
+    assert str(raised.value).startswith(f"'instances.csv' could not be read as a table: {sentence}")
     with pytest.raises(InputError) as raised:
         read_bytes(text.encode(), kind)
     assert str(raised.value).startswith(f"Standard input could not be read as a table: {sentence}")
@@ -766,48 +766,50 @@ def test_commas_lines_and_marks_that_belong_are_no_fault(text, shape):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match=r"^There is no file 'people\.csv' in '"):
-        read_file(tmp_path / "people.csv")
+    with pytest.raises(InputError, match=r"^There is no file 'instances\.csv' in '"):
+        read_file(tmp_path / "instances.csv")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match=r"^There is no file 'folder\.csv' in '"):
         read_file(tmp_path / "folder.csv")
-    for name in ("people.xlsx", "people", "people.csv.gz"):
+    for name in ("instances.xlsx", "instances", "instances.csv.gz"):
         with pytest.raises(InputError, match=rf"^'{name}' is not read: files end in \.csv or \.pa"):
             read_file(tmp_path / name)
     with pytest.raises(InputError, match=r"^Files are read as pandas, polars or pyarrow, not as r"):
-        read_file(tmp_path / "people.csv", "records")
+        read_file(tmp_path / "instances.csv", "records")
 
 
 def test_a_library_that_is_not_there(tmp_path, monkeypatch):
-    write_file(PEOPLE, tmp_path / "people.csv")
+    write_file(PEOPLE, tmp_path / "instances.csv")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs it installed: pip install 'lapace\[arrow\]'\.$"):
-        read_file(tmp_path / "people.csv", "pyarrow")
+        read_file(tmp_path / "instances.csv", "pyarrow")
     with pytest.raises(InputError, match=r"needs a dataframe library: pip install 'lapace\[pan"):
-        read_file(tmp_path / "people.csv")
+        read_file(tmp_path / "instances.csv")
 
 
 def test_files_that_cannot_be_written(tmp_path):
-    with pytest.raises(InputError, match=r"^'people\.txt' is not written: files end in \.csv or"):
-        write_file(PEOPLE, tmp_path / "people.txt")
-    with pytest.raises(InputError, match=r"^A list is not written\. Hand over a pandas, polars or"):
-        write_file([{"a": 1}], tmp_path / "people.csv")
     with pytest.raises(
-        InputError, match=r"^There is no folder '.*nowhere' to write 'people\.csv' i"
+        InputError, match=r"^'instances\.txt' is not written: files end in \.csv or"
     ):
-        write_file(PEOPLE, tmp_path / "nowhere" / "people.csv")
+        write_file(PEOPLE, tmp_path / "instances.txt")
+    with pytest.raises(InputError, match=r"^A list is not written\. Hand over a pandas, polars or"):
+        write_file([{"a": 1}], tmp_path / "instances.csv")
+    with pytest.raises(
+        InputError, match=r"^There is no folder '.*nowhere' to write 'instances\.csv' i"
+    ):
+        write_file(PEOPLE, tmp_path / "nowhere" / "instances.csv")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_leaves_no_half_file_and_the_old_one_whole(tmp_path):
-    path = tmp_path / "people.parquet"
+    path = tmp_path / "instances.parquet"
     write_file(PEOPLE, path)
     before = path.read_bytes()
     odd = pd.DataFrame({"x": [1, "a", object()]})
-    with pytest.raises(InputError, match=r"^'people\.parquet' could not be written: \S"):
+    with pytest.raises(InputError, match=r"^'instances\.parquet' could not be written: \S"):
         write_file(odd, path)
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["people.parquet"]
+    assert [p.name for p in tmp_path.iterdir()] == ["instances.parquet"]
 
 
 def test_whole_or_not_at_all(tmp_path):

@@ -38,7 +38,7 @@ PAPER_SHAPE = replace(SHAPE, heads="sigmoid")
 Rows = tuple[Tensor, Tensor, Tensor]
 
 
-def people(seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def instances(seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Rows of three labels that lie apart, with one category per block."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(3), SIZES)
@@ -50,7 +50,7 @@ def people(seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 @pytest.fixture(name="rows")
 def some_rows() -> Rows:
-    x, y = people()
+    x, y = instances()
     c = partition(x, y, SHAPE.clusters, seed=0)
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y), torch.tensor(c)
 
@@ -132,7 +132,7 @@ def test_no_cluster_is_left_with_too_few_rows(
 
 
 def test_clusters_belong_to_their_label_and_are_numbered_through() -> None:
-    x, y = people()
+    x, y = instances()
     shuffled = np.random.default_rng(1).permutation(len(y))
     c = partition(x[shuffled], y[shuffled], (2, 3, 1), seed=0)
     owners = np.array([0, 0, 1, 1, 1, 2])
@@ -141,7 +141,7 @@ def test_clusters_belong_to_their_label_and_are_numbered_through() -> None:
 
 
 def test_a_label_without_clusters_takes_no_number() -> None:
-    x, y = people()
+    x, y = instances()
     c = partition(x, y, (2, 0, 3), seed=0)
     assert set(c[y == 0]) == {0, 1}
     assert set(c[y == 2]) == {2, 3, 4}
@@ -167,14 +167,14 @@ def test_a_short_cluster_takes_the_rows_that_cost_least() -> None:
 
 
 def test_the_same_seed_gives_the_same_clusters() -> None:
-    x, y = people()
+    x, y = instances()
     one, two = (partition(x, y, (5, 5, 2), seed=3) for _ in range(2))
     assert np.array_equal(one, two)
 
 
 def test_k_means_on_a_sample_places_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "SAMPLE", 40)
-    x, y = people()
+    x, y = instances()
     c = partition(x, y, (2, 3, 1), seed=0)
     assert np.bincount(c).sum() == len(x)
     assert np.array_equal(np.array([0, 0, 1, 1, 1, 2])[c], y)
@@ -277,7 +277,7 @@ def test_batches_go_through_the_table_in_ever_new_orders() -> None:
 
 
 def test_a_table_smaller_than_a_batch_is_one_batch() -> None:
-    x, y = people()
+    x, y = instances()
     few = np.r_[:12, 60:72, 130:140]
     c = partition(x[few], y[few], (1, 1, 1), 0)
     model, history = fit(
@@ -463,7 +463,7 @@ def test_a_single_gaussian_has_the_mean_and_covariance_of_one_draw_per_row(
 
 def test_a_handful_of_rows_still_has_a_density() -> None:
     shape = Shape(3, (3, 1), (1, 1), latent=8, hidden=16)
-    x, y = people()
+    x, y = instances()
     few = np.r_[:6, 60:100]
     recipe = replace(DEFAULT, hidden=16)
     parts = (

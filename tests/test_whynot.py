@@ -86,11 +86,11 @@ def random_limits(rng: np.random.Generator, least: int, most: int) -> list[Limit
     return [LIMITS[k] for k in rng.choice(len(LIMITS), count, replace=False)]
 
 
-def tried(explainer: Explainer, people: Any, limits: Sequence[Limit], **settings: Any) -> Any:
+def tried(explainer: Explainer, instances: Any, limits: Sequence[Limit], **settings: Any) -> Any:
     """The answer, or None where nobody at all can obey."""
     try:
         texts = [limit.text for limit in limits]
-        return explainer.explain(people, target="yes", constraints=texts, **settings)
+        return explainer.explain(instances, target="yes", constraints=texts, **settings)
     except InputError:
         return None
 
@@ -108,26 +108,26 @@ def smallest_clash(limits: Sequence[Limit], own: Row) -> int:
 
 def test_a_clash_is_a_smallest_set_that_no_row_keeps():
     rng = np.random.default_rng(1)
-    people = [ROWS[k] for k in rng.choice(len(ROWS), 12, replace=False)]
+    instances = [ROWS[k] for k in rng.choice(len(ROWS), 12, replace=False)]
     seen: list[int] = []
     for _ in range(40):
         limits = random_limits(rng, 2, 5)
-        answer = tried(tiny(), people, limits, detail="picks", steps=2, enforce="naive")
+        answer = tried(tiny(), instances, limits, detail="picks", steps=2, enforce="naive")
         if answer is None:
             continue
         by_text = {limit.text: limit for limit in limits}
         for i, status in enumerate(answer.status):
-            size = smallest_clash(limits, people[i])
+            size = smallest_clash(limits, instances[i])
             if status != "already_target":
-                assert (status == "infeasible") == (size > 0), (status, limits, people[i])
+                assert (status == "infeasible") == (size > 0), (status, limits, instances[i])
             if status != "infeasible":
                 continue
             why = answer.why_not[i]
             clash = [by_text[text] for text in why.clash]
-            assert smallest_clash(clash, people[i]) == len(clash)  # and none of it can be spared
+            assert smallest_clash(clash, instances[i]) == len(clash)  # and none of it can be spared
             assert len(clash) == size if size <= 2 else len(clash) >= size
             assert why.exact == (len(clash) <= 2)
-            check_moves(why, clash, limits, people[i])
+            check_moves(why, clash, limits, instances[i])
             seen.append(len(clash))
     assert {1, 2} <= set(seen)
     assert len(seen) > 40
@@ -154,13 +154,13 @@ def check_moves(why: WhyNot, clash: list[Limit], limits: list[Limit], own: Row) 
 
 
 def test_who_contradicts_more_than_once_is_told():
-    people = [{"a": 3, "b": 3, "c": "x"}]
+    instances = [{"a": 3, "b": 3, "c": "x"}]
     limits = ["fixed a", "a >= 4", "fixed b", "b >= 4"]
-    why = tiny().explain(people, constraints=limits)[0].why_not
+    why = tiny().explain(instances, constraints=limits)[0].why_not
     assert why is not None
     assert why.clash == ("fixed b", "b >= 4")
     assert why.text == (
-        "For this person 'fixed b' and 'b >= 4' cannot hold together: no row obeys. If the others "
+        "For this instance 'fixed b' and 'b >= 4' cannot hold together: no row obeys. If the others "
         "stay, 'fixed b' would have to allow b to change by 1 or 'b >= 4' would have to allow 1 "
         "less. Even then other constraints would stand in each other's way."
     )
@@ -170,7 +170,7 @@ def test_one_constraint_alone_can_be_impossible():
     answer = tiny().explain([{"a": 3, "b": 0, "c": "x"}], constraints=["a >= original + 5"])
     why = answer.why_not[0]
     assert (why.clash, why.drop, why.exact) == (("a >= original + 5",), (), True)
-    assert why.moves[0].by == 2  # at the upper end, not at the person
+    assert why.moves[0].by == 2  # at the upper end, not at the instance
     assert why.row == {"a": 6, "b": 0, "c": "x"}
     assert why.text.endswith(
         "To be kept by any row, 'a >= original + 5' would have to allow 2 less."
@@ -180,14 +180,14 @@ def test_one_constraint_alone_can_be_impossible():
 # --- none found: against every set of constraints ---------------------------------------------
 
 
-def smallest_drops(explainer: Explainer, people: Any, limits: Sequence[Any], **settings: Any):
-    """For each person the sizes at which some set helps, by running explain without each set."""
-    sizes: list[set[int]] = [set() for _ in range(len(people))]
-    helped: list[set[tuple[str, ...]]] = [set() for _ in range(len(people))]
+def smallest_drops(explainer: Explainer, instances: Any, limits: Sequence[Any], **settings: Any):
+    """For each instance the sizes at which some set helps, by running explain without each set."""
+    sizes: list[set[int]] = [set() for _ in range(len(instances))]
+    helped: list[set[tuple[str, ...]]] = [set() for _ in range(len(instances))]
     for some in subsets(limits):
         kept = [c for c in limits if c not in some]
         with patch.object(asking, "why_not", lambda *_: {}):  # not asked here: it takes its time
-            answer = explainer.explain(people, constraints=kept, detail="picks", **settings)
+            answer = explainer.explain(instances, constraints=kept, detail="picks", **settings)
         for i, status in enumerate(answer.status):
             if status == "answered":
                 sizes[i].add(len(some))
@@ -195,16 +195,18 @@ def smallest_drops(explainer: Explainer, people: Any, limits: Sequence[Any], **s
     return sizes, helped
 
 
-def compare(explainer: Explainer, people: Any, limits: Sequence[Any], **settings: Any) -> list[int]:
+def compare(
+    explainer: Explainer, instances: Any, limits: Sequence[Any], **settings: Any
+) -> list[int]:
     """Checks everybody's WhyNot against brute force; how large the sets dropped were."""
-    answer = explainer.explain(people, constraints=limits, **settings)
+    answer = explainer.explain(instances, constraints=limits, **settings)
     lacking = [i for i, status in enumerate(answer.status) if status == "none_found"]
     if not lacking:
         return []
-    if isinstance(people, list):
-        some: Any = [people[i] for i in lacking]
+    if isinstance(instances, list):
+        some: Any = [instances[i] for i in lacking]
     else:
-        some = people.iloc[lacking] if hasattr(people, "iloc") else people[lacking]
+        some = instances.iloc[lacking] if hasattr(instances, "iloc") else instances[lacking]
     sizes, helped = smallest_drops(explainer, some, limits, **settings)
     for k, i in enumerate(lacking):
         why = answer.why_not[i]
@@ -224,7 +226,7 @@ def compare(explainer: Explainer, people: Any, limits: Sequence[Any], **settings
 
 def check_row(answer: Explanation, i: int) -> None:
     """The row keeps what is not dropped, breaks what is, and moves say by how much."""
-    why, own = answer.why_not[i], answer.people_cells[i : i + 1]
+    why, own = answer.why_not[i], answer.instance_cells[i : i + 1]
     assert why.row is not None
     cells = row_cells(answer.schema, why.row)
     kept = [c for c in answer.constraints if c not in why.drop and not c.startswith("custom")]
@@ -255,23 +257,23 @@ def row_cells(schema: Schema, row: Row) -> np.ndarray:
 @pytest.mark.parametrize(("enforce", "rounds"), [("exact", 4), ("naive", 5), ("latent", 3)])
 def test_the_smallest_set_is_that_of_brute_force(enforce, rounds):
     rng = np.random.default_rng(2)
-    people = [row for row in ROWS if high([row]) == ["no"]][::12]
+    instances = [row for row in ROWS if high([row]) == ["no"]][::12]
     sizes: list[int] = []
     for _ in range(rounds):
         limits = [limit.text for limit in random_limits(rng, 2, 4)]
         try:
-            sizes += compare(tiny(), people, limits, target="yes", steps=6, enforce=enforce)
+            sizes += compare(tiny(), instances, limits, target="yes", steps=6, enforce=enforce)
         except InputError:  # nobody at all could obey
             continue
     assert {1, 2} <= set(sizes), sizes
 
 
 def test_sets_of_three_and_more_help_too():
-    people = [{"a": 0, "b": 0, "c": "x"}, {"a": 1, "b": 0, "c": "y"}]
+    instances = [{"a": 0, "b": 0, "c": "x"}, {"a": 1, "b": 0, "c": "y"}]
     limits = ["a <= 1", "b <= 1", "c != z", "a + b <= 2", "2*a + b <= 3"]
-    sizes = compare(tiny(), people, limits, target="yes", steps=8)
+    sizes = compare(tiny(), instances, limits, target="yes", steps=8)
     assert max(sizes) >= 3
-    why = tiny().explain(people, target="yes", constraints=limits, steps=8).why_not[0]
+    why = tiny().explain(instances, target="yes", constraints=limits, steps=8).why_not[0]
     assert why.exact == (len(why.drop) <= 3)
     assert why.exact or "sets of more than two are not all tried" in why.text
 
@@ -281,7 +283,7 @@ def test_brute_force_on_a_bank(stable):
     here = worlds.bank()
     limits = ["income <= 1.1*original", "debt >= original", "fixed home, grade", "changes <= 2"]
     sizes = compare(
-        here.explainer, here.people.head(7), limits, target="approved", stable=stable, steps=6
+        here.explainer, here.instances.head(7), limits, target="approved", stable=stable, steps=6
     )
     assert sizes
     assert max(sizes) >= 1
@@ -290,8 +292,8 @@ def test_brute_force_on_a_bank(stable):
 def test_brute_force_with_confidence():
     here = worlds.bank()
     limits = ["income <= 1.5*original", "debt >= original", "changes <= 3"]
-    people = here.people.head(12)
-    sizes = compare(here.explainer, people, limits, target="approved", confidence=0.9, steps=8)
+    instances = here.instances.head(12)
+    sizes = compare(here.explainer, instances, limits, target="approved", confidence=0.9, steps=8)
     assert sizes
 
 
@@ -299,17 +301,17 @@ def test_brute_force_with_confidence():
 def test_brute_force_with_three_labels(target):
     here = worlds.seasons()
     limits = ["abs(warmth - original) <= 4", "abs(rain - original) <= 5", "fixed wind"]
-    sizes = compare(here.explainer, here.people.head(15), limits, target=target, steps=6)
+    sizes = compare(here.explainer, here.instances.head(15), limits, target=target, steps=6)
     assert max(sizes) >= 1
 
 
 def test_a_constraint_from_python_can_be_the_one():
     small = Custom("small", lambda x: x[:, 0] - 1, lambda x: x[:, 0] <= 1)
     low = Custom("low", lambda x: x[:, 1] - 1, lambda x: x[:, 1] <= 1)
-    people = [{"a": 0, "b": 1, "c": "x"}, {"a": 1, "b": 5, "c": "x"}]
-    sizes = compare(tiny(), people, [small, low, "fixed c"], target="yes", steps=8)
+    instances = [{"a": 0, "b": 1, "c": "x"}, {"a": 1, "b": 5, "c": "x"}]
+    sizes = compare(tiny(), instances, [small, low, "fixed c"], target="yes", steps=8)
     assert len(sizes) >= 1
-    answer = tiny().explain(people, target="yes", constraints=[small, low, "fixed c"])
+    answer = tiny().explain(instances, target="yes", constraints=[small, low, "fixed c"])
     why = answer.why_not[0]
     assert set(why.drop) & {"custom: small", "custom: low"}
     custom = [m for m in why.moves if m.constraint.startswith("custom")]
@@ -335,16 +337,16 @@ def test_an_infinite_cost_is_a_constraint_like_any():
 
 
 def test_a_rule_is_dropped_only_where_no_constraint_will_do():
-    person = [{"a": 1, "b": 1, "c": "x"}]
+    instance = [{"a": 1, "b": 1, "c": "x"}]
     rules = ("a <= 4", "fixed c")  # with b <= 4 nobody has more than 8
     here = tiny(rules)
-    answer = here.explain(person, target="yes", constraints=["b <= 4"], steps=8)
+    answer = here.explain(instance, target="yes", constraints=["b <= 4"], steps=8)
     assert answer.constraints == (*rules, "b <= 4")
-    _, helped = smallest_drops(tiny(), person, [*rules, "b <= 4"], target="yes", steps=8)
+    _, helped = smallest_drops(tiny(), instance, [*rules, "b <= 4"], target="yes", steps=8)
     assert {("a <= 4",), ("b <= 4",)} <= helped[0]  # a rule would do as well
     assert answer.why_not[0].drop == ("b <= 4",)
     forced = tiny((*rules, "b <= 4"))
-    answer = forced.explain(person, target="yes", constraints=["a >= original"], steps=8)
+    answer = forced.explain(instance, target="yes", constraints=["a >= original"], steps=8)
     assert len(answer.why_not[0].drop) == 1
     assert answer.why_not[0].drop != ("a >= original",)
 
@@ -354,7 +356,7 @@ def test_a_rule_is_dropped_only_where_no_constraint_will_do():
 
 def test_without_constraints_what_is_known_is_told():
     here = worlds.bank()
-    answer = here.explainer.explain(here.people.head(6), target="approved", confidence=0.9999999)
+    answer = here.explainer.explain(here.instances.head(6), target="approved", confidence=0.9999999)
     lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
     assert lacking
     assert sorted(answer.why_not) == lacking
@@ -364,18 +366,18 @@ def test_without_constraints_what_is_known_is_told():
         assert why.text.startswith(answer.reason[i] + " The highest probability reached is 0.")
         assert "; 0.9999999 was asked for." in why.text
         assert "Even without" not in why.text
-        best = np.nanmax(answer.probability[answer.who == i][:, 1:])
+        best = np.nanmax(answer.probability[answer.instance == i][:, 1:])
         said = float(why.text.split("a confidence of at most ")[1].split(" ")[0])
         assert said <= best
         assert said == pytest.approx(best, abs=1e-3)
-        again = here.explainer.explain(here.people.iloc[[i]], target="approved", confidence=said)
+        again = here.explainer.explain(here.instances.iloc[[i]], target="approved", confidence=said)
         assert again.status[0] in ("answered", "already_target")
 
 
 def test_dropping_everything_may_not_help():
     here = worlds.bank()
     answer = here.explainer.explain(
-        here.people.head(6), target="approved", confidence=0.9999999, constraints=["fixed age"]
+        here.instances.head(6), target="approved", confidence=0.9999999, constraints=["fixed age"]
     )
     why = next(iter(answer.why_not.values()))
     assert (why.drop, why.moves, why.exact) == ((), (), True)
@@ -385,7 +387,7 @@ def test_dropping_everything_may_not_help():
 
 def test_another_target_is_advised_where_there_is_one():
     here = worlds.seasons()
-    answer = here.explainer.explain(here.people, target=2, constraints=["changes <= 0"])
+    answer = here.explainer.explain(here.instances, target=2, constraints=["changes <= 0"])
     assert all(why.drop == ("changes <= 0",) for why in answer.why_not.values())
     stuck = tiny().explain([{"a": 0, "b": 0, "c": "x"}], constraints=["changes <= 0"])
     assert stuck.why_not[0].moves[0].by >= 1
@@ -421,38 +423,38 @@ class Counting:
         return high(rows)
 
 
-def counted(people: Any, **settings: Any) -> tuple[Explanation, int, int]:
+def counted(instances: Any, **settings: Any) -> tuple[Explanation, int, int]:
     classifier = Counting()
     explainer = Explainer(classifier, clusters=2, recipe=QUICK, schema=TINY, device="cpu")
     fitted = tiny()
     explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
     explainer.classifier_ = wrap(classifier, fitted.schema_, fitted.labels_)
-    answer = explainer.explain(people, target="yes", **settings)
+    answer = explainer.explain(instances, target="yes", **settings)
     return answer, classifier.calls, classifier.rows
 
 
 def test_nobody_without_an_answer_costs_nothing(monkeypatch):
-    people = [row for row in ROWS if high([row]) == ["no"]][:20]
+    instances = [row for row in ROWS if high([row]) == ["no"]][:20]
     monkeypatch.setattr(asking, "why_not", None)  # calling it would fail
-    answer, _, _ = counted(people)
+    answer, _, _ = counted(instances)
     assert set(answer.status) == {"answered"}
     assert answer.why_not == {}
 
 
 def test_people_are_searched_for_together():
-    people = [{"a": 0, "b": 0, "c": c} for c in "xy"] * 20
+    instances = [{"a": 0, "b": 0, "c": c} for c in "xy"] * 20
     limits = ["a <= 1", "b <= 1", "fixed c"]
-    one, calls, rows = counted(people[:1], constraints=limits, steps=6)
-    many, more_calls, more_rows = counted(people, constraints=limits, steps=6)
+    one, calls, rows = counted(instances[:1], constraints=limits, steps=6)
+    many, more_calls, more_rows = counted(instances, constraints=limits, steps=6)
     assert set(many.status) == {"none_found"}
-    assert more_calls <= 2 * calls  # 40 times the people, hardly more calls
-    assert many.asked == more_rows
-    assert one.asked == rows
+    assert more_calls <= 2 * calls  # 40 times the instances, hardly more calls
+    assert many.n_queries == more_rows
+    assert one.n_queries == rows
 
 
 def test_the_number_of_searches_is_bounded(monkeypatch):
     limits = [f"a + {k}*b <= {4 + k}" for k in range(1, 25)]
-    people = [row for row in ROWS if high([row]) == ["no"]][:5]
+    instances = [row for row in ROWS if high([row]) == ["no"]][:5]
     searches = []
     small = asking.why_not
     monkeypatch.setattr(
@@ -460,7 +462,7 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
         "why_not",
         lambda case, search: small(case, lambda s, w: searches.append(len(w)) or search(s, w)),
     )
-    answer = tiny().explain(people, target="yes", constraints=[*limits, "c != z"], steps=4)
+    answer = tiny().explain(instances, target="yes", constraints=[*limits, "c != z"], steps=4)
     lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
     assert lacking
     assert len(searches) <= whynot.SEARCHES + whynot.GREEDY
@@ -473,22 +475,22 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
 
 
 def test_one_persons_trouble_changes_nothing_for_another():
-    people = [row for row in ROWS if high([row]) == ["no"]][::9]
+    instances = [row for row in ROWS if high([row]) == ["no"]][::9]
     limits = ["a <= 2", "b <= original", "c == original", "changes <= 1", "a >= original + 2"]
-    together = tiny().explain(people, target="yes", constraints=limits, steps=8)
+    together = tiny().explain(instances, target="yes", constraints=limits, steps=8)
     assert {"none_found", "infeasible"} <= set(together.status)
-    for i, person in enumerate(people):
-        alone = tiny().explain([person], target="yes", constraints=limits, steps=8)
+    for i, instance in enumerate(instances):
+        alone = tiny().explain([instance], target="yes", constraints=limits, steps=8)
         assert alone.status[0] == together.status[i]
         assert alone.why_not.get(0) == together.why_not.get(i)
 
 
 def test_the_same_call_gives_the_same():
-    people = [row for row in ROWS if high([row]) == ["no"]][::9]
+    instances = [row for row in ROWS if high([row]) == ["no"]][::9]
     limits = ["a <= 2", "b <= original", "c == original", "changes <= 1"]
-    one, two = (tiny().explain(people, target="yes", constraints=limits) for _ in range(2))
+    one, two = (tiny().explain(instances, target="yes", constraints=limits) for _ in range(2))
     assert one.why_not == two.why_not
-    assert one.asked == two.asked
+    assert one.n_queries == two.n_queries
 
 
 def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
@@ -515,17 +517,17 @@ def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
 
 
 def test_it_is_in_the_answer_and_in_json(tmp_path):
-    people = [*([row for row in ROWS if high([row]) == ["no"]][::9]), {"a": 6, "b": 6, "c": "z"}]
+    instances = [*([row for row in ROWS if high([row]) == ["no"]][::9]), {"a": 6, "b": 6, "c": "z"}]
     limits = ["a <= 2", "b <= original", "a >= original + 2", "c == original"]
-    answer = tiny().explain(people, target="yes", constraints=limits, steps=4)
+    answer = tiny().explain(instances, target="yes", constraints=limits, steps=4)
     lacking = {i for i, s in enumerate(answer.status) if s in ("none_found", "infeasible")}
     assert {answer.status[i] for i in lacking} == {"none_found", "infeasible"}
-    assert set(answer.why_not) == lacking != set(range(len(people)))
-    for i, person in enumerate(answer):
-        assert person.why_not == answer.why_not.get(i)
-        if person.why_not is not None:
-            assert person.why_not.status == person.status
-            assert str(person.why_not).startswith(person.reason)
+    assert set(answer.why_not) == lacking != set(range(len(instances)))
+    for i, instance in enumerate(answer):
+        assert instance.why_not == answer.why_not.get(i)
+        if instance.why_not is not None:
+            assert instance.why_not.status == instance.status
+            assert str(instance.why_not).startswith(instance.reason)
     data = answer.to_json(tmp_path / "answer.json")
     jsonschema.validate(data, json_schema())
     jsonschema.validate(json.loads((tmp_path / "answer.json").read_text()), json_schema())
@@ -536,8 +538,8 @@ def test_it_is_in_the_answer_and_in_json(tmp_path):
 
 def test_json_without_it_is_read_too():
     data = tiny().explain([{"a": 0, "b": 0, "c": "x"}]).to_json()
-    assert data["people"][0]["why_not"] is None
-    del data["people"][0]["why_not"]
+    assert data["instances"][0]["why_not"] is None
+    del data["instances"][0]["why_not"]
     jsonschema.validate(data, json_schema())
     assert Explanation.from_json(data).why_not == {}
 
@@ -553,7 +555,7 @@ def test_damaged_json_is_refused(damage):
     limits = ["a <= 2", "b <= 2", "fixed c"]
     answer = tiny().explain([{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
     data = answer.to_json()
-    data["people"][0]["why_not"] |= damage
+    data["instances"][0]["why_not"] |= damage
     with pytest.raises(InputError, match="damaged"):
         Explanation.from_json(data)
 
@@ -567,7 +569,7 @@ def test_whatever_is_damaged_is_refused_or_can_be_used():
         answer.why_not[0].to_json(), (None, -1, 10**30, 1.5, "x", True, [], {}, [[1]], [{}])
     ):
         data = json.loads(text)
-        data["people"][0]["why_not"][name] = value
+        data["instances"][0]["why_not"][name] = value
         try:
             again = Explanation.from_json(data)
         except InputError:

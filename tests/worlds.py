@@ -32,13 +32,13 @@ class World:
     Attributes:
         classifier: As the user holds it.
         train: The table it was fitted on.
-        people: Other rows of the same kind.
+        instances: Other rows of the same kind.
         explainer: Fitted.
     """
 
     classifier: Any
     train: Any
-    people: Any
+    instances: Any
     explainer: Explainer
 
 
@@ -300,5 +300,5 @@ def rare() -> World:
         return np.where(rows[:, 0] >= fewer, "c", np.where(rows[:, 0] >= few, "b", "a"))
 
     explainer = Explainer(grade, clusters=5, recipe=NARROW, device="cpu").fit(train)
-    people = train[np.argsort(-train[:, 0])[:14]]
-    return World(grade, train, people, explainer)
+    instances = train[np.argsort(-train[:, 0])[:14]]
+    return World(grade, train, instances, explainer)

@@ -27,12 +27,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 
 __all__ = ["CategoryTree"]
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 # Pseudo-rows per cell of a table. On the full adult table (50 to 5,000 training rows a class) 0.1
 # and 0.2 explained held-out rows best, and rows drawn with 0.1 held fewer pairs that never occur. A
@@ -76,8 +75,8 @@ class CategoryTree:
     """
 
     widths: tuple[int, ...]
-    parents: Integers
-    order: Integers
+    parents: Ints
+    order: Ints
     tables: tuple[Floats, ...]
     floors: Floats
     typical: Floats
@@ -202,7 +201,7 @@ class CategoryTree:
         scores: NDArray[Any],
         evidence: NDArray[Any] | None = None,
         weight: float = 1.0,
-    ) -> Integers:
+    ) -> Ints:
         r"""The best combination for each row, exactly.
 
         $$\arg\max_x \; \sum_j \text{scores}_j[x_j] + \text{weight} \cdot \log p(x)$$
@@ -328,7 +327,7 @@ class CategoryTree:
             extended[j] = np.pad(table, ((0, 0), (0, 1)), constant_values=self.floors[j])
         return tuple(extended[j] for j in range(len(self.widths)))
 
-    def _clip(self, codes: Integers) -> Integers:
+    def _clip(self, codes: Ints) -> Ints:
         """Codes (b, n) with every unknown one moved to its column's width."""
         widths = np.array(self.widths, dtype=np.int64)[:, None]
         return np.where((codes < 0) | (codes >= widths), widths, codes)
@@ -347,9 +346,7 @@ class CategoryTree:
             )
         return scores
 
-    def _max_sum(
-        self, scores: NDArray[Any], kept: Integers, tables: tuple[Floats, ...]
-    ) -> Integers:
+    def _max_sum(self, scores: NDArray[Any], kept: Ints, tables: tuple[Floats, ...]) -> Ints:
         """`choose` for one chunk of rows: kept and result are (b, n), tables already weighted."""
         # Rows last: every step below then runs along long contiguous lines.
         lines = scores.T.astype(np.float64, order="C")  # (sum of widths, n)
@@ -373,7 +370,7 @@ class CategoryTree:
         return np.where(kept < 0, chosen, kept)
 
 
-def _message(block: Floats, kept: Integers, table: Floats) -> Floats:
+def _message(block: Floats, kept: Ints, table: Floats) -> Floats:
     """What a column's best choice is worth under each code of its parent: (parent width, n).
 
     A kept column has no choice: its message is its column of the table, up to a constant, and the
@@ -402,12 +399,12 @@ def _best_child(block: Floats, table: Floats) -> Floats:
     return best
 
 
-def _known(codes: Integers, widths: tuple[int, ...]) -> NDArray[np.bool_]:
+def _known(codes: Ints, widths: tuple[int, ...]) -> NDArray[np.bool_]:
     """Which codes (n, b) are among the categories of their column: (n, b)."""
     return (codes >= 0) & (codes < np.array(widths, dtype=np.int64))
 
 
-def _counts(codes: Integers, widths: tuple[int, ...], parent: int, child: int) -> Floats:
+def _counts(codes: Ints, widths: tuple[int, ...], parent: int, child: int) -> Floats:
     """The contingency table of two columns, (parent width, width); parent -1: (1, width)."""
     below, width = codes[:, child], widths[child]
     above, rows = (codes[:, parent], widths[parent]) if parent >= 0 else (np.zeros_like(below), 1)
@@ -417,7 +414,7 @@ def _counts(codes: Integers, widths: tuple[int, ...], parent: int, child: int) -
     return counts.astype(np.float64)
 
 
-def _all_counts(codes: Integers, widths: tuple[int, ...]) -> Floats:
+def _all_counts(codes: Ints, widths: tuple[int, ...]) -> Floats:
     """Every pair's contingency table at once: H'H of the one-hot rows H, (W, W)."""
     starts = np.cumsum((0, *widths[:-1]), dtype=np.int64)
     total = sum(widths)
@@ -433,7 +430,7 @@ def _all_counts(codes: Integers, widths: tuple[int, ...]) -> Floats:
     return counts
 
 
-def _information(codes: Integers, widths: tuple[int, ...]) -> Floats:
+def _information(codes: Ints, widths: tuple[int, ...]) -> Floats:
     """Mutual information of every pair of columns, less its chance value: (b, b), diagonal 0.
 
     Rows where a pair has an unknown code do not count for that pair.
@@ -467,7 +464,7 @@ def _x_log_x(counts: Floats) -> Floats:
     return counts * np.log(np.maximum(counts, 1.0))
 
 
-def _spanning_forest(information: Floats) -> tuple[Integers, Integers]:
+def _spanning_forest(information: Floats) -> tuple[Ints, Ints]:
     """Prim's maximum spanning forest over the positive entries: parents (b,), order (b,).
 
     Ties go to the lowest column, then to the parent that joined first, so the same numbers always
@@ -508,7 +505,7 @@ def _compress(values: Floats) -> Floats:
     return ordered[places.astype(np.int64)]
 
 
-def _as_codes(codes: NDArray[Any], columns: int, name: str) -> Integers:
+def _as_codes(codes: NDArray[Any], columns: int, name: str) -> Ints:
     """Whole numbers (n, columns), or an error that says what came instead."""
     found = np.asarray(codes)
     if found.ndim != 2 or found.shape[1] != columns:
@@ -525,7 +522,7 @@ def _as_codes(codes: NDArray[Any], columns: int, name: str) -> Integers:
 
 
 def _table_shapes(
-    widths: tuple[int, ...], parents: Integers, order: Integers
+    widths: tuple[int, ...], parents: Ints, order: Ints
 ) -> tuple[tuple[int, int], ...]:
     """The shape of every table, once widths, parents and order are known to be a forest."""
     count = len(widths)

@@ -125,7 +125,7 @@ class LGMVAE(nn.Module):
         labels, clusters = len(shape.clusters), sum(shape.clusters)
         owner = torch.repeat_interleave(torch.arange(labels), torch.tensor(shape.clusters))
         mask = owner[None, :] == torch.arange(labels)[:, None]  # (L, K)
-        mask[~mask.any(dim=1)] = True  # people of a label too rare for clusters lie in any
+        mask[~mask.any(dim=1)] = True  # instances of a label too rare for clusters lie in any
         self.register_buffer("mask", mask)
         self.register_buffer("labels", torch.eye(labels))
         known = shape.columns + labels

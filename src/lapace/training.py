@@ -16,19 +16,17 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.model import LGMVAE, Mixture, Shape, Terms
 
 __all__ = ["DEFAULT", "IMAGES", "PAPER", "History", "Recipe", "densities", "fit", "partition"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 FLOOR = 0.5  # the least a given cluster may hold, as a share of its even part

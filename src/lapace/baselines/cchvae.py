@@ -1,4 +1,4 @@
-"""C-CHVAE: growing spheres around the person's code in the latent space of a VAE."""
+"""C-CHVAE: growing spheres around the instance's code in the latent space of a VAE."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lapace.baselines.ground import (
-    Asked,
-    Floats,
-    Found,
-    Ground,
-    Ints,
-    Kinds,
-    ground_of,
-    number,
-    whole,
-)
+from lapace.arrays import Floats, Ints
+from lapace.baselines.ground import Asked, Found, Ground, Kinds, ground_of, number, whole
 from lapace.model import LGMVAE, Shape
 from lapace.result import Counterfactuals
 from lapace.training import DEFAULT, Recipe
@@ -31,10 +22,10 @@ ROWS = 100_000  # decoded rows asked about at once
 
 @dataclass(eq=False)
 class CCHVAE:
-    r"""The nearest of the first points around the person's code that decode to what is wanted.
+    r"""The nearest of the first points around the instance's code that decode to what is wanted.
 
     A variational autoencoder of the table, one Gaussian for everybody, is trained once. Around the
-    person's code points are drawn from shells, each as thick as the last and farther out, until
+    instance's code points are drawn from shells, each as thick as the last and farther out, until
     some point of a shell, decoded, is labelled as wanted:
 
     $$z = z_x + r\, u, \quad \|u\| = 1, \quad (t - 1)\,\delta < r \le t\,\delta,
@@ -98,27 +89,27 @@ class CCHVAE:
         self.ground_ = ground
         return self
 
-    def counterfactuals(self, people: Any, *, target: Any = None) -> Counterfactuals:
+    def counterfactuals(self, instances: Any, *, target: Any = None) -> Counterfactuals:
         """One row for everyone who can have one."""
-        return self.find(people, target=target).answers
+        return self.find(instances, target=target).answers
 
-    def find(self, people: Any, *, target: Any = None) -> Found:
+    def find(self, instances: Any, *, target: Any = None) -> Found:
         """The same, with the reasons of those who have none."""
-        asked = ground_of(self).meet(people, target)
-        cells, who, _ = self.search(asked)
+        asked = ground_of(self).meet(instances, target)
+        cells, instance, _ = self.search(asked)
         reason = (
             f"No decoded point within {self.shells * self.step:g} standard deviations was "
             "labelled as wanted."
         )
-        return asked.answered(cells, who, dict.fromkeys(asked.tried.tolist(), reason))
+        return asked.answered(cells, instance, dict.fromkeys(asked.tried.tolist(), reason))
 
     def search(self, asked: Asked) -> tuple[Floats, Ints, Floats]:
         """Rows, for whom they are, and the outer radius of the shell each was found in."""
         schema, rng = asked.schema, np.random.default_rng(self.seed)
-        code = self._codes(asked)  # (people, h)
+        code = self._codes(asked)  # (instances, h)
         scale = (0.5 * self.model_.p_z().log_variance[0]).exp().numpy()
-        best = np.full(asked.people.shape, np.nan)
-        radius = np.full(len(asked.people), np.nan)
+        best = np.full(asked.instances.shape, np.nan)
+        radius = np.full(len(asked.instances), np.nan)
         left = asked.tried
         for shell in range(self.shells if len(left) else 0):
             # Everyone looks in the same directions, so that company changes nobody's answer.
@@ -129,14 +120,14 @@ class CCHVAE:
             for begin in range(0, len(left), size):
                 part = left[begin : begin + size]
                 z = (code[part, None] + draw * scale).reshape(-1, code.shape[1])
-                cells, who = self._rows(asked, z), np.repeat(part, self.samples)
-                good = asked.says(cells, who)
-                cells, who = cells[good], who[good]
-                far = schema.gaps(asked.people[who], cells).sum(axis=1)
-                order = np.lexsort((far, who))
-                first = order[np.unique(who[order], return_index=True)[1]]
-                best[who[first]] = cells[first]
-                radius[who[first]] = (shell + 1) * self.step
+                cells, instance = self._rows(asked, z), np.repeat(part, self.samples)
+                good = asked.says(cells, instance)
+                cells, instance = cells[good], instance[good]
+                far = schema.gaps(asked.instances[instance], cells).sum(axis=1)
+                order = np.lexsort((far, instance))
+                first = order[np.unique(instance[order], return_index=True)[1]]
+                best[instance[first]] = cells[first]
+                radius[instance[first]] = (shell + 1) * self.step
             left = left[np.isnan(radius[left])]
             if not len(left):
                 break
@@ -145,7 +136,9 @@ class CCHVAE:
 
     def _codes(self, asked: Asked) -> Floats:
         """The latent means of everyone; of those not tried they are not used."""
-        x = torch.as_tensor(np.nan_to_num(asked.schema.encode(asked.people)), dtype=torch.float32)
+        x = torch.as_tensor(
+            np.nan_to_num(asked.schema.encode(asked.instances)), dtype=torch.float32
+        )
         with torch.no_grad():
             z = self.model_.encode(x, torch.zeros(len(x), dtype=torch.int64))
         return z.double().numpy()

@@ -1,10 +1,10 @@
 """DiCE, through the real `dice-ml` package: our columns go in, its answers come back as our rows.
 
 The adapter hands DiCE a table it can hold (codes for categories, no gaps), with ranges and
-precision taken from the schema, and a classifier with two classes, "what this person wants" and
-"anything else", so that any number of labels will do. What DiCE cannot hold of a person (a missing
+precision taken from the schema, and a classifier with two classes, "what this instance wants" and
+"anything else", so that any number of labels will do. What DiCE cannot hold of an instance (a missing
 number, a category training never saw) it sees as a stand-in; a cell it leaves at the stand-in is
-the person's own cell again before the classifier is asked.
+the instance's own cell again before the classifier is asked.
 """
 
 from __future__ import annotations
@@ -23,16 +23,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lapace.baselines.ground import (
-    Asked,
-    Floats,
-    Found,
-    Ground,
-    Kinds,
-    ground_of,
-    number,
-    whole,
-)
+from lapace.arrays import Floats
+from lapace.baselines.ground import Asked, Found, Ground, Kinds, ground_of, number, whole
 from lapace.errors import ClassifierError, InputError, LapaceError
 from lapace.result import Counterfactuals
 from lapace.schema import Feature, Schema
@@ -52,11 +44,11 @@ class DiCE:
     Attributes:
         classifier: Anything that predicts.
         schema: What the columns are, where inferring is not enough; as in `Explainer`.
-        seed: Of everything DiCE draws. It is set for each person, so that company changes nobody's
+        seed: Of everything DiCE draws. It is set for each instance, so that company changes nobody's
             answers, and the generators are put back afterwards.
-        count: Answers per person, at most.
+        count: Answers per instance, at most.
         method: `random` or `genetic`, as in the package.
-        seconds: Time for one person. Where it is up, DiCE is given as much again without its last
+        seconds: Time for one instance. Where it is up, DiCE is given as much again without its last
             step, the one that makes answers sparser; then nothing was found for them.
         settings: Further settings of `generate_counterfactuals`, in the package's words.
 
@@ -90,43 +82,43 @@ class DiCE:
         self.booth_ = _Booth(self.ground_)
         return self
 
-    def counterfactuals(self, people: Any, *, target: Any = None) -> Counterfactuals:
+    def counterfactuals(self, instances: Any, *, target: Any = None) -> Counterfactuals:
         """Up to `count` different rows for everyone who can have one."""
-        return self.find(people, target=target).answers
+        return self.find(instances, target=target).answers
 
-    def find(self, people: Any, *, target: Any = None) -> Found:
+    def find(self, instances: Any, *, target: Any = None) -> Found:
         """The same, with the reasons of those who have none."""
-        asked = ground_of(self).meet(people, target)
-        cells, who = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
+        asked = ground_of(self).meet(instances, target)
+        cells, instance = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
         reasons: dict[int, str] = {}
-        for person in asked.tried.tolist():
+        for one in asked.tried.tolist():
             try:
-                rows = self._in_time(asked, person)
+                rows = self._in_time(asked, one)
             except _TimeUp:
-                reasons[person] = f"DiCE found nothing within {self.seconds:g} seconds."
+                reasons[one] = f"DiCE found nothing within {self.seconds:g} seconds."
             except ClassifierError as error:
-                reasons[person] = str(error)
+                reasons[one] = str(error)
             except Exception as error:  # DiCE says in exceptions of many kinds that it found none
-                reasons[person] = f"DiCE found nothing: {str(error) or type(error).__name__}"
+                reasons[one] = f"DiCE found nothing: {str(error) or type(error).__name__}"
             else:
                 cells.append(rows)
-                who.append(np.full(len(rows), person))
-        return asked.answered(np.concatenate(cells), np.concatenate(who), reasons)
+                instance.append(np.full(len(rows), one))
+        return asked.answered(np.concatenate(cells), np.concatenate(instance), reasons)
 
-    def _in_time(self, asked: Asked, person: int) -> Floats:
-        """DiCE's answers for one person; where time is up, without its last step.
+    def _in_time(self, asked: Asked, instance: int) -> Floats:
+        """DiCE's answers for one instance; where time is up, without its last step.
 
-        That step moves numbers back to the person's own one unit at a time, asking the classifier
+        That step moves numbers back to the instance's own one unit at a time, asking the classifier
         each time: for a column in dollars it takes minutes.
         """
         try:
-            return self._one(asked, person, self.settings)
+            return self._one(asked, instance, self.settings)
         except _TimeUp:
-            return self._one(asked, person, {**self.settings, "posthoc_sparsity_param": None})
+            return self._one(asked, instance, {**self.settings, "posthoc_sparsity_param": None})
 
-    def _one(self, asked: Asked, person: int, settings: dict[str, Any]) -> Floats:
-        """DiCE's answers for one person, as cells."""
-        visit = _Visit(self.booth_, asked, person, perf_counter() + self.seconds)
+    def _one(self, asked: Asked, instance: int, settings: dict[str, Any]) -> Floats:
+        """DiCE's answers for one instance, as cells."""
+        visit = _Visit(self.booth_, asked, instance, perf_counter() + self.seconds)
         dice_ml = import_module("dice_ml")
         with _alone(self.seed):
             model = dice_ml.Model(model=visit, backend="sklearn")
@@ -145,7 +137,7 @@ class DiCE:
 
 
 class _TimeUp(Exception):  # noqa: N818  not an error: DiCE is interrupted with it
-    """A person has had their time."""
+    """An instance has had their time."""
 
 
 @contextlib.contextmanager
@@ -261,16 +253,16 @@ def _places(feature: Feature) -> int:
 
 
 class _Visit:
-    """One person at DiCE's: the classifier it asks, and the way back to our rows."""
+    """One instance at DiCE's: the classifier it asks, and the way back to our rows."""
 
-    def __init__(self, booth: _Booth, asked: Asked, person: int, until: float) -> None:
-        self.booth, self.asked, self.person, self.until = booth, asked, person, until
-        self.own = asked.people[person]
+    def __init__(self, booth: _Booth, asked: Asked, instance: int, until: float) -> None:
+        self.booth, self.asked, self.instance, self.until = booth, asked, instance, until
+        self.own = asked.instances[instance]
         self.held = booth.stand_in(self.own[None])[0]
         self.query = booth.frame(self.held[None])
 
     def cells(self, frame: Any) -> Floats:
-        """DiCE's rows as ours, on the lattice; what it left alone is the person's own."""
+        """DiCE's rows as ours, on the lattice; what it left alone is the instance's own."""
         schema = self.asked.schema
         cells = np.repeat(self.own[None], len(frame), axis=0)  # (n, d)
         alone = np.ones(cells.shape, dtype=bool)
@@ -289,21 +281,21 @@ class _Visit:
         return np.where(alone | ~schema.changed(self.own, snapped), self.own, snapped)
 
     def predict_proba(self, frame: Any) -> Floats:
-        """Of anything else, and of what this person wants."""
+        """Of anything else, and of what this instance wants."""
         if perf_counter() > self.until:
             raise _TimeUp
         cells = self.cells(frame)
-        who = np.full(len(cells), self.person)
+        instance = np.full(len(cells), self.instance)
         found = self.asked.classifier.judge(cells, self.asked.schema)
-        good = self.asked.wanted(found.codes, who)
+        good = self.asked.wanted(found.codes, instance)
         score = good.astype(np.float64)
         if found.probability is not None:
             # The label decides on which side of a half: with many labels the target may win
             # with less.
-            score = self.asked.score(found.probability, who)
+            score = self.asked.score(found.probability, instance)
             score = np.where(good, np.maximum(score, 0.501), np.minimum(score, 0.499))
         return np.stack([1.0 - score, score], axis=1)
 
     def predict(self, frame: Any) -> Any:
-        """Whether each row is what this person wants, as 0 and 1."""
+        """Whether each row is what this instance wants, as 0 and 1."""
         return (self.predict_proba(frame)[:, 1] > 0.5).astype(np.int64)

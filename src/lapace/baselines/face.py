@@ -1,8 +1,8 @@
 """FACE: the end of the cheapest walk through training rows, and two paths made of it.
 
-A row is worth recommending if there are people on the way to it. FACE (Poyiadzi et al., 2020)
+A row is worth recommending if there are instances on the way to it. FACE (Poyiadzi et al., 2020)
 joins each training row to its nearest ones, makes steps through empty regions dear, and looks for
-the cheapest walk from the person to a row the classifier is sure of in a region that is not empty.
+the cheapest walk from the instance to a row the classifier is sure of in a region that is not empty.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.baselines.ground import (
     BLOCK,
     Asked,
-    Bools,
-    Floats,
     Found,
     Ground,
-    Ints,
     Kinds,
     between,
     ground_of,
@@ -93,14 +91,14 @@ class Graph:
         weights = _bridged(ground.schema, rows, empty, weights)
         return cls(rows, counts, empty, weights, bandwidth, k, kept)
 
-    def enter(self, asked: Asked, who: Ints) -> tuple[Floats, Ints]:
-        """What the first step costs people, to each of their nearest rows, and which; (n, k)."""
-        cost = np.empty((len(who), min(self.neighbours, len(self.rows))))
+    def enter(self, asked: Asked, instance: Ints) -> tuple[Floats, Ints]:
+        """What the first step costs instances, to each of their nearest rows, and which; (n, k)."""
+        cost = np.empty((len(instance), min(self.neighbours, len(self.rows))))
         which = np.empty(cost.shape, dtype=np.int64)
         size = max(1, BLOCK // len(self.rows))
-        for begin in range(0, len(who), size):
+        for begin in range(0, len(instance), size):
             part = slice(begin, begin + size)
-            far = asked.far(asked.people[who[part]], self.rows)  # (size, n)
+            far = asked.far(asked.instances[instance[part]], self.rows)  # (size, n)
             empty = -_log_density(far, self.counts, self.bandwidth)
             near, which[part] = smallest(far, cost.shape[1])
             cost[part] = near * (empty[:, None] + self.empty[which[part]]) / 2
@@ -109,7 +107,7 @@ class Graph:
 
 def _log_density(far: Floats, counts: Floats, bandwidth: float) -> Floats:
     kernel = np.exp(-far / bandwidth) @ counts / counts.sum()
-    logs: Floats = np.log(np.maximum(kernel, 1e-300))  # of a person far from everybody
+    logs: Floats = np.log(np.maximum(kernel, 1e-300))  # of an instance far from everybody
     return logs
 
 
@@ -168,14 +166,14 @@ class _Walks(NamedTuple):
     """Where the cheapest walks lead.
 
     Attributes:
-        who: Who has one.
+        instance: Who has one.
         cells: The rows they end in.
         ways: For each the graph's rows it passes, in order, the end included.
         cost: What each costs.
         reasons: Why the others have none.
     """
 
-    who: Ints
+    instance: Ints
     cells: Floats
     ways: list[Ints]
     cost: Floats
@@ -184,7 +182,7 @@ class _Walks(NamedTuple):
 
 @dataclass(eq=False)
 class FACE:
-    """The end of the cheapest walk from the person through training rows.
+    """The end of the cheapest walk from the instance through training rows.
 
     The kernel-density variant on a nearest-neighbour graph; `Graph` has the formula. The walk ends
     in a training row that is labelled as wanted, with at least the confidence asked for, in a
@@ -194,7 +192,7 @@ class FACE:
         classifier: Anything that predicts.
         schema: What the columns are, where inferring is not enough; as in `Explainer`.
         seed: Of the sample of rows, where there are too many.
-        neighbours: Rows each row, and each person, is joined to.
+        neighbours: Rows each row, and each instance, is joined to.
         confidence: The least probability of the target where the walk ends. A classifier without
             probabilities is taken at its word.
         density: The share of training rows, from the emptiest region on, where no walk may end.
@@ -231,35 +229,35 @@ class FACE:
         self.graph_ = Graph.of(self.ground_, self.neighbours, self.most, self.seed)
         return self
 
-    def counterfactuals(self, people: Any, *, target: Any = None) -> Counterfactuals:
+    def counterfactuals(self, instances: Any, *, target: Any = None) -> Counterfactuals:
         """One row for everyone who can have one."""
-        return self.find(people, target=target).answers
+        return self.find(instances, target=target).answers
 
-    def find(self, people: Any, *, target: Any = None) -> Found:
+    def find(self, instances: Any, *, target: Any = None) -> Found:
         """The same, with the reasons of those who have none."""
-        asked = ground_of(self).meet(people, target)
+        asked = ground_of(self).meet(instances, target)
         walks = self.walk(asked)
-        return asked.answered(walks.cells, walks.who, walks.reasons)
+        return asked.answered(walks.cells, walks.instance, walks.reasons)
 
-    def paths(self, people: Any, *, target: Any = None) -> dict[int, Floats]:
-        """For everyone who has an answer the whole walk, as cells: the person, then rows."""
-        asked = ground_of(self).meet(people, target)
+    def paths(self, instances: Any, *, target: Any = None) -> dict[int, Floats]:
+        """For everyone who has an answer the whole walk, as cells: the instance, then rows."""
+        asked = ground_of(self).meet(instances, target)
         walks = self.walk(asked)
         found = {}
-        for who, way in zip(walks.who.tolist(), walks.ways, strict=True):
-            own, rows = asked.people[who][None], self.graph_.rows[way]
-            twin = not asked.schema.changed(own, rows[:1]).any()  # a row like the person
-            found[who] = np.concatenate([own, rows[twin:]])
+        for instance, way in zip(walks.instance.tolist(), walks.ways, strict=True):
+            own, rows = asked.instances[instance][None], self.graph_.rows[way]
+            twin = not asked.schema.changed(own, rows[:1]).any()  # a row like the instance
+            found[instance] = np.concatenate([own, rows[twin:]])
         return found
 
     def walk(self, asked: Asked) -> _Walks:
         """The cheapest walk of everyone tried.
 
         Costs are the same both ways, so one search from all ends at once tells what it costs every
-        row to get to its cheapest end; each person then only has to choose a first step.
+        row to get to its cheapest end; each instance then only has to choose a first step.
         """
         graph = self.graph_
-        who, ends, ways, cost = [], [], [], []
+        instance, ends, ways, cost = [], [], [], []
         reasons: dict[int, str] = {}
         for group, label, target in asked.wishes():
             goals = np.flatnonzero(self._ends(asked, label, target))
@@ -272,14 +270,14 @@ class FACE:
             first, near = graph.enter(asked, group)
             total = first + left[near]  # (n, k)
             best = total.argmin(axis=1)
-            for i, person in enumerate(group.tolist()):
+            for i, one in enumerate(group.tolist()):
                 way = _follow(before, int(near[i, best[i]]))
-                who.append(person)
+                instance.append(one)
                 ways.append(way)
                 ends.append(way[-1])
                 cost.append(total[i, best[i]])
         end = graph.rows[np.array(ends, dtype=np.int64)]
-        return _Walks(np.array(who, dtype=np.int64), end, ways, np.array(cost), reasons)
+        return _Walks(np.array(instance, dtype=np.int64), end, ways, np.array(cost), reasons)
 
     def _ends(self, asked: Asked, label: int, target: int) -> Bools:
         """Which of the graph's rows a walk may end in."""
@@ -314,17 +312,17 @@ def _follow(before: Ints, row: int) -> Ints:
 
 
 def face_interpolate(
-    face: FACE, people: Any, *, target: Any = None, steps: int = 20, obey: Obey | None = None
+    face: FACE, instances: Any, *, target: Any = None, steps: int = 20, obey: Obey | None = None
 ) -> Counterfactuals:
-    """Points on the straight line from each person to FACE's answer.
+    """Points on the straight line from each instance to FACE's answer.
 
     Args:
         face: Fitted.
-        people: Rows.
+        instances: Rows.
         target: What they want.
         steps: Points on each line; the last is the answer.
-        obey: `obey(cells, people)` overwrites values so that constraints hold; `people` are the
-            cells of the person each point is for. The classifier is asked about what it returns.
+        obey: `obey(cells, instances)` overwrites values so that constraints hold; `instances` are the
+            cells of the instance each point is for. The classifier is asked about what it returns.
 
     Returns:
         Every point, `valid` or not, with `tau` its place on the line.
@@ -337,27 +335,27 @@ def face_interpolate(
         >>> line.cells.ravel(), line.valid.tolist()
         (array([32., 34., 36., 38., 40.]), [False, False, False, False, True])
     """
-    asked = ground_of(face).meet(people, target)
+    asked = ground_of(face).meet(instances, target)
     walks = face.walk(asked)
     steps = whole("steps", steps)
-    tau = np.tile(np.arange(1, steps + 1) / steps, len(walks.who))
-    who = np.repeat(walks.who, steps)
+    tau = np.tile(np.arange(1, steps + 1) / steps, len(walks.instance))
+    instance = np.repeat(walks.instance, steps)
     end = np.repeat(walks.cells, steps, axis=0)
-    cells = between(asked.schema, asked.people[who], end, tau)
-    return _points(asked, cells, who, tau, obey)
+    cells = between(asked.schema, asked.instances[instance], end, tau)
+    return _points(asked, cells, instance, tau, obey)
 
 
 def face_greedy(
-    face: FACE, people: Any, *, target: Any = None, steps: int = 20, obey: Obey | None = None
+    face: FACE, instances: Any, *, target: Any = None, steps: int = 20, obey: Obey | None = None
 ) -> Counterfactuals:
-    """Hops through training rows from each person to FACE's answer.
+    """Hops through training rows from each instance to FACE's answer.
 
     Each hop goes to the row nearest to where one stands, among those near enough to the answer to
     arrive in time: after hop t of T at most (1 - t/T) of the first distance may be left.
 
     Args:
         face: Fitted.
-        people: Rows.
+        instances: Rows.
         target: What they want.
         steps: Hops of each path; the last leads to the answer.
         obey: As in `face_interpolate`.
@@ -369,15 +367,15 @@ def face_greedy(
         >>> face_greedy(face, [{"age": 30}], target="yes", steps=4).cells.ravel()
         array([33., 35., 38., 40.])
     """
-    asked = ground_of(face).meet(people, target)
+    asked = ground_of(face).meet(instances, target)
     walks = face.walk(asked)
     steps = whole("steps", steps)
-    count, rows = len(walks.who), face.graph_.rows
+    count, rows = len(walks.instance), face.graph_.rows
     cells = np.empty((count, steps, rows.shape[1]))
     size = max(1, BLOCK // len(rows))
     for begin in range(0, count, size):
         part = slice(begin, begin + size)
-        here = asked.people[walks.who[part]]
+        here = asked.instances[walks.instance[part]]
         left = asked.far(walks.cells[part], rows)  # (size, n) from every row to the answer
         whole_way = asked.schema.gaps(here, walks.cells[part]).sum(axis=1)
         for step in range(1, steps + 1):
@@ -390,21 +388,21 @@ def face_greedy(
             cells[part, step - 1] = here
     tau = np.tile(np.arange(1, steps + 1) / steps, count)
     flat = cells.reshape(count * steps, rows.shape[1])
-    return _points(asked, flat, np.repeat(walks.who, steps), tau, obey)
+    return _points(asked, flat, np.repeat(walks.instance, steps), tau, obey)
 
 
 def _points(
-    asked: Asked, cells: Floats, who: Ints, tau: Floats, obey: Obey | None
+    asked: Asked, cells: Floats, instance: Ints, tau: Floats, obey: Obey | None
 ) -> Counterfactuals:
     """Points of paths, overwritten where constraints say so, and asked about as they then are."""
     if obey is not None:
-        cells = np.asarray(obey(cells, asked.people[who]), dtype=np.float64)
+        cells = np.asarray(obey(cells, asked.instances[instance]), dtype=np.float64)
     return Counterfactuals.of(
         asked.schema,
-        asked.people,
+        asked.instances,
         cells,
-        who,
-        valid=asked.says(cells, who),
+        instance,
+        valid=asked.says(cells, instance),
         template=asked.reading.template,
         tau=tau,
     )

@@ -1,9 +1,9 @@
-"""What every baseline stands on: the training rows, the people, and the question between them.
+"""What every baseline stands on: the training rows, the instances, and the question between them.
 
 `Ground` is what `fit` leaves behind: the distinct training rows on the schema's lattice and what
-the classifier says of each. `Ground.meet` reads people and their targets; `Asked.answered` asks
+the classifier says of each. `Ground.meet` reads instances and their targets; `Asked.answered` asks
 the classifier about the rows a method proposes, exactly as they will be returned, and keeps those
-that are what the person wants and not the person. Whoever is left without a row gets a reason.
+that are what the instance wants and not the instance. Whoever is left without a row gets a reason.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier, wrap
 from lapace.errors import ClassifierError, InputError, NotFittedError
 from lapace.metrics import distances
@@ -24,9 +24,6 @@ from lapace.schema import Feature, Reading, Schema
 
 __all__ = ["ANY_OTHER", "Asked", "Found", "Ground", "ground_of", "unanswered"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 Kinds: TypeAlias = Schema | Mapping[str, str | Feature] | None
 
 ANY_OTHER = "any-other"
@@ -36,10 +33,10 @@ NOTHING = "Nothing was found that the classifier labels as wanted."
 
 
 class Found(NamedTuple):
-    """Answers, and why some people have none.
+    """Answers, and why some instances have none.
 
     Attributes:
-        answers: The rows, every one of them what the person wants.
+        answers: The rows, every one of them what the instance wants.
         reasons: For everyone without a row, by position in the query, why.
     """
 
@@ -48,15 +45,15 @@ class Found(NamedTuple):
 
 
 def unanswered(answers: Counterfactuals) -> Ints:
-    """Positions of the people who have no answer that is ok.
+    """Positions of the instances who have no answer that is ok.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> people, row, who = np.array([[0.0], [1.25]]), np.array([[2.5]]), np.array([1])
-        >>> unanswered(Counterfactuals.of(schema, people, row, who, valid=np.array([True])))
+        >>> instances, row, instance = np.array([[0.0], [1.25]]), np.array([[2.5]]), np.array([1])
+        >>> unanswered(Counterfactuals.of(schema, instances, row, instance, valid=np.array([True])))
         array([0])
     """
-    return np.setdiff1d(np.arange(len(answers.people)), answers.who[answers.ok])
+    return np.setdiff1d(np.arange(len(answers.instances)), answers.instance[answers.ok])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -104,9 +101,9 @@ class Ground:
         codes = asked.learn(rows)
         return cls(known, asked, rows, counts, codes, asked.probability(rows))
 
-    def meet(self, people: Any, target: Any) -> Asked:
-        """Reads people, asks the classifier about them, and settles what each one wants."""
-        reading = self.schema.read(people)
+    def meet(self, instances: Any, target: Any) -> Asked:
+        """Reads instances, asks the classifier about them, and settles what each one wants."""
+        reading = self.schema.read(instances)
         classifier = self.classifier.recount()
         reasons = dict(reading.problems)
         label = np.full(len(reading.cells), -1, dtype=np.int64)
@@ -177,13 +174,13 @@ def _labels(
 
 
 def _targets(classifier: Classifier, target: Any, label: Ints) -> Ints:
-    """The label each person wants; -1 for any other than their own."""
+    """The label each instance wants; -1 for any other than their own."""
     labels = classifier.labels
     if target is None:
         if len(labels) > 2:
             raise InputError(
                 f"There are {len(labels)} labels, so the target must be named: one of "
-                f"{', '.join(map(repr, labels))}, one for each person, or {ANY_OTHER!r}."
+                f"{', '.join(map(repr, labels))}, one for each instance, or {ANY_OTHER!r}."
             )
         return np.where(label < 0, -1, 1 - label)
     if isinstance(target, str) and target == ANY_OTHER and ANY_OTHER not in labels:
@@ -191,22 +188,22 @@ def _targets(classifier: Classifier, target: Any, label: Ints) -> Ints:
     if isinstance(target, str) or not hasattr(target, "__len__"):
         return np.full(len(label), classifier.code(target), dtype=np.int64)
     if len(target) != len(label):
-        raise InputError(f"There are {len(target)} targets for {len(label)} people.")
+        raise InputError(f"There are {len(target)} targets for {len(label)} instances.")
     return np.array([classifier.code(t) for t in target], dtype=np.int64)
 
 
 # ------------------------------------------------------------------------------------------------
-# People
+# Instances
 
 
 @dataclass(frozen=True)
 class Asked:
-    """People, what the classifier says of them, and what they want.
+    """Instances, what the classifier says of them, and what they want.
 
     Attributes:
         ground: The training rows.
         classifier: The black box, with a count of its own.
-        reading: The people's rows, and the schema widened by what only they have.
+        reading: The instances's rows, and the schema widened by what only they have.
         label: What the classifier says of each; -1 where it cannot say.
         target: What each wants; -1 for any other label.
         tried: Positions of those an answer is looked for.
@@ -223,16 +220,16 @@ class Asked:
 
     @property
     def schema(self) -> Schema:
-        """The columns, widened by what only these people have."""
+        """The columns, widened by what only these instances have."""
         return self.reading.schema
 
     @property
-    def people(self) -> Floats:
+    def instances(self) -> Floats:
         """Everyone's cells."""
         return self.reading.cells
 
     def wishes(self) -> list[tuple[Ints, int, int]]:
-        """Those tried, grouped by (people, label, target): what they want, they want alike."""
+        """Those tried, grouped by (instances, label, target): what they want, they want alike."""
         pairs = np.stack([self.label[self.tried], self.target[self.tried]], axis=1)
         pairs[pairs[:, 1] >= 0, 0] = -1  # their own label matters only where any other will do
         kinds, which = np.unique(pairs, axis=0, return_inverse=True)
@@ -241,31 +238,31 @@ class Asked:
             for k, (label, target) in enumerate(kinds.tolist())
         ]
 
-    def wanted(self, codes: Ints, who: Ints) -> Bools:
-        """Whether labels are what people want; label -1 is nobody's wish."""
-        target = self.target[who]
-        good: Bools = np.where(target >= 0, codes == target, codes != self.label[who])
+    def wanted(self, codes: Ints, instance: Ints) -> Bools:
+        """Whether labels are what instances want; label -1 is nobody's wish."""
+        target = self.target[instance]
+        good: Bools = np.where(target >= 0, codes == target, codes != self.label[instance])
         good &= codes >= 0
         return good
 
-    def score(self, probability: Floats, who: Ints) -> Floats:
-        """The probability of what people want: of the target, or of any label but their own."""
-        rows, target = np.arange(len(who)), self.target[who]
-        own = np.maximum(self.label[who], 0)
+    def score(self, probability: Floats, instance: Ints) -> Floats:
+        """The probability of what instances want: of the target, or of any label but their own."""
+        rows, target = np.arange(len(instance)), self.target[instance]
+        own = np.maximum(self.label[instance], 0)
         some: Floats = probability[rows, np.maximum(target, 0)]
         return np.where(target >= 0, some, 1.0 - probability[rows, own])
 
-    def says(self, cells: Floats, who: Ints) -> Bools:
-        """Whether the classifier, asked about these rows for these people, says what they want.
+    def says(self, cells: Floats, instance: Ints) -> Bools:
+        """Whether the classifier, asked about these rows for these instances, says what they want.
 
-        A row that is the person is not what they want, and neither is one the classifier raises
+        A row that is the instance is not what they want, and neither is one the classifier raises
         on.
         """
-        new = self.schema.changed(self.people[who], cells).any(axis=1)
+        new = self.schema.changed(self.instances[instance], cells).any(axis=1)
         good = np.zeros(len(cells), dtype=bool)
         some = np.flatnonzero(new)
         codes, _ = _labels(self.classifier, cells[some], self.schema, self.ground.rows[:1])
-        good[some] = self.wanted(codes, who[some])
+        good[some] = self.wanted(codes, instance[some])
         return good
 
     def far(self, cells: Floats, rows: Floats) -> Floats:
@@ -281,40 +278,42 @@ class Asked:
             found[i] = self.schema.gaps(cells[i], rows).sum(axis=1)
         return found
 
-    def nearest(self, who: Ints, rows: Floats, k: int) -> tuple[Floats, Ints]:
-        """For each person the k nearest of `rows`: distances, ascending, and which; (n, k) each.
+    def nearest(self, instance: Ints, rows: Floats, k: int) -> tuple[Floats, Ints]:
+        """For each instance the k nearest of `rows`: distances, ascending, and which; (n, k) each.
 
         Fewer columns where there are fewer rows. Of equally near rows the earlier comes first.
         """
         k = min(k, len(rows))
-        found, which = np.empty((len(who), k)), np.empty((len(who), k), dtype=np.int64)
+        found, which = np.empty((len(instance), k)), np.empty((len(instance), k), dtype=np.int64)
         size = max(1, BLOCK // max(1, len(rows)))
-        for start in range(0, len(who) if k else 0, size):
+        for start in range(0, len(instance) if k else 0, size):
             part = slice(start, start + size)
-            far = self.far(self.people[who[part]], rows)  # (size, m)
+            far = self.far(self.instances[instance[part]], rows)  # (size, m)
             found[part], which[part] = smallest(far, k)
         return found, which
 
-    def answered(self, cells: Floats, who: Ints, reasons: Mapping[int, str] | None = None) -> Found:
-        """Rows proposed for people as answers: asked about as they are, kept where they hold.
+    def answered(
+        self, cells: Floats, instance: Ints, reasons: Mapping[int, str] | None = None
+    ) -> Found:
+        """Rows proposed for instances as answers: asked about as they are, kept where they hold.
 
         Args:
             cells: The rows, on the lattice.
-            who: For whom each is.
+            instance: For whom each is.
             reasons: Why some of those tried have no row, where the method knows.
         """
-        order = np.argsort(who, kind="stable")
-        cells, who = cells[order], who[order]
-        good = self.says(cells, who)
-        cells, who = cells[good], who[good]
+        order = np.argsort(instance, kind="stable")
+        cells, instance = cells[order], instance[order]
+        good = self.says(cells, instance)
+        cells, instance = cells[good], instance[good]
         probability = self.classifier.probability(cells, self.schema)
-        known = {} if probability is None else {"probability": self.score(probability, who)}
+        known = {} if probability is None else {"probability": self.score(probability, instance)}
         answers = Counterfactuals.of(
             self.schema,
-            self.people,
+            self.instances,
             cells,
-            who,
-            valid=np.ones(len(who), dtype=bool),
+            instance,
+            valid=np.ones(len(instance), dtype=bool),
             template=self.reading.template,
             **known,
         )

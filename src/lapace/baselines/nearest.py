@@ -7,19 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lapace.baselines.ground import (
-    Asked,
-    Bools,
-    Floats,
-    Found,
-    Ground,
-    Ints,
-    Kinds,
-    between,
-    ground_of,
-    number,
-    whole,
-)
+from lapace.arrays import Bools, Floats, Ints
+from lapace.baselines.ground import Asked, Found, Ground, Kinds, between, ground_of, number, whole
 from lapace.metrics import distances
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
@@ -28,7 +17,7 @@ __all__ = ["DRCE", "NNCE"]
 
 
 def rows_for(asked: Asked, label: int, target: int) -> Bools:
-    """Which training rows are what people of a label with this target want."""
+    """Which training rows are what instances of a label with this target want."""
     codes = asked.ground.codes
     good: Bools = codes == target if target >= 0 else codes != label
     return good
@@ -62,42 +51,42 @@ class NNCE:
         self.ground_ = Ground.of(self.classifier, train, self.schema)
         return self
 
-    def counterfactuals(self, people: Any, *, target: Any = None) -> Counterfactuals:
+    def counterfactuals(self, instances: Any, *, target: Any = None) -> Counterfactuals:
         """One row for everyone who can have one."""
-        return self.find(people, target=target).answers
+        return self.find(instances, target=target).answers
 
-    def find(self, people: Any, *, target: Any = None) -> Found:
+    def find(self, instances: Any, *, target: Any = None) -> Found:
         """The same, with the reasons of those who have none."""
-        asked = ground_of(self).meet(people, target)
+        asked = ground_of(self).meet(instances, target)
         return asked.answered(*nearest_rows(asked))
 
 
 def nearest_rows(asked: Asked) -> tuple[Floats, Ints]:
     """For everyone tried the nearest training row they want, and who has it."""
-    cells, who = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
+    cells, instance = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
     for group, label, target in asked.wishes():
         rows = asked.ground.rows[rows_for(asked, label, target)]
         _, which = asked.nearest(group, rows, 1)
         if which.size:
             cells.append(rows[which[:, 0]])
-            who.append(group)
-    return np.concatenate(cells), np.concatenate(who)
+            instance.append(group)
+    return np.concatenate(cells), np.concatenate(instance)
 
 
 @dataclass(eq=False)
 class DRCE:
-    r"""Several near and different answers that hardly move when the person does.
+    r"""Several near and different answers that hardly move when the instance does.
 
     Of the training rows labelled as wanted, those at most $(1 + \alpha)$ times as far as the
     nearest are candidates. A diverse few of them are chosen greedily, the nearest first, then
-    always the one farthest from those already chosen. Each is moved towards the person by binary
+    always the one farthest from those already chosen. Each is moved towards the instance by binary
     search for as long as the classifier agrees.
 
     Attributes:
         classifier: Anything that predicts.
         schema: What the columns are, where inferring is not enough; as in `Explainer`.
         seed: Not used: nothing here is random.
-        count: Answers per person, at most: there may be fewer candidates.
+        count: Answers per instance, at most: there may be fewer candidates.
         alpha: How much farther than the nearest a candidate may be.
         candidates: How many of the nearest are looked at.
         halvings: Steps of the binary search; 0 leaves the training rows as they are.
@@ -132,23 +121,23 @@ class DRCE:
         self.ground_ = Ground.of(self.classifier, train, self.schema)
         return self
 
-    def counterfactuals(self, people: Any, *, target: Any = None) -> Counterfactuals:
+    def counterfactuals(self, instances: Any, *, target: Any = None) -> Counterfactuals:
         """Up to `count` different rows for everyone who can have one."""
-        return self.find(people, target=target).answers
+        return self.find(instances, target=target).answers
 
-    def find(self, people: Any, *, target: Any = None) -> Found:
+    def find(self, instances: Any, *, target: Any = None) -> Found:
         """The same, with the reasons of those who have none."""
-        asked = ground_of(self).meet(people, target)
-        cells, who = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
+        asked = ground_of(self).meet(instances, target)
+        cells, instance = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
         for group, label, wish in asked.wishes():
             rows = asked.ground.rows[rows_for(asked, label, wish)]
             far, which = asked.nearest(group, rows, self.candidates)
-            for i, person in enumerate(group.tolist() if which.size else ()):
+            for i, one in enumerate(group.tolist() if which.size else ()):
                 near = rows[which[i, far[i] <= (1 + self.alpha) * far[i, 0] + 1e-12]]
                 cells.append(near[diverse(asked.schema, near, self.count)])
-                who.append(np.full(len(cells[-1]), person))
-        closer = towards(asked, np.concatenate(cells), np.concatenate(who), self.halvings)
-        return asked.answered(*_each_once(closer, np.concatenate(who)))
+                instance.append(np.full(len(cells[-1]), one))
+        closer = towards(asked, np.concatenate(cells), np.concatenate(instance), self.halvings)
+        return asked.answered(*_each_once(closer, np.concatenate(instance)))
 
 
 def diverse(schema: Schema, rows: Floats, count: int) -> Ints:
@@ -167,22 +156,24 @@ def diverse(schema: Schema, rows: Floats, count: int) -> Ints:
     return np.array(chosen, dtype=np.int64)
 
 
-def towards(asked: Asked, cells: Floats, who: Ints, halvings: int) -> Floats:
-    """Rows moved towards the people they are for by binary search, as far as they stay wanted."""
-    people, best = asked.people[who], cells.copy()
+def towards(asked: Asked, cells: Floats, instance: Ints, halvings: int) -> Floats:
+    """Rows moved towards the instances they are for by binary search, as far as they stay wanted."""
+    instances, best = asked.instances[instance], cells.copy()
     low, high = np.zeros(len(cells)), np.ones(len(cells))
     for _ in range(halvings if len(cells) else 0):
         middle = (low + high) / 2
-        tried = between(asked.schema, people, cells, middle)
-        good = asked.says(tried, who)
+        tried = between(asked.schema, instances, cells, middle)
+        good = asked.says(tried, instance)
         high, low = np.where(good, middle, high), np.where(good, low, middle)
         best[good] = tried[good]
     return best
 
 
-def _each_once(cells: Floats, who: Ints) -> tuple[Floats, Ints]:
-    """Rows a person has twice, once."""
-    both = np.ascontiguousarray(np.column_stack([who, np.where(np.isnan(cells), np.nan, cells)]))
+def _each_once(cells: Floats, instance: Ints) -> tuple[Floats, Ints]:
+    """Rows an instance has twice, once."""
+    both = np.ascontiguousarray(
+        np.column_stack([instance, np.where(np.isnan(cells), np.nan, cells)])
+    )
     keys = (both + 0.0).view(np.dtype((np.void, both.strides[0]))).ravel()
     first = np.sort(np.unique(keys, return_index=True)[1])
-    return cells[first], who[first]
+    return cells[first], instance[first]

@@ -7,19 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lapace.baselines.ground import (
-    Asked,
-    Bools,
-    Floats,
-    Found,
-    Ground,
-    Ints,
-    Kinds,
-    between,
-    ground_of,
-    number,
-    whole,
-)
+from lapace.arrays import Bools, Floats, Ints
+from lapace.baselines.ground import Asked, Found, Ground, Kinds, between, ground_of, number, whole
 from lapace.baselines.nearest import nearest_rows, rows_for
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
@@ -44,7 +33,7 @@ class RobXCE:
     with M the probability of the target (the label, 0 or 1, where the classifier offers no
     probabilities). The base answer is `NNCE`'s. It moves in a straight line towards each of the
     nearest training rows that are labelled as wanted and stable, and stops where it is valid and
-    stable; the stop nearest to the person is the answer.
+    stable; the stop nearest to the instance is the answer.
 
     Attributes:
         classifier: Anything that predicts.
@@ -60,10 +49,10 @@ class RobXCE:
     Examples:
         >>> table = [{"age": age} for age in range(20, 60)]
         >>> say = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
-        >>> person = [{"age": 30}]
-        >>> RobXCE(say, threshold=0.0).fit(table).counterfactuals(person, target="yes").rows
+        >>> instance = [{"age": 30}]
+        >>> RobXCE(say, threshold=0.0).fit(table).counterfactuals(instance, target="yes").rows
         [{'age': 40}]
-        >>> RobXCE(say, threshold=0.9).fit(table).counterfactuals(person, target="yes").rows
+        >>> RobXCE(say, threshold=0.9).fit(table).counterfactuals(instance, target="yes").rows
         [{'age': 49}]
     """
 
@@ -90,17 +79,17 @@ class RobXCE:
         self.ground_ = Ground.of(self.classifier, train, self.schema)
         return self
 
-    def counterfactuals(self, people: Any, *, target: Any = None) -> Counterfactuals:
+    def counterfactuals(self, instances: Any, *, target: Any = None) -> Counterfactuals:
         """One row for everyone who can have one."""
-        return self.find(people, target=target).answers
+        return self.find(instances, target=target).answers
 
-    def find(self, people: Any, *, target: Any = None) -> Found:
+    def find(self, instances: Any, *, target: Any = None) -> Found:
         """The same, with the reasons of those who have none."""
-        asked = ground_of(self).meet(people, target)
+        asked = ground_of(self).meet(instances, target)
         base, owner = nearest_rows(asked)
-        start = np.full(asked.people.shape, np.nan)
+        start = np.full(asked.instances.shape, np.nan)
         start[owner] = base
-        cells, who = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
+        cells, instance = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
         reasons: dict[int, str] = {}
         for group, label, wish in asked.wishes():
             rows = asked.ground.rows[rows_for(asked, label, wish)]
@@ -112,16 +101,16 @@ class RobXCE:
                 threshold = shaker.typical(np.random.default_rng(self.seed))
             near = shaker.stable(group, self.neighbours, threshold)  # (n, neighbours), -1 for none
             line, place = np.nonzero(near >= 0)
-            person, end = group[line], rows[near[line, place]]
-            stop = self._walk(asked, start[person], end, person, threshold)
-            far = asked.schema.gaps(asked.people[person], stop).sum(axis=1)
-            order = np.lexsort((far, person))
-            best = order[np.unique(person[order], return_index=True)[1]]
+            one, end = group[line], rows[near[line, place]]
+            stop = self._walk(asked, start[one], end, one, threshold)
+            far = asked.schema.gaps(asked.instances[one], stop).sum(axis=1)
+            order = np.lexsort((far, one))
+            best = order[np.unique(one[order], return_index=True)[1]]
             cells.append(stop[best])
-            who.append(person[best])
-            alone = np.setdiff1d(group, person)
+            instance.append(one[best])
+            alone = np.setdiff1d(group, one)
             reasons |= dict.fromkeys(alone.tolist(), _unstable(threshold))
-        return asked.answered(np.concatenate(cells), np.concatenate(who), reasons)
+        return asked.answered(np.concatenate(cells), np.concatenate(instance), reasons)
 
     def _noise(self, schema: Schema) -> Floats:
         """The same shaking for every row, so that rows compare."""
@@ -129,16 +118,16 @@ class RobXCE:
         return rng.standard_normal((self.samples, len(schema.features)))
 
     def _walk(
-        self, asked: Asked, start: Floats, end: Floats, who: Ints, threshold: float
+        self, asked: Asked, start: Floats, end: Floats, instance: Ints, threshold: float
     ) -> Floats:
         """On each line the first stop that is valid and stable; the end is both."""
         noise, stop = self._noise(asked.schema), end.copy()
         going = np.arange(len(end))
         for share in np.arange(self.steps) / self.steps:
             here = between(asked.schema, start[going], end[going], np.full(len(going), share))
-            good = asked.says(here, who[going])
+            good = asked.says(here, instance[going])
             some = np.flatnonzero(good)
-            sure = stability(asked, here[some], who[going[some]], noise, self.sigma)
+            sure = stability(asked, here[some], instance[going[some]], noise, self.sigma)
             good[some] = sure >= threshold
             stop[going[good]] = here[good]
             going = going[~good]
@@ -154,11 +143,11 @@ def _unstable(threshold: float) -> str:
 
 @dataclass
 class _Shaker:
-    """Training rows people want, and the stability of those that have been asked about."""
+    """Training rows instances want, and the stability of those that have been asked about."""
 
     asked: Asked
     rows: Floats
-    anyone: int  # what one person of the group wants, all do
+    anyone: int  # what one instance of the group wants, all do
     noise: Floats
     sigma: float
 
@@ -168,8 +157,8 @@ class _Shaker:
     def of(self, which: Ints) -> Floats:
         """Stability of some of the rows."""
         new = np.unique(which[np.isnan(self.known[which])])
-        who = np.full(len(new), self.anyone)
-        self.known[new] = stability(self.asked, self.rows[new], who, self.noise, self.sigma)
+        instance = np.full(len(new), self.anyone)
+        self.known[new] = stability(self.asked, self.rows[new], instance, self.noise, self.sigma)
         found: Floats = self.known[which]
         return found
 
@@ -180,15 +169,15 @@ class _Shaker:
             some = rng.choice(len(some), TYPICAL, replace=False)
         return float(np.median(self.of(some)))
 
-    def stable(self, who: Ints, count: int, threshold: float) -> Ints:
-        """For each person the nearest stable rows, (n, count), -1 where there are fewer.
+    def stable(self, instance: Ints, count: int, threshold: float) -> Ints:
+        """For each instance the nearest stable rows, (n, count), -1 where there are fewer.
 
         More and more of the nearest rows are asked about, for those who have none yet.
         """
-        found = np.full((len(who), count), -1, dtype=np.int64)
-        left, pool = np.arange(len(who)), POOL
+        found = np.full((len(instance), count), -1, dtype=np.int64)
+        left, pool = np.arange(len(instance)), POOL
         while len(left):
-            _, near = self.asked.nearest(who[left], self.rows, pool)  # (left, pool)
+            _, near = self.asked.nearest(instance[left], self.rows, pool)  # (left, pool)
             good: Bools = self.of(near.ravel()).reshape(near.shape) >= threshold
             first = np.argsort(~good, axis=1, kind="stable")[:, :count]  # good ones, nearest first
             picked = np.take_along_axis(near, first, axis=1)
@@ -201,13 +190,13 @@ class _Shaker:
         return found
 
 
-def stability(asked: Asked, cells: Floats, who: Ints, noise: Floats, sigma: float) -> Floats:
-    """Counterfactual stability of rows for people: mean less spread of the score around them.
+def stability(asked: Asked, cells: Floats, instance: Ints, noise: Floats, sigma: float) -> Floats:
+    """Counterfactual stability of rows for instances: mean less spread of the score around them.
 
     Args:
         asked: Whom they are for, and the classifier.
         cells: The rows, (n, d).
-        who: For whom each is.
+        instance: For whom each is.
         noise: Standard normal, (samples, d).
         sigma: The noise's share of each number's range.
     """
@@ -216,7 +205,7 @@ def stability(asked: Asked, cells: Floats, who: Ints, noise: Floats, sigma: floa
     for start in range(0, len(cells), size):
         part = slice(start, start + size)
         shaken = _shaken(asked.schema, cells[part], noise, sigma)  # (size * samples, d)
-        owner = np.repeat(who[part], len(noise))
+        owner = np.repeat(instance[part], len(noise))
         probability = asked.classifier.probability(shaken, asked.schema)
         if probability is None:
             codes = asked.classifier.predict(shaken, asked.schema)

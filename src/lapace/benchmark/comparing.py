@@ -104,18 +104,18 @@ class Metric:
 
 
 METRICS = (
-    Metric("validity", "validity: people with a valid answer", "valid, %", "more", 100, 1),
-    Metric("distance", "proximity: distance to the person", "distance", "less"),
+    Metric("validity", "validity: instances with a valid answer", "valid, %", "more", 100, 1),
+    Metric("distance", "proximity: distance to the instance", "distance", "less"),
     Metric("lof", "plausibility: local outlier factor", "LOF", "less"),
-    Metric("diversity", "diversity: distance between a person's answers", "diversity", "more"),
+    Metric("diversity", "diversity: distance between an instance's answers", "diversity", "more"),
     Metric("model_robustness", "robustness to model changes: answers that stay valid",
            "model changes, %", "more", 100, 1),
     Metric("input_max_set_distance", "robustness to input changes: max-set-distance",
            "input changes, max-set", "less", 1, 3),
     Metric("input_set_distance", "robustness to input changes: set distance",
            "input changes, set", "less", 1, 3),
-    Metric("seconds", "runtime: processor seconds per 100 people", "s per 100", "less", log=True),
-    Metric("rows_asked", "rows the classifier is asked about, per 100 people", "rows asked",
+    Metric("seconds", "runtime: processor seconds per 100 instances", "s per 100", "less", log=True),
+    Metric("rows_asked", "rows the classifier is asked about, per 100 instances", "rows asked",
            "less", 1, 0, log=True),
 )  # fmt: skip
 
@@ -185,12 +185,12 @@ ABOUT_SURE = (
     "the probabilities asked for at which it does."
 )
 ABOUT_PAIRED = (
-    "Mean distance of the picks that give one answer each, and of NNCE for the same people; "
-    "*no farther*: share of people whose answer is not farther than NNCE's."
+    "Mean distance of the picks that give one answer each, and of NNCE for the same instances; "
+    "*no farther*: share of instances whose answer is not farther than NNCE's."
 )
 ABOUT_COUNTS = (
-    "Answers a person gets on average / people whose perturbations were answered / perturbed "
-    "people left out because their own label flipped, or because they got no answer, over all "
+    "Answers an instance gets on average / instances whose perturbations were answered / perturbed "
+    "instances left out because their own label flipped, or because they got no answer, over all "
     "repeats."
 )
 
@@ -268,7 +268,7 @@ def reaching(figures: Figures, pair: str, share: float = 0.95) -> float | None:
 
 def _paired(figures: Figures, pairs: Sequence[str]) -> str:
     head = (
-        "pair", "nearest", "NNCE", "no farther, %", "sparse", "NNCE", "no farther, %", "people",
+        "pair", "nearest", "NNCE", "no farther, %", "sparse", "NNCE", "no farther, %", "instances",
     )  # fmt: skip
     lines = []
     for pair in pairs:
@@ -294,7 +294,7 @@ def _counts(figures: Figures, pairs: Sequence[str]) -> str:
         for pair in pairs:
             each, some, flipped, lost = (
                 _get(figures, pair, line, key)
-                for key in ("answers_each", "input_people", "input_flipped", "input_lost")
+                for key in ("answers_each", "input_instances", "input_flipped", "input_lost")
             )
             out = [f"{f.mean * f.repeats:.0f}" if f.repeats else NONE for f in (flipped, lost)]
             cells.append(f"{each.bare(1, 1)} / {some.bare(1, 0)} / {' + '.join(out)}")
@@ -412,12 +412,15 @@ def _about(plan: Plan, table: pd.DataFrame) -> str:
     made = "; ".join(sorted(set(table["versions"]) - {""})) or "unknown versions"
     fewer = "; ".join(
         f"{name} {what} {count}"
-        for what, limits in (("people", compare.most), ("perturbed people", compare.perturbed))
+        for what, limits in (
+            ("instances", compare.most),
+            ("perturbed instances", compare.perturbed),
+        )
         for name, count in limits.items()
     )
     return (
         f"Made by `python -m lapace.benchmark{' --quick' if plan.is_quick else ''} --experiment e2`"
-        f" with {made}. Run: {counts}. {protocol.people} test rows with an unfavourable label, "
+        f" with {made}. Run: {counts}. {protocol.instances} test rows with an unfavourable label, "
         f"{compare.models} classifiers retrained on {compare.share:.0%} of the data set each, "
         f"{compare.rounds} perturbations of at most {compare.scale:.0%} of each column's range. "
         f"Seeds {', '.join(map(str, protocol.seeds))}; mean ± standard deviation over repeats."

@@ -22,7 +22,7 @@ class Cost:
     Attributes:
         processor: Seconds of the processor.
         clock: Seconds by the clock.
-        asked: Rows the classifier was asked about.
+        n_queries: Rows the classifier was asked about.
 
     Examples:
         >>> [m.value for m in Cost(1.0, 2.0, 300).measures(50, "NNCE")]
@@ -31,14 +31,14 @@ class Cost:
 
     processor: float = 0.0
     clock: float = 0.0
-    asked: float = 0
+    n_queries: float = 0
 
-    def measures(self, people: int, method: str, label: str = "") -> Iterator[Measure]:
-        """The same per 100 people."""
-        each = 100 / people
-        yield Measure("seconds", self.processor * each, people, label, method)
-        yield Measure("wall_seconds", self.clock * each, people, label, method)
-        yield Measure("rows_asked", self.asked * each, people, label, method)
+    def measures(self, instances: int, method: str, label: str = "") -> Iterator[Measure]:
+        """The same per 100 instances."""
+        each = 100 / instances
+        yield Measure("seconds", self.processor * each, instances, label, method)
+        yield Measure("wall_seconds", self.clock * each, instances, label, method)
+        yield Measure("rows_asked", self.n_queries * each, instances, label, method)
 
 
 @contextmanager

@@ -11,15 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lapace.arrays import Floats, Ints
 from lapace.constraints import Custom
 from lapace.datasets import load
 from lapace.schema import Schema
 
 __all__ = ["DASH", "Digits", "Network", "Told", "network", "no_dash", "read"]
 
-Floats: TypeAlias = NDArray[np.float64]
 Images: TypeAlias = NDArray[np.float32]
-Ints: TypeAlias = NDArray[np.int64]
 
 SIDE, LABELS = 28, 10
 FADED = 0.01  # the brightest a pixel may be where the dash was

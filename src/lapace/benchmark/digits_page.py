@@ -81,11 +81,11 @@ def table_of(table: pd.DataFrame, name: str, trouble: Sequence[str] = ()) -> str
     accuracy = figures.mean("predictions", "", "test accuracy")
     counts = {side: figures.of(*side, "prototypes valid") for side in SIDES}
     seeds = ", ".join(f"{len(part)} ({' '.join(side)})" for side, part in counts.items())
-    people = figures.of("predictions", "default", "all three ok, pairs")["count"]
+    instances = figures.of("predictions", "default", "all three ok, pairs")["count"]
     about = (
         f"Made by `python -m lapace.benchmark --experiment e5` on {name}. The network that is "
         f"explained reads {100 * accuracy:.2f} % of the test digits. Seeds: {seeds}. Paths: "
-        f"{', '.join(f'{n:,}' for n in people)} pairs of a digit and a target (default recipe, "
+        f"{', '.join(f'{n:,}' for n in instances)} pairs of a digit and a target (default recipe, "
         "seed by seed), three paths each. Means are weighted by what they count."
     )
     ways = (

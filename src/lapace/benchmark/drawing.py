@@ -170,7 +170,7 @@ def _panels(own: pd.DataFrame, pair: str, metric: str) -> str:
         curve = own[own["label"] == label].sort_values("tau")
         parts += _curve(curve, left, top, size, (low, high), metric)
         parts.append(_text(left + size / 2, top + 92, f"prototype {label}, τ 0 → 1", "middle", 10))
-    return _svg(width, height, f"{pair}: {word} from the person to each prototype", parts)
+    return _svg(width, height, f"{pair}: {word} from the instance to each prototype", parts)
 
 
 def _range(own: pd.DataFrame) -> tuple[float, float]:

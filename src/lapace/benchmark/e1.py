@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from lapace import metrics
+from lapace.arrays import Floats, Ints
 from lapace.benchmark.fits import Fit, Known, fit_of, known_of
 from lapace.benchmark.plan import Job
 from lapace.benchmark.store import Measure
@@ -35,8 +36,6 @@ from lapace.schema import Schema
 
 __all__ = ["measure"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 VERDICTS = {"passes": 1.0, "usable with care": 0.5, "fails": 0.0}
 
@@ -79,9 +78,9 @@ def _costs(fit: Fit) -> Iterator[Measure]:
     yield Measure("fit_processor_seconds", fit.processor, 1)
     yield Measure("fit_all_seconds", fit.all_seconds, fit.tries)
     yield Measure("fit_tries", fit.tries, 1)
-    yield Measure("fit_asked", fit.asked, 1)
+    yield Measure("fit_asked", fit.n_queries, 1)
     yield Measure("report_seconds", fit.seconds - report.seconds, 1)
-    yield Measure("report_asked", report.asked.report, 1)
+    yield Measure("report_asked", report.n_queries.report, 1)
     yield Measure("report_verdict", VERDICTS[report.verdict], 1)
 
 
@@ -231,16 +230,16 @@ def _k_means(coding: Schema, rows: Floats, count: int, seed: int) -> Floats:
 
 
 def _paths(job: Job, given: Subject, explainer: Explainer, known: Known) -> Iterator[Measure]:
-    """Paths of people with an unfavourable label, beside the nearest training row."""
-    people = known.test[known.test_codes != known.target][: job.protocol.people]
-    yield Measure("people", len(people), len(people))
-    if not explainer.fitted_.of_label(known.target) or not len(people):
+    """Paths of instances with an unfavourable label, beside the nearest training row."""
+    instances = known.test[known.test_codes != known.target][: job.protocol.instances]
+    yield Measure("instances", len(instances), len(instances))
+    if not explainer.fitted_.of_label(known.target) or not len(instances):
         return  # nowhere to walk to: the centroids above say so
     begin = time.perf_counter()
-    frame = known.wide.frame(people)
+    frame = known.wide.frame(instances)
     answer = explainer.explain(frame, target=given.target, steps=job.protocol.steps)
-    yield Measure("explain_seconds", time.perf_counter() - begin, len(people))
-    yield Measure("explain_asked", answer.asked, len(people))
+    yield Measure("explain_seconds", time.perf_counter() - begin, len(instances))
+    yield Measure("explain_asked", answer.n_queries, len(instances))
     yield from _crossings(job, answer)
     picks = {
         "first": answer.first(),
@@ -250,10 +249,10 @@ def _paths(job: Job, given: Subject, explainer: Explainer, known: Known) -> Iter
     }
     if job.recipe == "default":  # asked for apart: it costs rows the other picks do not
         again = explainer.explain(frame, target=given.target, steps=job.protocol.steps, sparse=True)
-        yield Measure("sparse_asked", again.asked - answer.asked, len(people))
+        yield Measure("sparse_asked", again.n_queries - answer.n_queries, len(instances))
         picks["sparse"] = again.sparse()
     yield from _picks(known, picks)
-    yield from _beside_nnce(known, people, picks)
+    yield from _beside_nnce(known, instances, picks)
 
 
 def _picks(known: Known, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
@@ -272,18 +271,18 @@ def _lof(known: Known, name: str, cells: Floats) -> Iterator[Measure]:
 
 
 def _beside_nnce(
-    known: Known, people: Floats, picks: Mapping[str, Counterfactuals]
+    known: Known, instances: Floats, picks: Mapping[str, Counterfactuals]
 ) -> Iterator[Measure]:
-    """NNCE, and how far the picks of one answer each are beside it, on the people both answer."""
-    away = metrics.distances(known.schema, people, known.wanted)  # (people, rows)
+    """NNCE, and how far the picks of one answer each are beside it, on the instances both answer."""
+    away = metrics.distances(known.schema, instances, known.wanted)  # (instances, rows)
     nnce = away.min(axis=1)
     yield from _lof(known, "nnce", known.wanted[away.argmin(axis=1)])
-    answered = picks["nearest"].who[picks["nearest"].ok]
+    answered = picks["nearest"].instance[picks["nearest"].ok]
     yield Measure("nnce_distance", _mean(nnce[answered]), len(answered))
     for name in ("nearest", "sparse"):
         if name in picks:
             both = picks[name].where(picks[name].ok)
-            closer = both.distance <= nnce[both.who] + 1e-9
+            closer = both.distance <= nnce[both.instance] + 1e-9
             yield Measure(f"{name}_distance", _mean(both.distance), len(both))
             yield Measure(f"{name}_no_farther", _mean(closer), len(both))
 
@@ -292,7 +291,7 @@ def _crossings(job: Job, answer: Explanation) -> Iterator[Measure]:
     """Paths that leave the target again: after their first good step, and after `first`."""
     grid = slice(0, job.protocol.steps + 1)
     valid = answer.valid[:, grid]
-    paths = np.arange(len(answer.who))
+    paths = np.arange(len(answer.instance))
     first = answer.picked["first"]
     found = answer.ok[paths, first]
     reached = int((valid == 1).any(axis=1).sum())

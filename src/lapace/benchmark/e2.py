@@ -1,23 +1,23 @@
-"""E2, the benchmark: eight metrics for every method, on the same people.
+"""E2, the benchmark: eight metrics for every method, on the same instances.
 
 For one pair and seed, the picks of an explainer or the answers of the baselines, for the first
-hundred test rows the classifier labels unfavourably. Fits, people, perturbations and retrained
+hundred test rows the classifier labels unfavourably. Fits, instances, perturbations and retrained
 classifiers follow from the seed alone, so they are the same for every method, in whatever process
 it is run. Only answers that are ok count, but for validity, which counts who has one.
 
 | metric | what |
 |---|---|
-| `validity`, `valid_answers` | share of people with a valid answer, of answers valid |
+| `validity`, `valid_answers` | share of instances with a valid answer, of answers valid |
 | `distance`, `changed` | proximity; features changed |
 | `lof`, `lof_median`, `isolation`, `knn_distance` | plausibility |
 | `copies` | share of answers that are training rows |
-| `diversity`, `answers_each` | distance between a person's answers; how many there are |
+| `diversity`, `answers_each` | distance between an instance's answers; how many there are |
 | `model_robustness` | share of (retrained classifier, answer) pairs still valid |
-| `input_distance`, `input_set_distance`, `input_max_set_distance` | how answers move with people |
-| `input_flipped`, `input_lost` | perturbed people left out: own label flipped, no answer |
-| `seconds`, `wall_seconds` | per 100 people, fitting apart: processor time, and by the clock |
-| `rows_asked` | per 100 people |
-| `paired_distance`, `paired_nnce`, `no_farther` | beside NNCE, on the people both answer |
+| `input_distance`, `input_set_distance`, `input_max_set_distance` | how answers move with instances |
+| `input_flipped`, `input_lost` | perturbed instances left out: own label flipped, no answer |
+| `seconds`, `wall_seconds` | per 100 instances, fitting apart: processor time, and by the clock |
+| `rows_asked` | per 100 instances |
+| `paired_distance`, `paired_nnce`, `no_farther` | beside NNCE, on the instances both answer |
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace import metrics
+from lapace.arrays import Bools
 from lapace.benchmark.costs import Cost, spending
 from lapace.benchmark.fits import Scene, fitted, models, scene
 from lapace.benchmark.plan import Job
@@ -41,8 +42,6 @@ from lapace.result import Counterfactuals, Explanation
 
 __all__ = ["PICKS", "measure", "sweep"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
 Answer: TypeAlias = Callable[[Any], Counterfactuals]
 
 PICKS = ("First", "Middle", "Last", "nearest", "sparse")
@@ -62,7 +61,7 @@ def measure(job: Job, before: Sequence[Measure] = ()) -> Found:
     details = job.details
     assert isinstance(details, Compare)
     ground = scene(job)
-    if not len(ground.people):
+    if not len(ground.instances):
         return Found([])
     if job.recipe == "baselines":
         return _baselines(job, details, ground, before)
@@ -84,8 +83,8 @@ def sweep(job: Job) -> Found:
 
 def _ours(job: Job, details: Compare, ground: Scene) -> Iterator[Measure]:
     fit = fitted(job)
-    explainer, people = fit.explainer, len(ground.people)
-    yield Measure("people", people, people)
+    explainer, instances = fit.explainer, len(ground.instances)
+    yield Measure("instances", instances, instances)
     yield Measure("mixed", float(len(ground.known.schema.categorical) > 0), 1)
     yield Measure("fit_seconds", fit.processor, 1)
     valid = [p.valid for p in explainer.prototypes_]
@@ -94,13 +93,13 @@ def _ours(job: Job, details: Compare, ground: Scene) -> Iterator[Measure]:
         return  # nowhere to walk to
     judge = _Judge.of(job, details, ground)
     sparse = job.recipe == "default"
-    # One person first, so that nothing is loaded for the first time while the clock runs.
+    # One instance first, so that nothing is loaded for the first time while the clock runs.
     _explained(explainer, ground, job, ground.frame.head(1), sparse=sparse)
     plain = _explained(explainer, ground, job, ground.frame)
     yield from _cost("First", plain)
     picks = _picks(plain.answer)
-    moved = judge.perturbed(people)
-    again = {name: _Rounds(details.rounds, people) for name in picks}
+    moved = judge.perturbed(instances)
+    again = {name: _Rounds(details.rounds, instances) for name in picks}
     walked = _explained(explainer, ground, job, moved.frame).answer
     for name, found in _picks(walked).items():
         again[name].answers = found
@@ -108,7 +107,7 @@ def _ours(job: Job, details: Compare, ground: Scene) -> Iterator[Measure]:
         put_back = _explained(explainer, ground, job, ground.frame, sparse=True)
         yield from _cost("sparse", put_back)
         picks["sparse"] = put_back.answer.sparse()
-        again["sparse"] = _Rounds(details.rounds, people)
+        again["sparse"] = _Rounds(details.rounds, instances)
         later = _explained(explainer, ground, job, moved.frame, sparse=True)
         again["sparse"].answers = later.answer.sparse()
     for name, pick in picks.items():
@@ -127,7 +126,7 @@ class _Explained:
     """An explanation and what it cost."""
 
     answer: Explanation
-    people: int
+    instances: int
     spent: Cost
 
 
@@ -138,8 +137,8 @@ def _explained(
         answer = explainer.explain(
             frame, target=ground.target, steps=job.protocol.steps, **settings
         )
-    spent.asked = answer.asked
-    return _Explained(answer, len(answer.people_cells), spent)
+    spent.n_queries = answer.n_queries
+    return _Explained(answer, len(answer.instance_cells), spent)
 
 
 def _picks(answer: Explanation) -> dict[str, Counterfactuals]:
@@ -152,21 +151,21 @@ def _picks(answer: Explanation) -> dict[str, Counterfactuals]:
 
 
 def _cost(name: str, explained: _Explained) -> Iterator[Measure]:
-    """Seconds and rows asked per 100 people; one explanation holds First, Middle and Last."""
+    """Seconds and rows asked per 100 instances; one explanation holds First, Middle and Last."""
     for one in PICKS[:4] if name == "First" else (name,):
-        yield from explained.spent.measures(explained.people, one)
+        yield from explained.spent.measures(explained.instances, one)
 
 
 def _beside_nnce(ground: Scene, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
-    """The picks of one answer each beside NNCE, on the people both answer."""
+    """The picks of one answer each beside NNCE, on the instances both answer."""
     wanted = ground.known.wanted
     if not len(wanted):
         return
-    nnce = metrics.nearest(ground.known.wide, ground.people, wanted)[:, 0]
+    nnce = metrics.nearest(ground.known.wide, ground.instances, wanted)[:, 0]
     for name in ("nearest", "sparse"):
         if name in picks:
             good = picks[name].where(picks[name].ok)
-            theirs = nnce[good.who]
+            theirs = nnce[good.instance]
             count = len(good)
             spread = _deviation(good.distance - theirs)
             yield Measure("paired_distance", _mean(good.distance), count, method=name)
@@ -187,7 +186,7 @@ def _baselines(job: Job, details: Compare, ground: Scene, before: Sequence[Measu
     found, left = list(before), {}
     judge = _Judge.of(job, details, ground)
     if not before:
-        found.append(Measure("people", len(ground.people), len(ground.people)))
+        found.append(Measure("instances", len(ground.instances), len(ground.instances)))
     for name in details.methods:
         if name in done:
             continue
@@ -230,29 +229,29 @@ def _baseline(name: str, job: Job, details: Compare, ground: Scene, judge: _Judg
     method = kind(model, schema=ground.known.schema, seed=job.seed, **more)
     with spending() as fitting:
         method.fit(ground.given.data.train)
-    people = min(details.most.get(name, len(ground.people)), len(ground.people))
-    frame = ground.known.wide.frame(ground.people[:people])
+    instances = min(details.most.get(name, len(ground.instances)), len(ground.instances))
+    frame = ground.known.wide.frame(ground.instances[:instances])
     method.counterfactuals(frame.head(1), target=ground.target)  # nothing is loaded on the clock
     asked = count.rows
     with spending() as spent:
         answers = method.counterfactuals(frame, target=ground.target)
-    spent.asked = count.rows - asked
+    spent.n_queries = count.rows - asked
     found = [
         Measure("fit_seconds", fitting.processor, 1, method=name),
-        *spent.measures(people, name),
+        *spent.measures(instances, name),
         *judge.judged(name, answers),
     ]
-    some = min(details.perturbed.get(name, people), people)
+    some = min(details.perturbed.get(name, instances), instances)
     moved = judge.perturbed(some)
     rounds = _Rounds(details.rounds, some)
     rounds.answers = method.counterfactuals(moved.frame, target=ground.target)
-    found += judge.stability(name, _first_people(answers, some), rounds.split(), moved)
+    found += judge.stability(name, _first_instances(answers, some), rounds.split(), moved)
     return found
 
 
-def _first_people(answers: Counterfactuals, count: int) -> Counterfactuals:
-    kept = answers.where(answers.who < count)
-    return replace(kept, people=answers.people[:count])
+def _first_instances(answers: Counterfactuals, count: int) -> Counterfactuals:
+    kept = answers.where(answers.instance < count)
+    return replace(kept, instances=answers.instances[:count])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -261,28 +260,30 @@ def _first_people(answers: Counterfactuals, count: int) -> Counterfactuals:
 
 @dataclass(frozen=True)
 class _Moved:
-    """People perturbed, all rounds one after the other, and whose own label flipped."""
+    """Instances perturbed, all rounds one after the other, and whose own label flipped."""
 
     frame: Any
-    flipped: Bools  # (rounds, people)
+    flipped: Bools  # (rounds, instances)
 
 
 class _Rounds:
-    """Answers for perturbed people, to be taken apart by round again."""
+    """Answers for perturbed instances, to be taken apart by round again."""
 
     answers: Counterfactuals
 
-    def __init__(self, rounds: int, people: int) -> None:
-        self.rounds, self.people = rounds, people
+    def __init__(self, rounds: int, instances: int) -> None:
+        self.rounds, self.instances = rounds, instances
 
     def split(self) -> list[Counterfactuals]:
         found = []
         for number in range(self.rounds):
-            begin = number * self.people
-            here = (self.answers.who >= begin) & (self.answers.who < begin + self.people)
+            begin = number * self.instances
+            here = (self.answers.instance >= begin) & (
+                self.answers.instance < begin + self.instances
+            )
             part = self.answers.where(here)
-            rows = self.answers.people[begin : begin + self.people]
-            found.append(replace(part, people=rows, who=part.who - begin))
+            rows = self.answers.instances[begin : begin + self.instances]
+            found.append(replace(part, instances=rows, instance=part.instance - begin))
         return found
 
 
@@ -301,27 +302,27 @@ class _Judge:
         known = models(ground.given, kind, details.models, details.share, job.seed)
         return cls(job, details, ground, known)
 
-    def perturbed(self, people: int) -> _Moved:
-        """The first people moved a little, the same way for every method."""
+    def perturbed(self, instances: int) -> _Moved:
+        """The first instances moved a little, the same way for every method."""
         known = self.ground.known
         rng = np.random.default_rng([BEFORE_SEED, self.job.seed])
         # All are moved whoever is asked for, so that a method with fewer gets the same ones.
         rounds = [
-            metrics.perturb(known.wide, self.ground.people, rng, self.details.scale)[:people]
+            metrics.perturb(known.wide, self.ground.instances, rng, self.details.scale)[:instances]
             for _ in range(self.details.rounds)
         ]
-        cells = np.concatenate(rounds)  # (rounds * people, d)
+        cells = np.concatenate(rounds)  # (rounds * instances, d)
         codes = known.classifier.predict(cells, known.wide)
-        flipped = (codes == known.target).reshape(len(rounds), people)
+        flipped = (codes == known.target).reshape(len(rounds), instances)
         return _Moved(known.wide.frame(cells), flipped)
 
     def judged(self, method: str, answers: Counterfactuals) -> Iterator[Measure]:
-        """Everything but how answers move with people."""
-        valid = metrics.validity(answers, np.arange(len(answers.people)))
-        people, good = len(answers.people), answers.where(answers.ok)
-        yield Measure("validity", valid.people, people, method=method)
+        """Everything but how answers move with instances."""
+        valid = metrics.validity(answers, np.arange(len(answers.instances)))
+        instances, good = len(answers.instances), answers.where(answers.ok)
+        yield Measure("validity", valid.instances, instances, method=method)
         yield Measure("valid_answers", valid.answers, len(answers), method=method)
-        each = np.bincount(good.who, minlength=people)
+        each = np.bincount(good.instance, minlength=instances)
         yield _spread("answers_each", each, method)
         yield _spread("distance", good.distance, method)
         yield _spread("changed", good.changed, method)
@@ -350,13 +351,15 @@ class _Judge:
         after: Sequence[Counterfactuals],
         moved: _Moved,
     ) -> Iterator[Measure]:
-        """How answers move with people, and who had to be left out."""
+        """How answers move with instances, and who had to be left out."""
         found = metrics.input_robustness(before, after, moved.flipped)
         for name in ("distance", "set_distance", "max_set_distance"):
             yield Measure(f"input_{name}", getattr(found, name), found.compared, method=method)
         for name in ("flipped", "lost"):
             yield Measure(f"input_{name}", getattr(found, name), moved.flipped.size, method=method)
-        yield Measure("input_people", len(before.people), len(before.people), method=method)
+        yield Measure(
+            "input_instances", len(before.instances), len(before.instances), method=method
+        )
 
 
 def _spread(metric: str, values: NDArray[Any], method: str) -> Measure:

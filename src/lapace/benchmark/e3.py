@@ -1,9 +1,9 @@
 """E3, actionability: do answers that obey constraints exist on a path?
 
-Every person gets constraints of their own, drawn from the data set's list. A path's points are made
+Every instance gets constraints of their own, drawn from the data set's list. A path's points are made
 to obey them, checked exactly, and the classifier is asked about them as they then are. *Easy*: the
 constraints as listed. *Hard*: their ranges narrowed to the feature's 10–90 % quantiles among
-training rows, and the person's own values of three random features held fixed; three fixed values
+training rows, and the instance's own values of three random features held fixed; three fixed values
 may contradict a range, so not everybody can be helped there, and who provably cannot is counted.
 
 FACE's points are overwritten by the nearest values that obey, found exactly: the most that
@@ -11,13 +11,13 @@ overwriting can do for a method that knows nothing of constraints.
 
 | metric | what, with `easy` or `hard` as its label |
 |---|---|
-| `satisfied` | share of people with a point that obeys everything and is valid |
+| `satisfied` | share of instances with a point that obeys everything and is valid |
 | `satisfied_path` | share of paths with such a point: explainers walk several, FACE one |
-| `feasible_points`, `valid_points` | share of all points but the person's own row |
+| `feasible_points`, `valid_points` | share of all points but the instance's own row |
 | `lof_before` | of valid points without constraints |
 | `lof_after` | of points that are valid and obey |
-| `seconds_before`, `seconds` | processor time per 100 people, LAPACE one by one, without and with |
-| `impossible` | share of people for whom no row obeys, proved; their points are not counted |
+| `seconds_before`, `seconds` | processor time per 100 instances, LAPACE one by one, without and with |
+| `impossible` | share of instances for whom no row obeys, proved; their points are not counted |
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lapace import metrics
+from lapace.arrays import Bools, Floats
 from lapace.benchmark.costs import Cost, spending
 from lapace.benchmark.fits import Scene, fitted, scene
 from lapace.benchmark.plan import Job
@@ -45,8 +45,6 @@ from lapace.explainer import Explainer
 
 __all__ = ["METHODS", "drawn", "measure", "narrowed"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 SETTINGS = ("easy", "hard")
 OURS = {"LAPACE-naive": "naive", "LAPACE-latent": "latent", "LAPACE-exact": "exact"}
@@ -95,7 +93,7 @@ def measure(job: Job, before: Sequence[Measure] = ()) -> Found:
 
 
 def drawn(job: Job, ground: Scene, *, hard: bool) -> list[tuple[str, ...]]:
-    """For every person the constraints they ask for; the same draw for every method."""
+    """For every instance the constraints they ask for; the same draw for every method."""
     act = job.details
     assert isinstance(act, Act)
     texts = act.constraints[job.pair.data]
@@ -104,8 +102,8 @@ def drawn(job: Job, ground: Scene, *, hard: bool) -> list[tuple[str, ...]]:
     if hard:
         texts = tuple(narrowed(text, ground, act) for text in texts)
     found = []
-    for _ in ground.people:
-        # Both settings draw both, so that a person has the same constraints in each.
+    for _ in ground.instances:
+        # Both settings draw both, so that an instance has the same constraints in each.
         chosen = rng.permutation(len(texts))[: act.count]
         held = rng.permutation(len(names))[: act.held]
         own = [f"`{names[k]}` == original" for k in held] if hard else []
@@ -134,13 +132,13 @@ class _Asked:
 
     @classmethod
     def of(cls, ground: Scene, texts: list[tuple[str, ...]]) -> _Asked:
-        people = zip(texts, ground.people, strict=True)
-        return cls(texts, [_contradictory(ground, own, person) for own, person in people])
+        instances = zip(texts, ground.instances, strict=True)
+        return cls(texts, [_contradictory(ground, own, instance) for own, instance in instances])
 
 
-def _contradictory(ground: Scene, texts: Sequence[str], person: Floats) -> bool:
+def _contradictory(ground: Scene, texts: Sequence[str], instance: Floats) -> bool:
     try:
-        return bool(System.of(texts, ground.known.wide).contradiction(person))
+        return bool(System.of(texts, ground.known.wide).contradiction(instance))
     except InputError:  # they contradict each other whoever asks
         return True
 
@@ -155,8 +153,8 @@ class _Points:
 
     Attributes:
         valid: What the classifier said of each point.
-        feasible: Whether each obeys its person's constraints.
-        answered: Per person, whether one of the points is both.
+        feasible: Whether each obeys its instance's constraints.
+        answered: Per instance, whether one of the points is both.
         paths: Per path, the same.
         good: Rows that are both.
     """
@@ -168,7 +166,7 @@ class _Points:
     good: list[Floats] = field(default_factory=list)
 
     def add(self, cells: Floats, valid: Bools, feasible: Bools) -> None:
-        """One person's paths: (paths, points, d), and flags (paths, points)."""
+        """One instance's paths: (paths, points, d), and flags (paths, points)."""
         both: Bools = valid & feasible
         self.valid.append(valid.ravel())
         self.feasible.append(feasible.ravel())
@@ -188,7 +186,7 @@ class _Points:
         for metric, flags in shares.items():
             share = float(flags.mean()) if len(flags) else math.nan
             yield Measure(metric, share, len(flags), setting, name)
-        none = np.empty((0, ground.people.shape[1]))
+        none = np.empty((0, ground.instances.shape[1]))
         yield _lof("lof_after", np.concatenate([none, *self.good]), setting, name, ground)
 
 
@@ -198,8 +196,8 @@ def _lof(metric: str, rows: Floats, setting: str, name: str, ground: Scene) -> M
     return Measure(metric, metrics.typical(scores).mean, len(rows), setting, name, spread)
 
 
-def _seconds(metric: str, spent: Cost, people: int, setting: str, name: str) -> Measure:
-    return Measure(metric, spent.processor * 100 / people, people, setting, name)
+def _seconds(metric: str, spent: Cost, instances: int, setting: str, name: str) -> Measure:
+    return Measure(metric, spent.processor * 100 / instances, instances, setting, name)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -216,8 +214,8 @@ class _Ours:
     @cached_property
     def plain(self) -> tuple[Floats, Cost]:
         """Valid points without constraints, and what they cost."""
-        people, points = len(self.ground.people), _Points()
-        nobody = _Asked([()] * people, [False] * people)
+        instances, points = len(self.ground.instances), _Points()
+        nobody = _Asked([()] * instances, [False] * instances)
         explainer = fitted(self.job).explainer
         with spending() as spent:
             _walk(explainer, self.job, self.ground, nobody, "exact", points)
@@ -227,7 +225,11 @@ class _Ours:
         """What one way of enforcing constraints comes to."""
         if "enforce" not in inspect.signature(Explainer.explain).parameters:
             raise InputError("This version of explain has no enforce=.")
-        ground, people, explainer = self.ground, len(self.ground.people), fitted(self.job).explainer
+        ground, instances, explainer = (
+            self.ground,
+            len(self.ground.instances),
+            fitted(self.job).explainer,
+        )
         rows, before = self.plain
         usual = _lof("lof_before", rows, "", name, ground)
         found: list[Measure] = []
@@ -237,8 +239,8 @@ class _Ours:
                 _walk(explainer, self.job, ground, own, OURS[name], points)
             found += points.measures(name, setting, ground)
             found.append(replace(usual, label=setting))
-            found.append(_seconds("seconds_before", before, people, setting, name))
-            found.append(_seconds("seconds", spent, people, setting, name))
+            found.append(_seconds("seconds_before", before, instances, setting, name))
+            found.append(_seconds("seconds", spent, instances, setting, name))
         return found
 
 
@@ -250,13 +252,13 @@ def _walk(
     enforce: str,
     points: _Points,
 ) -> None:
-    """One call a person: constraints belong to a call, and everybody has their own."""
-    grid = slice(1, job.protocol.steps + 1)  # not the person's own row, which nothing is done to
+    """One call an instance: constraints belong to a call, and everybody has their own."""
+    grid = slice(1, job.protocol.steps + 1)  # not the instance's own row, which nothing is done to
     for number, texts in enumerate(asked.texts):
         if asked.impossible[number]:
             points.answered.append(False)
             continue
-        frame = ground.known.wide.frame(ground.people[number : number + 1])
+        frame = ground.known.wide.frame(ground.instances[number : number + 1])
         settings: dict[str, Any] = {"steps": job.protocol.steps, "enforce": enforce}
         answer = explainer.explain(frame, target=ground.target, constraints=texts, **settings)
         cells = answer.cells[:, grid]
@@ -268,7 +270,7 @@ def _theirs(name: str, job: Job, ground: Scene, asked: Mapping[str, _Asked]) -> 
 
     face = baselines.FACE(ground.given.model, schema=ground.known.schema, seed=job.seed)
     face.fit(ground.given.data.train)
-    people, steps = len(ground.people), job.protocol.steps
+    instances, steps = len(ground.instances), job.protocol.steps
     with spending() as before:
         line = getattr(baselines, THEIRS[name])(
             face, ground.frame, target=ground.target, steps=steps
@@ -279,7 +281,7 @@ def _theirs(name: str, job: Job, ground: Scene, asked: Mapping[str, _Asked]) -> 
         points = _Points()
         with spending() as spent:
             for number, texts in enumerate(own.texts):
-                cells = line.cells[line.who == number]
+                cells = line.cells[line.instance == number]
                 if own.impossible[number] or not len(cells):  # or no path at all
                     points.answered.append(False)
                 else:
@@ -287,17 +289,17 @@ def _theirs(name: str, job: Job, ground: Scene, asked: Mapping[str, _Asked]) -> 
         spent.processor += before.processor
         found += points.measures(name, setting, ground)
         found.append(replace(usual, label=setting))
-        found.append(_seconds("seconds_before", before, people, setting, name))
-        found.append(_seconds("seconds", spent, people, setting, name))
+        found.append(_seconds("seconds_before", before, instances, setting, name))
+        found.append(_seconds("seconds", spent, instances, setting, name))
     return found
 
 
 def _overwritten(
     ground: Scene, texts: Sequence[str], cells: Floats, number: int, points: _Points
 ) -> None:
-    """One person's path, overwritten to obey; points nothing could be done for stay as they are."""
-    known, person = ground.known, np.repeat(ground.people[number][None], len(cells), axis=0)
+    """One instance's path, overwritten to obey; points nothing could be done for stay as they are."""
+    known, instance = ground.known, np.repeat(ground.instances[number][None], len(cells), axis=0)
     system = System.of(texts, known.wide)
-    moved = system.project(cells, person).cells
+    moved = system.project(cells, instance).cells
     valid = known.classifier.predict(moved, known.wide) == known.target
-    points.add(moved[None], valid[None], system.feasible(moved, person)[None])
+    points.add(moved[None], valid[None], system.feasible(moved, instance)[None])

@@ -1,8 +1,8 @@
-"""E4, points of paths: from people to each prototype, how probability and plausibility go.
+"""E4, points of paths: from instances to each prototype, how probability and plausibility go.
 
 For every prototype of the target and every step of the grid: the classifier's probability of the
 target and the local outlier factor of the decoded points among the training rows labelled with the
-target, mean and deviation over people. A prototype is named by its number in the fit's report.
+target, mean and deviation over instances. A prototype is named by its number in the fit's report.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def measure(job: Job) -> list[Measure]:
         job: The pair, the seed and the settings.
     """
     ground, explainer = scene(job), fitted(job).explainer
-    if not len(ground.people) or not explainer.fitted_.of_label(ground.known.target):
+    if not len(ground.instances) or not explainer.fitted_.of_label(ground.known.target):
         return []
     answer = explainer.explain(ground.frame, target=ground.target, steps=job.protocol.steps)
     steps = job.protocol.steps + 1

@@ -23,17 +23,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from PIL import Image
 
 from lapace import plots
+from lapace.arrays import Floats
 from lapace.benchmark.digits import DASH, FADED, SIDE, Digits, Network, Told, network, no_dash, read
 from lapace.benchmark.digits_page import gallery, table_of
 from lapace.errors import CentroidWarning
@@ -44,8 +44,6 @@ from lapace.training import DEFAULT, IMAGES, PAPER, Recipe
 
 __all__ = ["COLUMNS", "Settings", "main_e5", "run"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +58,7 @@ class Settings:
     """How much is run.
 
     Attributes:
-        people: Test digits whose paths to all other digits are walked, with the first seed.
+        instances: Test digits whose paths to all other digits are walked, with the first seed.
         fewer: The same with the other seeds and with true labels.
         near: Answers whose nearest training digit is looked for.
         clusters: Prototypes of each digit.
@@ -70,7 +68,7 @@ class Settings:
         seconds: After which nothing more is begun.
     """
 
-    people: int = 1000
+    instances: int = 1000
     fewer: int = 100
     near: int = 1000
     clusters: int = 3
@@ -81,7 +79,7 @@ class Settings:
 
 
 QUICK = Settings(
-    people=10,
+    instances=10,
     fewer=5,
     near=50,
     clusters=2,
@@ -235,7 +233,7 @@ def _run(room: _Room, job: Job, *, first: bool) -> None:
     sheet.save()
     with sheet.trying(f"{job} rebuilding"):
         _rebuilding(room, job, explainer)
-    most = room.settings.people if first and job.labels == "predictions" else room.settings.fewer
+    most = room.settings.instances if first and job.labels == "predictions" else room.settings.fewer
     with sheet.trying(f"{job} walking"):
         _walking(room, job, explainer, most)
     if first:
@@ -290,14 +288,14 @@ def _rebuilding(room: _Room, job: Job, explainer: Explainer) -> None:
 
 def _walking(room: _Room, job: Job, explainer: Explainer, most: int) -> None:
     """From test digits to every other digit."""
-    people = room.digits.test[:most]
-    _clock(room, job, explainer, people[:100])
+    instances = room.digits.test[:most]
+    _clock(room, job, explainer, instances[:100])
     rng = np.random.default_rng(job.seed)
-    order = rng.permutation(len(people) * room.settings.clusters)
+    order = rng.permutation(len(instances) * room.settings.clusters)
     share = -(-room.settings.near // len(explainer.labels_))
 
     def walk(target: Any) -> tuple[_Tally, dict[str, Floats]]:
-        answer = explainer.explain(people, target=target)
+        answer = explainer.explain(instances, target=target)
         tally = _Tally()
         tally.add(answer)
         picked = {name: getattr(answer, name)().cells for name in PICKS}
@@ -318,18 +316,20 @@ def _walking(room: _Room, job: Job, explainer: Explainer, most: int) -> None:
     _near(room, job, "prototypes", np.stack([p.cells for p in explainer.prototypes_]))
 
 
-def _clock(room: _Room, job: Job, explainer: Explainer, people: Any) -> None:
+def _clock(room: _Room, job: Job, explainer: Explainer, instances: Any) -> None:
     """What a digit takes, one thing at a time."""
     ways: tuple[tuple[Literal["path", "picks"], str], ...] = (
         ("path", "per digit and target"),
         ("picks", "picks only"),
     )
     for detail, name in ways:
-        explainer.explain(people[:5], target=explainer.labels_[7], detail=detail)  # all is loaded
+        explainer.explain(
+            instances[:5], target=explainer.labels_[7], detail=detail
+        )  # all is loaded
         start = time.perf_counter()
-        explainer.explain(people, target=explainer.labels_[7], detail=detail)
-        spent = 1000 * (time.perf_counter() - start) / len(people)
-        room.sheet.add(job, f"milliseconds, {name}", spent, len(people))
+        explainer.explain(instances, target=explainer.labels_[7], detail=detail)
+        spent = 1000 * (time.perf_counter() - start) / len(instances)
+        room.sheet.add(job, f"milliseconds, {name}", spent, len(instances))
 
 
 PICKS = ("first", "middle", "last")
@@ -345,14 +345,14 @@ class _Tally:
 
     def add(self, answer: Explanation) -> None:
         """Counts one explanation in; only paths to prototypes."""
-        tried, ours = np.unique(answer.who), np.flatnonzero(answer.prototype >= 0)
+        tried, ours = np.unique(answer.instance), np.flatnonzero(answer.prototype >= 0)
         self.pairs += len(tried)
         self.paths += len(ours)
         every = np.ones(len(answer), dtype=bool)
         for name in PICKS:
             pick: Counterfactuals = getattr(answer, name)()
             some = np.zeros(len(answer), dtype=bool)
-            some[pick.who[pick.ok]] = True
+            some[pick.instance[pick.ok]] = True
             every &= some
             self._count(f"{name} ok, pairs", some[tried].sum())
             self._count(f"{name} ok, paths", pick.ok.sum())
@@ -424,7 +424,7 @@ def _five(room: _Room) -> int:
 def _without_dash(room: _Room, job: Job, explainer: Explainer) -> None:
     """Paths to sevens under the constraint: what the network calls a seven has no dash."""
     fives = np.flatnonzero(room.model.predict(room.digits.test) == 5)[: room.settings.fives]
-    people = room.digits.test[fives]
+    instances = room.digits.test[fives]
     ways = ["exact"]
     if "enforce" in inspect.signature(explainer.explain).parameters:
         ways.append("latent")
@@ -433,7 +433,7 @@ def _without_dash(room: _Room, job: Job, explainer: Explainer) -> None:
         if way == "latent":
             settings["enforce"] = "latent"
         start = time.perf_counter()
-        answer = explainer.explain(people, target=7, **settings)
+        answer = explainer.explain(instances, target=7, **settings)
         seconds = time.perf_counter() - start
         walked = (answer.tau > 0) & (answer.prototype >= 0)[:, None]
         seven = (answer.valid == 1) & walked
@@ -450,8 +450,8 @@ def _without_dash(room: _Room, job: Job, explainer: Explainer) -> None:
         share = float((dash[seven] <= FADED).mean()) if count else np.nan
         add(job, "sevens without a dash", share, count, label)
         answered = np.mean([status == "answered" for status in answer.status])
-        add(job, "fives answered", float(answered), len(people), label)
-        add(job, "seconds", seconds, len(people), label)
+        add(job, "fives answered", float(answered), len(instances), label)
+        add(job, "seconds", seconds, len(instances), label)
         dense = answer.first().density
         add(job, "density of first", float(np.nanmean(dense)), len(dense), label)
 
@@ -464,8 +464,8 @@ def _pictures(room: _Room, job: Job, explainer: Explainer) -> None:
     name = f"{job.recipe}-{job.labels}"
     axes = plots.prototypes(explainer)
     _save(axes.figure, room.images / f"e5-prototypes-{name}.png")
-    person = room.digits.test[_five(room)][None]
-    answer = explainer.explain(person, target=7)
+    instance = room.digits.test[_five(room)][None]
+    answer = explainer.explain(instance, target=7)
     sevens = sorted(answer[0].prototypes)
     figure = _films([(answer, p, f"prototype {p}") for p in sevens])
     _save(figure, room.images / f"e5-paths-{name}.png")
@@ -474,7 +474,7 @@ def _pictures(room: _Room, job: Job, explainer: Explainer) -> None:
     for way, title in (("exact", "the same, no dash"), ("latent", "by gradients alone")):
         settings: dict[str, Any] = {"enforce": way} if _enforces(explainer) else {}
         if settings or way == "exact":
-            held = explainer.explain(person, target=7, constraints=[no_dash()], **settings)
+            held = explainer.explain(instance, target=7, constraints=[no_dash()], **settings)
             films.append((held, crossed, title))
     _save(_films(films), room.images / f"e5-dash-{name}.png")
     if job.labels == "predictions":
@@ -507,17 +507,17 @@ def _every_other(room: _Room, explainer: Explainer) -> Figure:
     said, truth = room.model.predict(room.digits.test), room.digits.test_truth
     labels = explainer.labels_
     ours = [int(np.flatnonzero((said == k) & (truth == k))[0]) for k in labels]
-    people = room.digits.test[ours]
+    instances = room.digits.test[ours]
     figure, grid = plt.subplots(
         len(labels), len(labels), figsize=(5.6, 5.6), gridspec_kw={"wspace": 0.04, "hspace": 0.04}
     )
     for column, target in enumerate(labels):
-        answer = explainer.explain(people, target=target)
+        answer = explainer.explain(instances, target=target)
         first, middle = answer.first(), answer.middle()
-        for row, person in enumerate(people):
+        for row, instance in enumerate(instances):
             ax = grid[row, column]
-            own = np.flatnonzero(middle.who == row)
-            cells = person.reshape(-1).astype(np.float64)
+            own = np.flatnonzero(middle.instance == row)
+            cells = instance.reshape(-1).astype(np.float64)
             if len(own):
                 near = own[np.where(first.ok[own], first.distance[own], np.inf).argmin()]
                 cells = middle.cells[near]

@@ -1,7 +1,7 @@
 """E6, the illustration: the paper's first figure, in two dimensions.
 
 A made-up table of two numbers, six bent arms around a centre with the labels in turn; what a
-classifier sees of it, the latent clusters and centroids, and the decoded paths of one person. The
+classifier sees of it, the latent clusters and centroids, and the decoded paths of one instance. The
 picture is kept beside the figures.
 """
 
@@ -16,7 +16,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from lapace.benchmark.plan import Job
 from lapace.benchmark.store import Measure
 from lapace.explainer import Explainer
-from lapace.result import Person
+from lapace.result import InstanceExplanation
 
 __all__ = ["draw", "measure", "save", "whirl"]
 
@@ -47,7 +47,7 @@ class Drawn(NamedTuple):
     figure: Any
     explainer: Explainer
     refused: np.ndarray
-    person: Person
+    instance: InstanceExplanation
 
 
 def draw(rows: int, seed: int) -> Drawn:
@@ -59,11 +59,11 @@ def draw(rows: int, seed: int) -> Drawn:
     explainer = Explainer(classifier, clusters=3, latent=2, seed=seed).fit(table)
     refused = table[classifier.predict(table) == "denied"]
     someone = int(np.abs(refused - [1.3, 0.3]).sum(axis=1).argmin())
-    person = explainer.explain(refused[[someone]], target="approved")[0]
+    instance = explainer.explain(refused[[someone]], target="approved")[0]
     decide = explainer.classifier_.predict
-    latent = explainer.latent_map(person, points=700)
-    figure = plots.illustration(table, decide(table), decide, latent, person)
-    return Drawn(figure, explainer, refused, person)
+    latent = explainer.latent_map(instance, points=700)
+    figure = plots.illustration(table, decide(table), decide, latent, instance)
+    return Drawn(figure, explainer, refused, instance)
 
 
 def save(figure: Any, where: Path) -> None:

@@ -13,12 +13,10 @@ import time
 import warnings
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, NamedTuple
 
 from lapace import metrics
+from lapace.arrays import Floats, Ints
 from lapace.benchmark.plan import Job, Pair
 from lapace.benchmark.subjects import Subject, retrained, subject
 from lapace.classifiers import Classifier, TrainedKind, wrap
@@ -29,8 +27,6 @@ from lapace.training import DEFAULT, PAPER, Recipe
 
 __all__ = ["Fit", "Known", "Scene", "fit_of", "fitted", "known_of", "models", "recipe_of", "scene"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 OTHER_SEED = 1000  # between the seeds of the tries of one fit
 
@@ -44,7 +40,7 @@ class Fit(NamedTuple):
 
     explainer: Explainer
     tries: int
-    asked: int
+    n_queries: int
     seconds: float
     processor: float
     all_seconds: float
@@ -89,7 +85,7 @@ def fit_of(job: Job, given: Subject) -> Fit:
         valid = sum(p.valid for p in explainer.prototypes_)
         if valid > best_valid:
             best_valid = valid
-            best = Fit(explainer, 0, explainer.classifier_.asked, seconds, processor, 0.0)
+            best = Fit(explainer, 0, explainer.classifier_.n_queries, seconds, processor, 0.0)
         if valid == len(explainer.prototypes_):
             break
     assert best is not None  # there is at least one try
@@ -181,14 +177,14 @@ class Scene:
         given: The data set and the classifier.
         known: What the classifier says of all rows.
         reference: The training rows as metrics compare with them.
-        people: Test rows with an unfavourable label, as cells of `known.wide`.
+        instances: Test rows with an unfavourable label, as cells of `known.wide`.
         frame: The same as a table.
     """
 
     given: Subject
     known: Known
     reference: metrics.Reference
-    people: Floats
+    instances: Floats
     frame: Any
 
     @property
@@ -198,30 +194,30 @@ class Scene:
 
 
 def scene(job: Job) -> Scene:
-    """The pair of a job, its first people, and what is known of the rows."""
-    return _scene(job.pair, job.seed, job.protocol.rows, job.protocol.people)
+    """The pair of a job, its first instances, and what is known of the rows."""
+    return _scene(job.pair, job.seed, job.protocol.rows, job.protocol.instances)
 
 
 @lru_cache(maxsize=2)
 def _scene(pair: Pair, seed: int, rows: int | None, count: int) -> Scene:
     given = subject(pair, seed, rows)
     known = known_of(given)
-    people = known.test[known.test_codes != known.target][:count]
+    instances = known.test[known.test_codes != known.target][:count]
     reference = metrics.Reference(
         known.schema, known.classifier.recount(), known.train, known.codes
     )
-    return Scene(given, known, reference, people, known.wide.frame(people))
+    return Scene(given, known, reference, instances, known.wide.frame(instances))
 
 
 def fitted(job: Job) -> Fit:
     """The explainer of a job's pair, recipe, seed and number of clusters."""
-    protocol = replace(job.protocol, people=0, steps=0, trees=0)  # nothing a fit depends on
-    return _fitted(replace(job, protocol=protocol, task="e1", details=None), job.protocol.people)
+    protocol = replace(job.protocol, instances=0, steps=0, trees=0)  # nothing a fit depends on
+    return _fitted(replace(job, protocol=protocol, task="e1", details=None), job.protocol.instances)
 
 
 @lru_cache(maxsize=2)
-def _fitted(job: Job, people: int) -> Fit:
-    return fit_of(job, _scene(job.pair, job.seed, job.protocol.rows, people).given)
+def _fitted(job: Job, instances: int) -> Fit:
+    return fit_of(job, _scene(job.pair, job.seed, job.protocol.rows, instances).given)
 
 
 @lru_cache(maxsize=1)

@@ -41,17 +41,17 @@ def _made(table: pd.DataFrame, experiment: str, plan: Plan) -> str:
 
 
 ABOUT_E3 = (
-    "Share of people with at least one point on a path that obeys all their constraints and is "
+    "Share of instances with at least one point on a path that obeys all their constraints and is "
     "valid. *Easy*: {count} constraints each, drawn from the data set's list. *Hard*: their ranges "
-    "narrowed to the {low:.0%} to {high:.0%} quantiles, and {held} of the person's own values held "
-    "fixed. *Impossible*: people for whom no row obeys, proved; no method can answer them. In "
+    "narrowed to the {low:.0%} to {high:.0%} quantiles, and {held} of the instance's own values held "
+    "fixed. *Impossible*: instances for whom no row obeys, proved; no method can answer them. In "
     "brackets the paper's figures, where it has them; its LAPACE-constrained stands beside "
     "latent and exact."
 )
 ABOUT_POINTS = (
     "Share of points that obey / LOF of valid points without constraints → of valid points that "
-    "obey / processor seconds per 100 people without → with constraints (LAPACE is asked person by "
-    "person, FACE's paths are made in one batch)."
+    "obey / processor seconds per 100 instances without → with constraints (LAPACE is asked instance by "
+    "instance, FACE's paths are made in one batch)."
 )
 PUBLISHED = {
     "FACE-Interpolate": 0,
@@ -85,7 +85,7 @@ def _about_e3(plan: Plan) -> str:
 
 
 def actions_brief(plan: Plan, table: pd.DataFrame) -> str:
-    """Shares of people helped, one line a pair and setting, the best of each in bold.
+    """Shares of instances helped, one line a pair and setting, the best of each in bold.
 
     Args:
         plan: What was planned.
@@ -133,10 +133,10 @@ def _points(plan: Plan, figures: Figures, setting: str) -> str:
 
 
 ABOUT_E4 = (
-    "From people to each prototype of the target: the classifier's probability of the target and "
+    "From instances to each prototype of the target: the classifier's probability of the target and "
     "the local outlier factor of the decoded points, among training rows labelled with the target, "
-    "at the person (τ = 0), half way, and at the prototype (τ = 1); mean ± standard deviation over "
-    "people. The pictures in the report show every step."
+    "at the instance (τ = 0), half way, and at the prototype (τ = 1); mean ± standard deviation over "
+    "instances. The pictures in the report show every step."
 )
 
 
@@ -175,7 +175,7 @@ HALVES = ("0", "½", "1")
 
 
 ABOUT_SWEEP = (
-    "The same benchmark with other numbers of clusters per label, on the same people; five is the "
+    "The same benchmark with other numbers of clusters per label, on the same instances; five is the "
     "default. Mean over repeats."
 )
 

@@ -133,7 +133,7 @@ class Protocol:
     Attributes:
         seeds: One per repeat: of the split, the classifier and the fit.
         clusters: Per label.
-        people: Test rows with an unfavourable label whose paths are walked.
+        instances: Test rows with an unfavourable label whose paths are walked.
         steps: Of a path.
         trees: Of the forests trained on real and on synthetic rows.
         rows: Training rows at most; None for all.
@@ -145,7 +145,7 @@ class Protocol:
 
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     clusters: int = 5
-    people: int = 100
+    instances: int = 100
     steps: int = 20
     trees: int = 100
     rows: int | None = None
@@ -191,7 +191,7 @@ class Job:
         ('wine-RF, default recipe, seed 1', 12)
         >>> job.key == replace(job, limits=Limits(tries=9)).key  # the default has no tries
         True
-        >>> job.key == replace(job, protocol=Protocol(people=9)).key
+        >>> job.key == replace(job, protocol=Protocol(instances=9)).key
         False
     """
 
@@ -339,9 +339,9 @@ class Plan:
         )
 
     def quick(self, data: Mapping[str, Any]) -> Plan:
-        """The short version of this plan: fewer pairs, rows, people, trees and passes."""
+        """The short version of this plan: fewer pairs, rows, instances, trees and passes."""
         repeats = data.get("repeats", 1)
-        protocol = {k: data[k] for k in ("people", "steps", "trees", "rows") if k in data}
+        protocol = {k: data[k] for k in ("instances", "steps", "trees", "rows") if k in data}
         limits = {k: data[k] for k in ("tries", "epochs", "patience") if k in data}
         compare = _made(Compare, {**vars(self.compare), **_tuples(data.get("e2", {}))}, "quick.e2")
         sweep = {"repeats": repeats, **_tuples(data.get("clusters", {})), "compare": compare}

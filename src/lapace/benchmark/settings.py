@@ -16,13 +16,13 @@ class Compare:
     Attributes:
         models: Classifiers retrained, each on its own selection of the data set.
         share: Of the data set's rows in a selection.
-        rounds: Perturbations of every person.
+        rounds: Perturbations of every instance.
         scale: Their max-norm, in units of each column's range.
         confidences: Required probabilities First is also asked for, on the same fit.
         methods: Baselines, by their names in `lapace.baselines`.
         answers: How many are asked of a baseline that can give several.
-        most: People at most, for some methods; all of the protocol's for the others.
-        perturbed: People at most whose perturbations are answered, for some methods.
+        most: Instances at most, for some methods; all of the protocol's for the others.
+        perturbed: Instances at most whose perturbations are answered, for some methods.
 
     Examples:
         >>> Compare().models, Compare(perturbed={"DiCE": 10}).perturbed["DiCE"]
@@ -45,8 +45,8 @@ class Act:
     """The actionability experiment, E3.
 
     Attributes:
-        count: Constraints drawn for each person.
-        held: Features that keep the person's own value in the hard setting.
+        count: Constraints drawn for each instance.
+        held: Features that keep the instance's own value in the hard setting.
         low: Quantile that the hard setting's ranges begin at.
         high: Quantile that they end at.
         repeats: Of the protocol's seeds, how many.

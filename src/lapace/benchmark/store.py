@@ -39,7 +39,7 @@ class Measure:
     Attributes:
         metric: What it is.
         value: Shares run from 0 to 1; NaN where there is nothing to measure.
-        count: Of how many rows, paths, people or prototypes.
+        count: Of how many rows, paths, instances or prototypes.
         label: The class, prototype or setting it is about; empty for all of them.
         method: Whose answers it is about; empty where it is about none.
         deviation: Over what was counted, where that was measured.

@@ -26,7 +26,6 @@ from lapace.schema import Schema
 __all__ = ["OWN", "Subject", "load", "retrained", "subject"]
 
 Labels: TypeAlias = NDArray[Any]
-Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +175,8 @@ def _digits() -> tuple[pd.DataFrame, Labels]:
 def _codes(rows: int = 6000) -> tuple[pd.DataFrame, Labels]:
     """Six categories of 12 to 60 levels and three numbers, all seen through a hidden place.
 
-    Every level of a category lives somewhere on a plane, and people tend to have levels that live
-    near them; the label depends on where a person is, which no column shows.
+    Every level of a category lives somewhere on a plane, and instances tend to have levels that live
+    near them; the label depends on where an instance is, which no column shows.
     """
     rng = np.random.default_rng(7)
     place = rng.normal(size=(rows, 2))

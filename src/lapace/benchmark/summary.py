@@ -144,12 +144,14 @@ def markdown(plan: Plan, table: pd.DataFrame) -> str:
     parts = ["# E1: utility and centroids", _about(plan, table)]
     if len(table):
         figures = Figures.of(table)
-        people = f"{plan.protocol.people} test rows with an unfavourable label, or all there are."
+        instances = (
+            f"{plan.protocol.instances} test rows with an unfavourable label, or all there are."
+        )
         for title, words, make in (
             ("Targets", ABOUT_TARGETS, _targets),
             ("Utility", ABOUT_UTILITY, _utility),
             ("Centroids and prototypes", ABOUT_CENTROIDS, _centroids),
-            ("Paths", f"{people} {ABOUT_PATHS}", _paths),
+            ("Paths", f"{instances} {ABOUT_PATHS}", _paths),
             ("Cost", ABOUT_COST, _cost),
         ):
             parts += [f"## {title}", words, make(plan, figures)]
@@ -174,7 +176,7 @@ ABOUT_CENTROIDS = (
 )
 ABOUT_PATHS = (
     "*NNCE*: the nearest training row the classifier gives the target. LOF is the mean, in "
-    "brackets the median. *No farther*: share of people whose answer is not farther than NNCE's."
+    "brackets the median. *No farther*: share of instances whose answer is not farther than NNCE's."
 )
 ABOUT_COST = (
     "*Fit*: processor seconds of the fit that was kept, its report included; *of the paper's*: "
@@ -358,7 +360,7 @@ def _paths(plan: Plan, figures: Figures) -> str:
 def _cost(plan: Plan, figures: Figures) -> str:
     head = (
         "pair", "recipe", "rows", "columns", "fit, s", "of the paper's", "wall clock, s",
-        "of it the report", "rows asked: fit, report", "per 100 people: rows asked, s",
+        "of it the report", "rows asked: fit, report", "per 100 instances: rows asked, s",
         "sparse: rows asked",
     )  # fmt: skip
     lines = []
@@ -367,8 +369,8 @@ def _cost(plan: Plan, figures: Figures) -> str:
         own = of("fit_processor_seconds")
         paper = figures.get(pair.name, "paper", "fit_processor_seconds")
         ratio = f"{own.mean / paper.mean:.2f}" if paper.repeats and recipe == "default" else NONE
-        people = of("people").mean
-        each = 100 / people if people else math.nan
+        instances = of("instances").mean
+        each = 100 / instances if instances else math.nan
         lines.append((
             *_named(plan, figures, pair, recipe),
             of("rows").bare(digits=0),

@@ -305,7 +305,7 @@ def _second(figures: Figures, pairs: Sequence[str]) -> Verdict:
 
     def text(pair: str) -> str:
         name = min(others(pair), key=lambda n: others(pair)[n])
-        return f"{own(pair):.2f} s, {name} {others(pair)[name]:.2f} s per 100 people"
+        return f"{own(pair):.2f} s, {name} {others(pair)[name]:.2f} s per 100 instances"
 
     wanted = "faster than every baseline but NNCE"
     return _judged("runtime", wanted, pairs, margin, text)

@@ -125,11 +125,11 @@ def report(
 ABOUT_REPORT = (
     "Made by `python -m lapace.benchmark --render` from one table of results, nothing typed in by "
     "hand. Green are lapace's picks with its default recipe, brown the same picks with the paper's "
-    "recipe, blue other people's methods."
+    "recipe, blue other instances's methods."
 )
 ABOUT_E6 = (
     "A made-up table of two numbers: what the classifier sees, the latent clusters with their "
-    "centroids, and one person's decoded paths."
+    "centroids, and one instance's decoded paths."
 )
 
 
@@ -147,7 +147,7 @@ def _pictures(plan: Plan, table: pd.DataFrame, illustration: bytes | None) -> Ma
     if len(parts["clusters"]):
         found["sweep"] = drawing.sweeps(parts["clusters"], pairs["clusters"])
     if illustration is not None:
-        words = "Rows and regions, the latent map, and decoded paths of one person"
+        words = "Rows and regions, the latent map, and decoded paths of one instance"
         found["e6"] = image(illustration, words)
     return found
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Floats, Ints
 from lapace.classifiers.opening import open_bytes, open_classifier, write_classifier
 from lapace.classifiers.outside import Opened
 from lapace.classifiers.stock import TrainedKind, train
@@ -39,11 +40,9 @@ __all__ = [
     "write_classifier",
 ]
 
-Floats: TypeAlias = NDArray[np.float64]
-Codes: TypeAlias = NDArray[np.int64]
 Label: TypeAlias = str | int | bool
 
-ROWS_PER_CALL = 200_000  # rows of one call, so that a million people need no million-row frame
+ROWS_PER_CALL = 200_000  # rows of one call, so that a million instances need no million-row frame
 CELLS_PER_CALL = 20_000_000  # and cells of one call, for tables as wide as images
 TIE = 1e-6  # two probabilities closer than this are left to `predict` to decide
 
@@ -73,7 +72,7 @@ class Judgement(NamedTuple):
         probability: One column per label, or None where the classifier offers none.
     """
 
-    codes: Codes
+    codes: Ints
     probability: Floats | None
 
 
@@ -87,12 +86,12 @@ def wrap(model: Any, schema: Schema, labels: Sequence[Label] = ()) -> Classifier
         labels: The labels, where they are known from before; otherwise `learn` finds them.
 
     Examples:
-        >>> people = [{"income": 10 * i} for i in range(100)]
-        >>> schema = Schema.infer(people)
+        >>> instances = [{"income": 10 * i} for i in range(100)]
+        >>> schema = Schema.infer(instances)
         >>> classifier = wrap(lambda rows: ["no" if r["income"] < 500 else "yes" for r in rows],
         ...                   schema)
-        >>> codes = classifier.learn(schema.cells(people))
-        >>> classifier.labels, codes[[0, 99]].tolist(), classifier.asked
+        >>> codes = classifier.learn(schema.cells(instances))
+        >>> classifier.labels, codes[[0, 99]].tolist(), classifier.n_queries
         (('no', 'yes'), [0, 1], 100)
     """
     return Classifier(model, schema, labels)
@@ -121,7 +120,7 @@ class Classifier:
         return Classifier, (self.model, self.schema, self.labels)
 
     @property
-    def asked(self) -> int:
+    def n_queries(self) -> int:
         """Rows handed to the model so far; a row asked for label and probability apart is two."""
         return self._asked
 
@@ -154,7 +153,7 @@ class Classifier:
 
     # -- asking -----------------------------------------------------------------------------------
 
-    def learn(self, cells: Floats) -> Codes:
+    def learn(self, cells: Floats) -> Ints:
         """Asks about the training rows, keeps the labels met there, returns their codes."""
         answers = [self._ask_labels(frame, rows) for frame, rows in self._frames(cells, None)]
         labels = _in_order([label for seen, _ in answers for label in seen])
@@ -173,7 +172,7 @@ class Classifier:
             self._check_order(cells[:1000], codes[:1000])
         return codes
 
-    def predict(self, cells: Floats, schema: Schema | None = None) -> Codes:
+    def predict(self, cells: Floats, schema: Schema | None = None) -> Ints:
         """Each row's label, as a position in `labels`.
 
         Args:
@@ -268,11 +267,11 @@ class Classifier:
                 f"{'row' if rows == 1 else 'rows'}: {error}"
             ) from error
 
-    def _ask_labels(self, frame: Any, rows: int) -> tuple[list[Label], Codes]:
+    def _ask_labels(self, frame: Any, rows: int) -> tuple[list[Label], Ints]:
         """The model's answer as distinct labels and each row's position among them."""
         return self._as_labels(_array(self._ask(self._predict, frame, rows)), rows)
 
-    def _as_labels(self, answer: NDArray[Any], rows: int) -> tuple[list[Label], Codes]:
+    def _as_labels(self, answer: NDArray[Any], rows: int) -> tuple[list[Label], Ints]:
         if answer.ndim == 2 and answer.shape[1] == 1:
             answer = answer[:, 0]
         if answer.ndim == 2 and len(answer) == rows:
@@ -289,7 +288,7 @@ class Classifier:
             )
         return self._distinct(answer)
 
-    def _distinct(self, answer: NDArray[Any]) -> tuple[list[Label], Codes]:
+    def _distinct(self, answer: NDArray[Any]) -> tuple[list[Label], Ints]:
         """Distinct answers and each row's place among them; known labels are met by comparing."""
         which = np.full(len(answer), -1, dtype=np.int64)
         answer = answer.astype(object)
@@ -333,8 +332,8 @@ class Classifier:
         return self.labels
 
     def _codes(
-        self, seen: Sequence[Label], which: Codes, sure: NDArray[np.bool_] | None = None
-    ) -> Codes:
+        self, seen: Sequence[Label], which: Ints, sure: NDArray[np.bool_] | None = None
+    ) -> Ints:
         """Positions among `seen` as positions among `labels`; -1 where not `sure`."""
         position = {label: i for i, label in enumerate(self.labels)}
         translation = np.array([position.get(label, -1) for label in seen], dtype=np.int64)
@@ -363,7 +362,7 @@ class Classifier:
         classes = self._classes()
         return raw if classes is None else raw[:, [classes.index(label) for label in self.labels]]
 
-    def _check_order(self, cells: Floats, codes: Codes) -> None:
+    def _check_order(self, cells: Floats, codes: Ints) -> None:
         """Without `classes_`, each label's own column must be highest on the rows it is given."""
         probability = self.probability(cells)
         if probability is None:

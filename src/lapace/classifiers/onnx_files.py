@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.classifiers.outside import Answer, Floats, objects
+from lapace.arrays import Floats
+from lapace.classifiers.outside import Answer, objects
 from lapace.errors import ClassifierError, InputError, did_you_mean
 from lapace.table import Coded, Table, read
 

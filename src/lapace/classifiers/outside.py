@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Floats
 from lapace.errors import ClassifierError
 from lapace.table import Coded, Column
 
 __all__ = ["Answer", "Opened", "objects"]
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 class Answer(NamedTuple):

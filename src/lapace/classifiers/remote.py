@@ -30,7 +30,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import numpy as np
 
-from lapace.classifiers.outside import Answer, Floats, objects
+from lapace.arrays import Floats
+from lapace.classifiers.outside import Answer, objects
 from lapace.errors import ClassifierError, InputError
 from lapace.table import Table, read
 
@@ -121,7 +122,7 @@ class Service:
                 status, kind, content = await self._attempts(client, body)
         except TimeoutError:
             raise ClassifierError(
-                f"{self._where} did not answer within {self.timeout:g} s. Ask fewer people at a "
+                f"{self._where} did not answer within {self.timeout:g} s. Ask fewer instances at a "
                 "time, or allow it more time."
             ) from None
         if status != 200:
@@ -174,7 +175,7 @@ class Service:
             allowed = False
         if not allowed:
             raise ClassifierError(
-                f"{self._where} redirects elsewhere, and is not followed there: people's rows go "
+                f"{self._where} redirects elsewhere, and is not followed there: instances's rows go "
                 "to the address you named and to no other. Name the right address."
             )
         return there

@@ -17,13 +17,13 @@ from lapace.cli.inputs import (
     STDIN,
     constraints_of,
     costs_of,
-    one_person,
+    one_instance,
     opened,
     read_table,
     target_of,
 )
 from lapace.cli.outputs import destination, file_for
-from lapace.cli.showing import every_step, people, reason_of, told
+from lapace.cli.showing import every_step, instances, reason_of, told
 from lapace.cli.terminal import Terminal
 from lapace.errors import InputError
 
@@ -38,14 +38,14 @@ PICTURES = (".png", ".svg", ".pdf")
 
 def explain(
     model: options.Model,
-    people_: options.People,
+    people_: options.Instances,
     target: options.Target = None,
     constraints: options.ConstraintFiles = None,
     constraint: options.ConstraintTexts = None,
     pick: Annotated[
         options.Pick,
         typer.Option(
-            help="Which rows: nearest and sparse are one per person; first, middle and last one "
+            help="Which rows: nearest and sparse are one per instance; first, middle and last one "
             "per prototype; path is every step. JSON has them all."
         ),
     ] = options.Pick.nearest,
@@ -76,7 +76,7 @@ def explain(
             "good step of all."
         ),
     ] = True,
-    person: options.Person = None,
+    instance: options.InstanceExplanation = None,
     classifier: options.Named = None,
     trust: options.Trust = None,
     unsafe_pickle: options.UnsafePickle = False,
@@ -86,7 +86,7 @@ def explain(
 ) -> None:
     """Say what would have to change, for everyone in a table.
 
-    Exits with 0 also where some people have no answer; a line on standard error counts them.
+    Exits with 0 also where some instances have no answer; a line on standard error counts them.
     """
     terminal = Terminal(quiet)
     where = destination(output, format_, [model, *_files(people_), *(constraints or ())])
@@ -102,10 +102,10 @@ def explain(
         "stable": stable,
         "confidence": confidence,
     }
-    answer = _asked(explainer, people_, person, target, limits, settings, terminal)
+    answer = _asked(explainer, people_, instance, target, limits, settings, terminal)
     where.put(
         terminal,
-        table=lambda: people(answer, pick, person or 0),
+        table=lambda: instances(answer, pick, instance or 0),
         frame=lambda: _picked(answer, pick).frame,
         values=answer.to_json,
     )
@@ -119,13 +119,13 @@ def _files(people_: str) -> list[str]:
 def _asked(
     explainer: Explainer,
     people_: str,
-    person: int | None,
+    instance: int | None,
     target: str | None,
     limits: Sequence[Any],
     settings: Mapping[str, Any],
     terminal: Terminal,
 ) -> Explanation:
-    table = one_person(read_table(people_), person)
+    table = one_instance(read_table(people_), instance)
     with terminal.progress() as progress:
         return explainer.explain(
             table,
@@ -145,7 +145,7 @@ def _picked(answer: Explanation, pick: options.Pick) -> Counterfactuals:
 
 def why_not(
     model: options.Model,
-    people_: options.People,
+    people_: options.Instances,
     target: options.Target = None,
     constraints: options.ConstraintFiles = None,
     constraint: options.ConstraintTexts = None,
@@ -160,7 +160,7 @@ def why_not(
     cost: options.Cost = None,
     confidence: options.Confidence = None,
     steps: options.Steps = 20,
-    person: options.Person = None,
+    instance: options.InstanceExplanation = None,
     classifier: options.Named = None,
     trust: options.Trust = None,
     unsafe_pickle: options.UnsafePickle = False,
@@ -168,7 +168,7 @@ def why_not(
     device: options.Device = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Say why people have no answer, and which constraints stand in the way."""
+    """Say why instances have no answer, and which constraints stand in the way."""
     terminal = Terminal(quiet)
     where = destination(output, format_, [model, *_files(people_), *(constraints or ())])
     if where.format in (options.Format.csv, options.Format.parquet):
@@ -178,10 +178,10 @@ def why_not(
     limits = constraints_of(constraints or (), constraint or ())
     explainer = opened(model, classifier, trust or (), unsafe_pickle, timeout, device)
     settings = {"costs": costs_of(costs, cost or ()), "confidence": confidence, "steps": steps}
-    answer = _asked(explainer, people_, person, target, limits, settings, terminal)
+    answer = _asked(explainer, people_, instance, target, limits, settings, terminal)
     where.put(
         terminal,
-        table=lambda: _reasons(answer, person or 0),
+        table=lambda: _reasons(answer, instance or 0),
         frame=lambda: None,
         values=lambda: why_not_to_json(answer),
     )
@@ -191,12 +191,12 @@ def why_not(
 def _reasons(answer: Explanation, offset: int) -> list[Any]:
     """Everyone without an answer, and why."""
     parts: list[Any] = []
-    for person in answer:
-        if person.why_not is not None:
-            parts.append(told(person, person.who + offset, reason=False))
-            parts.append(Padding(Text(person.why_not.text), (0, 0, 1, 2)))
-        elif person.status == "malformed":
-            parts.append(told(person, person.who + offset))
+    for instance in answer:
+        if instance.why_not is not None:
+            parts.append(told(instance, instance.position + offset, reason=False))
+            parts.append(Padding(Text(instance.why_not.text), (0, 0, 1, 2)))
+        elif instance.status == "malformed":
+            parts.append(told(instance, instance.position + offset))
     if parts:
         return parts
     already = "already_target" in answer.status
@@ -207,7 +207,9 @@ def plot(
     model: options.Model,
     people_: Annotated[
         str | None,
-        typer.Argument(metavar="[PEOPLE]", help="Rows to choose a person from; .csv, .parquet, -."),
+        typer.Argument(
+            metavar="[PEOPLE]", help="Rows to choose an instance from; .csv, .parquet, -."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -218,11 +220,11 @@ def plot(
     kind: Annotated[
         options.Picture | None,
         typer.Option(
-            help="One person's path, the latent map, the prototypes or the training; by default "
+            help="One instance's path, the latent map, the prototypes or the training; by default "
             "path with PEOPLE and latent without."
         ),
     ] = None,
-    person: Annotated[
+    one: Annotated[
         int | None,
         typer.Option(help="Which row of PEOPLE, counted from 0; by default the first answered."),
     ] = None,
@@ -244,11 +246,11 @@ def plot(
     device: options.Device = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Draw one person's path, latent space, the prototypes or the training."""
+    """Draw one instance's path, latent space, the prototypes or the training."""
     terminal = Terminal(quiet)
     kind = kind or (options.Picture.path if people_ is not None else options.Picture.latent)
     if kind is options.Picture.path and people_ is None:
-        raise InputError("A path starts from a person: name a table of PEOPLE as well.")
+        raise InputError("A path starts from an instance: name a table of PEOPLE as well.")
     sources = [model, *(_files(people_) if people_ is not None else ())]
     output = file_for(output or Path(f"{kind}.png"), sources, PICTURES)
     os.environ.setdefault("MPLBACKEND", "Agg")  # a file is written, no window is opened
@@ -256,19 +258,19 @@ def plot(
     from lapace.table import write_whole
 
     explainer = opened(model, classifier, trust or (), unsafe_pickle, timeout, device)
-    who: Any = None
+    instance: Any = None
     if people_ is not None and kind is not options.Picture.training:
         limits = constraints_of(constraints or (), constraint or ())
-        answer = _asked(explainer, people_, person, target, limits, {}, terminal)
-        required = person is not None or kind is options.Picture.path
-        who = _chosen(answer, person or 0, required=required)
-        if who is not None and person is not None:
-            who = replace(who, called=person)
+        answer = _asked(explainer, people_, one, target, limits, {}, terminal)
+        required = one is not None or kind is options.Picture.path
+        instance = _chosen(answer, one or 0, required=required)
+        if instance is not None and one is not None:
+            instance = replace(instance, called=one)
     draw: dict[options.Picture, Callable[[], Any]] = {
-        options.Picture.path: lambda: plots.path(who, prototype).figure,
-        options.Picture.latent: lambda: plots.latent_map(explainer, who).figure,
+        options.Picture.path: lambda: plots.path(instance, prototype).figure,
+        options.Picture.latent: lambda: plots.latent_map(explainer, instance).figure,
         options.Picture.prototypes: lambda: (
-            plots.prototypes(explainer, target_of(explainer, label), who).figure
+            plots.prototypes(explainer, target_of(explainer, label), instance).figure
         ),
         options.Picture.training: lambda: plots.training_curves(explainer.history_),
     }
@@ -278,11 +280,11 @@ def plot(
 
 
 def _chosen(answer: Explanation, offset: int, *, required: bool) -> Any:
-    """The first person with an answer, or with any path at all."""
+    """The first instance with an answer, or with any path at all."""
     for wanted in (("answered",), ("none_found",)):
-        for person in answer:
-            if person.status in wanted and person.prototypes:
-                return person
+        for instance in answer:
+            if instance.status in wanted and instance.prototypes:
+                return instance
     if required:
         why = f" {reason_of(answer[0], offset)}" if len(answer) == 1 else ""
         raise InputError(f"Nobody asked about has a path to draw.{why}")

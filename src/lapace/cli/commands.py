@@ -141,12 +141,12 @@ def _sentence(text: str) -> str:
 EXAMPLES = {
     "fit": "lapace fit train.csv --classifier forest --label label "
     '--rule "age == original" -o loans.lapace',
-    "explain": "lapace explain loans.lapace people.csv --target approved "
+    "explain": "lapace explain loans.lapace instances.csv --target approved "
     '--constraint "income >= original" -o answers.csv',
     "report": "lapace report loans.lapace",
     "prototypes": "lapace prototypes loans.lapace --label approved",
-    "plot": "lapace plot loans.lapace people.csv --kind path --target approved -o path.png",
-    "why-not": "lapace why-not loans.lapace people.csv --target approved "
+    "plot": "lapace plot loans.lapace instances.csv --kind path --target approved -o path.png",
+    "why-not": "lapace why-not loans.lapace instances.csv --target approved "
     '--constraint "changes <= 1"',
     "data list": "lapace data list",
     "data fetch": "lapace data fetch loans --rows 500 --part train --rules loans.toml -o train.csv",

@@ -24,7 +24,7 @@ __all__ = [
     "kinds_of",
     "labels_of",
     "less",
-    "one_person",
+    "one_instance",
     "opened",
     "read_table",
     "target_of",
@@ -45,15 +45,15 @@ def read_table(source: str) -> Table:
     return read(read_file(source))
 
 
-def one_person(table: Table, person: int | None) -> Table:
+def one_instance(table: Table, instance: int | None) -> Table:
     """Only the row asked for."""
-    if person is None:
+    if instance is None:
         return table
-    if not 0 <= person < len(table):
+    if not 0 <= instance < len(table):
         raise InputError(
-            f"There is no person {person}: the table has {len(table)} rows, counted from 0."
+            f"There is no instance {instance}: the table has {len(table)} rows, counted from 0."
         )
-    return table.take([person])
+    return table.take([instance])
 
 
 def labels_of(table: Table, name: str) -> list[Level]:

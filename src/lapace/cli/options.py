@@ -11,7 +11,7 @@ import typer
 Model: TypeAlias = Annotated[
     Path, typer.Argument(metavar="M.lapace", help="A fitted explainer, as `fit` wrote it.")
 ]
-People: TypeAlias = Annotated[
+Instances: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="PEOPLE", help="The rows asked about: .csv or .parquet, or - for standard input."
@@ -64,8 +64,8 @@ Cost: TypeAlias = Annotated[
 Confidence: TypeAlias = Annotated[
     float | None, typer.Option(help="The least probability of the target an answer must have.")
 ]
-Steps: TypeAlias = Annotated[int, typer.Option(help="Steps from a person to a prototype.")]
-Person: TypeAlias = Annotated[
+Steps: TypeAlias = Annotated[int, typer.Option(help="Steps from an instance to a prototype.")]
+InstanceExplanation: TypeAlias = Annotated[
     int | None, typer.Option(help="Only this row of PEOPLE, counted from 0.")
 ]
 Device: TypeAlias = Annotated[

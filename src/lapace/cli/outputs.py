@@ -53,7 +53,7 @@ class Destination:
 
         Args:
             terminal: For standard output.
-            table: Makes what people read.
+            table: Makes what instances read.
             frame: Makes the data frame.
             values: Makes plain JSON values.
         """

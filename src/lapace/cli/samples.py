@@ -27,14 +27,14 @@ ORDER = "--kind 'education=ordinal:basic<secondary<bachelor<master<doctorate'"
 # What `demo` runs, each line as one would type it.
 STORY = (
     "data fetch loans --rows 500 --part train --rules loans.toml -o train.csv",
-    "data fetch loans --rows 500 --part test -o people.csv",
+    "data fetch loans --rows 500 --part test -o instances.csv",
     f"fit train.csv --classifier forest --label label --rules loans.toml {ORDER} -o loans.lapace",
-    "explain loans.lapace people.csv --target approved -o answers.csv",
+    "explain loans.lapace instances.csv --target approved -o answers.csv",
 )
-# For one of the people the last line answered.
+# For one of the instances the last line answered.
 SEQUEL = (
-    "explain loans.lapace people.csv --person {person} --target approved -c 'changes <= 6'",
-    "plot loans.lapace people.csv --person {person} --target approved -o path.png",
+    "explain loans.lapace instances.csv --instance {instance} --target approved -c 'changes <= 6'",
+    "plot loans.lapace instances.csv --instance {instance} --target approved -o path.png",
 )
 
 
@@ -158,13 +158,13 @@ def _play(context: typer.Context, folder: Path, quiet: bool) -> None:
     with chdir(folder):
         for line in STORY:
             run(line)
-        person = _somebody("answers.csv")
+        instance = _somebody("answers.csv")
         for line in SEQUEL:
-            run(line.format(person=person))
+            run(line.format(instance=instance))
 
 
 def _somebody(answers: str) -> int:
-    """The first person that a good row was found for."""
+    """The first instance that a good row was found for."""
     import numpy as np
 
     from lapace.table import Coded
@@ -176,7 +176,7 @@ def _somebody(answers: str) -> int:
         assert isinstance(values, Coded)  # truth values, as we wrote them
         good &= np.array([*values.levels, False])[values.codes]
     if not good.any():
-        raise InputError(f"None of the {len(table)} people in '{answers}' was answered.")
-    who = table.columns["who"].values
-    assert isinstance(who, np.ndarray)
-    return int(who[good][0])
+        raise InputError(f"None of the {len(table)} instances in '{answers}' was answered.")
+    instance = table.columns["instance"].values
+    assert isinstance(instance, np.ndarray)
+    return int(instance[good][0])

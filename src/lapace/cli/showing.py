@@ -1,4 +1,4 @@
-"""An explanation as people read it in a terminal: status, reason, and what changes."""
+"""An explanation as instances read it in a terminal: status, reason, and what changes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.text import Text
 from lapace.cli.options import Pick
 
 if TYPE_CHECKING:
-    from lapace.result import Counterfactuals, Explanation, Person
+    from lapace.result import Counterfactuals, Explanation, InstanceExplanation
 
-__all__ = ["every_step", "people", "reason_of", "told"]
+__all__ = ["every_step", "instances", "reason_of", "told"]
 
 STEPS = 7  # of a path shown, beside the first good one
-WAYS = 3  # paths shown per person; CSV, Parquet and JSON have all
+WAYS = 3  # paths shown per instance; CSV, Parquet and JSON have all
 COLOURS = {
     "answered": "green",
     "already_target": "cyan",
@@ -36,64 +36,70 @@ def every_step(answer: Explanation) -> Counterfactuals:
     from lapace.result import Counterfactuals
 
     paths = [
-        person.path(int(p))
-        for person in answer
-        for p in sorted(answer.prototype[answer.who == person.who], key=lambda p: (p < 0, p))
+        instance.path(int(p))
+        for instance in answer
+        for p in sorted(
+            answer.prototype[answer.instance == instance.position], key=lambda p: (p < 0, p)
+        )
     ]
     if not paths:
         return answer.first()  # nobody has a path: no rows
-    shared = ("schema", "template", "people")
+    shared = ("schema", "template", "instances")
     arrays = {
         f.name: np.concatenate([getattr(path, f.name) for path in paths])
         for f in fields(Counterfactuals)
         if f.name not in shared
     }
-    return Counterfactuals(answer.schema, answer.template, answer.people_cells, **arrays)
+    return Counterfactuals(answer.schema, answer.template, answer.instance_cells, **arrays)
 
 
-def people(answer: Explanation, pick: Pick, offset: int = 0) -> Iterator[Any]:
-    """What a terminal shows, person by person.
+def instances(answer: Explanation, pick: Pick, offset: int = 0) -> Iterator[Any]:
+    """What a terminal shows, instance by instance.
 
     Args:
         answer: What was found.
         pick: Which rows of it.
-        offset: Added to the people's numbers, where only part of a table was asked about.
+        offset: Added to the instances's numbers, where only part of a table was asked about.
     """
     rows = None if pick is Pick.path else getattr(answer, pick.value)()
-    for person in answer:
-        yield told(person, person.who + offset)
-        if rows is None and person.prototypes:
-            yield Padding(_steps(person), (0, 0, 1, 2))
-        elif rows is not None and person.status == "answered":
-            yield from _ways(person, rows)
+    for instance in answer:
+        yield told(instance, instance.position + offset)
+        if rows is None and instance.prototypes:
+            yield Padding(_steps(instance), (0, 0, 1, 2))
+        elif rows is not None and instance.status == "answered":
+            yield from _ways(instance, rows)
 
 
-def told(person: Person, number: int, *, reason: bool = True) -> Text:
-    """A person in a line or two: from which label to which, status and reason."""
+def told(instance: InstanceExplanation, number: int, *, reason: bool = True) -> Text:
+    """An instance in a line or two: from which label to which, status and reason."""
     text = Text()
-    text.append(f"Person {number}: {_name(person.label)} → {_name(person.target)}", "bold")
+    text.append(f"Instance {number}: {_name(instance.label)} → {_name(instance.target)}", "bold")
     text.append("  ")
-    text.append(person.status, COLOURS[person.status])
+    text.append(instance.status, COLOURS[instance.status])
     if reason:
-        text.append(f"\n  {reason_of(person, number - person.who)}")
+        text.append(f"\n  {reason_of(instance, number - instance.position)}")
     return text
 
 
-def reason_of(person: Person, offset: int) -> str:
-    """A person's reason, with the row it names counted as in the whole table."""
-    own = rf"\bin row {person.who}\b"
-    return re.sub(own, f"in row {person.who + offset}", person.reason) if offset else person.reason
+def reason_of(instance: InstanceExplanation, offset: int) -> str:
+    """An instance's reason, with the row it names counted as in the whole table."""
+    own = rf"\bin row {instance.position}\b"
+    return (
+        re.sub(own, f"in row {instance.position + offset}", instance.reason)
+        if offset
+        else instance.reason
+    )
 
 
 def _name(label: Any) -> str:
     return "?" if label is None else str(label)
 
 
-def _ways(person: Person, rows: Counterfactuals) -> Iterator[Any]:
-    """The nearest few of one person's rows, a small table each."""
+def _ways(instance: InstanceExplanation, rows: Counterfactuals) -> Iterator[Any]:
+    """The nearest few of one instance's rows, a small table each."""
     import numpy as np
 
-    own = np.flatnonzero((rows.who == person.who) & rows.ok)
+    own = np.flatnonzero((rows.instance == instance.position) & rows.ok)
     ordered = own[np.argsort(rows.distance[own], kind="stable")]
     for row in ordered[:WAYS]:
         yield Padding(Text(_heading(rows, int(row)), "italic"), (0, 0, 0, 2))
@@ -122,7 +128,7 @@ def _distance(distance: float) -> str:
 def _changes(rows: Counterfactuals, row: int) -> Table:
     import numpy as np
 
-    before, after = rows.people[rows.who[row]], rows.cells[row]
+    before, after = rows.instances[rows.instance[row]], rows.cells[row]
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
@@ -135,19 +141,19 @@ def _changes(rows: Counterfactuals, row: int) -> Table:
     return table
 
 
-def _steps(person: Person) -> Table:
+def _steps(instance: InstanceExplanation) -> Table:
     """The nearest path: a line per feature that changes on it, a column for some of its steps."""
     import numpy as np
 
-    path = person.path()
+    path = instance.path()
     spread = np.linspace(0, len(path) - 1, min(STEPS, len(path))).round()
     shown = np.unique([*spread, *np.flatnonzero(path.ok)[:1]]).astype(int)
-    moving = path.schema.changed(path.people[path.who], path.cells).any(axis=0)
+    moving = path.schema.changed(path.instances[path.instance], path.cells).any(axis=0)
     table = Table(box=None, pad_edge=False)
     table.add_column("τ", no_wrap=True)
     for step in shown:
         table.add_column(f"{path.tau[step]:.2f}", justify="right", overflow="fold")
-    table.add_row(Text(f"{person.target}?"), *("yes" if ok else "no" for ok in path.ok[shown]))
+    table.add_row(Text(f"{instance.target}?"), *("yes" if ok else "no" for ok in path.ok[shown]))
     for i in np.flatnonzero(moving):
         feature = path.schema.features[i]
         table.add_row(Text(feature.name), *(Text(feature.text(c)) for c in path.cells[shown, i]))

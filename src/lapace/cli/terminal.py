@@ -37,7 +37,7 @@ class Terminal:
             sys.stderr.flush()
 
     def show(self, *what: Any) -> None:
-        """The result, for people, on standard output."""
+        """The result, for instances, on standard output."""
         if sys.stdout.isatty():
             _print(Console(file=sys.stdout), what)
         else:

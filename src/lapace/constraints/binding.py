@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Floats
 from lapace.constraints.language import (
     Absolute,
     Category,
@@ -53,7 +53,6 @@ from lapace.schema import Feature, Schema
 
 __all__ = ["Bound", "bind"]
 
-Floats: TypeAlias = NDArray[np.float64]
 
 MIRROR: dict[Relation, Relation] = {
     "<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!=",
@@ -72,7 +71,7 @@ class Bound:
         constraint: The value it was made from.
         node: Its tree.
         columns: Columns it names: it is broken where an answer loses one of their values.
-        kept: Columns compared with the person's own: where that is missing it must stay so.
+        kept: Columns compared with the instance's own: where that is missing it must stay so.
     """
 
     constraint: Constraint
@@ -268,7 +267,7 @@ class _Binder:
         return self.sums(term, relation, own)
 
     def own_table(self, column: int, relation: Relation) -> Table:
-        """A column of categories against the person's own."""
+        """A column of categories against the instance's own."""
         truths = self.blank(column)
         known = len(self.feature(column).levels)
         if relation in ("==", "!="):

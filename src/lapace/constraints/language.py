@@ -98,7 +98,7 @@ def _values(values: Iterable[Value]) -> str:
 
 @dataclass(frozen=True)
 class Term:
-    """A column, or the person's own value of it, times a number."""
+    """A column, or the instance's own value of it, times a number."""
 
     coefficient: float
     feature: str
@@ -200,7 +200,7 @@ class Comparison:
         return tuple(dict.fromkeys(term.feature for term in self.terms))
 
     @property
-    def mentions_person(self) -> bool:
+    def mentions_original(self) -> bool:
         """Whether `original` is in it."""
         return any(term.original for term in self.terms)
 
@@ -213,7 +213,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Membership:
-    """One of some values, or none of them; `original` among them is the person's own.
+    """One of some values, or none of them; `original` among them is the instance's own.
 
     Examples:
         >>> from lapace.constraints import parse
@@ -228,8 +228,8 @@ class Membership:
     note: str = _note()
 
     @property
-    def mentions_person(self) -> bool:
-        """Whether the person's own value is among the values."""
+    def mentions_original(self) -> bool:
+        """Whether the instance's own value is among the values."""
         return self.original
 
     def __str__(self) -> str:
@@ -254,8 +254,8 @@ class Transition:
     note: str = _note()
 
     @property
-    def mentions_person(self) -> bool:
-        """Always: it starts from the person's own value."""
+    def mentions_original(self) -> bool:
+        """Always: it starts from the instance's own value."""
         return True
 
     def __str__(self) -> str:
@@ -264,7 +264,7 @@ class Transition:
 
 @dataclass(frozen=True)
 class Changes:
-    """A column differs from the person's own at the column's resolution.
+    """A column differs from the instance's own at the column's resolution.
 
     Examples:
         >>> print(Changes("job"))
@@ -275,7 +275,7 @@ class Changes:
     note: str = _note()
 
     @property
-    def mentions_person(self) -> bool:
+    def mentions_original(self) -> bool:
         """Always."""
         return True
 
@@ -301,9 +301,9 @@ class Conditional:
     note: str = _note()
 
     @property
-    def mentions_person(self) -> bool:
+    def mentions_original(self) -> bool:
         """Whether any of its parts does."""
-        return any(part.mentions_person for part in (*self.when, *self.then))
+        return any(part.mentions_original for part in (*self.when, *self.then))
 
     def __str__(self) -> str:
         return f"if {' and '.join(map(str, self.when))} then {' and '.join(map(str, self.then))}"
@@ -311,7 +311,7 @@ class Conditional:
 
 @dataclass(frozen=True)
 class ChangeLimit:
-    """How many columns may differ from the person's own.
+    """How many columns may differ from the instance's own.
 
     Examples:
         >>> print(ChangeLimit("<=", 3))
@@ -323,7 +323,7 @@ class ChangeLimit:
     note: str = _note()
 
     @property
-    def mentions_person(self) -> bool:
+    def mentions_original(self) -> bool:
         """Always."""
         return True
 
@@ -345,7 +345,7 @@ class Shorthand:
     note: str = _note()
 
     @property
-    def mentions_person(self) -> bool:
+    def mentions_original(self) -> bool:
         """Always."""
         return True
 
@@ -378,7 +378,7 @@ class Custom:
     note: str = _note()
 
     @property
-    def mentions_person(self) -> bool:
+    def mentions_original(self) -> bool:
         """Never: it sees the row alone."""
         return False
 
@@ -402,7 +402,7 @@ def noted(constraint: Constraint, note: str) -> Constraint:
 
 
 def fixed(*features: str) -> Shorthand:
-    """These columns keep the person's own values, missing ones included.
+    """These columns keep the instance's own values, missing ones included.
 
     Examples:
         >>> print(fixed("age", "marital status"))
@@ -412,7 +412,7 @@ def fixed(*features: str) -> Shorthand:
 
 
 def increasing(*features: str) -> Shorthand:
-    """These columns never fall below the person's own values.
+    """These columns never fall below the instance's own values.
 
     Examples:
         >>> print(increasing("income"))
@@ -422,7 +422,7 @@ def increasing(*features: str) -> Shorthand:
 
 
 def decreasing(*features: str) -> Shorthand:
-    """These columns never rise above the person's own values.
+    """These columns never rise above the instance's own values.
 
     Examples:
         >>> print(decreasing("debt"))

@@ -18,14 +18,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats
 from lapace.constraints.language import Custom
 from lapace.errors import InputError
 from lapace.schema import Schema
 
 __all__ = ["Count", "Every", "Line", "Moved", "Node", "Opaque", "Rows", "Same", "Some", "Table"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
 Places: TypeAlias = NDArray[np.int64]
 Truth: TypeAlias = NDArray[np.int8]
 
@@ -34,12 +33,12 @@ UNSEEN, MISSING, FOREIGN = 0, 1, 2  # slots after a column's levels, in this ord
 
 
 class Rows:
-    """Cells beside the cells of the people they are for, and what the leaves look up in them."""
+    """Cells beside the cells of the instances they are for, and what the leaves look up in them."""
 
-    def __init__(self, schema: Schema, cells: Floats, people: Floats) -> None:
+    def __init__(self, schema: Schema, cells: Floats, instances: Floats) -> None:
         self.schema = schema
         self.cells = cells  # (n, d)
-        self.people = people  # (n, d)
+        self.instances = instances  # (n, d)
         self._slots: dict[int, tuple[Places, Places]] = {}
 
     def __len__(self) -> int:
@@ -47,23 +46,23 @@ class Rows:
 
     @cached_property
     def lost(self) -> dict[int, Bools]:
-        """By column, where any: missing though the person's own cell is there."""
-        return _where(np.isnan(self.cells) & ~np.isnan(self.people))
+        """By column, where any: missing though the instance's own cell is there."""
+        return _where(np.isnan(self.cells) & ~np.isnan(self.instances))
 
     @cached_property
     def filled(self) -> dict[int, Bools]:
-        """By column, where any: there though the person's own cell is missing."""
-        return _where(~np.isnan(self.cells) & np.isnan(self.people))
+        """By column, where any: there though the instance's own cell is missing."""
+        return _where(~np.isnan(self.cells) & np.isnan(self.instances))
 
     @cached_property
     def changed(self) -> Bools:
-        """Where a cell differs from the person's own at the column's resolution."""
-        return self.schema.changed(self.cells, self.people)
+        """Where a cell differs from the instance's own at the column's resolution."""
+        return self.schema.changed(self.cells, self.instances)
 
     def slots(self, column: int, levels: int) -> tuple[Places, Places]:
-        """Where the person's and the row's category stand in a `Table` of so many levels."""
+        """Where the instance's and the row's category stand in a `Table` of so many levels."""
         if column not in self._slots:
-            own, code = self.people[:, column], self.cells[:, column]
+            own, code = self.instances[:, column], self.cells[:, column]
             self._slots[column] = _slots(own, own, levels), _slots(code, own, levels)
         return self._slots[column]
 
@@ -84,7 +83,7 @@ class Line:
 
     Attributes:
         columns: Columns of the row, with `weights`.
-        own: Columns of the person, with `own_weights`.
+        own: Columns of the instance, with `own_weights`.
         relation: `<=`, `<`, `==` or `!=`.
         worths: For columns of categories that are numbers, what each level counts.
         margin: How far apart `<` and `!=` demand where a column has no resolution; else 0.
@@ -110,7 +109,7 @@ class Line:
         total = np.full(len(rows), self.constant)
         size = np.abs(total)
         parts = [(rows.cells, c, w) for c, w in zip(self.columns, self.weights, strict=True)]
-        parts += [(rows.people, c, w) for c, w in zip(self.own, self.own_weights, strict=True)]
+        parts += [(rows.instances, c, w) for c, w in zip(self.own, self.own_weights, strict=True)]
         for cells, column, weight in parts:
             part = weight * self.worth(column, cells[:, column])
             total += part
@@ -224,14 +223,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Same:
-    """A number is the person's own, to the last bit; missing stays missing."""
+    """A number is the instance's own, to the last bit; missing stays missing."""
 
     column: int
     negated: bool = False
 
     def truth(self, rows: Rows) -> Truth:
         """Yes or no."""
-        own, new = rows.people[:, self.column], rows.cells[:, self.column]
+        own, new = rows.instances[:, self.column], rows.cells[:, self.column]
         same = (own == new) | (np.isnan(own) & np.isnan(new))
         return np.where(same != self.negated, 1, -1).astype(np.int8)
 
@@ -242,7 +241,7 @@ class Same:
 
 @dataclass(frozen=True)
 class Moved:
-    """A number differs from the person's own at the column's resolution."""
+    """A number differs from the instance's own at the column's resolution."""
 
     column: int
     negated: bool = False
@@ -258,7 +257,7 @@ class Moved:
 
 
 def _moved(node: Same | Moved, rows: Rows) -> Floats:
-    apart = np.abs(rows.cells[:, node.column] - rows.people[:, node.column])
+    apart = np.abs(rows.cells[:, node.column] - rows.instances[:, node.column])
     stays = isinstance(node, Same) != node.negated
     far = apart if stays else np.full(len(rows), rows.schema.features[node.column].step)
     return np.where(node.truth(rows) < 0, np.where(np.isnan(apart), 1.0, far), 0.0)
@@ -266,7 +265,7 @@ def _moved(node: Same | Moved, rows: Rows) -> Floats:
 
 @dataclass(frozen=True)
 class Count:
-    """How many columns differ from the person's own."""
+    """How many columns differ from the instance's own."""
 
     least: int
     most: int

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from lapace.arrays import Floats
 from lapace.constraints.binding import Bound
 from lapace.constraints.nodes import (
     Count,
@@ -32,13 +31,11 @@ from lapace.schema import Schema
 
 __all__ = ["penalty"]
 
-Floats: TypeAlias = NDArray[np.float64]
 
-
-def penalty(schema: Schema, bounds: Sequence[Bound], values: Tensor, people: Floats) -> Tensor:
+def penalty(schema: Schema, bounds: Sequence[Bound], values: Tensor, instances: Floats) -> Tensor:
     """The sum over constraints, (n,); see `System.penalty`."""
     cells = values.detach().cpu().numpy().astype(np.float64)
-    walk = _Walk(schema, values, Rows(schema, cells, people))
+    walk = _Walk(schema, values, Rows(schema, cells, instances))
     total = values.new_zeros(len(values))
     for bound in bounds:
         for leaf in leaves(bound.node):
@@ -131,7 +128,7 @@ class _Walk:
 
     def own(self, column: int, *, stays: bool) -> Tensor:
         feature = self.schema.features[column]
-        mine = self.rows.people[:, column]
+        mine = self.rows.instances[:, column]
         known = ~np.isnan(mine) & ~np.isnan(self.rows.cells[:, column])
         there = torch.as_tensor(known, device=self.values.device)
         target = self.constant(np.where(known, mine, 0.0))

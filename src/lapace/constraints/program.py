@@ -3,12 +3,12 @@
 Everything in the language but `Custom` is written as a small mixed-integer program and handed to
 HiGHS. A number on a lattice is its start plus whole steps up minus whole steps down, so the
 distance is linear; a column of categories is one binary for each category that may be proposed; a
-person's own value outside the schema, or missing, is one more choice. `Some` gets a binary for
+instance's own value outside the schema, or missing, is one more choice. `Some` gets a binary for
 each part, which switches that part's rows on. A relation between numbers on lattices is divided by
 the greatest common divisor of its steps and its bound rounded down, so that neither strictness nor
 the solver's tolerance can be in doubt.
 
-Without a person the program has the person as variables too: it asks whether anyone at all, with
+Without an instance the program has the instance as variables too: it asks whether anyone at all, with
 values the schema knows, could be given an answer.
 """
 
@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, isnan
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Floats
 from lapace.constraints.binding import Bound
 from lapace.constraints.nodes import (
     MISSING,
@@ -51,7 +51,6 @@ from lapace.schema import Feature, Schema
 
 __all__ = ["Outcome", "solve"]
 
-Floats: TypeAlias = NDArray[np.float64]
 
 STRICT = 1e-4  # of a step: what `<` demands where steps have no common divisor
 # A column without a lattice is counted in thousandths of its range, and where it must differ it
@@ -76,7 +75,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Own:
-    """A number of the person's: a constant, or variables where it is nobody in particular."""
+    """A number of the instance's: a constant, or variables where it is nobody in particular."""
 
     value: float
     number: Number | None = None
@@ -86,7 +85,7 @@ def solve(
     schema: Schema,
     bounds: Sequence[Bound],
     *,
-    person: Floats | None = None,
+    instance: Floats | None = None,
     start: Floats | None = None,
     weights: Floats | None = None,
     limit: float = 1.0,
@@ -97,7 +96,7 @@ def solve(
     Args:
         schema: What the columns are.
         bounds: The constraints; those from Python are left aside.
-        person: The person's cells (d,); None for anybody.
+        instance: The instance's cells (d,); None for anybody.
         start: The cells to stay near (d,); None when any row will do.
         weights: One for each column.
         limit: Seconds.
@@ -105,7 +104,7 @@ def solve(
             takes 0.999999 for 1. Its binaries are rounded and held, and inequalities without a
             common divisor moved in by a hair; infeasible is then no proof.
     """
-    program = _Program(schema, bounds, person, start, weights, settled is not None)
+    program = _Program(schema, bounds, instance, start, weights, settled is not None)
     program.build()
     if settled is not None:
         program.hold(settled)
@@ -118,7 +117,7 @@ class _Program:
 
     schema: Schema
     bounds: Sequence[Bound]
-    person: Floats | None
+    instance: Floats | None
     start: Floats | None
     weights: Floats | None
     careful: bool
@@ -131,8 +130,10 @@ class _Program:
     own: dict[int, Number | Choice] = field(default_factory=dict)
     free: dict[int, int] = field(default_factory=dict)  # column -> binary: back to the own value
     odd: dict[int, int] = field(default_factory=dict)  # column -> binary: an own value off the map
-    same: dict[int, int] = field(default_factory=dict)  # column -> binary: the person's own
-    differs: dict[int, int] = field(default_factory=dict)  # column -> binary: not the person's own
+    same: dict[int, int] = field(default_factory=dict)  # column -> binary: the instance's own
+    differs: dict[int, int] = field(
+        default_factory=dict
+    )  # column -> binary: not the instance's own
 
     # -- variables --------------------------------------------------------------------------------
 
@@ -175,21 +176,21 @@ class _Program:
             self.emit(bound.node, None)
 
     def spare(self, columns: Iterable[int]) -> None:
-        """Columns no constraint names: they stay where they are or go back to the person's own."""
-        if self.person is None or self.start is None:
+        """Columns no constraint names: they stay where they are or go back to the instance's own."""
+        if self.instance is None or self.start is None:
             return
-        changed = self.schema.changed(self.start[None], self.person[None])[0]
-        gaps = self.schema.gaps(self.start[None], self.person[None])[0]
+        changed = self.schema.changed(self.start[None], self.instance[None])[0]
+        gaps = self.schema.gaps(self.start[None], self.instance[None])[0]
         for column in columns:
             if changed[column]:
                 self.free[column] = self.binary(cost=self.weight(column) * float(gaps[column]))
 
     def keep(self) -> None:
-        """What is compared with a missing value of the person's own stays missing."""
-        if self.person is None:
+        """What is compared with a missing value of the instance's own stays missing."""
+        if self.instance is None:
             return
         for column in {column for bound in self.bounds for column in bound.kept}:
-            if isnan(self.person[column]):
+            if isnan(self.instance[column]):
                 absent = self.absent(column)
                 if absent is not None:
                     self.low[absent] = 1.0
@@ -202,20 +203,25 @@ class _Program:
         return cell.unknown[0] if cell.unknown else None
 
     def cell(self, column: int, *, own: bool = False) -> Number | Choice:
-        """Variables for one cell of the row, or (`own`) of a person who could be anyone."""
+        """Variables for one cell of the row, or (`own`) of an instance who could be anyone."""
         feature = self.schema.features[column]
         weight = 0.0 if own else self.weight(column)
-        person = None if self.person is None else float(self.person[column])
-        given = person if self.start is None else float(self.start[column])
+        instance = None if self.instance is None else float(self.instance[column])
+        given = instance if self.start is None else float(self.start[column])
         if feature.kind == "continuous":
-            return self.number(column, feature, person, given, weight)
-        return self.choice(column, feature, person, given, weight)
+            return self.number(column, feature, instance, given, weight)
+        return self.choice(column, feature, instance, given, weight)
 
     def number(
-        self, column: int, feature: Feature, person: float | None, given: float | None, cost: float
+        self,
+        column: int,
+        feature: Feature,
+        instance: float | None,
+        given: float | None,
+        cost: float,
     ) -> Number:
         low, high = ends_of(feature)
-        missing = person is not None and isnan(person)
+        missing = instance is not None and isnan(instance)
         gone = given is None or isnan(given)
         base = nearest_to(feature, (low + high) / 2 if given is None or gone else given, low, high)
         unit = feature.resolution or feature.span / SHARES
@@ -230,27 +236,32 @@ class _Program:
         number = Number({up: unit, down: -unit}, base, low, high, feature.resolution)
         if missing:
             number.unknown = (self.binary(cost=-cost if gone else cost),)
-        elif person is not None and is_odd(feature, person, low, high):
-            near = person if given is None or gone else given
-            price = -abs(base - person) if given == person else abs(person - near)
+        elif instance is not None and is_odd(feature, instance, low, high):
+            near = instance if given is None or gone else given
+            price = -abs(base - instance) if given == instance else abs(instance - near)
             odd = self.binary(cost=cost * price / feature.span)
             self.odd[column] = odd
             for move, room in ((up, room_up), (down, room_down)):
                 self.row({move: 1.0, odd: max(room, 0.0)}, -np.inf, max(room, 0.0))
-            number.terms[odd] = person - base
-            number.low, number.high = min(low, person), max(high, person)
+            number.terms[odd] = instance - base
+            number.low, number.high = min(low, instance), max(high, instance)
             number.step = 0.0
         return number
 
     def choice(
-        self, column: int, feature: Feature, person: float | None, given: float | None, cost: float
+        self,
+        column: int,
+        feature: Feature,
+        instance: float | None,
+        given: float | None,
+        cost: float,
     ) -> Choice:
         levels = len(feature.levels)
         codes: list[float] = [float(code) for code in range(len(feature.categories))]
-        if person is not None and not isnan(person) and person not in codes:
-            codes.append(person)
-        if person is not None and isnan(person):
-            codes.append(person)
+        if instance is not None and not isnan(instance) and instance not in codes:
+            codes.append(instance)
+        if instance is not None and isnan(instance):
+            codes.append(instance)
         spots = np.full((len(codes), len(self.schema.features)), np.nan)
         spots[:, column] = codes
         target = np.full_like(spots, np.nan)
@@ -297,7 +308,7 @@ class _Program:
     def emit_some(self, parts: tuple[Node, ...], guard: int | None) -> None:
         ways: list[int] = []
         for part in parts:
-            if isinstance(part, Table) and self.person is not None:
+            if isinstance(part, Table) and self.instance is not None:
                 ways += self.allowed(part)  # the choices are binaries already
             else:
                 way = self.binary()
@@ -306,15 +317,15 @@ class _Program:
         self.at_least_one(ways, guard)
 
     def allowed(self, table: Table) -> list[int]:
-        """The choices a table does not rule out for this person."""
-        assert self.person is not None
+        """The choices a table does not rule out for this instance."""
+        assert self.instance is not None
         cell = self.cells[table.column]
         assert isinstance(cell, Choice)
-        own = slot_of(float(self.person[table.column]), table.levels)
+        own = slot_of(float(self.instance[table.column]), table.levels)
         return [v for slot, v in cell.options.items() if table.truths[own, slot] >= 0]
 
     def emit_table(self, table: Table, guard: int | None) -> None:
-        if self.person is not None:
+        if self.instance is not None:
             self.at_least_one(self.allowed(table), guard)
             return
         cell = self.cells[table.column]
@@ -325,9 +336,9 @@ class _Program:
         if not table.personal:
             self.at_least_one(rows[0], guard)
             return
-        person = self.anybody(table.column)
-        assert isinstance(person, Choice)
-        for terms, mine in zip(rows, person.options.values(), strict=True):
+        instance = self.anybody(table.column)
+        assert isinstance(instance, Choice)
+        for terms, mine in zip(rows, instance.options.values(), strict=True):
             # Whoever has this level, and is under the guard, has one of the levels allowed.
             terms[mine] = terms.get(mine, 0.0) - 1.0
             if guard is not None:
@@ -340,8 +351,8 @@ class _Program:
         return self.own[column]
 
     def own_number(self, line: Line, column: int) -> Own:
-        if self.person is not None:
-            return Own(float(line.worth(column, self.person[[column]])[0]))
+        if self.instance is not None:
+            return Own(float(line.worth(column, self.instance[[column]])[0]))
         return Own(0.0, _as_number(self.anybody(column), line, column))
 
     def emit_line(self, line: Line, guard: int | None) -> None:
@@ -364,7 +375,7 @@ class _Program:
             else:
                 constant += weight * own.value
         if isnan(constant):
-            return  # compared with something the person does not have: nothing is demanded
+            return  # compared with something the instance does not have: nothing is demanded
         self.inequality(parts, constant, line, guard)
 
     def inequality(
@@ -430,20 +441,20 @@ class _Program:
             self.row({variable: 1.0, guard: 1.0}, -np.inf, 1.0)
 
     def is_missing(self, column: int) -> bool:
-        return self.person is not None and isnan(self.person[column])
+        return self.instance is not None and isnan(self.instance[column])
 
-    # Whether a cell differs from the person's own is asked in several places. Each column has one
+    # Whether a cell differs from the instance's own is asked in several places. Each column has one
     # binary for yes and one for no, so that logic alone settles what depends on both: the switches
     # in front of rows over long ranges leak a little, as the solver takes 0.999999 for 1.
 
     def stays(self, column: int) -> int:
-        """A binary that can be 1 only where a cell is the person's own."""
+        """A binary that can be 1 only where a cell is the instance's own."""
         if column not in self.same:
             self.same[column] = self.literal_for(column, stays=True)
         return self.same[column]
 
     def moves(self, column: int) -> int:
-        """A binary that can be 1 only where a cell differs from the person's own."""
+        """A binary that can be 1 only where a cell differs from the instance's own."""
         if column not in self.differs:
             self.differs[column] = self.literal_for(column, stays=False)
             self.row({self.differs[column]: 1.0, self.stays(column): 1.0}, -np.inf, 1.0)
@@ -455,8 +466,8 @@ class _Program:
             absent = self.absent(column)
             assert absent is not None
             return absent
-        if stays and isinstance(cell, Choice) and self.person is not None:
-            return cell.options[slot_of(float(self.person[column]), cell.levels)]
+        if stays and isinstance(cell, Choice) and self.instance is not None:
+            return cell.options[slot_of(float(self.instance[column]), cell.levels)]
         binary = self.binary()
         if isinstance(cell, Choice):
             table = _differs(column, cell.levels)
@@ -466,7 +477,7 @@ class _Program:
         return binary
 
     def emit_apart(self, column: int, guard: int, *, stays: bool) -> None:
-        """A number within half a step of the person's own, or not."""
+        """A number within half a step of the instance's own, or not."""
         half = self.schema.features[column].resolution / 2
         ends = [_apart(self.schema, column, half, "<=", sign) for sign in (1.0, -1.0)]
         if not stays:
@@ -480,7 +491,7 @@ class _Program:
         width = len(self.schema.features)
         if node.most < width:
             stays = [*map(self.stays, self.cells), *self.free.values()]
-            settled = width - len(stays)  # columns that are the person's own anyway
+            settled = width - len(stays)  # columns that are the instance's own anyway
             self.row(dict.fromkeys(stays, 1.0), width - node.most - settled, np.inf)
         if node.least:
             moves = [self.moves(column) for column in self.cells]
@@ -503,7 +514,7 @@ class _Program:
             return Outcome("unsolved" if self.careful else "infeasible", None)
         if result.x is None:
             return Outcome("unsolved", None)
-        if self.person is None or self.start is None:
+        if self.instance is None or self.start is None:
             return Outcome("solved", None)
         x = np.asarray(result.x)
         return Outcome("solved", self.read(x), x)
@@ -530,25 +541,25 @@ class _Program:
 
     def read(self, x: Floats) -> Floats:
         """The solver's variables as a row of cells."""
-        assert self.person is not None
+        assert self.instance is not None
         assert self.start is not None
         row = self.start.copy()
         for column, cell in self.cells.items():
             if isinstance(cell, Choice):
                 slot = max((x[var], slot) for slot, var in cell.options.items())[1]
                 own = slot - cell.levels in (UNSEEN, MISSING)
-                row[column] = self.person[column] if own else slot
+                row[column] = self.instance[column] if own else slot
             else:
                 row[column] = self.read_number(column, cell, x)
         for column, back in self.free.items():
             if x[back] > 0.5:
-                row[column] = self.person[column]
+                row[column] = self.instance[column]
         return row
 
     def read_number(self, column: int, cell: Number, x: Floats) -> float:
-        assert self.person is not None
+        assert self.instance is not None
         assert self.start is not None
-        feature, own = self.schema.features[column], float(self.person[column])
+        feature, own = self.schema.features[column], float(self.instance[column])
         if cell.unknown and x[cell.unknown[0]] > 0.5:
             return own
         if column in self.odd and x[self.odd[column]] > 0.5:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats
 from lapace.constraints.binding import Bound
 from lapace.constraints.nodes import (
     MISSING,
@@ -36,8 +37,6 @@ from lapace.schema import Schema
 
 __all__ = ["Domains", "Projection", "domains", "project"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
 Places: TypeAlias = NDArray[np.int64]
 Check: TypeAlias = Callable[[Floats, Floats], Bools]
 
@@ -83,15 +82,15 @@ class Domains:
         least: Least number the constraints allow, the schema aside (own values need not be in it).
         greatest: Greatest.
         allowed: For columns of categories under a constraint: which levels may be, and in the last
-            three places the person's own unseen level, missing, and any other level, (n, levels+3).
-        pinned: Cells that must be the person's own, (n, d).
-        own: Cells that may be the person's own, (n, d).
+            three places the instance's own unseen level, missing, and any other level, (n, levels+3).
+        pinned: Cells that must be the instance's own, (n, d).
+        own: Cells that may be the instance's own, (n, d).
 
     Examples:
         >>> from lapace.constraints import System
         >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
-        >>> people = schema.cells([{"age": 30, "hours": 50}])
-        >>> found = System.of(["hours < original"], schema).domains(people)
+        >>> instances = schema.cells([{"age": 30, "hours": 50}])
+        >>> found = System.of(["hours < original"], schema).domains(instances)
         >>> found.lower.tolist(), found.upper.tolist()
         ([[20.0, 0.0]], [[69.0, 49.0]])
     """
@@ -117,16 +116,16 @@ class Domains:
         )
 
 
-def domains(schema: Schema, bounds: Sequence[Bound], people: Floats) -> Domains:
-    """Works out each person's domains."""
-    shape = people.shape
+def domains(schema: Schema, bounds: Sequence[Bound], instances: Floats) -> Domains:
+    """Works out each instance's domains."""
+    shape = instances.shape
     least, greatest = np.full(shape, -np.inf), np.full(shape, np.inf)
     pinned = np.zeros(shape, dtype=bool)
     allowed: dict[int, Bools] = {}
-    rows = Rows(schema, people, people)
+    rows = Rows(schema, instances, instances)
     for bound in bounds:
         for column in bound.kept:
-            pinned[:, column] |= np.isnan(people[:, column])
+            pinned[:, column] |= np.isnan(instances[:, column])
         for leaf in leaves(bound.node):
             if not _narrows(leaf):
                 continue
@@ -141,7 +140,9 @@ def domains(schema: Schema, bounds: Sequence[Bound], people: Floats) -> Domains:
                     allowed[column] = allowed[column] & good if column in allowed else good
     lower, upper = _on_lattice(schema, least, greatest)
     close = CLOSE * schema.spans
-    own_fits = np.isnan(people) | ((people >= least - close) & (people <= greatest + close))
+    own_fits = np.isnan(instances) | (
+        (instances >= least - close) & (instances <= greatest + close)
+    )
     for column, good in allowed.items():
         slots, _ = rows.slots(column, good.shape[1] - 3)
         own_fits[:, column] = good[np.arange(len(good)), slots]
@@ -203,12 +204,12 @@ def _on_lattice(schema: Schema, least: Floats, greatest: Floats) -> tuple[Floats
 
 @dataclass(frozen=True)
 class _Work:
-    """Rows being moved: cells beside people, what each cell may be and whether it may move."""
+    """Rows being moved: cells beside instances, what each cell may be and whether it may move."""
 
     schema: Schema
     weights: Floats
     cells: Floats
-    people: Floats
+    instances: Floats
     domains: Domains
     free: Bools
 
@@ -216,26 +217,26 @@ class _Work:
         return replace(
             self,
             cells=self.cells[rows],
-            people=self.people[rows],
+            instances=self.instances[rows],
             domains=self.domains.take(rows),
             free=self.free[rows],
         )
 
     def rows(self, cells: Floats | None = None) -> Rows:
-        return Rows(self.schema, self.cells if cells is None else cells, self.people)
+        return Rows(self.schema, self.cells if cells is None else cells, self.instances)
 
     def broken(self, node: Node) -> Places:
         return np.flatnonzero(node.truth(self.rows()) < 0)
 
 
 def _quick(
-    schema: Schema, bounds: Sequence[Bound], check: Check, cells: Floats, people: Floats,
+    schema: Schema, bounds: Sequence[Bound], check: Check, cells: Floats, instances: Floats,
     weights: Floats,
 ) -> Floats:  # fmt: skip
     """Closed-form moves; returns the rows as far as it got."""
-    limits = domains(schema, bounds, people)
-    cells = _settled(schema, cells, people, limits)
-    work = _Work(schema, weights, cells, people, limits, ~limits.pinned)
+    limits = domains(schema, bounds, instances)
+    cells = _settled(schema, cells, instances, limits)
+    work = _Work(schema, weights, cells, instances, limits, ~limits.pinned)
     rest = [leaf for b in bounds for leaf in leaves(b.node) if not _narrows(leaf)]
     moves = [node for node in rest if not isinstance(node, Count) and not _stuck(node)]
     counts = [node for node in rest if isinstance(node, Count)]
@@ -243,7 +244,7 @@ def _quick(
         return cells
     todo = np.arange(len(cells))
     for _ in range(ROUNDS):
-        todo = todo[~check(cells[todo], people[todo])]
+        todo = todo[~check(cells[todo], instances[todo])]
         if not len(todo):
             break
         part = work.take(todo)
@@ -263,27 +264,27 @@ def _stuck(node: Node) -> bool:
     return isinstance(node, Opaque) and node.custom.project is None
 
 
-def _settled(schema: Schema, cells: Floats, people: Floats, limits: Domains) -> Floats:
+def _settled(schema: Schema, cells: Floats, instances: Floats, limits: Domains) -> Floats:
     """Every cell moved into its domain: the nearest number, the nearest or own category."""
-    cells = np.where(limits.pinned, people, cells)
+    cells = np.where(limits.pinned, instances, cells)
     close = CLOSE * schema.spans
     below, above = cells < limits.least - close, cells > limits.greatest + close
     some = limits.lower <= limits.upper  # else there is nothing to move to
     moved = np.where(below & some, limits.lower, np.where(above & some, limits.upper, cells))
-    nearer = limits.own & (np.abs(people - cells) <= np.abs(moved - cells))  # NaN is not
-    cells = np.where((below | above) & nearer, people, moved)
+    nearer = limits.own & (np.abs(instances - cells) <= np.abs(moved - cells))  # NaN is not
+    cells = np.where((below | above) & nearer, instances, moved)
     for column, allowed in limits.allowed.items():
-        cells[:, column] = _nearest_level(schema, column, cells, people, allowed)
+        cells[:, column] = _nearest_level(schema, column, cells, instances, allowed)
     return cells
 
 
 def _nearest_level(
-    schema: Schema, column: int, cells: Floats, people: Floats, allowed: Bools
+    schema: Schema, column: int, cells: Floats, instances: Floats, allowed: Bools
 ) -> Floats:
     """The level itself where it is allowed, else the nearest that is; ties go to the own one."""
     feature = schema.features[column]
     levels = allowed.shape[1] - 3
-    own, new = Rows(schema, cells, people).slots(column, levels)
+    own, new = Rows(schema, cells, instances).slots(column, levels)
     every = np.arange(len(cells))
     bad = np.flatnonzero(~allowed[every, new])
     if not len(bad):
@@ -301,8 +302,8 @@ def _nearest_level(
     price[~usable] = np.inf
     best = price.argmin(axis=1)
     found = usable.any(axis=1)
-    special = best >= levels  # unseen or missing: only the person's own can be that
-    values = np.where(special, people[bad, column], best.astype(float))
+    special = best >= levels  # unseen or missing: only the instance's own can be that
+    values = np.where(special, instances[bad, column], best.astype(float))
     result = cells[:, column].copy()
     result[bad[found]] = values[found]
     return result
@@ -327,8 +328,8 @@ def _repaired(node: Node, work: _Work) -> Floats:
             return _cheapest(node, parts, work)
         case Opaque():
             moved = np.where(work.free, node.projected(work.cells.copy()), work.cells)
-            moved = _proposable(work.schema, moved, work.people)
-            return _settled(work.schema, moved, work.people, work.domains)
+            moved = _proposable(work.schema, moved, work.instances)
+            return _settled(work.schema, moved, work.instances, work.domains)
         case _:
             return work.cells
 
@@ -349,14 +350,14 @@ def _cheapest(node: Some, parts: tuple[Node, ...], work: _Work) -> Floats:
 
 def _own(column: int, work: _Work) -> Floats:
     back = work.free[:, column] & work.domains.own[:, column]
-    work.cells[back, column] = work.people[back, column]
+    work.cells[back, column] = work.instances[back, column]
     return work.cells
 
 
 def _stepped(column: int, work: _Work) -> Floats:
     """A number that has to move goes one step, up if it can."""
     step = work.schema.features[column].step
-    own = work.people[:, column]
+    own = work.instances[:, column]
     lower, upper = work.domains.lower[:, column], work.domains.upper[:, column]
     up, down = np.clip(own + step, lower, upper), np.clip(own - step, lower, upper)
     target = np.where(up > own, up, down)
@@ -373,7 +374,7 @@ def _moved_level(node: Table, column: int, work: _Work) -> Floats:
     allowed = node.truths[own] >= 0
     if column in work.domains.allowed:
         allowed = allowed & work.domains.allowed[column]
-    moved = _nearest_level(work.schema, column, work.cells, work.people, allowed)
+    moved = _nearest_level(work.schema, column, work.cells, work.instances, allowed)
     work.cells[:, column] = np.where(work.free[:, column], moved, work.cells[:, column])
     return work.cells
 
@@ -425,11 +426,11 @@ def _shifted(line: Line, work: _Work, column: int, weight: float, value: Floats)
 
 
 def _snapped(work: _Work, columns: Sequence[int]) -> Floats:
-    """Moved numbers as a person would write them, or as the person's own where they meet it."""
+    """Moved numbers as an instance would write them, or as the instance's own where they meet it."""
     snapped = work.schema.snap(work.cells)
     close = CLOSE * work.schema.spans
     for column in columns:
-        old, new, own = work.cells[:, column], snapped[:, column], work.people[:, column]
+        old, new, own = work.cells[:, column], snapped[:, column], work.instances[:, column]
         same = np.abs(old - own) <= close[column]
         tidy = np.abs(old - new) <= close[column]
         work.cells[:, column] = np.where(same, own, np.where(tidy, new, old))
@@ -437,19 +438,19 @@ def _snapped(work: _Work, columns: Sequence[int]) -> Floats:
 
 
 def _put_back(count: Count, work: _Work) -> None:
-    """Too many changes: the cheapest go back to the person's own, and what is own stays so."""
+    """Too many changes: the cheapest go back to the instance's own, and what is own stays so."""
     schema = work.schema
-    changed = schema.changed(work.cells, work.people)  # (n, d)
+    changed = schema.changed(work.cells, work.instances)  # (n, d)
     surplus = changed.sum(axis=1) - count.most
     hit = np.flatnonzero(surplus > 0)
     if not len(hit):
         return
-    price = schema.gaps(work.cells[hit], work.people[hit]) * work.weights
+    price = schema.gaps(work.cells[hit], work.instances[hit]) * work.weights
     able = changed[hit] & work.domains.own[hit] & work.free[hit]
     price = np.where(able, price, np.inf)
     rank = price.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     back = (rank < surplus[hit, None]) & able
-    work.cells[hit] = np.where(back, work.people[hit], work.cells[hit])
+    work.cells[hit] = np.where(back, work.instances[hit], work.cells[hit])
     work.free[hit] &= changed[hit] & ~back
 
 
@@ -458,17 +459,17 @@ def _put_back(count: Count, work: _Work) -> None:
 
 
 def project(
-    schema: Schema, bounds: Sequence[Bound], check: Check, cells: Floats, people: Floats,
+    schema: Schema, bounds: Sequence[Bound], check: Check, cells: Floats, instances: Floats,
     weights: Floats, *, limit: float, programs: int,
 ) -> Projection:  # fmt: skip
     """See `System.project`."""
-    feasible = check(cells, people)
+    feasible = check(cells, instances)
     proved = np.zeros(len(cells), dtype=bool)
     result = cells.copy()
     bad = np.flatnonzero(~feasible)
     if not len(bad):
         return Projection(result, feasible, proved, 0, 0)
-    start, own = _proposable(schema, cells[bad], people[bad]), people[bad]
+    start, own = _proposable(schema, cells[bad], instances[bad]), instances[bad]
     moved = _quick(schema, bounds, check, start.copy(), own, weights)
     good = check(moved, own)
     stated = [b for b in bounds if not isinstance(b.node, Opaque)]
@@ -484,17 +485,19 @@ def project(
     return Projection(result, feasible, proved, solver.solved, left)
 
 
-def _proposable(schema: Schema, cells: Floats, people: Floats) -> Floats:
-    """Rows on the lattice and inside the bounds, but for the person's own cells."""
+def _proposable(schema: Schema, cells: Floats, instances: Floats) -> Floats:
+    """Rows on the lattice and inside the bounds, but for the instance's own cells."""
     numbers = np.array([f.kind == "continuous" for f in schema.features])
     snapped = np.where(numbers, schema.snap(cells), cells)
-    own = (cells == people) | (np.isnan(cells) & ~np.isnan(people))  # what was lost comes back
-    return np.where(own, people, snapped)
+    own = (cells == instances) | (
+        np.isnan(cells) & ~np.isnan(instances)
+    )  # what was lost comes back
+    return np.where(own, instances, snapped)
 
 
 @dataclass
 class _Solver:
-    """Solves each different question once, and no question for a person it is hopeless for."""
+    """Solves each different question once, and no question for an instance it is hopeless for."""
 
     schema: Schema
     bounds: Sequence[Bound]
@@ -511,27 +514,27 @@ class _Solver:
         counts = any(isinstance(b.node, Count) for b in self.bounds)
         named = sorted({c for b in self.bounds for c in b.columns})
         self.columns = list(range(width)) if counts else named
-        self.personal = any(b.constraint.mentions_person for b in self.bounds)
+        self.personal = any(b.constraint.mentions_original for b in self.bounds)
 
-    def worth_it(self, places: Places, cells: Floats, people: Floats) -> Iterator[int]:
+    def worth_it(self, places: Places, cells: Floats, instances: Floats) -> Iterator[int]:
         """Rows that break something a program can mend."""
-        rows = Rows(self.schema, cells[places], people[places])
+        rows = Rows(self.schema, cells[places], instances[places])
         broken = np.zeros(len(places), dtype=bool)
         for bound in self.bounds:
             broken |= ~kept(bound, rows)
         yield from (int(place) for place in places[broken])
 
-    def row(self, start: Floats, person: Floats) -> tuple[Floats | None, str]:
+    def row(self, start: Floats, one: Floats) -> tuple[Floats | None, str]:
         """The nearest feasible row, and how it went."""
-        who = self.who(person).tobytes()
-        key = start[self.columns].tobytes() + who
-        if who in self.hopeless:
+        instance = self.instance(one).tobytes()
+        key = start[self.columns].tobytes() + instance
+        if instance in self.hopeless:
             return None, "infeasible"
         if key not in self.known:
-            self.known[key] = self.fresh(start, person)
+            self.known[key] = self.fresh(start, one)
         row, status = self.known[key]
         if status == "infeasible":
-            self.hopeless.add(who)
+            self.hopeless.add(instance)
         if row is None:
             return None, status
         # Columns no constraint is about are each row's own.
@@ -539,51 +542,51 @@ class _Solver:
         mended[self.columns] = row[self.columns]
         return mended, status
 
-    def who(self, person: Floats) -> Floats:
-        """What of a person matters: all of it, or only where it is missing or off the map."""
-        own = person[self.columns]
+    def instance(self, instance: Floats) -> Floats:
+        """What of an instance matters: all of it, or only where it is missing or off the map."""
+        own = instance[self.columns]
         if self.personal:
             return own
-        usual = self.schema.snap(person[None])[0, self.columns] == own
-        known = np.array([self.usual(c, person[c]) for c in self.columns], dtype=bool)
+        usual = self.schema.snap(instance[None])[0, self.columns] == own
+        known = np.array([self.usual(c, instance[c]) for c in self.columns], dtype=bool)
         return np.where(usual & known, 0.0, own)
 
     def usual(self, column: int, cell: float) -> bool:
         feature = self.schema.features[column]
         return feature.kind == "continuous" or cell < len(feature.categories)
 
-    def fresh(self, start: Floats, person: Floats) -> tuple[Floats | None, str]:
+    def fresh(self, start: Floats, instance: Floats) -> tuple[Floats | None, str]:
         settled: Floats | None = None
         for _ in range(2):
             if self.solved >= self.programs:
                 return None, "unsolved"
             self.solved += 1
             outcome = solve(
-                self.schema, self.bounds, person=person, start=start, weights=self.weights,
+                self.schema, self.bounds, instance=instance, start=start, weights=self.weights,
                 limit=self.limit, settled=settled,
             )  # fmt: skip
             if outcome.cells is None:
                 return None, outcome.status
-            row = self.polished(outcome.cells, person)
+            row = self.polished(outcome.cells, instance)
             if row is not None:
                 return row, "solved"
             settled = outcome.solution
         return None, "unsolved"
 
-    def polished(self, row: Floats, person: Floats) -> Floats | None:
+    def polished(self, row: Floats, instance: Floats) -> Floats | None:
         """The solver's row if it keeps everything, moved by its tolerance if need be."""
         rows = row[None].copy()
-        if self.holds(rows, person[None]):
+        if self.holds(rows, instance[None]):
             return row
-        rows = _quick(self.schema, self.bounds, self.each, rows, person[None], self.weights)
-        return rows[0] if self.holds(rows, person[None]) else None
+        rows = _quick(self.schema, self.bounds, self.each, rows, instance[None], self.weights)
+        return rows[0] if self.holds(rows, instance[None]) else None
 
-    def holds(self, rows: Floats, people: Floats) -> bool:
-        return bool(self.each(rows, people)[0])
+    def holds(self, rows: Floats, instances: Floats) -> bool:
+        return bool(self.each(rows, instances)[0])
 
-    def each(self, cells: Floats, people: Floats) -> Bools:
+    def each(self, cells: Floats, instances: Floats) -> Bools:
         """What `check` says, constraints from Python aside."""
-        rows = Rows(self.schema, cells, people)
+        rows = Rows(self.schema, cells, instances)
         good = np.ones(len(cells), dtype=bool)
         for bound in self.bounds:
             good &= kept(bound, rows)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats
 from lapace.constraints.binding import Bound, bind
 from lapace.constraints.language import Constraint
 from lapace.constraints.nodes import Count, Opaque, Rows
@@ -25,26 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = ["System"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
-
 
 @dataclass(frozen=True)
 class System:
     """Constraints that hold together, in one schema.
 
-    Make one with `System.of`. Cells are matrices (n, d) as `Schema` makes them, `people` the cells
-    of the person each row is for, row by row.
+    Make one with `System.of`. Cells are matrices (n, d) as `Schema` makes them, `instances` the cells
+    of the instance each row is for, row by row.
 
     Examples:
         >>> from lapace.schema import Schema
         >>> table = [{"age": 20 + i % 50, "hours": 10 + i % 60} for i in range(300)]
         >>> schema = Schema.infer(table)
         >>> system = System.of(["fixed age", "hours <= 40"], schema)
-        >>> person, point = np.array([[30.0, 45.0]]), np.array([[34.0, 52.0]])
-        >>> system.holds(point, person).tolist()
+        >>> instance, point = np.array([[30.0, 45.0]]), np.array([[34.0, 52.0]])
+        >>> system.holds(point, instance).tolist()
         [[False, False]]
-        >>> system.project(point, person).cells.tolist()
+        >>> system.project(point, instance).cells.tolist()
         [[30.0, 40.0]]
         >>> System.of(["hours <= 5"], schema)
         Traceback (most recent call last):
@@ -83,39 +80,39 @@ class System:
         return tuple(bound.constraint for bound in self.bounds)
 
     @cached_property
-    def mentions_person(self) -> bool:
-        """Whether what is feasible depends on the person (`original`, `changes`, a transition)."""
-        return any(c.mentions_person for c in self.constraints)
+    def mentions_original(self) -> bool:
+        """Whether what is feasible depends on the instance (`original`, `changes`, a transition)."""
+        return any(c.mentions_original for c in self.constraints)
 
     def __len__(self) -> int:
         return len(self.bounds)
 
     # -- checking ---------------------------------------------------------------------------------
 
-    def holds(self, cells: Floats, people: Floats) -> Bools:
+    def holds(self, cells: Floats, instances: Floats) -> Bools:
         """Whether each row keeps each constraint, (n, m), exactly."""
-        rows = Rows(self.schema, cells, people)
+        rows = Rows(self.schema, cells, instances)
         holds = np.ones((len(cells), len(self.bounds)), dtype=bool)
         for k, bound in enumerate(self.bounds):
             holds[:, k] = kept(bound, rows)
         return holds
 
-    def feasible(self, cells: Floats, people: Floats) -> Bools:
+    def feasible(self, cells: Floats, instances: Floats) -> Bools:
         """Whether each row keeps every constraint, (n,)."""
-        rows = Rows(self.schema, cells, people)
+        rows = Rows(self.schema, cells, instances)
         good = np.ones(len(cells), dtype=bool)
         for bound in self.bounds:
             good &= kept(bound, rows)
         return good
 
-    def slack(self, cells: Floats, people: Floats) -> Floats:
+    def slack(self, cells: Floats, instances: Floats) -> Floats:
         """How far each constraint is from holding, (n, m), in its own units; 0 where it holds.
 
         A relation counts what its left side is over (or under) its right, a limit on changes the
         columns too many, an ordinal its levels, anything else 1. A conditional counts what follows
         `then`, several columns the worst of them.
         """
-        rows = Rows(self.schema, cells, people)
+        rows = Rows(self.schema, cells, instances)
         slack = np.zeros((len(cells), len(self.bounds)))
         for k, bound in enumerate(self.bounds):
             broken = ~kept(bound, rows)
@@ -123,7 +120,7 @@ class System:
             slack[:, k] = np.where(broken, np.where(far > 0, far, 1.0), 0.0)
         return slack
 
-    def penalty(self, values: Tensor, people: Floats) -> Tensor:
+    def penalty(self, values: Tensor, instances: Floats) -> Tensor:
         """The paper's g: how far rows are from holding, (n,), differentiable in the numbers.
 
         Violations of relations are hinges, each over the range its columns span, added up; a
@@ -133,18 +130,18 @@ class System:
 
         Args:
             values: Rows in table units, (n, d), categories as codes.
-            people: Cells of the person of each row, (n, d).
+            instances: Cells of the instance of each row, (n, d).
         """
         from lapace.constraints.penalty import penalty
 
-        return penalty(self.schema, self.bounds, values, people)
+        return penalty(self.schema, self.bounds, values, instances)
 
     # -- projecting -------------------------------------------------------------------------------
 
     def project(
         self,
         cells: Floats,
-        people: Floats,
+        instances: Floats,
         *,
         costs: Mapping[str, float] | None = None,
         limit: float = 1.0,
@@ -153,35 +150,35 @@ class System:
         """The rows moved to where every constraint holds, near where they were.
 
         Rows that keep every constraint come back bit for bit. The others move on the lattice and
-        inside the bounds of their columns; a cell that is the person's own may stay what it is,
+        inside the bounds of their columns; a cell that is the instance's own may stay what it is,
         whatever the schema says.
 
         Args:
             cells: Rows as `Schema.decode` makes them, (n, d).
-            people: Cells of the person of each row, (n, d).
+            instances: Cells of the instance of each row, (n, d).
             costs: Weights of the distance that is kept small.
             limit: Seconds a program may take.
             programs: Programs that may be solved at most; rows beyond that stay unsolved.
         """
         weights = self.schema.weights(costs)
         return project(
-            self.schema, self.bounds, self.feasible, cells, people, weights,
+            self.schema, self.bounds, self.feasible, cells, instances, weights,
             limit=limit, programs=programs,
         )  # fmt: skip
 
-    def domains(self, people: Floats) -> Domains:
+    def domains(self, instances: Floats) -> Domains:
         """What each cell may be by the constraints on its column alone: ranges, levels, own."""
-        return domains(self.schema, self.bounds, people)
+        return domains(self.schema, self.bounds, instances)
 
     # -- why not ----------------------------------------------------------------------------------
 
-    def contradiction(self, person: Floats, *, limit: float = 1.0) -> tuple[Constraint, ...]:
-        """A smallest set of constraints that no row for this person can keep; empty if none is.
+    def contradiction(self, instance: Floats, *, limit: float = 1.0) -> tuple[Constraint, ...]:
+        """A smallest set of constraints that no row for this instance can keep; empty if none is.
 
         Sets of one and two are smallest for certain; a larger set cannot spare any of its own.
 
         Args:
-            person: Cells of one person, (d,).
+            instance: Cells of one instance, (d,).
             limit: Seconds a program may take.
 
         Examples:
@@ -194,8 +191,8 @@ class System:
             >>> [str(c) for c in system.contradiction(np.array([30.0, 20.0]))]
             ['fixed age', 'hours <= 29', 'hours >= age']
         """
-        person = np.asarray(person, dtype=np.float64).reshape(-1)
-        found = _smallest(self.schema, self.bounds, person, limit)
+        instance = np.asarray(instance, dtype=np.float64).reshape(-1)
+        found = _smallest(self.schema, self.bounds, instance, limit)
         return tuple(bound.constraint for bound in found)
 
     def without(self, constraints: Iterable[str | Constraint]) -> System:
@@ -212,12 +209,12 @@ class System:
 
 
 def _smallest(
-    schema: Schema, bounds: Sequence[Bound], person: Floats | None, limit: float = 1.0
+    schema: Schema, bounds: Sequence[Bound], instance: Floats | None, limit: float = 1.0
 ) -> tuple[Bound, ...]:
     """A smallest set of constraints that no row can keep together; empty if there is none."""
 
     def impossible(some: Sequence[Bound]) -> bool:
-        return solve(schema, some, person=person, limit=limit).status == "infeasible"
+        return solve(schema, some, instance=instance, limit=limit).status == "infeasible"
 
     bounds = [b for b in bounds if not isinstance(b.node, Opaque)]
     if not bounds or not impossible(bounds):

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor, gcd, isnan, lcm
-from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from lapace.arrays import Floats
 from lapace.constraints.nodes import MISSING, UNSEEN
 from lapace.schema import Feature
 
 __all__ = ["Choice", "Number", "divisor", "ends_of", "is_odd", "nearest_to", "slot_of"]
 
-Floats: TypeAlias = NDArray[np.float64]
 
 LARGEST = 1e9  # coefficients beyond this are not trusted to be whole
 

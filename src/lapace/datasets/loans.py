@@ -1,26 +1,25 @@
 """`loans`: credit applications made by a small structural model, so that the truth is known.
 
-Nothing is read from anywhere. People get an age, a degree, a job, an income and a habit of paying
+Nothing is read from anywhere. Instances get an age, a degree, a job, an income and a habit of paying
 their bills, which no column shows; from these follow savings, arrears and a credit score, the loan
 they ask for and its instalment; the bank weighs the one against the other, with some noise. The
 columns are mixed on purpose: whole numbers, amounts with long tails and a spike at zero, a ratio,
-an order, categories of two to six, and a score that people without a credit record do not have.
+an order, categories of two to six, and a score that instances without a credit record do not have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats, Ints
+
 __all__ = ["COLUMNS", "RULES", "make"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Codes: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 EDUCATION = ("basic", "secondary", "bachelor", "master", "doctorate")
 EMPLOYMENT = ("salaried", "public", "freelance", "temporary", "retired", "unemployed")
@@ -29,7 +28,7 @@ PURPOSE = ("car", "renovation", "study", "business", "medical", "debts")
 
 COLUMNS = {
     "age": "Age in years.",
-    "dependants": "People who live on the applicant's income, besides the applicant.",
+    "dependants": "Instances who live on the applicant's income, besides the applicant.",
     "education": "Highest degree.",
     "employment": "Kind of work.",
     "years_employed": "Years in the present job; 0 without one.",
@@ -64,15 +63,15 @@ RULES = (
 )
 
 
-class _People(NamedTuple):
+class _Applicants(NamedTuple):
     habit: Floats  # pays on time, puts money by: known to nobody
     age: Floats
-    education: Codes
-    employment: Codes
+    education: Ints
+    employment: Ints
     years_employed: Floats
     income: Floats
     dependants: Floats
-    housing: Codes
+    housing: Ints
 
     def works(self, *names: str) -> Bools:
         return np.isin(self.employment, [EMPLOYMENT.index(name) for name in names])
@@ -90,7 +89,7 @@ class _Money(NamedTuple):
 
 class _Loan(NamedTuple):
     guarantor: Bools
-    purpose: Codes
+    purpose: Ints
     amount: Floats
     months: Floats
     instalment: Floats
@@ -101,7 +100,7 @@ def make(rows: int = 5000, seed: int = 0) -> tuple[pd.DataFrame, NDArray[np.str_
 
     Args:
         rows: How many.
-        seed: The same seed makes the same people.
+        seed: The same seed makes the same instances.
 
     Returns:
         The table, and `approved` or `denied` for each of its rows.
@@ -112,15 +111,15 @@ def make(rows: int = 5000, seed: int = 0) -> tuple[pd.DataFrame, NDArray[np.str_
         ((100, 16), ['approved', 'denied'])
     """
     rng = np.random.default_rng(seed)
-    people = _people(rng, rows)
-    money = _money(rng, people)
-    loan = _loan(rng, people)
+    instances = _instances(rng, rows)
+    money = _money(rng, instances)
+    loan = _loan(rng, instances)
     mood = np.log(1 / rng.random(rows) - 1)  # the officer's: logistic noise
-    approved = _merit(people, money, loan) + 0.5 * mood > 0
-    return _table(people, money, loan), np.where(approved, "approved", "denied")
+    approved = _merit(instances, money, loan) + 0.5 * mood > 0
+    return _table(instances, money, loan), np.where(approved, "approved", "denied")
 
 
-def _people(rng: np.random.Generator, rows: int) -> _People:
+def _instances(rng: np.random.Generator, rows: int) -> _Applicants:
     habit, talent, luck = rng.standard_normal((3, rows))
     age = np.floor(19 + 58 / (1 + np.exp(0.5 - 1.1 * rng.standard_normal(rows))))
     # A degree takes talent, and years: the ladder's rungs are higher for the young.
@@ -163,39 +162,41 @@ def _people(rng: np.random.Generator, rows: int) -> _People:
         axis=1,
     )
     housing = _draw(rng, homes)
-    return _People(habit, age, education, employment, years_employed, income, dependants, housing)
+    return _Applicants(
+        habit, age, education, employment, years_employed, income, dependants, housing
+    )
 
 
-def _money(rng: np.random.Generator, people: _People) -> _Money:
-    rows = len(people.age)
-    wealth = np.log(people.income) - 7.7
-    thrift = 0.8 * people.habit + 0.9 * wealth + 0.018 * (people.age - 40)
+def _money(rng: np.random.Generator, instances: _Applicants) -> _Money:
+    rows = len(instances.age)
+    wealth = np.log(instances.income) - 7.7
+    thrift = 0.8 * instances.habit + 0.9 * wealth + 0.018 * (instances.age - 40)
     savings = _multiples(np.exp(8.0 + 0.8 * thrift + 0.8 * rng.standard_normal(rows)), 50)
     saves = thrift + 0.9 * rng.standard_normal(rows) > -0.95
     savings = np.where(saves, np.minimum(savings, 400_000), 0)
 
-    load = np.exp(-2.0 - 0.25 * people.habit + 0.12 * people.dependants)
+    load = np.exp(-2.0 - 0.25 * instances.habit + 0.12 * instances.dependants)
     load *= np.exp(0.65 * rng.standard_normal(rows)) * (rng.random(rows) > 0.2)
     debt_ratio = np.round(np.minimum(load, 0.9), 2).astype(np.float64)
 
-    strain = 2.2 * debt_ratio - people.habit - 0.5 * wealth - 1.45
+    strain = 2.2 * debt_ratio - instances.habit - 0.5 * wealth - 1.45
     arrears = _multiples(np.exp(5.6 + 0.4 * strain + 0.9 * rng.standard_normal(rows)), 10)
     late = strain + 0.8 * rng.standard_normal(rows) > 0
     past_due = np.where(late, np.clip(arrears, 10, 15_000), 0)
 
-    score = 668 + 48 * people.habit + 1.1 * (people.age - 40) - 20 * np.log1p(past_due / 150)
+    score = 668 + 48 * instances.habit + 1.1 * (instances.age - 40) - 20 * np.log1p(past_due / 150)
     score += 10 * np.log1p(savings / 5000) - 60 * debt_ratio + 22 * rng.standard_normal(rows)
-    newcomer = 0.04 + 0.45 * (people.age < 25) + 0.12 * people.works("unemployed")
+    newcomer = 0.04 + 0.45 * (instances.age < 25) + 0.12 * instances.works("unemployed")
     unknown = rng.random(rows) < newcomer
     credit_score = np.where(unknown, np.nan, np.round(np.clip(score, 300, 850)))
     return _Money(savings, debt_ratio, past_due, credit_score)
 
 
-def _loan(rng: np.random.Generator, people: _People) -> _Loan:
-    rows = len(people.age)
-    guarantor = rng.random(rows) < 0.1 + 0.25 * (people.age < 27)
-    owner, young = people.lives("own", "mortgage"), people.age < 32
-    freelance = people.works("freelance")
+def _loan(rng: np.random.Generator, instances: _Applicants) -> _Loan:
+    rows = len(instances.age)
+    guarantor = rng.random(rows) < 0.1 + 0.25 * (instances.age < 27)
+    owner, young = instances.lives("own", "mortgage"), instances.age < 32
+    freelance = instances.works("freelance")
     wishes = np.stack(
         [
             np.full(rows, 1.5),
@@ -209,43 +210,47 @@ def _loan(rng: np.random.Generator, people: _People) -> _Loan:
     )
     purpose = _draw(rng, wishes)
     usual = np.array([11_000, 14_000, 8_000, 18_000, 4_000, 9_000])[purpose]
-    size = 0.5 * np.log(people.income / 2200) + 0.5 * rng.standard_normal(rows)
+    size = 0.5 * np.log(instances.income / 2200) + 0.5 * rng.standard_normal(rows)
     amount = _multiples(np.clip(usual * np.exp(size), 500, 90_000), 100)
     share = 0.06 + 0.16 * rng.random(rows)  # of the income, that the applicant means to pay back
-    months = 6 * np.clip(np.ceil(amount / (share * people.income) / 6), 1, 14)
+    months = 6 * np.clip(np.ceil(amount / (share * instances.income) / 6), 1, 14)
 
-    rate = 0.06 - 0.006 * people.habit + 0.008 * rng.standard_normal(rows)
+    rate = 0.06 - 0.006 * instances.habit + 0.008 * rng.standard_normal(rows)
     monthly = np.clip(rate, 0.02, 0.12) / 12
     price = monthly / (1 - (1 + monthly) ** -months)  # of one unit borrowed, each month
-    most = np.floor((0.6 * people.income - 1) / price / 100) * 100  # the bank's first question
+    most = np.floor((0.6 * instances.income - 1) / price / 100) * 100  # the bank's first question
     amount = np.minimum(amount, most)
     return _Loan(guarantor, purpose, amount, months, np.ceil(amount * price))
 
 
-def _merit(people: _People, money: _Money, loan: _Loan) -> Floats:
+def _merit(instances: _Applicants, money: _Money, loan: _Loan) -> Floats:
     """What the bank sees in an application; above zero it would approve."""
-    need = 650 + 200 * people.dependants + 400 * people.lives("rent", "mortgage")
-    spare = people.income * (1 - money.debt_ratio) - need - loan.instalment
+    need = 650 + 200 * instances.dependants + 400 * instances.lives("rent", "mortgage")
+    spare = instances.income * (1 - money.debt_ratio) - need - loan.instalment
     unknown = np.isnan(money.credit_score)
     standing = np.where(unknown, -0.3, (money.credit_score - 660) / 55)
-    shaky = people.works("temporary", "unemployed")
-    new_business = people.works("freelance") & (people.years_employed < 3)
+    shaky = instances.works("temporary", "unemployed")
+    new_business = instances.works("freelance") & (instances.years_employed < 3)
     merit = 1.3 * np.tanh(spare / 700) + 0.9 * standing - 0.3
     merit += 0.4 * np.log1p(money.savings / 3000) - 0.75 * np.log1p(money.past_due / 100)
-    merit += 0.8 * np.minimum(people.years_employed, 8) / 8 + 0.12 * (people.education - 1)
-    merit += 0.4 * people.lives("own") + 0.6 * people.works("retired", "public")
-    merit -= 0.6 * people.works("temporary") + 1.6 * people.works("unemployed") + 0.7 * new_business
+    merit += 0.8 * np.minimum(instances.years_employed, 8) / 8 + 0.12 * (instances.education - 1)
+    merit += 0.4 * instances.lives("own") + 0.6 * instances.works("retired", "public")
+    merit -= (
+        0.6 * instances.works("temporary")
+        + 1.6 * instances.works("unemployed")
+        + 0.7 * new_business
+    )
     merit += loan.guarantor * (0.5 + 1.1 * (shaky | unknown))
     merit += np.array([0.1, 0.35, 0.1, -0.6, 0.0, -0.3])[loan.purpose]
     merit -= 9.0 * np.maximum(money.debt_ratio - 0.4, 0) + 0.015 * np.maximum(loan.months - 48, 0)
     return merit
 
 
-def _table(people: _People, money: _Money, loan: _Loan) -> pd.DataFrame:
-    columns = {**people._asdict(), **money._asdict(), **loan._asdict()}
-    columns["education"] = pd.Categorical.from_codes(people.education, list(EDUCATION), True)
-    columns["employment"] = _words(EMPLOYMENT, people.employment)
-    columns["housing"] = _words(HOUSING, people.housing)
+def _table(instances: _Applicants, money: _Money, loan: _Loan) -> pd.DataFrame:
+    columns = {**instances._asdict(), **money._asdict(), **loan._asdict()}
+    columns["education"] = pd.Categorical.from_codes(instances.education, list(EDUCATION), True)
+    columns["employment"] = _words(EMPLOYMENT, instances.employment)
+    columns["housing"] = _words(HOUSING, instances.housing)
     columns["purpose"] = _words(PURPOSE, loan.purpose)
     columns["guarantor"] = _words(("no", "yes"), loan.guarantor.astype(np.int64))
     fractions = ("debt_ratio", "credit_score")  # the score is whole, but has gaps
@@ -254,15 +259,15 @@ def _table(people: _People, money: _Money, loan: _Loan) -> pd.DataFrame:
     return table.astype(dict.fromkeys(whole, np.int64))
 
 
-def _words(names: Sequence[str], codes: Codes) -> list[str]:
+def _words(names: Sequence[str], codes: Ints) -> list[str]:
     return [names[code] for code in codes.tolist()]
 
 
-def _draw(rng: np.random.Generator, weights: Floats) -> Codes:
+def _draw(rng: np.random.Generator, weights: Floats) -> Ints:
     """One category per row, with probabilities in proportion to its weights."""
     ladder = weights.cumsum(axis=1)  # (rows, categories)
     point = rng.random((len(ladder), 1)) * ladder[:, -1:]
-    codes: Codes = np.sum(ladder < point, axis=1, dtype=np.int64)
+    codes: Ints = np.sum(ladder < point, axis=1, dtype=np.int64)
     return codes
 
 

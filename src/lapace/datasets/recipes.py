@@ -40,7 +40,7 @@ class Recipe:
         licence: On what terms the data may be used.
         build: Makes the table (a pandas frame, or an array of images) and its labels.
         target: The favourable label; None where no label is better than another.
-        columns: A sentence for people on each column.
+        columns: A sentence for instances on each column.
         rules: What nobody may be told to change, and what holds between columns.
         kinds: Columns whose kind the table alone does not show.
         settings: For each stock classifier, what differs from its defaults.
@@ -105,7 +105,7 @@ def _heloc() -> Built:
     (path,) = fetch(["heloc_dataset_v1.csv"])
     raw = pd.read_csv(path)
     labels = (raw.pop("RiskPerformance") == "Good").to_numpy().astype(np.int64)
-    known = ~(raw == -9).all(axis=1).to_numpy()  # people without any record at all
+    known = ~(raw == -9).all(axis=1).to_numpy()  # instances without any record at all
     table = raw.loc[known].reset_index(drop=True)
     # -7 says that it never happened: longer ago than for anybody. -8 and -9 say nothing.
     table = table.mask(table == -7, table.max(), axis=1)
@@ -144,7 +144,7 @@ def _wine() -> Built:
 ADULT_COLUMNS = {
     "age": "Age in years.",
     "workclass": "Kind of employer.",
-    "fnlwgt": "How many people of the census this row stands for.",
+    "fnlwgt": "How many instances of the census this row stands for.",
     "education": "Highest degree.",
     "education-num": "Highest degree as a number, 1 (preschool) to 16 (doctorate).",
     "marital-status": "Marital status.",
@@ -165,7 +165,7 @@ ADULT_FIXED = (
     "`native-country` == original",
     "`marital-status` == original",
     "relationship == original",
-    "fnlwgt == original",  # a weight of the survey, nothing a person has
+    "fnlwgt == original",  # a weight of the survey, nothing an instance has
 )
 ADULT_RULES = (*ADULT_FIXED, "`education-num` >= original")
 # Here the degree stands in two columns; apart, one would contradict the other.
@@ -223,7 +223,7 @@ COMPAS_COLUMNS = {
     "age": "Age in years.",
     "priors_count": "Earlier offences.",
     "length_of_stay": "Whole days spent in jail; -1 where the release is dated a few hours early.",
-    "two_year_recid": "Whether the person was charged again within two years.",
+    "two_year_recid": "Whether the instance was charged again within two years.",
     "c_charge_degree": "Degree of the charge: F (felony) or M (misdemeanour).",
     "race": "Race, as the court's files say: African-American or Other.",
     "sex": "Sex, as the court's files say.",
@@ -242,7 +242,7 @@ def _compas() -> Built:
     stay = ["c_jail_in", "c_jail_out"]
     tests = ["days_b_screening_arrest", "is_recid", "score_text"]
     kept = [name for name in COMPAS_COLUMNS if name != "length_of_stay"]
-    # Only what is needed: the file has the names and birthdays of real people. Two of its columns
+    # Only what is needed: the file has the names and birthdays of real instances. Two of its columns
     # come twice; pandas renames the second, so the first is read.
     raw = pd.read_csv(path, usecols=[*kept, *stay, *tests], parse_dates=stay)
     raw = raw[raw["days_b_screening_arrest"].between(-30, 30)]
@@ -322,7 +322,7 @@ RECIPES: Mapping[str, Recipe] = {
         ),
         Recipe(
             "heloc",
-            "Credit records of people who asked for a home equity line of credit; 1 means repaid "
+            "Credit records of instances who asked for a home equity line of credit; 1 means repaid "
             "in time for two years.",
             "terms of the FICO explainable machine learning challenge",
             _heloc,

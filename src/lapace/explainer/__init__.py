@@ -1,7 +1,7 @@
 """Fit once, explain anyone: the class a user holds in their hands.
 
 `fit` asks the classifier about the training rows, learns an L-GMVAE of them, and has the classifier
-judge every centroid. `explain` is a pure function of what was fitted: it walks from people to the
+judge every centroid. `explain` is a pure function of what was fitted: it walks from instances to the
 prototypes of the label they want and returns an `Explanation`.
 """
 
@@ -24,10 +24,10 @@ from lapace.errors import InputError, NotFittedError
 from lapace.explainer import storage
 from lapace.explainer.asking import answer
 from lapace.explainer.fitting import Fitted, Prototype, judged_again, learn
-from lapace.explainer.people import ANY_OTHER, Question, is_number, whole
+from lapace.explainer.problem import ANY_OTHER, Question, is_number, whole
 from lapace.explainer.reporting import evidence
-from lapace.report import Asked, Report, measure, plan
-from lapace.result import Counterfactuals, Explanation, Person
+from lapace.report import Queries, Report, measure, plan
+from lapace.result import Counterfactuals, Explanation, InstanceExplanation
 from lapace.schema import Feature, Schema
 from lapace.table import spelling
 from lapace.training import Recipe
@@ -56,11 +56,11 @@ class Explainer:
     Examples:
         >>> from lapace import Explainer
         >>> rng = np.random.default_rng(0)
-        >>> people = [{"income": int(i), "debt": int(d)} for i, d in rng.integers(0, 99, (400, 2))]
+        >>> instances = [{"income": int(i), "debt": int(d)} for i, d in rng.integers(0, 99, (400, 2))]
         >>> bank = lambda rows: ["yes" if r["income"] > r["debt"] else "no" for r in rows]
-        >>> explainer = Explainer(bank, clusters=2).fit(people)
+        >>> explainer = Explainer(bank, clusters=2).fit(instances)
         >>> explainer.explain([{"income": 20, "debt": 60}])
-        Explanation of 1 person: 1 answered; 2 paths
+        Explanation of 1 instance: 1 answered; 2 paths
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Explainer:
     # -- fit --------------------------------------------------------------------------------------
 
     def fit(self, train: Any, *, progress: Progress | None = None) -> Explainer:
-        """Learns from a table what the classifier says of people like these.
+        """Learns from a table what the classifier says of instances like these.
 
         Args:
             train: Features only, in the classifier's own columns.
@@ -115,7 +115,7 @@ class Explainer:
         System.of(self.rules, schema)  # rules that cannot hold are better refused before training
         classifier = wrap(self.classifier, schema)
         codes = classifier.learn(cells)
-        labelled = classifier.asked
+        labelled = classifier.n_queries
         for name in _leaks(schema, cells, classifier.labels, codes):
             warnings.warn(
                 f"Column '{name}' has exactly the classifier's labels as its values. If it is what "
@@ -144,7 +144,7 @@ class Explainer:
             division,
             wanted=clusters,
             rules=self.rules,
-            asked=Asked(labelled, centroids, classifier.asked - labelled - centroids),
+            n_queries=Queries(labelled, centroids, classifier.n_queries - labelled - centroids),
             seconds=perf_counter() - start,
             seed=seed,
         )
@@ -184,7 +184,7 @@ class Explainer:
 
     def explain(
         self,
-        people: Any,
+        instances: Any,
         *,
         target: Any = None,
         constraints: Sequence[str | Constraint] = (),
@@ -200,18 +200,18 @@ class Explainer:
         """What would have to change, for everyone in a table.
 
         Args:
-            people: Rows in the training table's columns; others are left aside.
-            target: The label wanted, one label per person, or `"any-other"`; with two classes it
+            instances: Rows in the training table's columns; others are left aside.
+            target: The label wanted, one label per instance, or `"any-other"`; with two classes it
                 may be left out.
             constraints: What every answer must obey, beside the explainer's rules.
             costs: How hard a change is, for some columns: a weight, 1 by default; infinity holds
                 the column fixed.
-            steps: Steps from a person to a prototype.
+            steps: Steps from an instance to a prototype.
             detail: `path` asks about every step; `picks` only about what the picks need.
             enforce: How constraints are made to hold. `exact` moves latent points towards where
                 they hold, then rows to exactly there; `naive` only moves rows; `latent` only latent
                 points, as in the paper, so that a row may break a limit (and says so).
-            sparse: Also put features back to the person's own while the answer stays good.
+            sparse: Also put features back to the instance's own while the answer stays good.
             stable: Take as first the start of the last unbroken run of good steps; False: the
                 first good step of all, as in the paper.
             confidence: The least probability of the target an answer must have.
@@ -238,15 +238,15 @@ class Explainer:
             enforce,
             rules=len(_listed(self.rules)),
         )
-        return answer(fitted, self.classifier_.recount(), people, question, progress)
+        return answer(fitted, self.classifier_.recount(), instances, question, progress)
 
     def counterfactuals(
-        self, people: Any, *, target: Any = None, pick: str = "nearest"
+        self, instances: Any, *, target: Any = None, pick: str = "nearest"
     ) -> Counterfactuals:
         """The protocol baselines share: `explain`, and one of its picks."""
         if pick not in ("first", "middle", "last", "nearest", "sparse"):
             raise InputError(f"There is no pick '{pick}'.")
-        explanation = self.explain(people, target=target, sparse=pick == "sparse")
+        explanation = self.explain(instances, target=target, sparse=pick == "sparse")
         found: Counterfactuals = getattr(explanation, pick)()
         return found
 
@@ -259,18 +259,18 @@ class Explainer:
         return dict(zip(fitted.history_names, fitted.history.T, strict=True))
 
     def latent_map(
-        self, person: Person | None = None, *, points: int = 400, seed: int = 0
+        self, instance: InstanceExplanation | None = None, *, points: int = 400, seed: int = 0
     ) -> dict[str, NDArray[Any]]:
         """Latent space as plain arrays: what `plots.latent_map` draws.
 
         Args:
-            person: One person of an explanation, to be placed on the map.
+            instance: One instance of an explanation, to be placed on the map.
             points: How many latent points to draw for each label.
             seed: Of the draw.
 
         Returns:
             `labels`; `z` and `label` of the points; `prototype_z`, `prototype_label`,
-            `prototype_number` and `prototype_valid`; with a person `person_z`. Labels are positions
+            `prototype_number` and `prototype_valid`; with an instance `instance_z`. Labels are positions
             among the labels.
         """
         fitted = self._fitted()
@@ -287,10 +287,10 @@ class Explainer:
             "prototype_number": np.array([p.number for p in prototypes]),
             "prototype_valid": np.array([p.valid for p in prototypes]),
         }
-        if person is not None:
-            answer_, who = person.explanation, slice(person.who, person.who + 1)
-            start = decoder.start(answer_.schema, answer_.people_cells[who], answer_.label[who])
-            record["person_z"] = start.z[0].cpu().numpy()  # (h,)
+        if instance is not None:
+            answer_, at = instance.explanation, slice(instance.position, instance.position + 1)
+            start = decoder.start(answer_.schema, answer_.instance_cells[at], answer_.label[at])
+            record["instance_z"] = start.z[0].cpu().numpy()  # (h,)
         return record
 
     # -- save and load ----------------------------------------------------------------------------

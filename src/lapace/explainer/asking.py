@@ -1,4 +1,4 @@
-"""Explaining: from people to an `Explanation`, in few large calls of the classifier."""
+"""Explaining: from instances to an `Explanation`, in few large calls of the classifier."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System, parse_all
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer.ends import leading
 from lapace.explainer.fitting import Fitted
 from lapace.explainer.judging import refuse_if_gone
-from lapace.explainer.people import People, Question, is_tried, meet
+from lapace.explainer.problem import Instances, Question, is_tried, meet
 from lapace.explainer.searching import Part, search
 from lapace.explainer.whynot import Case, Found, why_not
 from lapace.paths import Steps
@@ -24,9 +25,6 @@ from lapace.result import Explanation, WhyNot
 
 __all__ = ["answer"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 ROWS = 50_000  # rows in work at a time, so that memory does not grow with the query
@@ -35,7 +33,7 @@ ROWS = 50_000  # rows in work at a time, so that memory does not grow with the q
 def answer(
     fitted: Fitted,
     classifier: Classifier,
-    people: Any,
+    instances: Any,
     question: Question,
     progress: Progress | None = None,
 ) -> Explanation:
@@ -44,7 +42,7 @@ def answer(
     Args:
         fitted: What `fit` left behind.
         classifier: The black box, with a count of its own.
-        people: A table.
+        instances: A table.
         question: What they want.
         progress: Called with what is done, how far, and of how much.
     """
@@ -53,7 +51,7 @@ def answer(
             "confidence needs a classifier with predict_proba, and this one has none. Leave it out."
         )
     start = perf_counter()
-    known = meet(fitted, classifier, people, question)
+    known = meet(fitted, classifier, instances, question)
     tried = np.flatnonzero(is_tried(known))
     paths = int(leading(fitted, known, tried).sum()) + len(tried)  # one to a stand-in, at most
     sheet = _Sheet(fitted, known, question, paths)
@@ -71,7 +69,7 @@ def answer(
 class _Sheet:
     """All paths' columns, made once at their full size, so that no part is held twice."""
 
-    def __init__(self, fitted: Fitted, known: People, question: Question, paths: int) -> None:
+    def __init__(self, fitted: Fitted, known: Instances, question: Question, paths: int) -> None:
         steps = (question.steps + 3) if (question.every or not fitted.recipe.given) else 7
         steps += question.sparse
         self.known = known
@@ -79,7 +77,10 @@ class _Sheet:
         self.filled = 0
         wide, deep = (paths, steps), (paths, steps, len(known.reading.schema.features))
         self.columns: dict[str, NDArray[Any]] = {
-            **{name: np.empty(paths, dtype=np.int64) for name in ("who", "prototype", "crossings")},
+            **{
+                name: np.empty(paths, dtype=np.int64)
+                for name in ("instance", "prototype", "crossings")
+            },
             **{name: np.empty(paths, dtype=np.int64) for name in ("first", "middle", "last")},
             **{name: np.empty(wide) for name in ("tau", "probability", "density", "distance")},
             "before": np.empty(wide),
@@ -92,9 +93,9 @@ class _Sheet:
 
     def add(self, part: Part) -> None:
         """Writes the next paths."""
-        rows = slice(self.filled, self.filled + len(part.who))
-        schema, people = self.known.reading.schema, self.known.reading.cells
-        gaps = schema.gaps(people[part.who][:, None], part.steps.cells)
+        rows = slice(self.filled, self.filled + len(part.instance))
+        schema, instances = self.known.reading.schema, self.known.reading.cells
+        gaps = schema.gaps(instances[part.instance][:, None], part.steps.cells)
         found = {
             **part.steps._asdict(),
             **part._asdict(),
@@ -112,7 +113,7 @@ class _Sheet:
 def _explanation(
     fitted: Fitted,
     classifier: Classifier,
-    known: People,
+    known: Instances,
     question: Question,
     columns: dict[str, NDArray[Any]],
 ) -> Explanation:
@@ -129,21 +130,21 @@ def _explanation(
         schema=schema,
         template=template,
         labels=fitted.labels,
-        people_cells=cells,
+        instance_cells=cells,
         label=known.label,
         target=known.target,
         status=status,
         reason=reason,
         constraints=tuple(map(str, known.system.constraints)),
         picked=picked,
-        asked=classifier.asked,
+        n_queries=classifier.n_queries,
         why_not=absent,
         **cast(dict[str, Any], columns),
     )
 
 
 class _Clashes:
-    """Why nobody can obey, asked once for people alike in what the constraints look at."""
+    """Why nobody can obey, asked once for instances alike in what the constraints look at."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -151,17 +152,17 @@ class _Clashes:
         self.columns = np.array(sorted(named), dtype=np.int64)
         self.found: dict[bytes, tuple[Constraint, ...]] = {}
 
-    def of(self, person: Floats) -> tuple[Constraint, ...]:
-        """A smallest set of constraints that cannot hold together for this person."""
-        key = person[self.columns].tobytes()
+    def of(self, instance: Floats) -> tuple[Constraint, ...]:
+        """A smallest set of constraints that cannot hold together for this instance."""
+        key = instance[self.columns].tobytes()
         if key not in self.found:
-            self.found[key] = self.system.contradiction(person)
+            self.found[key] = self.system.contradiction(instance)
         return self.found[key]
 
 
 def _statuses(
     fitted: Fitted,
-    known: People,
+    known: Instances,
     question: Question,
     columns: dict[str, NDArray[Any]],
     ok: Bools,
@@ -170,10 +171,10 @@ def _statuses(
     count = len(known.label)
     sure = f" with probability {question.confidence:g}" if question.confidence else ""
     under = " and obeys the constraints" if len(known.system) else ""
-    who, led = columns["who"], columns["prototype"] >= 0
-    paths = np.bincount(who, weights=led, minlength=count).astype(np.int64)
-    good = np.bincount(who, weights=ok.any(axis=1) & led, minlength=count).astype(np.int64)
-    near = set(who[ok.any(axis=1) & ~led].tolist())
+    instance, led = columns["instance"], columns["prototype"] >= 0
+    paths = np.bincount(instance, weights=led, minlength=count).astype(np.int64)
+    good = np.bincount(instance, weights=ok.any(axis=1) & led, minlength=count).astype(np.int64)
+    near = set(instance[ok.any(axis=1) & ~led].tolist())
     status, reason = [], []
     for i in range(count):
         target = known.target[i]
@@ -189,7 +190,7 @@ def _statuses(
             clash = clashes.of(known.reading.cells[i])
             told = " and ".join(f"'{c}'" for c in clash) or "the constraints"
             both = " together" if len(clash) != 1 else ""
-            reason.append(f"For this person {told} cannot hold{both}: no row obeys.")
+            reason.append(f"For this instance {told} cannot hold{both}: no row obeys.")
         elif good[i]:
             status.append("answered")
             reason.append(f"{good[i]} of {paths[i]} paths lead to {wanted}.")
@@ -207,7 +208,7 @@ def _statuses(
 def _why_not(
     fitted: Fitted,
     classifier: Classifier,
-    known: People,
+    known: Instances,
     question: Question,
     columns: dict[str, NDArray[Any]],
     status: tuple[str, ...],
@@ -222,23 +223,25 @@ def _why_not(
     brief = replace(question, every=False, sparse=False)
     size = max(1, ROWS // (question.steps * max(1, len(fitted.prototypes))))
 
-    def again(system: System, who: Ints) -> Found | None:
+    def again(system: System, instance: Ints) -> Found | None:
         other = known._replace(system=system, impossible=set(), spent={})
-        chunks = [who[begin : begin + size] for begin in range(0, len(who), size)]
+        chunks = [instance[begin : begin + size] for begin in range(0, len(instance), size)]
         try:
             parts = [search(fitted, classifier, other, chunk, brief) for chunk in chunks]
         except ClassifierError as error:  # a rule may be there to keep such rows from it
-            refuse_if_gone(classifier, known, who, error)
+            refuse_if_gone(classifier, known, instance, error)
             return None
-        walked = [Found.of(part.who, part.steps) for part in parts if part is not None]
-        return Found.join([seen.some(who[:0]), *walked])
+        walked = [Found.of(part.instance, part.steps) for part in parts if part is not None]
+        return Found.join([seen.some(instance[:0]), *walked])
 
-    mine = np.isin(columns["who"], absent)
-    seen = Found.of(columns["who"][mine], Steps(*(columns[name][mine] for name in Steps._fields)))
+    mine = np.isin(columns["instance"], absent)
+    seen = Found.of(
+        columns["instance"][mine], Steps(*(columns[name][mine] for name in Steps._fields))
+    )
     case = Case(
         system=known.system,
         rules=frozenset(parse_all(question.constraints[: question.rules])),
-        people=known.reading.cells,
+        instances=known.reading.cells,
         status=status,
         reason=reason,
         clash=clashes.of,

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lapace.arrays import Floats, Ints
 from lapace.categories import CategoryTree
 from lapace.classifiers import Classifier, Label
 from lapace.errors import CentroidWarning, InputError
@@ -28,8 +29,6 @@ from lapace.training import Recipe, cluster_counts, densities, fit, partition
 
 __all__ = ["Fitted", "Prototype", "learn"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 EMPHASIS = 1.5  # how much a category counts when rows are grouped, against a standardised number

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier, Judgement
 from lapace.errors import ClassifierError
-from lapace.explainer.people import People, Question
+from lapace.explainer.problem import Instances, Question
 from lapace.paths import Steps
 
 __all__ = ["Judge", "refuse_if_gone"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 PATIENCE = 200  # rows of paths a classifier may raise on before it is taken to be broken
 
 
 def refuse_if_gone(
-    classifier: Classifier, known: People, who: Ints, error: ClassifierError
+    classifier: Classifier, known: Instances, instance: Ints, error: ClassifierError
 ) -> None:
     """A classifier that refuses whom it has judged is gone: asking on would take for ever."""
     try:
-        classifier.judge(known.reading.cells[who[:1]], known.reading.schema)
+        classifier.judge(known.reading.cells[instance[:1]], known.reading.schema)
     except ClassifierError:
         raise error from None
 
@@ -37,16 +32,16 @@ class Judge:
     def __init__(
         self,
         classifier: Classifier,
-        known: People,
-        who: Ints,
+        known: Instances,
+        instance: Ints,
         label: Ints,
         question: Question,
     ) -> None:
         self.classifier = classifier
         self.known = known
-        self.who = who  # (lines,)
-        self.any_other = known.target[who] < 0  # (lines,)
-        self.own = known.label[who]
+        self.instance = instance  # (lines,)
+        self.any_other = known.target[instance] < 0  # (lines,)
+        self.own = known.label[instance]
         self.label = label
         self.question = question
         self.refused = 0  # rows the classifier raised on
@@ -59,7 +54,7 @@ class Judge:
 
     def as_it_is(self, cells: Floats, lines: Ints) -> Steps:
         """Rows judged without moving them."""
-        feasible = self.known.system.feasible(cells, self.known.reading.cells[self.who[lines]])
+        feasible = self.known.system.feasible(cells, self.known.reading.cells[self.instance[lines]])
         valid, probability = self._verdict(self._ask(cells), lines)
         return Steps.of(np.zeros(len(cells)), cells, valid, feasible, probability)
 
@@ -69,7 +64,7 @@ class Judge:
             with self.known.timed("classifier"):
                 return self.classifier.judge(cells, self.known.reading.schema)
         except ClassifierError as error:
-            refuse_if_gone(self.classifier, self.known, self.who, error)
+            refuse_if_gone(self.classifier, self.known, self.instance, error)
             self.refused += len(cells) == 1
             if self.refused > PATIENCE:
                 raise
@@ -89,14 +84,16 @@ class Judge:
         if not len(self.known.system):
             return cells, np.ones(len(cells), dtype=bool)
         if self.question.enforce == "latent":  # the paper's gradient, and nothing after it
-            people = self.known.reading.cells[self.who[lines]]
-            return cells, self.known.system.feasible(cells, people)
-        who, impossible = self.who[lines], self.known.impossible
-        possible = np.flatnonzero(~np.isin(who, list(impossible)))  # the others are proved already
-        people = self.known.reading.cells[who[possible]]
+            instances = self.known.reading.cells[self.instance[lines]]
+            return cells, self.known.system.feasible(cells, instances)
+        instance, impossible = self.instance[lines], self.known.impossible
+        possible = np.flatnonzero(
+            ~np.isin(instance, list(impossible))
+        )  # the others are proved already
+        instances = self.known.reading.cells[instance[possible]]
         with self.known.timed("constraints"):
-            moved = self.known.system.project(cells[possible], people, costs=self.question.costs)
-        impossible.update(who[possible][moved.proved_infeasible].tolist())
+            moved = self.known.system.project(cells[possible], instances, costs=self.question.costs)
+        impossible.update(instance[possible][moved.proved_infeasible].tolist())
         cells, feasible = cells.copy(), np.zeros(len(cells), dtype=bool)
         cells[possible], feasible[possible] = moved.cells, moved.feasible
         return cells, feasible

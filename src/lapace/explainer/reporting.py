@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System
 from lapace.explainer.asking import answer
 from lapace.explainer.fitting import Fitted
-from lapace.explainer.people import Question
-from lapace.report import Asked, Evidence, Plan, Rows, Rule
+from lapace.explainer.problem import Question
+from lapace.report import Evidence, Plan, Queries, Rows, Rule
 
 __all__ = ["evidence"]
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 
 def evidence(
@@ -30,7 +26,7 @@ def evidence(
     *,
     wanted: int,
     rules: Sequence[str | Constraint],
-    asked: Asked,
+    n_queries: Queries,
     seconds: float,
     seed: int,
 ) -> Evidence:
@@ -44,7 +40,7 @@ def evidence(
         plan: Which of them were trained on, held out, and so on.
         wanted: Clusters wanted per label.
         rules: What every answer has to obey.
-        asked: Rows asked about so far.
+        n_queries: Rows asked about so far.
         seconds: What fitting took.
         seed: Of the samples.
     """
@@ -76,17 +72,19 @@ def evidence(
             Rule(str(rule), int(count), len(rows))
             for rule, count in zip(system.constraints, holds, strict=True)
         ],
-        asked=Asked(asked.labels, asked.centroids, asked.repair, report=box.asked),
+        n_queries=Queries(
+            n_queries.labels, n_queries.centroids, n_queries.repair, report=box.n_queries
+        ),
         seconds=seconds,
         seed=seed,
     )
 
 
 def _crossings(fitted: Fitted, box: Classifier, cells: Floats, plan: Plan) -> Ints:
-    """How often the paths of a few people leave the target again."""
+    """How often the paths of a few instances leave the target again."""
     can = np.array([bool(fitted.of_label(int(k))) for k in plan.targets], dtype=bool)
     if not can.any():
         return np.empty(0, dtype=np.int64)
-    people = fitted.schema.frame(cells[plan.people[can]])
+    instances = fitted.schema.frame(cells[plan.instances[can]])
     targets = [fitted.labels[k] for k in plan.targets[can]]
-    return answer(fitted, box, people, Question(targets)).crossings
+    return answer(fitted, box, instances, Question(targets)).crossings

@@ -1,35 +1,32 @@
-"""Some people's paths: lines to their ends, limits steered towards, walked and judged."""
+"""Some instances's paths: lines to their ends, limits steered towards, walked and judged."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.constraints import System
 from lapace.explainer.ends import Ends, twins
 from lapace.explainer.fitting import Fitted
 from lapace.explainer.judging import Judge
-from lapace.explainer.people import People, Question
+from lapace.explainer.problem import Instances, Question
 from lapace.explainer.sparse import put_back
 from lapace.explainer.steering import Steering
 from lapace.paths import Lines, Start, Steer, Steps, block_states, differ, states_of, trace
 
 __all__ = ["Part", "search"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
-
 
 class Part(NamedTuple):
-    """Paths of some people, one line each."""
+    """Paths of some instances, one line each."""
 
-    who: Ints
+    instance: Ints
     prototype: Ints
     lines: Ints
     steps: Steps
@@ -45,15 +42,18 @@ class Part(NamedTuple):
         kept = {name: column[rows] for name, column in self.columns().items()}
         return Part(steps=self.steps.at(rows), **kept)
 
-    def replaced(self, who: Ints, other: Part) -> Part:
-        """Some people's paths taken from elsewhere, in the order of the people."""
-        mine, theirs = self.at(~np.isin(self.who, who)), other.at(np.isin(other.who, who))
+    def replaced(self, instance: Ints, other: Part) -> Part:
+        """Some instances's paths taken from elsewhere, in the order of the instances."""
+        mine, theirs = (
+            self.at(~np.isin(self.instance, instance)),
+            other.at(np.isin(other.instance, instance)),
+        )
         steps = Steps.join([mine.steps, theirs.steps], axis=0)
         columns = {
             name: np.concatenate([column, getattr(theirs, name)])
             for name, column in mine.columns().items()
         }
-        return Part(steps=steps, **columns).at(np.argsort(columns["who"], kind="stable"))
+        return Part(steps=steps, **columns).at(np.argsort(columns["instance"], kind="stable"))
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """All but the steps, by name."""
@@ -61,58 +61,60 @@ class Part(NamedTuple):
 
 
 def search(
-    fitted: Fitted, classifier: Classifier, known: People, who: Ints, question: Question
+    fitted: Fitted, classifier: Classifier, known: Instances, instance: Ints, question: Question
 ) -> Part | None:
-    """Paths of some people.
+    """Paths of some instances.
 
     Who finds nothing near lines corrected once looks along the plain ones, then along lines
     corrected as far as the gradient goes, so that `exact` finds what the other ways find.
     """
-    part = _walk(fitted, classifier, known, who, question)
+    part = _walk(fitted, classifier, known, instance, question)
     if part is None or question.enforce != "exact" or not len(known.system):
         return part
     for other, patient in ((replace(question, enforce="naive"), False), (question, True)):
-        found = part.who[part.steps.ok.any(axis=1)]
-        lost = np.setdiff1d(part.who, [*found.tolist(), *known.impossible])
+        found = part.instance[part.steps.ok.any(axis=1)]
+        lost = np.setdiff1d(part.instance, [*found.tolist(), *known.impossible])
         again = _walk(fitted, classifier, known, lost, other, patient) if len(lost) else None
         if again is not None:
-            part = part.replaced(again.who[again.steps.ok.any(axis=1)], again)
+            part = part.replaced(again.instance[again.steps.ok.any(axis=1)], again)
     return part
 
 
 def _walk(
     fitted: Fitted,
     classifier: Classifier,
-    known: People,
-    who: Ints,
+    known: Instances,
+    instance: Ints,
     question: Question,
     patient: bool = False,
 ) -> Part | None:
-    """Paths of some people, by their position in the query.
+    """Paths of some instances, by their position in the query.
 
     Args:
         fitted: What `fit` left behind.
         classifier: The black box.
         known: Everyone asked about.
-        who: Of whom.
+        instance: Of whom.
         question: What they want.
         patient: Correct latent points as far as that goes, though a projection comes after.
     """
     reading = known.reading
     schema = reading.schema
-    held, barred = _limits(known.system, reading.cells[who])
-    start = fitted.decoder.start(schema, reading.cells[who], known.label[who], held, barred)
-    ends = Ends.of(fitted, classifier, known, who, question)
-    person, end = ends.person, ends.end
-    if not len(person):
+    held, barred = _limits(known.system, reading.cells[instance])
+    start = fitted.decoder.start(
+        schema, reading.cells[instance], known.label[instance], held, barred
+    )
+    ends = Ends.of(fitted, classifier, known, instance, question)
+    one, end = ends.instance, ends.end
+    if not len(one):
         return None
     label = ends.label[end]
-    doubled = twins(fitted, start, person, label)
-    person, end, label = (np.concatenate([part, part[doubled]]) for part in (person, end, label))
-    frozen = np.arange(len(person)) >= len(person) - len(doubled)
-    judge = Judge(classifier, known, who[person], label, question)
-    before = _at_person(fitted, known, judge, start, person)
-    lines = Lines(person, end, frozen, ends.z, label, before, before)
+    doubled = twins(fitted, start, one, label)
+    one, end, label = (np.concatenate([part, part[doubled]]) for part in (one, end, label))
+    frozen = np.arange(len(one)) >= len(one) - len(doubled)
+    judge = Judge(classifier, known, instance[one], label, question)
+    before = _at_instance(fitted, known, judge, start, one)
+    lines = Lines(one, end, frozen, ends.z, label, before, before)
     steer = None
     if len(known.system) and question.enforce != "naive":
         patient = patient or question.enforce == "latent"
@@ -137,7 +139,7 @@ def _walk(
         weights=schema.weights(question.costs),
     )
     part = Part(
-        who[person[traced.lines]],
+        instance[one[traced.lines]],
         ends.prototype[end[traced.lines]],
         *traced,
         traced.first,
@@ -148,7 +150,7 @@ def _walk(
 def _with_sparse(fitted: Fitted, judge: Judge, part: Part, question: Question) -> Part:
     """The same paths with one more step each: their nearest row with features put back."""
     schema, lines = judge.known.reading.schema, part.lines
-    own = judge.known.reading.cells[part.who]
+    own = judge.known.reading.cells[part.instance]
     count, size = part.steps.tau.shape
     weights = schema.weights(question.costs)
     cost = np.where(part.steps.ok, schema.gaps(own[:, None], part.steps.cells) @ weights, np.inf)
@@ -176,15 +178,15 @@ def _with_sparse(fitted: Fitted, judge: Judge, part: Part, question: Question) -
     )
 
 
-def _limits(system: System, people: Floats) -> tuple[Ints, Bools]:
+def _limits(system: System, instances: Floats) -> tuple[Ints, Bools]:
     """What the constraints on single columns mean for category blocks: held and barred states."""
     schema = system.schema
-    states = states_of(schema, people)
+    states = states_of(schema, instances)
     held = np.full(states.shape, -1, dtype=np.int64)
-    barred = np.zeros((len(people), sum(block_states(schema))), dtype=bool)
+    barred = np.zeros((len(instances), sum(block_states(schema))), dtype=bool)
     if not len(system):
         return held, barred
-    domains = system.domains(people)
+    domains = system.domains(instances)
     begin = 0
     for block, ((feature, _, _), count) in enumerate(
         zip(schema.blocks, block_states(schema), strict=True)
@@ -201,20 +203,22 @@ def _limits(system: System, people: Floats) -> tuple[Ints, Bools]:
     return held, barred
 
 
-def _at_person(fitted: Fitted, known: People, judge: Judge, start: Start, person: Ints) -> Steps:
-    """Step 0: the person's row, copied; they do not have the label they want."""
-    lines = np.arange(len(person))
+def _at_instance(
+    fitted: Fitted, known: Instances, judge: Judge, start: Start, instance: Ints
+) -> Steps:
+    """Step 0: the instance's row, copied; they do not have the label they want."""
+    lines = np.arange(len(instance))
     if not fitted.decoder.anchored:  # the paper's paths begin at the reconstruction
-        z = start.z[torch.as_tensor(person, device=start.z.device)]
-        frozen = np.zeros(len(person), dtype=bool)
-        tau = np.zeros(len(person))
-        return judge(tau, fitted.decoder.rows(start, person, tau, z, judge.label, frozen), lines)
-    feasible = known.system.feasible(start.cells, start.cells)[person]
-    each = known.probability[judge.who]
+        z = start.z[torch.as_tensor(instance, device=start.z.device)]
+        frozen = np.zeros(len(instance), dtype=bool)
+        tau = np.zeros(len(instance))
+        return judge(tau, fitted.decoder.rows(start, instance, tau, z, judge.label, frozen), lines)
+    feasible = known.system.feasible(start.cells, start.cells)[instance]
+    each = known.probability[judge.instance]
     own, label = each[lines, judge.own], each[lines, judge.label]
     probability = np.where(judge.any_other, 1.0 - own, label)
-    no = np.zeros(len(person), dtype=bool)
-    return Steps.of(np.zeros(len(person)), start.cells[person], no, feasible, probability)
+    no = np.zeros(len(instance), dtype=bool)
+    return Steps.of(np.zeros(len(instance)), start.cells[instance], no, feasible, probability)
 
 
 def _at_end(fitted: Fitted, ends: Ends, judge: Judge, end: Ints, steer: Steer | None) -> Steps:

@@ -1,4 +1,4 @@
-"""The sparse row: as many features as possible put back to the person's own.
+"""The sparse row: as many features as possible put back to the instance's own.
 
 Starting from a good row, the change that is dearest is undone first, as long as the row stays good
 and is not pushed out of where the target's rows lie. A feature that could not be put back once is
@@ -8,18 +8,14 @@ not tried again, so the classifier is asked a bounded number of times.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Floats, Ints
 from lapace.paths import Steps
 
 __all__ = ["put_back"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 RARE = 5.0  # percent of the target's rows; one rarer than this is pushed no further out
 
@@ -35,7 +31,7 @@ def put_back(
 
     Args:
         start: One row per line.
-        own: The person's row of each line.
+        own: The instance's row of each line.
         gaps: What each column contributes to the distance between rows, costs included; 0 where
             they do not differ.
         check: Judges rows of lines, as they are.

@@ -10,20 +10,17 @@ projection, and to the check after it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from lapace.arrays import Floats, Ints
 from lapace.constraints import Custom, System
 from lapace.paths import Decoder, Lines, Start
 
 __all__ = ["Steering"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 # Steps a point may take. Before a projection one is best: on loans and on adult more cost time and
 # gained nothing. Where nothing comes after, as for a Python function that cannot be projected, it
@@ -39,7 +36,7 @@ class Steering:
     Attributes:
         decoder: Turns latent points into rows.
         system: The limits.
-        start: The people.
+        start: The instances.
         lines: The lines the rows lie on.
         patient: Whether points may take many steps, as where no projection comes after.
     """
@@ -52,13 +49,13 @@ class Steering:
 
     def __call__(self, tau: Floats, z: Tensor, rows: Floats, lines: Ints) -> Floats:
         """The rows, those that break a limit decoded from where they break it less."""
-        who = self.lines.who[lines]
-        people = self.start.cells[who]
-        broken = np.flatnonzero(~self.system.feasible(rows, people))
+        instance = self.lines.instance[lines]
+        instances = self.start.cells[instance]
+        broken = np.flatnonzero(~self.system.feasible(rows, instances))
         if not len(broken):
             return rows
         moved = z[torch.as_tensor(broken, device=z.device)].clone()
-        stirred = self.correct(tau[broken], moved, rows[broken], who[broken])
+        stirred = self.correct(tau[broken], moved, rows[broken], instance[broken])
         if not len(stirred):
             return rows
         at = torch.as_tensor(stirred, device=z.device)
@@ -67,7 +64,7 @@ class Steering:
         rows = rows.copy()
         rows[broken] = self.decoder.rows(
             self.start,
-            who[broken],
+            instance[broken],
             tau[broken],
             moved,
             self.lines.label[lines],
@@ -75,9 +72,9 @@ class Steering:
         )
         return rows
 
-    def correct(self, tau: Floats, z: Tensor, rows: Floats, who: Ints) -> Ints:
+    def correct(self, tau: Floats, z: Tensor, rows: Floats, instance: Ints) -> Ints:
         """Moves `z` in place; says which of its points it moved."""
-        people = self.start.cells[who]
+        instances = self.start.cells[instance]
         open_ = np.arange(len(rows))
         stirred = np.zeros(len(rows), dtype=bool)
         limits = self.system.constraints
@@ -87,8 +84,10 @@ class Steering:
             # Whatever mode the caller is in, this needs its gradient.
             with torch.inference_mode(False), torch.enable_grad():
                 point = z[at].clone().requires_grad_()
-                values = self.decoder.live(self.start, who[open_], tau[open_], point, rows[open_])
-                g = self.system.penalty(values, people[open_])  # (m,)
+                values = self.decoder.live(
+                    self.start, instance[open_], tau[open_], point, rows[open_]
+                )
+                g = self.system.penalty(values, instances[open_])  # (m,)
                 if not g.requires_grad:
                     break
                 (slope,) = torch.autograd.grad(g.sum(), point)

@@ -1,13 +1,12 @@
-"""How far a constraint would have to move to admit a row, in words a person can read."""
+"""How far a constraint would have to move to admit a row, in words an instance can read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Floats
 from lapace.constraints import (
     ChangeLimit,
     Changes,
@@ -29,30 +28,29 @@ from lapace.schema.features import on_lattice
 
 __all__ = ["changes_text", "joined", "move", "quoted", "scales"]
 
-Floats: TypeAlias = NDArray[np.float64]
 
 FEW = 5  # changes a sentence names
 
 
-def move(constraint: Constraint, schema: Schema, row: Floats, person: Floats) -> Move:
+def move(constraint: Constraint, schema: Schema, row: Floats, instance: Floats) -> Move:
     """How far a constraint is from admitting a row.
 
     Args:
         constraint: One that the row breaks, or keeps after all.
         schema: What the columns are.
         row: Cells (d,).
-        person: Cells of the person the row is for, (d,).
+        instance: Cells of the instance the row is for, (d,).
 
     Examples:
         >>> from lapace.constraints import parse
         >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
-        >>> row, person = np.array([25.0, 52.0]), np.array([30.0, 50.0])
-        >>> move(parse("hours <= 40"), schema, row, person).text
+        >>> row, instance = np.array([25.0, 52.0]), np.array([30.0, 50.0])
+        >>> move(parse("hours <= 40"), schema, row, instance).text
         "'hours <= 40' would have to allow 12 more"
-        >>> move(parse("age >= original"), schema, row, person).text
+        >>> move(parse("age >= original"), schema, row, instance).text
         "'age >= original' would have to allow 5 less"
     """
-    by, demand = _Teller(schema, row, person).told(constraint)
+    by, demand = _Teller(schema, row, instance).told(constraint)
     return Move(str(constraint), by, f"'{constraint}' {demand}")
 
 
@@ -89,12 +87,12 @@ def joined(texts: Sequence[str], word: str = "and") -> str:
     return f" {word} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
-def changes_text(schema: Schema, row: Floats, person: Floats) -> str:
-    """What differs from the person, a few columns of it: `age 30 → 40 and job cook → nurse`."""
-    different = np.flatnonzero(schema.changed(person, row))
+def changes_text(schema: Schema, row: Floats, instance: Floats) -> str:
+    """What differs from the instance, a few columns of it: `age 30 → 40 and job cook → nurse`."""
+    different = np.flatnonzero(schema.changed(instance, row))
     features = [schema.features[i] for i in different]
     told = [
-        f"{f.name} {f.text(person[i])} → {f.text(row[i])}"
+        f"{f.name} {f.text(instance[i])} → {f.text(row[i])}"
         for f, i in zip(features, different, strict=True)
     ]
     if len(told) > FEW + 1:
@@ -107,13 +105,13 @@ def changes_text(schema: Schema, row: Floats, person: Floats) -> str:
 
 
 class _Teller:
-    """One row for one person."""
+    """One row for one instance."""
 
-    def __init__(self, schema: Schema, row: Floats, person: Floats) -> None:
+    def __init__(self, schema: Schema, row: Floats, instance: Floats) -> None:
         self.schema = schema
         self.row = row
-        self.person = person
-        self.rows = Rows(schema, row[None], person[None])
+        self.instance = instance
+        self.rows = Rows(schema, row[None], instance[None])
 
     def told(self, constraint: Constraint) -> tuple[float | None, str]:
         """How far, where that is a number, and what the constraint would have to do."""
@@ -121,7 +119,7 @@ class _Teller:
         if kept(bound, self.rows)[0]:
             return 0.0, "holds on this row all the same"
         named = list({*bound.columns, *bound.kept})
-        gone = np.isnan(self.row[named]) != np.isnan(self.person[named])
+        gone = np.isnan(self.row[named]) != np.isnan(self.instance[named])
         if gone.any():  # what is missing is not far from anything
             columns = [named[i] for i in np.flatnonzero(gone)]
             return None, f"would have to allow {self._now(columns)}"
@@ -143,7 +141,7 @@ class _Teller:
 
     def _slack(self, constraint: Constraint) -> float:
         slack = System.of([constraint], self.schema, check=False)
-        far = slack.slack(self.row[None], self.person[None])[0, 0]
+        far = slack.slack(self.row[None], self.instance[None])[0, 0]
         return float(f"{far:.12g}")  # 0.1 + 0.2 is 0.3 here too
 
     def _is_number(self, column: int) -> bool:
@@ -202,7 +200,7 @@ class _Teller:
 
     def _counted(self, limit: ChangeLimit, relation: str) -> tuple[float, str]:
         far = self._slack(limit)
-        many = int(self.schema.changed(self.row, self.person).sum())
+        many = int(self.schema.changed(self.row, self.instance).sum())
         if relation == "==":
             return far, f"would have to allow {many} change{'s' * (many != 1)}"
         word = "more" if relation in ("<=", "<") else "fewer"

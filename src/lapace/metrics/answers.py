@@ -9,43 +9,44 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lapace.metrics.space import Bools, Floats, matches, mean, pair_distances
+from lapace.arrays import Bools, Floats
+from lapace.metrics.space import matches, mean, pair_distances
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
 
 class Share(NamedTuple):
-    """A share counted two ways: of the people tried (at least one such answer), of the answers.
+    """A share counted two ways: of the instances tried (at least one such answer), of the answers.
 
     Examples:
-        >>> Share(people=1.0, answers=0.5).people
+        >>> Share(instances=1.0, answers=0.5).instances
         1.0
     """
 
-    people: float
+    instances: float
     answers: float
 
 
 def validity(answers: Counterfactuals, tried: ArrayLike | None = None) -> Share:
-    """Share of people tried with at least one valid answer, and share of answers valid.
+    """Share of instances tried with at least one valid answer, and share of answers valid.
 
-    people = |{i tried : some answer of i is valid}| / |tried|, answers = valid / all answers.
+    instances = |{i tried : some answer of i is valid}| / |tried|, answers = valid / all answers.
 
     Args:
         answers: Any method's answers.
-        tried: Positions of the people tried. Left out: those with an answer row, which is right
+        tried: Positions of the instances tried. Left out: those with an answer row, which is right
             for a method that returns its best row for whoever it failed. One that returns nothing
             for them has to be told, or its failures go unseen.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> people, cells = np.array([[0.0], [0.5]]), np.array([[1.0], [2.0]])
-        >>> who, valid = np.array([0, 0]), np.array([True, False])
-        >>> answers = Counterfactuals.of(schema, people, cells, who, valid=valid)
+        >>> instances, cells = np.array([[0.0], [0.5]]), np.array([[1.0], [2.0]])
+        >>> instance, valid = np.array([0, 0]), np.array([True, False])
+        >>> answers = Counterfactuals.of(schema, instances, cells, instance, valid=valid)
         >>> validity(answers)
-        Share(people=1.0, answers=0.5)
+        Share(instances=1.0, answers=0.5)
         >>> validity(answers, tried=[0, 1])
-        Share(people=0.5, answers=0.5)
+        Share(instances=0.5, answers=0.5)
     """
     return Share(_answered(answers, answers.valid, tried), mean(answers.valid))
 
@@ -55,26 +56,26 @@ def satisfaction(
     check: Callable[[Floats, Floats], ArrayLike] | None = None,
     tried: ArrayLike | None = None,
 ) -> Share:
-    """Share of people with a valid answer that keeps every constraint, and of answers that do.
+    """Share of instances with a valid answer that keeps every constraint, and of answers that do.
 
-    people = |{i tried : some answer of i is valid and feasible}| / |tried|,
+    instances = |{i tried : some answer of i is valid and feasible}| / |tried|,
     answers = feasible / all answers.
 
     Args:
         answers: Any method's answers.
         check: `check(cells, originals)`, one flag per row, asked anew; the originals are the
-            people's own rows. Left out: the answers' own `feasible`.
+            instances's own rows. Left out: the answers' own `feasible`.
         tried: As in `validity`.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> people, cells = np.array([[0.5]]), np.array([[1.0], [0.0]])
-        >>> who, valid = np.array([0, 0]), np.array([False, True])
-        >>> answers = Counterfactuals.of(schema, people, cells, who, valid=valid)
+        >>> instances, cells = np.array([[0.5]]), np.array([[1.0], [0.0]])
+        >>> instance, valid = np.array([0, 0]), np.array([False, True])
+        >>> answers = Counterfactuals.of(schema, instances, cells, instance, valid=valid)
         >>> satisfaction(answers)
-        Share(people=1.0, answers=1.0)
+        Share(instances=1.0, answers=1.0)
         >>> satisfaction(answers, check=lambda rows, own: rows[:, 0] >= own[:, 0])
-        Share(people=0.0, answers=0.5)
+        Share(instances=0.0, answers=0.5)
     """
     feasible = answers.feasible
     if check is not None:
@@ -83,24 +84,24 @@ def satisfaction(
 
 
 def _answered(answers: Counterfactuals, good: Bools, tried: ArrayLike | None) -> float:
-    people = np.unique(answers.who if tried is None else np.asarray(tried, dtype=np.int64))
-    return mean(np.isin(people, answers.who[good]))
+    instances = np.unique(answers.instance if tried is None else np.asarray(tried, dtype=np.int64))
+    return mean(np.isin(instances, answers.instance[good]))
 
 
 def _originals(answers: Counterfactuals) -> Floats:
-    """The person's own row beside every answer."""
-    rows: Floats = answers.people[answers.who]  # (m, d)
+    """The instance's own row beside every answer."""
+    rows: Floats = answers.instances[answers.instance]  # (m, d)
     return rows
 
 
 def proximity(answers: Counterfactuals) -> float:
-    """Mean distance of the answers to the people they are for: mean_j d(x_who(j), x'_j).
+    """Mean distance of the answers to the instances they are for: mean_j d(x_who(j), x'_j).
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> people, cells = np.array([[0.0]]), np.array([[1.25], [2.5]])
-        >>> who, valid = np.array([0, 0]), np.array([True, True])
-        >>> proximity(Counterfactuals.of(schema, people, cells, who, valid=valid))
+        >>> instances, cells = np.array([[0.0]]), np.array([[1.25], [2.5]])
+        >>> instance, valid = np.array([0, 0]), np.array([True, True])
+        >>> proximity(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
         0.75
     """
     return mean(answers.schema.gaps(_originals(answers), answers.cells).sum(axis=1))
@@ -111,9 +112,9 @@ def sparsity(answers: Counterfactuals) -> float:
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0, 0.5], [1.25, 1.5], [2.5, 3.25]]))
-        >>> people, cells = np.array([[0.0, 0.5]]), np.array([[1.25, 0.5], [2.5, 1.5]])
-        >>> who, valid = np.array([0, 0]), np.array([True, True])
-        >>> sparsity(Counterfactuals.of(schema, people, cells, who, valid=valid))
+        >>> instances, cells = np.array([[0.0, 0.5]]), np.array([[1.25, 0.5], [2.5, 1.5]])
+        >>> instance, valid = np.array([0, 0]), np.array([True, True])
+        >>> sparsity(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
         1.5
     """
     return mean(answers.schema.changed(_originals(answers), answers.cells).sum(axis=1))
@@ -127,9 +128,9 @@ def number_share(answers: Counterfactuals) -> float:
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0, 0.0], [1.25, 1.0], [2.5, 1.0]]))
-        >>> people, cells = np.array([[0.0, 0.0]]), np.array([[2.5, 1.0]])
-        >>> who, valid = np.array([0]), np.array([True])
-        >>> number_share(Counterfactuals.of(schema, people, cells, who, valid=valid))
+        >>> instances, cells = np.array([[0.0, 0.0]]), np.array([[2.5, 1.0]])
+        >>> instance, valid = np.array([0]), np.array([True])
+        >>> number_share(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
         0.5
     """
     gaps = answers.schema.gaps(_originals(answers), answers.cells)  # (m, d)
@@ -138,22 +139,22 @@ def number_share(answers: Counterfactuals) -> float:
 
 
 def diversity(answers: Counterfactuals) -> float:
-    """Mean distance between a person's answers, averaged over people with two or more.
+    """Mean distance between an instance's answers, averaged over instances with two or more.
 
     mean_i [ 2 / (m_i (m_i - 1)) sum_{j<l} d(x'_ij, x'_il) ]; NaN where everybody has one answer.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> people, cells = np.array([[0.0], [0.5]]), np.array([[1.25], [2.5], [2.0]])
-        >>> who, valid = np.array([0, 0, 1]), np.array([True, True, True])
-        >>> diversity(Counterfactuals.of(schema, people, cells, who, valid=valid))
+        >>> instances, cells = np.array([[0.0], [0.5]]), np.array([[1.25], [2.5], [2.0]])
+        >>> instance, valid = np.array([0, 0, 1]), np.array([True, True, True])
+        >>> diversity(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
         0.5
     """
-    i, j = matches(answers.who, answers.who)
+    i, j = matches(answers.instance, answers.instance)
     i, j = i[i < j], j[i < j]
     between = pair_distances(answers.schema, answers.cells, answers.cells, i, j)
-    _, person = np.unique(answers.who[i], return_inverse=True)
-    return mean(np.bincount(person, weights=between) / np.bincount(person))
+    _, instance = np.unique(answers.instance[i], return_inverse=True)
+    return mean(np.bincount(instance, weights=between) / np.bincount(instance))
 
 
 def spread(schema: Schema, cells: Floats) -> float:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier, wrap
 from lapace.errors import InputError
 from lapace.metrics.answers import (
@@ -27,14 +28,14 @@ from lapace.metrics.answers import (
 from lapace.metrics.generator import privacy
 from lapace.metrics.plausibility import Plausibility, density, typical
 from lapace.metrics.robustness import input_robustness, model_robustness
-from lapace.metrics.space import Bools, Floats, Ints, join, mean, median, nearest, recode
+from lapace.metrics.space import join, mean, median, nearest, recode
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
 
 class _Counts(Protocol):
     @property
-    def asked(self) -> int: ...
+    def n_queries(self) -> int: ...
 
 
 @dataclass
@@ -43,26 +44,26 @@ class Spent:
 
     Attributes:
         seconds: Wall-clock time.
-        asked: Rows the classifier was asked about; 0 when none was given.
+        n_queries: Rows the classifier was asked about; 0 when none was given.
 
     Examples:
-        >>> Spent(seconds=3.0, asked=600).per(people=50)
-        Spent(seconds=6.0, asked=1200.0)
+        >>> Spent(seconds=3.0, n_queries=600).per(instances=50)
+        Spent(seconds=6.0, n_queries=1200.0)
     """
 
     seconds: float = math.nan
-    asked: float = 0
+    n_queries: float = 0
 
-    def per(self, people: int, of: int = 100) -> Spent:
-        """The same per 100 people, as the paper has it; NaN per nobody.
+    def per(self, instances: int, of: int = 100) -> Spent:
+        """The same per 100 instances, as the paper has it; NaN per nobody.
 
         Examples:
-            >>> Spent(seconds=1.0).per(people=200).seconds
+            >>> Spent(seconds=1.0).per(instances=200).seconds
             0.5
         """
-        if not people:
+        if not instances:
             return Spent(math.nan, math.nan)
-        return Spent(self.seconds * of / people, self.asked * of / people)
+        return Spent(self.seconds * of / instances, self.n_queries * of / instances)
 
 
 @contextmanager
@@ -72,16 +73,16 @@ def spending(classifier: _Counts | None = None) -> Iterator[Spent]:
     Examples:
         >>> with spending() as spent:
         ...     _ = sum(range(1000))
-        >>> spent.seconds > 0, spent.asked
+        >>> spent.seconds > 0, spent.n_queries
         (True, 0)
     """
     spent = Spent()
-    before, start = 0 if classifier is None else classifier.asked, perf_counter()
+    before, start = 0 if classifier is None else classifier.n_queries, perf_counter()
     try:
         yield spent
     finally:
         spent.seconds = perf_counter() - start
-        spent.asked = 0 if classifier is None else classifier.asked - before
+        spent.n_queries = 0 if classifier is None else classifier.n_queries - before
 
 
 @dataclass(frozen=True)
@@ -173,8 +174,8 @@ def votes(answers: Counterfactuals, classifier: Classifier, retrained: Sequence[
     Examples:
         >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
         >>> reference = Reference.of(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
-        >>> who, valid = np.array([0, 0]), np.array([True, True])
-        >>> answers = Counterfactuals.of(reference.schema, rows[:1], rows[[5, 9]], who, valid=valid)
+        >>> instance, valid = np.array([0, 0]), np.array([True, True])
+        >>> answers = Counterfactuals.of(reference.schema, rows[:1], rows[[5, 9]], instance, valid=valid)
         >>> votes(answers, reference.classifier, [lambda rows: rows[:, 0] > 2])
         array([[False,  True]])
     """
@@ -206,12 +207,12 @@ def evaluate(
 
     `validity` and `satisfaction` look at all answers, everything else at those that are ok. An
     answer's plausibility is judged among the reference rows the classifier gives the answer's own
-    label, which for an ok answer is the label wanted; people may want different ones.
+    label, which for an ok answer is the label wanted; instances may want different ones.
 
     | always | |
     |---|---|
-    | `validity`, `valid_answers` | share of people with a valid answer, of answers valid |
-    | `satisfaction`, `feasible_answers` | people with an ok answer, answers within constraints |
+    | `validity`, `valid_answers` | share of instances with a valid answer, of answers valid |
+    | `satisfaction`, `feasible_answers` | instances with an ok answer, answers within constraints |
     | `distance`, `changed` | mean distance, mean number of features changed |
     | `number_share`, `category_share` | where the change falls |
     | `lof`, `lof_median` | local outlier factor, 20 neighbours |
@@ -230,18 +231,18 @@ def evaluate(
         answers: What a pick or a baseline returned.
         reference: The training table, or a `Reference`, which saves work when used again.
         classifier: The model; needed unless `reference` is a `Reference`.
-        tried: Positions of the people tried, as in `validity`.
+        tried: Positions of the instances tried, as in `validity`.
         held_out: Rows of the same kind that nothing was fitted on.
         retrained: Models trained again.
-        again: Answers for the same people slightly perturbed, a round each. Whose own label
+        again: Answers for the same instances slightly perturbed, a round each. Whose own label
             flips is found by asking the classifier.
         steps: Valid flags along paths, as in `recrossing`.
         spent: What the answers cost.
 
     Examples:
         >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
-        >>> who, valid = np.array([0]), np.array([True])
-        >>> answers = Counterfactuals.of(Schema.infer(rows), rows[:1], rows[[5]], who, valid=valid)
+        >>> instance, valid = np.array([0]), np.array([True])
+        >>> answers = Counterfactuals.of(Schema.infer(rows), rows[:1], rows[[5]], instance, valid=valid)
         >>> found = evaluate(answers, classifier=lambda rows: rows[:, 0] > 1, reference=rows)
         >>> found["validity"], found["distance"], found["copies"]
         (1.0, 0.5, 1.0)
@@ -267,16 +268,16 @@ def evaluate(
     if steps is not None:
         found["recrossing"] = recrossing(steps)
     if spent is not None:
-        found |= {"seconds": spent.seconds, "rows_asked": float(spent.asked)}
+        found |= {"seconds": spent.seconds, "rows_asked": float(spent.n_queries)}
     return found
 
 
 def _worked(answers: Counterfactuals, tried: ArrayLike | None) -> dict[str, float]:
     valid, feasible = validity(answers, tried), satisfaction(answers, tried=tried)
     return {
-        "validity": valid.people,
+        "validity": valid.instances,
         "valid_answers": valid.answers,
-        "satisfaction": feasible.people,
+        "satisfaction": feasible.instances,
         "feasible_answers": feasible.answers,
     }
 
@@ -316,12 +317,12 @@ def _likeness(good: Counterfactuals, reference: Reference) -> dict[str, float]:
 def _moved(
     answers: Counterfactuals, again: Sequence[Counterfactuals], reference: Reference
 ) -> dict[str, float]:
-    tried = np.unique(answers.who)
-    flipped = np.zeros((len(again), len(answers.people)), dtype=bool)
-    own = reference.classifier.predict(answers.people[tried], answers.schema)
+    tried = np.unique(answers.instance)
+    flipped = np.zeros((len(again), len(answers.instances)), dtype=bool)
+    own = reference.classifier.predict(answers.instances[tried], answers.schema)
     for row, perturbed in zip(flipped, again, strict=True):
-        people = perturbed.people[tried]
-        row[tried] = reference.classifier.predict(people, perturbed.schema) != own
+        instances = perturbed.instances[tried]
+        row[tried] = reference.classifier.predict(instances, perturbed.schema) != own
     found = input_robustness(answers, again, flipped)
     return {f"input_{name}": float(value) for name, value in found._asdict().items()}
 
@@ -338,6 +339,6 @@ def _read(table: Any, schema: Schema) -> tuple[Schema, Floats]:
 
 
 def _recoded(answers: Counterfactuals, schema: Schema) -> Counterfactuals:
-    people = recode(answers.people, answers.schema, schema)
+    instances = recode(answers.instances, answers.schema, schema)
     cells = recode(answers.cells, answers.schema, schema)
-    return replace(answers, schema=schema, people=people, cells=cells)
+    return replace(answers, schema=schema, instances=instances, cells=cells)

@@ -11,7 +11,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-from lapace.metrics.space import Floats, mean, median, nearest, tree_columns
+from lapace.arrays import Floats
+from lapace.metrics.space import mean, median, nearest, tree_columns
 from lapace.schema import Schema
 
 

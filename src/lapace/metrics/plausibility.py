@@ -11,15 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.ensemble import IsolationForest
 
-from lapace.metrics.space import (
-    Floats,
-    distinct,
-    mean,
-    median,
-    nearest,
-    search,
-    tree_columns,
-)
+from lapace.arrays import Floats
+from lapace.metrics.space import distinct, mean, median, nearest, search, tree_columns
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
@@ -179,9 +172,9 @@ def density(answers: Counterfactuals) -> Typical:
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> row, who = np.array([[1.25]]), np.array([0])
+        >>> row, instance = np.array([[1.25]]), np.array([0])
         >>> known = {"valid": np.array([True]), "density": np.array([40.0])}
-        >>> density(Counterfactuals.of(schema, row, row, who, **known)).mean
+        >>> density(Counterfactuals.of(schema, row, row, instance, **known)).mean
         40.0
     """
     return typical(answers.density)

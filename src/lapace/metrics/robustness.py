@@ -1,4 +1,4 @@
-"""Do the answers last when the classifier is retrained, and when the person moves a little?"""
+"""Do the answers last when the classifier is retrained, and when the instance moves a little?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from lapace.metrics.space import Floats, Ints, join, matches, mean, pair_distances, recode
+from lapace.arrays import Floats, Ints
+from lapace.metrics.space import join, matches, mean, pair_distances, recode
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
@@ -67,17 +68,17 @@ def model_robustness(votes: ArrayLike, confidence: float = 0.95) -> ModelRobustn
 
 
 class InputRobustness(NamedTuple):
-    """How answers move when the person moves a little.
+    """How answers move when the instance moves a little.
 
-    Means over comparisons, one per person and perturbation; 0 is perfectly stable.
+    Means over comparisons, one per instance and perturbation; 0 is perfectly stable.
 
     Attributes:
         distance: Between old and new answer where there is one of each; NaN where never.
         set_distance: ½ mean over old of the nearest new + ½ mean over new of the nearest old.
         max_set_distance: The larger of the two directed farthest-nearest distances.
         compared: Comparisons made.
-        flipped: Left out, because the perturbed person's own label differs.
-        lost: Left out, because the perturbed person got no answer.
+        flipped: Left out, because the perturbed instance's own label differs.
+        lost: Left out, because the perturbed instance got no answer.
 
     Examples:
         >>> InputRobustness(0.1, 0.1, 0.1, compared=99, flipped=1, lost=0).flipped
@@ -95,38 +96,40 @@ class InputRobustness(NamedTuple):
 def input_robustness(
     before: Counterfactuals, after: Sequence[Counterfactuals], flipped: ArrayLike | None = None
 ) -> InputRobustness:
-    """Robustness to input changes: old answers against those for perturbed people.
+    """Robustness to input changes: old answers against those for perturbed instances.
 
-    For a person's old answers A and new answers B, with d(a, B) = min_b d(a, b):
+    For an instance's old answers A and new answers B, with d(a, B) = min_b d(a, b):
     set distance = ½ mean_a d(a, B) + ½ mean_b d(b, A) (Leofante and Potyka, 2024), and
     max-set-distance = max(max_a d(a, B), max_b d(b, A)). Only ok answers are compared.
 
     Args:
-        before: The answers for the people as they are.
-        after: For each round of perturbation, the answers for the same people in the same order.
-        flipped: (rounds, people) flags: perturbed, the person's own label is another.
+        before: The answers for the instances as they are.
+        after: For each round of perturbation, the answers for the same instances in the same order.
+        flipped: (rounds, instances) flags: perturbed, the instance's own label is another.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> person, who, valid = np.array([[0.0]]), np.array([0]), np.array([True])
-        >>> old = Counterfactuals.of(schema, person, np.array([[1.0]]), who, valid=valid)
-        >>> new = Counterfactuals.of(schema, person, np.array([[1.5]]), who, valid=valid)
+        >>> instance, instance, valid = np.array([[0.0]]), np.array([0]), np.array([True])
+        >>> old = Counterfactuals.of(schema, instance, np.array([[1.0]]), instance, valid=valid)
+        >>> new = Counterfactuals.of(schema, instance, np.array([[1.5]]), instance, valid=valid)
         >>> round(input_robustness(old, [old, new]).distance, 3)
         0.1
     """
-    moved = np.zeros((len(after), len(before.people)), dtype=bool)
+    moved = np.zeros((len(after), len(before.instances)), dtype=bool)
     if flipped is not None:
         moved[:] = np.asarray(flipped, dtype=bool)
-    old, who = before.cells[before.ok], before.who[before.ok]
-    answered = np.zeros(len(before.people), dtype=bool)
-    answered[who] = True
+    old, instance = before.cells[before.ok], before.instance[before.ok]
+    answered = np.zeros(len(before.instances), dtype=bool)
+    answered[instance] = True
     found, lost = [np.empty((0, 3))], 0
     for answers, left_out in zip(after, moved, strict=True):
         schema = join(before.schema, answers.schema)
         theirs = recode(answers.cells, answers.schema, schema)
         here = answered & ~left_out
-        keep, other = here[who], answers.ok & here[answers.who]
-        rows = _set_distances(schema, old[keep], who[keep], theirs[other], answers.who[other])
+        keep, other = here[instance], answers.ok & here[answers.instance]
+        rows = _set_distances(
+            schema, old[keep], instance[keep], theirs[other], answers.instance[other]
+        )
         found.append(rows)
         lost += int(here.sum()) - len(rows)
     single, both, farthest = np.concatenate(found).T
@@ -141,26 +144,26 @@ def input_robustness(
 
 
 def _set_distances(schema: Schema, a: Floats, who_a: Ints, b: Floats, who_b: Ints) -> Floats:
-    """One row per person with answers in both: single distance or NaN, set and max-set."""
+    """One row per instance with answers in both: single distance or NaN, set and max-set."""
     i, j = matches(who_a, who_b)
     between = pair_distances(schema, a, b, i, j)
     shared = np.unique(who_a[i])
     average, farthest = np.zeros(len(shared)), np.zeros(len(shared))
     single = np.ones(len(shared), dtype=bool)
-    for who, index in ((who_a, i), (who_b, j)):
-        closest = np.full(len(who), math.inf)
+    for instance, index in ((who_a, i), (who_b, j)):
+        closest = np.full(len(instance), math.inf)
         np.minimum.at(closest, index, between)
-        there = np.isin(who, shared)
-        person = np.searchsorted(shared, who[there])
-        counts = np.bincount(person, minlength=len(shared))
-        average += np.bincount(person, closest[there], minlength=len(shared)) / counts / 2
-        np.maximum.at(farthest, person, closest[there])
+        there = np.isin(instance, shared)
+        one = np.searchsorted(shared, instance[there])
+        counts = np.bincount(one, minlength=len(shared))
+        average += np.bincount(one, closest[there], minlength=len(shared)) / counts / 2
+        np.maximum.at(farthest, one, closest[there])
         single &= counts == 1
     return np.column_stack([np.where(single, farthest, math.nan), average, farthest])
 
 
 def perturb(schema: Schema, cells: Floats, rng: np.random.Generator, scale: float = 0.02) -> Floats:
-    """People moved a little: max-norm at most `scale`, in units of each column's range.
+    """Instances moved a little: max-norm at most `scale`, in units of each column's range.
 
     Each number present moves, on its own, by a uniform draw from [-scale, scale] * span; on a
     column with a resolution, from the lattice steps within that interval, so whole numbers stay
@@ -169,8 +172,8 @@ def perturb(schema: Schema, cells: Floats, rng: np.random.Generator, scale: floa
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0, 3.0], [50.0, 3.5], [100.0, 4.0]]))
-        >>> people = np.array([[50.0, np.nan]] * 3)
-        >>> perturb(schema, people, np.random.default_rng(0)).tolist()
+        >>> instances = np.array([[50.0, np.nan]] * 3)
+        >>> perturb(schema, instances, np.random.default_rng(0)).tolist()
         [[51.0, nan], [48.0, nan], [52.0, nan]]
     """
     columns = [schema.features[i] for i in schema.numeric]
@@ -189,7 +192,7 @@ def perturb(schema: Schema, cells: Floats, rng: np.random.Generator, scale: floa
     moved = np.clip(own + shift, np.minimum(lower, own), np.maximum(upper, own))
     result = cells.copy()
     result[:, schema.numeric] = moved
-    # 0.1 + 0.2 is not 0.3: write the number a person would, where that is all snapping does.
+    # 0.1 + 0.2 is not 0.3: write the number an instance would, where that is all snapping does.
     tidy = schema.snap(result)
     same = np.abs(tidy - result) <= 1e-6 * schema.spans
     return np.where(same & (result != cells), tidy, result)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 
+from lapace.arrays import Floats, Ints
 from lapace.schema import Schema
-
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
-Ints: TypeAlias = NDArray[np.int64]
 
 BLOCK = 4_000_000  # distances held at once while neighbours are searched: 32 MB
 CHUNK = 50_000  # pairs whose distance is taken at once: 40 MB for a hundred columns
@@ -158,12 +154,12 @@ def pair_distances(schema: Schema, a: Floats, b: Floats, i: Ints, j: Ints) -> Fl
     return found
 
 
-def matches(who: Ints, other: Ints) -> tuple[Ints, Ints]:
+def matches(instance: Ints, other: Ints) -> tuple[Ints, Ints]:
     """All index pairs (i, j) with who[i] == other[j]."""
     order = np.argsort(other, kind="stable")
-    low, high = (np.searchsorted(other[order], who, side) for side in ("left", "right"))
+    low, high = (np.searchsorted(other[order], instance, side) for side in ("left", "right"))
     counts = high - low
-    i = np.repeat(np.arange(len(who)), counts)
+    i = np.repeat(np.arange(len(instance)), counts)
     within = np.arange(len(i)) - np.repeat(np.cumsum(counts) - counts, counts)
     return i, order[np.repeat(low, counts) + within]
 

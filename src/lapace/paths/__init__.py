@@ -1,7 +1,7 @@
 r"""LAPACE: straight latent lines, decoded, and the steps that matter on them.
 
-Algorithm 1 of the paper, for many people at once: $z_\tau = (1 - \tau) z_x + \tau \mu_c$, decoded.
-`Decoder` turns latent points into rows of the table, anchored at the person so that a path begins
+Algorithm 1 of the paper, for many instances at once: $z_\tau = (1 - \tau) z_x + \tau \mu_c$, decoded.
+`Decoder` turns latent points into rows of the table, anchored at the instance so that a path begins
 where they stand. `trace` walks all lines, asks a `Judge` about the rows, and finds where the last
 unbroken run of good rows begins. What makes a row good, neither of them knows.
 """

@@ -1,37 +1,34 @@
-"""Latent points to rows of the table, anchored at the people paths start from."""
+"""Latent points to rows of the table, anchored at the instances paths start from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.categories import CategoryTree
 from lapace.model import LGMVAE, Mixture
 from lapace.schema import Feature, Schema
 
 __all__ = ["Decoder", "Start", "block_states", "states_of"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 # Under this probability a category's score does not fall further: the tree, which knows what goes
 # together, must be able to overrule a decoder that is too sure of one block at a time. On adult
 # 0.1 gave answers a LOF of 1.1, a millionth one of 2.0.
 LEAST = 0.1
-LOYALTY = 1.0  # how much a person's own category is favoured at the start; fades along the path
+LOYALTY = 1.0  # how much an instance's own category is favoured at the start; fades along the path
 NOISE = 0.5  # share of the decoder's noise a sample gets; all of it crosses the boundary too often
 
 
 class Start(NamedTuple):
-    """People at the beginning of their paths.
+    """Instances at the beginning of their paths.
 
     Attributes:
         schema: The columns, widened by what only they have.
@@ -63,7 +60,7 @@ class Decoder:
         model: The trained model.
         mixtures: Per label, where its rows lie in latent space.
         trees: Per label, which categories go together; empty to choose each on its own.
-        anchored: Whether paths begin at the person; otherwise all is as in the paper: at their
+        anchored: Whether paths begin at the instance; otherwise all is as in the paper: at their
             reconstruction, the encoder handed cluster probabilities, samples without noise.
     """
 
@@ -98,7 +95,7 @@ class Decoder:
         held: Ints | None = None,
         barred: Bools | None = None,
     ) -> Start:
-        """People made ready to walk."""
+        """Instances made ready to walk."""
         encoded = schema.encode(cells)  # (n, w)
         z = self._encode(encoded, labels)
         residual = encoded - self._means(z)
@@ -138,40 +135,42 @@ class Decoder:
         return write_states(self.schema, cells, states)
 
     def rows(
-        self, start: Start, who: Ints, tau: Floats, z: Tensor, labels: Ints, frozen: Bools
+        self, start: Start, instance: Ints, tau: Floats, z: Tensor, labels: Ints, frozen: Bools
     ) -> Floats:
-        """Rows along paths, anchored at the people they start from.
+        """Rows along paths, anchored at the instances they start from.
 
         Args:
-            start: The people.
-            who: For each row the person it starts from.
+            start: The instances.
+            instance: For each row the instance it starts from.
             tau: How far along it is.
             z: Its latent point.
             labels: The label it leads to.
-            frozen: Whether it keeps the person's own categories.
+            frozen: Whether it keeps the instance's own categories.
         """
         fade = (1.0 - tau)[:, None]  # (m, 1)
-        means = self._means(z) + fade * start.residual[who]  # (m, w)
-        cells = start.cells[who]  # (m, d), a copy
+        means = self._means(z) + fade * start.residual[instance]  # (m, w)
+        cells = start.cells[instance]  # (m, d), a copy
         # The end belongs to nobody: there a column of one category has that one.
         cells[(tau >= 1.0) & ~frozen] = 0.0
-        cells[:, start.schema.numeric] = self._numbers(start, who, tau, means)
+        cells[:, start.schema.numeric] = self._numbers(start, instance, tau, means)
         if not start.schema.blocks:
             return cells
-        states = start.states[who]  # (m, b)
+        states = start.states[instance]  # (m, b)
         moving = np.flatnonzero(~frozen)
-        states[moving] = self._moved(start, who[moving], means[moving], tau[moving], labels[moving])
+        states[moving] = self._moved(
+            start, instance[moving], means[moving], tau[moving], labels[moving]
+        )
         return write_states(start.schema, cells, states)
 
-    def live(self, start: Start, who: Ints, tau: Floats, z: Tensor, rows: Floats) -> Tensor:
+    def live(self, start: Start, instance: Ints, tau: Floats, z: Tensor, rows: Floats) -> Tensor:
         """The same rows as torch can follow them: (m, d), categories as `rows` has them.
 
         Numbers are what `rows` would give, rounded and all; their gradient is that of the rank
         map's slope, as if nothing were rounded or flat.
 
         Args:
-            start: The people.
-            who: For each row the person it starts from.
+            start: The instances.
+            instance: For each row the instance it starts from.
             tau: How far along it is.
             z: Its latent point, whose gradient is wanted.
             rows: The rows as they were decoded before, for their categories.
@@ -179,11 +178,11 @@ class Decoder:
         numeric = start.schema.numeric
         decoded = self.model.decode(z)  # (m, w)
         fixed = decoded.detach().cpu().numpy().astype(np.float64)
-        means = fixed + (1.0 - tau)[:, None] * start.residual[who]
+        means = fixed + (1.0 - tau)[:, None] * start.residual[instance]
         cells = rows.copy()
-        cells[:, numeric] = self._numbers(start, who, tau, means)
+        cells[:, numeric] = self._numbers(start, instance, tau, means)
         slopes = np.where(
-            self._still_placeless(start.schema, start.cells[who], means, tau),
+            self._still_placeless(start.schema, start.cells[instance], means, tau),
             0.0,
             start.schema.slopes(means[:, : len(numeric)]),
         )
@@ -193,13 +192,13 @@ class Decoder:
         at = torch.as_tensor(numeric, device=z.device)
         return values.index_add(1, at, rise * (scores - scores.detach()))
 
-    def _numbers(self, start: Start, who: Ints, tau: Floats, means: Floats) -> Floats:
+    def _numbers(self, start: Start, instance: Ints, tau: Floats, means: Floats) -> Floats:
         """The numeric cells of rows on the way: (m, numeric)."""
         numeric = start.schema.numeric
-        own = start.cells[who]  # (m, d)
+        own = start.cells[instance]  # (m, d)
         values = start.schema.units(means[:, : len(numeric)])
-        if self.anchored:  # a cell that equals the person's is the person's, but for the end's
-            near = np.abs(values - start.settled[who]) <= self._half_steps
+        if self.anchored:  # a cell that equals the instance's is the instance's, but for the end's
+            near = np.abs(values - start.settled[instance]) <= self._half_steps
             near &= (tau < 1.0)[:, None]
             values = np.where(near, own[:, numeric], values)
         still = self._still_placeless(start.schema, own, means, tau)
@@ -217,11 +216,13 @@ class Decoder:
                 still[:, k] &= (share > 0.5) & (tau < 1.0)  # the end has no gaps
         return still
 
-    def _moved(self, start: Start, who: Ints, means: Floats, tau: Floats, labels: Ints) -> Ints:
+    def _moved(
+        self, start: Start, instance: Ints, means: Floats, tau: Floats, labels: Ints
+    ) -> Ints:
         """The categories of rows on the way, chosen together: (m, b)."""
-        schema, own = start.schema, start.states[who]
+        schema, own = start.schema, start.states[instance]
         scores = self._scores(means)  # (m, sum of states)
-        evidence = start.held[who]
+        evidence = start.held[instance]
         for block, (feature, _, width) in enumerate(schema.blocks):
             first, end = self._ends[block] - self._states[block], self._ends[block]
             known = own[:, block] < self._states[block]
@@ -238,7 +239,7 @@ class Decoder:
             likeliest = np.exp(scores[:, first:end].max(axis=1))
             stays = ~known & (1.0 - tau > likeliest)
             evidence[stays, block] = own[stays, block]
-        scores[start.barred[who]] = -np.inf
+        scores[start.barred[instance]] = -np.inf
         return self._choose(scores, labels, evidence)
 
     @cached_property

@@ -10,13 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.paths.decoder import Decoder, Start
 
 __all__ = ["Judge", "Lines", "Steer", "Steps", "Traced", "differ", "trace"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 SECTIONS, ROUNDS = 8, 2  # first is refined to a 64th of a grid step, in two calls
 
@@ -92,19 +90,19 @@ Steer: TypeAlias = Callable[[Floats, Tensor, Floats, Ints], Floats]
 
 
 class Lines(NamedTuple):
-    """Lines to walk, one per person and prototype, some of them twice.
+    """Lines to walk, one per instance and prototype, some of them twice.
 
     Attributes:
-        who: The person each starts from, as a row of the `Start`.
+        instance: The instance each starts from, as a row of the `Start`.
         prototype: Where it leads, as a row of `z`.
-        frozen: Whether it keeps the person's categories; such a twin stands beside its line.
+        frozen: Whether it keeps the instance's categories; such a twin stands beside its line.
         z: Latent points of the prototypes.
         label: The label each line leads to.
-        before: The person, judged, per line.
+        before: The instance, judged, per line.
         after: The prototype, judged, per line.
     """
 
-    who: Ints
+    instance: Ints
     prototype: Ints
     frozen: Bools
     z: Tensor
@@ -115,7 +113,7 @@ class Lines(NamedTuple):
     def some(self, rows: Ints) -> Lines:
         """Only some of the lines."""
         return Lines(
-            self.who[rows],
+            self.instance[rows],
             self.prototype[rows],
             self.frozen[rows],
             self.z,
@@ -126,7 +124,7 @@ class Lines(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """One path per person and prototype.
+    """One path per instance and prototype.
 
     Attributes:
         lines: The line each path was taken from.
@@ -158,15 +156,15 @@ class Walker(NamedTuple):
         """z at tau on lines: (m, h)."""
         device = self.lines.z.device
         share = torch.as_tensor(tau, dtype=torch.float32, device=device)[:, None]
-        begin = self.start.z[torch.as_tensor(self.lines.who[lines], device=device)]
+        begin = self.start.z[torch.as_tensor(self.lines.instance[lines], device=device)]
         end = self.lines.z[torch.as_tensor(self.lines.prototype[lines], device=device)]
         return (1 - share) * begin + share * end
 
     def stand(self, lines: Ints, tau: Floats) -> Steps:
         """The judged rows at tau on lines, strictly between the ends."""
-        who, label = self.lines.who[lines], self.lines.label[lines]
+        instance, label = self.lines.instance[lines], self.lines.label[lines]
         z = self.latent(lines, tau)
-        rows = self.decoder.rows(self.start, who, tau, z, label, self.lines.frozen[lines])
+        rows = self.decoder.rows(self.start, instance, tau, z, label, self.lines.frozen[lines])
         nearer = rows if self.steer is None else self.steer(tau, z, rows, lines)
         found = self.judge(tau, nearer, lines)
         moved = np.flatnonzero(differ(rows, found.cells))
@@ -203,11 +201,11 @@ def trace(
 
     Args:
         decoder: Turns latent points into rows.
-        start: The people.
+        start: The instances.
         lines: The lines to walk.
         judge: Says of rows, given their lines, what may be offered and whether it is good.
         steer: Moves latent points of rows that may not be offered, and decodes them again.
-        steps: Steps from the person to the prototype.
+        steps: Steps from the instance to the prototype.
         stable: Take the start of the last unbroken run of good rows rather than the first good one.
         literal: The paper's picks: the first good grid point, the plain midpoint, the prototype.
         every: Ask about every step; otherwise only what a search for first needs.
@@ -235,14 +233,14 @@ def trace(
 
 def _whole_grid(walker: Walker, steps: int) -> Steps:
     """Every step of every line, in one call of the judge."""
-    count = len(walker.lines.who)
+    count = len(walker.lines.instance)
     inner = np.tile(np.linspace(0.0, 1.0, steps + 1)[1:-1], (count, 1))  # (lines, steps - 1)
     lines = np.repeat(np.arange(count), steps - 1)
     return _between_ends(walker, walker.stand(lines, inner.ravel()).shaped(count, steps - 1))
 
 
 def _between_ends(walker: Walker, inner: Steps) -> Steps:
-    count = len(walker.lines.who)
+    count = len(walker.lines.instance)
     before, after = walker.lines.before.shaped(count, 1), walker.lines.after.shaped(count, 1)
     return Steps.join([before, inner, after])
 
@@ -253,7 +251,7 @@ def _bracket(walker: Walker, steps: int, stable: bool) -> Steps:
     Halves the grid where the prototype is good. Where it is not, the whole grid has to be looked
     at, and the bracket is cut out of it.
     """
-    count = len(walker.lines.who)
+    count = len(walker.lines.instance)
     before, after = walker.lines.before.shaped(count, 1), walker.lines.after.shaped(count, 1)
     bracket = Steps.join([before, after, after])  # (lines, 3)
     low, high = np.zeros(count, dtype=np.int64), np.full(count, steps)
@@ -310,12 +308,12 @@ def _refine(walker: Walker, grid: Steps, begin: Ints, first: Steps, stable: bool
 
 
 def _better_twins(walker: Walker, first: Steps, found: Bools, weights: Floats | None) -> Ints:
-    """Of the lines between the same person and prototype, the one whose first is cheapest."""
-    who, prototype = walker.lines.who, walker.lines.prototype
-    gaps = walker.start.schema.gaps(walker.start.cells[who], first.cells)  # (lines, d)
+    """Of the lines between the same instance and prototype, the one whose first is cheapest."""
+    instance, prototype = walker.lines.instance, walker.lines.prototype
+    gaps = walker.start.schema.gaps(walker.start.cells[instance], first.cells)  # (lines, d)
     cost = gaps.sum(axis=1) if weights is None else gaps @ weights
     cost = np.where(found, cost, np.inf)
-    pair = who * (prototype.max(initial=0) + 1) + prototype
+    pair = instance * (prototype.max(initial=0) + 1) + prototype
     order = np.lexsort((walker.lines.frozen, cost, pair))
     _, where = np.unique(pair[order], return_index=True)
     chosen: Ints = order[where]
@@ -363,7 +361,7 @@ def _picks(grid: Steps, steps: Steps, begin: Ints, literal: bool) -> tuple[Ints,
 def _most_hopeful(grid: Steps) -> Ints:
     """Without a good step, the best there is: feasible, then most probable, then farthest.
 
-    The input is no answer, so a step that is still the person's own row is the last resort.
+    The input is no answer, so a step that is still the instance's own row is the last resort.
     """
     hope = np.where(grid.feasible, 2.0, 0.0) + np.nan_to_num(grid.probability) + 1e-6 * grid.tau
     hope -= np.where(differ(grid.cells, grid.cells[:, :1]), 0.0, 4.0)

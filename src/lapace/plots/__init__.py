@@ -1,7 +1,7 @@
-"""Pictures of results, for people: one path, the latent map, the prototypes, the training.
+"""Pictures of results, for instances: one path, the latent map, the prototypes, the training.
 
 Every function draws plain results and returns the matplotlib `Axes` or `Figure`, so that it can be
-changed, shown or saved. Colour stands for labels; the colours can be told apart by people who see
+changed, shown or saved. Colour stands for labels; the colours can be told apart by instances who see
 few of them, and every label is also written out.
 """
 

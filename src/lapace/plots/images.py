@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
+from lapace.arrays import Floats
 from lapace.plots.style import INK, SOFT, bare, colour
 from lapace.schema import Schema
 
 __all__ = ["gallery", "show"]
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 def show(

@@ -13,15 +13,14 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.plots.paths import Walk
 from lapace.plots.style import INK, SOFT, colour, frame, headline, literal, one, tint
-from lapace.result import Person
+from lapace.result import InstanceExplanation
 
 __all__ = ["illustration", "latent_map"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 Latent: TypeAlias = Mapping[str, NDArray[Any]]
 
 DISC = 20.0  # points two prototypes' numbers lie apart at least
@@ -30,23 +29,23 @@ DISC = 20.0  # points two prototypes' numbers lie apart at least
 class MapsLatent(Protocol):
     """What `latent_map` asks of an explainer."""
 
-    def latent_map(self, person: Person | None = None) -> Latent:
-        """Latent points, prototypes and, where asked for, a person, as plain arrays."""
+    def latent_map(self, instance: InstanceExplanation | None = None) -> Latent:
+        """Latent points, prototypes and, where asked for, an instance, as plain arrays."""
 
 
 def latent_map(
-    latent: MapsLatent | Latent, person: Person | None = None, ax: Axes | None = None
+    latent: MapsLatent | Latent, instance: InstanceExplanation | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Latent space seen from where it is widest, with the prototypes and a person's paths.
+    """Latent space seen from where it is widest, with the prototypes and an instance's paths.
 
     Every dot is a latent point of the label it is coloured by; numbered discs are prototypes, a
-    cross one that the classifier refused. From a person straight lines lead to the prototypes of
+    cross one that the classifier refused. From an instance straight lines lead to the prototypes of
     the target; a ring marks where the decision flips on each, the nearest in bold.
 
     Args:
         latent: A fitted explainer, or the plain arrays its `latent_map` gives.
-        person: Whose paths to draw, one person of an explanation; with plain arrays these must
-            hold the person's `person_z`.
+        instance: Whose paths to draw, one instance of an explanation; with plain arrays these must
+            hold the instance's `instance_z`.
         ax: Where to draw; by default a new figure.
 
     Examples:
@@ -60,15 +59,15 @@ def latent_map(
         >>> latent_map(latent).get_title(loc="left")
         'The latent map'
     """
-    if person is not None:
-        one(person, "latent_map")
-    record = latent if isinstance(latent, Mapping) else latent.latent_map(person)
+    if instance is not None:
+        one(instance, "latent_map")
+    record = latent if isinstance(latent, Mapping) else latent.latent_map(instance)
     if ax is None:
         _, ax = plt.subplots(figsize=(7.2, 6.6), layout="constrained")
     view = _View.of(record["z"])
     _clouds(ax, record, view)
-    if person is not None:
-        _lines(ax, record, view, person, f"person {person.number}")
+    if instance is not None:
+        _lines(ax, record, view, instance, f"instance {instance.number}")
     _discs(ax, record, view)
     frame(ax)
     ax.set_aspect("equal", adjustable="datalim")
@@ -188,13 +187,13 @@ def _star(ax: Axes, point: Floats, name: str | None = None) -> None:
     _dots(ax, point[None], s=330, zorder=7, label=name, **style)
 
 
-def _lines(ax: Axes, record: Latent, view: _View, person: Person, name: str) -> None:
-    """Straight lines from a person to the prototypes, with rings where the decision flips."""
-    if "person_z" not in record:
-        raise InputError("These arrays hold no person. Make them with latent_map(person).")
-    begin, numbers = record["person_z"], record["prototype_number"].tolist()
-    for rank, prototype in enumerate(person.prototypes):
-        walk, end = Walk.of(person, prototype), record["prototype_z"][numbers.index(prototype)]
+def _lines(ax: Axes, record: Latent, view: _View, instance: InstanceExplanation, name: str) -> None:
+    """Straight lines from an instance to the prototypes, with rings where the decision flips."""
+    if "instance_z" not in record:
+        raise InputError("These arrays hold no instance. Make them with latent_map(instance).")
+    begin, numbers = record["instance_z"], record["prototype_number"].tolist()
+    for rank, prototype in enumerate(instance.prototypes):
+        walk, end = Walk.of(instance, prototype), record["prototype_z"][numbers.index(prototype)]
         line = view(np.stack([begin, end]))
         width, shade = (2.4, INK) if rank == 0 else (1.2, SOFT)
         ax.plot(line[:, 0], line[:, 1], color=shade, lw=width, zorder=3, solid_capstyle="round")
@@ -214,25 +213,25 @@ def illustration(
     labels: Ints,
     decide: Callable[[Floats], Ints],
     latent: Latent,
-    person: Person,
+    instance: InstanceExplanation,
 ) -> Figure:
     """The idea in three panels: what the classifier sees, what was learned, the paths.
 
     For a table of two numbers: its rows on the classifier's regions; the latent clusters with
-    their centroids and straight lines from a person to those of the target; the same lines,
+    their centroids and straight lines from an instance to those of the target; the same lines,
     decoded.
 
     Args:
         points: Rows of the table, as cells: (n, 2).
         labels: What the classifier says of them, as positions among the labels.
         decide: The classifier on cells: (m, 2) in, m positions among the labels out.
-        latent: What `latent_map(person)` of the explainer gives; two latent dimensions show best.
-        person: Whose paths to draw.
+        latent: What `latent_map(instance)` of the explainer gives; two latent dimensions show best.
+        instance: Whose paths to draw.
 
     Examples:
         See `examples/illustration.py`, which makes the picture that opens the README.
     """
-    one(person, "illustration")
+    one(instance, "illustration")
     if points.shape[1] != 2:
         raise InputError(f"The illustration is of two columns; these are {points.shape[1]}.")
     spaced = {"wspace": 0.05}
@@ -244,14 +243,14 @@ def illustration(
     shades = [colour(int(k)) for k in labels]
     _dots(left, points, s=7, c=shades, lw=0, alpha=0.65, rasterized=True)
     _dots(right, points, s=4, c=shades, lw=0, alpha=0.18, rasterized=True)
-    _star(left, person.explanation.people_cells[person.who])
+    _star(left, instance.explanation.instance_cells[instance.position])
     view = _View.of(latent["z"])
     _clouds(middle, latent, view)
-    _lines(middle, latent, view, person, "someone refused")
+    _lines(middle, latent, view, instance, "someone refused")
     _discs(middle, latent, view, apart=0.0)  # where the lines end, exactly
-    _decoded(right, person)
+    _decoded(right, instance)
     titles = (
-        ("1   The classifier", "and the people it was asked about"),
+        ("1   The classifier", "and the instances it was asked about"),
         ("2   What is learned", "latent clusters, each with a centroid"),
         ("3   The answer", "straight latent lines, decoded: paths"),
     )
@@ -282,10 +281,10 @@ def _regions(ax: Axes, points: Floats, decide: Callable[[Floats], Ints], share: 
     ax.set_ylim(y[0], y[-1])
 
 
-def _decoded(ax: Axes, person: Person) -> None:
-    """A person's paths in the table's own two columns."""
-    for rank, prototype in enumerate(person.prototypes):
-        walk = Walk.of(person, prototype)
+def _decoded(ax: Axes, instance: InstanceExplanation) -> None:
+    """An instance's paths in the table's own two columns."""
+    for rank, prototype in enumerate(instance.prototypes):
+        walk = Walk.of(instance, prototype)
         cells = walk.steps.cells
         width, shade = (2.6, INK) if rank == 0 else (1.6, SOFT)
         ax.plot(cells[:, 0], cells[:, 1], color=shade, lw=width, zorder=3)
@@ -293,4 +292,4 @@ def _decoded(ax: Axes, person: Person) -> None:
         _disc(ax, cells[-1], walk.colours[1], prototype)
         if walk.flips:
             _ring(ax, cells[walk.first], shade)
-    _star(ax, person.explanation.people_cells[person.who])
+    _star(ax, instance.explanation.instance_cells[instance.position])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
+from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.plots.images import gallery
 from lapace.plots.style import (
@@ -30,13 +30,10 @@ from lapace.plots.style import (
     short,
     tint,
 )
-from lapace.result import Person
+from lapace.result import InstanceExplanation
 from lapace.schema import Feature, Schema
 
 __all__ = ["prototypes", "training_curves"]
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 
 class HasPrototypes(Protocol):
@@ -58,20 +55,20 @@ class HasPrototypes(Protocol):
 def prototypes(
     explainer: HasPrototypes,
     label: Any = None,
-    person: Person | None = None,
+    instance: InstanceExplanation | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Prototypes side by side, a column each, what sets them apart highlighted.
 
     Numbers are shaded by how far above or below the others they lie, in the ranks of the training
-    table; a category is shaded where it is not the usual one. With a person, who then stands in
+    table; a category is shaded where it is not the usual one. With an instance, who then stands in
     the first column, everything is measured from them, and what is the same is pale. Prototypes of
     images are drawn as images, a column for each label.
 
     Args:
         explainer: A fitted explainer.
         label: Only the prototypes of this label.
-        person: One person of an explanation to compare with.
+        instance: One instance of an explanation to compare with.
         ax: Where to draw; by default a figure of fitting size.
 
     Examples:
@@ -83,28 +80,28 @@ def prototypes(
         >>> [text.get_text() for text in prototypes(bank).texts if "30" in text.get_text()]
         ['30']
     """
-    if person is not None:
-        one(person, "prototypes")
+    if instance is not None:
+        one(instance, "prototypes")
     chosen = [
         p for p in explainer.prototypes_ if label is None or explainer.labels_[p.label] == label
     ]
     if not chosen:
         known = ", ".join(map(repr, explainer.labels_))
         raise InputError(f"There are no prototypes of {label!r}. The labels are {known}.")
-    schema = explainer.schema_ if person is None else person.explanation.schema
-    own = None if person is None else person.explanation.people_cells[person.who]
+    schema = explainer.schema_ if instance is None else instance.explanation.schema
+    own = None if instance is None else instance.explanation.instance_cells[instance.position]
     if schema.shape is not None:
         return gallery(schema, explainer.labels_, chosen, own, ax)
     cells = np.stack([p.cells for p in chosen])  # (columns, d)
     heat = _heat(schema, cells, own)
     telling = np.nan_to_num(np.abs(heat), nan=1.0).max(axis=0)
     rows = np.sort(np.argsort(-telling, kind="stable")[: 2 * ROWS])
-    table = _Table.new(schema, rows, len(chosen), int(person is not None), ax)
+    table = _Table.new(schema, rows, len(chosen), int(instance is not None), ax)
     for column, prototype in enumerate(chosen):
         table.heading(column, prototype, str(explainer.labels_[prototype.label]))
         table.column(column, cells[column], heat[column], own)
-    if person is not None and own is not None:
-        table.person(person, own)
+    if instance is not None and own is not None:
+        table.instance(instance, own)
     table.finish(len(schema.features) - len(rows))
     return table.ax
 
@@ -159,7 +156,7 @@ class _Table:
 
     schema: Schema
     rows: Ints
-    shift: int  # 1 where a person stands in the first column
+    shift: int  # 1 where an instance stands in the first column
     ax: Axes
 
     @classmethod
@@ -203,18 +200,18 @@ class _Table:
                 face = tint(MORE if share > 0 else LESS, 0.08 + 0.42 * abs(share))
                 self.cell(column + self.shift, y, text, face)
 
-    def person(self, person: Person, own: Floats) -> None:
-        label = int(person.explanation.label[person.who])
-        self.cell(0, -2.3, str(person.label), colour(label), color="white", weight="bold")
+    def instance(self, instance: InstanceExplanation, own: Floats) -> None:
+        label = int(instance.explanation.label[instance.position])
+        self.cell(0, -2.3, str(instance.label), colour(label), color="white", weight="bold")
         style: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "weight": "bold"}
-        self.ax.text(0.5, -0.95, f"person {person.number}", fontsize=9.5, **style)
+        self.ax.text(0.5, -0.95, f"instance {instance.number}", fontsize=9.5, **style)
         for y, i in enumerate(self.rows):
             self.cell(0, y, self.schema.features[i].text(own[i]), "white", weight="bold")
 
     def finish(self, hidden: int) -> None:
         style: dict[str, Any] = {"ha": "right", "va": "center", "color": SOFT}
         y = len(self.rows) + 0.6
-        usual = "than the person" if self.shift else "than most here"
+        usual = "than the instance" if self.shift else "than most here"
         self.ax.text(-0.1, y, usual, fontsize=8.5, **style)
         for x, shade, text in ((0, MORE, "more"), (1, LESS, "less"), (2, OTHER, "other")):
             self.ax.scatter([x + 0.15], [y], marker="s", s=60, color=tint(shade, 0.45))

@@ -1,16 +1,16 @@
-"""One person's path, as a table one can read or, of images, as a film."""
+"""One instance's path, as a table one can read or, of images, as a film."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
+from lapace.arrays import Floats, Ints
 from lapace.plots.images import show
 from lapace.plots.style import (
     INK,
@@ -26,41 +26,38 @@ from lapace.plots.style import (
     short,
     tint,
 )
-from lapace.result import Counterfactuals, Person
+from lapace.result import Counterfactuals, InstanceExplanation
 from lapace.schema import Feature
 
 __all__ = ["Walk", "path"]
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Walk:
     """A path as `path` draws it: steps in order, and where the decision flips."""
 
-    person: Person
+    instance: InstanceExplanation
     steps: Counterfactuals
     first: int  # the step where the decision flips, or the best there is
     flips: bool
 
     @classmethod
-    def of(cls, person: Person, prototype: int | None) -> Walk:
-        """The path of a person to a prototype, by default the nearest."""
-        steps = person.path(prototype)
-        answer = person.explanation
+    def of(cls, instance: InstanceExplanation, prototype: int | None) -> Walk:
+        """The path of an instance to a prototype, by default the nearest."""
+        steps = instance.path(prototype)
+        answer = instance.explanation
         (index,) = np.flatnonzero(
-            (answer.who == person.who) & (answer.prototype == steps.prototype[0])
+            (answer.instance == instance.position) & (answer.prototype == steps.prototype[0])
         )
         at = answer.picked["first"][index]
         # The same tau may be stored twice, on the grid and as the refined first: either will do.
         first = int(np.abs(steps.tau - answer.tau[index, at]).argmin())
-        return cls(person, steps, first, bool(answer.ok[index, at]))
+        return cls(instance, steps, first, bool(answer.ok[index, at]))
 
     @property
     def own(self) -> Floats:
-        """The person's row."""
-        cells: Floats = self.person.explanation.people_cells[self.person.who]
+        """The instance's row."""
+        cells: Floats = self.instance.explanation.instance_cells[self.instance.position]
         return cells
 
     @property
@@ -71,22 +68,22 @@ class Walk:
     @property
     def colours(self) -> tuple[str, str]:
         """Of what the classifier says now, and of what is wanted."""
-        answer, who = self.person.explanation, self.person.who
-        now, wanted = int(answer.label[who]), int(answer.target[who])
+        answer, instance = self.instance.explanation, self.instance.position
+        now, wanted = int(answer.label[instance]), int(answer.target[instance])
         return colour(now), colour(wanted if wanted >= 0 else now + 1)
 
     @property
     def wanted(self) -> str:
         """The target in words."""
-        target = self.person.target
-        return f"not {self.person.label}" if target is None else str(target)
+        target = self.instance.target
+        return f"not {self.instance.label}" if target is None else str(target)
 
     @property
     def title(self) -> str:
         """What a picture of the path is called."""
-        if self.person.target is None:
-            return f"Away from {self.person.label}"
-        return f"From {self.person.label} to {self.wanted}"
+        if self.instance.target is None:
+            return f"Away from {self.instance.label}"
+        return f"From {self.instance.label} to {self.wanted}"
 
     @property
     def tau(self) -> float:
@@ -103,29 +100,31 @@ class Walk:
         return [int(i) for i in order if early[i]], [int(i) for i in after if late[i]]
 
 
-def path(person: Person, prototype: int | None = None, ax: Axes | None = None) -> Axes:
-    """One person's path: what changes, and when the decision flips.
+def path(
+    instance: InstanceExplanation, prototype: int | None = None, ax: Axes | None = None
+) -> Axes:
+    """One instance's path: what changes, and when the decision flips.
 
     One line per feature that changes, in the table's own words: its value today, its course along
     the path, its value where the decision flips, and its value at the prototype. The uppermost
     lines show the decision itself and, where it is known, the probability of the target.
 
     Args:
-        person: One person of an explanation, `answer[0]`.
+        instance: One instance of an explanation, `answer[0]`.
         prototype: Which path; by default the one whose first answer is nearest.
         ax: Where to draw; by default a figure of fitting size.
 
     Examples:
         >>> from lapace import Explainer
         >>> rng = np.random.default_rng(0)
-        >>> people = [{"income": int(i), "debt": int(d)} for i, d in rng.integers(0, 99, (200, 2))]
+        >>> instances = [{"income": int(i), "debt": int(d)} for i, d in rng.integers(0, 99, (200, 2))]
         >>> bank = lambda rows: ["yes" if r["income"] > r["debt"] else "no" for r in rows]
-        >>> answer = Explainer(bank, clusters=2).fit(people).explain([{"income": 20, "debt": 60}])
+        >>> answer = Explainer(bank, clusters=2).fit(instances).explain([{"income": 20, "debt": 60}])
         >>> path(answer[0]).get_title(loc="left")
         'From no to yes'
     """
-    one(person, "path")
-    walk = Walk.of(person, prototype)
+    one(instance, "path")
+    walk = Walk.of(instance, prototype)
     if walk.steps.schema.shape is not None:
         return _film(walk, ax)
     early, late = walk.rows()
@@ -190,7 +189,7 @@ class _Sheet:
         """A band in the labels' colours."""
         walk = self.walk
         now, wanted = walk.colours
-        names = (str(walk.person.label), "breaks a limit", walk.wanted)
+        names = (str(walk.instance.label), "breaks a limit", walk.wanted)
         shades = (now, tint(wanted, 0.45), wanted)
         for begin, end, state in _runs(walk.steps.tau, walk.states):
             self.box(begin, end, shades[state])
@@ -325,7 +324,7 @@ class _Sheet:
             number = walk.steps.prototype[0]
             end = f"prototype {number}" if number >= 0 else "somebody nearby"
             words = (
-                f"Person {walk.person.number}, on the way to {end}: "
+                f"Instance {walk.instance.number}, on the way to {end}: "
                 f"the decision flips after {walk.tau:.0%} of the way, "
                 f"with {counted(changes, 'change')}."
             )
@@ -353,7 +352,7 @@ def _runs(tau: Floats, states: Ints) -> list[tuple[float, float, int]]:
 
 
 def _film(walk: Walk, ax: Axes | None, frames: int = 11) -> Axes:
-    """A path of images: frames from the person to the prototype, framed by the decision.
+    """A path of images: frames from the instance to the prototype, framed by the decision.
 
     Under each stand how far along it is and, where it is known, the probability of the target.
     """

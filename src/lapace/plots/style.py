@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from lapace.errors import InputError
-from lapace.result import Explanation, Person
+from lapace.result import Explanation, InstanceExplanation
 
 __all__ = [
     "FAINT",
@@ -41,17 +41,17 @@ PAPER = "#F4F6F8"
 ROWS = 14  # features a picture shows at most; it says how many it leaves out
 
 
-def one(person: Any, function: str) -> None:
-    """Refuses a whole explanation, or anything else, where one person is to be drawn."""
-    if isinstance(person, Explanation):
+def one(instance: Any, function: str) -> None:
+    """Refuses a whole explanation, or anything else, where one instance is to be drawn."""
+    if isinstance(instance, Explanation):
         raise InputError(
-            f"plots.{function} draws one person, and this is an explanation of {len(person)}: hand "
+            f"plots.{function} draws one instance, and this is an explanation of {len(instance)}: hand "
             "over one of them, such as answer[0]."
         )
-    if not isinstance(person, Person):
+    if not isinstance(instance, InstanceExplanation):
         raise InputError(
-            f"plots.{function} draws one person of an explanation, such as answer[0], not a "
-            f"{type(person).__name__}."
+            f"plots.{function} draws one instance of an explanation, such as answer[0], not a "
+            f"{type(instance).__name__}."
         )
 
 

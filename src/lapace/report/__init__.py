@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from lapace.report.measuring import Evidence, Plan, Rows, measure, plan
 from lapace.report.record import (
-    Asked,
     Check,
     Cluster,
     ColumnFit,
     LabelFit,
     Look,
+    Queries,
     Report,
     Rule,
 )
@@ -26,7 +26,6 @@ from lapace.report.thresholds import THRESHOLDS, Threshold, limits
 
 __all__ = [
     "THRESHOLDS",
-    "Asked",
     "Check",
     "Cluster",
     "ColumnFit",
@@ -34,6 +33,7 @@ __all__ = [
     "LabelFit",
     "Look",
     "Plan",
+    "Queries",
     "Report",
     "Rows",
     "Rule",

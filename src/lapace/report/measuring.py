@@ -5,29 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 
 from lapace import metrics
+from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError
 from lapace.metrics.space import tree_columns
-from lapace.report.record import Asked, Check, Cluster, ColumnFit, LabelFit, Look, Report, Rule
+from lapace.report.record import Check, Cluster, ColumnFit, LabelFit, Look, Queries, Report, Rule
 from lapace.report.thresholds import THRESHOLDS
 from lapace.schema import Schema
 from lapace.table import Level
-
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
-Ints: TypeAlias = NDArray[np.int64]
 
 TREES = 50  # of the quick forests that compare sampled with real rows
 HELD_OUT = 2000  # rows kept from training, at most; a tenth of a small table
 REAL = 4000  # real rows a quick forest learns from, at most
 DRAWS = 200  # rows sampled for every label, at least; fewer each where labels are many
-PEOPLE = 20  # people whose paths are walked
+PEOPLE = 20  # instances whose paths are walked
 LEAST_TEST, LEAST_ROWS, LEAST_SIDE = 50, 20, 30  # rows below which a measure says nothing
 RARE = 50  # rows of a label under which all that is said of it is uncertain
 TWINS = 0.1  # prototypes this near, in mean distances between rows of their label, are twins
@@ -42,7 +38,7 @@ class Plan:
         train: Rows to train on.
         held_out: The others.
         real: Of the training rows, those a quick forest learns from.
-        people: Rows whose paths are walked: held-out ones, or training ones of a small table.
+        instances: Rows whose paths are walked: held-out ones, or training ones of a small table.
         targets: The label each of them walks to, as a position.
         draws: For each label the number of rows to sample.
 
@@ -54,7 +50,7 @@ class Plan:
     train: Ints
     held_out: Ints
     real: Ints
-    people: Ints
+    instances: Ints
     targets: Ints
     draws: Ints
 
@@ -72,7 +68,7 @@ def plan(codes: Ints, labels: int, *, seed: int = 0) -> Plan:
 
     Examples:
         >>> found = plan(np.array([0] * 900 + [1] * 100), 2)
-        >>> len(found.train), len(found.held_out), found.draws.tolist(), len(found.people)
+        >>> len(found.train), len(found.held_out), found.draws.tolist(), len(found.instances)
         (900, 100, [810, 200], 20)
     """
     order = np.random.default_rng(seed).permutation(len(codes))
@@ -86,10 +82,10 @@ def plan(codes: Ints, labels: int, *, seed: int = 0) -> Plan:
     least = int(np.clip(REAL // labels, 50, DRAWS))
     draws = np.maximum(np.bincount(codes[real], minlength=labels), least)
     pool = order[np.isin(order, held_out)] if len(held_out) >= LEAST_ROWS else rest
-    people = _in_turn(pool, codes)[:PEOPLE]
-    onward = 1 + np.arange(len(people)) // labels % max(1, labels - 1)  # each label in its turn
-    targets = (codes[people] + onward) % labels
-    return Plan(train, held_out, real, people, targets, draws)
+    instances = _in_turn(pool, codes)[:PEOPLE]
+    onward = 1 + np.arange(len(instances)) // labels % max(1, labels - 1)  # each label in its turn
+    targets = (codes[instances] + onward) % labels
+    return Plan(train, held_out, real, instances, targets, draws)
 
 
 def _in_turn(rows: Ints, codes: Ints) -> Ints:
@@ -173,7 +169,7 @@ class Evidence:
             the classifier says of them.
         crossings: For each path walked, how often it leaves the target again.
         rules: On how many rows each rule holds.
-        asked: Rows the classifier was asked about.
+        n_queries: Rows the classifier was asked about.
         seconds: What fitting took.
         warnings: Sentences that are to stand in the report.
         seed: Of the quick forests.
@@ -201,7 +197,7 @@ class Evidence:
     sampled: Mapping[int, Rows]
     crossings: Ints
     rules: Sequence[Rule] = ()
-    asked: Asked = field(default_factory=Asked)
+    n_queries: Queries = field(default_factory=Queries)
     seconds: float = 0.0
     warnings: Sequence[str] = ()
     seed: int = 0
@@ -260,7 +256,7 @@ def measure(evidence: Evidence) -> Report:
         rows=len(evidence.codes),
         held_out=len(evidence.held_out.cells),
         seconds=float(evidence.seconds),
-        asked=evidence.asked,
+        n_queries=evidence.n_queries,
         checks=_checks(found),
         labels=labels,
         clusters=clusters,
@@ -566,13 +562,15 @@ def _warnings(evidence: Evidence, labels: Sequence[LabelFit]) -> list[str]:
     """What is scarce, label by label."""
     told = []
     for x in labels:
-        who = f"Label {x.label!r} has {x.rows:,} row{'s' * (x.rows != 1)}"
+        instance = f"Label {x.label!r} has {x.rows:,} row{'s' * (x.rows != 1)}"
         if not evidence.prototypes or (x.clusters >= evidence.wanted and x.rows >= RARE):
             continue
         if not x.clusters:
-            told.append(f"{who}: too few for a prototype, so nobody can be led to it.")
+            told.append(f"{instance}: too few for a prototype, so nobody can be led to it.")
         elif x.clusters < evidence.wanted:
-            told.append(f"{who} and got {x.clusters} of the {evidence.wanted} clusters wanted.")
+            told.append(
+                f"{instance} and got {x.clusters} of the {evidence.wanted} clusters wanted."
+            )
         else:
-            told.append(f"{who}: what is said of it is uncertain.")
+            told.append(f"{instance}: what is said of it is uncertain.")
     return told

@@ -221,11 +221,11 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Queries:
     """Rows the classifier was asked about, by purpose.
 
     Examples:
-        >>> Asked(labels=1000, centroids=10, report=500).total
+        >>> Queries(labels=1000, centroids=10, report=500).total
         1510
     """
 
@@ -249,7 +249,7 @@ class Report:
         rows: Rows of the table.
         held_out: Those kept from training, for this report.
         seconds: What fitting took, the report not counted.
-        asked: Rows the classifier was asked about.
+        n_queries: Rows the classifier was asked about.
         checks: Every check and what was found.
         labels: Label by label.
         clusters: Cluster by cluster.
@@ -264,7 +264,7 @@ class Report:
     Examples:
         >>> from lapace.report import THRESHOLDS
         >>> check = Check(THRESHOLDS["agreement"], 0.95)
-        >>> report = Report("default", 0, 0, 0.0, Asked(), (check,), (), (), (), (), None, 0, 0, ())
+        >>> report = Report("default", 0, 0, 0.0, Queries(), (check,), (), (), (), (), None, 0, 0, ())
         >>> print(report.headline)
         Can it be trusted? Yes: passes. The one check passes.
         >>> Report.from_json(report.to_json()) == report
@@ -275,7 +275,7 @@ class Report:
     rows: int
     held_out: int
     seconds: float
-    asked: Asked
+    n_queries: Queries
     checks: tuple[Check, ...]
     labels: tuple[LabelFit, ...]
     clusters: tuple[Cluster, ...]
@@ -370,7 +370,7 @@ def _plain(value: Any) -> Any:
         return {**asdict(value), "verdict": value.verdict}
     if isinstance(value, Cluster):
         return {**asdict(value), "looks": [asdict(look) for look in value.looks]}
-    return asdict(value) if isinstance(value, LabelFit | ColumnFit | Rule | Asked) else value
+    return asdict(value) if isinstance(value, LabelFit | ColumnFit | Rule | Queries) else value
 
 
 def _report(data: Mapping[str, Any]) -> Report:
@@ -385,7 +385,7 @@ def _report(data: Mapping[str, Any]) -> Report:
     )
     for name, kind in (("labels", LabelFit), ("columns", ColumnFit), ("rules", Rule)):
         known[name] = tuple(kind(**line) for line in data[name])
-    known["asked"] = Asked(**data["asked"])
+    known["n_queries"] = Queries(**data["n_queries"])
     known["utility"] = None if data["utility"] is None else metrics.Utility(**data["utility"])
     known["warnings"] = tuple(data["warnings"])
     return Report(**known)

@@ -25,7 +25,7 @@ class _Part(NamedTuple):
 
 
 def as_text(report: Report) -> str:
-    """A report for people at a terminal."""
+    """A report for instances at a terminal."""
     blocks = [_wrapped(report.headline)]
     for part in _parts(report):
         block = [part.title] if part.title else []
@@ -128,7 +128,7 @@ def _parts(report: Report) -> list[_Part]:
 
 
 def _facts(report: Report) -> str:
-    asked = report.asked
+    asked = report.n_queries
     purposes = (
         (asked.labels, "labels"),
         (asked.centroids, "centroids"),

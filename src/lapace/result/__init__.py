@@ -6,7 +6,7 @@ classifier, needs the model, or computes anything that `explain` has not already
 """
 
 from lapace.result.absence import Move, WhyNot
-from lapace.result.explanation import STATUSES, Explanation, Person
+from lapace.result.explanation import STATUSES, Explanation, InstanceExplanation
 from lapace.result.published import json_schema, why_not_to_json
 from lapace.result.rows import Counterfactuals, record
 
@@ -14,8 +14,8 @@ __all__ = [
     "STATUSES",
     "Counterfactuals",
     "Explanation",
+    "InstanceExplanation",
     "Move",
-    "Person",
     "WhyNot",
     "json_schema",
     "record",

@@ -31,7 +31,7 @@ class Move:
 
 @dataclass(frozen=True)
 class WhyNot:
-    """Why a person has no answer, and what would have to give way.
+    """Why an instance has no answer, and what would have to give way.
 
     Attributes:
         status: `infeasible`: no row whatever obeys the constraints, proved; `none_found`: rows do,

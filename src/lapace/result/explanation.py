@@ -1,26 +1,24 @@
-"""Everything found for everyone asked about, and one person's part of it."""
+"""Everything found for everyone asked about, and one instance's part of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError
 from lapace.result.absence import WhyNot
 from lapace.result.rows import Counterfactuals, record
 from lapace.schema import Schema
 from lapace.table import Level, Template, plain_frame, read_json, write_json
 
-__all__ = ["STATUSES", "Explanation", "Person"]
+__all__ = ["STATUSES", "Explanation", "InstanceExplanation"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 STATUSES = ("answered", "none_found", "infeasible", "already_target", "malformed")
 
@@ -34,17 +32,17 @@ class Explanation:
     was not asked.
 
     Attributes:
-        schema: The columns, widened by what only these people have.
-        template: The frame kind the people came in.
+        schema: The columns, widened by what only these instances have.
+        template: The frame kind the instances came in.
         labels: The classifier's labels; `label` and `target` are positions in it, -1 for none.
-        people_cells: Everyone asked about.
-        label: What the classifier says of each person.
-        target: The label wanted for each person.
-        status: One of `STATUSES` for each person.
+        instance_cells: Everyone asked about.
+        label: What the classifier says of each instance.
+        target: The label wanted for each instance.
+        status: One of `STATUSES` for each instance.
         reason: The status in words.
         constraints: What every answer had to obey, as text.
-        who: The person each path starts from.
-        prototype: The prototype each path leads to; -1 for a made-up person nearby, walked to for
+        instance: The instance each path starts from.
+        prototype: The prototype each path leads to; -1 for a made-up instance nearby, walked to for
             `nearest` and `sparse` alone.
         tau: Where each step stands.
         cells: The rows.
@@ -53,11 +51,11 @@ class Explanation:
         probability: Of the target.
         density: Percentile among training rows.
         density_before: What it was before the constraints moved the row.
-        distance: From the person.
+        distance: From the instance.
         picked: For `first`, `middle`, `last` (and `sparse`) the step chosen on each path.
         crossings: How often the label leaves the target again on each path's grid.
-        asked: Rows the classifier was asked about.
-        why_not: By person without an answer (none_found, infeasible), what stands in the way.
+        n_queries: Rows the classifier was asked about.
+        why_not: By instance without an answer (none_found, infeasible), what stands in the way.
         seconds: How long it took: in all, in the classifier, and for the constraints. Not part of
             what makes two explanations equal, nor of the JSON.
     """
@@ -65,13 +63,13 @@ class Explanation:
     schema: Schema
     template: Template
     labels: tuple[Level, ...]
-    people_cells: Floats
+    instance_cells: Floats
     label: Ints
     target: Ints
     status: tuple[str, ...]
     reason: tuple[str, ...]
     constraints: tuple[str, ...]
-    who: Ints  # (paths,)
+    instance: Ints  # (paths,)
     prototype: Ints  # (paths,)
     tau: Floats  # (paths, steps)
     cells: Floats  # (paths, steps, columns)
@@ -83,27 +81,27 @@ class Explanation:
     distance: Floats  # (paths, steps)
     picked: Mapping[str, Ints]  # each (paths,)
     crossings: Ints  # (paths,)
-    asked: int
+    n_queries: int
     why_not: Mapping[int, WhyNot] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
-    # -- people -----------------------------------------------------------------------------------
+    # -- instances -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.status)
 
-    def __iter__(self) -> Iterator[Person]:
+    def __iter__(self) -> Iterator[InstanceExplanation]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, who: int) -> Person:
+    def __getitem__(self, instance: int) -> InstanceExplanation:
         count = len(self)
-        if not -count <= who < count:
-            raise IndexError(f"There is no person {who}: the query had {count}.")
-        return Person(self, who % count)
+        if not -count <= instance < count:
+            raise IndexError(f"There is no instance {instance}: the query had {count}.")
+        return InstanceExplanation(self, instance % count)
 
     @property
-    def people(self) -> Any:
-        """One line per person: label, target, status, and the reason in words."""
+    def summary(self) -> Any:
+        """One line per instance: label, target, status, and the reason in words."""
         names = np.array([*self.labels, None], dtype=object)
         columns: dict[str, NDArray[Any]] = {
             "label": names[self.label],
@@ -117,11 +115,11 @@ class Explanation:
         counts = {s: self.status.count(s) for s in STATUSES if s in self.status}
         told = ", ".join(f"{n} {s.replace('_', ' ')}" for s, n in counts.items())
         nearby = int((self.prototype < 0).sum())
-        led = len(self.who) - nearby
+        led = len(self.instance) - nearby
         paths = f"{led} path{'' if led == 1 else 's'}"
         paths += f", {nearby} more to somebody nearby" if nearby else ""
-        people = "1 person" if len(self) == 1 else f"{len(self)} people"
-        return f"Explanation of {people}: {told or 'nobody'}; {paths}"
+        instances = "1 instance" if len(self) == 1 else f"{len(self)} instances"
+        return f"Explanation of {instances}: {told or 'nobody'}; {paths}"
 
     # -- picks ------------------------------------------------------------------------------------
 
@@ -132,29 +130,29 @@ class Explanation:
         return ok
 
     def first(self) -> Counterfactuals:
-        """Per person and prototype, where the last unbroken run of ok steps begins."""
+        """Per instance and prototype, where the last unbroken run of ok steps begins."""
         return self._steps(self.picked["first"])
 
     def middle(self) -> Counterfactuals:
-        """Per person and prototype, half-way between first and the prototype."""
+        """Per instance and prototype, half-way between first and the prototype."""
         return self._steps(self.picked["middle"])
 
     def last(self) -> Counterfactuals:
-        """Per person and prototype, the ok step farthest along: without limits the prototype."""
+        """Per instance and prototype, the ok step farthest along: without limits the prototype."""
         return self._steps(self.picked["last"])
 
     def at(self, tau: float) -> Counterfactuals:
-        """Per person and prototype, the stored step nearest `tau`."""
+        """Per instance and prototype, the stored step nearest `tau`."""
         if not 0 <= tau <= 1:
-            raise InputError(f"tau is {tau}; it goes from 0, the person, to 1, the prototype.")
+            raise InputError(f"tau is {tau}; it goes from 0, the instance, to 1, the prototype.")
         return self._steps(np.nan_to_num(np.abs(self.tau - tau), nan=np.inf).argmin(axis=1))
 
     def nearest(self) -> Counterfactuals:
-        """Per person, the ok row of least distance found on any path."""
+        """Per instance, the ok row of least distance found on any path."""
         return self._cheapest(self._nearest_steps())
 
     def sparse(self) -> Counterfactuals:
-        """Per person, the nearest row after putting features back to the person's own."""
+        """Per instance, the nearest row after putting features back to the instance's own."""
         if "sparse" not in self.picked:
             raise InputError("There is no sparse row here. Ask for it: explain(..., sparse=True).")
         return self._cheapest(self.picked["sparse"])
@@ -166,13 +164,13 @@ class Explanation:
         return np.where(none, self.picked["first"], cost.argmin(axis=1))
 
     def _cheapest(self, chosen: Ints) -> Counterfactuals:
-        """Per person the cheapest ok row of those chosen on each path, or the best there is."""
-        paths = np.arange(len(self.who))
+        """Per instance the cheapest ok row of those chosen on each path, or the best there is."""
+        paths = np.arange(len(self.instance))
         price = np.where(self.ok[paths, chosen], self.distance[paths, chosen], np.inf)
         hope = np.nan_to_num(self.probability[paths, chosen], nan=0.0)
         # Of rows that are not ok, one that obeys the constraints is better than one that does not.
-        order = np.lexsort((-hope, ~self.feasible[paths, chosen], price, self.who))
-        _, where = np.unique(self.who[order], return_index=True)
+        order = np.lexsort((-hope, ~self.feasible[paths, chosen], price, self.instance))
+        _, where = np.unique(self.instance[order], return_index=True)
         return self._rows(order[where], chosen[order[where]])
 
     def _steps(self, steps: Ints) -> Counterfactuals:
@@ -184,9 +182,9 @@ class Explanation:
         return Counterfactuals(
             self.schema,
             self.template,
-            self.people_cells,
+            self.instance_cells,
             self.cells[paths, steps],
-            self.who[paths],
+            self.instance[paths],
             self.prototype[paths],
             self.tau[paths, steps],
             self.valid[paths, steps] == 1,
@@ -219,55 +217,55 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Person:
-    """One person's part of an explanation.
+class InstanceExplanation:
+    """One instance's part of an explanation.
 
     Attributes:
         explanation: The whole.
-        who: Their position in the query.
+        position: Their position in the query.
         called: Their number in words and pictures, where the query was part of a larger table.
     """
 
     explanation: Explanation
-    who: int
+    position: int
     called: int | None = None
 
     @property
     def number(self) -> int:
-        """What words and pictures call them by: `who`, if nothing else was said."""
-        return self.who if self.called is None else self.called
+        """What words and pictures call them by: `instance`, if nothing else was said."""
+        return self.position if self.called is None else self.called
 
     @property
     def status(self) -> str:
         """Answered, none_found, infeasible, already_target or malformed."""
-        return self.explanation.status[self.who]
+        return self.explanation.status[self.position]
 
     @property
     def reason(self) -> str:
         """The status in words."""
-        return self.explanation.reason[self.who]
+        return self.explanation.reason[self.position]
 
     @property
     def why_not(self) -> WhyNot | None:
-        """What stands in the way, for a person without an answer."""
-        return self.explanation.why_not.get(self.who)
+        """What stands in the way, for an instance without an answer."""
+        return self.explanation.why_not.get(self.position)
 
     @property
     def label(self) -> Level | None:
-        """What the classifier says of this person."""
-        code = self.explanation.label[self.who]
+        """What the classifier says of this instance."""
+        code = self.explanation.label[self.position]
         return self.explanation.labels[code] if code >= 0 else None
 
     @property
     def target(self) -> Level | None:
         """The label asked for."""
-        code = self.explanation.target[self.who]
+        code = self.explanation.target[self.position]
         return self.explanation.labels[code] if code >= 0 else None
 
     @property
     def row(self) -> dict[str, Any]:
-        """The person, in the table's own words."""
-        return record(self.explanation.schema, self.explanation.people_cells[self.who])
+        """The instance, in the table's own words."""
+        return record(self.explanation.schema, self.explanation.instance_cells[self.position])
 
     @property
     def prototypes(self) -> tuple[int, ...]:
@@ -282,7 +280,7 @@ class Person:
     def path(self, prototype: int | None = None) -> Counterfactuals:
         """Every step towards one prototype, in order; by default the nearest one.
 
-        -1 is the path to a made-up person nearby, where `nearest` and `sparse` are often found; it
+        -1 is the path to a made-up instance nearby, where `nearest` and `sparse` are often found; it
         is the default where no other has an answer.
         """
         index = self._path(prototype)
@@ -291,7 +289,7 @@ class Person:
         return self.explanation._rows(np.full(len(known), index), known)
 
     def changes(self, prototype: int | None = None, pick: str = "first") -> Any:
-        """What a person reads: feature, before, after, and from which point of the path.
+        """What an instance reads: feature, before, after, and from which point of the path.
 
         Args:
             prototype: The path; by default that of `path`, whose first answer is nearest, and for
@@ -305,10 +303,10 @@ class Person:
             raise InputError(f"There is no pick '{pick}'. There are: {', '.join(picks)}.")
         if prototype is None and pick in ("nearest", "sparse") and len(self._paths()):
             found = answer._cheapest(picks[pick])
-            prototype = int(found.prototype[found.who == self.who][0])
+            prototype = int(found.prototype[found.instance == self.position][0])
         index = self._path(prototype)
         step = picks[pick][index]
-        own, row = answer.people_cells[self.who], answer.cells[index, step]
+        own, row = answer.instance_cells[self.position], answer.cells[index, step]
         path = self.path(int(answer.prototype[index]))
         # The sparse row lies on no path: it is what is left of the path's nearest row.
         end = answer.tau[index, nearest[index] if pick == "sparse" else step]
@@ -330,13 +328,13 @@ class Person:
         )
 
     def __repr__(self) -> str:
-        return f"Person {self.number}: {self.label} → {self.target}: {self.status}. {self.reason}"
+        return f"Instance {self.number}: {self.label} → {self.target}: {self.status}. {self.reason}"
 
     def _paths(self) -> Ints:
-        return np.flatnonzero(self.explanation.who == self.who)
+        return np.flatnonzero(self.explanation.instance == self.position)
 
     def _usual(self) -> int:
-        """The path shown unasked: what a person reads must be an answer where they have one."""
+        """The path shown unasked: what an instance reads must be an answer where they have one."""
         answer, paths = self.explanation, self._paths()
         good: Bools = np.asarray(answer.ok[paths].any(axis=1))
         led = answer.prototype[paths] >= 0
@@ -346,12 +344,12 @@ class Person:
 
     def _path(self, prototype: int | None) -> int:
         if not len(self._paths()):
-            raise InputError(f"Person {self.number} has no paths: {self.reason}")
+            raise InputError(f"Instance {self.number} has no paths: {self.reason}")
         wanted = self._usual() if prototype is None else prototype
         for index in self._paths():
             if self.explanation.prototype[index] == wanted:
                 return int(index)
         known = ", ".join(str(p) for p in sorted(self.explanation.prototype[self._paths()]))
         raise InputError(
-            f"Person {self.number} has no path to prototype {wanted}. There are: {known}."
+            f"Instance {self.number} has no path to prototype {wanted}. There are: {known}."
         )

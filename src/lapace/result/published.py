@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Floats
 from lapace.errors import InputError
 from lapace.result.absence import WhyNot
-from lapace.result.explanation import STATUSES, Explanation, Person
+from lapace.result.explanation import STATUSES, Explanation, InstanceExplanation
 from lapace.result.rows import values
 from lapace.schema import Schema
 from lapace.table import Level, Template
 
 __all__ = ["VERSION", "from_json", "json_schema", "to_json", "why_not_to_json"]
 
-Floats: TypeAlias = NDArray[np.float64]
 
-VERSION = 1
+VERSION = 2
 KINDS = ("pandas", "polars", "pyarrow", "records", "array")
 
 
@@ -45,38 +45,39 @@ def to_json(answer: Explanation) -> dict[str, Any]:
         "template": answer.template.to_json(),
         "labels": list(answer.labels),
         "constraints": list(answer.constraints),
-        "asked": answer.asked,
-        "people": [_person_to_json(person) for person in answer],
+        "n_queries": answer.n_queries,
+        "instances": [_instance_to_json(instance) for instance in answer],
     }
 
 
-def _person_to_json(person: Person) -> dict[str, Any]:
-    answer, why = person.explanation, person.why_not
+def _instance_to_json(instance: InstanceExplanation) -> dict[str, Any]:
+    answer, why = instance.explanation, instance.why_not
     return {
-        "row": values(answer.schema, answer.people_cells[person.who]),
-        "label": person.label,
-        "target": person.target,
-        "status": person.status,
-        "reason": person.reason,
+        "row": values(answer.schema, answer.instance_cells[instance.position]),
+        "label": instance.label,
+        "target": instance.target,
+        "status": instance.status,
+        "reason": instance.reason,
         "why_not": None if why is None else why.to_json(),
         "paths": [
-            _path_to_json(answer, int(index)) for index in np.flatnonzero(answer.who == person.who)
+            _path_to_json(answer, int(index))
+            for index in np.flatnonzero(answer.instance == instance.position)
         ],
     }
 
 
 def why_not_to_json(answer: Explanation) -> dict[str, Any]:
     """Only who has no answer and why: what `lapace why-not` and `/v1/why-not` give."""
-    people = [
+    instances = [
         {
-            "who": person.who,
-            "status": person.status,
-            "reason": person.reason,
-            "why_not": None if person.why_not is None else person.why_not.to_json(),
+            "instance": instance.position,
+            "status": instance.status,
+            "reason": instance.reason,
+            "why_not": None if instance.why_not is None else instance.why_not.to_json(),
         }
-        for person in answer
+        for instance in answer
     ]
-    return {"format": "lapace/why-not", "version": VERSION, "people": people}
+    return {"format": "lapace/why-not", "version": VERSION, "instances": instances}
 
 
 def _public(schema: Schema) -> dict[str, Any]:
@@ -144,8 +145,8 @@ def _checked(answer: Explanation) -> Explanation:
         and all(((step >= 0) & (step < steps)).all() for step in answer.picked.values()),
         "a verdict": bool(np.isin(answer.valid, (-1, 0, 1)).all()),
         "a why_not": all(
-            _is_why_not(why, answer.status[who], set(answer.schema.names))
-            for who, why in answer.why_not.items()
+            _is_why_not(why, answer.status[instance], set(answer.schema.names))
+            for instance, why in answer.why_not.items()
         ),
     }
     for what, fine in holds.items():
@@ -172,10 +173,10 @@ def _is_why_not(why: WhyNot, status: str, names: set[str]) -> bool:
 def _parse(data: Mapping[str, Any]) -> Explanation:
     schema = Schema.from_json(data["schema"])
     labels = tuple(data["labels"])
-    people = data["people"]
-    paths = [(i, path) for i, person in enumerate(people) for path in person["paths"]]
+    instances = data["instances"]
+    paths = [(i, path) for i, instance in enumerate(instances) for path in instance["paths"]]
     steps = [path["steps"] for _, path in paths]
-    count = len(steps[0]) if steps else 1  # a path of nobody still has a person and an end
+    count = len(steps[0]) if steps else 1  # a path of nobody still has an instance and an end
     shape = (len(paths), count)
 
     def column(name: str, dtype: Any, unknown: Any = np.nan) -> NDArray[Any]:
@@ -188,13 +189,13 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
         schema=schema,
         template=Template.from_json(data["template"]),
         labels=labels,
-        people_cells=_cells(schema, [p["row"] for p in people]),
-        label=np.array([_code(labels, p["label"]) for p in people], dtype=np.int64),
-        target=np.array([_code(labels, p["target"]) for p in people], dtype=np.int64),
-        status=tuple(p["status"] for p in people),
-        reason=tuple(p["reason"] for p in people),
+        instance_cells=_cells(schema, [p["row"] for p in instances]),
+        label=np.array([_code(labels, p["label"]) for p in instances], dtype=np.int64),
+        target=np.array([_code(labels, p["target"]) for p in instances], dtype=np.int64),
+        status=tuple(p["status"] for p in instances),
+        reason=tuple(p["reason"] for p in instances),
         constraints=tuple(data["constraints"]),
-        who=np.array([i for i, _ in paths], dtype=np.int64),
+        instance=np.array([i for i, _ in paths], dtype=np.int64),
         prototype=np.array([p["prototype"] for _, p in paths], dtype=np.int64),
         tau=column("tau", np.float64),
         cells=_cells(schema, rows).reshape(*shape, len(schema.features)),
@@ -206,8 +207,10 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
         distance=column("distance", np.float64),
         picked={k: np.array([p["picks"][k] for _, p in paths], dtype=np.int64) for k in picks},
         crossings=np.array([p["crossings"] for _, p in paths], dtype=np.int64),
-        asked=int(data["asked"]),
-        why_not={i: WhyNot.from_json(w) for i, p in enumerate(people) if (w := p.get("why_not"))},
+        n_queries=int(data["n_queries"]),
+        why_not={
+            i: WhyNot.from_json(w) for i, p in enumerate(instances) if (w := p.get("why_not"))
+        },
     )
 
 

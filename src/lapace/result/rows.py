@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.schema import Schema
 from lapace.table import Template, plain_frame
 
 __all__ = ["Counterfactuals", "record", "values"]
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -26,26 +23,26 @@ class Counterfactuals:
     Attributes:
         schema: The columns.
         template: The frame kind the rows go out as.
-        people: Cells of everyone asked about.
+        instances: Cells of everyone asked about.
         cells: Cells of the answers.
-        who: For each answer the person's position in the query.
+        instance: For each answer the instance's position in the query.
         prototype: The prototype its path leads to, as numbered in the report; -1 for none, or for
-            a made-up person nearby.
-        tau: Where on the path it stands, 0 the person, 1 the prototype; NaN off any path.
+            a made-up instance nearby.
+        tau: Where on the path it stands, 0 the instance, 1 the prototype; NaN off any path.
         valid: Whether the classifier, asked about exactly this row, says the target.
         feasible: Whether every constraint and rule holds on exactly this row.
         probability: The classifier's probability of the target; NaN where unknown.
         density: Percentile of its latent density among training rows; NaN where unknown.
-        distance: From the person, in `Schema.distance` with the costs asked for.
+        distance: From the instance, in `Schema.distance` with the costs asked for.
         density_before: The percentile its row had before the constraints moved it: how far they
-            pushed it out of where people are. The same as `density` where they did not.
+            pushed it out of where instances are. The same as `density` where they did not.
     """
 
     schema: Schema
     template: Template
-    people: Floats
+    instances: Floats
     cells: Floats
-    who: Ints
+    instance: Ints
     prototype: Ints
     tau: Floats
     valid: Bools
@@ -59,9 +56,9 @@ class Counterfactuals:
     def of(
         cls,
         schema: Schema,
-        people: Floats,
+        instances: Floats,
         cells: Floats,
-        who: Ints,
+        instance: Ints,
         *,
         valid: Bools,
         template: Template | None = None,
@@ -72,16 +69,16 @@ class Counterfactuals:
         return cls(
             schema,
             template or schema.template,
-            people,
+            instances,
             cells,
-            who,
+            instance,
             cast(Ints, known.get("prototype", np.full(len(cells), -1))),
             known.get("tau", unknown),
             valid,
             cast(Bools, known.get("feasible", np.ones(len(cells), dtype=bool))),
             known.get("probability", unknown),
             known.get("density", unknown),
-            known.get("distance", schema.gaps(people[who], cells).sum(axis=1)),
+            known.get("distance", schema.gaps(instances[instance], cells).sum(axis=1)),
             known.get("density_before", known.get("density", unknown)),
         )
 
@@ -89,8 +86,10 @@ class Counterfactuals:
         return len(self.cells)
 
     def __repr__(self) -> str:
-        people = len(np.unique(self.who))
-        return f"Counterfactuals: {len(self)} rows for {people} people, {int(self.ok.sum())} ok"
+        instances = len(np.unique(self.instance))
+        return (
+            f"Counterfactuals: {len(self)} rows for {instances} instances, {int(self.ok.sum())} ok"
+        )
 
     @property
     def ok(self) -> Bools:
@@ -99,18 +98,18 @@ class Counterfactuals:
 
     @cached_property
     def changed(self) -> Ints:
-        """How many features differ from the person's."""
-        count: Ints = self.schema.changed(self.people[self.who], self.cells).sum(axis=1)
+        """How many features differ from the instance's."""
+        count: Ints = self.schema.changed(self.instances[self.instance], self.cells).sum(axis=1)
         return count
 
     def where(self, mask: Bools) -> Counterfactuals:
         """Only some of the answers."""
         names = (
-            "cells", "who", "prototype", "tau", "valid", "feasible", "probability", "density",
+            "cells", "instance", "prototype", "tau", "valid", "feasible", "probability", "density",
             "distance", "density_before",
         )  # fmt: skip
         kept = {name: getattr(self, name)[mask] for name in names}
-        return Counterfactuals(self.schema, self.template, self.people, **kept)
+        return Counterfactuals(self.schema, self.template, self.instances, **kept)
 
     @property
     def rows(self) -> Any:
@@ -133,11 +132,11 @@ class Counterfactuals:
 
     def _about(self) -> dict[str, NDArray[Any]]:
         names = np.array(self.schema.names, dtype=object)
-        different = self.schema.changed(self.people[self.who], self.cells)
+        different = self.schema.changed(self.instances[self.instance], self.cells)
         features = np.empty(len(self), dtype=object)
         features[:] = [", ".join(names[row]) for row in different]
         return {
-            "who": self.who,
+            "instance": self.instance,
             "prototype": self.prototype,
             "tau": self.tau,
             "valid": self.valid,

@@ -7,7 +7,7 @@ cells and the matrix the network sees: continuous columns first, then one block 
 column, then one flag per number that may be missing.
 
 Numbers are coded by rank: a value's place among the training values, as a normal score. One map
-tames long tails, turns a spike (most people have no savings) into a flat zone that a decoder
+tames long tails, turns a spike (most instances have no savings) into a flat zone that a decoder
 cannot miss, and keeps whatever is decoded inside the range that was seen.
 """
 
@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.columns import codes_of, infer, numbers_of, refuse_unreadable
-from lapace.schema.features import Bools, Feature, Floats, Knots
+from lapace.schema.features import Feature, Knots
 from lapace.table import Coded, Column, Table, Template, read
 
 __all__ = ["Feature", "Knots", "Reading", "Schema"]
@@ -56,11 +57,11 @@ class Schema:
     """All columns, in order.
 
     Examples:
-        >>> people = [{"age": 20 + i % 50, "home": ["own", "rent"][i % 2]} for i in range(100)]
-        >>> schema = Schema.infer(people)
+        >>> instances = [{"age": 20 + i % 50, "home": ["own", "rent"][i % 2]} for i in range(100)]
+        >>> schema = Schema.infer(instances)
         >>> [(f.name, f.kind) for f in schema.features]
         [('age', 'continuous'), ('home', 'binary')]
-        >>> schema.distance(people[:1], people[1:2]).round(3).tolist()
+        >>> schema.distance(instances[:1], instances[1:2]).round(3).tolist()
         [1.02]
     """
 
@@ -100,7 +101,7 @@ class Schema:
         return cls(features, table.template)
 
     def described(self, descriptions: Mapping[str, str]) -> Schema:
-        """The same schema with sentences for people on some of its columns."""
+        """The same schema with sentences for instances on some of its columns."""
         for name in descriptions:
             self.index(name)
         features = tuple(

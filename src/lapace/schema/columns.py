@@ -18,17 +18,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.features import (
-    KINDS,
-    RARE,
-    Feature,
-    Floats,
-    Kind,
-    Knots,
-    on_lattice,
-    unknown_kind,
-)
+from lapace.schema.features import KINDS, RARE, Feature, Kind, Knots, on_lattice, unknown_kind
 from lapace.table import Coded, Column, Level, spelling
 from lapace.table.frames import as_coded
 

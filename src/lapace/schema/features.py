@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from lapace.arrays import Bools, Floats
 from lapace.errors import InputError, did_you_mean
 from lapace.table import Level
 
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 
 KINDS = ("continuous", "ordinal", "binary", "categorical")
@@ -113,7 +111,7 @@ class Feature:
         categories: The categories that answers may propose, ordinals in their order.
         extra: Levels met in a query that training does not know; kept, never proposed.
         missing: Whether missing values were seen in training.
-        description: A sentence for people.
+        description: A sentence for instances.
         knots: The rank map of a numeric column.
         histogram: Edges and counts, or one count per category; small ones merged or hidden.
 
@@ -268,7 +266,7 @@ class Feature:
         return 1 if states == 2 else states
 
     def text(self, cell: float) -> str:
-        """A cell as a person writes it.
+        """A cell as an instance writes it.
 
         Examples:
             >>> Feature.continuous("price", resolution=0.25).text(1234.5)
@@ -342,7 +340,7 @@ def on_lattice(values: Floats, resolution: float) -> Floats:
     if not resolution:
         return values
     places, multiples = decimals(resolution), np.rint(values / resolution) * resolution
-    # 0.1 * 3 is not 0.3: write the number a person would.
+    # 0.1 * 3 is not 0.3: write the number an instance would.
     return np.round(multiples, places) if places else multiples
 
 

@@ -52,7 +52,7 @@ def create_app(
     token: str | None = None,
     cors: Sequence[str] = (),
     max_body: int = 1_000_000,
-    max_people: int = 100,
+    max_instances: int = 100,
     max_steps: int = 100,
     queue: int = 64,
     timeout: float = 30.0,
@@ -67,7 +67,7 @@ def create_app(
             for nothing.
         cors: Origins whose pages may ask, such as `https://example.org`; `*` is all.
         max_body: Bytes of a question.
-        max_people: People in a question.
+        max_instances: Instances in a question.
         max_steps: Steps of a path.
         queue: Questions that may wait; more are answered with 429.
         timeout: Seconds an answer may take; a question may wait twice as long before that.
@@ -83,7 +83,7 @@ def create_app(
         >>> sorted(app.openapi()["paths"])[:3]
         ['/healthz', '/v1/explain', '/v1/prototypes']
     """
-    limits = Limits(max_body, max_people, max_steps)
+    limits = Limits(max_body, max_instances, max_steps)
     token = None if token is None else checked(token)
     pool = Workers(
         size=_whole("workers", workers, 1),
@@ -137,7 +137,7 @@ def serve(
     token: str | None = None,
     cors: Sequence[str] = (),
     max_body: int = 1_000_000,
-    max_people: int = 100,
+    max_instances: int = 100,
     max_steps: int = 100,
     queue: int = 64,
     timeout: float = 30.0,
@@ -153,7 +153,7 @@ def serve(
         token: As in `create_app`, and so are those that follow.
         cors: Origins whose pages may ask.
         max_body: Bytes of a question.
-        max_people: People in a question.
+        max_instances: Instances in a question.
         max_steps: Steps of a path.
         queue: Questions that may wait.
         timeout: Seconds an answer may take.
@@ -168,7 +168,7 @@ def serve(
         token=token,
         cors=cors,
         max_body=max_body,
-        max_people=max_people,
+        max_instances=max_instances,
         max_steps=max_steps,
         queue=queue,
         timeout=timeout,
@@ -336,7 +336,7 @@ class _Desk:
     def _answer(self, question: Question, form: Callable[[Explanation], Any]) -> bytes:
         """In a thread: the explanation and its JSON, which takes time as well."""
         try:
-            answer = self.explainer.explain(question.people, **question.options)
+            answer = self.explainer.explain(question.instances, **question.options)
             return dumps(self._discreet(form(answer), question))
         except InputError as error:
             raise RefusedError(422, str(error)) from None
@@ -351,13 +351,13 @@ class _Desk:
             raise RefusedError(500, BROKEN) from None
 
     def _discreet(self, told: dict[str, Any], question: Question) -> dict[str, Any]:
-        """The answer without what a classifier said when it raised on a person's row."""
-        raised = [i for i, p in enumerate(told["people"]) if p["status"] == "malformed"]
-        problems = self.explainer.schema_.read(question.people).problems if raised else {}
+        """The answer without what a classifier said when it raised on an instance's row."""
+        raised = [i for i, p in enumerate(told["instances"]) if p["status"] == "malformed"]
+        problems = self.explainer.schema_.read(question.instances).problems if raised else {}
         for i in raised:
             if i not in problems:
-                log.error("Person %d: %s", i, told["people"][i]["reason"])
-                told["people"][i]["reason"] = "The classifier cannot judge this person's row."
+                log.error("Instance %d: %s", i, told["instances"][i]["reason"])
+                told["instances"][i]["reason"] = "The classifier cannot judge this instance's row."
         return told
 
 
@@ -376,7 +376,7 @@ def _schema(explainer: Explainer, limits: Limits) -> dict[str, Any]:
         "labels": list(explainer.labels_),
         "rules": [str(rule) for rule in parse_all(explainer.rules)],
         "features": [{k: v for k, v in f.items() if k not in private} for f in features],
-        "limits": {"body": limits.body, "people": limits.people, "steps": limits.steps},
+        "limits": {"body": limits.body, "instances": limits.instances, "steps": limits.steps},
     }
 
 

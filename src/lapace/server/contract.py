@@ -92,25 +92,25 @@ def examples(explainer: Explainer) -> dict[str, Json]:
         return {}
     target = walked[0].label
     start = next((p for p in explainer.prototypes_ if p.label != target), walked[0])
-    person, wanted = record(schema, start), labels[target]
+    instance, wanted = record(schema, start), labels[target]
     name = f"`{schema.names[0]}`"
     return {
-        "one person": {"people": [person], "target": wanted},
+        "one instance": {"instances": [instance], "target": wanted},
         "any other label, in few steps": {
-            "people": [person],
+            "instances": [instance],
             "target": ANY_OTHER,
             "steps": 5,
             "detail": "picks",
         },
         "under constraints": {
-            "people": [person],
+            "instances": [instance],
             "target": wanted,
             "constraints": [f"fixed {name}", "changes <= 6"],
             "costs": {schema.names[-1]: 2.0},
             "sparse": True,
         },
         "each their own target": {
-            "people": [person, record(schema, walked[0])],
+            "instances": [instance, record(schema, walked[0])],
             "target": [wanted, wanted],
             "stable": False,
         },
@@ -171,15 +171,15 @@ def _question(explainer: Explainer, limits: Limits) -> Json:
     label = {"enum": [*explainer.labels_, ANY_OTHER]}
     text = {"type": "string", "maxLength": LONGEST_CONSTRAINT}
     properties: Json = {
-        "people": {
+        "instances": {
             "type": "array",
-            "maxItems": limits.people,
+            "maxItems": limits.instances,
             "items": _object(columns),
-            "description": "One object for each person, by column; null is missing.",
+            "description": "One object for each instance, by column; null is missing.",
         },
         "target": {
             "anyOf": [label, {"type": "array", "items": {"enum": list(explainer.labels_)}}],
-            "description": "The label wanted, one for each person, or any other.",
+            "description": "The label wanted, one for each instance, or any other.",
         },
         "constraints": {"type": "array", "maxItems": MOST_CONSTRAINTS, "items": text},
         "costs": {
@@ -194,12 +194,12 @@ def _question(explainer: Explainer, limits: Limits) -> Json:
         "stable": {"type": "boolean", "default": True},
         "confidence": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
     }
-    optional = [name for name in properties if name != "people"]
+    optional = [name for name in properties if name != "instances"]
     return _object(properties, *optional, additionalProperties=False)
 
 
 def _cell(feature: Feature) -> Json:
-    """What a person may have in a column: more than was seen in training."""
+    """What an instance may have in a column: more than was seen in training."""
     told = {"description": feature.description} if feature.description else {}
     if feature.kind == "continuous":
         return {"type": ["number", "null"], **told}
@@ -208,9 +208,9 @@ def _cell(feature: Feature) -> Json:
 
 
 def _why_not() -> Json:
-    person = _object(
+    instance = _object(
         {
-            "who": {"type": "integer", "description": "Position in the question."},
+            "instance": {"type": "integer", "description": "Position in the question."},
             "status": {"type": "string"},
             "reason": {"type": "string"},
             "why_not": {
@@ -220,7 +220,7 @@ def _why_not() -> Json:
         }
     )
     head = {"format": {"const": "lapace/why-not"}, "version": {"const": 1}}
-    return _object({**head, "people": {"type": "array", "items": person}})
+    return _object({**head, "instances": {"type": "array", "items": instance}})
 
 
 def _columns() -> Json:

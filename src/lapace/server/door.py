@@ -54,7 +54,7 @@ class Door:
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.setdefault("Cache-Control", "no-store")  # answers are about people
+                headers.setdefault("Cache-Control", "no-store")  # answers are about instances
                 headers.setdefault("X-Content-Type-Options", "nosniff")
             await send(message)
 
@@ -153,7 +153,7 @@ async def read_body(request: Request, most: int, timeout: float) -> bytes:
     if size > most:
         raise RefusedError(
             413,
-            f"The body is larger than {most:,} bytes. Ask about fewer people at a time.",
+            f"The body is larger than {most:,} bytes. Ask about fewer instances at a time.",
             {"Connection": "close"},
         )
     return b"".join(parts)

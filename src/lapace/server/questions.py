@@ -20,7 +20,7 @@ from lapace.server.refusals import RefusedError
 
 __all__ = ["OPTIONS", "Limits", "Question", "read_question"]
 
-# What `Explainer.explain` takes beside the people, by the same names.
+# What `Explainer.explain` takes beside the instances, by the same names.
 OPTIONS = (
     "target", "constraints", "costs", "steps", "detail", "enforce", "sparse", "stable",
     "confidence",
@@ -37,21 +37,21 @@ class Limits:
 
     Attributes:
         body: Bytes of a question.
-        people: People in a question.
+        instances: Instances in a question.
         steps: Steps of a path.
 
     Examples:
-        >>> Limits().people
+        >>> Limits().instances
         100
     """
 
     body: int = 1_000_000
-    people: int = 100
+    instances: int = 100
     steps: int = 100
 
     def __post_init__(self) -> None:
         """Limits nobody could keep are refused."""
-        for name, least in (("body", 1), ("people", 1), ("steps", 2)):
+        for name, least in (("body", 1), ("instances", 1), ("steps", 2)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(
@@ -67,7 +67,7 @@ class Question(NamedTuple):
         {'steps': 10}
     """
 
-    people: list[dict[str, Any]]
+    instances: list[dict[str, Any]]
     options: dict[str, Any]
 
 
@@ -76,24 +76,26 @@ def read_question(body: bytes, schema: Schema, limits: Limits) -> Question:
 
     Args:
         body: JSON.
-        schema: The columns people have.
+        schema: The columns instances have.
         limits: How much may be asked.
 
     Examples:
         >>> schema = Schema.infer([{"age": 31}, {"age": 44}])
-        >>> read_question(b'{"people": [{"age": 40, "name": "x"}]}', schema, Limits())
-        Question(people=[{'age': 40}], options={})
+        >>> read_question(b'{"instances": [{"age": 40, "name": "x"}]}', schema, Limits())
+        Question(instances=[{'age': 40}], options={})
     """
     data = _read(body)
     if not isinstance(data, dict):
-        _wrong(f'The question is {_kind(data)}; it must be an object such as {{"people": [...]}}.')
+        _wrong(
+            f'The question is {_kind(data)}; it must be an object such as {{"instances": [...]}}.'
+        )
     for name in data:
-        if name not in ("people", *OPTIONS):
-            hint = did_you_mean(name, ("people", *OPTIONS))
+        if name not in ("instances", *OPTIONS):
+            hint = did_you_mean(name, ("instances", *OPTIONS))
             _wrong(f"The question has an entry {_quoted(name)} that means nothing here.{hint}")
-    if "people" not in data:
-        _wrong("The question does not say whom it is about: 'people' is missing.")
-    people = _people(data["people"], schema, limits)
+    if "instances" not in data:
+        _wrong("The question does not say whom it is about: 'instances' is missing.")
+    instances = _instances(data["instances"], schema, limits)
     options = {name: data[name] for name in OPTIONS if data.get(name) is not None}
     _check_target(options.get("target"))
     _check_constraints(options.get("constraints", ()))
@@ -101,7 +103,7 @@ def read_question(body: bytes, schema: Schema, limits: Limits) -> Question:
     steps = options.get("steps")
     if isinstance(steps, int) and steps > limits.steps:
         _wrong(f"steps is {steps}; this server takes at most {limits.steps:,}.")
-    return Question(people, options)
+    return Question(instances, options)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -174,31 +176,33 @@ def _refuse_surrogates(data: Any) -> None:
 # Shapes
 
 
-def _people(people: Any, schema: Schema, limits: Limits) -> list[dict[str, Any]]:
+def _instances(instances: Any, schema: Schema, limits: Limits) -> list[dict[str, Any]]:
     """Everyone's known columns; others are left aside, as the library does."""
-    if not isinstance(people, list):
-        _wrong(f"people is {_kind(people)}; it must be a list of objects, one for each person.")
-    if len(people) > limits.people:
+    if not isinstance(instances, list):
         _wrong(
-            f"There are {len(people):,} people; this server answers at most {limits.people:,} at "
+            f"instances is {_kind(instances)}; it must be a list of objects, one for each instance."
+        )
+    if len(instances) > limits.instances:
+        _wrong(
+            f"There are {len(instances):,} instances; this server answers at most {limits.instances:,} at "
             "a time. Ask in parts."
         )
-    for i, person in enumerate(people):
-        if not isinstance(person, dict):
-            _wrong(f"people[{i}] is {_kind(person)}; it must be an object of columns.")
+    for i, instance in enumerate(instances):
+        if not isinstance(instance, dict):
+            _wrong(f"instances[{i}] is {_kind(instance)}; it must be an object of columns.")
     known = set(schema.names)
-    given = dict.fromkeys(name for person in people for name in person)
-    if people and not known <= given.keys():
+    given = dict.fromkeys(name for instance in instances for name in instance)
+    if instances and not known <= given.keys():
         # The library has a sentence for this; it need not look at more than the names.
         schema.read([dict.fromkeys([*(known & given.keys()), *_some(given)])])
-    for i, person in enumerate(people):
-        for name in known & person.keys():
-            if isinstance(person[name], dict | list):
+    for i, instance in enumerate(instances):
+        for name in known & instance.keys():
+            if isinstance(instance[name], dict | list):
                 _wrong(
-                    f"people[{i}] has {_kind(person[name])} in column {_quoted(name)}; it must be "
+                    f"instances[{i}] has {_kind(instance[name])} in column {_quoted(name)}; it must be "
                     "a text, a number, true, false or null."
                 )
-    return [{n: person[n] for n in schema.names if n in person} for person in people]
+    return [{n: instance[n] for n in schema.names if n in instance} for instance in instances]
 
 
 def _some(names: Iterable[str]) -> list[str]:

@@ -189,7 +189,7 @@ class Workers:
         job.end(
             RefusedError(
                 504,
-                f"The answer took more than {self.timeout:g} seconds. Ask about fewer people or "
+                f"The answer took more than {self.timeout:g} seconds. Ask about fewer instances or "
                 "with fewer steps; if that does not help, the classifier is too slow.",
             )
         )

@@ -25,6 +25,7 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
 from lapace.table.files import (
     read_bytes,
@@ -35,7 +36,7 @@ from lapace.table.files import (
     write_json,
     write_whole,
 )
-from lapace.table.frames import Bools, Coded, Floats, Level, Template, plain_frame, spelling
+from lapace.table.frames import Coded, Level, Template, plain_frame, spelling
 
 __all__ = [
     "Coded",
@@ -226,7 +227,7 @@ def _numbers(kind: Kind, values: Floats) -> Column:
 
 
 def _as_written(values: Floats) -> Floats:
-    """Numbers that came from 32 bits as a person wrote them: 0.1, not 0.10000000149011612.
+    """Numbers that came from 32 bits as an instance wrote them: 0.1, not 0.10000000149011612.
 
     The shortest decimal, of at most six places, that is the same 32-bit number.
     """
@@ -357,7 +358,7 @@ def _kind_of(value: Any) -> Kind:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's scalars as Python's own, so that they print and serialise as a person expects."""
+    """numpy's scalars as Python's own, so that they print and serialise as an instance expects."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, np.datetime64 | np.timedelta64):
@@ -387,7 +388,7 @@ def _read_array(array: NDArray[Any]) -> Table:
     flat = array.reshape(len(array), width).astype(np.float64)  # (n, d)
     if isinstance(flat, np.ma.MaskedArray):
         flat = flat.filled(np.nan)
-    if array.dtype == np.float32 and array.ndim == 2:  # pixels were never written by a person
+    if array.dtype == np.float32 and array.ndim == 2:  # pixels were never written by an instance
         flat = np.stack([_as_written(column) for column in flat.T], axis=1) if width else flat
     names = tuple(f"x{i}" for i in range(width))
     kind: Kind = "number" if array.dtype.kind == "f" else "integer"

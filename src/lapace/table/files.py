@@ -50,8 +50,8 @@ def read_file(path: str | Path, like: FrameKind | None = None) -> Any:
     Examples:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "people.csv").write_text("age,31,44".replace(",", chr(10)))
-        ...     len(read_file(f"{folder}/people.csv"))
+        ...     _ = Path(folder, "instances.csv").write_text("age,31,44".replace(",", chr(10)))
+        ...     len(read_file(f"{folder}/instances.csv"))
         2
     """
     path = Path(path)
@@ -167,8 +167,8 @@ def write_file(frame: Any, path: str | Path) -> None:
         >>> from lapace.table import plain_frame
         >>> frame = plain_frame("array", {"age": np.array([31, 44])})
         >>> with TemporaryDirectory() as folder:
-        ...     write_file(frame, f"{folder}/people.csv")
-        ...     read_file(f"{folder}/people.csv").shape
+        ...     write_file(frame, f"{folder}/instances.csv")
+        ...     read_file(f"{folder}/instances.csv").shape
         (2, 1)
     """
     path = Path(path)

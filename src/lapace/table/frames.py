@@ -2,7 +2,7 @@
 
 A dtype that cannot hold the values gives way to the next that can, and only then: a small integer
 to a wider one, whole numbers to decimals, numbers to text. So an answer of 30.5 is never cut to 30
-because the person's own table happened to hold whole numbers.
+because the instance's own table happened to hold whole numbers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
 
 FrameKind: TypeAlias = Literal["pandas", "polars", "pyarrow", "records", "array"]
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
 Level: TypeAlias = str | int | float | bool
 
 ARROW_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
@@ -131,7 +130,7 @@ def plain_frame(kind: FrameKind, columns: Mapping[str, NDArray[Any]]) -> Any:
     An `array` user gets pandas if it is there, else records: text does not fit in an array.
 
     Examples:
-        >>> plain_frame("records", {"who": np.array([0, 1]), "ok": np.array([True, False])})
+        >>> plain_frame("records", {"instance": np.array([0, 1]), "ok": np.array([True, False])})
         [{'who': 0, 'ok': True}, {'who': 1, 'ok': False}]
     """
     if kind == "array":

@@ -7,22 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System
 from lapace.errors import ClassifierError, InputError, did_you_mean
 from lapace.explainer.fitting import Fitted
 from lapace.schema import Reading
 
-__all__ = ["ANY_OTHER", "People", "Question", "is_number", "is_tried", "meet", "whole"]
+__all__ = ["ANY_OTHER", "Instances", "Question", "is_number", "is_tried", "meet", "whole"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 ANY_OTHER = "any-other"
 ENFORCE = ("exact", "naive", "latent")
@@ -75,7 +72,7 @@ def whole(name: str, value: Any, *, least: int) -> int:
     return number
 
 
-class People(NamedTuple):
+class Instances(NamedTuple):
     """Who is asked about, and what is known before any path is walked.
 
     Attributes:
@@ -110,9 +107,9 @@ class People(NamedTuple):
             self.spent[name] = self.spent.get(name, 0.0) + perf_counter() - start
 
 
-def meet(fitted: Fitted, classifier: Classifier, people: Any, question: Question) -> People:
-    """Reads the people and asks the classifier about them; some may have to stay outside."""
-    reading = fitted.schema.read(people)
+def meet(fitted: Fitted, classifier: Classifier, instances: Any, question: Question) -> Instances:
+    """Reads the instances and asks the classifier about them; some may have to stay outside."""
+    reading = fitted.schema.read(instances)
     trouble = dict(reading.problems)
     count = len(reading.cells)
     label = np.full(count, -1, dtype=np.int64)
@@ -129,14 +126,14 @@ def meet(fitted: Fitted, classifier: Classifier, people: Any, question: Question
         sure = probability[np.arange(count), np.maximum(target, 0)] >= question.confidence
         there &= sure
     system = _system(question, reading)
-    return People(reading, label, probability, target, there, trouble, system, set(), {})
+    return Instances(reading, label, probability, target, there, trouble, system, set(), {})
 
 
 def _system(question: Question, reading: Reading) -> System:
     """The constraints, refused at once where nobody could obey them.
 
-    People may have values that training never saw, and for them more may be possible: then it is
-    decided person by person.
+    Instances may have values that training never saw, and for them more may be possible: then it is
+    decided instance by instance.
     """
     schema, cells = reading.schema, reading.cells
     odd = any(
@@ -178,7 +175,7 @@ def _ask_each(
 
 
 def _ask_prototype(fitted: Fitted, classifier: Classifier, error: ClassifierError) -> None:
-    """A classifier that refuses what it accepted at `fit` is at fault itself, not the people."""
+    """A classifier that refuses what it accepted at `fit` is at fault itself, not the instances."""
     try:
         classifier.judge(fitted.prototypes[0].cells[None], fitted.schema)
     except ClassifierError:
@@ -186,13 +183,13 @@ def _ask_prototype(fitted: Fitted, classifier: Classifier, error: ClassifierErro
 
 
 def _targets(fitted: Fitted, classifier: Classifier, target: Any, label: Ints) -> Ints:
-    """The label each person wants; -1 for any other than their own."""
+    """The label each instance wants; -1 for any other than their own."""
     count, labels = len(label), fitted.labels
     if target is None:
         if len(labels) > 2:
             raise InputError(
                 f"There are {len(labels)} labels, so the target must be named: one of "
-                f"{', '.join(map(repr, labels))}, one for each person, or {ANY_OTHER!r}."
+                f"{', '.join(map(repr, labels))}, one for each instance, or {ANY_OTHER!r}."
             )
         return np.where(label < 0, -1, 1 - label)
     if isinstance(target, str) and target == ANY_OTHER and ANY_OTHER not in labels:
@@ -201,7 +198,7 @@ def _targets(fitted: Fitted, classifier: Classifier, target: Any, label: Ints) -
         codes = np.full(count, classifier.code(target), dtype=np.int64)
     else:
         if len(target) != count:
-            raise InputError(f"There are {len(target)} targets for {count} people.")
+            raise InputError(f"There are {len(target)} targets for {count} instances.")
         codes = np.array([classifier.code(t) for t in target], dtype=np.int64)
     for code in np.unique(codes):
         if not fitted.of_label(int(code)):
@@ -212,7 +209,7 @@ def _targets(fitted: Fitted, classifier: Classifier, target: Any, label: Ints) -
     return codes
 
 
-def is_tried(known: People) -> Bools:
+def is_tried(known: Instances) -> Bools:
     """Who is walked for: everyone with a label who is not there yet."""
     tried: Bools = (known.label >= 0) & ~known.there
     return tried

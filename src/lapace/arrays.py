@@ -1,0 +1,14 @@
+"""Array types used all over the library."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Bools", "Floats", "Ints"]
+
+Bools: TypeAlias = NDArray[np.bool_]
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]

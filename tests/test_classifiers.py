@@ -84,11 +84,11 @@ def test_labels_of_any_type_come_back_as_python_values(negative, positive):
     labels = np.where(POSITIVE, positive, negative)
     model = RandomForestClassifier(10, random_state=0).fit(NUMBERS, labels)
     classifier = wrap(model, SCHEMA)
-    codes = classifier.learn(CELLS)
+    codes = classifier.fit_labels(CELLS)
     assert classifier.labels == tuple(sorted([negative, positive]))
     assert {type(label) for label in classifier.labels} == {type(negative)}
     assert [classifier.labels[c] for c in codes] == model.predict(NUMBERS).tolist()
-    assert classifier.probability(CELLS).shape == (ROWS, 2)
+    assert classifier.predict_proba(CELLS).shape == (ROWS, 2)
 
 
 @given(
@@ -98,7 +98,7 @@ def test_labels_of_any_type_come_back_as_python_values(negative, positive):
 )
 def test_codes_mean_what_the_model_said(labels):
     classifier = wrap(lambda rows: labels[: len(rows)], SCHEMA)
-    codes = classifier.learn(CELLS[: len(labels)])
+    codes = classifier.fit_labels(CELLS[: len(labels)])
     assert [classifier.labels[c] for c in codes] == labels
     assert list(classifier.labels) == sorted(
         classifier.labels, key=lambda v: (isinstance(v, str), v)
@@ -110,9 +110,9 @@ def test_multi_class_strings():
     labels = np.array(["low", "mid", "high"])[np.digitize(NUMBERS["a"], [-0.5, 0.5])]
     model = LogisticRegression().fit(NUMBERS, labels)
     classifier = wrap(model, SCHEMA)
-    codes = classifier.learn(CELLS)
+    codes = classifier.fit_labels(CELLS)
     assert classifier.labels == ("high", "low", "mid")
-    probability = classifier.probability(CELLS)
+    probability = classifier.predict_proba(CELLS)
     assert probability.sum(axis=1) == pytest.approx(1)
     assert (probability.argmax(axis=1) == codes).all()
 
@@ -126,13 +126,13 @@ def test_a_pipeline_on_raw_mixed_columns_sees_the_training_frame():
         seen.append(rows)
         return np.where(rows["town"] == "ash", "yes", "no")
 
-    wrap(ask, schema).learn(schema.cells(table))
+    wrap(ask, schema).fit_labels(schema.cells(table))
     assert list(seen[0].columns) == list(table.columns)
     assert (seen[0].dtypes == table.dtypes).all()
     pd.testing.assert_frame_equal(seen[0], table)
     model = train("forest", schema, table, labels)
     classifier = wrap(model, schema)
-    codes = classifier.learn(schema.cells(table))
+    codes = classifier.fit_labels(schema.cells(table))
     assert [classifier.labels[c] for c in codes] == model.predict(table).tolist()
 
 
@@ -147,7 +147,7 @@ def test_the_model_gets_the_users_kind_of_frame(convert):
         column = rows[:, 0] if isinstance(rows, np.ndarray) else np.asarray(rows["a"])
         return column > 0
 
-    codes = wrap(ask, schema).learn(schema.read(data).cells)
+    codes = wrap(ask, schema).fit_labels(schema.read(data).cells)
     assert kinds == [type(data)]
     assert (codes == (NUMBERS["a"] > 0)).all()
 
@@ -156,7 +156,7 @@ def test_records_are_handed_over_as_records():
     instances = [{"age": 20 + i % 40, "job": ["cook", "nurse"][i % 2]} for i in range(80)]
     schema = Schema.infer(instances)
     classifier = wrap(lambda rows: [r["job"] == "cook" and r["age"] > 30 for r in rows], schema)
-    codes = classifier.learn(schema.cells(instances))
+    codes = classifier.fit_labels(schema.cells(instances))
     assert classifier.labels == (False, True)
     assert codes.tolist() == [int(p["job"] == "cook" and p["age"] > 30) for p in instances]
 
@@ -175,11 +175,11 @@ def test_lightgbm():
 
 def check_against_the_model_itself(model, labels):
     classifier = wrap(model, SCHEMA)
-    codes = classifier.learn(CELLS)
+    codes = classifier.fit_labels(CELLS)
     assert classifier.labels == labels
     assert [labels[c] for c in codes] == model.predict(NUMBERS).tolist()
-    assert classifier.probability(CELLS) == pytest.approx(model.predict_proba(NUMBERS))
-    assert (classifier.judge(CELLS).codes == codes).all()
+    assert classifier.predict_proba(CELLS) == pytest.approx(model.predict_proba(NUMBERS))
+    assert (classifier.query(CELLS).codes == codes).all()
 
 
 def test_a_torch_module_in_a_callable():
@@ -193,9 +193,9 @@ def test_a_torch_module_in_a_callable():
         return module(torch.tensor(rows.to_numpy(), dtype=torch.float32)).argmax(dim=1)
 
     classifier = wrap(ask, SCHEMA)
-    assert (classifier.learn(CELLS) == (NUMBERS["a"] > 0)).all()
+    assert (classifier.fit_labels(CELLS) == (NUMBERS["a"] > 0)).all()
     assert classifier.labels == (0, 1)
-    assert classifier.probability(CELLS) is None
+    assert classifier.predict_proba(CELLS) is None
     assert not classifier.has_probability
 
 
@@ -217,13 +217,13 @@ def test_a_torch_module_in_a_callable():
 def test_answers_of_any_shape(shape_of_answer):
     words = ["yes" if p else "no" for p in POSITIVE]
     classifier = wrap(lambda rows: shape_of_answer(words), SCHEMA)
-    assert (classifier.learn(CELLS) == POSITIVE).all()
+    assert (classifier.fit_labels(CELLS) == POSITIVE).all()
     assert classifier.labels == ("no", "yes")
 
 
 def test_whole_floats_are_taken_for_ints():
     classifier = wrap(lambda rows: POSITIVE.astype(np.float32), SCHEMA)
-    classifier.learn(CELLS)
+    classifier.fit_labels(CELLS)
     assert classifier.labels == (0, 1)
     assert {type(label) for label in classifier.labels} == {int}
 
@@ -238,7 +238,7 @@ def test_new_levels_of_a_query_reach_the_model():
         return np.where(rows["town"] == "ash", "yes", "no")
 
     classifier = wrap(ask, schema)
-    classifier.learn(schema.cells(table))
+    classifier.fit_labels(schema.cells(table))
     query = table.head(3).assign(town=["ash", "elm", None])
     reading = schema.read(query)
     assert reading.schema["town"].extra == ("elm",)
@@ -253,7 +253,7 @@ def test_known_labels_need_no_learning():
     known = wrap(model, SCHEMA, labels=[True, False])
     assert known.labels == (False, True)
     learned = wrap(model, SCHEMA)
-    assert (known.predict(CELLS) == learned.learn(CELLS)).all()
+    assert (known.predict(CELLS) == learned.fit_labels(CELLS)).all()
     assert known.n_queries == ROWS
 
 
@@ -292,12 +292,12 @@ def test_one_call_gives_label_and_probability(model, classes):
         warnings.simplefilter("ignore")
         model.fit(NUMBERS, labels)
     classifier = wrap(model, SCHEMA)
-    classifier.learn(CELLS)
+    classifier.fit_labels(CELLS)
     points = np.random.default_rng(4).normal(size=(3000, 2))
-    asked = classifier.recount()
-    codes, probability = asked.judge(points)
+    asked = classifier.with_fresh_count()
+    codes, probability = asked.query(points)
     assert (codes == classifier.predict(points)).all()
-    assert probability == pytest.approx(classifier.probability(points))
+    assert probability == pytest.approx(classifier.predict_proba(points))
     assert len(points) <= asked.n_queries < 1.2 * len(points)  # ties are asked again
 
 
@@ -308,15 +308,15 @@ def test_a_model_that_does_not_predict_its_most_probable_class_is_asked_both():
                 warnings.simplefilter("ignore")  # scikit-learn would have us calibrate it instead
                 model.fit(NUMBERS, np.where(POSITIVE, "yes", "no"))
         classifier = wrap(model, SCHEMA)
-        codes = classifier.learn(CELLS)
-        asked = classifier.recount()
-        judged, probability = asked.judge(CELLS)
+        codes = classifier.fit_labels(CELLS)
+        asked = classifier.with_fresh_count()
+        judged, probability = asked.query(CELLS)
         assert (judged == codes).all()
         assert probability == pytest.approx(np.asarray(model.predict_proba(NUMBERS)))
         assert asked.n_queries == 2 * ROWS
     liar = wrap(Liar(), SCHEMA)
-    codes = liar.learn(CELLS)
-    assert (liar.probability(CELLS).argmax(axis=1) != codes).any()
+    codes = liar.fit_labels(CELLS)
+    assert (liar.predict_proba(CELLS).argmax(axis=1) != codes).any()
 
 
 def test_ties_are_left_to_the_model():
@@ -331,8 +331,8 @@ def test_ties_are_left_to_the_model():
             return np.full((len(rows), 2), 0.5)
 
     classifier = wrap(RandomForestClassifier(), SCHEMA)
-    codes = classifier.learn(CELLS)
-    assert (classifier.judge(CELLS).codes == codes).all()
+    codes = classifier.fit_labels(CELLS)
+    assert (classifier.query(CELLS).codes == codes).all()
 
 
 def test_a_subclass_is_not_trusted_to_predict_its_most_probable_class():
@@ -342,8 +342,8 @@ def test_a_subclass_is_not_trusted_to_predict_its_most_probable_class():
 
     model = Careful().fit(NUMBERS, POSITIVE.astype(int))
     classifier = wrap(model, SCHEMA)
-    codes = classifier.learn(CELLS)
-    assert (classifier.judge(CELLS).codes == codes).all()
+    codes = classifier.fit_labels(CELLS)
+    assert (classifier.query(CELLS).codes == codes).all()
 
 
 def test_probability_columns_follow_the_labels_not_the_model():
@@ -358,8 +358,8 @@ def test_probability_columns_follow_the_labels_not_the_model():
             return np.where(rows["a"] > 0, "yes", "no")
 
     classifier = wrap(Backwards(), SCHEMA)
-    classifier.learn(CELLS)
-    probability = classifier.probability(CELLS)
+    classifier.fit_labels(CELLS)
+    probability = classifier.predict_proba(CELLS)
     assert classifier.labels == ("maybe", "no", "yes")  # the model knows it, though it never said
     assert probability[:, 0] == pytest.approx(0.1)
     assert probability[:, 1:] == pytest.approx(0.9 * Liar().predict_proba(NUMBERS))
@@ -377,10 +377,10 @@ def test_without_classes_columns_must_follow_the_sorted_labels():
             return super().predict_proba(rows)[:, ::-1]
 
     classifier = wrap(Nameless(), SCHEMA)
-    codes = classifier.learn(CELLS)
-    assert (classifier.probability(CELLS).argmax(axis=1) == codes).all()
+    codes = classifier.fit_labels(CELLS)
+    assert (classifier.predict_proba(CELLS).argmax(axis=1) == codes).all()
     with pytest.raises(InputError, match=r"do not follow its sorted labels \('no', 'yes'\)"):
-        wrap(Reversed(), SCHEMA).learn(CELLS)
+        wrap(Reversed(), SCHEMA).fit_labels(CELLS)
 
 
 def test_strange_probabilities_are_reported():
@@ -397,9 +397,9 @@ def test_strange_probabilities_are_reported():
 
     for model, sentence in ((Broken(), r"\(240, 5\)"), (Wordy(), "type object")):
         classifier = wrap(model, SCHEMA)
-        classifier.learn(CELLS)
+        classifier.fit_labels(CELLS)
         with pytest.raises(ClassifierError, match=f"predict_proba answered .*{sentence}"):
-            classifier.probability(CELLS)
+            classifier.predict_proba(CELLS)
 
 
 def test_probabilities_as_lists():
@@ -411,8 +411,8 @@ def test_probabilities_as_lists():
             return ["yes" if p > 0.8 else "no" for _, p in self.predict_proba(rows)]
 
     classifier = wrap(Plain(), SCHEMA)
-    classifier.learn(CELLS)
-    assert classifier.probability(CELLS) == pytest.approx(Liar().predict_proba(NUMBERS))
+    classifier.fit_labels(CELLS)
+    assert classifier.predict_proba(CELLS) == pytest.approx(Liar().predict_proba(NUMBERS))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -431,9 +431,9 @@ def test_one_that_raises_is_quoted():
         raise KeyError("no column 'zip'")
 
     with pytest.raises(ClassifierError, match=r"raised KeyError .* 240 rows: .*no column 'zip'"):
-        wrap(ask, SCHEMA).learn(CELLS)
+        wrap(ask, SCHEMA).fit_labels(CELLS)
     with pytest.raises(ClassifierError, match="NotFittedError"):
-        wrap(RandomForestClassifier(), SCHEMA).learn(CELLS)
+        wrap(RandomForestClassifier(), SCHEMA).fit_labels(CELLS)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ def test_one_that_raises_is_quoted():
 )
 def test_nonsense_is_reported_as_the_classifiers(answer, sentence):
     with pytest.raises(ClassifierError, match=sentence):
-        wrap(lambda rows: answer(len(rows)), SCHEMA).learn(CELLS)
+        wrap(lambda rows: answer(len(rows)), SCHEMA).fit_labels(CELLS)
 
 
 def test_an_answer_that_is_no_array():
@@ -464,13 +464,13 @@ def test_an_answer_that_is_no_array():
             raise RuntimeError("sealed")
 
     with pytest.raises(ClassifierError, match="a Hidden that is not one label per row: sealed"):
-        wrap(lambda rows: Hidden(), SCHEMA).learn(CELLS)
+        wrap(lambda rows: Hidden(), SCHEMA).fit_labels(CELLS)
 
 
 def test_a_label_never_said_about_the_training_rows():
     answers = iter([["no", "yes"] * (ROWS // 2), ["yes", "maybe"]])
     classifier = wrap(lambda rows: next(answers), SCHEMA)
-    classifier.learn(CELLS)
+    classifier.fit_labels(CELLS)
     with pytest.raises(
         ClassifierError, match=r"'maybe', which it never said .*known labels: 'no', 'yes'\."
     ):
@@ -482,20 +482,20 @@ def test_a_class_no_training_row_has_is_known_from_the_model():
     model = DecisionTreeClassifier(random_state=0).fit(NUMBERS, labels)
     few = CELLS[(labels != "rare")]
     classifier = wrap(model, SCHEMA)
-    classifier.learn(few)
+    classifier.fit_labels(few)
     assert classifier.labels == ("no", "rare", "yes")
-    assert classifier.judge(np.array([[3.0, 0.0]])).codes.tolist() == [1]
+    assert classifier.query(np.array([[3.0, 0.0]])).codes.tolist() == [1]
 
 
 def test_one_label_only_leaves_nothing_to_cross_to():
     with pytest.raises(InputError, match="all 240 training rows the label 'yes'"):
-        wrap(lambda rows: ["yes"] * len(rows), SCHEMA).learn(CELLS)
+        wrap(lambda rows: ["yes"] * len(rows), SCHEMA).fit_labels(CELLS)
 
 
 def test_asking_before_learning():
     classifier = wrap(lambda rows: POSITIVE, SCHEMA)
-    for ask in (classifier.predict, classifier.probability, classifier.judge):
-        with pytest.raises(ClassifierError, match="call `learn` first"):
+    for ask in (classifier.predict, classifier.predict_proba, classifier.query):
+        with pytest.raises(ClassifierError, match="call `fit_labels` first"):
             ask(CELLS)
 
 
@@ -503,12 +503,12 @@ def test_no_rows():
     model = RandomForestClassifier(5, random_state=0).fit(NUMBERS, POSITIVE)
     classifier = wrap(model, SCHEMA)
     with pytest.raises(InputError, match="no training rows"):
-        classifier.learn(CELLS[:0])
-    classifier.learn(CELLS)
+        classifier.fit_labels(CELLS[:0])
+    classifier.fit_labels(CELLS)
     none = CELLS[:0]
     assert classifier.predict(none).shape == (0,)
-    assert classifier.probability(none).shape == (0, 2)
-    assert classifier.judge(none).codes.shape == (0,)
+    assert classifier.predict_proba(none).shape == (0, 2)
+    assert classifier.query(none).codes.shape == (0,)
     assert classifier.n_queries == ROWS
 
 
@@ -524,12 +524,12 @@ def test_large_questions_are_cut_into_chunks(monkeypatch):
         return np.where(rows["a"] > 0, "yes", "no")
 
     whole = wrap(ask, SCHEMA)
-    expected = whole.learn(CELLS)
+    expected = whole.fit_labels(CELLS)
     assert calls == [ROWS]
     monkeypatch.setattr(classifiers, "ROWS_PER_CALL", 100)
     calls.clear()
     cut = wrap(ask, SCHEMA)
-    assert (cut.learn(CELLS) == expected).all()
+    assert (cut.fit_labels(CELLS) == expected).all()
     assert (cut.predict(CELLS) == expected).all()
     assert calls == [100, 100, 40] * 2
     assert cut.n_queries == 2 * ROWS
@@ -543,15 +543,15 @@ def test_chunks_may_each_lack_some_labels(monkeypatch):
     monkeypatch.setattr(classifiers, "ROWS_PER_CALL", 1)
     model = RandomForestClassifier(3, random_state=0).fit(NUMBERS, POSITIVE)
     classifier = wrap(model, SCHEMA)
-    codes = classifier.learn(CELLS[:20])
+    codes = classifier.fit_labels(CELLS[:20])
     assert codes.tolist() == model.predict(NUMBERS[:20]).astype(int).tolist()
-    assert (classifier.judge(CELLS[:20]).codes == codes).all()
+    assert (classifier.query(CELLS[:20]).codes == codes).all()
 
 
 def test_counting_survives_threads_and_recounts():
     classifier = wrap(lambda rows: np.where(rows["a"] > 0, "yes", "no"), SCHEMA)
-    expected = classifier.learn(CELLS)
-    own = classifier.recount()
+    expected = classifier.fit_labels(CELLS)
+    own = classifier.with_fresh_count()
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: own.predict(CELLS), range(50)))
     assert all((answer == expected).all() for answer in answers)
@@ -562,7 +562,7 @@ def test_counting_survives_threads_and_recounts():
 def test_copies_count_anew():
     model = RandomForestClassifier(3, random_state=0).fit(NUMBERS, POSITIVE)
     classifier = wrap(model, SCHEMA)
-    codes = classifier.learn(CELLS)
+    codes = classifier.fit_labels(CELLS)
     again = pickle.loads(pickle.dumps(classifier))
     assert (again.labels, again.n_queries) == (classifier.labels, 0)
     assert (again.predict(CELLS) == codes).all()
@@ -602,7 +602,7 @@ def test_gaps_where_training_had_none(kind):
     schema = Schema.infer(whole)
     model = train(kind, schema, whole, labels[table.notna().all(axis=1)])
     classifier = wrap(model, schema)
-    classifier.learn(schema.cells(whole))
+    classifier.fit_labels(schema.cells(whole))
     gaps = schema.cells(whole)[:5].copy()
     gaps[np.arange(5), np.arange(5)] = np.nan  # one in each column
     assert set(classifier.predict(gaps)) <= {0, 1}
@@ -612,7 +612,7 @@ def test_the_same_seed_trains_the_same_model():
     table, labels = mixed_table()
     schema = Schema.infer(table)
     for kind in KINDS:
-        one, two = (train(kind, schema, table, labels, seed=3) for _ in range(2))
+        one, two = (train(kind, schema, table, labels, random_state=3) for _ in range(2))
         assert (one.predict_proba(table) == two.predict_proba(table)).all()
 
 
@@ -667,7 +667,7 @@ def test_images_are_taken_flat():
     schema = Schema.infer(images)
     model = train("forest", schema, images, labels, n_estimators=20)
     classifier = wrap(model, schema)
-    codes = classifier.learn(schema.cells(images))
+    codes = classifier.fit_labels(schema.cells(images))
     assert (codes == labels).mean() > 0.9
 
 

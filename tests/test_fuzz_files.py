@@ -20,7 +20,7 @@ import pytest
 
 import worlds
 from lapace import Explainer
-from lapace.classifiers import open_classifier, train, wrap, write_classifier
+from lapace.classifiers import load_classifier, save_classifier, train, wrap
 from lapace.errors import InputError, LapaceError
 from lapace.schema import Schema
 from test_classifiers import mixed_table
@@ -251,7 +251,7 @@ def good(tmp_path_factory) -> dict[str, bytes]:
     quick = {"forest": {"n_estimators": 2}, "boosting": {"max_iter": 2}, "mlp": {"max_iter": 2}}
     files = {}
     for kind, settings in quick.items():
-        write_classifier(train(kind, SCHEMA, TABLE, LABELS, **settings), folder / "it.skops")
+        save_classifier(train(kind, SCHEMA, TABLE, LABELS, **settings), folder / "it.skops")
         files[kind] = numbered((folder / "it.skops").read_bytes())
     worlds.post().explainer.save(folder / "it.lapace", classifier=folder / "it.skops")
     files["explainer"] = (folder / "it.lapace").read_bytes()
@@ -272,7 +272,7 @@ def room(tmp_path) -> Iterator[Path]:
 @pytest.mark.parametrize(("kind", "seed"), [("forest", 1), ("boosting", 2), ("mlp", 3)])
 def test_broken_skops_files(kind, seed, good, room):
     def use(path: Path) -> None:
-        wrap(open_classifier(path), SCHEMA, ("no", "yes")).judge(CELLS)
+        wrap(load_classifier(path), SCHEMA, ("no", "yes")).query(CELLS)
 
     files = broken(good[kind], good["explainer"], room.parent / "canary", seed, FILES // 3)
     refused, worked = tally(room, ".skops", files, use)

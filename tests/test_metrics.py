@@ -726,7 +726,7 @@ def test_privacy_where_held_out_rows_are_copies() -> None:
 
 def test_spending_counts_seconds_and_rows() -> None:
     classifier = wrap(by_age(40), SCHEMA)
-    classifier.learn(SCHEMA.cells(TRAIN))
+    classifier.fit_labels(SCHEMA.cells(TRAIN))
     with metrics.spending(classifier) as spent:
         classifier.predict(SCHEMA.cells(TRAIN.head(30)))
     assert spent.n_queries == 30
@@ -881,7 +881,7 @@ def test_a_wrapped_classifier_is_taken_and_its_count_left_alone() -> None:
     answers = answers_of(3, 5, 20)
     classifier = wrap(by_age(40), SCHEMA)
     found = metrics.evaluate(answers, classifier=classifier, reference=TRAIN)  # labels not known
-    classifier.learn(SCHEMA.cells(TRAIN))
+    classifier.fit_labels(SCHEMA.cells(TRAIN))
     again = metrics.evaluate(answers, classifier=classifier, reference=TRAIN)
     assert classifier.n_queries == len(TRAIN)
     assert again == pytest.approx(found, nan_ok=True)

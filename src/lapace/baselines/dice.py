@@ -286,7 +286,7 @@ class _Visit:
             raise _TimeUp
         cells = self.cells(frame)
         instance = np.full(len(cells), self.instance)
-        found = self.asked.classifier.judge(cells, self.asked.schema)
+        found = self.asked.classifier.query(cells, self.asked.schema)
         good = self.asked.wanted(found.codes, instance)
         score = good.astype(np.float64)
         if found.probability is not None:

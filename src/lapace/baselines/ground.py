@@ -98,13 +98,13 @@ class Ground:
             raise InputError("No training row lies within the schema's bounds and categories.")
         asked = wrap(classifier, known)
         rows, counts = snapped[proposed], counts[proposed]
-        codes = asked.learn(rows)
-        return cls(known, asked, rows, counts, codes, asked.probability(rows))
+        codes = asked.fit_labels(rows)
+        return cls(known, asked, rows, counts, codes, asked.predict_proba(rows))
 
     def meet(self, instances: Any, target: Any) -> Asked:
         """Reads instances, asks the classifier about them, and settles what each one wants."""
         reading = self.schema.read(instances)
-        classifier = self.classifier.recount()
+        classifier = self.classifier.with_fresh_count()
         reasons = dict(reading.problems)
         label = np.full(len(reading.cells), -1, dtype=np.int64)
         good = np.array([i for i in range(len(label)) if i not in reasons], dtype=np.int64)
@@ -306,7 +306,7 @@ class Asked:
         cells, instance = cells[order], instance[order]
         good = self.says(cells, instance)
         cells, instance = cells[good], instance[good]
-        probability = self.classifier.probability(cells, self.schema)
+        probability = self.classifier.predict_proba(cells, self.schema)
         known = {} if probability is None else {"probability": self.score(probability, instance)}
         answers = Counterfactuals.of(
             self.schema,

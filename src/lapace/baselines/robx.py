@@ -206,7 +206,7 @@ def stability(asked: Asked, cells: Floats, instance: Ints, noise: Floats, sigma:
         part = slice(start, start + size)
         shaken = _shaken(asked.schema, cells[part], noise, sigma)  # (size * samples, d)
         owner = np.repeat(instance[part], len(noise))
-        probability = asked.classifier.probability(shaken, asked.schema)
+        probability = asked.classifier.predict_proba(shaken, asked.schema)
         if probability is None:
             codes = asked.classifier.predict(shaken, asked.schema)
             score = asked.wanted(codes, owner).astype(np.float64)

@@ -140,13 +140,13 @@ def _utility(job: Job, explainer: Explainer, known: Known) -> Iterator[Measure]:
 
 def _agreement(known: Known, sample: _Sample) -> Iterator[Measure]:
     """Whether M agrees with samples, and is as sure of them as of real rows."""
-    judged = known.classifier.judge(sample.cells)
+    judged = known.classifier.query(sample.cells)
     found = metrics.agreement(sample.codes, judged.codes)
     yield Measure("agreement", found.overall, len(sample.codes))
     for code, share in found.by_label.items():
         count = int((sample.codes == code).sum())
         yield Measure("agreement", share, count, known.named(code))
-    real = known.classifier.probability(known.train)
+    real = known.classifier.predict_proba(known.train)
     if judged.probability is None or real is None:
         return
     target = known.target

@@ -146,9 +146,9 @@ def known_of(given: Subject, explainer: Explainer | None = None) -> Known:
     train, test = schema.cells(given.data.train), schema.read(given.data.test)
     if explainer is None:
         classifier = wrap(given.model, schema)
-        codes = classifier.learn(train)
+        codes = classifier.fit_labels(train)
     else:
-        classifier = explainer.classifier_.recount()
+        classifier = explainer.classifier_.with_fresh_count()
         codes = classifier.predict(train)
     target = classifier.code(given.target)
     return Known(
@@ -204,7 +204,7 @@ def _scene(pair: Pair, seed: int, rows: int | None, count: int) -> Scene:
     known = known_of(given)
     instances = known.test[known.test_codes != known.target][:count]
     reference = metrics.Reference(
-        known.schema, known.classifier.recount(), known.train, known.codes
+        known.schema, known.classifier.with_fresh_count(), known.train, known.codes
     )
     return Scene(given, known, reference, instances, known.wide.frame(instances))
 

@@ -6,8 +6,8 @@ the user's own columns and kind of frame. What comes back, whatever its type, be
 heard of) is reported as the classifier's fault, with its own words.
 
 `train` (in `stock`) fits the three stock classifiers that data sets, the command line and the tests
-use. `open_classifier` (in `opening`) opens one from outside: a file, a module's object, an address;
-`write_classifier` writes one to a file that holds nothing that runs.
+use. `load_classifier` (in `opening`) opens one from outside: a file, a module's object, an address;
+`save_classifier` writes one to a file that holds nothing that runs.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Floats, Ints
-from lapace.classifiers.opening import open_bytes, open_classifier, write_classifier
-from lapace.classifiers.outside import Opened
-from lapace.classifiers.stock import TrainedKind, train
+from lapace.classifiers.external import ExternalModel
+from lapace.classifiers.loaders import load_bytes, load_classifier, save_classifier
+from lapace.classifiers.pipelines import TrainedKind, train
 from lapace.errors import ClassifierError, InputError, LapaceError, did_you_mean
 from lapace.schema import Schema
 
 __all__ = [
     "Classifier",
-    "Judgement",
     "Label",
+    "Prediction",
     "TrainedKind",
-    "open_bytes",
-    "open_classifier",
+    "load_bytes",
+    "load_classifier",
+    "save_classifier",
     "train",
     "wrap",
-    "write_classifier",
 ]
 
 Label: TypeAlias = str | int | bool
@@ -64,7 +64,7 @@ _MOST_PROBABLE = {
 }
 
 
-class Judgement(NamedTuple):
+class Prediction(NamedTuple):
     """What a classifier says about some rows.
 
     Attributes:
@@ -83,14 +83,14 @@ def wrap(model: Any, schema: Schema, labels: Sequence[Label] = ()) -> Classifier
         model: An object with `predict`, or a callable that takes rows and returns labels. It gets
             frames of the kind `schema` was inferred from, and is only ever asked to predict.
         schema: The columns of the training table.
-        labels: The labels, where they are known from before; otherwise `learn` finds them.
+        labels: The labels, where they are known from before; otherwise `fit_labels` finds them.
 
     Examples:
         >>> instances = [{"income": 10 * i} for i in range(100)]
         >>> schema = Schema.infer(instances)
         >>> classifier = wrap(lambda rows: ["no" if r["income"] < 500 else "yes" for r in rows],
         ...                   schema)
-        >>> codes = classifier.learn(schema.cells(instances))
+        >>> codes = classifier.fit_labels(schema.cells(instances))
         >>> classifier.labels, codes[[0, 99]].tolist(), classifier.n_queries
         (('no', 'yes'), [0, 1], 100)
     """
@@ -100,7 +100,7 @@ def wrap(model: Any, schema: Schema, labels: Sequence[Label] = ()) -> Classifier
 class Classifier:
     """The black box, asked about cells and answering in codes.
 
-    Thread-safe once `learn` has run: asking changes nothing but the count in `asked`.
+    Thread-safe once `fit_labels` has run: asking changes nothing but the count in `asked`.
 
     Attributes:
         model: What the user handed over.
@@ -134,7 +134,7 @@ class Classifier:
         offered = getattr(self.model, "predict_proba", None)
         return offered if callable(offered) else None
 
-    def recount(self) -> Classifier:
+    def with_fresh_count(self) -> Classifier:
         """The same classifier, labels and all, with a count of its own that starts at zero."""
         return Classifier(self.model, self.schema, self.labels)
 
@@ -153,7 +153,7 @@ class Classifier:
 
     # -- asking -----------------------------------------------------------------------------------
 
-    def learn(self, cells: Floats) -> Ints:
+    def fit_labels(self, cells: Floats) -> Ints:
         """Asks about the training rows, keeps the labels met there, returns their codes."""
         answers = [self._ask_labels(frame, rows) for frame, rows in self._frames(cells, None)]
         labels = _in_order([label for seen, _ in answers for label in seen])
@@ -186,15 +186,15 @@ class Classifier:
         ]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
-    def probability(self, cells: Floats, schema: Schema | None = None) -> Floats | None:
+    def predict_proba(self, cells: Floats, schema: Schema | None = None) -> Floats | None:
         """Each row's probability of each label, (n, labels); None where none is offered.
 
         A label's column is found by the model's `classes_`; a model without them must give its
         columns in the order of the sorted labels.
         """
         self._known()
-        if isinstance(self.model, Opened):
-            return self._judge_at_once(self.model, cells, schema).probability
+        if isinstance(self.model, ExternalModel):
+            return self._query_external(self.model, cells, schema).probability
         question = self._probability
         if question is None:
             return None
@@ -204,17 +204,17 @@ class Classifier:
         ]
         return np.concatenate(parts) if parts else np.empty((0, len(self.labels)))
 
-    def judge(self, cells: Floats, schema: Schema | None = None) -> Judgement:
+    def query(self, cells: Floats, schema: Schema | None = None) -> Prediction:
         """Label and probability together, with one call of the model where one is enough.
 
         The label is always what `predict` says: for models known to predict their most probable
         class it is read off the probabilities, near ties are asked, and all others are asked both.
         """
-        if isinstance(self.model, Opened):
-            return self._judge_at_once(self.model, cells, schema)
+        if isinstance(self.model, ExternalModel):
+            return self._query_external(self.model, cells, schema)
         question = self._probability
         if question is None or not self._most_probable():
-            return Judgement(self.predict(cells, schema), self.probability(cells, schema))
+            return Prediction(self.predict(cells, schema), self.predict_proba(cells, schema))
         self._known()
         classes = self._classes() or self.labels
         codes, probabilities = [], []
@@ -223,14 +223,16 @@ class Classifier:
             probabilities.append(self._in_label_order(raw))
             codes.append(self._codes(classes, raw.argmax(axis=1), ~_tied(raw)))
         if not codes:
-            return Judgement(np.empty(0, dtype=np.int64), np.empty((0, len(self.labels))))
+            return Prediction(np.empty(0, dtype=np.int64), np.empty((0, len(self.labels))))
         code = np.concatenate(codes)
         tied = np.flatnonzero(code < 0)
         if tied.size:
             code[tied] = self.predict(cells[tied], schema)
-        return Judgement(code, np.concatenate(probabilities))
+        return Prediction(code, np.concatenate(probabilities))
 
-    def _judge_at_once(self, model: Opened, cells: Floats, schema: Schema | None) -> Judgement:
+    def _query_external(
+        self, model: ExternalModel, cells: Floats, schema: Schema | None
+    ) -> Prediction:
         """One question to a model from outside, which answers both."""
         self._known()
         codes, probabilities = [np.empty(0, dtype=np.int64)], [np.empty((0, len(self.labels)))]
@@ -242,7 +244,7 @@ class Classifier:
                 probabilities.append(self._in_label_order(raw))
         # Scores that happen to look like probabilities in some parts only are none.
         offered = len(probabilities) == len(codes) and self.has_probability
-        return Judgement(np.concatenate(codes), np.concatenate(probabilities) if offered else None)
+        return Prediction(np.concatenate(codes), np.concatenate(probabilities) if offered else None)
 
     # -- the model's side -------------------------------------------------------------------------
 
@@ -328,7 +330,9 @@ class Classifier:
 
     def _known(self) -> tuple[Label, ...]:
         if not self.labels:
-            raise ClassifierError("The classifier's labels are not known yet: call `learn` first.")
+            raise ClassifierError(
+                "The classifier's labels are not known yet: call `fit_labels` first."
+            )
         return self.labels
 
     def _codes(
@@ -364,7 +368,7 @@ class Classifier:
 
     def _check_order(self, cells: Floats, codes: Ints) -> None:
         """Without `classes_`, each label's own column must be highest on the rows it is given."""
-        probability = self.probability(cells)
+        probability = self.predict_proba(cells)
         if probability is None:
             return
         for code in np.unique(codes):
@@ -406,7 +410,7 @@ def _predictor(model: Any) -> Callable[[Any], Any]:
 def _opened_hint(model: object) -> str:
     if not isinstance(model, str | PathLike):
         return ""
-    return " A file or an address is opened with lapace.classifiers.open_classifier first."
+    return " A file or an address is opened with lapace.classifiers.load_classifier first."
 
 
 def _is_from(model: object, home: str, name: str) -> bool:

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Floats
-from lapace.classifiers.outside import Answer, objects
+from lapace.classifiers.external import ModelOutput, python_values
 from lapace.errors import ClassifierError, InputError, did_you_mean
 from lapace.table import Coded, Table, read
 
-__all__ = ["Network"]
+__all__ = ["OnnxModel"]
 
 Array: TypeAlias = NDArray[Any]
 Label: TypeAlias = str | int | bool
@@ -43,7 +43,7 @@ DTYPES: dict[str, Any] = {
 SUM = 1e-3  # how far from one the probabilities of a row may sum up, in single precision
 
 
-class Network:
+class OnnxModel:
     """A graph in an ONNX file, as a question about a frame.
 
     Args:
@@ -65,12 +65,12 @@ class Network:
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Network, (self.data, self.file)
+        return OnnxModel, (self.data, self.file)
 
     def __repr__(self) -> str:
-        return f"Network({self.file!r})"
+        return f"OnnxModel({self.file!r})"
 
-    def __call__(self, frame: Any) -> Answer:
+    def __call__(self, frame: Any) -> ModelOutput:
         """The graph's labels, and its probabilities if it has any."""
         table = read(frame)
         feed = self._feed(table)
@@ -131,7 +131,7 @@ class Network:
         """One column as the graph wants it; missing numbers are NaN, missing text is empty."""
         dtype, column = DTYPES[kind], table.columns[name]
         if dtype is object:
-            texts = ["" if v is None else str(v) for v in objects(column)]
+            texts = ["" if v is None else str(v) for v in python_values(column)]
             return np.array(texts, dtype=object)
         numbers = column.values
         if isinstance(numbers, Coded):
@@ -172,7 +172,7 @@ class Network:
 
     # -- out --------------------------------------------------------------------------------------
 
-    def _answer(self, outputs: dict[str, Any]) -> Answer:
+    def _answer(self, outputs: dict[str, Any]) -> ModelOutput:
         labels: Array | None = None
         scores: Any = None
         columns: dict[str, Array] = {}
@@ -199,7 +199,7 @@ class Network:
             )
         return self._read(labels, scores)
 
-    def _read(self, labels: Array | None, scores: Any) -> Answer:
+    def _read(self, labels: Array | None, scores: Any) -> ModelOutput:
         if isinstance(scores, list):
             found, classes = _from_maps(scores)
         elif scores is not None:
@@ -213,8 +213,8 @@ class Network:
         else:
             plain = self._named(labels)
         if found is None or not _are_probabilities(found):
-            return Answer(plain, None, classes)
-        return Answer(plain, found, classes)
+            return ModelOutput(plain, None, classes)
+        return ModelOutput(plain, found, classes)
 
     def _named(self, labels: Any) -> list[Label]:
         """Labels as the file's metadata names them, where the graph itself only counts them."""

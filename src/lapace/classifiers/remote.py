@@ -31,14 +31,14 @@ from urllib.parse import unquote, urljoin, urlsplit
 import numpy as np
 
 from lapace.arrays import Floats
-from lapace.classifiers.outside import Answer, objects
+from lapace.classifiers.external import ModelOutput, python_values
 from lapace.errors import ClassifierError, InputError
 from lapace.table import Table, read
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["TOKEN", "Service"]
+__all__ = ["TOKEN", "HttpModel"]
 
 TOKEN = "LAPACE_CLASSIFIER_TOKEN"
 ROWS = 1000  # in one request
@@ -56,7 +56,7 @@ Label: TypeAlias = str | int | bool
 T = TypeVar("T")
 
 
-class Service:
+class HttpModel:
     """An address that answers about rows, as a question about a frame.
 
     Args:
@@ -84,14 +84,14 @@ class Service:
         return _again, (self.url, self.timeout)
 
     def __repr__(self) -> str:
-        return f"Service({_shown(self.url)!r})"
+        return f"HttpModel({_shown(self.url)!r})"
 
-    def __call__(self, frame: Any) -> Answer:
+    def __call__(self, frame: Any) -> ModelOutput:
         """What the other side says about the rows, asked a bounded number at a time."""
         return _finished(self._ask(read(frame)))
 
-    async def _ask(self, table: Table) -> Answer:
-        columns = {name: objects(table.columns[name]) for name in table.names}
+    async def _ask(self, table: Table) -> ModelOutput:
+        columns = {name: python_values(table.columns[name]) for name in table.names}
         most = max(1, min(ROWS, CELLS // max(1, len(columns))))
         parts = []
         client = self._httpx.AsyncClient(
@@ -208,7 +208,7 @@ class Service:
             "answer in JSON; check the address."
         )
 
-    def _answer(self, said: Any, rows: int) -> Answer:
+    def _answer(self, said: Any, rows: int) -> ModelOutput:
         if isinstance(said, list):
             said = {"labels": said}
         if not isinstance(said, dict) or not said.keys() & {"labels", "probabilities"}:
@@ -224,7 +224,7 @@ class Service:
             if probability is None:
                 raise ClassifierError(f"{self._where} answered null in place of labels.")
             labels = [(classes or ())[i] for i in probability.argmax(axis=1)]
-        return Answer(self._labels(labels, rows), probability, classes)
+        return ModelOutput(self._labels(labels, rows), probability, classes)
 
     def _labels(self, labels: Any, rows: int) -> list[Label]:
         if not isinstance(labels, list):
@@ -278,14 +278,14 @@ class Service:
             )
         return found
 
-    def _joined(self, parts: list[Answer]) -> Answer:
+    def _joined(self, parts: list[ModelOutput]) -> ModelOutput:
         labels = [label for part in parts for label in part.labels]
         if not parts or any(part.probability is None for part in parts):
-            return Answer(labels)
+            return ModelOutput(labels)
         if len({part.classes for part in parts}) > 1:
             raise ClassifierError(f"{self._where} changes its classes from one answer to the next.")
         found = [part.probability for part in parts if part.probability is not None]
-        return Answer(labels, np.concatenate(found), parts[0].classes)
+        return ModelOutput(labels, np.concatenate(found), parts[0].classes)
 
     # -- secrets and certificates -----------------------------------------------------------------
 
@@ -339,8 +339,8 @@ def _httpx() -> Any:
     return httpx
 
 
-def _again(url: str, timeout: float) -> Service:
-    return Service(url, timeout=timeout)
+def _again(url: str, timeout: float) -> HttpModel:
+    return HttpModel(url, timeout=timeout)
 
 
 def _finished(work: Coroutine[Any, Any, T]) -> T:

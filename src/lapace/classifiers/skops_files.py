@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lapace.classifiers.vouching import (
+from lapace.classifiers.skops_audit import (
     PREDICTOR,
     TREE,
     Node,
@@ -66,7 +66,7 @@ def read_skops(data: bytes, file: str, trust: Sequence[str] = ()) -> Any:
     except Exception as error:  # a damaged file may trip up any of the libraries that read it
         raise InputError(
             f"'{file}' is not a skops file, or it is damaged ({type(error).__name__}). "
-            "Write it again with lapace.classifiers.write_classifier or skops.io.dump."
+            "Write it again with lapace.classifiers.save_classifier or skops.io.dump."
         ) from error
 
 

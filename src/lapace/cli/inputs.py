@@ -198,6 +198,6 @@ def opened(
 
 def classifier_of(spec: str, trust: Sequence[str], unsafe_pickle: bool, timeout: float) -> Any:
     """A classifier by its file, module or address."""
-    from lapace.classifiers import open_classifier
+    from lapace.classifiers import load_classifier
 
-    return open_classifier(spec, trust=tuple(trust), unsafe_pickle=unsafe_pickle, timeout=timeout)
+    return load_classifier(spec, trust=tuple(trust), unsafe_pickle=unsafe_pickle, timeout=timeout)

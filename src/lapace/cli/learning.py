@@ -168,7 +168,7 @@ def _trained(
     from lapace.schema import Schema
 
     schema = Schema.infer(features, kinds_of(kinds))
-    return train(kind, schema, features.frame, labels, seed=seed), schema
+    return train(kind, schema, features.frame, labels, random_state=seed), schema
 
 
 def _fitted(model: Any, features: Table, settings: dict[str, Any], terminal: Terminal) -> Explainer:
@@ -179,10 +179,10 @@ def _fitted(model: Any, features: Table, settings: dict[str, Any], terminal: Ter
 
 
 def _write_both(explainer: Explainer, model: Any, output: Path, beside: Path) -> None:
-    from lapace.classifiers import write_classifier
+    from lapace.classifiers import save_classifier
 
     with together(beside, output) as (classifier, own):
-        write_classifier(model, classifier)
+        save_classifier(model, classifier)
         explainer.save(own, classifier=classifier)
 
 

@@ -83,7 +83,7 @@ class Dataset:
             True
         """
         chosen = {**self.settings.get(kind, {}), **settings}
-        return train(kind, self.schema, self.train, self.train_labels, seed=seed, **chosen)
+        return train(kind, self.schema, self.train, self.train_labels, random_state=seed, **chosen)
 
 
 def names() -> tuple[str, ...]:

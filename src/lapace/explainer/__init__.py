@@ -114,7 +114,7 @@ class Explainer:
         schema, cells = reading.schema, reading.cells
         System.of(self.rules, schema)  # rules that cannot hold are better refused before training
         classifier = wrap(self.classifier, schema)
-        codes = classifier.learn(cells)
+        codes = classifier.fit_labels(cells)
         labelled = classifier.n_queries
         for name in _leaks(schema, cells, classifier.labels, codes):
             warnings.warn(
@@ -238,7 +238,7 @@ class Explainer:
             enforce,
             rules=len(_listed(self.rules)),
         )
-        return answer(fitted, self.classifier_.recount(), instances, question, progress)
+        return answer(fitted, self.classifier_.with_fresh_count(), instances, question, progress)
 
     def counterfactuals(
         self, instances: Any, *, target: Any = None, pick: str = "nearest"
@@ -335,7 +335,7 @@ class Explainer:
         Args:
             path: The file.
             classifier: The classifier it was fitted for; None to open the file it refers to.
-            trust: Types in that file that may be built, as in `classifiers.open_classifier`.
+            trust: Types in that file that may be built, as in `classifiers.load_classifier`.
             device: As in the constructor.
         """
         fitted, report, settings = storage.load(path, _device(device))

@@ -236,7 +236,7 @@ class _Judged(NamedTuple):
 def _judge(fitted: Fitted, classifier: Classifier, z: torch.Tensor, label: Ints) -> _Judged:
     """Latent points decoded and shown to the classifier."""
     cells = fitted.decoder.prototypes(z, label)
-    found = classifier.judge(cells)
+    found = classifier.query(cells)
     if found.probability is None:
         probability = np.full(len(cells), np.nan)
     else:
@@ -310,7 +310,7 @@ def judged_again(fitted: Fitted, classifier: Classifier) -> Fitted:
     """Prototypes shown to a classifier that may not be the one they were made for."""
     cells = np.stack([p.cells for p in fitted.prototypes])
     label = np.array([p.label for p in fitted.prototypes])
-    found = classifier.judge(cells)
+    found = classifier.query(cells)
     valid = found.codes == label
     probability = np.full(len(cells), np.nan)
     if found.probability is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.classifiers import Classifier, Judgement
+from lapace.classifiers import Classifier, Prediction
 from lapace.errors import ClassifierError
 from lapace.explainer.problem import Instances, Question
 from lapace.paths import Steps
@@ -21,7 +21,7 @@ def refuse_if_gone(
 ) -> None:
     """A classifier that refuses whom it has judged is gone: asking on would take for ever."""
     try:
-        classifier.judge(known.reading.cells[instance[:1]], known.reading.schema)
+        classifier.query(known.reading.cells[instance[:1]], known.reading.schema)
     except ClassifierError:
         raise error from None
 
@@ -58,11 +58,11 @@ class Judge:
         valid, probability = self._verdict(self._ask(cells), lines)
         return Steps.of(np.zeros(len(cells)), cells, valid, feasible, probability)
 
-    def _ask(self, cells: Floats) -> Judgement:
+    def _ask(self, cells: Floats) -> Prediction:
         """What the classifier says; a row it raises on alone is no answer, and costs no other."""
         try:
             with self.known.timed("classifier"):
-                return self.classifier.judge(cells, self.known.reading.schema)
+                return self.classifier.query(cells, self.known.reading.schema)
         except ClassifierError as error:
             refuse_if_gone(self.classifier, self.known, self.instance, error)
             self.refused += len(cells) == 1
@@ -71,13 +71,13 @@ class Judge:
             if len(cells) == 1:
                 nothing = np.full((1, len(self.classifier.labels)), np.nan)
                 known = nothing if self.classifier.has_probability else None
-                return Judgement(np.array([-1]), known)
+                return Prediction(np.array([-1]), known)
         half = len(cells) // 2
         left, right = self._ask(cells[:half]), self._ask(cells[half:])
         codes = np.concatenate([left.codes, right.codes])
         if left.probability is None or right.probability is None:
-            return Judgement(codes, None)
-        return Judgement(codes, np.concatenate([left.probability, right.probability]))
+            return Prediction(codes, None)
+        return Prediction(codes, np.concatenate([left.probability, right.probability]))
 
     def obeying(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
         """The rows moved to where every constraint holds; who cannot is remembered."""
@@ -98,7 +98,7 @@ class Judge:
         cells[possible], feasible[possible] = moved.cells, moved.feasible
         return cells, feasible
 
-    def _verdict(self, found: Judgement, lines: Ints) -> tuple[Bools, Floats]:
+    def _verdict(self, found: Prediction, lines: Ints) -> tuple[Bools, Floats]:
         """What the classifier's answer means for the lines it was asked for."""
         other, own, label = self.any_other[lines], self.own[lines], self.label[lines]
         valid = np.where(other, found.codes != own, found.codes == label) & (found.codes >= 0)

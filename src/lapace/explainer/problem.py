@@ -149,7 +149,7 @@ def _system(question: Question, reading: Reading) -> System:
 def _ask(
     classifier: Classifier, reading: Reading, rows: Ints, label: Ints, probability: Floats
 ) -> None:
-    found = classifier.judge(reading.cells[rows], reading.schema)
+    found = classifier.query(reading.cells[rows], reading.schema)
     label[rows] = found.codes
     if found.probability is not None:
         probability[rows] = found.probability
@@ -177,7 +177,7 @@ def _ask_each(
 def _ask_prototype(fitted: Fitted, classifier: Classifier, error: ClassifierError) -> None:
     """A classifier that refuses what it accepted at `fit` is at fault itself, not the instances."""
     try:
-        classifier.judge(fitted.prototypes[0].cells[None], fitted.schema)
+        classifier.query(fitted.prototypes[0].cells[None], fitted.schema)
     except ClassifierError:
         raise error from None
 

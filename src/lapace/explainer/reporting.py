@@ -44,14 +44,14 @@ def evidence(
         seconds: What fitting took.
         seed: Of the samples.
     """
-    box, decoder = classifier.recount(), fitted.decoder
+    box, decoder = classifier.with_fresh_count(), fitted.decoder
     held_out, own = cells[plan.held_out], codes[plan.held_out]
     sampled = {}
     for k, mixture in enumerate(decoder.mixtures):
         if len(mixture.means):
             drawn = decoder.sample(k, int(plan.draws[k]), seed)
-            sampled[k] = Rows(drawn, *box.judge(drawn))
-    known = Rows(held_out, own, box.probability(held_out))
+            sampled[k] = Rows(drawn, *box.query(drawn))
+    known = Rows(held_out, own, box.predict_proba(held_out))
     system = System.of(rules, fitted.schema, check=False)
     rows = cells[plan.real]
     holds = system.holds(rows, rows).sum(axis=0)

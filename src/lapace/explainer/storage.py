@@ -33,8 +33,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from lapace.categories import CategoryTree
-from lapace.classifiers import open_bytes
-from lapace.classifiers.opening import PICKLES
+from lapace.classifiers import load_bytes
+from lapace.classifiers.loaders import PICKLES
 from lapace.errors import InputError
 from lapace.explainer.fitting import Fitted, Prototype
 from lapace.model import LGMVAE, Mixture, Shape
@@ -243,7 +243,7 @@ def follow(path: str | Path, trust: Sequence[str] = ()) -> Any:
 
     Args:
         path: The saved explainer.
-        trust: As in `open_classifier`.
+        trust: As in `load_classifier`.
     """
     path = Path(path)
     kept = _read(path, _reference)
@@ -270,7 +270,7 @@ def follow(path: str | Path, trust: Sequence[str] = ()) -> Any:
             f"The classifier '{kept['file']}' has changed since '{path.name}' was saved, and is "
             f"not opened. Fit again with it. Or, if you know it for the right one: {hand_over}"
         )
-    return open_bytes(data, file.name, trust=trust)
+    return load_bytes(data, file.name, trust=trust)
 
 
 def _reference(members: Mapping[str, bytes]) -> Reference | None:

@@ -130,7 +130,7 @@ class Reference:
             box = wrap(classifier.model, schema, classifier.labels)
             return cls(schema, box, cells, box.predict(cells), seed)
         box = wrap(classifier.model if isinstance(classifier, Classifier) else classifier, schema)
-        return cls(schema, box, cells, box.learn(cells), seed)
+        return cls(schema, box, cells, box.fit_labels(cells), seed)
 
     def rows_of(self, code: int) -> Floats:
         """The rows the classifier gives one label.

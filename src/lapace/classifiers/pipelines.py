@@ -25,7 +25,13 @@ _DEFAULTS: Mapping[TrainedKind, Mapping[str, Any]] = {
 
 
 def train(
-    kind: TrainedKind, schema: Schema, frame: Any, labels: Any, *, seed: int = 0, **settings: Any
+    kind: TrainedKind,
+    schema: Schema,
+    frame: Any,
+    labels: Any,
+    *,
+    random_state: int = 0,
+    **settings: Any,
 ) -> Any:
     """A scikit-learn pipeline fitted on a table's raw columns.
 
@@ -39,7 +45,7 @@ def train(
         schema: The columns.
         frame: The training rows, of the kind `schema` was inferred from.
         labels: One label per row.
-        seed: For everything random.
+        random_state: Seed of everything random.
         settings: The estimator's own settings, in scikit-learn's words.
 
     Examples:
@@ -59,7 +65,7 @@ def train(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.pipeline import make_pipeline
 
-    estimator = _estimator(kind, {**_DEFAULTS[kind], "random_state": seed, **settings})
+    estimator = _estimator(kind, {**_DEFAULTS[kind], "random_state": random_state, **settings})
     pipeline = make_pipeline(*_preparation(schema, scaled=kind == "mlp"), estimator)
     with warnings.catch_warnings():  # the number of epochs is a setting, reaching it no fault
         warnings.simplefilter("ignore", ConvergenceWarning)

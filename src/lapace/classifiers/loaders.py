@@ -24,14 +24,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
 
-from lapace.classifiers.onnx_files import Network
-from lapace.classifiers.outside import Opened
-from lapace.classifiers.remote import Service
+from lapace.classifiers.external import ExternalModel
+from lapace.classifiers.onnx_files import OnnxModel
+from lapace.classifiers.pipelines import TrainedKind
+from lapace.classifiers.remote import HttpModel
 from lapace.classifiers.skops_files import read_skops, write_skops
-from lapace.classifiers.stock import TrainedKind
 from lapace.errors import InputError, did_you_mean
 
-__all__ = ["open_bytes", "open_classifier", "write_classifier"]
+__all__ = ["load_bytes", "load_classifier", "save_classifier"]
 
 PICKLES = (".pkl", ".pickle", ".joblib", ".sav", ".pt", ".pth")
 FILES = (".skops", ".onnx", *PICKLES)
@@ -42,7 +42,7 @@ POSSIBLE = (
 )
 
 
-def open_classifier(
+def load_classifier(
     spec: str | PathLike[str],
     *,
     trust: Sequence[str] = (),
@@ -62,9 +62,9 @@ def open_classifier(
         An object with `predict`, and `predict_proba` where there is one; or a callable on rows.
 
     Examples:
-        >>> open_classifier("statistics:mode")([2, 2, 1])
+        >>> load_classifier("statistics:mode")([2, 2, 1])
         2
-        >>> open_classifier("model.pkl")
+        >>> load_classifier("model.pkl")
         Traceback (most recent call last):
         lapace.errors.InputError: There is no file 'model.pkl'.
     """
@@ -73,7 +73,7 @@ def open_classifier(
         raise InputError(f"A {type(spec).__name__} names no classifier. Say {POSSIBLE}.")
     text = str(spec)
     if re.match("https?://", text, re.IGNORECASE):
-        return Opened(Service(text, timeout=timeout))
+        return ExternalModel(HttpModel(text, timeout=timeout))
     path = Path(spec)
     if text and (path.suffix.lower() in FILES or _exists(path)):
         return _open_file(path, trusted, unsafe_pickle)
@@ -91,23 +91,23 @@ def open_classifier(
     )
 
 
-def open_bytes(data: bytes, file: str, *, trust: Sequence[str] = ()) -> Any:
+def load_bytes(data: bytes, file: str, *, trust: Sequence[str] = ()) -> Any:
     """The classifier in the content of a `.skops` or `.onnx` file, of whose name the ending counts.
 
     Args:
         data: What the file holds.
         file: Its name.
-        trust: As in `open_classifier`.
+        trust: As in `load_classifier`.
     """
     suffix = Path(file).suffix.lower()
     if suffix == ".onnx":
-        return Opened(Network(data, file))
+        return ExternalModel(OnnxModel(data, file))
     if suffix != ".skops":
         raise InputError(f"'{file}' is not opened: a classifier's file ends in .skops or .onnx.")
     return _checked(read_skops(data, file, _names(trust)), file)
 
 
-def write_classifier(model: Any, path: str | PathLike[str]) -> None:
+def save_classifier(model: Any, path: str | PathLike[str]) -> None:
     """Writes a scikit-learn model as a `.skops` file, whole or not at all.
 
     Args:
@@ -119,8 +119,8 @@ def write_classifier(model: Any, path: str | PathLike[str]) -> None:
         >>> from sklearn.linear_model import LogisticRegression
         >>> model = LogisticRegression().fit([[0.0], [1.0]], ["no", "yes"])
         >>> with TemporaryDirectory() as folder:
-        ...     write_classifier(model, f"{folder}/model.skops")
-        ...     open_classifier(f"{folder}/model.skops").predict([[2.0]]).tolist()
+        ...     save_classifier(model, f"{folder}/model.skops")
+        ...     load_classifier(f"{folder}/model.skops").predict([[2.0]]).tolist()
         ['yes']
     """
     target = Path(path)
@@ -171,13 +171,13 @@ def _open_file(path: Path, trust: Sequence[str], unsafe_pickle: bool) -> Any:
             raise InputError(
                 f"'{path.name}' is a pickle: opening it could run anything whoever made it wanted. "
                 "Where it was made, write the model with "
-                "lapace.classifiers.write_classifier(model, 'model.skops'), or convert it to ONNX. "
+                "lapace.classifiers.save_classifier(model, 'model.skops'), or convert it to ONNX. "
                 "If you made it yourself: unsafe_pickle=True, or --unsafe-pickle."
             )
         return _checked(_unpickled(data, path.name), path.name)
     if path.suffix.lower() not in FILES:
         raise InputError(f"'{path.name}' holds no classifier that is known. Say {POSSIBLE}.")
-    return open_bytes(data, path.name, trust=trust)
+    return load_bytes(data, path.name, trust=trust)
 
 
 def _is_pickle(data: bytes) -> bool:

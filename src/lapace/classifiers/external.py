@@ -1,7 +1,7 @@
 """A classifier that lives outside this process' Python: one question, one answer.
 
 What is behind the door (a network in a file, a service at an address) is a callable from a frame to
-an `Answer`; `Opened` gives it the face every other classifier has.
+an `ModelOutput`; `ExternalModel` gives it the face every other classifier has.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lapace.arrays import Floats
 from lapace.errors import ClassifierError
 from lapace.table import Coded, Column
 
-__all__ = ["Answer", "Opened", "objects"]
+__all__ = ["ExternalModel", "ModelOutput", "python_values"]
 
 
-class Answer(NamedTuple):
+class ModelOutput(NamedTuple):
     """What came back about some rows.
 
     Attributes:
@@ -34,35 +34,35 @@ class Answer(NamedTuple):
     classes: tuple[str | int | bool, ...] | None = None
 
 
-class Opened:
+class ExternalModel:
     """A classifier from outside, with `predict`, and `predict_proba` once it has shown any.
 
     Thread-safe, and copied by opening it again.
 
     Args:
-        ask: Takes a frame, returns an `Answer`.
+        ask: Takes a frame, returns an `ModelOutput`.
 
     Examples:
-        >>> model = Opened(lambda rows: Answer([row["age"] > 40 for row in rows]))
+        >>> model = ExternalModel(lambda rows: ModelOutput([row["age"] > 40 for row in rows]))
         >>> model.predict([{"age": 31}, {"age": 44}])
         [False, True]
         >>> hasattr(model, "predict_proba")
         False
     """
 
-    def __init__(self, ask: Callable[[Any], Answer]) -> None:
+    def __init__(self, ask: Callable[[Any], ModelOutput]) -> None:
         self.ask = ask
         self._lock = threading.Lock()
         self._classes: tuple[str | int | bool, ...] | None = None
         self._probable: bool | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Opened, (self.ask,)
+        return ExternalModel, (self.ask,)
 
     def __repr__(self) -> str:
-        return f"Opened({self.ask!r})"
+        return f"ExternalModel({self.ask!r})"
 
-    def answer(self, frame: Any) -> Answer:
+    def answer(self, frame: Any) -> ModelOutput:
         """Labels and, where there are any, probabilities, with one question."""
         answer = self.ask(frame)
         with self._lock:
@@ -106,11 +106,11 @@ class Opened:
         return found
 
 
-def objects(column: Column) -> list[Any]:
+def python_values(column: Column) -> list[Any]:
     """A column's cells as plain Python values; None is missing.
 
     Examples:
-        >>> objects(Column("integer", np.array([2.0, np.nan])))
+        >>> python_values(Column("integer", np.array([2.0, np.nan])))
         [2, None]
     """
     values = column.values

@@ -37,7 +37,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import worlds
 from lapace import Explainer
-from lapace.classifiers import open_bytes, open_classifier, remote, train, wrap, write_classifier
+from lapace.classifiers import load_bytes, load_classifier, remote, save_classifier, train, wrap
 from lapace.errors import ClassifierError, InputError
 from lapace.schema import Schema
 from test_classifiers import mixed_table
@@ -74,7 +74,7 @@ def canary(tmp_path):
 
 
 def written(model: Any, folder: Path) -> Path:
-    write_classifier(model, folder / "model.skops")
+    save_classifier(model, folder / "model.skops")
     return folder / "model.skops"
 
 
@@ -93,7 +93,7 @@ def test_stock_classifiers_open_with_nothing_to_trust(kind, convert, tmp_path):
     frame = convert(table)
     quick = {"n_estimators": 3} if kind == "forest" else {"max_iter": 3}
     model = train(kind, Schema.infer(frame), frame, labels, **quick)
-    again = open_classifier(written(model, tmp_path))
+    again = load_classifier(written(model, tmp_path))
     assert (again.predict_proba(frame) == model.predict_proba(frame)).all()
     assert again.predict(frame).tolist() == model.predict(frame).tolist()
 
@@ -101,24 +101,24 @@ def test_stock_classifiers_open_with_nothing_to_trust(kind, convert, tmp_path):
 def test_stock_classifiers_of_images(tmp_path):
     images = np.random.default_rng(0).random((60, 3, 4))
     model = train("forest", Schema.infer(images), images, images[:, 0, 0] > 0.5, n_estimators=3)
-    again = open_classifier(written(model, tmp_path))
+    again = load_classifier(written(model, tmp_path))
     assert (again.predict(images) == model.predict(images)).all()
 
 
 @each_label
 def test_labels_survive_skops(labels, tmp_path):
     model = RandomForestClassifier(3).fit(TABLE, np.where(HIGH, *labels))
-    check_labels(open_classifier(written(model, tmp_path)), model, labels)
+    check_labels(load_classifier(written(model, tmp_path)), model, labels)
 
 
 def check_labels(opened: Any, model: Any, labels: tuple[Any, Any]) -> None:
     """The same labels, of the same types, as the model in our hands gives."""
     classifier = wrap(opened, SCHEMA)
-    codes = classifier.learn(CELLS)
+    codes = classifier.fit_labels(CELLS)
     assert classifier.labels == tuple(sorted(labels))
     assert {type(label) for label in classifier.labels} == {type(labels[0])}
     assert [classifier.labels[c] for c in codes] == model.predict(TABLE).tolist()
-    judged = classifier.judge(CELLS)
+    judged = classifier.query(CELLS)
     assert (judged.codes == codes).all()
     assert judged.probability == pytest.approx(model.predict_proba(TABLE), abs=1e-5)
 
@@ -131,25 +131,25 @@ def test_strange_types_are_named_and_refused_unless_trusted(tmp_path):
     model = make_pipeline(FunctionTransformer(shout), GaussianNB()).fit(TABLE, HIGH)
     path = written(model, tmp_path)
     with pytest.raises(InputError, match=r"not known to be harmless: .*\.shout\. If you trust"):
-        open_classifier(path)
+        load_classifier(path)
     with pytest.raises(InputError, match=r"\.shout\. If"):
-        open_classifier(path, trust=["some.other.type"])
-    again = open_classifier(path, trust=[f"{__name__}.shout"])
+        load_classifier(path, trust=["some.other.type"])
+    again = load_classifier(path, trust=[f"{__name__}.shout"])
     assert (again.predict(TABLE) == model.predict(TABLE)).all()
-    assert open_classifier(path, trust=f"{__name__}.shout") is not None
+    assert load_classifier(path, trust=f"{__name__}.shout") is not None
     with pytest.raises(InputError, match="full names of types"):
-        open_classifier(path, trust=[shout])
+        load_classifier(path, trust=[shout])
 
 
 def test_ensembles_that_reach_into_their_trees_are_asked_about(tmp_path):
     boosted = GradientBoostingClassifier(n_estimators=2).fit(TABLE, HIGH)
     with pytest.raises(InputError, match=r"sklearn\.tree\._tree\.Tree"):
-        open_classifier(written(boosted, tmp_path))
+        load_classifier(written(boosted, tmp_path))
     voting = VotingClassifier(
         [("tree", DecisionTreeClassifier(max_depth=2)), ("line", LogisticRegression())]
     ).fit(TABLE, HIGH)
     # One that asks them as anybody would is not, but for a type of its own.
-    again = open_classifier(written(voting, tmp_path), trust=["sklearn.utils._bunch.Bunch"])
+    again = load_classifier(written(voting, tmp_path), trust=["sklearn.utils._bunch.Bunch"])
     assert (again.predict(TABLE) == voting.predict(TABLE)).all()
 
 
@@ -207,7 +207,7 @@ def test_trees_that_lead_astray_are_refused(tmp_path):
     ]:  # fmt: skip
         path = repacked(written(model, tmp_path), astray(field, value))
         with pytest.raises(InputError, match=r"not known to be harmless: sklearn\.tree\._tree"):
-            open_classifier(path)
+            load_classifier(path)
 
 
 def test_plans_that_trick_the_check_are_refused(tmp_path):
@@ -229,7 +229,7 @@ def test_plans_that_trick_the_check_are_refused(tmp_path):
     for trick in (huge, unchecked, narrow):
         path = planned(written(model, tmp_path), trick)
         with pytest.raises(InputError, match=r"not known to be harmless: sklearn\.tree\._tree"):
-            open_classifier(path)
+            load_classifier(path)
 
     def shadow(plan: Any) -> None:  # a method in the object's own attributes
         attributes = find(plan, "RandomForestClassifier")[0]["content"]
@@ -239,7 +239,7 @@ def test_plans_that_trick_the_check_are_refused(tmp_path):
         attributes["key_types"]["content"].append(attributes["key_types"]["content"][0])
 
     with pytest.raises(InputError, match=r"replaces .*RandomForestClassifier\._validate_X_predict"):
-        open_classifier(planned(written(model, tmp_path), shadow))
+        load_classifier(planned(written(model, tmp_path), shadow))
 
     def other(plan: Any) -> None:  # what is looked at is not what would be built
         outputs = find(plan, "Tree")[0]["__reduce__"]["args"]["content"]
@@ -247,7 +247,7 @@ def test_plans_that_trick_the_check_are_refused(tmp_path):
         steps = find(plan, "RandomForestClassifier")[0]["content"]["content"]
         steps["n_estimators"] = {**number, "content": "1000000", "__id__": 7, "__class__": None}
 
-    again = open_classifier(planned(written(model, tmp_path), other))
+    again = load_classifier(planned(written(model, tmp_path), other))
     assert again.estimators_[0].tree_.n_outputs == 1
 
 
@@ -265,7 +265,7 @@ def test_calls_our_pipelines_do_not_make_are_refused(call, tmp_path):
             node["attrs"]["content"] = [{**value, "content": json.dumps(c)} for c in call]
 
     with pytest.raises(InputError, match=r"harmless: operator\.methodcaller"):
-        open_classifier(planned(written(model, tmp_path), alter))
+        load_classifier(planned(written(model, tmp_path), alter))
 
 
 def test_files_that_are_none(tmp_path, canary):
@@ -274,20 +274,20 @@ def test_files_that_are_none(tmp_path, canary):
     for length in (0, 1, 4, 30, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(InputError, match=r"'model\.skops' is not a skops file"):
-            open_classifier(path)
+            load_classifier(path)
     for content in (b"hello", b"\x00" * 4000, b'{"a": 1}', b"PK\x03\x04" + b"x" * 300):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"'model\.skops' is not a skops file"):
-            open_classifier(path)
+            load_classifier(path)
     for name in ("../schema.json", "/etc/x.npy", "a/b.npy", "..\\x.npy", "x.py", "C:x.npy"):
         path.write_bytes(whole)
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(name, b"x")
         with pytest.raises(InputError, match="is not a skops file"):
-            open_classifier(path)
+            load_classifier(path)
     worlds.post().explainer.save(path)  # a zip of another kind
     with pytest.raises(InputError, match="is not a skops file"):
-        open_classifier(path)
+        load_classifier(path)
 
 
 def test_bombs_are_refused_before_they_are_unpacked(tmp_path):
@@ -297,7 +297,7 @@ def test_bombs_are_refused_before_they_are_unpacked(tmp_path):
     assert path.stat().st_size < 400_000
     began = time.monotonic()
     with pytest.raises(InputError, match="far too large"):
-        open_classifier(path)
+        load_classifier(path)
     assert time.monotonic() - began < 5
 
     def many(plan: Any) -> None:  # one array of some size, used ten thousand times
@@ -312,23 +312,23 @@ def test_bombs_are_refused_before_they_are_unpacked(tmp_path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("big.npy", big.getvalue())
     with pytest.raises(InputError, match="far too large"):
-        open_classifier(path)
+        load_classifier(path)
 
 
 def test_an_object_that_does_not_predict(tmp_path):
     with pytest.raises(InputError, match="holds StandardScaler, which is no classifier"):
-        open_classifier(written(StandardScaler().fit(TABLE), tmp_path))
+        load_classifier(written(StandardScaler().fit(TABLE), tmp_path))
 
 
 def test_writing_is_whole_or_not_at_all(tmp_path):
     path = written(GaussianNB().fit(TABLE, HIGH), tmp_path)
     before = path.read_bytes()
     with pytest.raises(InputError, match="cannot be written as a skops file"):
-        write_classifier(threading.Lock(), path)
+        save_classifier(threading.Lock(), path)
     with pytest.raises(InputError, match=r"ends in \.skops"):
-        write_classifier(GaussianNB(), tmp_path / "model.pkl")
+        save_classifier(GaussianNB(), tmp_path / "model.pkl")
     with pytest.raises(InputError, match="no folder"):
-        write_classifier(GaussianNB(), tmp_path / "nowhere" / "model.skops")
+        save_classifier(GaussianNB(), tmp_path / "nowhere" / "model.skops")
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["model.skops"]
 
@@ -393,7 +393,7 @@ def line(folder: Path, *, last: str = "Softmax", rows: Any = None, **meta: str) 
 @pytest.mark.parametrize("labels", [LABELS["text"], LABELS["whole"]], ids=["text", "whole"])
 def test_labels_survive_onnx(labels, zipmap, tmp_path):
     model = LogisticRegression().fit(TABLE.to_numpy(), np.where(HIGH, *labels))
-    opened = open_classifier(converted(model, tmp_path, zipmap=zipmap))
+    opened = load_classifier(converted(model, tmp_path, zipmap=zipmap))
     model.predict, predict = lambda t: predict(t.to_numpy()), model.predict
     model.predict_proba, proba = lambda t: proba(t.to_numpy()), model.predict_proba
     check_labels(opened, model, labels)
@@ -403,10 +403,10 @@ def test_labels_survive_onnx(labels, zipmap, tmp_path):
 @pytest.mark.needs("onnx")
 def test_one_question_answers_label_and_probability(tmp_path):
     model = RandomForestClassifier(3, random_state=0).fit(TABLE.to_numpy(), HIGH.astype(int))
-    classifier = wrap(open_classifier(converted(model, tmp_path)), SCHEMA)
-    classifier.learn(CELLS)
+    classifier = wrap(load_classifier(converted(model, tmp_path)), SCHEMA)
+    classifier.fit_labels(CELLS)
     before = classifier.n_queries
-    assert classifier.judge(CELLS[:50]).probability.shape == (50, 2)
+    assert classifier.query(CELLS[:50]).probability.shape == (50, 2)
     assert classifier.n_queries == before + 50
 
 
@@ -430,7 +430,7 @@ def test_an_input_for_each_column_is_found_by_name(convert, tmp_path):
         ("a", types.FloatTensorType([None, 1])),
     ]
     path = converted(model, tmp_path, inputs)
-    opened = open_classifier(path)
+    opened = load_classifier(path)
     assert list(opened.predict(convert(table))) == model.predict(plain).tolist()
     strange = table.assign(**{"home town": None})
     assert set(opened.predict(convert(strange.astype({"home town": str})))) <= {"yes", "no"}
@@ -448,23 +448,23 @@ def test_an_input_for_each_column_is_found_by_name(convert, tmp_path):
 @pytest.mark.needs("onnx")
 def test_a_network_made_by_hand(tmp_path):
     expected = (TABLE["a"].astype(np.float32) + TABLE["b"] > 4).astype(int).tolist()
-    opened = open_classifier(line(tmp_path))
+    opened = load_classifier(line(tmp_path))
     assert list(opened.predict(TABLE)) == expected
     assert opened.classes_ == (0, 1)
     assert opened.predict_proba(TABLE).sum(axis=1) == pytest.approx(1)
-    named = open_classifier(line(tmp_path, classes='["low", "high"]'))
+    named = load_classifier(line(tmp_path, classes='["low", "high"]'))
     assert list(named.predict(TABLE)) == [["low", "high"][v] for v in expected]
-    scores = open_classifier(line(tmp_path, last="Identity"))
+    scores = load_classifier(line(tmp_path, last="Identity"))
     assert list(scores.predict(TABLE)) == expected
     assert not hasattr(scores, "predict_proba")  # logits are no probabilities
     classifier = wrap(scores, SCHEMA)
-    classifier.learn(CELLS)
-    assert classifier.judge(CELLS).probability is None
+    classifier.fit_labels(CELLS)
+    assert classifier.query(CELLS).probability is None
 
 
 @pytest.mark.needs("onnx")
 def test_a_network_that_takes_a_fixed_number_of_rows(tmp_path):
-    free, fixed = (open_classifier(line(tmp_path, rows=rows)) for rows in (None, 7))
+    free, fixed = (load_classifier(line(tmp_path, rows=rows)) for rows in (None, 7))
     assert list(fixed.predict(TABLE)) == list(free.predict(TABLE))
     assert list(fixed.predict(TABLE.head(3))) == list(free.predict(TABLE.head(3)))
 
@@ -487,7 +487,7 @@ def test_a_network_of_images(shape, tmp_path):
         weights,
     )
     images = np.random.default_rng(0).random((20, 3, 4))
-    opened = open_classifier(path)
+    opened = load_classifier(path)
     assert list(opened.predict(images)) == images.reshape(20, 12)[:, :3].argmax(axis=1).tolist()
 
 
@@ -501,19 +501,19 @@ def test_counted_labels_are_named_by_the_metadata(tmp_path):
         [helper.make_tensor_value_info("y", number.INT64, [None])],
     )
     first = [int(b > a) for a, b in TABLE.to_numpy()]
-    assert list(open_classifier(graph(tmp_path, nodes, *ends)).predict(TABLE)) == first
-    said = open_classifier(graph(tmp_path, nodes, *ends, classes="[false, true]")).predict(TABLE)
+    assert list(load_classifier(graph(tmp_path, nodes, *ends)).predict(TABLE)) == first
+    said = load_classifier(graph(tmp_path, nodes, *ends, classes="[false, true]")).predict(TABLE)
     assert said == [bool(v) for v in first]
     assert {type(v) for v in said} == {bool}
     with pytest.raises(InputError, match="not a JSON list of labels"):
-        open_classifier(graph(tmp_path, nodes, *ends, classes="no"))
+        load_classifier(graph(tmp_path, nodes, *ends, classes="no"))
 
 
 @pytest.mark.needs("onnx")
 @pytest.mark.filterwarnings("ignore:Attribute:FutureWarning")  # the converter's own
 def test_scores_of_an_svm_are_not_passed_off_as_probabilities(tmp_path):
     model = SVC().fit(TABLE.to_numpy(), HIGH.astype(int))
-    opened = open_classifier(converted(model, tmp_path, zipmap=False))
+    opened = load_classifier(converted(model, tmp_path, zipmap=False))
     assert (np.array(opened.predict(TABLE)) == model.predict(TABLE.to_numpy())).mean() > 0.98
     assert not hasattr(opened, "predict_proba")
 
@@ -522,7 +522,7 @@ def test_scores_of_an_svm_are_not_passed_off_as_probabilities(tmp_path):
 def test_graphs_that_do_not_fit(tmp_path):
     onnx = import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
-    opened = open_classifier(line(tmp_path))
+    opened = load_classifier(line(tmp_path))
     with pytest.raises(
         InputError, match="takes 2 values for each row, and the table has 3 columns"
     ):
@@ -538,7 +538,7 @@ def test_graphs_that_do_not_fit(tmp_path):
         [helper.make_tensor_value_info("y", number, None)],
     )
     with pytest.raises(InputError, match="neither a label nor one column for each class"):
-        open_classifier(one).predict(TABLE)
+        load_classifier(one).predict(TABLE)
     two = graph(
         tmp_path,
         [helper.make_node("Concat", ["p", "q"], ["y"], axis=1)],
@@ -546,13 +546,13 @@ def test_graphs_that_do_not_fit(tmp_path):
         [helper.make_tensor_value_info("y", number, [None, 4])],
     )
     with pytest.raises(InputError, match="several inputs, and 'p' has more than one column"):
-        open_classifier(two).predict(TABLE)
+        load_classifier(two).predict(TABLE)
     path = tmp_path / "net.onnx"
     whole = line(tmp_path).read_bytes()
     for content in (b"", b"hello", whole[: len(whole) // 2], b"PK\x03\x04"):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"'net\.onnx' is not an ONNX file"):
-            open_classifier(path)
+            load_classifier(path)
 
 
 @pytest.mark.needs("onnx")
@@ -563,12 +563,12 @@ def test_weights_in_another_file_are_not_read(tmp_path, monkeypatch):
     onnx.save(model, "out.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     assert Path("w.bin").exists()
     with pytest.raises(InputError, match="is not an ONNX file that onnxruntime can run"):
-        open_classifier("out.onnx")
+        load_classifier("out.onnx")
 
 
 @pytest.mark.needs("onnx")
 def test_a_network_is_copied_and_asked_from_many_threads(tmp_path):
-    opened = open_classifier(line(tmp_path))
+    opened = load_classifier(line(tmp_path))
     expected = list(opened.predict(TABLE))
     for again in (copy.deepcopy(opened), pickle.loads(pickle.dumps(opened))):
         assert list(again.predict(TABLE)) == expected
@@ -590,9 +590,9 @@ def test_an_object_of_a_module(tmp_path, monkeypatch):
     )
     Path("my_broken_bank.py").write_text("raise RuntimeError('closed')")
     before = list(sys.path)
-    assert open_classifier("my_own_bank:model")([1, 2]) == ["yes", "yes"]
-    assert open_classifier("my_own_bank:Desk.clerk")([1]) == ["yes"]
-    assert open_classifier("worlds:season") is worlds.season
+    assert load_classifier("my_own_bank:model")([1, 2]) == ["yes", "yes"]
+    assert load_classifier("my_own_bank:Desk.clerk")([1]) == ["yes"]
+    assert load_classifier("worlds:season") is worlds.season
     for spec, sentence in [
         ("my_own_bank:modle", r"'my_own_bank' has no 'modle'\. Did you mean 'model'\?"),
         ("my_own_bank:Desk.clark", r"'my_own_bank\.Desk' has no 'clark'\. Did you mean 'clerk'\?"),
@@ -603,7 +603,7 @@ def test_an_object_of_a_module(tmp_path, monkeypatch):
         ("my_broken_bank:model", "Importing 'my_broken_bank' raised RuntimeError: closed"),
     ]:
         with pytest.raises(InputError, match=sentence):
-            open_classifier(spec)
+            load_classifier(spec)
     assert sys.path == before
     del sys.modules["my_own_bank"]
 
@@ -630,11 +630,11 @@ def test_an_object_of_a_module(tmp_path, monkeypatch):
 )
 def test_what_names_no_classifier(spec, sentence):
     with pytest.raises(InputError, match=sentence):
-        open_classifier(spec)
+        load_classifier(spec)
 
 
 def test_a_text_handed_to_the_explainer_says_how_to_open_it():
-    with pytest.raises(InputError, match=r"A str is not a classifier.*open_classifier"):
+    with pytest.raises(InputError, match=r"A str is not a classifier.*load_classifier"):
         wrap("model.skops", SCHEMA)
 
 
@@ -642,11 +642,11 @@ def test_a_file_of_another_kind(tmp_path):
     path = tmp_path / "model.txt"
     path.write_text("hello")
     with pytest.raises(InputError, match=r"'model\.txt' holds no classifier that is known"):
-        open_classifier(path)
+        load_classifier(path)
     with pytest.raises(InputError, match="There is no file"):
-        open_classifier(tmp_path)
+        load_classifier(tmp_path)
     with pytest.raises(InputError, match=r"ends in \.skops or \.onnx"):
-        open_bytes(b"", "model.txt")
+        load_bytes(b"", "model.txt")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -660,25 +660,25 @@ def test_pickles_are_refused_under_any_name(name, tmp_path, canary):
     path = tmp_path / name
     for protocol in range(2, 6):
         path.write_bytes(pickle.dumps(Canary(canary), protocol))
-        with pytest.raises(InputError, match=r"is a pickle.*write_classifier.*ONNX.*unsafe_pickle"):
-            open_classifier(path)
+        with pytest.raises(InputError, match=r"is a pickle.*save_classifier.*ONNX.*unsafe_pickle"):
+            load_classifier(path)
     joblib.dump(Canary(canary), path)
     with pytest.raises(InputError, match="is a pickle"):
-        open_classifier(path)
+        load_classifier(path)
     for old in (0, 1):
         path.write_bytes(pickle.dumps(Canary(canary), old))
         with pytest.raises(InputError):
-            open_classifier(path)
+            load_classifier(path)
     joblib.dump(Canary(canary), path, compress=3)
     with pytest.raises(InputError):
-        open_classifier(path)
+        load_classifier(path)
 
 
 def test_a_pickle_in_a_zip_is_refused(tmp_path, canary):
     with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
         archive.writestr("m/data.pkl", pickle.dumps(Canary(canary)))
     with pytest.raises(InputError, match="is a pickle"):
-        open_classifier(tmp_path / "m.zip")
+        load_classifier(tmp_path / "m.zip")
 
 
 def test_a_pickle_in_the_place_of_an_array_is_not_opened(tmp_path, canary):
@@ -690,7 +690,7 @@ def test_a_pickle_in_the_place_of_an_array_is_not_opened(tmp_path, canary):
                 members[name] = pickle.dumps(Canary(canary))
 
     with pytest.raises(InputError, match="is not a skops file, or it is damaged"):
-        open_classifier(repacked(path, swap))
+        load_classifier(repacked(path, swap))
     objects = io.BytesIO()
     np.save(objects, np.array([Canary(canary)], dtype=object), allow_pickle=True)
 
@@ -700,7 +700,7 @@ def test_a_pickle_in_the_place_of_an_array_is_not_opened(tmp_path, canary):
                 members[name] = objects.getvalue()
 
     with pytest.raises(InputError, match="is not a skops file, or it is damaged"):
-        open_classifier(repacked(written(GaussianNB().fit(TABLE, HIGH), tmp_path), pickled))
+        load_classifier(repacked(written(GaussianNB().fit(TABLE, HIGH), tmp_path), pickled))
 
 
 def test_a_pickle_one_insists_on(tmp_path):
@@ -708,16 +708,16 @@ def test_a_pickle_one_insists_on(tmp_path):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(model))
     joblib.dump(model, tmp_path / "b.joblib", compress=3)
     for name in ("a.pkl", "b.joblib"):
-        again = open_classifier(tmp_path / name, unsafe_pickle=True)
+        again = load_classifier(tmp_path / name, unsafe_pickle=True)
         assert (again.predict(TABLE) == model.predict(TABLE)).all()
     mark = tmp_path / "mark"
     (tmp_path / "c.pkl").write_bytes(pickle.dumps(Canary(mark)))
     with pytest.raises(InputError, match="holds NoneType, which is no classifier"):
-        open_classifier(tmp_path / "c.pkl", unsafe_pickle=True)
+        load_classifier(tmp_path / "c.pkl", unsafe_pickle=True)
     assert mark.exists()  # the canary sings: where nothing sang above, nothing ran
     (tmp_path / "d.pkl").write_bytes(b"\x80\x04rubbish")
     with pytest.raises(InputError, match="could not be unpickled"):
-        open_classifier(tmp_path / "d.pkl", unsafe_pickle=True)
+        load_classifier(tmp_path / "d.pkl", unsafe_pickle=True)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -799,7 +799,7 @@ EXPECTED = ["high" if high else "low" for high in HIGH]
     ids=["pandas", "nullable", "polars", "pyarrow", "records"],
 )
 def test_rows_are_asked_in_json_and_missing_is_null(server, convert):
-    opened = open_classifier(server.url)
+    opened = load_classifier(server.url)
     assert opened.predict(convert(TABLE)) == EXPECTED
     assert server.n_queries[0]["rows"][0] == {"a": TABLE["a"][0], "b": TABLE["b"][0]}
     assert type(server.n_queries[0]["rows"][0]["b"]) is int
@@ -827,12 +827,12 @@ def test_labels_survive_http(server, labels, probable):
         }
 
     server.reply = reply
-    classifier = wrap(open_classifier(server.url), SCHEMA)
-    codes = classifier.learn(CELLS)
+    classifier = wrap(load_classifier(server.url), SCHEMA)
+    codes = classifier.fit_labels(CELLS)
     assert classifier.labels == tuple(sorted(labels))
     assert {type(label) for label in classifier.labels} == {type(yes)}
     assert [classifier.labels[c] for c in codes] == [yes if h else no for h in HIGH]
-    judged = classifier.judge(CELLS)
+    judged = classifier.query(CELLS)
     assert (judged.codes == codes).all()
     if probable:
         column = classifier.labels.index(yes)
@@ -848,12 +848,12 @@ def test_labels_win_over_the_highest_probability(server):
         "classes": ["low", "high"],
         "probabilities": [[0.4, 0.6]] * len(rows),
     }
-    assert open_classifier(server.url).predict(TABLE) == ["low"] * len(TABLE)
+    assert load_classifier(server.url).predict(TABLE) == ["low"] * len(TABLE)
 
 
 def test_large_tables_are_asked_in_parts(server, monkeypatch):
     monkeypatch.setattr(remote, "ROWS", 64)
-    opened = open_classifier(server.url)
+    opened = load_classifier(server.url)
     assert opened.predict(TABLE) == EXPECTED
     assert [len(body["rows"]) for body in server.n_queries] == [64, 64, 64, 8]
     monkeypatch.setattr(remote, "CELLS", 20)
@@ -890,7 +890,7 @@ def test_large_tables_are_asked_in_parts(server, monkeypatch):
 def test_answers_that_make_no_sense(server, reply, sentence):
     server.reply = lambda rows: reply
     with pytest.raises(ClassifierError, match=rf"classifier at {server.url} .*{sentence}"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
     assert len(server.n_queries) == 1
 
 
@@ -909,7 +909,7 @@ def test_answers_that_make_no_sense(server, reply, sentence):
 def test_what_is_not_json(server, body, kind, sentence):
     server.handle = lambda handler: answer(handler, body, Content_Type=kind)
     with pytest.raises(ClassifierError, match=sentence) as caught:
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
     assert len(str(caught.value)) < 400
     assert "<" not in str(caught.value)
 
@@ -917,7 +917,7 @@ def test_what_is_not_json(server, body, kind, sentence):
 def test_classes_must_not_change(server, monkeypatch):
     orders = iter([["a", "b"], ["a", "b"], ["b", "a"], ["a", "b"], ["b", "a"]])
     server.reply = lambda rows: {"classes": next(orders), "probabilities": [[1, 0]] * len(rows)}
-    opened = open_classifier(server.url)
+    opened = load_classifier(server.url)
     assert opened.predict(TABLE)[0] == "a"
     assert opened.predict_proba(TABLE)[0].tolist() == [1, 0]
     with pytest.raises(ClassifierError, match="must not change"):
@@ -930,11 +930,11 @@ def test_classes_must_not_change(server, monkeypatch):
 def test_a_refusal_is_told_in_its_own_words_and_not_repeated(server):
     server.handle = lambda handler: answer(handler, '{"detail": "no column \'c\'"}', 422)
     with pytest.raises(ClassifierError, match=r"status 422: .*no column 'c'"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
     assert len(server.n_queries) == 1
     server.handle = lambda handler: answer(handler, "<h1>x</h1>", 500, Content_Type="text/html")
     with pytest.raises(ClassifierError, match=r"answered with status 500\.$"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
     assert len(server.n_queries) == 2
 
 
@@ -947,11 +947,11 @@ def test_a_busy_server_is_asked_again(server, status):
         answer(handler, json.dumps([told(row) for row in rows]), next(turns), Retry_After="0.05")
 
     server.handle = handle
-    assert open_classifier(server.url).predict(TABLE) == EXPECTED
+    assert load_classifier(server.url).predict(TABLE) == EXPECTED
     assert len(server.n_queries) == 3
     server.handle = lambda handler: answer(handler, "later", status, Retry_After="rubbish")
     with pytest.raises(ClassifierError, match=f"status {status}: later"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
     assert len(server.n_queries) == 3 + remote.ATTEMPTS
 
 
@@ -964,12 +964,12 @@ def test_retry_after_is_waited_for_within_the_deadline(server):
 
     server.handle = handle
     began = time.monotonic()
-    assert open_classifier(server.url).predict(TABLE) == EXPECTED
+    assert load_classifier(server.url).predict(TABLE) == EXPECTED
     assert time.monotonic() - began > 0.3
     server.handle = lambda handler: answer(handler, "later", 429, Retry_After="100000")
     began = time.monotonic()
     with pytest.raises(ClassifierError, match=r"did not answer within 0\.3 s"):
-        open_classifier(server.url, timeout=0.3).predict(TABLE)
+        load_classifier(server.url, timeout=0.3).predict(TABLE)
     assert time.monotonic() - began < 3
 
 
@@ -985,7 +985,7 @@ def test_a_connection_that_breaks_half_way(server):
 
     server.handle = half
     with pytest.raises(ClassifierError, match=r"broke off, 4 times: .*Check that it runs"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
     assert len(server.n_queries) == remote.ATTEMPTS
 
     def once(handler: BaseHTTPRequestHandler) -> None:
@@ -993,7 +993,7 @@ def test_a_connection_that_breaks_half_way(server):
         half(handler)
 
     server.handle = once
-    assert open_classifier(server.url).predict(TABLE) == EXPECTED
+    assert load_classifier(server.url).predict(TABLE) == EXPECTED
 
     def nothing(handler: BaseHTTPRequestHandler) -> None:
         handler.connection.shutdown(socket.SHUT_RDWR)
@@ -1001,7 +1001,7 @@ def test_a_connection_that_breaks_half_way(server):
 
     server.handle = nothing
     with pytest.raises(ClassifierError, match="broke off"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
 
 
 def trickle(start: bytes, piece: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
@@ -1031,7 +1031,7 @@ def test_a_slow_server_has_a_deadline(server, slow):
     server.handle = slow
     began = time.monotonic()
     with pytest.raises(ClassifierError, match=r"did not answer within 0\.4 s"):
-        open_classifier(server.url, timeout=0.4).predict(TABLE)
+        load_classifier(server.url, timeout=0.4).predict(TABLE)
     assert time.monotonic() - began < 3
 
 
@@ -1040,9 +1040,9 @@ def test_nobody_there():
         other.bind(("127.0.0.1", 0))
         port = other.getsockname()[1]
     with pytest.raises(ClassifierError, match="could not be reached, or broke off, 4 times"):
-        open_classifier(f"http://127.0.0.1:{port}/").predict(TABLE)
+        load_classifier(f"http://127.0.0.1:{port}/").predict(TABLE)
     with pytest.raises(ClassifierError, match=r"could not be reached|did not answer"):
-        open_classifier("http://nobody.invalid/", timeout=5).predict(TABLE)
+        load_classifier("http://nobody.invalid/", timeout=5).predict(TABLE)
 
 
 def test_redirects_lead_nowhere_else(server):
@@ -1058,10 +1058,10 @@ def test_redirects_lead_nowhere_else(server):
         ):
             server.handle = lambda handler, to=location: answer(handler, "", 307, Location=to)
             with pytest.raises(ClassifierError, match="redirects elsewhere, and is not followed"):
-                open_classifier(server.url).predict(TABLE)
+                load_classifier(server.url).predict(TABLE)
         server.handle = lambda handler: answer(handler, "", 307, Location="http://[::1")
         with pytest.raises(ClassifierError, match=r"\d\.?/predict .*Check"):
-            open_classifier(server.url).predict(TABLE)
+            load_classifier(server.url).predict(TABLE)
         assert there.n_queries == []
     finally:
         there.http.shutdown()
@@ -1072,14 +1072,14 @@ def test_redirects_lead_nowhere_else(server):
         answer(handler, "", 308, Location="/other")
 
     server.handle = within
-    assert open_classifier(server.url).predict(TABLE) == EXPECTED
+    assert load_classifier(server.url).predict(TABLE) == EXPECTED
     assert server.paths[-2:] == ["/predict", "/other"]
     server.handle = lambda handler: answer(handler, "", 302, Location="/predict")
     with pytest.raises(ClassifierError, match="redirects more than 3 times"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
     server.handle = lambda handler: answer(handler, "", 303, Location="/predict")
     with pytest.raises(ClassifierError, match="status 303"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
 
 
 @pytest.mark.parametrize(
@@ -1101,22 +1101,22 @@ def test_an_answer_has_a_largest_size(server, monkeypatch):
     monkeypatch.setattr(remote, "LARGEST", 2**20)
     server.handle = lambda handler: answer(handler, b" " * (2**20 + 1))
     with pytest.raises(ClassifierError, match="answered more than 1 MiB"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
     server.handle = lambda handler: answer(handler, b"x", Content_Encoding="gzip")
     with pytest.raises(ClassifierError, match="packs its answers"):
-        open_classifier(server.url).predict(TABLE)
+        load_classifier(server.url).predict(TABLE)
 
 
 def test_secrets_are_sent_and_never_told(server, monkeypatch):
     secret = "s3cret-and-more"
     with_name = server.url.replace("http://", f"http://me:{secret}@") + f"?key={secret}"
-    opened = open_classifier(with_name)
+    opened = load_classifier(with_name)
     assert opened.predict(TABLE) == EXPECTED
     assert server.headers[-1]["authorization"].startswith("Basic ")
     assert server.paths[-1].endswith(f"?key={secret}")
     assert secret not in repr(opened)
     monkeypatch.setenv(remote.TOKEN, secret)
-    with_token = open_classifier(server.url)
+    with_token = load_classifier(server.url)
     with_token.predict(TABLE)
     assert server.headers[-1]["authorization"] == f"Bearer {secret}"
     server.handle = lambda handler: answer(handler, f"you sent {secret}", 403)
@@ -1127,11 +1127,11 @@ def test_secrets_are_sent_and_never_told(server, monkeypatch):
     for bad in ("a\nb", "é"):
         monkeypatch.setenv(remote.TOKEN, bad)
         with pytest.raises(InputError, match=f"The token in {remote.TOKEN} has signs"):
-            open_classifier(server.url)
+            load_classifier(server.url)
 
 
 def test_a_service_is_asked_from_many_threads_and_from_within_a_loop(server):
-    opened = open_classifier(server.url)
+    opened = load_classifier(server.url)
     with ThreadPoolExecutor(8) as pool:
         assert all(p == EXPECTED for p in pool.map(lambda _: opened.predict(TABLE), range(24)))
 
@@ -1145,13 +1145,13 @@ def test_a_service_is_asked_from_many_threads_and_from_within_a_loop(server):
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", True])
 def test_a_timeout_is_a_number_of_seconds(timeout):
     with pytest.raises(InputError, match="timeout is"):
-        open_classifier("http://127.0.0.1:1/", timeout=timeout)
+        load_classifier("http://127.0.0.1:1/", timeout=timeout)
 
 
 def test_the_error_is_the_services_own_in_an_explainer(server):
     server.handle = lambda handler: answer(handler, "<p>", Content_Type="text/html")
     with pytest.raises(ClassifierError, match=r"^The classifier at http.* answered a web page"):
-        Explainer(open_classifier(server.url)).fit(TABLE)
+        Explainer(load_classifier(server.url)).fit(TABLE)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -1172,7 +1172,7 @@ def test_a_missing_extra_says_what_to_install(module, spec, extra, tmp_path, mon
         Path(name).write_bytes(b"x")
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=rf"pip install 'lapace\[{extra}\]'"):
-        open_classifier(spec)
+        load_classifier(spec)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -1190,7 +1190,7 @@ def answers(explainer: Explainer) -> str:
 def test_a_skops_classifier_is_followed(tmp_path, monkeypatch):
     model = train("forest", SCHEMA, TABLE, np.where(HIGH, "high", "low"), n_estimators=5)
     path = written(model, tmp_path)
-    explainer = fitted(open_classifier(path))
+    explainer = fitted(load_classifier(path))
     explainer.save(tmp_path / "m.lapace", classifier=path)
     expected = answers(explainer)
     assert answers(Explainer.load(tmp_path / "m.lapace", device="cpu")) == expected
@@ -1248,7 +1248,7 @@ def test_a_row_that_a_graph_cannot_take_costs_nobody_else(tmp_path):
     labels = np.where(table["a"] > table["b"], "high", "low")
     model = linear.LogisticRegression().fit(table.to_numpy(), labels)
     path = converted(model, tmp_path, [("rows", types.Int64TensorType([None, 2]))])
-    explainer = Explainer(open_classifier(path), clusters=1, recipe=worlds.QUICK, device="cpu")
+    explainer = Explainer(load_classifier(path), clusters=1, recipe=worlds.QUICK, device="cpu")
     instances = pd.DataFrame({"a": [10, None, 20], "b": [60, 50, 70]}).astype("Int64")
     answer = explainer.fit(table).explain(instances, target="high")
     assert answer.status == ("answered", "malformed", "answered")
@@ -1258,7 +1258,7 @@ def test_a_row_that_a_graph_cannot_take_costs_nobody_else(tmp_path):
 @pytest.mark.needs("onnx")
 def test_an_onnx_classifier_is_followed(tmp_path):
     path = line(tmp_path, classes='["low", "high"]')
-    explainer = fitted(open_classifier(path))
+    explainer = fitted(load_classifier(path))
     assert explainer.labels_ == ("high", "low")
     explainer.save(tmp_path / "m.lapace", classifier=str(path))
     again = Explainer.load(tmp_path / "m.lapace", device="cpu")
@@ -1274,12 +1274,12 @@ def test_a_service_is_explained_and_has_to_be_named(server, tmp_path):
 
     server.reply = reply
     secret = server.url.replace("http://", "http://me:s3cret@")
-    explainer = fitted(open_classifier(secret))
+    explainer = fitted(load_classifier(secret))
     explainer.save(tmp_path / "m.lapace", classifier=secret)
     assert b"s3cret" not in b"".join(zip_members(tmp_path / "m.lapace").values())
     with pytest.raises(InputError, match=rf"fitted with '{server.url}', which is not followed"):
         Explainer.load(tmp_path / "m.lapace")
-    again = Explainer.load(tmp_path / "m.lapace", open_classifier(server.url), device="cpu")
+    again = Explainer.load(tmp_path / "m.lapace", load_classifier(server.url), device="cpu")
     assert answers(again) == answers(explainer)
     assert again.explain(TABLE.head(5), confidence=0.6).nearest().probability.min() >= 0.6
 
@@ -1289,11 +1289,11 @@ def test_an_object_is_explained_and_has_to_be_named(tmp_path, monkeypatch):
     Path("my_bank_again.py").write_text(
         "def clerk(rows): return ['high' if v > 4 else 'low' for v in rows['a'] + rows['b']]"
     )
-    explainer = fitted(open_classifier("my_bank_again:clerk"))
+    explainer = fitted(load_classifier("my_bank_again:clerk"))
     explainer.save("m.lapace", classifier="my_bank_again:clerk")
     with pytest.raises(InputError, match="with 'my_bank_again:clerk', which is not followed"):
         Explainer.load("m.lapace")
-    again = Explainer.load("m.lapace", open_classifier("my_bank_again:clerk"), device="cpu")
+    again = Explainer.load("m.lapace", load_classifier("my_bank_again:clerk"), device="cpu")
     assert answers(again) == answers(explainer)
     explainer.save("m.lapace")
     with pytest.raises(InputError, match=r"'m\.lapace' has no classifier beside it .*Hand it over"):

@@ -149,6 +149,13 @@ def test_distances_on_tables_of_one_kind(columns: list[str]) -> None:
     assert np.allclose(found, expected, atol=1e-12)
 
 
+def test_an_ordinal_level_unseen_in_training_is_as_far_as_the_schema_says() -> None:
+    schema = SCHEMA.read(TRAIN.assign(size="tiny")).schema
+    rows = schema.cells(TRAIN.head(4).assign(size=[SIZES[0], "tiny", SIZES[-1], "tiny"]))
+    for row, found in zip(rows, metrics.distances(schema, rows, rows), strict=True):
+        assert np.allclose(found, schema.distance(row[None], rows))
+
+
 @cases(SEEDS, st.integers(0, 12))
 def test_distinct_rows(seed: int, rows: int) -> None:
     cells = cells_of(seed, rows)

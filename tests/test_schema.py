@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -1129,6 +1130,34 @@ def test_distance_is_what_the_words_say():
 
 def expected_pair(schema, x, y):
     return brute_force(schema, x[None], y[None])[0]
+
+
+# Codes 3 and 4 (2 to 4 for the pair) are levels unseen in training.
+MET = (
+    Feature.continuous("number", lower=1, upper=3.5),
+    Feature.continuous("constant", lower=2, upper=2),
+    replace(Feature.ordinal("grade", ["low", "mid", "high"]), extra=("top", "odd")),
+    replace(Feature.ordinal("size", ["S", "M", "L"]), extra=("XL", "XXL")),
+    replace(Feature.binary("pair", ["no", "yes"]), extra=("maybe", "never", "often")),
+    replace(Feature.categorical("home", ["own", "rent", "free"]), extra=("boat", "tent")),
+)
+CELL = st.sampled_from([math.nan, 0.0, 1.0, 2.0, 3.0, 4.0])
+ROWS_MET = st.lists(st.tuples(*[CELL] * len(MET)), max_size=6).map(
+    lambda rows: np.array(rows, dtype=float).reshape(-1, len(MET))
+)
+COSTS = st.dictionaries(st.sampled_from([f.name for f in MET]), st.floats(0, 9))
+
+
+@given(ROWS_MET, ROWS_MET, st.none() | COSTS)
+def test_pairwise_distances_are_the_distance_of_each_pair(a, b, costs):
+    schema = Schema(MET, SCHEMA.template.select(SCHEMA.names[: len(MET)]))
+    weights = None if costs is None else schema.weights(costs)
+    found = schema.pairwise_distances(a, b, weights)
+    assert found.shape == (len(a), len(b))
+    for i, j in np.ndindex(*found.shape):
+        terms = brute_force(schema, a[[i]], b[[j]])[0] @ schema.weights(costs)
+        assert found[i, j] == pytest.approx(terms, abs=1e-12)
+        assert found[i, j] == pytest.approx(schema.distance(a[[i]], b[[j]], costs)[0], abs=1e-12)
 
 
 def test_changed_is_by_more_than_half_a_step():

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError, did_you_mean
@@ -352,12 +353,11 @@ class Schema:
         places = [len(f.categories) if f.kind == "ordinal" else np.inf for f in self.features]
         return np.where([f.numeric for f in self.features], places, 0.0)
 
-    def gaps(self, a: Floats, b: Floats) -> Floats:
-        """Each column's share of the distance between cells."""
+    def gaps(self, a: Floats, b: Floats, columns: Any = slice(None)) -> Floats:
+        """Each column's share of the distance between cells (of some columns only)."""
         gone_a, gone_b = np.isnan(a), np.isnan(b)
-        far = np.abs(a - b)  # (..., d)
-        unordered = (a >= self._unordered) | (b >= self._unordered)
-        difference = np.where(unordered, far > 0.5, far / self.spans)
+        far, first = np.abs(a - b), self._unordered[columns]  # (..., d)
+        difference = np.where((a >= first) | (b >= first), far > 0.5, far / self.spans[columns])
         return np.where(gone_a | gone_b, (gone_a != gone_b).astype(float), difference)
 
     def distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
@@ -384,6 +384,63 @@ class Schema:
                 "Distances are taken row by row."
             )
         return schema.gaps(left, right) @ self.weights(costs)
+
+    def pairwise_distances(self, a: Floats, b: Floats, weights: Floats | None = None) -> Floats:
+        """`distance` of every row of `a` to every row of `b`, (n, m), without an (n, m, d).
+
+        With u the numbers over their span, missing ones set to 0, and g the flags of missing ones:
+        sum |u_a - u_b| + sum (1 - g_a)(1 - |u_a|) g_b + sum g_a (1 - g_b)(1 - |u_b|), plus the
+        number of category columns that differ. The middle sums turn the |u| that a missing cell's
+        0 adds to the first into the 1 it should be. An ordinal in which a row has a level unseen
+        in training is compared by `gaps`, as it is in `distance`.
+
+        Args:
+            a: Cells, (n, d).
+            b: Cells, (m, d).
+            weights: One per column, as `weights` makes them of costs.
+
+        Examples:
+            >>> schema = Schema.infer(np.array([[0.0, 1.25], [2.5, 3.5], [1.5, np.nan]]))
+            >>> a, b = np.array([[0.0, 1.25]]), np.array([[2.5, 1.25], [2.0, np.nan]])
+            >>> schema.pairwise_distances(a, b)
+            array([[1. , 1.8]])
+        """
+        found = np.zeros((len(a), len(b)))
+        if not found.size:
+            return found
+        weight = np.ones(len(self.features)) if weights is None else weights
+        if len(self.categorical):
+            # As a product of one-hot rows: ten times as fast as comparing codes.
+            same = self._one_hot(a, weight) @ self._one_hot(b, np.ones_like(weight)).T
+            found += weight[self.categorical].sum() - same
+        first = self._unordered[self.numeric]
+        unseen: Bools = np.any(a[:, self.numeric] >= first, 0) | np.any(
+            b[:, self.numeric] >= first, 0
+        )
+        for i in self.numeric[unseen]:
+            found += self.gaps(a[:, None, i], b[None, :, i], i) * weight[i]
+        columns = self.numeric[~unseen]
+        if len(columns):
+            lower = np.array([self.features[i].lower for i in columns])
+            u, v = ((cells[:, columns] - lower) / self.spans[columns] for cells in (a, b))
+            gone_u, gone_v = np.isnan(u), np.isnan(v)
+            u, v = np.where(gone_u, 0.0, u), np.where(gone_v, 0.0, v)
+            found += cdist(u, v, "cityblock", w=None if weights is None else weight[columns])
+            some = gone_u.any(axis=0) | gone_v.any(axis=0)
+            if some.any():
+                here_u, here_v = ~gone_u * (1 - np.abs(u)), ~gone_v * (1 - np.abs(v))
+                here_u, here_v = here_u * weight[columns], here_v * weight[columns]
+                found += here_u[:, some] @ gone_v[:, some].T + gone_u[:, some] @ here_v[:, some].T
+        return found
+
+    def _one_hot(self, cells: Floats, weight: Floats) -> Floats:
+        """Category columns with a place for every level and for missing, times their weights."""
+        blocks = []
+        for i in self.categorical:
+            count = len(self.features[i].levels)
+            codes = np.where(np.isnan(cells[:, i]), count, cells[:, i])
+            blocks.append((codes[:, None] == np.arange(count + 1)) * weight[i])
+        return np.concatenate(blocks, axis=1)  # (n, levels)
 
     def _told(self, rows: Any) -> tuple[Schema, Floats]:
         """Cells as they are; a table's, and the schema widened by what only it has."""

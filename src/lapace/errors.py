@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import inf, nan
+from numbers import Integral, Real
+from typing import Any
 
 __all__ = [
     "CentroidWarning",
@@ -22,6 +25,8 @@ __all__ = [
     "InputError",
     "LapaceError",
     "NotFittedError",
+    "check_integer",
+    "check_number",
     "did_you_mean",
 ]
 
@@ -58,3 +63,35 @@ def did_you_mean(name: object, options: Iterable[object]) -> str:
     texts = {str(option).lower(): str(option) for option in options}
     close = get_close_matches(str(name).lower(), texts, n=1, cutoff=0.6)
     return f" Did you mean '{texts[close[0]]}'?" if close else ""
+
+
+def check_integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
+    """A setting that must be a whole number, as an int; anything else is an `InputError`.
+
+    Examples:
+        >>> check_integer("steps", 0)
+        Traceback (most recent call last):
+        lapace.errors.InputError: steps is 0; it must be a whole number from 1 on.
+    """
+    whole = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if whole is None or whole < minimum:
+        raise InputError(f"{name} is {value!r}; it must be a whole number from {minimum} on.")
+    if whole > maximum:
+        raise InputError(f"{name} is {value!r}; it must be at most {maximum}.")
+    return whole
+
+
+def check_number(name: str, value: Any, low: float = -inf, high: float = inf) -> float:
+    """A setting that must be a number within bounds, as a float; NaN and True are not.
+
+    Examples:
+        >>> check_number("share", 1.5, 0, 1)
+        Traceback (most recent call last):
+        lapace.errors.InputError: share is 1.5; it must be a number from 0 to 1.
+    """
+    real = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    if low <= real <= high:
+        return real
+    bounds = f" from {low:g}" if low > -inf else ""
+    bounds += "" if not bounds else " on" if high == inf else f" to {high:g}"
+    raise InputError(f"{name} is {value!r}; it must be a number{bounds}.")

@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from lapace import Explainer, datasets
+from lapace import Explainer, Search, datasets
 from lapace.errors import CentroidWarning, InputError
 from lapace.explainer import asking
 from lapace.metrics import Plausibility
@@ -75,7 +75,7 @@ def fitted(table: str, seed: int) -> tuple[Any, Explainer]:
     data = datasets.load(table) if table == "loans" else datasets.load(table, seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CentroidWarning)
-        return data, Explainer(data.classifier(TABLES[table]), seed=seed).fit(data.train)
+        return data, Explainer(data.classifier(TABLES[table]), random_state=seed).fit(data.train)
 
 
 def measure(table: str, instances: int, seed: int) -> list[dict[str, Any]]:
@@ -83,7 +83,9 @@ def measure(table: str, instances: int, seed: int) -> list[dict[str, Any]]:
     schema, classifier = explainer.schema_, explainer.classifier_
     rows = schema.cells(data.train)
     labels = classifier.predict(rows)
-    target = len(explainer.labels_) - 1 if table != "loans" else explainer.labels_.index("approved")
+    target = (
+        len(explainer.classes_) - 1 if table != "loans" else explainer.classes_.index("approved")
+    )
     test = schema.cells(data.test)
     asked = test[np.flatnonzero(classifier.predict(test) != target)[:instances]]
     scale = Plausibility.of(schema, rows[labels == target])
@@ -101,9 +103,9 @@ def measure(table: str, instances: int, seed: int) -> list[dict[str, Any]]:
             try:
                 answer = explainer.explain(
                     schema.frame(instance[None]),
-                    target=explainer.labels_[target],
+                    target=explainer.classes_[target],
                     constraints=limits[i],
-                    enforce=way,
+                    search=Search(enforce=way),
                 )
             except InputError:  # nobody can keep these: the same sentence whatever the way
                 impossible += way == "exact"
@@ -135,13 +137,16 @@ def measure(table: str, instances: int, seed: int) -> list[dict[str, Any]]:
 def cost(seed: int, repeats: int = 5) -> dict[str, Any]:
     """The time outside the classifier, without and with the README's constraints, best of some."""
     data, explainer = fitted("loans", seed)
-    target = explainer.labels_.index("approved")
+    target = explainer.classes_.index("approved")
     cells = explainer.schema_.cells(data.test)
     refused = np.flatnonzero(explainer.classifier_.predict(cells) != target)[:100]
     instances = explainer.schema_.frame(cells[refused])
 
-    def once(limits: list[str], **how: Any) -> float:
-        found = explainer.explain(instances, target="approved", constraints=limits, **how).seconds
+    def once(limits: list[str], enforce: Any = "exact") -> float:
+        how = Search(enforce=enforce)
+        found = explainer.explain(
+            instances, target="approved", constraints=limits, search=how
+        ).seconds
         return found["total"] - found["classifier"] - found.get("why_not", 0.0)
 
     once([])

@@ -125,7 +125,7 @@ def sizes(digits: Digits, model: Network, device: str, out: Path, until: float) 
         start = time.perf_counter()
         try:
             explainer = Explainer(
-                model, clusters=3, recipe=recipe, schema=digits.schema, device=device
+                model, n_prototypes=3, recipe=recipe, schema=digits.schema, device=device
             ).fit(digits.train)
         except Exception as error:
             say(f"{size}: {error}")

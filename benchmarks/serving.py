@@ -22,7 +22,7 @@ import httpx
 import numpy as np
 import torch
 
-from lapace import Explainer, datasets
+from lapace import Explainer, Search, datasets
 from lapace.server import serve
 
 
@@ -51,7 +51,7 @@ def fitted() -> tuple[Explainer, list[dict[str, Any]]]:
     model = loans.classifier("forest")
     refused = loans.test[model.predict(loans.test) == "denied"]
     instances = json.loads(refused.to_json(orient="records"))
-    return Explainer(model, seed=0).fit(loans.train), instances
+    return Explainer(model, random_state=0).fit(loans.train), instances
 
 
 def report(arguments: Any, explainer: Explainer, instances: list[dict[str, Any]]) -> None:
@@ -112,7 +112,7 @@ def library(
     """Explanations a second, one after the other, without any JSON."""
     start, done = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
-        explainer.explain([instances[done % len(instances)]], detail=detail)
+        explainer.explain([instances[done % len(instances)]], search=Search(detail=detail))
         done += 1
     return done / (time.perf_counter() - start)
 

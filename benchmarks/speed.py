@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lapace import Explainer, datasets
+from lapace import Explainer, Search, datasets
 from lapace.model import LGMVAE, Shape
 from lapace.training import DEFAULT, fit
 
@@ -79,7 +79,7 @@ def fitted() -> tuple[Any, Timed, Explainer]:
     """An explainer of the `loans` forest."""
     loans = datasets.load("loans")
     model = Timed(loans.classifier("forest"))
-    return loans, model, Explainer(model, seed=0).fit(loans.train)
+    return loans, model, Explainer(model, random_state=0).fit(loans.train)
 
 
 def refused(loans: Any, model: Timed, count: int) -> pd.DataFrame:
@@ -121,7 +121,7 @@ def growth(arguments: Any) -> None:
         instances = refused(loans, model, count)
         with Peak() as peak:
             start = time.process_time()
-            answer = explainer.explain(instances, detail="picks")
+            answer = explainer.explain(instances, search=Search(detail="picks"))
             seconds.append(time.process_time() - start)
         size = sum(v.nbytes for v in vars(answer).values() if isinstance(v, np.ndarray))
         print(

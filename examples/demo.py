@@ -34,7 +34,7 @@ def main() -> None:
     )
 
     heading("Learning what it approves of, and what it denies")
-    explainer = Explainer(forest, rules=loans.rules, seed=0)
+    explainer = Explainer(forest, rules=loans.rules, random_state=0)
     with progress_bar("training") as progress:
         explainer.fit(loans.train, progress=progress)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from lapace import InputError, metrics
+from lapace import InputError, Search, metrics
 from lapace.benchmark import (
     Job,
     Limits,
@@ -259,7 +259,7 @@ def test_prototypes_are_measured_as_plain_code_would(small):
     one, given, explainer, known = small
     said = np.asarray(given.model.predict(given.data.train))
     wanted = known.schema.cells(given.data.train)[said == "approved"]
-    target = explainer.labels_.index("approved")
+    target = explainer.classes_.index("approved")
     cells = np.stack([p.cells for p in explainer.prototypes_ if p.label == target and p.valid])
     found = {m.metric: m.value for m in e1._prototypes(one, explainer, known)}
     lof = metrics.Plausibility.of(known.schema, wanted).lof(cells)
@@ -283,7 +283,9 @@ def test_paths_are_measured_as_plain_code_would(small):
     closer = np.mean(answer.nearest().distance <= np.array(nnce) + 1e-9)
     assert found["nearest_no_farther"] == pytest.approx(closer)
     assert found["explain_asked"] == answer.n_queries
-    again = explainer.explain(known.wide.frame(instances), target="approved", sparse=True)
+    again = explainer.explain(
+        known.wide.frame(instances), target="approved", search=Search(sparse=True)
+    )
     assert found["sparse_distance"] == pytest.approx(again.sparse().distance.mean())
     assert found["sparse_asked"] == again.n_queries - answer.n_queries > 0
     assert found["recrossing_before"] == pytest.approx(np.mean(answer.crossings > 0))

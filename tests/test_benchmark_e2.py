@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lapace import InputError, metrics
+from lapace import InputError, Search, metrics
 from lapace.benchmark import (
     Found,
     Measure,
@@ -291,7 +291,7 @@ def test_run_job_runs_once_and_adds_up_time(tmp_path, world):
 def test_picks_are_measured_as_plain_code_would(world):
     job, found, _ = measured(world, "e2")
     ground, explainer = fits.scene(job), fits.fitted(job).explainer
-    answer = explainer.explain(ground.frame, target="approved", steps=6)
+    answer = explainer.explain(ground.frame, target="approved", search=Search(steps=6))
     known = ground.known
     for name, pick in (("First", answer.first()), ("Last", answer.last())):
         ok = pick.where(pick.ok)
@@ -455,7 +455,7 @@ def test_who_cannot_be_helped_is_counted_for_every_method(world):
 def test_points_of_paths_are_measured_as_plain_code_would(world):
     job, found, _ = measured(world, "e4")
     ground, explainer = fits.scene(job), fits.fitted(job).explainer
-    answer = explainer.explain(ground.frame, target="approved", steps=6)
+    answer = explainer.explain(ground.frame, target="approved", search=Search(steps=6))
     number = int(answer.prototype[0])
     here = answer.prototype == number
     for step, tau in ((0, "0"), (3, "0.5"), (6, "1")):

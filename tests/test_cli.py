@@ -258,7 +258,7 @@ def test_bench_hands_its_arguments_on(tmp_path, monkeypatch):
 
 def test_an_explainer_of_the_command_is_one_of_the_library(here, denied):
     explainer = Explainer.load("loans.lapace")
-    assert explainer.labels_ == ("approved", "denied")
+    assert explainer.classes_ == ("approved", "denied")
     assert "label" not in explainer.schema_.names
     assert len(explainer.prototypes_) <= 10
     assert any("age" in str(rule) for rule in explainer.rules)

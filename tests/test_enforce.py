@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import worlds
-from lapace import Explainer, Explanation, InputError
+from lapace import Explainer, Explanation, InputError, Search
 from lapace.cli.showing import every_step
 from lapace.constraints import Custom, System
 from lapace.explainer.searching import Part, _limits
@@ -42,7 +42,7 @@ def random_limits(schema: Schema, rng: np.random.Generator, most: int = 4) -> li
 
 
 def explained(world: World, target: Any = None, **settings: Any) -> Explanation:
-    return world.explainer.explain(world.instances, target=target, **settings)
+    return world.explainer.explain(world.instances, target=target, **worlds.searched(settings))
 
 
 def is_answered(answer: Explanation) -> np.ndarray:
@@ -186,7 +186,9 @@ def test_the_answer_of_one_person_does_not_depend_on_who_is_asked_beside_them():
     here = worlds.bank()
     together = explained(here, constraints=LIMITS, steps=8)
     some = [3, 4, 11, 30]
-    apart = here.explainer.explain(here.instances.iloc[some], constraints=LIMITS, steps=8)
+    apart = here.explainer.explain(
+        here.instances.iloc[some], constraints=LIMITS, search=Search(steps=8)
+    )
     assert apart.status == tuple(together.status[i] for i in some)
     rows = np.isin(together.instance, some)
     np.testing.assert_array_equal(np.array(some)[apart.instance], together.instance[rows])
@@ -548,7 +550,7 @@ def test_nearest_is_never_farther_for_the_stand_ins(world, target):
     assert (nearest.distance <= best[nearest.instance]).all()
     assert (nearest.distance < best[nearest.instance]).any()
     assert nearest.ok.all()
-    labels = np.array(here.explainer.labels_, dtype=object)
+    labels = np.array(here.explainer.classes_, dtype=object)
     said = getattr(here.classifier, "predict", here.classifier)(nearest.rows)
     for row, instance in enumerate(nearest.instance):
         code = int(np.flatnonzero(labels == said[row])[0])
@@ -601,7 +603,7 @@ def test_what_is_shown_unasked_is_an_answer_where_there_is_one():
     """Also of those for whom only the path to somebody nearby has one."""
     here = worlds.bank()
     answer = here.explainer.explain(
-        here.instances, target="approved", constraints=["changes <= 1"], sparse=True
+        here.instances, target="approved", constraints=["changes <= 1"], search=Search(sparse=True)
     )
     led = answer.prototype >= 0
     alone = [

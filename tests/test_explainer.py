@@ -25,6 +25,7 @@ from lapace import (
     Explanation,
     InputError,
     NotFittedError,
+    Search,
 )
 from lapace.constraints import Custom
 from lapace.explainer import asking
@@ -46,7 +47,7 @@ everywhere = pytest.mark.parametrize(
 
 
 def explained(world: World, target=None, **settings) -> Explanation:
-    return world.explainer.explain(world.instances, target=target, **settings)
+    return world.explainer.explain(world.instances, target=target, **worlds.searched(settings))
 
 
 def handed(world: World, classifier, tmp_path) -> Explainer:
@@ -211,7 +212,7 @@ def test_probability_is_the_classifiers_own(world):
 @pytest.mark.parametrize("world", [worlds.seasons, worlds.post], ids=lambda w: w.__name__)
 def test_without_probabilities_they_are_unknown(world):
     here = world()
-    answer = here.explainer.explain(here.instances, target=here.explainer.labels_[0])
+    answer = here.explainer.explain(here.instances, target=here.explainer.classes_[0])
     assert np.isnan(answer.probability).all()
 
 
@@ -324,8 +325,8 @@ def test_first_is_refined_to_a_64th_of_a_step():
     """A grid 64 times as fine has the same row there, and no good row just before it."""
     here = worlds.signs()
     instances = here.instances[:6]
-    coarse = here.explainer.explain(instances, steps=10)
-    fine = here.explainer.explain(instances, steps=640)
+    coarse = here.explainer.explain(instances, search=Search(steps=10))
+    fine = here.explainer.explain(instances, search=Search(steps=640))
     assert (coarse.prototype == -1).any()
     first = picked_rows(coarse, "first")
     place = np.rint(first.tau * 640).astype(int)
@@ -362,7 +363,7 @@ def test_one_row_per_person_tried_and_prototype_in_order(world, target):
     for pick in (answer.first(), answer.middle(), answer.last(), answer.at(0.5)):
         pairs = list(zip(pick.instance.tolist(), pick.prototype.tolist(), strict=True))
         assert pairs == sorted(set(pairs))
-        code = here.explainer.labels_.index(target) if target is not None else None
+        code = here.explainer.classes_.index(target) if target is not None else None
         for instance, number in pairs:
             end = here.explainer.prototypes_[number]
             assert end.valid
@@ -384,7 +385,7 @@ def test_one_more_path_leads_to_a_made_up_person_whom_the_classifier_accepts(wor
     assert (counts == 1).all()
     assert len(tried) >= len(set(answer.instance.tolist())) / 4  # not all have a good one near
     stand_ins = here.explainer.fitted_.stand_ins
-    code = here.explainer.labels_.index(target) if target is not None else None
+    code = here.explainer.classes_.index(target) if target is not None else None
     for path in made_up:
         wanted = answer.target[answer.instance[path]] if code is None else code
         mine = stand_ins.cells[stand_ins.label == wanted]
@@ -407,7 +408,7 @@ def test_only_nearest_and_sparse_look_at_paths_to_made_up_instances(world, targe
         assert len(pick) == (answer.prototype >= 0).sum()
     for one in answer:
         assert -1 not in one.prototypes
-        paths = answer.prototype[answer.instance == one.instance]
+        paths = answer.prototype[answer.instance == one.position]
         if -1 in paths:
             path = one.path(-1)
             assert (path.prototype == -1).all()
@@ -660,7 +661,9 @@ def test_nobody_gets_an_empty_answer(world, target):
     here = world()
     nobody = here.instances[:0]
     for detail in ("path", "picks"):
-        answer = here.explainer.explain(nobody, target=target, detail=detail, sparse=True)
+        answer = here.explainer.explain(
+            nobody, target=target, search=Search(detail=detail, sparse=True)
+        )
         assert len(answer) == 0
         assert len(answer.summary) == 0
         for pick in (answer.first(), answer.nearest(), answer.at(0.5), answer.sparse()):
@@ -719,7 +722,7 @@ def strange_tables() -> dict[str, tuple]:
 @pytest.mark.parametrize("name", strange_tables())
 def test_strange_tables_are_explained_all_the_same(name, tmp_path):
     train, classifier = strange_tables()[name]
-    explainer = Explainer(classifier, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
     answer = explainer.explain(train[:20])
     assert set(answer.status) == {"answered"}
     nearest = answer.nearest()
@@ -732,7 +735,7 @@ def test_strange_tables_are_explained_all_the_same(name, tmp_path):
 
 def test_categories_too_rare_to_be_proposed_are_kept_but_never_proposed():
     train, classifier = strange_tables()["more towns than may be proposed"]
-    explainer = Explainer(classifier, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
     town = explainer.schema_["town"]
     assert set(town.levels) == set(train["town"])
     assert len(town.categories) == 64
@@ -789,7 +792,7 @@ def test_a_label_among_the_features_is_warned_of(words, agreement, share, warned
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        Explainer(classifier, clusters=1, recipe=QUICK, device="cpu").fit(table)
+        Explainer(classifier, n_prototypes=1, recipe=QUICK, device="cpu").fit(table)
     said = [str(w.message) for w in told if "the classifier's labels" in str(w.message)]
     assert len(said) == warned
     assert not warned or said[0].startswith(
@@ -802,7 +805,7 @@ def test_a_label_among_the_features_is_warned_of(words, agreement, share, warned
 
 def test_a_rare_label_gets_fewer_clusters_and_the_rarest_none():
     explainer = worlds.rare().explainer
-    assert explainer.labels_ == ("a", "b", "c")
+    assert explainer.classes_ == ("a", "b", "c")
     assert [p.label for p in explainer.prototypes_] == [0, 0, 0, 0, 0, 1]
     assert all(p.valid for p in explainer.prototypes_)
 
@@ -828,7 +831,7 @@ def test_one_in_a_hundred_is_enough():
     rng = np.random.default_rng(5)
     rows = rng.normal(size=(1000, 2))
     bar = np.sort(rows[:, 0])[-10]
-    explainer = Explainer(lambda r: r[:, 0] >= bar, clusters=5, recipe=QUICK).fit(rows)
+    explainer = Explainer(lambda r: r[:, 0] >= bar, n_prototypes=5, recipe=QUICK).fit(rows)
     assert sum(p.label == 1 for p in explainer.prototypes_) == 1
     answer = explainer.explain(rows[:20], target=True)
     assert set(answer.status) <= {"answered", "already_target"}
@@ -1003,7 +1006,7 @@ def test_one_constraint_need_not_be_a_list():
 def test_rules_hold_in_every_call_and_are_checked_at_fit():
     train = worlds.letters(300, 0)
     explainer = Explainer(
-        worlds.postage, clusters=1, recipe=QUICK, rules=["fixed stamp"], device="cpu"
+        worlds.postage, n_prototypes=1, recipe=QUICK, rules=["fixed stamp"], device="cpu"
     ).fit(train)
     instances = worlds.letters(12, 3)
     for constraints in ([], ["speed >= original"]):
@@ -1268,7 +1271,7 @@ def test_rows_asked_are_counted():
         count += len(rows)
         return worlds.postage(rows)
 
-    explainer = Explainer(counting, clusters=1, recipe=QUICK, device="cpu").fit(here.train)
+    explainer = Explainer(counting, n_prototypes=1, recipe=QUICK, device="cpu").fit(here.train)
     count = 0
     answer = explainer.explain(here.instances)
     assert answer.n_queries == count > len(here.instances)
@@ -1278,7 +1281,9 @@ def test_rows_asked_are_counted():
 def test_the_same_seed_fits_the_same_explainer():
     train = worlds.letters(200, 0)
     made = [
-        Explainer(worlds.postage, clusters=1, recipe=QUICK, seed=seed, device="cpu").fit(train)
+        Explainer(
+            worlds.postage, n_prototypes=1, recipe=QUICK, random_state=seed, device="cpu"
+        ).fit(train)
         for seed in (3, 3, 4)
     ]
     weights = [repr(_weights(e)[:3]) for e in made]  # NaN is not equal to itself
@@ -1287,7 +1292,7 @@ def test_the_same_seed_fits_the_same_explainer():
 
 def test_training_reports_its_progress():
     seen = []
-    explainer = Explainer(worlds.postage, clusters=1, recipe=QUICK, device="cpu")
+    explainer = Explainer(worlds.postage, n_prototypes=1, recipe=QUICK, device="cpu")
     assert explainer.fit(worlds.letters(200, 0), progress=lambda *x: seen.append(x)) is explainer
     assert seen[-1][0] == "training"
     assert seen[-1][1] == seen[-1][2] > 0
@@ -1304,7 +1309,7 @@ def test_training_reports_its_progress():
         lambda e: e.counterfactuals([]),
         lambda e: e.sample("yes", 1),
         lambda e: e.save("nowhere.lapace"),
-        lambda e: e.labels_,
+        lambda e: e.classes_,
         lambda e: e.schema_,
         lambda e: e.prototypes_,
         lambda e: e.report_,
@@ -1318,7 +1323,9 @@ def test_fit_comes_first(use):
 
 
 def test_the_constructor_only_keeps_its_arguments():
-    explainer = Explainer("anything", clusters=-3, recipe="nonsense", rules=["x"], device="abacus")
+    explainer = Explainer(
+        "anything", n_prototypes=-3, recipe="nonsense", rules=["x"], device="abacus"
+    )
     assert (explainer.classifier, explainer.clusters, explainer.recipe) == (
         "anything",
         -3,
@@ -1350,8 +1357,8 @@ def islands() -> tuple[np.ndarray, object]:
 def test_a_centroid_the_classifier_refuses_is_named_and_never_used():
     rows, lookout = islands()
     with pytest.warns(CentroidWarning, match=r"cluster \d \(class 'land'\) is not labelled 'land'"):
-        explainer = Explainer(lookout, clusters=2, recipe=QUICK, device="cpu").fit(rows)
-    land = [p for p in explainer.prototypes_ if explainer.labels_[p.label] == "land"]
+        explainer = Explainer(lookout, n_prototypes=2, recipe=QUICK, device="cpu").fit(rows)
+    land = [p for p in explainer.prototypes_ if explainer.classes_[p.label] == "land"]
     assert sorted(p.valid for p in land) == [False, True]
     refused = next(p for p in land if not p.valid)
     assert refused.note.startswith("dropped")
@@ -1372,14 +1379,14 @@ def test_a_label_whose_every_centroid_is_refused_cannot_be_learned():
         pytest.warns(CentroidWarning),
         pytest.raises(InputError, match="No prototype of class True is labelled True"),
     ):
-        Explainer(memory, clusters=2, recipe=QUICK).fit(rows)
+        Explainer(memory, n_prototypes=2, recipe=QUICK).fit(rows)
 
 
 def test_the_papers_recipe_walks_to_a_refused_centroid_but_says_so():
     rows, lookout = islands()
     with pytest.warns(CentroidWarning, match="is not labelled"):
         explainer = Explainer(
-            lookout, clusters=2, recipe=worlds.QUICK_PAPER, device="cpu", seed=1
+            lookout, n_prototypes=2, recipe=worlds.QUICK_PAPER, device="cpu", random_state=1
         ).fit(rows)
     assert not all(p.valid for p in explainer.prototypes_)
 
@@ -1392,7 +1399,7 @@ def test_the_papers_recipe_walks_to_a_refused_centroid_but_says_so():
 )
 def test_verified_samples_have_their_label(world):
     here = world()
-    label = here.explainer.labels_[1]
+    label = here.explainer.classes_[1]
     rows = here.explainer.sample(label, 60, verified=True)
     assert type(rows) is type(here.train)
     assert len(rows) == 60
@@ -1490,7 +1497,7 @@ def test_a_path_goes_from_the_person_to_the_prototype():
 def test_the_library_is_silent(capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Explainer(worlds.postage, clusters=1, recipe=QUICK, device="cpu").fit(
+        Explainer(worlds.postage, n_prototypes=1, recipe=QUICK, device="cpu").fit(
             worlds.letters(200, 0)
         )
         explained(worlds.post())
@@ -1534,7 +1541,7 @@ def test_density_is_that_of_the_row_itself():
     answer = explained(world, "approved", constraints=["changes <= 2"], sparse=True)
     decoder = world.explainer.fitted_.decoder
     for pick in (answer.first(), answer.last(), answer.sparse()):
-        label = np.full(len(pick), world.explainer.labels_.index("approved"))
+        label = np.full(len(pick), world.explainer.classes_.index("approved"))
         own = decoder.density(pick.schema, pick.cells, label)
         np.testing.assert_allclose(pick.density, own)
 
@@ -1548,7 +1555,7 @@ def test_clusters_do_not_depend_on_the_order_of_the_rows():
     def side(table):
         return ["left" if row["x"] < -1 else "right" for row in table]
 
-    found = Explainer(side, clusters=3, recipe=QUICK, device="cpu").fit(rows)
+    found = Explainer(side, n_prototypes=3, recipe=QUICK, device="cpu").fit(rows)
     assert sorted(p.label for p in found.prototypes_) == [0, 0, 0, 1, 1, 1]
 
 
@@ -1578,9 +1585,9 @@ def test_a_label_the_model_knows_but_never_gives_has_no_prototype_and_no_harm():
             seldom = (score > 0.4999) & (score < 0.49999)  # between two steps of the lattice
             return np.where(seldom, "review", np.where(score > 0.5, "yes", "no"))
 
-    found = Explainer(Three(), clusters=2, recipe=QUICK, device="cpu").fit(train)
-    assert found.labels_ == ("no", "review", "yes")
-    assert {found.labels_[p.label] for p in found.prototypes_} == {"no", "yes"}
+    found = Explainer(Three(), n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
+    assert found.classes_ == ("no", "review", "yes")
+    assert {found.classes_[p.label] for p in found.prototypes_} == {"no", "yes"}
     assert any("review" in warning for warning in found.report_.warnings)
     with pytest.raises(InputError, match="no prototype of label 'review'"):
         found.explain(train.head(2), target="review")

@@ -84,7 +84,7 @@ class Eye:
 
 @cache
 def world() -> tuple[Explainer, np.ndarray]:
-    explainer = Explainer(Eye(), clusters=2, recipe=SMALL).fit(bars(600))
+    explainer = Explainer(Eye(), n_prototypes=2, recipe=SMALL).fit(bars(600))
     return explainer, bars(9, seed=1)
 
 
@@ -137,7 +137,7 @@ def test_all_pixels_at_once_are_what_they_are_one_by_one(dtype):
 
 def test_arrays_go_in_and_come_out():
     explainer, instances = world()
-    assert explainer.labels_ == tuple(NAMES.tolist())
+    assert explainer.classes_ == tuple(NAMES.tolist())
     assert explainer.fitted_.decoder.model.shape.latent == 16
     answer = explainer.explain(instances, target="upright")
     assert [answer[i].label for i in range(3)] == ["upright", "lying", "slanted"]
@@ -173,7 +173,9 @@ def test_targets_by_label_by_person_and_any_other():
 
 def test_a_classifier_on_flat_arrays_is_explained_on_flat_arrays():
     flat = bars(400).reshape(400, -1)
-    explainer = Explainer(Eye(flat=True), clusters=1, recipe=replace(DEFAULT, hidden=32)).fit(flat)
+    explainer = Explainer(Eye(flat=True), n_prototypes=1, recipe=replace(DEFAULT, hidden=32)).fit(
+        flat
+    )
     answer = explainer.explain(flat[:3], target="slanted")
     assert answer.nearest().rows.shape == (2, SIDE * SIDE)
     assert answer.nearest().ok.all()
@@ -181,7 +183,7 @@ def test_a_classifier_on_flat_arrays_is_explained_on_flat_arrays():
 
 def test_bytes_stay_bytes():
     images = bars(300, dtype=np.uint8)
-    explainer = Explainer(Eye(), clusters=1, recipe=SMALL).fit(images)
+    explainer = Explainer(Eye(), n_prototypes=1, recipe=SMALL).fit(images)
     rows = explainer.explain(images[:3], target="lying").middle().rows
     assert rows.dtype == np.uint8
     assert rows.shape[1:] == (SIDE, SIDE)
@@ -248,7 +250,7 @@ def test_many_classes_of_a_table_by_name():
         x, y = rows["x"].to_numpy(), rows["y"].to_numpy()
         return names[np.where(abs(x) > abs(y), np.where(x > 0, 0, 3), np.where(y > 0, 1, 2))]
 
-    explainer = Explainer(quarter, clusters=2, recipe=replace(DEFAULT, hidden=32)).fit(table)
+    explainer = Explainer(quarter, n_prototypes=2, recipe=replace(DEFAULT, hidden=32)).fit(table)
     instances = table.head(12)
     for target in names:
         found = explainer.explain(instances, target=target)

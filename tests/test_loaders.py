@@ -1180,7 +1180,7 @@ def test_a_missing_extra_says_what_to_install(module, spec, extra, tmp_path, mon
 
 
 def fitted(model: Any) -> Explainer:
-    return Explainer(model, clusters=1, recipe=worlds.QUICK, device="cpu").fit(TABLE)
+    return Explainer(model, n_prototypes=1, recipe=worlds.QUICK, device="cpu").fit(TABLE)
 
 
 def answers(explainer: Explainer) -> str:
@@ -1248,7 +1248,7 @@ def test_a_row_that_a_graph_cannot_take_costs_nobody_else(tmp_path):
     labels = np.where(table["a"] > table["b"], "high", "low")
     model = linear.LogisticRegression().fit(table.to_numpy(), labels)
     path = converted(model, tmp_path, [("rows", types.Int64TensorType([None, 2]))])
-    explainer = Explainer(load_classifier(path), clusters=1, recipe=worlds.QUICK, device="cpu")
+    explainer = Explainer(load_classifier(path), n_prototypes=1, recipe=worlds.QUICK, device="cpu")
     instances = pd.DataFrame({"a": [10, None, 20], "b": [60, 50, 70]}).astype("Int64")
     answer = explainer.fit(table).explain(instances, target="high")
     assert answer.status == ("answered", "malformed", "answered")
@@ -1259,7 +1259,7 @@ def test_a_row_that_a_graph_cannot_take_costs_nobody_else(tmp_path):
 def test_an_onnx_classifier_is_followed(tmp_path):
     path = line(tmp_path, classes='["low", "high"]')
     explainer = fitted(load_classifier(path))
-    assert explainer.labels_ == ("high", "low")
+    assert explainer.classes_ == ("high", "low")
     explainer.save(tmp_path / "m.lapace", classifier=str(path))
     again = Explainer.load(tmp_path / "m.lapace", device="cpu")
     assert answers(again) == answers(explainer)

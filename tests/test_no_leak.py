@@ -52,12 +52,16 @@ def applicants(seed: int) -> tuple[Explainer, Any]:
     instances.loc[0, "home"] = "castle"
     instances.loc[1, "income"] = 9_999.9
     instances.loc[2, "debt"] = pd.NA
-    return Explainer(clerk, clusters=2, recipe=QUICK, device="cpu", seed=seed).fit(train), instances
+    return Explainer(clerk, n_prototypes=2, recipe=QUICK, device="cpu", random_state=seed).fit(
+        train
+    ), instances
 
 
 def days(seed: int) -> tuple[Explainer, Any]:
     train = worlds.days(250, seed)
-    explainer = Explainer(worlds.season, clusters=1, recipe=QUICK, device="cpu", seed=seed)
+    explainer = Explainer(
+        worlds.season, n_prototypes=1, recipe=QUICK, device="cpu", random_state=seed
+    )
     return explainer.fit(train), worlds.days(6, seed + 100)
 
 
@@ -65,13 +69,15 @@ def baskets(seed: int) -> tuple[Explainer, Any]:
     train = worlds.baskets(250, seed)
     spent, visits = (np.array(train[c].fill_null(8)) for c in ("spent", "visits"))
     boosted = worlds.Boosted(train, (spent / 10 + visits > 20).astype(int))
-    explainer = Explainer(boosted, clusters=2, recipe=QUICK, device="cpu", seed=seed)
+    explainer = Explainer(boosted, n_prototypes=2, recipe=QUICK, device="cpu", random_state=seed)
     return explainer.fit(train), worlds.baskets(6, seed + 100)
 
 
 def letters(seed: int) -> tuple[Explainer, Any]:
     train = worlds.letters(250, seed)
-    explainer = Explainer(worlds.postage, clusters=2, recipe=QUICK, device="cpu", seed=seed)
+    explainer = Explainer(
+        worlds.postage, n_prototypes=2, recipe=QUICK, device="cpu", random_state=seed
+    )
     return explainer.fit(train), worlds.letters(6, seed + 100)
 
 
@@ -82,14 +88,14 @@ def numbers(seed: int) -> tuple[Explainer, Any]:
     def side(rows: Any) -> Any:
         return rows[:, 0] + rows[:, 1] * rows[:, 2] > 0.2
 
-    explainer = Explainer(side, clusters=2, recipe=QUICK, device="cpu", seed=seed)
+    explainer = Explainer(side, n_prototypes=2, recipe=QUICK, device="cpu", random_state=seed)
     return explainer.fit(train), instances
 
 
 def real(data: datasets.Dataset) -> tuple[Explainer, Any]:
     train, instances = data.train.head(400), data.test.head(6)
     model = forest("forest", data.schema, train, data.train_labels[:400], n_estimators=20)
-    return Explainer(model, clusters=3, recipe=NARROW, device="cpu").fit(train), instances
+    return Explainer(model, n_prototypes=3, recipe=NARROW, device="cpu").fit(train), instances
 
 
 MADE_UP = {"applicants": applicants, "days": days, "baskets": baskets, "letters": letters,
@@ -118,7 +124,7 @@ def random_question(explainer: Explainer, rng: np.random.Generator) -> dict[str,
             continue
         break
     return {
-        "target": "any-other" if rng.random() < 0.3 else explainer.labels_[-1],
+        "target": "any-other" if rng.random() < 0.3 else explainer.classes_[-1],
         "constraints": texts,
         "costs": costs,
         "sparse": True,
@@ -131,7 +137,7 @@ def leaks(
     explainer: Explainer, instances: Any, question: dict[str, Any]
 ) -> tuple[list[str], Counter[str]]:
     """Everything wrong with what one question brings back, in words; and some counts."""
-    answer = explainer.explain(instances, **question)
+    answer = explainer.explain(instances, **worlds.searched(question))
     tally = Counter(answer.status)
     system = System.of(answer.constraints, answer.schema, check=False)
     names = answer.schema.names

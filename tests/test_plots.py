@@ -65,7 +65,7 @@ def instances(count, seed):
 
 @pytest.fixture(scope="module")
 def explainer():
-    return Explainer(Bank(), clusters=2, seed=0).fit(instances(400, 0))
+    return Explainer(Bank(), n_prototypes=2, random_state=0).fit(instances(400, 0))
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_any_other_label_has_a_title_too(explainer):
 def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(300, 20)).round(2)
-    explainer = Explainer(lambda x: (x.sum(axis=1) > 0).astype(int), clusters=1).fit(table)
+    explainer = Explainer(lambda x: (x.sum(axis=1) > 0).astype(int), n_prototypes=1).fit(table)
     someone = explainer.explain(np.full((1, 20), -1.0))[0]
     ax = plots.path(someone)
     changed = len(someone.changes())
@@ -221,7 +221,7 @@ def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     same = SimpleNamespace(number=0, label=0, cells=table[0], valid=True, probability=np.nan)
     bank = SimpleNamespace(
         schema_=replace(explainer.schema_, features=explainer.schema_.features * 2),
-        labels_=("no",),
+        classes_=("no",),
         prototypes_=[SimpleNamespace(**{**vars(same), "cells": np.tile(same.cells, 2)})],
     )
     assert "12 columns that hardly differ are not shown" in words(plots.prototypes(bank))
@@ -247,7 +247,7 @@ def test_images_become_a_film():
     rng = np.random.default_rng(0)
     bright = rng.integers(0, 2, 200)
     images = np.clip(0.2 * rng.random((200, 4, 4)) + 0.7 * bright[:, None, None], 0, 1)
-    explainer = Explainer(lambda x: (x.mean(axis=(1, 2)) > 0.5).astype(int), clusters=1)
+    explainer = Explainer(lambda x: (x.mean(axis=(1, 2)) > 0.5).astype(int), n_prototypes=1)
     someone = explainer.fit(images).explain(images[bright == 0][:1])[0]
     ax = plots.path(someone)
     assert 11 <= len(ax.images) <= 12
@@ -275,7 +275,7 @@ def latent(explainer, instance=None, width=6):
     rng = np.random.default_rng(0)
     owner = np.array([p.label for p in explainer.prototypes_])
     record = {
-        "labels": np.array(explainer.labels_, dtype=object),
+        "labels": np.array(explainer.classes_, dtype=object),
         "z": rng.normal(size=(300, width)) * np.arange(width, 0, -1),
         "label": rng.integers(0, 2, 300),
         "prototype_z": rng.normal(size=(len(owner), width)),
@@ -384,7 +384,7 @@ def test_long_categories_can_be_read():
         )
         for k, code in enumerate(codes)
     ]
-    ax = plots.prototypes(SimpleNamespace(schema_=schema, labels_=("a",), prototypes_=drawn))
+    ax = plots.prototypes(SimpleNamespace(schema_=schema, classes_=("a",), prototypes_=drawn))
     assert {"month-to-month", "Married-civ-\nspouse", "own"} <= set(words(ax))
     assert overlaps(ax.figure) == []
 
@@ -400,7 +400,7 @@ def test_numbers_of_prototypes_lie_apart(explainer):
 def test_a_refused_prototype_says_so(explainer):
     first = replace(explainer.prototypes_[0], valid=False)
     bank = SimpleNamespace(
-        schema_=explainer.schema_, labels_=explainer.labels_, prototypes_=(first,)
+        schema_=explainer.schema_, classes_=explainer.classes_, prototypes_=(first,)
     )
     assert "refused" in words(plots.prototypes(bank))
     assert "refused" not in words(plots.prototypes(explainer))
@@ -461,7 +461,7 @@ def test_a_history_without_values_is_refused(history):
 def flat():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(300, 2)).round(3)
-    explainer = Explainer(lambda x: (x[:, 0] > x[:, 1]).astype(int), clusters=2, latent=2)
+    explainer = Explainer(lambda x: (x[:, 0] > x[:, 1]).astype(int), n_prototypes=2, n_latent=2)
     explainer.fit(table)
     return table, explainer, explainer.explain(np.array([[-1.0, 1.0]]))[0]
 

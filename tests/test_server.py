@@ -30,7 +30,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import worlds
-from lapace import Explainer, InputError, NotFittedError
+from lapace import Explainer, InputError, NotFittedError, Search
 from lapace.result import json_schema
 from lapace.server import _listening, create_app, run, serve
 from lapace.server.questions import OPTIONS, Limits, read_question
@@ -71,7 +71,7 @@ class Gate:
 def gated() -> tuple[Gate, Explainer]:
     """One fit for all the tests of slow and broken classifiers."""
     gate = Gate()
-    explainer = Explainer(gate, clusters=2, recipe=worlds.QUICK, device="cpu")
+    explainer = Explainer(gate, n_prototypes=2, recipe=worlds.QUICK, device="cpu")
     return gate, explainer.fit(worlds.letters(300, 0))
 
 
@@ -149,7 +149,7 @@ def test_an_answer_is_the_librarys_own_in_the_published_format(name):
     world = getattr(worlds, name)()
     instances = plain(world)[:2]
     options = {"target": "any-other", "steps": 6, "sparse": True}
-    expected = world.explainer.explain(instances, **options).to_json()
+    expected = world.explainer.explain(instances, **worlds.searched(options)).to_json()
     with serving(world.explainer) as client:
         answer = client.post("/v1/explain", json={"instances": instances, **options})
     assert answer.status_code == 200
@@ -175,7 +175,9 @@ def test_every_setting_reaches_the_library():
     bare = world.explainer.explain(instances).to_json()["instances"]
     with serving(world.explainer) as client:
         for name, value in options.items():
-            expected = world.explainer.explain(instances, **{name: value}).to_json()
+            expected = world.explainer.explain(
+                instances, **worlds.searched({name: value})
+            ).to_json()
             found = client.post("/v1/explain", json={"instances": instances, name: value}).json()
             assert found == json.loads(json.dumps(expected)), name
             changes_little = ("enforce", "stable", "target")  # by themselves
@@ -183,7 +185,9 @@ def test_every_setting_reaches_the_library():
                 name
             )
         both = client.post("/v1/explain", json={"instances": instances, **options}).json()
-    assert both == json.loads(json.dumps(world.explainer.explain(instances, **options).to_json()))
+    assert both == json.loads(
+        json.dumps(world.explainer.explain(instances, **worlds.searched(options)).to_json())
+    )
 
 
 def test_questions_asked_at_once_are_answered_as_if_alone(client):
@@ -205,7 +209,7 @@ def test_what_there_is_to_know_about_an_explainer():
         back = client.post(
             "/v1/explain", json={"instances": [p["row"] for p in prototypes], "target": "approved"}
         ).json()
-    assert schema["labels"] == list(explainer.labels_)
+    assert schema["labels"] == list(explainer.classes_)
     assert [f["name"] for f in schema["features"]] == list(explainer.schema_.names)
     assert not {"knots", "histogram"} & set(schema["features"][0]), "training values stay here"
     assert report == json.loads(json.dumps(explainer.report_.to_json()))
@@ -223,7 +227,9 @@ def test_why_not_tells_of_everyone_without_an_answer():
         "target": "approved",
         "constraints": ["fixed income", "fixed debt", "fixed home", "fixed grade"],
     }
-    expected = world.explainer.explain(**question)
+    expected = world.explainer.explain(
+        instances, target="approved", constraints=question["constraints"]
+    )
     with serving(world.explainer) as client:
         told = client.post("/v1/why-not", json=question)
     assert told.status_code == 200
@@ -735,7 +741,7 @@ def slow(rows):
         time.sleep(naps.pop())
     return worlds.postage(rows)
 
-explainer = Explainer(slow, clusters=1, recipe=worlds.QUICK, device="cpu")
+explainer = Explainer(slow, n_prototypes=1, recipe=worlds.QUICK, device="cpu")
 explainer.fit([{**r, "weight": r["weight"] % 499} for r in worlds.letters(300, 0)])
 """
 
@@ -941,7 +947,7 @@ def test_no_person_breaks_the_library(instances):
     explainer = worlds.post().explainer
     body = json.dumps({"instances": instances}).encode()
     question = read_question(body, explainer.schema_, Limits())
-    answer = explainer.explain(question.instances, steps=2, detail="picks")
+    answer = explainer.explain(question.instances, search=Search(steps=2, detail="picks"))
     jsonschema.validate(json.loads(json.dumps(answer.to_json(), allow_nan=False)), json_schema())
 
 
@@ -955,7 +961,9 @@ def test_a_number_no_integer_holds_is_shown_to_the_classifier_as_it_is(name, col
     instance = {**plain(world)[0], column: number}
     body = json.dumps({"instances": [instance]}).encode()
     question = read_question(body, world.explainer.schema_, Limits())
-    told = world.explainer.explain(question.instances, target="any-other", steps=2, detail="picks")
+    told = world.explainer.explain(
+        question.instances, target="any-other", search=Search(steps=2, detail="picks")
+    )
     seen = world.explainer.schema_.frame(told.instance_cells)[column]
     assert float(seen[0].as_py() if hasattr(seen[0], "as_py") else seen[0]) == number
 

@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 import worlds
-from lapace import CentroidWarning, ClassifierError, Explainer, Explanation, InputError
+from lapace import CentroidWarning, ClassifierError, Explainer, Explanation, InputError, Search
 from lapace.constraints import Custom, noted, parse
 from lapace.errors import LapaceError
 from lapace.explainer import storage
@@ -82,13 +82,13 @@ def test_a_loaded_explainer_answers_identically(world, target, tmp_path):
     here = world()
     here.explainer.save(tmp_path / "it.lapace")
     again = load(tmp_path / "it.lapace", here)
-    for settings in ({}, {"detail": "picks", "sparse": True}):
+    for settings in ({}, {"search": Search(detail="picks", sparse=True)}):
         one = here.explainer.explain(here.instances, target=target, **settings)
         other = again.explain(here.instances, target=target, **settings)
         assert arrays(one) == arrays(other)
-    assert again.labels_ == here.explainer.labels_
-    assert [type(v) for v in again.labels_] == [type(v) for v in here.explainer.labels_]
-    label = here.explainer.labels_[1]
+    assert again.classes_ == here.explainer.classes_
+    assert [type(v) for v in again.classes_] == [type(v) for v in here.explainer.classes_]
+    label = here.explainer.classes_[1]
     first, second = (e._sample(label, 5, False, 3) for e in (here.explainer, again))
     np.testing.assert_array_equal(first, second)
 
@@ -140,7 +140,7 @@ def test_the_file_holds_json_and_tensors_and_nothing_else(saved):
 def test_rules_are_saved_as_text_and_hold_again(tmp_path):
     rules = ["fixed stamp", noted(parse("weight <= 400"), "Nobody carries more.")]
     explainer = Explainer(
-        worlds.postage, clusters=1, recipe=worlds.QUICK, rules=rules, device="cpu"
+        worlds.postage, n_prototypes=1, recipe=worlds.QUICK, rules=rules, device="cpu"
     ).fit(worlds.letters(300, 0))
     explainer.save(tmp_path / "it.lapace")
     again = Explainer.load(tmp_path / "it.lapace", worlds.postage)
@@ -179,7 +179,7 @@ def test_a_failed_save_leaves_the_old_file_and_no_other(saved, monkeypatch):
 
 def test_a_save_replaces_what_was_there(saved):
     worlds.signs().explainer.save(str(saved))
-    assert load(saved, worlds.signs()).labels_ == (False, True)
+    assert load(saved, worlds.signs()).classes_ == (False, True)
     assert [p.name for p in saved.parent.iterdir()] == ["post.lapace"]
 
 
@@ -442,7 +442,7 @@ def test_a_classifier_that_judges_otherwise_is_noticed(tmp_path):
 def test_prototypes_a_classifier_no_longer_accepts_are_named_and_not_walked_to(tmp_path):
     here = worlds.post()
     here.explainer.save(tmp_path / "it.lapace")
-    dear = here.explainer.labels_.index("dear")
+    dear = here.explainer.classes_.index("dear")
     refused = next(p for p in here.explainer.prototypes_ if p.label == dear)
     hated = here.explainer.schema_.frame(refused.cells[None])[0]
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import worlds
-from lapace import Explainer, Explanation, Feature, InputError
+from lapace import Explainer, Explanation, Feature, InputError, Search
 from lapace.classifiers import wrap
 from lapace.constraints import Custom, System, parse
 from lapace.explainer import asking, judging, whynot
@@ -46,7 +46,7 @@ def high(rows: Sequence[Row]) -> list[str]:
 
 @cache
 def tiny(rules: tuple[str, ...] = ()) -> Explainer:
-    made = Explainer(high, clusters=2, recipe=QUICK, schema=TINY, rules=rules, device="cpu")
+    made = Explainer(high, n_prototypes=2, recipe=QUICK, schema=TINY, rules=rules, device="cpu")
     return made.fit([row for row in ROWS for _ in range(3)])
 
 
@@ -90,7 +90,9 @@ def tried(explainer: Explainer, instances: Any, limits: Sequence[Limit], **setti
     """The answer, or None where nobody at all can obey."""
     try:
         texts = [limit.text for limit in limits]
-        return explainer.explain(instances, target="yes", constraints=texts, **settings)
+        return explainer.explain(
+            instances, target="yes", constraints=texts, **worlds.searched(settings)
+        )
     except InputError:
         return None
 
@@ -187,7 +189,9 @@ def smallest_drops(explainer: Explainer, instances: Any, limits: Sequence[Any], 
     for some in subsets(limits):
         kept = [c for c in limits if c not in some]
         with patch.object(asking, "why_not", lambda *_: {}):  # not asked here: it takes its time
-            answer = explainer.explain(instances, constraints=kept, detail="picks", **settings)
+            answer = explainer.explain(
+                instances, constraints=kept, **worlds.searched({**settings, "detail": "picks"})
+            )
         for i, status in enumerate(answer.status):
             if status == "answered":
                 sizes[i].add(len(some))
@@ -199,7 +203,7 @@ def compare(
     explainer: Explainer, instances: Any, limits: Sequence[Any], **settings: Any
 ) -> list[int]:
     """Checks everybody's WhyNot against brute force; how large the sets dropped were."""
-    answer = explainer.explain(instances, constraints=limits, **settings)
+    answer = explainer.explain(instances, constraints=limits, **worlds.searched(settings))
     lacking = [i for i, status in enumerate(answer.status) if status == "none_found"]
     if not lacking:
         return []
@@ -273,7 +277,11 @@ def test_sets_of_three_and_more_help_too():
     limits = ["a <= 1", "b <= 1", "c != z", "a + b <= 2", "2*a + b <= 3"]
     sizes = compare(tiny(), instances, limits, target="yes", steps=8)
     assert max(sizes) >= 3
-    why = tiny().explain(instances, target="yes", constraints=limits, steps=8).why_not[0]
+    why = (
+        tiny()
+        .explain(instances, target="yes", constraints=limits, search=Search(steps=8))
+        .why_not[0]
+    )
     assert why.exact == (len(why.drop) <= 3)
     assert why.exact or "sets of more than two are not all tried" in why.text
 
@@ -321,7 +329,7 @@ def test_a_constraint_from_python_can_be_the_one():
 
 def test_an_infinite_cost_is_a_constraint_like_any():
     answer = tiny().explain(
-        [{"a": 1, "b": 2, "c": "x"}], target="yes", costs={"a": np.inf, "b": 2.0}, steps=8,
+        [{"a": 1, "b": 2, "c": "x"}], target="yes", costs={"a": np.inf, "b": 2.0}, search=Search(steps=8),
         constraints=["c == original"],
     )  # fmt: skip
     why = answer.why_not[0]
@@ -340,13 +348,15 @@ def test_a_rule_is_dropped_only_where_no_constraint_will_do():
     instance = [{"a": 1, "b": 1, "c": "x"}]
     rules = ("a <= 4", "fixed c")  # with b <= 4 nobody has more than 8
     here = tiny(rules)
-    answer = here.explain(instance, target="yes", constraints=["b <= 4"], steps=8)
+    answer = here.explain(instance, target="yes", constraints=["b <= 4"], search=Search(steps=8))
     assert answer.constraints == (*rules, "b <= 4")
     _, helped = smallest_drops(tiny(), instance, [*rules, "b <= 4"], target="yes", steps=8)
     assert {("a <= 4",), ("b <= 4",)} <= helped[0]  # a rule would do as well
     assert answer.why_not[0].drop == ("b <= 4",)
     forced = tiny((*rules, "b <= 4"))
-    answer = forced.explain(instance, target="yes", constraints=["a >= original"], steps=8)
+    answer = forced.explain(
+        instance, target="yes", constraints=["a >= original"], search=Search(steps=8)
+    )
     assert len(answer.why_not[0].drop) == 1
     assert answer.why_not[0].drop != ("a >= original",)
 
@@ -395,11 +405,11 @@ def test_another_target_is_advised_where_there_is_one():
 
 def test_nowhere_to_walk_to_is_no_trouble():
     fitted = tiny()
-    explainer = Explainer(high, clusters=2, recipe=QUICK, schema=TINY, device="cpu")
-    own = tuple(p for p in fitted.prototypes_ if fitted.labels_[p.label] == "no")
+    explainer = Explainer(high, n_prototypes=2, recipe=QUICK, schema=TINY, device="cpu")
+    own = tuple(p for p in fitted.prototypes_ if fitted.classes_[p.label] == "no")
     explainer.fitted_ = replace(fitted.fitted_, prototypes=own)
     explainer._report = fitted.report_
-    explainer.classifier_ = wrap(high, fitted.schema_, fitted.labels_)
+    explainer.classifier_ = wrap(high, fitted.schema_, fitted.classes_)
     answer = explainer.explain(
         [{"a": 1, "b": 1, "c": "x"}], target="any-other", constraints=["a <= 3"]
     )
@@ -425,11 +435,11 @@ class Counting:
 
 def counted(instances: Any, **settings: Any) -> tuple[Explanation, int, int]:
     classifier = Counting()
-    explainer = Explainer(classifier, clusters=2, recipe=QUICK, schema=TINY, device="cpu")
+    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, schema=TINY, device="cpu")
     fitted = tiny()
     explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
-    explainer.classifier_ = wrap(classifier, fitted.schema_, fitted.labels_)
-    answer = explainer.explain(instances, target="yes", **settings)
+    explainer.classifier_ = wrap(classifier, fitted.schema_, fitted.classes_)
+    answer = explainer.explain(instances, target="yes", **worlds.searched(settings))
     return answer, classifier.calls, classifier.rows
 
 
@@ -462,7 +472,9 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
         "why_not",
         lambda case, search: small(case, lambda s, w: searches.append(len(w)) or search(s, w)),
     )
-    answer = tiny().explain(instances, target="yes", constraints=[*limits, "c != z"], steps=4)
+    answer = tiny().explain(
+        instances, target="yes", constraints=[*limits, "c != z"], search=Search(steps=4)
+    )
     lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
     assert lacking
     assert len(searches) <= whynot.SEARCHES + whynot.GREEDY
@@ -477,10 +489,10 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
 def test_one_persons_trouble_changes_nothing_for_another():
     instances = [row for row in ROWS if high([row]) == ["no"]][::9]
     limits = ["a <= 2", "b <= original", "c == original", "changes <= 1", "a >= original + 2"]
-    together = tiny().explain(instances, target="yes", constraints=limits, steps=8)
+    together = tiny().explain(instances, target="yes", constraints=limits, search=Search(steps=8))
     assert {"none_found", "infeasible"} <= set(together.status)
     for i, instance in enumerate(instances):
-        alone = tiny().explain([instance], target="yes", constraints=limits, steps=8)
+        alone = tiny().explain([instance], target="yes", constraints=limits, search=Search(steps=8))
         assert alone.status[0] == together.status[i]
         assert alone.why_not.get(0) == together.why_not.get(i)
 
@@ -502,9 +514,9 @@ def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
         return high(rows)
 
     fitted = tiny()
-    explainer = Explainer(picky, clusters=2, recipe=QUICK, schema=TINY, device="cpu")
+    explainer = Explainer(picky, n_prototypes=2, recipe=QUICK, schema=TINY, device="cpu")
     explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
-    explainer.classifier_ = wrap(picky, fitted.schema_, fitted.labels_)
+    explainer.classifier_ = wrap(picky, fitted.schema_, fitted.classes_)
     answer = explainer.explain(
         [{"a": 1, "b": 1, "c": "x"}], target="yes", constraints=["a <= 3", "b <= 1", "fixed c"]
     )
@@ -519,7 +531,7 @@ def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
 def test_it_is_in_the_answer_and_in_json(tmp_path):
     instances = [*([row for row in ROWS if high([row]) == ["no"]][::9]), {"a": 6, "b": 6, "c": "z"}]
     limits = ["a <= 2", "b <= original", "a >= original + 2", "c == original"]
-    answer = tiny().explain(instances, target="yes", constraints=limits, steps=4)
+    answer = tiny().explain(instances, target="yes", constraints=limits, search=Search(steps=4))
     lacking = {i for i, s in enumerate(answer.status) if s in ("none_found", "infeasible")}
     assert {answer.status[i] for i in lacking} == {"none_found", "infeasible"}
     assert set(answer.why_not) == lacking != set(range(len(instances)))

@@ -6,13 +6,13 @@ fitted explainers. Between them the worlds cover every kind of frame, of label a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from lapace import Explainer
+from lapace import Explainer, Search
 from lapace.training import DEFAULT, PAPER
 
 # A narrow network learns these few hundred rows as well, in a third of the time; one that runs a
@@ -112,7 +112,7 @@ def bank() -> World:
     """The everyday case."""
     train = applicants(500, 0)
     classifier = clerk(train, decisions(train))
-    explainer = Explainer(classifier, clusters=3, recipe=NARROW, device="cpu").fit(train)
+    explainer = Explainer(classifier, n_prototypes=3, recipe=NARROW, device="cpu").fit(train)
     return World(classifier, train, applicants(40, 1), explainer)
 
 
@@ -145,7 +145,7 @@ def season(frame: Any) -> list[int]:
 def seasons() -> World:
     """More than two classes and nothing but labels."""
     train = days(500, 0)
-    explainer = Explainer(season, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    explainer = Explainer(season, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
     return World(season, train, days(30, 1), explainer)
 
 
@@ -177,7 +177,7 @@ def digits() -> World:
         return module(flat).argmax(dim=1)
 
     longer = replace(QUICK, epochs=60)  # pixels are coded by value, which takes longer than ranks
-    explainer = Explainer(reader, clusters=1, recipe=longer, device="cpu").fit(images[:700])
+    explainer = Explainer(reader, n_prototypes=1, recipe=longer, device="cpu").fit(images[:700])
     return World(reader, images[:700], images[1000:1020], explainer)
 
 
@@ -194,7 +194,7 @@ def signs() -> World:
     train = rng.normal(size=(500, 3))
     labels = train[:, 0] + train[:, 1] > 0
     classifier = LGBMClassifier(n_estimators=20, verbose=-1, n_jobs=1).fit(train, labels)
-    explainer = Explainer(classifier, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
     return World(classifier, train, rng.normal(size=(25, 3)), explainer)
 
 
@@ -245,7 +245,7 @@ def shop() -> World:
     train = baskets(400, 0)
     spent, visits = (np.array(train[c].fill_null(8)) for c in ("spent", "visits"))
     classifier = Boosted(train, (spent / 10 + visits > 20).astype(int))
-    explainer = Explainer(classifier, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
     return World(classifier, train, baskets(25, 1), explainer)
 
 
@@ -273,7 +273,7 @@ def postage(rows: list[dict[str, Any]]) -> list[str]:
 def post() -> World:
     """Records in, records out."""
     train = letters(400, 0)
-    explainer = Explainer(postage, clusters=2, recipe=QUICK, device="cpu").fit(train)
+    explainer = Explainer(postage, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
     return World(postage, train, letters(20, 1), explainer)
 
 
@@ -281,7 +281,7 @@ def post() -> World:
 def paper() -> World:
     """The same letters under the paper's own recipe."""
     train = letters(400, 0)
-    explainer = Explainer(postage, clusters=2, recipe=QUICK_PAPER, device="cpu").fit(train)
+    explainer = Explainer(postage, n_prototypes=2, recipe=QUICK_PAPER, device="cpu").fit(train)
     return World(postage, train, letters(20, 1), explainer)
 
 
@@ -299,6 +299,13 @@ def rare() -> World:
     def grade(rows: Any) -> Any:
         return np.where(rows[:, 0] >= fewer, "c", np.where(rows[:, 0] >= few, "b", "a"))
 
-    explainer = Explainer(grade, clusters=5, recipe=NARROW, device="cpu").fit(train)
+    explainer = Explainer(grade, n_prototypes=5, recipe=NARROW, device="cpu").fit(train)
     instances = train[np.argsort(-train[:, 0])[:14]]
     return World(grade, train, instances, explainer)
+
+
+def searched(settings: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `explain`, with those that are settings of the search made a `Search`."""
+    names = {field.name for field in fields(Search)}
+    rest = {name: value for name, value in settings.items() if name not in names}
+    return {**rest, "search": Search(**{k: v for k, v in settings.items() if k in names})}

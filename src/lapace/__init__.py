@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lapace import datasets, metrics, plots
+    from lapace import baselines, classifiers, constraints, datasets, metrics, plots
     from lapace.errors import (
         CentroidWarning,
         ClassifierError,
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         LapaceError,
         NotFittedError,
     )
-    from lapace.explainer import Explainer
+    from lapace.explainer import Explainer, Search
     from lapace.result import Counterfactuals, Explanation, WhyNot
     from lapace.schema import Feature, Schema
 
@@ -35,14 +35,18 @@ __all__ = [
     "LapaceError",
     "NotFittedError",
     "Schema",
+    "Search",
     "WhyNot",
     "__version__",
+    "baselines",
+    "classifiers",
+    "constraints",
     "datasets",
     "metrics",
     "plots",
 ]
 
-# Where each name lives: a room of its own, or the room that defines it.
+# The module each name is, or is defined in.
 _HOMES = {
     "CentroidWarning": "errors",
     "ClassifierError": "errors",
@@ -54,7 +58,11 @@ _HOMES = {
     "LapaceError": "errors",
     "NotFittedError": "errors",
     "Schema": "schema",
+    "Search": "explainer",
     "WhyNot": "result",
+    "baselines": "baselines",
+    "classifiers": "classifiers",
+    "constraints": "constraints",
     "datasets": "datasets",
     "metrics": "metrics",
     "plots": "plots",

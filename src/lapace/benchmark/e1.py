@@ -29,7 +29,7 @@ from lapace.benchmark.plan import Job
 from lapace.benchmark.store import Measure
 from lapace.benchmark.subjects import Subject, subject
 from lapace.errors import InputError
-from lapace.explainer import Explainer
+from lapace.explainer import Explainer, Search
 from lapace.explainer.fitting import ranged
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
@@ -237,7 +237,7 @@ def _paths(job: Job, given: Subject, explainer: Explainer, known: Known) -> Iter
         return  # nowhere to walk to: the centroids above say so
     begin = time.perf_counter()
     frame = known.wide.frame(instances)
-    answer = explainer.explain(frame, target=given.target, steps=job.protocol.steps)
+    answer = explainer.explain(frame, target=given.target, search=Search(steps=job.protocol.steps))
     yield Measure("explain_seconds", time.perf_counter() - begin, len(instances))
     yield Measure("explain_asked", answer.n_queries, len(instances))
     yield from _crossings(job, answer)
@@ -248,7 +248,9 @@ def _paths(job: Job, given: Subject, explainer: Explainer, known: Known) -> Iter
         "nearest": answer.nearest(),
     }
     if job.recipe == "default":  # asked for apart: it costs rows the other picks do not
-        again = explainer.explain(frame, target=given.target, steps=job.protocol.steps, sparse=True)
+        again = explainer.explain(
+            frame, target=given.target, search=Search(steps=job.protocol.steps, sparse=True)
+        )
         yield Measure("sparse_asked", again.n_queries - answer.n_queries, len(instances))
         picks["sparse"] = again.sparse()
     yield from _picks(known, picks)

@@ -37,7 +37,7 @@ from lapace.benchmark.fits import Scene, fitted, models, scene
 from lapace.benchmark.plan import Job
 from lapace.benchmark.settings import Compare
 from lapace.benchmark.store import Found, Measure
-from lapace.explainer import Explainer
+from lapace.explainer import Explainer, Search
 from lapace.result import Counterfactuals, Explanation
 
 __all__ = ["PICKS", "measure", "sweep"]
@@ -135,7 +135,7 @@ def _explained(
 ) -> _Explained:
     with spending() as spent:
         answer = explainer.explain(
-            frame, target=ground.target, steps=job.protocol.steps, **settings
+            frame, target=ground.target, search=Search(steps=job.protocol.steps), **settings
         )
     spent.n_queries = answer.n_queries
     return _Explained(answer, len(answer.instance_cells), spent)

@@ -28,7 +28,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from lapace.benchmark.settings import Act
 from lapace.benchmark.store import Found, Measure
 from lapace.constraints import System
 from lapace.errors import InputError
-from lapace.explainer import Explainer
+from lapace.explainer import Explainer, Search
 
 __all__ = ["METHODS", "drawn", "measure", "narrowed"]
 
@@ -259,8 +259,8 @@ def _walk(
             points.answered.append(False)
             continue
         frame = ground.known.wide.frame(ground.instances[number : number + 1])
-        settings: dict[str, Any] = {"steps": job.protocol.steps, "enforce": enforce}
-        answer = explainer.explain(frame, target=ground.target, constraints=texts, **settings)
+        search = Search(steps=job.protocol.steps, enforce=cast(Any, enforce))
+        answer = explainer.explain(frame, target=ground.target, constraints=texts, search=search)
         cells = answer.cells[:, grid]
         points.add(cells, answer.valid[:, grid] == 1, answer.feasible[:, grid])
 

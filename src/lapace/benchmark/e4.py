@@ -12,6 +12,7 @@ import numpy as np
 from lapace.benchmark.fits import fitted, scene
 from lapace.benchmark.plan import Job
 from lapace.benchmark.store import Measure
+from lapace.explainer import Search
 
 __all__ = ["measure", "named"]
 
@@ -35,7 +36,9 @@ def measure(job: Job) -> list[Measure]:
     ground, explainer = scene(job), fitted(job).explainer
     if not len(ground.instances) or not explainer.fitted_.of_label(ground.known.target):
         return []
-    answer = explainer.explain(ground.frame, target=ground.target, steps=job.protocol.steps)
+    answer = explainer.explain(
+        ground.frame, target=ground.target, search=Search(steps=job.protocol.steps)
+    )
     steps = job.protocol.steps + 1
     cells = answer.cells[:, :steps]  # (paths, steps, d)
     flat = cells.reshape(-1, cells.shape[2])

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -37,7 +37,7 @@ from lapace.arrays import Floats
 from lapace.benchmark.digits import DASH, FADED, SIDE, Digits, Network, Told, network, no_dash, read
 from lapace.benchmark.digits_page import gallery, table_of
 from lapace.errors import CentroidWarning
-from lapace.explainer import Explainer
+from lapace.explainer import Explainer, Search
 from lapace.result import Counterfactuals, Explanation
 from lapace.table import write_file, write_whole
 from lapace.training import DEFAULT, IMAGES, PAPER, Recipe
@@ -255,11 +255,11 @@ def _fit(room: _Room, job: Job, box: Any) -> Explainer:
         warnings.simplefilter("ignore", CentroidWarning)  # counted below
         explainer = Explainer(
             box,
-            clusters=room.settings.clusters,
+            n_prototypes=room.settings.clusters,
             recipe=room.settings.recipes[job.recipe],
             schema=room.digits.schema,
             device=room.device,
-            seed=job.seed,
+            random_state=job.seed,
         ).fit(room.digits.train, progress=watch)
     seconds = time.perf_counter() - start
     found, rows = explainer.prototypes_, len(room.digits.train)
@@ -292,7 +292,7 @@ def _walking(room: _Room, job: Job, explainer: Explainer, most: int) -> None:
     _clock(room, job, explainer, instances[:100])
     rng = np.random.default_rng(job.seed)
     order = rng.permutation(len(instances) * room.settings.clusters)
-    share = -(-room.settings.near // len(explainer.labels_))
+    share = -(-room.settings.near // len(explainer.classes_))
 
     def walk(target: Any) -> tuple[_Tally, dict[str, Floats]]:
         answer = explainer.explain(instances, target=target)
@@ -303,7 +303,7 @@ def _walking(room: _Room, job: Job, explainer: Explainer, most: int) -> None:
 
     # An explainer may be asked from several threads, and a target takes much memory.
     with ThreadPoolExecutor(max(1, min(8, (os.cpu_count() or 1) // 2))) as pool:
-        found = list(pool.map(walk, explainer.labels_))
+        found = list(pool.map(walk, explainer.classes_))
     tally = _Tally()
     for part, _ in found:
         tally.join(part)
@@ -324,10 +324,10 @@ def _clock(room: _Room, job: Job, explainer: Explainer, instances: Any) -> None:
     )
     for detail, name in ways:
         explainer.explain(
-            instances[:5], target=explainer.labels_[7], detail=detail
+            instances[:5], target=explainer.classes_[7], search=Search(detail=detail)
         )  # all is loaded
         start = time.perf_counter()
-        explainer.explain(instances, target=explainer.labels_[7], detail=detail)
+        explainer.explain(instances, target=explainer.classes_[7], search=Search(detail=detail))
         spent = 1000 * (time.perf_counter() - start) / len(instances)
         room.sheet.add(job, f"milliseconds, {name}", spent, len(instances))
 
@@ -431,7 +431,7 @@ def _without_dash(room: _Room, job: Job, explainer: Explainer) -> None:
     for way in ["free", *ways]:
         settings: dict[str, Any] = {} if way == "free" else {"constraints": [no_dash()]}
         if way == "latent":
-            settings["enforce"] = "latent"
+            settings["search"] = Search(enforce="latent")
         start = time.perf_counter()
         answer = explainer.explain(instances, target=7, **settings)
         seconds = time.perf_counter() - start
@@ -472,7 +472,9 @@ def _pictures(room: _Room, job: Job, explainer: Explainer) -> None:
     crossed = _crossed(explainer, sevens)
     films = [(answer, crossed, f"to prototype {crossed}, free")]
     for way, title in (("exact", "the same, no dash"), ("latent", "by gradients alone")):
-        settings: dict[str, Any] = {"enforce": way} if _enforces(explainer) else {}
+        settings: dict[str, Any] = (
+            {"search": Search(enforce=cast(Any, way))} if _enforces(explainer) else {}
+        )
         if settings or way == "exact":
             held = explainer.explain(instance, target=7, constraints=[no_dash()], **settings)
             films.append((held, crossed, title))
@@ -505,7 +507,7 @@ def _films(films: Sequence[tuple[Explanation, int, str]]) -> Figure:
 def _every_other(room: _Room, explainer: Explainer) -> Figure:
     """Every digit turned into every other: the middles nearest to it; on the diagonal itself."""
     said, truth = room.model.predict(room.digits.test), room.digits.test_truth
-    labels = explainer.labels_
+    labels = explainer.classes_
     ours = [int(np.flatnonzero((said == k) & (truth == k))[0]) for k in labels]
     instances = room.digits.test[ours]
     figure, grid = plt.subplots(

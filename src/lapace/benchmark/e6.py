@@ -56,7 +56,7 @@ def draw(rows: int, seed: int) -> Drawn:
 
     table, labels = whirl(rows)
     classifier = KNeighborsClassifier(31).fit(table, labels)
-    explainer = Explainer(classifier, clusters=3, latent=2, seed=seed).fit(table)
+    explainer = Explainer(classifier, n_prototypes=3, n_latent=2, random_state=seed).fit(table)
     refused = table[classifier.predict(table) == "denied"]
     someone = int(np.abs(refused - [1.3, 0.3]).sum(axis=1).argmin())
     instance = explainer.explain(refused[[someone]], target="approved")[0]

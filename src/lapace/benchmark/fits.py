@@ -70,11 +70,11 @@ def fit_of(job: Job, given: Subject) -> Fit:
     for again in range(most):
         explainer = Explainer(
             given.model,
-            clusters=job.protocol.clusters,
-            latent=latent,
+            n_prototypes=job.protocol.clusters,
+            n_latent=latent,
             recipe=recipe,
             schema=given.data.schema,
-            seed=job.seed + OTHER_SEED * again,
+            random_state=job.seed + OTHER_SEED * again,
         )
         begin, begin_processor = time.perf_counter(), time.process_time()
         with warnings.catch_warnings():  # refused centroids are counted below

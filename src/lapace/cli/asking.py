@@ -93,14 +93,18 @@ def explain(
     limits = constraints_of(constraints or (), constraint or ())
     prices = costs_of(costs, cost or ())
     explainer = opened(model, classifier, trust or (), unsafe_pickle, timeout, device)
+    from lapace.explainer import Search
+
     settings: dict[str, Any] = {
         "costs": prices,
-        "steps": steps,
-        "detail": detail.value,
-        "enforce": enforce.value,
-        "sparse": pick is options.Pick.sparse,
-        "stable": stable,
         "confidence": confidence,
+        "search": Search(
+            steps=steps,
+            detail=detail.value,
+            enforce=enforce.value,
+            sparse=pick is options.Pick.sparse,
+            stable=stable,
+        ),
     }
     answer = _asked(explainer, people_, instance, target, limits, settings, terminal)
     where.put(
@@ -177,7 +181,13 @@ def why_not(
 
     limits = constraints_of(constraints or (), constraint or ())
     explainer = opened(model, classifier, trust or (), unsafe_pickle, timeout, device)
-    settings = {"costs": costs_of(costs, cost or ()), "confidence": confidence, "steps": steps}
+    from lapace.explainer import Search
+
+    settings = {
+        "costs": costs_of(costs, cost or ()),
+        "confidence": confidence,
+        "search": Search(steps=steps),
+    }
     answer = _asked(explainer, people_, instance, target, limits, settings, terminal)
     where.put(
         terminal,

@@ -164,7 +164,7 @@ def target_of(explainer: Explainer, text: str | None) -> Any:
     """The label a word stands for: labels may be numbers or truth values."""
     if text is None:
         return None
-    known = {str(label): label for label in explainer.labels_}
+    known = {str(label): label for label in explainer.classes_}
     if text.lower() in ("true", "false"):  # as files write them, in any case
         truths = {str(label).lower(): label for label in known.values() if label in (True, False)}
         return known.get(text, truths.get(text.lower(), text))

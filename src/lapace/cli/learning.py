@@ -110,12 +110,12 @@ def fit(
     table = read_table(train)
     features = less(table, [*([label] if label is not None else ()), *(drop or ())])
     settings: dict[str, Any] = {
-        "clusters": clusters,
-        "latent": latent,
+        "n_prototypes": clusters,
+        "n_latent": latent,
         "recipe": recipe.value,
         "rules": held,
         "device": device,
-        "seed": seed,
+        "random_state": seed,
     }
     if beside is None:
         model = classifier_of(classifier, trust or (), unsafe_pickle, timeout)

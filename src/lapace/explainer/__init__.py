@@ -24,7 +24,7 @@ from lapace.errors import InputError, NotFittedError
 from lapace.explainer import storage
 from lapace.explainer.asking import answer
 from lapace.explainer.fitting import Fitted, Prototype, judged_again, learn
-from lapace.explainer.problem import ANY_OTHER, Question, is_number, whole
+from lapace.explainer.problem import ANY_OTHER, Question, Search, is_number, whole
 from lapace.explainer.reporting import evidence
 from lapace.report import Queries, Report, measure, plan
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation
@@ -32,7 +32,7 @@ from lapace.schema import Feature, Schema
 from lapace.table import spelling
 from lapace.training import Recipe
 
-__all__ = ["ANY_OTHER", "Explainer", "Prototype"]
+__all__ = ["ANY_OTHER", "Explainer", "Prototype", "Search"]
 
 Progress = Callable[[str, int, int], None]
 COMMON = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # also of many a feature
@@ -45,20 +45,20 @@ class Explainer:
 
     Args:
         classifier: Any object with `predict`, or any callable on rows.
-        clusters: Prototypes per label; a small label gets fewer.
-        latent: Dimensions of the latent space; None for a rule.
+        n_prototypes: Prototypes per label; a small label gets fewer.
+        n_latent: Dimensions of the latent space; None for a rule.
         recipe: `default`, or `paper` for the paper's own training.
         rules: Constraints that hold for every answer of every call.
         schema: A `Schema`, or overrides for some columns; by default all is inferred.
         device: `cpu`, `cuda`, or None for the best there is.
-        seed: Of everything random.
+        random_state: Seed of everything random.
 
     Examples:
         >>> from lapace import Explainer
         >>> rng = np.random.default_rng(0)
         >>> instances = [{"income": int(i), "debt": int(d)} for i, d in rng.integers(0, 99, (400, 2))]
         >>> bank = lambda rows: ["yes" if r["income"] > r["debt"] else "no" for r in rows]
-        >>> explainer = Explainer(bank, clusters=2).fit(instances)
+        >>> explainer = Explainer(bank, n_prototypes=2).fit(instances)
         >>> explainer.explain([{"income": 20, "debt": 60}])
         Explanation of 1 instance: 1 answered; 2 paths
     """
@@ -67,27 +67,27 @@ class Explainer:
         self,
         classifier: Any,
         *,
-        clusters: int = 5,
-        latent: int | None = None,
+        n_prototypes: int = 5,
+        n_latent: int | None = None,
         recipe: Literal["default", "paper"] | Recipe = "default",
         rules: Sequence[str | Constraint] = (),
         schema: Schema | Mapping[str, str | Feature] | None = None,
         device: str | None = None,
-        seed: int = 0,
+        random_state: int = 0,
     ) -> None:
         self.classifier = classifier
-        self.clusters = clusters
-        self.latent = latent
+        self.n_prototypes = n_prototypes
+        self.n_latent = n_latent
         self.recipe = recipe
         self.rules = rules
         self.schema = schema
         self.device = device
-        self.seed = seed
+        self.random_state = random_state
 
     def __repr__(self) -> str:
         fitted: Fitted | None = getattr(self, "fitted_", None)
         if fitted is None:
-            return f"Explainer(clusters={self.clusters}, seed={self.seed}), not fitted yet"
+            return f"Explainer(n_prototypes={self.n_prototypes}, random_state={self.random_state}), not fitted yet"
         told = " or ".join(map(str, fitted.labels))
         return f"Explainer of {told}: {len(fitted.prototypes)} prototypes, {self.report_.verdict}"
 
@@ -101,9 +101,9 @@ class Explainer:
             progress: Called as `progress("training", done, total)`.
         """
         start = perf_counter()
-        clusters = whole("clusters", self.clusters, least=1)
-        latent = None if self.latent is None else whole("latent", self.latent, least=1)
-        seed = whole("seed", self.seed, least=0)
+        clusters = whole("n_prototypes", self.n_prototypes, least=1)
+        latent = None if self.n_latent is None else whole("n_latent", self.n_latent, least=1)
+        seed = whole("random_state", self.random_state, least=0)
         schema = self.schema
         if not isinstance(schema, Schema):
             schema = Schema.infer(train, schema)
@@ -159,7 +159,7 @@ class Explainer:
         return self._fitted().schema
 
     @property
-    def labels_(self) -> tuple[Any, ...]:
+    def classes_(self) -> tuple[Any, ...]:
         """The classifier's labels."""
         return self._fitted().labels
 
@@ -184,42 +184,30 @@ class Explainer:
 
     def explain(
         self,
-        instances: Any,
+        X: Any,
         *,
         target: Any = None,
         constraints: Sequence[str | Constraint] = (),
         costs: Mapping[str, float] | None = None,
-        steps: int = 20,
-        detail: Literal["path", "picks"] = "path",
-        enforce: Literal["exact", "naive", "latent"] = "exact",
-        sparse: bool = False,
-        stable: bool = True,
         confidence: float | None = None,
+        search: Search | None = None,
         progress: Progress | None = None,
     ) -> Explanation:
-        """What would have to change, for everyone in a table.
+        """Finds counterfactuals for every instance of a table.
 
         Args:
-            instances: Rows in the training table's columns; others are left aside.
+            X: Rows in the training table's columns; other columns are ignored.
             target: The label wanted, one label per instance, or `"any-other"`; with two classes it
                 may be left out.
-            constraints: What every answer must obey, beside the explainer's rules.
+            constraints: What every counterfactual must satisfy, beside the explainer's rules.
             costs: How hard a change is, for some columns: a weight, 1 by default; infinity holds
                 the column fixed.
-            steps: Steps from an instance to a prototype.
-            detail: `path` asks about every step; `picks` only about what the picks need.
-            enforce: How constraints are made to hold. `exact` moves latent points towards where
-                they hold, then rows to exactly there; `naive` only moves rows; `latent` only latent
-                points, as in the paper, so that a row may break a limit (and says so).
-            sparse: Also put features back to the instance's own while the answer stays good.
-            stable: Take as first the start of the last unbroken run of good steps; False: the
-                first good step of all, as in the paper.
-            confidence: The least probability of the target an answer must have.
+            confidence: The least probability of the target a counterfactual must have.
+            search: How to search, where the defaults will not do.
             progress: Called as `progress("explaining", done, total)`.
         """
         fitted = self._fitted()
-        if detail not in ("path", "picks"):
-            raise InputError(f"detail is {detail!r}; it is 'path' or 'picks'.")
+        search = Search() if search is None else search
         if costs is not None and not isinstance(costs, Mapping):
             raise InputError("costs are given by column, such as {'income': 2.0}.")
         for name, cost in (costs or {}).items():
@@ -228,17 +216,17 @@ class Explainer:
         held = [fixed(name) for name, cost in (costs or {}).items() if cost == np.inf]
         question = Question(
             target,
-            steps,
-            detail == "path",
-            stable,
+            search.steps,
+            search.detail == "path",
+            search.stable,
             confidence,
             (*_listed(self.rules), *_listed(constraints), *held),
             {name: cost for name, cost in (costs or {}).items() if cost != np.inf},
-            sparse,
-            enforce,
+            search.sparse,
+            search.enforce,
             rules=len(_listed(self.rules)),
         )
-        return answer(fitted, self.classifier_.with_fresh_count(), instances, question, progress)
+        return answer(fitted, self.classifier_.with_fresh_count(), X, question, progress)
 
     def counterfactuals(
         self, instances: Any, *, target: Any = None, pick: str = "nearest"
@@ -246,7 +234,7 @@ class Explainer:
         """The protocol baselines share: `explain`, and one of its picks."""
         if pick not in ("first", "middle", "last", "nearest", "sparse"):
             raise InputError(f"There is no pick '{pick}'.")
-        explanation = self.explain(instances, target=target, sparse=pick == "sparse")
+        explanation = self.explain(instances, target=target, search=Search(sparse=pick == "sparse"))
         found: Counterfactuals = getattr(explanation, pick)()
         return found
 
@@ -310,10 +298,10 @@ class Explainer:
                     "over with each call: explain(..., constraints=[...])."
                 )
         settings = {
-            "clusters": self.clusters,
-            "latent": self.latent,
+            "n_prototypes": self.n_prototypes,
+            "n_latent": self.n_latent,
             "rules": [str(rule) for rule in _listed(self.rules)],
-            "seed": self.seed,
+            "random_state": self.random_state,
         }
         kept = None if classifier is None else storage.reference(path, classifier)
         storage.save(path, self._fitted(), self.report_, settings, kept)

@@ -18,11 +18,47 @@ from lapace.errors import ClassifierError, InputError, did_you_mean
 from lapace.explainer.fitting import Fitted
 from lapace.schema import Reading
 
-__all__ = ["ANY_OTHER", "Instances", "Question", "is_number", "is_tried", "meet", "whole"]
+__all__ = ["ANY_OTHER", "Instances", "Question", "Search", "is_number", "is_tried", "meet", "whole"]
 
 
 ANY_OTHER = "any-other"
 ENFORCE = ("exact", "naive", "latent")
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search for counterfactuals.
+
+    Attributes:
+        steps: Steps from an instance to a prototype.
+        detail: `path` queries the classifier about every step, `picks` only about what the picks
+            need.
+        stable: Take as first the start of the last unbroken run of ok steps; False: the first ok
+            step of all, as in the paper.
+        enforce: How constraints are enforced. `exact` corrects latent points, then projects rows;
+            `naive` only projects rows; `latent` only corrects latent points, as in the paper, so
+            that a row may violate a constraint (and says so).
+        sparse: Also undo changes of the nearest row while it stays ok: the pick `sparse`.
+    """
+
+    steps: int = 20
+    detail: Literal["path", "picks"] = "path"
+    stable: bool = True
+    enforce: Literal["exact", "naive", "latent"] = "exact"
+    sparse: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot work."""
+        object.__setattr__(self, "steps", whole("steps", self.steps, least=2))
+        for name in ("stable", "sparse"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is {getattr(self, name)!r}; it is True or False.")
+        for name, options in (("detail", ("path", "picks")), ("enforce", ENFORCE)):
+            value = getattr(self, name)
+            if value not in options:
+                listed = ", ".join(map(repr, options[:-1])) + f" or {options[-1]!r}"
+                hint = did_you_mean(value, options) if isinstance(value, str) else ""
+                raise InputError(f"{name} is {value!r}; it is {listed}.{hint}")
 
 
 @dataclass(frozen=True)
@@ -42,15 +78,6 @@ class Question:
 
     def __post_init__(self) -> None:
         """Settings that cannot work are refused before any work."""
-        for name in ("stable", "sparse"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} is {getattr(self, name)!r}; it is True or False.")
-        object.__setattr__(self, "steps", whole("steps", self.steps, least=2))
-        if self.enforce not in ENFORCE:
-            raise InputError(
-                f"enforce is {self.enforce!r}; it is 'exact', 'naive' or 'latent'."
-                f"{did_you_mean(self.enforce, ENFORCE)}"
-            )
         sure = self.confidence
         if sure is not None and not (is_number(sure) and 0 < sure <= 1):
             raise InputError(f"confidence is {sure!r}; it is a probability, over 0 to 1.")

@@ -46,13 +46,18 @@ from lapace.training import Recipe
 
 __all__ = ["Stored", "follow", "load", "reference", "save"]
 
-FORMAT, VERSION = "lapace/explainer", 1
+FORMAT, VERSION = "lapace/explainer", 2
 MEMBERS = (
     "format.json", "schema.json", "config.json", "weights.safetensors", "prototypes.json",
     "report.json",
 )  # fmt: skip
 LARGEST = 2**30  # bytes all members may unpack to, together
-SETTINGS = ("clusters", "latent", "rules", "seed")  # arguments of `Explainer` that are kept
+SETTINGS = (
+    "n_prototypes",
+    "n_latent",
+    "rules",
+    "random_state",
+)  # arguments of `Explainer` that are kept
 TIGHTEST = 200  # times a member may be larger unpacked; real ones are not ten times
 FOLLOWED = (".skops", ".onnx")  # files of classifiers that can be opened again unasked
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take memory before they give any

@@ -44,7 +44,7 @@ class HasPrototypes(Protocol):
         """The columns."""
 
     @property
-    def labels_(self) -> tuple[Any, ...]:
+    def classes_(self) -> tuple[Any, ...]:
         """The classifier's labels."""
 
     @property
@@ -76,29 +76,29 @@ def prototypes(
         >>> schema = Schema.infer([{"age": 20 + i % 50, "home": "ab"[i % 2]} for i in range(100)])
         >>> young, old = (Some(number=k, label=k, cells=np.array([30.0 + 20 * k, k]), members=50,
         ...     valid=True, probability=0.9) for k in (0, 1))
-        >>> bank = Some(schema_=schema, labels_=("no", "yes"), prototypes_=(young, old))
+        >>> bank = Some(schema_=schema, classes_=("no", "yes"), prototypes_=(young, old))
         >>> [text.get_text() for text in prototypes(bank).texts if "30" in text.get_text()]
         ['30']
     """
     if instance is not None:
         one(instance, "prototypes")
     chosen = [
-        p for p in explainer.prototypes_ if label is None or explainer.labels_[p.label] == label
+        p for p in explainer.prototypes_ if label is None or explainer.classes_[p.label] == label
     ]
     if not chosen:
-        known = ", ".join(map(repr, explainer.labels_))
+        known = ", ".join(map(repr, explainer.classes_))
         raise InputError(f"There are no prototypes of {label!r}. The labels are {known}.")
     schema = explainer.schema_ if instance is None else instance.explanation.schema
     own = None if instance is None else instance.explanation.instance_cells[instance.position]
     if schema.shape is not None:
-        return gallery(schema, explainer.labels_, chosen, own, ax)
+        return gallery(schema, explainer.classes_, chosen, own, ax)
     cells = np.stack([p.cells for p in chosen])  # (columns, d)
     heat = _heat(schema, cells, own)
     telling = np.nan_to_num(np.abs(heat), nan=1.0).max(axis=0)
     rows = np.sort(np.argsort(-telling, kind="stable")[: 2 * ROWS])
     table = _Table.new(schema, rows, len(chosen), int(instance is not None), ax)
     for column, prototype in enumerate(chosen):
-        table.heading(column, prototype, str(explainer.labels_[prototype.label]))
+        table.heading(column, prototype, str(explainer.classes_[prototype.label]))
         table.column(column, cells[column], heat[column], own)
     if instance is not None and own is not None:
         table.instance(instance, own)

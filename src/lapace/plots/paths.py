@@ -119,7 +119,7 @@ def path(
         >>> rng = np.random.default_rng(0)
         >>> instances = [{"income": int(i), "debt": int(d)} for i, d in rng.integers(0, 99, (200, 2))]
         >>> bank = lambda rows: ["yes" if r["income"] > r["debt"] else "no" for r in rows]
-        >>> answer = Explainer(bank, clusters=2).fit(instances).explain([{"income": 20, "debt": 60}])
+        >>> answer = Explainer(bank, n_prototypes=2).fit(instances).explain([{"income": 20, "debt": 60}])
         >>> path(answer[0]).get_title(loc="left")
         'From no to yes'
     """

@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import fields
 from typing import Any
 
 try:
@@ -28,7 +29,7 @@ except ImportError as error:
 from lapace import __version__
 from lapace.constraints import parse_all
 from lapace.errors import ClassifierError, InputError
-from lapace.explainer import Explainer
+from lapace.explainer import Explainer, Search
 from lapace.result import Explanation, why_not_to_json
 from lapace.server.contract import components, described, examples, record, responses
 from lapace.server.door import Door, checked, left, read_body
@@ -78,7 +79,7 @@ def create_app(
         >>> import numpy as np
         >>> from lapace import Explainer
         >>> rows = np.random.default_rng(0).normal(size=(300, 2))
-        >>> explainer = Explainer(lambda rows: rows[:, 0] > 0, clusters=1).fit(rows)
+        >>> explainer = Explainer(lambda rows: rows[:, 0] > 0, n_prototypes=1).fit(rows)
         >>> app = create_app(explainer, token="open-sesame")
         >>> sorted(app.openapi()["paths"])[:3]
         ['/healthz', '/v1/explain', '/v1/prototypes']
@@ -336,7 +337,10 @@ class _Desk:
     def _answer(self, question: Question, form: Callable[[Explanation], Any]) -> bytes:
         """In a thread: the explanation and its JSON, which takes time as well."""
         try:
-            answer = self.explainer.explain(question.instances, **question.options)
+            names = [field.name for field in fields(Search)]
+            options = {k: v for k, v in question.options.items() if k not in names}
+            search = Search(**{k: v for k, v in question.options.items() if k in names})
+            answer = self.explainer.explain(question.instances, search=search, **options)
             return dumps(self._discreet(form(answer), question))
         except InputError as error:
             raise RefusedError(422, str(error)) from None
@@ -373,7 +377,7 @@ def _schema(explainer: Explainer, limits: Limits) -> dict[str, Any]:
     private = ("knots", "histogram")
     features = explainer.schema_.to_json()["features"]
     return {
-        "labels": list(explainer.labels_),
+        "labels": list(explainer.classes_),
         "rules": [str(rule) for rule in parse_all(explainer.rules)],
         "features": [{k: v for k, v in f.items() if k not in private} for f in features],
         "limits": {"body": limits.body, "instances": limits.instances, "steps": limits.steps},
@@ -384,7 +388,7 @@ def _prototypes(explainer: Explainer) -> dict[str, Any]:
     told = [
         {
             "number": p.number,
-            "label": explainer.labels_[p.label],
+            "label": explainer.classes_[p.label],
             "valid": bool(p.valid),
             "probability": None if p.probability != p.probability else float(p.probability),
             "members": int(p.members),

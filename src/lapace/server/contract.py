@@ -86,7 +86,7 @@ def _content(name: str) -> Json:
 
 def examples(explainer: Explainer) -> dict[str, Json]:
     """Questions that this explainer answers, by what they show."""
-    schema, labels = explainer.schema_, explainer.labels_
+    schema, labels = explainer.schema_, explainer.classes_
     walked = [p for p in explainer.prototypes_ if explainer.fitted_.leads_to(p)]
     if not walked:
         return {}
@@ -168,7 +168,7 @@ def _object(properties: Json, *optional: str, **more: Any) -> Json:
 
 def _question(explainer: Explainer, limits: Limits) -> Json:
     columns = {f.name: _cell(f) for f in explainer.schema_.features}
-    label = {"enum": [*explainer.labels_, ANY_OTHER]}
+    label = {"enum": [*explainer.classes_, ANY_OTHER]}
     text = {"type": "string", "maxLength": LONGEST_CONSTRAINT}
     properties: Json = {
         "instances": {
@@ -178,7 +178,7 @@ def _question(explainer: Explainer, limits: Limits) -> Json:
             "description": "One object for each instance, by column; null is missing.",
         },
         "target": {
-            "anyOf": [label, {"type": "array", "items": {"enum": list(explainer.labels_)}}],
+            "anyOf": [label, {"type": "array", "items": {"enum": list(explainer.classes_)}}],
             "description": "The label wanted, one for each instance, or any other.",
         },
         "constraints": {"type": "array", "maxItems": MOST_CONSTRAINTS, "items": text},

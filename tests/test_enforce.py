@@ -13,7 +13,6 @@ import torch
 
 import worlds
 from lapace import Explainer, Explanation, InputError, Search
-from lapace.cli.showing import every_step
 from lapace.constraints import Custom, System
 from lapace.explainer.searching import Part, _limits
 from lapace.explainer.steering import Steering
@@ -54,7 +53,7 @@ def flags_are_true(answer: Explanation) -> int:
     system = System.of(answer.constraints, answer.schema, check=False)
     for path, instance in enumerate(answer.instance):
         for cells, feasible in zip(answer.cells[path], answer.feasible[path], strict=True):
-            slow = Slow(answer.schema, cells, answer.instance_cells[instance])
+            slow = Slow(answer.schema, cells, answer.instances[instance])
             assert feasible == all(slow.keeps(c) for c in system.constraints)
     return int((~answer.feasible).sum())
 
@@ -111,11 +110,15 @@ def test_naive_is_the_plain_line_projected():
     fitted = here.explainer.fitted_
     system = System.of(LIMITS, answer.schema)
     start = fitted.decoder.start(
-        answer.schema, answer.instance_cells, answer.label, *_limits(system, answer.instance_cells)
+        answer.schema,
+        answer.instances,
+        worlds.codes(answer, answer.label),
+        *_limits(system, answer.instances),
     )
     paths = np.flatnonzero(answer.prototype >= 0)
     ends = torch.as_tensor(np.stack([fitted.prototypes[p].z for p in answer.prototype[paths]]))
     instance = answer.instance[paths]
+    label = worlds.codes(answer, answer.target[instance])
     for step in range(1, 6):
         tau = answer.tau[paths, step]
         share = torch.as_tensor(tau, dtype=torch.float32)[:, None]
@@ -123,9 +126,9 @@ def test_naive_is_the_plain_line_projected():
         same = np.zeros(len(paths), dtype=bool)
         for frozen in (False, True):  # a path is one of two twins
             rows = fitted.decoder.rows(
-                start, instance, tau, z, answer.target[instance], np.full(len(instance), frozen)
+                start, instance, tau, z, label, np.full(len(instance), frozen)
             )
-            projected = system.project(rows, answer.instance_cells[instance]).cells
+            projected = system.project(rows, answer.instances[instance]).cells
             same |= np.isclose(projected, answer.cells[paths, step], atol=1e-6, equal_nan=True).all(
                 axis=1
             )
@@ -403,10 +406,14 @@ def test_density_before_is_that_of_the_row_the_limits_found(enforce):
     fitted = here.explainer.fitted_
     system = System.of(answer.constraints, answer.schema)
     start = fitted.decoder.start(
-        answer.schema, answer.instance_cells, answer.label, *_limits(system, answer.instance_cells)
+        answer.schema,
+        answer.instances,
+        worlds.codes(answer, answer.label),
+        *_limits(system, answer.instances),
     )
     paths = np.flatnonzero(answer.prototype >= 0)
-    instance, label = answer.instance[paths], answer.target[answer.instance[paths]]
+    instance = answer.instance[paths]
+    label = worlds.codes(answer, answer.target[instance])
     ends = torch.as_tensor(np.stack([fitted.prototypes[p].z for p in answer.prototype[paths]]))
     moved = kept = 0
     for step in range(1, 6):
@@ -432,7 +439,7 @@ def test_density_before_is_that_of_the_row_the_limits_found(enforce):
     end = answer.at(1.0)
     own = fitted.decoder.density(
         answer.schema, np.stack([fitted.prototypes[p].cells for p in end.prototype]),
-        answer.target[end.instance],
+        worlds.codes(answer, answer.target[end.instance]),
     )  # fmt: skip
     np.testing.assert_allclose(end.density_before, own, atol=1e-3)
     assert (answer.density_before[:, 0] == answer.density[:, 0]).all()  # the instance is not moved
@@ -550,15 +557,10 @@ def test_nearest_is_never_farther_for_the_stand_ins(world, target):
     assert (nearest.distance <= best[nearest.instance]).all()
     assert (nearest.distance < best[nearest.instance]).any()
     assert nearest.ok.all()
-    labels = np.array(here.explainer.classes_, dtype=object)
     said = getattr(here.classifier, "predict", here.classifier)(nearest.rows)
     for row, instance in enumerate(nearest.instance):
-        code = int(np.flatnonzero(labels == said[row])[0])
-        assert (
-            code == answer.target[instance]
-            if answer.target[instance] >= 0
-            else code != answer.label[instance]
-        )
+        label, target = answer.label[instance], answer.target[instance]
+        assert said[row] != label if target is None else said[row] == target
 
 
 def test_costs_choose_the_stand_in_too():
@@ -569,7 +571,7 @@ def test_costs_choose_the_stand_in_too():
     for answer in answers:
         made_up = answer.prototype == -1
         ends = answer.cells[made_up, 20]
-        own = answer.instance_cells[answer.instance[made_up]]
+        own = answer.instances[answer.instance[made_up]]
         moved.append(np.abs(ends[:, 1] - own[:, 1]).mean())
         weights = answer.schema.weights(costs if answer is answers[1] else None)
         expected = answer.schema.gaps(own, ends) @ weights
@@ -583,7 +585,7 @@ def test_the_stand_in_is_the_nearest_good_one_of_the_ten_nearest():
     stand_ins = here.explainer.fitted_.stand_ins
     mine = stand_ins.cells[stand_ins.label == 2]
     for instance in sorted(set(answer.instance.tolist())):
-        own = np.repeat(answer.instance_cells[[instance]], len(mine), axis=0)
+        own = np.repeat(answer.instances[[instance]], len(mine), axis=0)
         distance = answer.schema.distance(own, mine)
         order = np.argsort(distance, kind="stable")[:10]
         good = np.array(here.classifier(answer.schema.frame(mine[order]))) == 2
@@ -612,13 +614,13 @@ def test_what_is_shown_unasked_is_an_answer_where_there_is_one():
         if status == "answered" and not answer.ok[(answer.instance == i) & led].any()
     ]
     assert alone
-    written = every_step(answer)
+    written = answer.all_steps()
     for i in alone:
         path = answer[i].path()
         assert path.ok.any()
         (row,) = np.flatnonzero((answer.instance == i) & ~led)
         first = answer.cells[row, answer.picked["first"][row]]
-        changed = np.flatnonzero(answer.schema.changed(answer.instance_cells[i], first))
+        changed = np.flatnonzero(answer.schema.changed(answer.instances[i], first))
         told = answer[i].changes()
         assert told["feature"].tolist() == [answer.schema.names[k] for k in changed]
         texts = [answer.schema.features[k].text(first[k]) for k in changed]

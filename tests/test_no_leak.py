@@ -150,7 +150,7 @@ def leaks(
         if not np.array_equal(rows, chosen.cells, equal_nan=True):
             found.append(f"{name}: the table does not say what the cells say")
         for k, (row, instance) in enumerate(zip(rows, chosen.instance, strict=True)):
-            own = answer.instance_cells[instance]
+            own = answer.instances[instance]
             slow = Slow(answer.schema, row, own)
             broken = [str(c) for c in system.constraints if not slow.keeps(c)]
             tally["rows"] += 1

@@ -234,7 +234,10 @@ def test_given_axes_are_used(instance):
 
 def test_a_dollar_begins_no_formula(instance):
     answer = instance.explanation
-    rich = replace(answer, labels=("$ no $\\frac$", "$ yes $\\frac$"))[instance.position]
+    names = {"no": "$ no $\\frac$", "yes": "$ yes $\\frac$"}
+    label, target = (np.array([names[v] for v in a], object) for a in (answer.label, answer.target))
+    rich = replace(answer, labels=tuple(names.values()), label=label, target=target)
+    rich = rich[instance.position]
     assert overlaps(plots.path(rich).figure) == []
 
 

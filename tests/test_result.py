@@ -87,13 +87,14 @@ def made_up(
         picked["sparse"] = np.full(len(instance), 7)
     probability = rng.random((len(instance), size))
     probability[rng.random(probability.shape) < 0.2] = np.nan
+    names = np.array(["maybe", "no", "yes", None], dtype=object)
     return Explanation(
         schema=schema,
         template=schema.template,
         labels=("maybe", "no", "yes"),
-        instance_cells=own,
-        label=label,
-        target=np.where(gone, -1, rng.integers(0, 3, instances)),
+        instances=own,
+        label=names[label],
+        target=names[np.where(gone, -1, rng.integers(0, 3, instances))],
         status=status,
         reason=tuple(f"Because {i}." for i in range(instances)),
         constraints=("fixed age",),
@@ -101,6 +102,7 @@ def made_up(
         prototype=np.tile(np.arange(prototypes), len(tried)),
         tau=tau,
         cells=cells,
+        predicted=rng.integers(-1, 3, (len(instance), size)),
         valid=rng.integers(-1, 2, (len(instance), size)).astype(np.int8),
         feasible=rng.random((len(instance), size)) < 0.7,
         probability=probability,
@@ -109,7 +111,7 @@ def made_up(
         distance=schema.gaps(own[instance][:, None], cells).sum(axis=2),
         picked=picked,
         crossings=rng.integers(0, 3, len(instance)),
-        asked=int(rng.integers(0, 999)),
+        n_queries=int(rng.integers(0, 999)),
     )
 
 
@@ -262,7 +264,7 @@ def test_rows_about_and_frame_agree_with_each_other(kind):
     assert [a["instance"] for a in about] == found.instance.tolist()
     assert [a["changed"] for a in about] == found.changed.tolist()
     assert list(about[0]) == [
-        "instance", "prototype", "tau", "valid", "feasible", "probability", "density",
+        "instance", "prototype", "tau", "label", "valid", "feasible", "probability", "density",
         "density_before", "distance", "changed", "features",
     ]  # fmt: skip
 
@@ -313,7 +315,7 @@ def test_columns_called_like_ours_stay_apart():
     cells = schema.cells(table[:2])
     found = Counterfactuals.of(schema, cells, cells[::-1], np.arange(2), valid=np.ones(2, bool))
     line = found.frame[0]
-    assert (line["answer_who"], line["instance"], line["tau"]) == (0, 1, 1.0)
+    assert (line["answer_instance"], line["instance"], line["tau"]) == (0, 1, 1.0)
     assert np.isnan(line["answer_tau"])
 
 
@@ -355,8 +357,8 @@ def test_people_is_one_line_per_instance(kind):
 
 def test_people_are_counted_from_both_ends():
     answer = made_up(instances=4)
-    assert answer[-1].instance == 3
-    assert answer[np.int64(2)].instance == 2
+    assert answer[-1].position == 3
+    assert answer[np.int64(2)].position == 2
     for wrong in (4, -5):
         with pytest.raises(IndexError, match="the query had 4"):
             answer[wrong]
@@ -386,9 +388,10 @@ def one_path(**changes) -> Explanation:
         status=("answered",),
         instance=np.array([0]),
         prototype=np.array([2]),
-        instance_cells=own[None],
-        label=np.array([1]),
-        target=np.array([2]),
+        instances=own[None],
+        label=np.array(["no"], dtype=object),
+        target=np.array(["yes"], dtype=object),
+        predicted=np.full((1, 7), 2),
         tau=np.array([[0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 0.35]]),
         cells=steps[None],
         **{
@@ -421,7 +424,7 @@ def test_changes_come_as_the_persons_kind_of_frame(kind):
     answer = made_up(3, kind=kind)
     instance = next(p for p in answer if p.status in STATUSES[:3])
     table = _records(instance.changes())
-    own = answer.instance_cells[instance.position]
+    own = answer.instances[instance.position]
     row = instance.path(instance.prototypes[0])
     assert list(table[0]) == ["feature", "before", "after", "from_tau"]
     assert len(row) == 7
@@ -455,7 +458,7 @@ def test_prototypes_are_those_of_the_nearest_good_first_first():
 def test_what_is_not_there_is_said():
     answer = made_up(1, instances=12)
     nowhere = next(p for p in answer if p.status == "already_target")
-    with pytest.raises(InputError, match=rf"Instance {nowhere.instance} has no paths: Because"):
+    with pytest.raises(InputError, match=rf"Instance {nowhere.position} has no paths: Because"):
         nowhere.path()
     with pytest.raises(InputError, match="has no paths"):
         nowhere.changes()
@@ -516,7 +519,12 @@ def test_json_file_round_trip(tmp_path):
 
 
 def test_json_keeps_booleans_and_numbers_apart():
-    answer = replace(made_up(4), labels=(False, True, 7))
+    answer = made_up(4)
+    names = {"maybe": False, "no": True, "yes": 7, None: None}
+    label, target = (
+        np.array([names[v] for v in array], dtype=object) for array in (answer.label, answer.target)
+    )
+    answer = replace(answer, labels=(False, True, 7), label=label, target=target)
     again = Explanation.from_json(json.loads(json.dumps(answer.to_json())))
     assert [type(label) for label in again.labels] == [bool, bool, int]
     assert again.label.tolist() == answer.label.tolist()

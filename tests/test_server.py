@@ -964,7 +964,7 @@ def test_a_number_no_integer_holds_is_shown_to_the_classifier_as_it_is(name, col
     told = world.explainer.explain(
         question.instances, target="any-other", search=Search(steps=2, detail="picks")
     )
-    seen = world.explainer.schema_.frame(told.instance_cells)[column]
+    seen = world.explainer.schema_.frame(told.instances)[column]
     assert float(seen[0].as_py() if hasattr(seen[0], "as_py") else seen[0]) == number
 
 

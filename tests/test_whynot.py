@@ -230,7 +230,7 @@ def compare(
 
 def check_row(answer: Explanation, i: int) -> None:
     """The row keeps what is not dropped, breaks what is, and moves say by how much."""
-    why, own = answer.why_not[i], answer.instance_cells[i : i + 1]
+    why, own = answer.why_not[i], answer.instances[i : i + 1]
     assert why.row is not None
     cells = row_cells(answer.schema, why.row)
     kept = [c for c in answer.constraints if c not in why.drop and not c.startswith("custom")]

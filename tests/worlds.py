@@ -309,3 +309,8 @@ def searched(settings: dict[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(Search)}
     rest = {name: value for name, value in settings.items() if name not in names}
     return {**rest, "search": Search(**{k: v for k, v in settings.items() if k in names})}
+
+
+def codes(explanation, values) -> np.ndarray:
+    """Labels as their positions among the classifier's; -1 for none."""
+    return np.array([-1 if v is None else explanation.labels.index(v) for v in values])

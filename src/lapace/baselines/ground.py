@@ -307,7 +307,9 @@ class Asked:
         good = self.says(cells, instance)
         cells, instance = cells[good], instance[good]
         probability = self.classifier.predict_proba(cells, self.schema)
-        known = {} if probability is None else {"probability": self.score(probability, instance)}
+        known: dict[str, Any] = {}
+        if probability is not None:
+            known["probability"] = self.score(probability, instance)
         answers = Counterfactuals.of(
             self.schema,
             self.instances,

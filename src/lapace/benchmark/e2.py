@@ -138,7 +138,7 @@ def _explained(
             frame, target=ground.target, search=Search(steps=job.protocol.steps), **settings
         )
     spent.n_queries = answer.n_queries
-    return _Explained(answer, len(answer.instance_cells), spent)
+    return _Explained(answer, len(answer.instances), spent)
 
 
 def _picks(answer: Explanation) -> dict[str, Counterfactuals]:

@@ -23,7 +23,7 @@ from lapace.cli.inputs import (
     target_of,
 )
 from lapace.cli.outputs import destination, file_for
-from lapace.cli.showing import every_step, instances, reason_of, told
+from lapace.cli.showing import instances, reason_of, told
 from lapace.cli.terminal import Terminal
 from lapace.errors import InputError
 
@@ -142,7 +142,7 @@ def _asked(
 
 def _picked(answer: Explanation, pick: options.Pick) -> Counterfactuals:
     if pick is options.Pick.path:
-        return every_step(answer)
+        return answer.all_steps()
     found: Counterfactuals = getattr(answer, pick.value)()
     return found
 

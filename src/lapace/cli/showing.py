@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
@@ -16,7 +15,7 @@ from lapace.cli.options import Pick
 if TYPE_CHECKING:
     from lapace.result import Counterfactuals, Explanation, InstanceExplanation
 
-__all__ = ["every_step", "instances", "reason_of", "told"]
+__all__ = ["instances", "reason_of", "told"]
 
 STEPS = 7  # of a path shown, beside the first good one
 WAYS = 3  # paths shown per instance; CSV, Parquet and JSON have all
@@ -27,30 +26,6 @@ COLOURS = {
     "infeasible": "red",
     "malformed": "red",
 }
-
-
-def every_step(answer: Explanation) -> Counterfactuals:
-    """All steps of all paths, in order: what `--pick path` writes."""
-    import numpy as np
-
-    from lapace.result import Counterfactuals
-
-    paths = [
-        instance.path(int(p))
-        for instance in answer
-        for p in sorted(
-            answer.prototype[answer.instance == instance.position], key=lambda p: (p < 0, p)
-        )
-    ]
-    if not paths:
-        return answer.first()  # nobody has a path: no rows
-    shared = ("schema", "template", "instances")
-    arrays = {
-        f.name: np.concatenate([getattr(path, f.name) for path in paths])
-        for f in fields(Counterfactuals)
-        if f.name not in shared
-    }
-    return Counterfactuals(answer.schema, answer.template, answer.instance_cells, **arrays)
 
 
 def instances(answer: Explanation, pick: Pick, offset: int = 0) -> Iterator[Any]:
@@ -73,7 +48,7 @@ def instances(answer: Explanation, pick: Pick, offset: int = 0) -> Iterator[Any]
 def told(instance: InstanceExplanation, number: int, *, reason: bool = True) -> Text:
     """An instance in a line or two: from which label to which, status and reason."""
     text = Text()
-    text.append(f"Instance {number}: {_name(instance.label)} → {_name(instance.target)}", "bold")
+    text.append(f"Instance {number}: {_name(instance.label)} → {_name(instance.wanted)}", "bold")
     text.append("  ")
     text.append(instance.status, COLOURS[instance.status])
     if reason:

@@ -277,7 +277,8 @@ class Explainer:
         }
         if instance is not None:
             answer_, at = instance.explanation, slice(instance.position, instance.position + 1)
-            start = decoder.start(answer_.schema, answer_.instance_cells[at], answer_.label[at])
+            code = np.array([fitted.labels.index(instance.label)])
+            start = decoder.start(answer_.schema, answer_.instances[at], code)
             record["instance_z"] = start.z[0].cpu().numpy()  # (h,)
         return record
 

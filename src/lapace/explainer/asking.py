@@ -125,18 +125,24 @@ def _explanation(
     picks = ("first", "middle", "last", "sparse")
     picked = {name: columns.pop(name) for name in picks if name in columns}
     before = columns.pop("before")
+    names = np.array([*fitted.labels, None], dtype=object)
+    # Until steps carry the label predicted: where they are valid it is the target.
+    predicted = np.where(columns["valid"] == 1, known.target[columns["instance"], None], -1)
     columns["density_before"] = np.where(np.isnan(before), columns["density"], before)
     return Explanation(
         schema=schema,
         template=template,
         labels=fitted.labels,
-        instance_cells=cells,
-        label=known.label,
-        target=known.target,
+        instances=cells,
+        label=names[known.label],
+        target=names[known.target],
         status=status,
         reason=reason,
         constraints=tuple(map(str, known.system.constraints)),
         picked=picked,
+        predicted=predicted,
+        costs=None if question.costs is None else dict(question.costs),
+        confidence=question.confidence,
         n_queries=classifier.n_queries,
         why_not=absent,
         **cast(dict[str, Any], columns),

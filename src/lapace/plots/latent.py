@@ -243,7 +243,7 @@ def illustration(
     shades = [colour(int(k)) for k in labels]
     _dots(left, points, s=7, c=shades, lw=0, alpha=0.65, rasterized=True)
     _dots(right, points, s=4, c=shades, lw=0, alpha=0.18, rasterized=True)
-    _star(left, instance.explanation.instance_cells[instance.position])
+    _star(left, instance.explanation.instances[instance.position])
     view = _View.of(latent["z"])
     _clouds(middle, latent, view)
     _lines(middle, latent, view, instance, "someone refused")
@@ -292,4 +292,4 @@ def _decoded(ax: Axes, instance: InstanceExplanation) -> None:
         _disc(ax, cells[-1], walk.colours[1], prototype)
         if walk.flips:
             _ring(ax, cells[walk.first], shade)
-    _star(ax, instance.explanation.instance_cells[instance.position])
+    _star(ax, instance.explanation.instances[instance.position])

@@ -89,7 +89,7 @@ def prototypes(
         known = ", ".join(map(repr, explainer.classes_))
         raise InputError(f"There are no prototypes of {label!r}. The labels are {known}.")
     schema = explainer.schema_ if instance is None else instance.explanation.schema
-    own = None if instance is None else instance.explanation.instance_cells[instance.position]
+    own = None if instance is None else instance.explanation.instances[instance.position]
     if schema.shape is not None:
         return gallery(schema, explainer.classes_, chosen, own, ax)
     cells = np.stack([p.cells for p in chosen])  # (columns, d)
@@ -201,7 +201,7 @@ class _Table:
                 self.cell(column + self.shift, y, text, face)
 
     def instance(self, instance: InstanceExplanation, own: Floats) -> None:
-        label = int(instance.explanation.label[instance.position])
+        label = instance.explanation.labels.index(instance.label)
         self.cell(0, -2.3, str(instance.label), colour(label), color="white", weight="bold")
         style: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "weight": "bold"}
         self.ax.text(0.5, -0.95, f"instance {instance.number}", fontsize=9.5, **style)

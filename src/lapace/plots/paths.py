@@ -57,7 +57,7 @@ class Walk:
     @property
     def own(self) -> Floats:
         """The instance's row."""
-        cells: Floats = self.instance.explanation.instance_cells[self.instance.position]
+        cells: Floats = self.instance.explanation.instances[self.instance.position]
         return cells
 
     @property
@@ -68,9 +68,9 @@ class Walk:
     @property
     def colours(self) -> tuple[str, str]:
         """Of what the classifier says now, and of what is wanted."""
-        answer, instance = self.instance.explanation, self.instance.position
-        now, wanted = int(answer.label[instance]), int(answer.target[instance])
-        return colour(now), colour(wanted if wanted >= 0 else now + 1)
+        labels, target = self.instance.explanation.labels, self.instance.target
+        now = labels.index(self.instance.label)
+        return colour(now), colour(now + 1 if target is None else labels.index(target))
 
     @property
     def wanted(self) -> str:

@@ -12,60 +12,69 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError
-from lapace.result.absence import WhyNot
-from lapace.result.rows import Counterfactuals, record
+from lapace.result.counterfactuals import Counterfactuals, record
+from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
 from lapace.table import Level, Template, plain_frame, read_json, write_json
 
-__all__ = ["STATUSES", "Explanation", "InstanceExplanation"]
+__all__ = ["ANY_OTHER", "STATUSES", "Explanation", "InstanceExplanation"]
 
 
 STATUSES = ("answered", "none_found", "infeasible", "already_target", "malformed")
+ANY_OTHER = "any-other"  # the target that is any label but the instance's
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explanation:
-    """Everything found for everyone asked about.
+    """Everything found for a batch of instances.
 
     A path is one line of the path arrays; its steps are the grid, then the refined first, the
-    midpoint and, where asked for, the sparse row. `valid` is 1, 0, or -1 where the classifier
-    was not asked.
+    midpoint and, where it was requested, the sparse row.
 
     Attributes:
         schema: The columns, widened by what only these instances have.
         template: The frame kind the instances came in.
-        labels: The classifier's labels; `label` and `target` are positions in it, -1 for none.
-        instance_cells: Everyone asked about.
-        label: What the classifier says of each instance.
-        target: The label wanted for each instance.
+        labels: The classifier's labels.
+        instances: Cells of all instances of the query.
+        label: What the classifier says of each instance; None where it cannot say.
+        target: The label wanted for each instance; None for any other than `label`.
         status: One of `STATUSES` for each instance.
         reason: The status in words.
-        constraints: What every answer had to obey, as text.
-        instance: The instance each path starts from.
-        prototype: The prototype each path leads to; -1 for a made-up instance nearby, walked to for
-            `nearest` and `sparse` alone.
-        tau: Where each step stands.
+        constraints: What every counterfactual has to satisfy, as text.
+        instance: The position of the instance each path starts from.
+        prototype: The prototype each path leads to; -1 for a sampled endpoint, used by `nearest` and
+            `sparse` alone.
+        tau: Where on its path each step lies.
         cells: The rows.
-        valid: What the classifier said of each step.
-        feasible: Whether each step obeys the constraints.
+        predicted: What the classifier says of each step, as a position in `labels`; -1 where it was
+            not queried or could not say.
+        valid: Whether that is the target: 1, 0, or -1 where the classifier was not queried.
+        feasible: Whether each step satisfies the constraints.
         probability: Of the target.
         density: Percentile among training rows.
-        density_before: What it was before the constraints moved the row.
+        density_before: The percentile before the constraints moved the row.
         distance: From the instance.
         picked: For `first`, `middle`, `last` (and `sparse`) the step chosen on each path.
         crossings: How often the label leaves the target again on each path's grid.
         n_queries: Rows the classifier was asked about.
-        why_not: By instance without an answer (none_found, infeasible), what stands in the way.
-        seconds: How long it took: in all, in the classifier, and for the constraints. Not part of
-            what makes two explanations equal, nor of the JSON.
+        ids: Identifiers of the instances, where their table had any.
+        costs: The weights of `distance` by column, where any were given.
+        confidence: The probability of the target that `valid` required, where one was given.
+        search: The settings of the search, by name.
+        why_not: By position of an instance without a counterfactual (none_found, infeasible), the
+            smallest relaxation; empty until `Explainer.why_not` is called.
+        seconds: How long it took: in all, in the classifier, and for the constraints. Neither
+            compared nor part of the JSON.
+        request: What `Explainer.explain` keeps for `Explainer.why_not`. Neither compared nor part of
+            the JSON.
     """
 
     schema: Schema
     template: Template
     labels: tuple[Level, ...]
-    instance_cells: Floats
-    label: Ints
-    target: Ints
+    instances: Floats  # (n, columns)
+    label: NDArray[np.object_]  # (n,)
+    target: NDArray[np.object_]  # (n,)
     status: tuple[str, ...]
     reason: tuple[str, ...]
     constraints: tuple[str, ...]
@@ -73,6 +82,7 @@ class Explanation:
     prototype: Ints  # (paths,)
     tau: Floats  # (paths, steps)
     cells: Floats  # (paths, steps, columns)
+    predicted: Ints  # (paths, steps)
     valid: NDArray[np.int8]  # (paths, steps)
     feasible: Bools  # (paths, steps)
     probability: Floats  # (paths, steps)
@@ -82,8 +92,13 @@ class Explanation:
     picked: Mapping[str, Ints]  # each (paths,)
     crossings: Ints  # (paths,)
     n_queries: int
+    ids: tuple[Any, ...] | None = None
+    costs: Mapping[str, float] | None = None
+    confidence: float | None = None
+    search: Mapping[str, Any] = field(default_factory=dict)
     why_not: Mapping[int, WhyNot] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    request: Any = field(default=None, compare=False, repr=False)
 
     # -- instances -----------------------------------------------------------------------------------
 
@@ -102,10 +117,9 @@ class Explanation:
     @property
     def summary(self) -> Any:
         """One line per instance: label, target, status, and the reason in words."""
-        names = np.array([*self.labels, None], dtype=object)
         columns: dict[str, NDArray[Any]] = {
-            "label": names[self.label],
-            "target": names[self.target],
+            "label": self.label,
+            "target": np.array([instance.wanted for instance in self], dtype=object),
             "status": np.array(self.status, dtype=object),
             "reason": np.array(self.reason, dtype=object),
         }
@@ -157,6 +171,21 @@ class Explanation:
             raise InputError("There is no sparse row here. Ask for it: explain(..., sparse=True).")
         return self._cheapest(self.picked["sparse"])
 
+    def all_steps(self) -> Counterfactuals:
+        """Every step of every path, by instance, prototype (sampled endpoints last) and tau."""
+        return self._in_order(np.arange(len(self.instance)))
+
+    def _in_order(self, paths: Ints) -> Counterfactuals:
+        """The steps of some paths that lie on them, in order."""
+        path, step = np.nonzero(~np.isnan(self.tau[paths]))
+        path = paths[path]
+        tau, sampled = self.tau[path, step], self.prototype[path] < 0
+        order = np.lexsort((tau, path, self.prototype[path], sampled, self.instance[path]))
+        path, step, tau = path[order], step[order], tau[order]
+        new = np.ones(len(path), dtype=bool)  # of steps with the same tau only the first
+        new[1:] = (np.diff(path) != 0) | (np.diff(tau) != 0)
+        return self._rows(path[new], step[new])
+
     def _nearest_steps(self) -> Ints:
         """On each path the ok step of least distance."""
         cost = np.where(self.ok & ~np.isnan(self.tau), self.distance, np.inf)
@@ -182,26 +211,28 @@ class Explanation:
         return Counterfactuals(
             self.schema,
             self.template,
-            self.instance_cells,
+            self.instances,
             self.cells[paths, steps],
             self.instance[paths],
             self.prototype[paths],
             self.tau[paths, steps],
+            np.array([*self.labels, None], dtype=object)[self.predicted[paths, steps]],
             self.valid[paths, steps] == 1,
             self.feasible[paths, steps],
             self.probability[paths, steps],
             self.density[paths, steps],
             self.distance[paths, steps],
             self.density_before[paths, steps],
+            self.ids,
         )
 
     # -- JSON -------------------------------------------------------------------------------------
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """As plain JSON values in the published format; written to `path` where one is given."""
-        from lapace.result import published  # which reads and writes explanations
+        from lapace.result import serialization  # which reads and writes explanations
 
-        data = published.to_json(self)
+        data = serialization.to_json(self)
         if path is not None:
             write_json(path, data)
         return data
@@ -211,9 +242,9 @@ class Explanation:
         """Reads back what `to_json` gave, as values or as a file."""
         if isinstance(data, str | Path):
             data = read_json(data, "an explanation")
-        from lapace.result import published
+        from lapace.result import serialization
 
-        return published.from_json(cast(Mapping[str, Any], data))
+        return serialization.from_json(cast(Mapping[str, Any], data))
 
 
 @dataclass(frozen=True)
@@ -253,19 +284,24 @@ class InstanceExplanation:
     @property
     def label(self) -> Level | None:
         """What the classifier says of this instance."""
-        code = self.explanation.label[self.position]
-        return self.explanation.labels[code] if code >= 0 else None
+        label: Level | None = self.explanation.label[self.position]
+        return label
 
     @property
     def target(self) -> Level | None:
-        """The label asked for."""
-        code = self.explanation.target[self.position]
-        return self.explanation.labels[code] if code >= 0 else None
+        """The label wanted; None for any other than `label`."""
+        target: Level | None = self.explanation.target[self.position]
+        return target
+
+    @property
+    def wanted(self) -> Level | None:
+        """The target, or `any-other`; None where neither is known, for a malformed row."""
+        return ANY_OTHER if self.target is None and self.label is not None else self.target
 
     @property
     def row(self) -> dict[str, Any]:
         """The instance, in the table's own words."""
-        return record(self.explanation.schema, self.explanation.instance_cells[self.position])
+        return record(self.explanation.schema, self.explanation.instances[self.position])
 
     @property
     def prototypes(self) -> tuple[int, ...]:
@@ -284,9 +320,7 @@ class InstanceExplanation:
         is the default where no other has an answer.
         """
         index = self._path(prototype)
-        tau, first = np.unique(self.explanation.tau[index], return_index=True)
-        known = first[~np.isnan(tau)]
-        return self.explanation._rows(np.full(len(known), index), known)
+        return self.explanation._in_order(np.array([index]))
 
     def changes(self, prototype: int | None = None, pick: str = "first") -> Any:
         """What an instance reads: feature, before, after, and from which point of the path.
@@ -306,7 +340,7 @@ class InstanceExplanation:
             prototype = int(found.prototype[found.instance == self.position][0])
         index = self._path(prototype)
         step = picks[pick][index]
-        own, row = answer.instance_cells[self.position], answer.cells[index, step]
+        own, row = answer.instances[self.position], answer.cells[index, step]
         path = self.path(int(answer.prototype[index]))
         # The sparse row lies on no path: it is what is left of the path's nearest row.
         end = answer.tau[index, nearest[index] if pick == "sparse" else step]

@@ -1,4 +1,4 @@
-"""Why someone has no answer."""
+"""Why an instance has no counterfactual."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Move", "WhyNot"]
 
 @dataclass(frozen=True)
 class Move:
-    """How far one constraint would have to move.
+    """How far one constraint would have to be relaxed.
 
     Attributes:
         constraint: The constraint, as text.
-        by: In its own units; None where it is not a number: a category, a Python function, several
-            columns at once.
+        by: In the constraint's units; None where it is not a number: a category, a Python function,
+            several columns at once.
         text: The same in words.
 
     Examples:
@@ -31,18 +31,18 @@ class Move:
 
 @dataclass(frozen=True)
 class WhyNot:
-    """Why an instance has no answer, and what would have to give way.
+    """Why an instance has no counterfactual, and the smallest relaxation that would give it one.
 
     Attributes:
-        status: `infeasible`: no row whatever obeys the constraints, proved; `none_found`: rows do,
-            but none that was searched has the target.
+        status: `infeasible`: proved that no row satisfies the constraints; `none_found`: feasible
+            rows exist, but none that was searched has the target label.
         clash: Infeasible: a smallest set of constraints that cannot hold together.
         drop: None found: the smallest set of constraints without which the same search succeeds;
-            empty where it finds nothing even without any.
+            empty where it finds nothing even without constraints.
         exact: Whether `clash` or `drop` is certainly smallest: every smaller set was tried.
-        moves: How far each of them would have to move: of a clash, if the others stay; of `drop`,
-            to admit `row`.
-        row: The best row found, in the table's own words; None where there is none.
+        moves: How far each of these constraints would have to be relaxed: one of `clash` if the
+            others stay, one of `drop` to admit `row`.
+        row: The best row found, by column; None where there is none.
         text: All of it, in words.
 
     Examples:
@@ -65,15 +65,8 @@ class WhyNot:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {
-            "status": self.status,
-            "clash": list(self.clash),
-            "drop": list(self.drop),
-            "exact": self.exact,
-            "moves": [asdict(move) for move in self.moves],
-            "row": None if self.row is None else dict(self.row),
-            "text": self.text,
-        }
+        lists = {name: list(getattr(self, name)) for name in ("clash", "drop")}
+        return {**asdict(self), **lists, "moves": [asdict(move) for move in self.moves]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WhyNot:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,26 +16,28 @@ from lapace.table import Template, plain_frame
 __all__ = ["Counterfactuals", "record", "values"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Counterfactuals:
-    """Rows offered as answers, and what is known of each.
+    """Counterfactuals of some instances, and what is known of each.
 
     Attributes:
         schema: The columns.
         template: The frame kind the rows go out as.
-        instances: Cells of everyone asked about.
-        cells: Cells of the answers.
-        instance: For each answer the instance's position in the query.
+        instances: Cells of all instances of the query.
+        cells: Cells of the counterfactuals.
+        instance: For each counterfactual the position of its instance in the query.
         prototype: The prototype its path leads to, as numbered in the report; -1 for none, or for
-            a made-up instance nearby.
-        tau: Where on the path it stands, 0 the instance, 1 the prototype; NaN off any path.
-        valid: Whether the classifier, asked about exactly this row, says the target.
+            a sampled endpoint.
+        tau: Where on the path it lies, 0 the instance, 1 the endpoint; NaN off any path.
+        label: What the classifier says of exactly this row; None where unknown.
+        valid: Whether that is the target (with the required confidence).
         feasible: Whether every constraint and rule holds on exactly this row.
         probability: The classifier's probability of the target; NaN where unknown.
         density: Percentile of its latent density among training rows; NaN where unknown.
-        distance: From the instance, in `Schema.distance` with the costs asked for.
-        density_before: The percentile its row had before the constraints moved it: how far they
-            pushed it out of where instances are. The same as `density` where they did not.
+        distance: From the instance, in `Schema.distance` with the costs of the query.
+        density_before: The percentile of the row before the constraints moved it; the same as
+            `density` where they did not.
+        ids: Identifiers of the instances of the query, where their table had any.
     """
 
     schema: Schema
@@ -45,12 +47,14 @@ class Counterfactuals:
     instance: Ints
     prototype: Ints
     tau: Floats
+    label: NDArray[np.object_]
     valid: Bools
     feasible: Bools
     probability: Floats
     density: Floats
     distance: Floats
     density_before: Floats
+    ids: tuple[Any, ...] | None = None
 
     @classmethod
     def of(
@@ -62,25 +66,25 @@ class Counterfactuals:
         *,
         valid: Bools,
         template: Template | None = None,
-        **known: NDArray[Any],
+        ids: tuple[Any, ...] | None = None,
+        **known: Any,
     ) -> Counterfactuals:
-        """Answers from any method: what is not known is left unknown."""
+        """Counterfactuals of any method; what is not in `known` is unknown."""
         unknown = np.full(len(cells), np.nan)
-        return cls(
-            schema,
-            template or schema.template,
-            instances,
-            cells,
-            instance,
-            cast(Ints, known.get("prototype", np.full(len(cells), -1))),
-            known.get("tau", unknown),
-            valid,
-            cast(Bools, known.get("feasible", np.ones(len(cells), dtype=bool))),
-            known.get("probability", unknown),
-            known.get("density", unknown),
-            known.get("distance", schema.gaps(instances[instance], cells).sum(axis=1)),
-            known.get("density_before", known.get("density", unknown)),
-        )
+        distance = schema.gaps(instances[instance], cells).sum(axis=1)
+        columns: dict[str, NDArray[Any]] = {
+            "prototype": np.full(len(cells), -1),
+            "tau": unknown,
+            "label": np.full(len(cells), None, dtype=object),
+            "feasible": np.ones(len(cells), dtype=bool),
+            "probability": unknown,
+            "density": unknown,
+            "distance": distance,
+            "density_before": known.get("density", unknown),
+            **known,
+        }
+        kind = template or schema.template
+        return cls(schema, kind, instances, cells, instance, valid=valid, ids=ids, **columns)
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -104,12 +108,9 @@ class Counterfactuals:
 
     def where(self, mask: Bools) -> Counterfactuals:
         """Only some of the answers."""
-        names = (
-            "cells", "instance", "prototype", "tau", "valid", "feasible", "probability", "density",
-            "distance", "density_before",
-        )  # fmt: skip
-        kept = {name: getattr(self, name)[mask] for name in names}
-        return Counterfactuals(self.schema, self.template, self.instances, **kept)
+        shared = ("schema", "template", "instances", "ids")
+        names = [f.name for f in fields(self) if f.name not in shared]
+        return replace(self, **{name: getattr(self, name)[mask] for name in names})
 
     @property
     def rows(self) -> Any:
@@ -137,8 +138,9 @@ class Counterfactuals:
         features[:] = [", ".join(names[row]) for row in different]
         return {
             "instance": self.instance,
-            "prototype": self.prototype,
+            "prototype": _numbers(self.prototype),
             "tau": self.tau,
+            "label": self.label,
             "valid": self.valid,
             "feasible": self.feasible,
             "probability": self.probability,
@@ -148,6 +150,13 @@ class Counterfactuals:
             "changed": self.changed,
             "features": features,
         }
+
+
+def _numbers(prototype: Ints) -> NDArray[np.object_]:
+    """Numbers of prototypes, None for a sampled endpoint."""
+    numbers = prototype.astype(object)
+    numbers[prototype < 0] = None
+    return numbers
 
 
 def values(schema: Schema, cells: Floats) -> list[Any]:

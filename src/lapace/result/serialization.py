@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Floats
 from lapace.errors import InputError
-from lapace.result.absence import WhyNot
+from lapace.result.counterfactuals import values
 from lapace.result.explanation import STATUSES, Explanation, InstanceExplanation
-from lapace.result.rows import values
+from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
 from lapace.table import Level, Template
 
@@ -45,6 +45,11 @@ def to_json(answer: Explanation) -> dict[str, Any]:
         "template": answer.template.to_json(),
         "labels": list(answer.labels),
         "constraints": list(answer.constraints),
+        "options": {
+            "costs": None if answer.costs is None else dict(answer.costs),
+            "confidence": answer.confidence,
+            "search": dict(answer.search),
+        },
         "n_queries": answer.n_queries,
         "instances": [_instance_to_json(instance) for instance in answer],
     }
@@ -53,7 +58,7 @@ def to_json(answer: Explanation) -> dict[str, Any]:
 def _instance_to_json(instance: InstanceExplanation) -> dict[str, Any]:
     answer, why = instance.explanation, instance.why_not
     return {
-        "row": values(answer.schema, answer.instance_cells[instance.position]),
+        "row": values(answer.schema, answer.instances[instance.position]),
         "label": instance.label,
         "target": instance.target,
         "status": instance.status,
@@ -94,11 +99,12 @@ def _number(value: float) -> float | None:
 
 
 def _path_to_json(answer: Explanation, index: int) -> dict[str, Any]:
-    verdict = (False, True, None)
+    verdict, names = (False, True, None), (*answer.labels, None)
     steps = [
         {
             "tau": _number(answer.tau[index, s]),
             "row": values(answer.schema, answer.cells[index, s]),
+            "label": names[answer.predicted[index, s]],
             "valid": verdict[answer.valid[index, s]],
             "feasible": bool(answer.feasible[index, s]),
             "probability": _number(answer.probability[index, s]),
@@ -109,7 +115,7 @@ def _path_to_json(answer: Explanation, index: int) -> dict[str, Any]:
         for s in range(answer.tau.shape[1])
     ]
     return {
-        "prototype": int(answer.prototype[index]),
+        "prototype": None if answer.prototype[index] < 0 else int(answer.prototype[index]),
         "picks": {name: int(steps_[index]) for name, steps_ in answer.picked.items()},
         "crossings": int(answer.crossings[index]),
         "steps": steps,
@@ -173,7 +179,7 @@ def _is_why_not(why: WhyNot, status: str, names: set[str]) -> bool:
 def _parse(data: Mapping[str, Any]) -> Explanation:
     schema = Schema.from_json(data["schema"])
     labels = tuple(data["labels"])
-    instances = data["instances"]
+    instances, options = data["instances"], data["options"]
     paths = [(i, path) for i, instance in enumerate(instances) for path in instance["paths"]]
     steps = [path["steps"] for _, path in paths]
     count = len(steps[0]) if steps else 1  # a path of nobody still has an instance and an end
@@ -189,16 +195,21 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
         schema=schema,
         template=Template.from_json(data["template"]),
         labels=labels,
-        instance_cells=_cells(schema, [p["row"] for p in instances]),
-        label=np.array([_code(labels, p["label"]) for p in instances], dtype=np.int64),
-        target=np.array([_code(labels, p["target"]) for p in instances], dtype=np.int64),
+        instances=_cells(schema, [p["row"] for p in instances]),
+        label=_labels(labels, [p["label"] for p in instances]),
+        target=_labels(labels, [p["target"] for p in instances]),
         status=tuple(p["status"] for p in instances),
         reason=tuple(p["reason"] for p in instances),
         constraints=tuple(data["constraints"]),
         instance=np.array([i for i, _ in paths], dtype=np.int64),
-        prototype=np.array([p["prototype"] for _, p in paths], dtype=np.int64),
+        prototype=np.array(
+            [-1 if p["prototype"] is None else p["prototype"] for _, p in paths], dtype=np.int64
+        ),
         tau=column("tau", np.float64),
         cells=_cells(schema, rows).reshape(*shape, len(schema.features)),
+        predicted=np.array(
+            [[_code(labels, s["label"]) for s in path] for path in steps], dtype=np.int64
+        ).reshape(shape),
         valid=column("valid", np.int8, -1),
         feasible=column("feasible", np.bool_),
         probability=column("probability", np.float64),
@@ -208,10 +219,19 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
         picked={k: np.array([p["picks"][k] for _, p in paths], dtype=np.int64) for k in picks},
         crossings=np.array([p["crossings"] for _, p in paths], dtype=np.int64),
         n_queries=int(data["n_queries"]),
+        costs=None if options["costs"] is None else dict(options["costs"]),
+        confidence=options["confidence"],
+        search=dict(options["search"]),
         why_not={
             i: WhyNot.from_json(w) for i, p in enumerate(instances) if (w := p.get("why_not"))
         },
     )
+
+
+def _labels(labels: tuple[Level, ...], values: Sequence[Level | None]) -> NDArray[np.object_]:
+    """Labels of a file as the known ones; JSON does not tell 1 from 1.0."""
+    codes = np.array([_code(labels, value) for value in values], dtype=np.int64)
+    return np.array([*labels, None], dtype=object)[codes]
 
 
 def _code(labels: tuple[Level, ...], label: Level | None) -> int:

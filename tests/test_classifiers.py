@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from importlib import import_module
 
 import numpy as np
@@ -159,6 +160,39 @@ def test_records_are_handed_over_as_records():
     codes = classifier.fit_labels(schema.cells(instances))
     assert classifier.labels == (False, True)
     assert codes.tolist() == [int(p["job"] == "cook" and p["age"] > 30) for p in instances]
+
+
+PRICES = [Decimal(cents).scaleb(-2) for cents in range(1005, 1400, 5)]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame({"price": pd.Series([None, *PRICES], dtype=object)}),
+        pd.DataFrame({"price": pd.array([None, *PRICES], pd.ArrowDtype(pa.decimal128(8, 2)))}),
+        pl.DataFrame({"price": [None, *PRICES]}, schema={"price": pl.Decimal(8, 2)}),
+        pa.table({"price": pa.array([None, *PRICES], pa.decimal128(8, 2))}),
+        [{"price": price} for price in [None, *PRICES]],
+    ],
+    ids=["pandas object", "pandas arrow", "polars", "pyarrow", "records"],
+)
+def test_decimals_reach_the_model_as_decimals(table):
+    seen = []
+
+    def model(rows):
+        records = rows if isinstance(rows, list) else pl.DataFrame(rows).to_dicts()
+        if isinstance(rows, pd.DataFrame):
+            records = rows.to_dict("records")
+        seen[:] = [record["price"] for record in records]
+        return [isinstance(v, Decimal) and v > 12 for v in seen]
+
+    schema = Schema.infer(table)
+    classifier = wrap(model, schema)
+    classifier.fit_labels(schema.cells(table))
+    assert seen[0] is None or pd.isna(seen[0])
+    assert seen[1:] == PRICES
+    classifier.predict(np.array([[12.35], [11.0]]))  # values no training row has
+    assert [(type(v), v) for v in seen] == [(Decimal, Decimal("12.35")), (Decimal, Decimal(11))]
 
 
 def test_xgboost():

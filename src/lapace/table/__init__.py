@@ -206,6 +206,8 @@ def _check_names(names: Sequence[Any]) -> None:
 def _read_series(series: nw.Series[Any]) -> Column:
     dtype = series.dtype
     if dtype.is_numeric():
+        if dtype == nw.Decimal:  # pyarrow's cast of decimals to floats is off by a bit: 0.35
+            series = series.cast(nw.String)
         values = np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
         if dtype == nw.Float32:
             values = _as_written(values)
@@ -291,7 +293,7 @@ def _read_arrow(native: Any) -> Column:
     if pa.types.is_null(native.type):
         return Column("text", Coded(np.full(len(native), -1, dtype=np.int64), ()))
     if pa.types.is_decimal(native.type):
-        native = native.cast(pa.float64())
+        native = native.cast(pa.string()).cast(pa.float64())
     if pa.types.is_floating(native.type):
         return _numbers("number", native.to_numpy().astype(np.float64))
     array = native.unify_dictionaries().combine_chunks()
@@ -326,6 +328,11 @@ def _read_objects(values: Sequence[Any] | NDArray[Any]) -> Column:
 
 def _is_scalar(value: Any) -> bool:
     return bool(np.isscalar(value)) or isinstance(value, Decimal | date | time | timedelta)
+
+
+def _are_decimals(values: Iterable[Any]) -> bool:
+    """Whether all cells that are present are of the type `Decimal`."""
+    return {type(v) for v in values if not _is_missing(v)} == {Decimal}
 
 
 def _is_missing(value: Any) -> bool:
@@ -405,8 +412,9 @@ def _read_records(records: Sequence[Any]) -> Table:
             raise InputError(f"Record {i} is a {type(record).__name__}, not a dict of columns.")
         names.update(dict.fromkeys(record))
     _check_names(list(names))
-    columns = {name: _read_objects([r.get(name) for r in records]) for name in names}
-    dtypes = tuple(columns[name].kind for name in names)
+    cells = {name: [r.get(name) for r in records] for name in names}
+    columns = {name: _read_objects(values) for name, values in cells.items()}
+    dtypes = tuple("decimal" if _are_decimals(v) else columns[n].kind for n, v in cells.items())
     return Table(columns, Template("records", tuple(names), dtypes), len(records))
 
 
@@ -422,6 +430,8 @@ def _dtype_text(kind: str, native: Any) -> str:
         if str(native.dtype).startswith("Enum"):
             return "enum:" + json.dumps(native.dtype.categories.to_list())
         return str(native.dtype)
+    if native.dtype == object and _are_decimals(native):
+        return "decimal"
     return _pandas_text(importlib.import_module("pandas"), native.dtype)
 
 

@@ -242,6 +242,16 @@ def _decimals(
     return (coded, [*rounded, None]) if rounded == exact else None
 
 
+def _decimal_objects(values: Values) -> NDArray[np.object_] | None:
+    """`Decimal` objects, None where missing; None instead of all where one is not a number."""
+    numbers = as_numbers(values)
+    if numbers is None:
+        return None
+    coded = as_coded(numbers)
+    exact = [Decimal(repr(level)) for level in coded.levels]
+    return np.array([*exact, None], dtype=object)[coded.codes]
+
+
 def _picked(coded: Coded) -> NDArray[np.int64]:
     """Positions in the levels with one for missing put after them."""
     return np.where(coded.codes < 0, len(coded.levels), coded.codes)
@@ -277,7 +287,10 @@ def _pandas_column(pd: Any, dtype: str, values: Values) -> Any:
         if numbers is not None:
             return _pandas_numbers(pd, dtype, numbers)
         return pd.Series(_objects(as_texts(values)).tolist())
-    if dtype == "object":  # a bare array would be guessed to be `str`
+    decimals = _decimal_objects(values) if dtype == "decimal" else None
+    if decimals is not None:
+        return pd.Series(decimals, dtype=object)
+    if dtype in ("object", "decimal"):  # a bare array would be guessed to be `str`
         return pd.Series(_objects(as_coded(values)), dtype=object)
     texts = as_texts(values)
     return pd.array([*texts.levels], dtype=_pandas_text(pd, dtype)).take(
@@ -445,7 +458,10 @@ def _build_records(template: Template, columns: Mapping[str, Values]) -> Any:
     lists: list[list[Any]] = []
     for name, dtype in zip(template.names, template.dtypes, strict=True):
         values = columns[name]
-        if isinstance(values, Coded):
+        decimals = _decimal_objects(values) if dtype == "decimal" else None
+        if decimals is not None:
+            lists.append(decimals.tolist())
+        elif isinstance(values, Coded):
             levels = (*values.levels, None)
             lists.append([levels[c] for c in values.codes.tolist()])
         else:

@@ -1,4 +1,4 @@
-"""What each part of the default recipe is worth: `python benchmarks/ablation.py`.
+"""What each part of the default recipe is worth: `python -m benchmarks.ablation`.
 
 Every variant changes one thing and runs E1's measures on a few pairs and seeds, in processes of
 their own. Writes `benchmarks/results/ablation.csv` and prints a table of means.
@@ -18,9 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pandas as pd
 import torch
 
-import lapace.benchmark.e1 as e1
+import benchmarks.e1 as e1
+from benchmarks import Plan, fits
 from lapace import training
-from lapace.benchmark import Plan, fits
 from lapace.explainer import ends, fitting
 from lapace.model import Mixture
 from lapace.paths import decoder

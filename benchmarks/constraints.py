@@ -1,7 +1,7 @@
 """What constraints cost, and what each way of enforcing them reaches.
 
-    python benchmarks/constraints.py                 # both tables, 200 instances, some minutes
-    python benchmarks/constraints.py --table loans --instances 50
+    python -m benchmarks.constraints                 # both tables, 200 instances, some minutes
+    python -m benchmarks.constraints --table loans --instances 50
 
 Five random constraints for each instance, the same for `latent`, `naive` and `exact`: how many have
 an ok answer, and how plausible it is (LOF of the nearest and of the first rows, paired with naive's

@@ -1,199 +1,163 @@
-"""E5 on a machine with a GPU, and what it shows of training there: one command, cut short in time.
-
-    python benchmarks/digits.py --out results/ --seconds 440
-
-Writes `e5.csv`, `e5.md`, `gallery.md` and `images/` (see `lapace.benchmark.e5`), and two tables of
-its own: `e5-graphs.csv`, whether steps recorded as a CUDA graph learn what plain steps do, and what
-each takes; `e5-recipes.csv`, other sizes of the default recipe for images. Every part is written
-down when it is done, and a part that fails does not cost the others.
-"""
+"""What E5 is about: the digits, a network that reads them, and a seven without a dash."""
 
 from __future__ import annotations
 
-import argparse
-import math
-import os
-import sys
-import time
-import traceback
-import warnings
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 import torch
+from numpy.typing import NDArray
+from torch import nn
 
-from lapace import Explainer, training
-from lapace.benchmark import e5
-from lapace.benchmark.digits import Digits, Network, network, read
-from lapace.explainer.fitting import ranged
-from lapace.model import Shape
+from lapace.arrays import Floats, Ints
+from lapace.constraints import Custom
+from lapace.datasets import load
+from lapace.schema import Schema
 
-warnings.simplefilter("ignore")
-START = time.perf_counter()
+__all__ = ["DASH", "Digits", "Network", "Told", "network", "no_dash", "read"]
 
+Images: TypeAlias = NDArray[np.float32]
 
-def say(text: str) -> None:
-    """Prints with the time, at once."""
-    sys.stdout.write(f"[{time.perf_counter() - START:6.1f}] {text}\n")
-    sys.stdout.flush()
-
-
-def attempt(what: str, part: Callable[[], None]) -> None:
-    """Goes on where a part fails."""
-    say(f"{what} ...")
-    try:
-        part()
-    except Exception:
-        say(f"{what} failed:\n{traceback.format_exc()}")
+SIDE, LABELS = 28, 10
+FADED = 0.01  # the brightest a pixel may be where the dash was
+# The 13th to 18th rows and 8th to 14th columns, counting from one, as positions among the pixels.
+DASH: Ints = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)[12:18, 7:14].ravel()
 
 
-def graphs(digits: Digits, device: str, out: Path, rows: int) -> None:
-    """The same fits with and without recording, and how long an epoch of 60,000 rows takes."""
-    schema = ranged(digits.schema)
-    encoded = schema.encode(schema.cells(digits.train[:rows]))
-    y = digits.truth[:rows]
-    c = training.partition(encoded, y, (3,) * 10, 0)
-    x, y_, c_ = (
-        torch.as_tensor(encoded, dtype=torch.float32, device=device),
-        torch.as_tensor(y, device=device),
-        torch.as_tensor(c, device=device),
-    )
-    found = []
-    count, passes = (600, 8) if device.startswith("cuda") else (20, 1)
-    short = {
-        "default": replace(training.IMAGES, steps=count),
-        "paper": replace(e5.RECIPES["paper"], epochs=passes, patience=99),
-    }
-    for name, recipe in short.items():
-        shape = Shape(encoded.shape[1], (), (3,) * 10, 16, recipe.hidden, recipe.heads)
-        runs = {}
-        for way, warm in (("first call", 3), ("eager", math.inf), ("recorded", 3)):
-            training.WARM = warm
-            _sync(device)
-            start = time.perf_counter()
-            _, history = training.fit(shape, recipe, x, y_, c_, seed=0)
-            _sync(device)
-            runs[way] = (time.perf_counter() - start, history.array)
-        training.WARM = 3
-        steps = count if name == "default" else passes * -(-int(0.9 * len(x)) // recipe.batch)
-        plain, graph = runs["eager"][1], runs["recorded"][1]
-        apart = np.abs(plain[:, 1] - graph[:, 1]) / np.abs(plain[:, 1])
-        for way, (seconds, history) in runs.items():
-            found.append((name, way, "seconds", seconds))
-            found.append((name, way, "milliseconds a step", 1000 * seconds / steps))
-            found.append((name, way, "last loss", history[-1, 1]))
-        found.append((name, "both", "largest relative difference of losses", float(apart.max())))
-        found.append((name, "both", "the same at the first ten lines", float(apart[:10].max())))
-        table = pd.DataFrame(found, columns=["recipe", "way", "metric", "value"])
-        table.to_csv(out / "e5-graphs.csv", index=False)
-    say("\n" + table.to_string(index=False))
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """Images of digits, (n, 28, 28), and what they truly are."""
+
+    name: str
+    schema: Schema
+    train: Images
+    truth: Ints
+    test: Images
+    test_truth: Ints
 
 
-def _sync(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
+def read(quick: bool) -> Digits:
+    """All of MNIST, or the small part of it."""
+    found = load("mnist-5k" if quick else "mnist")
+    labels = found.train_labels.astype(np.int64), found.test_labels.astype(np.int64)
+    return Digits(found.name, found.schema, found.train, labels[0], found.test, labels[1])
 
 
-SIZES = (
-    {"hidden": 256, "latent": 16, "steps": 6000},
-    {"hidden": 128, "latent": 16, "steps": 2000},
-    {"hidden": 256, "latent": 32, "steps": 6000},
-    {"hidden": 512, "latent": 16, "steps": 6000},
-    {"hidden": 256, "latent": 16, "steps": 2000},
-    {"hidden": 256, "latent": 24, "steps": 6000},
-    {"hidden": 256, "latent": 16, "steps": 6000, "weights": (1.0, 1.0, 1.0)},
-    {"hidden": 256, "latent": 32, "steps": 6000, "weights": (1.0, 1.0, 1.0)},
-    {"hidden": 512, "latent": 32, "steps": 6000, "weights": (1.0, 1.0, 1.0)},
-    {"hidden": 256, "latent": 16, "steps": 12000},
-)
+class Network:
+    """A small convolutional network as a black box: arrays of images in, labels out.
+
+    Examples:
+        >>> images = np.zeros((40, 28, 28), dtype=np.float32)
+        >>> images[20:, :, 14:] = 1.0
+        >>> model = network(images, np.repeat([3, 8], 20), epochs=20, device="cpu")
+        >>> model.predict(images[[0, 30]]).tolist(), model.predict_proba(images).shape
+        ([3, 8], (40, 10))
+    """
+
+    def __init__(self, layers: nn.Module, device: torch.device) -> None:
+        self.layers = layers
+        self.device = device
+        self.classes_ = np.arange(LABELS)
+
+    def predict_proba(self, images: Any) -> Floats:
+        """The probability of each digit: (n, 10)."""
+        x = torch.as_tensor(np.asarray(images, dtype=np.float32)).reshape(-1, 1, SIDE, SIDE)
+        with torch.inference_mode():
+            parts = [self.layers(part.to(self.device)).cpu() for part in torch.split(x, 8192)]
+            found: Floats = torch.cat(parts).double().softmax(dim=1).numpy()
+        return found
+
+    def predict(self, images: Any) -> Ints:
+        """The likeliest digit: (n,)."""
+        found: Ints = self.predict_proba(images).argmax(axis=1)
+        return found
 
 
-def sizes(digits: Digits, model: Network, device: str, out: Path, until: float) -> None:
-    """Other sizes of the default recipe, as long as there is time."""
-    found: list[dict[str, Any]] = []
-    test = digits.test[:2000]
-    label = model.predict(test)
-    for size in SIZES:
-        if time.perf_counter() - START > until:
-            say("no time for more sizes")
-            break
-        recipe = replace(training.DEFAULT, **size)
-        start = time.perf_counter()
-        try:
-            explainer = Explainer(
-                model, n_prototypes=3, recipe=recipe, schema=digits.schema, device=device
-            ).fit(digits.train)
-        except Exception as error:
-            say(f"{size}: {error}")
-            continue
-        spent = time.perf_counter() - start
-        cells = explainer.schema_.cells(test)
-        rebuilt = explainer.fitted_.decoder.rebuild(cells, label)
-        targets = (label[:200] + 1 + np.arange(200) % 9) % 10
-        answer = explainer.explain(test[:200], target=targets.tolist())
-        ours = answer.prototype >= 0
-        prototypes = explainer.prototypes_
-        found.append(
-            {
-                **size,
-                "fit seconds": spent,
-                "valid before": sum(p.valid_before for p in prototypes),
-                "valid": sum(p.valid for p in prototypes),
-                "least probability": min(p.probability for p in prototypes),
-                "mean probability": np.mean([p.probability for p in prototypes]),
-                "reconstruction": ((rebuilt - cells) ** 2).mean(),
-                "agreement": (model.predict(rebuilt) == label).mean(),
-                "first ok": answer.first().ok.mean(),
-                "middle ok": answer.middle().ok.mean(),
-                "re-crossing": (answer.crossings[ours] > 0).mean(),
-                "first tau": answer.first().tau.mean(),
-                "middle probability": answer.middle().probability.mean(),
-            }
-        )
-        pd.DataFrame(found).to_csv(out / "e5-recipes.csv", index=False)
-        say(str(found[-1]))
+def network(
+    images: Images, labels: Ints, *, epochs: int = 4, device: str | None = None, seed: int = 0
+) -> Network:
+    """Trains a network of two convolutions on images and their labels."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = torch.device(device)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        layers = nn.Sequential(
+            *(nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU()),
+            *(nn.Conv2d(16, 32, 5, stride=2, padding=2), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, LABELS)),
+        ).to(place)
+    x = torch.as_tensor(images, device=place)[:, None]
+    y = torch.as_tensor(labels, device=place)
+    optimizer = torch.optim.Adam(layers.parameters())
+    steps = epochs * -(-len(x) // 128)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        order = torch.randperm(len(x), generator=generator).to(place)
+        for rows in order.tensor_split(steps // epochs):
+            loss = nn.functional.cross_entropy(layers(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+    return Network(layers.eval().requires_grad_(False), place)
 
 
-def main() -> None:
-    """Runs all parts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "e5")))
-    parser.add_argument("--seconds", type=float, default=440.0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seeds", type=int, default=5)
-    chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    torch.zeros(1, device=chosen.device)  # the GPU wakes up
-    say(f"torch {torch.__version__}, {chosen.device}, {os.cpu_count()} cores")
-    digits = read(chosen.quick)
-    say(f"{len(digits.train):,} digits read")
-    rows = min(len(digits.train), 60_000)
-    attempt("graphs", lambda: graphs(digits, chosen.device, chosen.out, rows))
-    plan = e5.QUICK if chosen.quick else e5.Settings()
-    plan = replace(plan, seconds=0.7 * chosen.seconds - (time.perf_counter() - START))
-    attempt(
-        "e5",
-        lambda: e5.main_e5(
-            chosen.out,
-            quick=chosen.quick,
-            device=chosen.device,
-            seeds=tuple(range(chosen.seeds)),
-            settings=plan,
-            say=say,
-        ),
-    )
-    for page in ("e5.md",):
-        attempt(page, lambda page=page: say("\n" + (chosen.out / page).read_text("utf-8")))  # type: ignore[misc]
-    model = network(digits.train, digits.truth, device=chosen.device)
-    until = chosen.seconds - 25.0
-    attempt("sizes", lambda: sizes(digits, model, chosen.device, chosen.out, until))
-    say("done")
+class Told:
+    """A classifier that has been told the true labels of some images, and guesses the others.
+
+    The paper trains on the true labels; this hands them over through the door every classifier
+    uses.
+
+    Examples:
+        >>> images = np.zeros((2, 28, 28), dtype=np.float32)
+        >>> images[1] = 1.0
+        >>> guess = lambda images: np.full(len(images), 9)
+        >>> Told(guess, images[:1], np.array([4])).predict(images).tolist()
+        [4, 9]
+    """
+
+    def __init__(self, other: Any, images: Images, truth: Ints) -> None:
+        self.other = other
+        self.classes_ = np.arange(LABELS)
+        self.known = {i.tobytes(): int(t) for i, t in zip(images, truth, strict=True)}
+
+    def predict(self, images: Any) -> Ints:
+        """The true label where it is known, else what the other classifier says."""
+        ask: Callable[[Any], Any] = getattr(self.other, "predict", self.other)
+        guessed = np.asarray(ask(images), dtype=np.int64)
+        rows = np.ascontiguousarray(images, dtype=np.float32)
+        told = [self.known.get(row.tobytes(), -1) for row in rows]
+        return np.where(np.array(told, dtype=np.int64) >= 0, told, guessed).astype(np.int64)
+
+    def predict_proba(self, images: Any) -> Floats:
+        """What the other classifier says: it is asked about what nobody knows."""
+        found: Floats = self.other.predict_proba(images)
+        return found
 
 
-if __name__ == "__main__":
-    main()
+def no_dash() -> Custom:
+    """Nothing where the dash of a crossed seven is.
+
+    Examples:
+        >>> seven = np.zeros((1, 784))
+        >>> seven[0, DASH[:3]] = 0.8
+        >>> no_dash().check(seven), no_dash().check(no_dash().project(seven))
+        (array([False]), array([ True]))
+    """
+
+    def penalty(x: torch.Tensor) -> torch.Tensor:
+        return (x[:, torch.as_tensor(DASH, device=x.device)] - FADED).clamp(min=0).sum(dim=1)
+
+    def check(rows: Floats) -> NDArray[np.bool_]:
+        return np.asarray((rows[:, DASH] <= FADED).all(axis=1))
+
+    def project(rows: Floats) -> Floats:
+        moved = rows.copy()
+        moved[:, DASH] = np.minimum(moved[:, DASH], FADED)
+        return moved
+
+    return Custom("no dash", penalty, check, project)

@@ -1,4 +1,4 @@
-"""What serving costs: `python benchmarks/serving.py --seconds 60`.
+"""What serving costs: `python -m benchmarks.serving --seconds 60`.
 
 One process serves an explainer of the `loans` forest, this one asks it for single instances over many
 connections at once, and right before and after makes the same explanations in a loop with the

@@ -1,4 +1,4 @@
-"""How fast lapace is, as ratios within one run: `python benchmarks/speed.py`.
+"""How fast lapace is, as ratios within one run: `python -m benchmarks.speed`.
 
 Machines are shared and noisy, so everything is compared with something measured beside it, in
 processor seconds where that is possible.

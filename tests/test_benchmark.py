@@ -13,8 +13,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from lapace import InputError, Search, metrics
-from lapace.benchmark import (
+from benchmarks import (
     Job,
     Limits,
     Measure,
@@ -34,7 +33,8 @@ from lapace.benchmark import (
     summary,
     writing,
 )
-from lapace.benchmark.plan import Tuned
+from benchmarks.plan import Tuned
+from lapace import InputError, Search, metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 PAPER_TOML = ROOT / "benchmarks" / "paper.toml"

@@ -18,8 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lapace import InputError, Search, metrics
-from lapace.benchmark import (
+from benchmarks import (
     Found,
     Measure,
     Plan,
@@ -41,6 +40,7 @@ from lapace.benchmark import (
     verdicts,
     writing,
 )
+from lapace import InputError, Search, metrics
 from lapace.constraints import System
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -228,7 +228,7 @@ def test_a_process_killed_mid_way_goes_on_where_it_stopped(tmp_path):
     code = """
 import os, signal, sys
 from pathlib import Path
-from lapace.benchmark import Measure, Plan, Store, jobs, run
+from benchmarks import Measure, Plan, Store, jobs, run
 made = Plan.read(sys.argv[1])
 store = Store(Path(sys.argv[2]))
 def work(job):
@@ -800,9 +800,7 @@ def test_the_page_on_reproducing_names_every_experiment_and_has_room_for_every_b
     text = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
     for name in (*plan.EXPERIMENTS, "e5"):
         assert any(
-            name in line.split()
-            for line in text.splitlines()
-            if "python -m lapace.benchmark" in line
+            name in line.split() for line in text.splitlines() if "python -m benchmarks" in line
         ), name
     for mark in ("e1", "e2", "e2-words", "targets", "e3", "clusters"):
         assert text.count(f"<!-- {mark} -->") == text.count(f"<!-- /{mark} -->") == 1

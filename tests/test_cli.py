@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 
 import lapace
 from lapace import Explainer
-from lapace.benchmark.__main__ import parser
 from lapace.cli.commands import EXAMPLES, FUNCTIONS, app
 from lapace.cli.outputs import together
 from lapace.cli.showing import _distance
@@ -140,7 +139,6 @@ def test_the_commands_are_those_there_should_be():
         "why-not",
         "demo",
         "serve",
-        "bench",
     ]
     assert (
         set(leaves()) == {*expected, "data list", "data fetch"} == set(EXAMPLES) == set(FUNCTIONS)
@@ -185,7 +183,7 @@ def example(name):
     return found[1]
 
 
-@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"fit", "serve", "bench", "demo"}))
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"fit", "serve", "demo"}))
 def test_the_example_in_the_help_runs(name, here):
     line = example(name)
     before = set(here.iterdir())
@@ -222,35 +220,6 @@ def test_the_example_of_demo_runs_and_keeps_what_it_makes(tmp_path, monkeypatch)
     assert "Can it be trusted?" in result.stdout
     assert re.search(r"Instance \d+: denied → approved  answered", result.stdout)
     assert (tmp_path / "demo" / "path.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_example_of_bench_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "benchmarks").mkdir()
-    shutil.copy(ROOT / "benchmarks" / "paper.toml", tmp_path / "benchmarks")
-    result = done(example("bench"))
-    assert list((tmp_path / "tables").glob("*.md"))
-    assert result.stderr == "Wrote the tables and pages in 'tables'.\n"
-
-
-def test_the_help_of_bench_is_the_benchmarks_own():
-    shown = done("bench --help").stdout
-    assert "--repeats REPEATS" in shown
-    assert "--help" not in refused_by_argparse("bench --repeats many")
-
-
-def refused_by_argparse(line):
-    """What the benchmark itself says of a wrong word."""
-    result = run(line)
-    assert result.exit_code == 2
-    return result.stderr.splitlines()[-1]
-
-
-def test_bench_hands_its_arguments_on(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = run("bench --plan nowhere.toml --render")
-    assert result.exit_code == 2
-    assert "nowhere.toml" in result.stderr
 
 
 # --- fit -------------------------------------------------------------------------------------
@@ -910,18 +879,10 @@ def options_table(command):
     return "\n".join(lines)
 
 
-def benchmark_table():
-    """The benchmark's own options, which `bench` hands on."""
-    lines = ["| option | what it says |", "| --- | --- |"]
-    actions = [action for action in parser()._actions if action.dest != "help"]
-    lines += [f"| `{action.option_strings[0]}` | {action.help} |" for action in actions]
-    return "\n".join(lines)
-
-
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_every_command_and_every_option_is_documented(name):
     page = PAGE.read_text(encoding="utf-8")
-    table = benchmark_table() if name == "bench" else options_table(leaves()[name])
+    table = options_table(leaves()[name])
     section = re.search(
         rf"^## lapace {name}$(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL
     )
@@ -966,14 +927,14 @@ def play(folder):
     record = []
     with contextlib.chdir(folder):
         for line, shown in shell(PAGE.read_text(encoding="utf-8")):
-            if not re.search(r"lapace (serve|bench|demo)", line):  # tested by themselves
+            if not re.search(r"lapace (serve|demo)", line):  # tested by themselves
                 record.append((line, shown, *played(line)))
     return record
 
 
 def test_the_page_shows_what_happens(tmp_path):
     record = play(tmp_path)
-    for name in set(EXAMPLES) - {"serve", "bench", "demo"}:
+    for name in set(EXAMPLES) - {"serve", "demo"}:
         assert any(f"lapace {name}" in line for line, *_ in record), name
     for line, shown, code, said in record:
         expected = 2 if shown.startswith("lapace: ") else 0

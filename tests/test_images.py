@@ -334,9 +334,9 @@ def test_recorded_steps_learn_what_plain_steps_do(monkeypatch, recipe):
 
 
 def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypatch, missing):
-    from lapace.benchmark import e5
-    from lapace.benchmark.digits import read
-    from lapace.benchmark.digits_page import gallery, table_of
+    from benchmarks import e5
+    from benchmarks.digits import read
+    from benchmarks.digits_page import gallery, table_of
 
     try:
         all_of_them = read(quick=True)

@@ -4,7 +4,7 @@ Nothing here decides anything about explanations. Commands read options and tabl
 library, print, and choose an exit code:
 
 - 0: the command did what it was asked, also where some instances have no answer;
-- 1: the report fails (`report`), an experiment failed (`bench`), or something unforeseen happened;
+- 1: the report fails (`report`), or something unforeseen happened;
 - 2: a mistake in what was asked, told in one sentence;
 - 130: interrupted; nothing is left half-written.
 

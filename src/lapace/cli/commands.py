@@ -152,7 +152,6 @@ EXAMPLES = {
     "data fetch": "lapace data fetch loans --rows 500 --part train --rules loans.toml -o train.csv",
     "demo": "lapace demo -o demo",
     "serve": "lapace serve loans.lapace --port 8000",
-    "bench": "lapace bench --experiment e1 --pair wine-RF --render --out tables",
 }
 FUNCTIONS: dict[str, Callable[..., None]] = {
     "fit": learning.fit,
@@ -165,7 +164,6 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
     "data fetch": samples.fetch,
     "demo": samples.demo,
     "serve": serving.serve,
-    "bench": serving.bench,
 }
 
 app = typer.Typer(
@@ -197,12 +195,6 @@ def _register() -> None:
         (data if group else app).command(
             own,
             epilog=f"Example: {EXAMPLES[name]}",
-            context_settings=(
-                {"allow_extra_args": True, "ignore_unknown_options": True}
-                if name == "bench"
-                else None
-            ),
-            add_help_option=name != "bench",  # the benchmark has its own
         )(function)
 
 

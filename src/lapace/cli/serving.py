@@ -1,8 +1,7 @@
-"""`serve` and `bench`: hand an explainer, or the experiments, over to the rooms that run them."""
+"""`serve`: hands an explainer over to the server."""
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from lapace.cli import options
 from lapace.cli.inputs import opened
 from lapace.cli.terminal import Terminal
 
-__all__ = ["bench", "serve"]
+__all__ = ["serve"]
 
 
 def serve(
@@ -58,17 +57,3 @@ def serve(
         timeout=timeout,
         ready=lambda address: terminal.say(f"Listening at {address}; stop with Ctrl-C."),
     )
-
-
-def bench(context: typer.Context) -> None:
-    """Run the paper's experiments and write their tables."""
-    from lapace import benchmark
-
-    try:
-        code = benchmark.main(context.args)
-    except SystemExit as end:  # its help was shown, or a word was not understood
-        code = end.code if isinstance(end.code, int) else 0
-        if not code:
-            sys.stdout.write(f"\n{context.command.epilog}\n")
-    if code:
-        raise typer.Exit(code)

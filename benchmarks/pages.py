@@ -7,9 +7,9 @@ from functools import partial
 
 import pandas as pd
 
-from lapace.benchmark.e3 import METHODS
-from lapace.benchmark.figures import NONE, Figures, grid
-from lapace.benchmark.plan import Plan
+from benchmarks.e3 import METHODS
+from benchmarks.figures import NONE, Figures, grid
+from benchmarks.plan import Plan
 
 __all__ = ["actions", "actions_brief", "sweep", "sweep_brief", "walks"]
 
@@ -31,7 +31,7 @@ def _made(table: pd.DataFrame, experiment: str, plan: Plan) -> str:
     repeats = table.groupby("pair")["seed"].nunique()
     counts = ", ".join(f"{pair} {count}" for pair, count in repeats.items())
     return (
-        f"Made by `python -m lapace.benchmark{quick} --experiment {experiment}` with {made}. "
+        f"Made by `python -m benchmarks{quick} --experiment {experiment}` with {made}. "
         f"Repeats: {counts}."
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lapace.benchmark.store import Measure
+from benchmarks.store import Measure
 
 __all__ = ["Cost", "spending"]
 

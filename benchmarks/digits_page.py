@@ -83,7 +83,7 @@ def table_of(table: pd.DataFrame, name: str, trouble: Sequence[str] = ()) -> str
     seeds = ", ".join(f"{len(part)} ({' '.join(side)})" for side, part in counts.items())
     instances = figures.of("predictions", "default", "all three ok, pairs")["count"]
     about = (
-        f"Made by `python -m lapace.benchmark --experiment e5` on {name}. The network that is "
+        f"Made by `python -m benchmarks --experiment e5` on {name}. The network that is "
         f"explained reads {100 * accuracy:.2f} % of the test digits. Seeds: {seeds}. Paths: "
         f"{', '.join(f'{n:,}' for n in instances)} pairs of a digit and a target (default recipe, "
         "seed by seed), three paths each. Means are weighted by what they count."
@@ -192,7 +192,7 @@ def gallery(table: pd.DataFrame, name: str) -> str:
 
 Images are tables whose columns have places: an array `(n, height, width)` goes in where a frame
 did, and arrays come out. Everything on this page was made by one command,
-`python -m lapace.benchmark --experiment e5`, on {name}, for a small convolutional network that
+`python -m benchmarks --experiment e5`, on {name}, for a small convolutional network that
 reads {accuracy:.2f} % of the test digits. The table behind it is `benchmarks/results/e5.md`.
 
 ## Thirty prototypes

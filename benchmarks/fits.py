@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from benchmarks.plan import Job, Pair
+from benchmarks.subjects import Subject, retrained, subject
 from lapace import metrics
 from lapace.arrays import Floats, Ints
-from lapace.benchmark.plan import Job, Pair
-from lapace.benchmark.subjects import Subject, retrained, subject
 from lapace.classifiers import Classifier, TrainedKind, wrap
 from lapace.errors import CentroidWarning
 from lapace.explainer import Explainer

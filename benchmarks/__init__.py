@@ -4,8 +4,8 @@
 classifiers, `fits` the explainers, `e1` to `e6` measure, `store` keeps what jobs found, `running`
 runs them, `summary`, `pages` and `page` turn the table into Markdown and one HTML page.
 
-    python -m lapace.benchmark --pair wine-RF --experiment e2
-    python -m lapace.benchmark --render       # only the tables, from what has been run
+    python -m benchmarks --pair wine-RF --experiment e2
+    python -m benchmarks --render       # only the tables, from what has been run
 
 A job stands on its own: `jobs(plan)` lists them, `run_job(job, store)` runs one in any process and
 keeps what it found in a folder that any number of processes may share.
@@ -13,7 +13,7 @@ keeps what it found in a folder that any number of processes may share.
     from concurrent.futures import ProcessPoolExecutor
     from functools import partial
     from pathlib import Path
-    from lapace.benchmark import Plan, Store, jobs, run_job
+    from benchmarks import Plan, Store, jobs, run_job
 
     plan, store = Plan.read("benchmarks/paper.toml"), Store(Path(".cache/benchmark"))
     with ProcessPoolExecutor(16) as pool:
@@ -28,9 +28,9 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("The benchmark needs pandas: pip install 'lapace[pandas]'.") from error
 
-from lapace.benchmark.plan import EXPERIMENTS, RECIPE_REVISION, Job, Limits, Pair, Plan, Protocol
-from lapace.benchmark.running import jobs, run, run_job
-from lapace.benchmark.store import Found, Measure, Record, Store, tidy
+from benchmarks.plan import EXPERIMENTS, RECIPE_REVISION, Job, Limits, Pair, Plan, Protocol
+from benchmarks.running import jobs, run, run_job
+from benchmarks.store import Found, Measure, Record, Store, tidy
 
 __all__ = [
     "EXPERIMENTS",
@@ -53,7 +53,7 @@ __all__ = [
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command: `lapace bench` and `python -m lapace.benchmark` call it.
+    """The command: `lapace bench` and `python -m benchmarks` call it.
 
     Args:
         arguments: What stands behind the command's name; by default the process's own.
@@ -61,6 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         0 when all went well, 1 when a job failed, 2 for a mistake in what was asked.
     """
-    from lapace.benchmark.__main__ import main as command
+    from benchmarks.__main__ import main as command
 
     return command(arguments)

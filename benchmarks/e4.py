@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lapace.benchmark.fits import fitted, scene
-from lapace.benchmark.plan import Job
-from lapace.benchmark.store import Measure
+from benchmarks.fits import fitted, scene
+from benchmarks.plan import Job
+from benchmarks.store import Measure
 from lapace.explainer import Search
 
 __all__ = ["measure", "named"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from lapace.benchmark import comparing, drawing, pages, summary, verdicts
-from lapace.benchmark.figures import Figures, into
-from lapace.benchmark.page import image, page
-from lapace.benchmark.plan import Plan
-from lapace.benchmark.store import Store, keep
+from benchmarks import comparing, drawing, pages, summary, verdicts
+from benchmarks.figures import Figures, into
+from benchmarks.page import image, page
+from benchmarks.plan import Plan
+from benchmarks.store import Store, keep
 from lapace.table import write_file, write_whole
 
 __all__ = ["blocks", "pages_of", "report", "write"]
@@ -123,7 +123,7 @@ def report(
 
 
 ABOUT_REPORT = (
-    "Made by `python -m lapace.benchmark --render` from one table of results, nothing typed in by "
+    "Made by `python -m benchmarks --render` from one table of results, nothing typed in by "
     "hand. Green are lapace's picks with its default recipe, brown the same picks with the paper's "
     "recipe, blue other instances's methods."
 )

@@ -12,9 +12,9 @@ from html import escape
 
 import pandas as pd
 
-from lapace.benchmark.comparing import METRICS, Line, Metric, present
-from lapace.benchmark.figures import Figures
-from lapace.benchmark.pages import SWEPT, clusters
+from benchmarks.comparing import METRICS, Line, Metric, present
+from benchmarks.figures import Figures
+from benchmarks.pages import SWEPT, clusters
 
 __all__ = ["dots", "metrics", "sweeps", "walks"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from lapace.benchmark.comparing import LINES, reaching
-from lapace.benchmark.e3 import METHODS
-from lapace.benchmark.figures import Figures, grid
-from lapace.benchmark.plan import Plan
+from benchmarks.comparing import LINES, reaching
+from benchmarks.e3 import METHODS
+from benchmarks.figures import Figures, grid
+from benchmarks.plan import Plan
 
 __all__ = ["Verdict", "markdown", "verdicts"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
 from sklearn.model_selection import train_test_split
 
-from lapace.benchmark.plan import Pair
+from benchmarks.plan import Pair
 from lapace.classifiers import TrainedKind
 from lapace.datasets import Dataset
 from lapace.datasets import load as load_dataset

@@ -1,4 +1,4 @@
-"""`python -m lapace.benchmark`: run experiments, write their tables and the report."""
+"""`python -m benchmarks`: run experiments, write their tables and the report."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 # Small products gain nothing from a second thread. Set before anything loads numpy or torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from lapace.benchmark import EXPERIMENTS, Plan, Store, run
-from lapace.benchmark.writing import write
+from benchmarks import EXPERIMENTS, Plan, Store, run
+from benchmarks.writing import write
 from lapace.errors import LapaceError
 
 RESULTS = Path("benchmarks/results")
@@ -20,7 +20,7 @@ RESULTS = Path("benchmarks/results")
 
 def parser() -> argparse.ArgumentParser:
     """What may be said on the command line."""
-    found = argparse.ArgumentParser("python -m lapace.benchmark", description=__doc__)
+    found = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     found.add_argument(
         "--experiment",
         nargs="+",
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _digits(out: Path, *, quick: bool) -> None:
     """E5, which stands apart: pictures of digits, with tables and pages of its own."""
-    from lapace.benchmark.e5 import main_e5
+    from benchmarks.e5 import main_e5
 
     main_e5(out, quick=quick, say=_say)
 

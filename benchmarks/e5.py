@@ -6,7 +6,7 @@ to every other digit arrive and stay, how sure the network is along them, how ne
 training digits, and what all of it takes. And the pictures: all thirty prototypes, the ways from a
 five to the three sevens, the same without a dash, every digit turned into every other.
 
-    python -m lapace.benchmark --experiment e5
+    python -m benchmarks --experiment e5
 
 Everything found is written down at once, so a run cut short leaves what it had.
 """
@@ -32,10 +32,10 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from PIL import Image
 
+from benchmarks.digits import DASH, FADED, SIDE, Digits, Network, Told, network, no_dash, read
+from benchmarks.digits_page import gallery, table_of
 from lapace import plots
 from lapace.arrays import Floats
-from lapace.benchmark.digits import DASH, FADED, SIDE, Digits, Network, Told, network, no_dash, read
-from lapace.benchmark.digits_page import gallery, table_of
 from lapace.errors import CentroidWarning
 from lapace.explainer import Explainer, Search
 from lapace.result import Counterfactuals, Explanation

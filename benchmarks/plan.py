@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import lapace
-from lapace.benchmark.settings import Act, Compare, Details, Sweep, Walk
+from benchmarks.settings import Act, Compare, Details, Sweep, Walk
 from lapace.classifiers import TrainedKind
 from lapace.errors import InputError, did_you_mean
 

@@ -13,8 +13,8 @@ from typing import Literal
 
 import pandas as pd
 
-from lapace.benchmark.figures import NONE, NOTHING, Figure, Figures, grid
-from lapace.benchmark.plan import Plan
+from benchmarks.figures import NONE, NOTHING, Figure, Figures, grid
+from benchmarks.plan import Plan
 
 __all__ = [
     "LINES",
@@ -154,7 +154,7 @@ def markdown(plan: Plan, table: pd.DataFrame) -> str:
         table: E2's part of the tidy table.
 
     Examples:
-        >>> from lapace.benchmark.plan import Limits, Protocol
+        >>> from benchmarks.plan import Limits, Protocol
         >>> print(markdown(Plan((), Protocol(), Limits()), pd.DataFrame()))
         # E2: every method, eight metrics
         <BLANKLINE>
@@ -419,7 +419,7 @@ def _about(plan: Plan, table: pd.DataFrame) -> str:
         for name, count in limits.items()
     )
     return (
-        f"Made by `python -m lapace.benchmark{' --quick' if plan.is_quick else ''} --experiment e2`"
+        f"Made by `python -m benchmarks{' --quick' if plan.is_quick else ''} --experiment e2`"
         f" with {made}. Run: {counts}. {protocol.instances} test rows with an unfavourable label, "
         f"{compare.models} classifiers retrained on {compare.share:.0%} of the data set each, "
         f"{compare.rounds} perturbations of at most {compare.scale:.0%} of each column's range. "

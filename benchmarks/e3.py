@@ -32,13 +32,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from benchmarks.costs import Cost, spending
+from benchmarks.fits import Scene, fitted, scene
+from benchmarks.plan import Job
+from benchmarks.settings import Act
+from benchmarks.store import Found, Measure
 from lapace import metrics
 from lapace.arrays import Bools, Floats
-from lapace.benchmark.costs import Cost, spending
-from lapace.benchmark.fits import Scene, fitted, scene
-from lapace.benchmark.plan import Job
-from lapace.benchmark.settings import Act
-from lapace.benchmark.store import Found, Measure
 from lapace.constraints import System
 from lapace.errors import InputError
 from lapace.explainer import Explainer, Search

@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from lapace.benchmark.plan import Job, Plan
-from lapace.benchmark.store import Found, Measure, Record, Store, versions
+from benchmarks.plan import Job, Plan
+from benchmarks.store import Found, Measure, Record, Store, versions
 
 __all__ = ["Say", "jobs", "run", "run_job", "time_left", "work"]
 
@@ -30,7 +30,7 @@ def jobs(plan: Plan, **chosen: Any) -> list[Job]:
     """What there is to run: `Plan.jobs`, as a function.
 
     Examples:
-        >>> from lapace.benchmark.plan import Limits, Protocol
+        >>> from benchmarks.plan import Limits, Protocol
         >>> [str(job) for job in jobs(Plan((), Protocol(), Limits()))]
         ['e6: the illustration']
     """
@@ -39,7 +39,7 @@ def jobs(plan: Plan, **chosen: Any) -> list[Job]:
 
 def work(job: Job, store: Store) -> list[Measure] | Found:
     """A job's experiment. What an unfinished record has already is not done again."""
-    from lapace.benchmark import e1, e2, e3, e4, e6
+    from benchmarks import e1, e2, e3, e4, e6
 
     before = store.load(job)
     if job.task == "e1":
@@ -71,7 +71,7 @@ def run_job(job: Job, store: Store, *, do: Work | None = None) -> str:
     Examples:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from lapace.benchmark.plan import Limits, Pair, Protocol
+        >>> from benchmarks.plan import Limits, Pair, Protocol
         >>> job = Job(Pair("wine-RF", "wine", "forest"), "default", 1, Protocol(), Limits())
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = Store(Path(folder))
@@ -115,7 +115,7 @@ def run(
     Examples:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from lapace.benchmark.plan import Limits, Pair, Protocol
+        >>> from benchmarks.plan import Limits, Pair, Protocol
         >>> job = Job(Pair("wine-RF", "wine", "forest"), "default", 1, Protocol(), Limits())
         >>> heard = []
         >>> with tempfile.TemporaryDirectory() as folder:

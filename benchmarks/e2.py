@@ -30,13 +30,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.costs import Cost, spending
+from benchmarks.fits import Scene, fitted, models, scene
+from benchmarks.plan import Job
+from benchmarks.settings import Compare
+from benchmarks.store import Found, Measure
 from lapace import metrics
 from lapace.arrays import Bools
-from lapace.benchmark.costs import Cost, spending
-from lapace.benchmark.fits import Scene, fitted, models, scene
-from lapace.benchmark.plan import Job
-from lapace.benchmark.settings import Compare
-from lapace.benchmark.store import Found, Measure
 from lapace.explainer import Explainer, Search
 from lapace.result import Counterfactuals, Explanation
 
@@ -131,11 +131,18 @@ class _Explained:
 
 
 def _explained(
-    explainer: Explainer, ground: Scene, job: Job, frame: Any, **settings: Any
+    explainer: Explainer,
+    ground: Scene,
+    job: Job,
+    frame: Any,
+    *,
+    sparse: bool = False,
+    confidence: float | None = None,
 ) -> _Explained:
+    search = Search(steps=job.protocol.steps, sparse=sparse)
     with spending() as spent:
         answer = explainer.explain(
-            frame, target=ground.target, search=Search(steps=job.protocol.steps), **settings
+            frame, target=ground.target, confidence=confidence, search=search
         )
     spent.n_queries = answer.n_queries
     return _Explained(answer, len(answer.instances), spent)

@@ -22,12 +22,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
+from benchmarks.fits import Fit, Known, fit_of, known_of
+from benchmarks.plan import Job
+from benchmarks.store import Measure
+from benchmarks.subjects import Subject, subject
 from lapace import metrics
 from lapace.arrays import Floats, Ints
-from lapace.benchmark.fits import Fit, Known, fit_of, known_of
-from lapace.benchmark.plan import Job
-from lapace.benchmark.store import Measure
-from lapace.benchmark.subjects import Subject, subject
 from lapace.errors import InputError
 from lapace.explainer import Explainer, Search
 from lapace.explainer.fitting import ranged

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lapace.benchmark.plan import Job
+from benchmarks.plan import Job
 from lapace.table import write_file, write_whole
 
 __all__ = ["COLUMNS", "Found", "Measure", "Record", "Store", "keep", "kept", "tidy", "versions"]
@@ -109,7 +109,7 @@ class Store:
 
     Examples:
         >>> import tempfile
-        >>> from lapace.benchmark.plan import Limits, Pair, Protocol
+        >>> from benchmarks.plan import Limits, Pair, Protocol
         >>> job = Job(Pair("wine-RF", "wine", "forest"), "default", 1, Protocol(), Limits())
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = Store(Path(folder))

@@ -15,8 +15,8 @@ from typing import Literal
 
 import pandas as pd
 
-from lapace.benchmark.figures import NONE, Figures, grid
-from lapace.benchmark.plan import Pair, Plan
+from benchmarks.figures import NONE, Figures, grid
+from benchmarks.plan import Pair, Plan
 
 __all__ = ["TARGETS", "Target", "brief", "markdown"]
 
@@ -134,7 +134,7 @@ def markdown(plan: Plan, table: pd.DataFrame) -> str:
         table: What was found, as `tidy` makes it.
 
     Examples:
-        >>> from lapace.benchmark.plan import Limits, Protocol
+        >>> from benchmarks.plan import Limits, Protocol
         >>> print(markdown(Plan((), Protocol(), Limits()), pd.DataFrame()))
         # E1: utility and centroids
         <BLANKLINE>
@@ -230,7 +230,7 @@ def _about(plan: Plan, table: pd.DataFrame) -> str:
     seeds = ", ".join(map(str, plan.protocol.seeds))
     made = "; ".join(sorted(set(table["versions"])))
     return (
-        f"Made by `python -m lapace.benchmark{' --quick' if plan.is_quick else ''}` with {made}. "
+        f"Made by `python -m benchmarks{' --quick' if plan.is_quick else ''}` with {made}. "
         f"Fits: {counts}. Seeds {seeds}; mean ± standard deviation over repeats."
     )
 

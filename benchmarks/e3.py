@@ -22,7 +22,6 @@ overwriting can do for a method that knows nothing of constraints.
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -223,8 +222,6 @@ class _Ours:
 
     def measures(self, name: str, asked: Mapping[str, _Asked]) -> list[Measure]:
         """What one way of enforcing constraints comes to."""
-        if "enforce" not in inspect.signature(Explainer.explain).parameters:
-            raise InputError("This version of explain has no enforce=.")
         ground, instances, explainer = (
             self.ground,
             len(self.ground.instances),

@@ -13,7 +13,6 @@ Everything found is written down at once, so a run cut short leaves what it had.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import time
@@ -23,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -425,10 +424,7 @@ def _without_dash(room: _Room, job: Job, explainer: Explainer) -> None:
     """Paths to sevens under the constraint: what the network calls a seven has no dash."""
     fives = np.flatnonzero(room.model.predict(room.digits.test) == 5)[: room.settings.fives]
     instances = room.digits.test[fives]
-    ways = ["exact"]
-    if "enforce" in inspect.signature(explainer.explain).parameters:
-        ways.append("latent")
-    for way in ["free", *ways]:
+    for way in ("free", "exact", "latent"):
         settings: dict[str, Any] = {} if way == "free" else {"constraints": [no_dash()]}
         if way == "latent":
             settings["search"] = Search(enforce="latent")
@@ -472,19 +468,12 @@ def _pictures(room: _Room, job: Job, explainer: Explainer) -> None:
     crossed = _crossed(explainer, sevens)
     films = [(answer, crossed, f"to prototype {crossed}, free")]
     for way, title in (("exact", "the same, no dash"), ("latent", "by gradients alone")):
-        settings: dict[str, Any] = (
-            {"search": Search(enforce=cast(Any, way))} if _enforces(explainer) else {}
-        )
-        if settings or way == "exact":
-            held = explainer.explain(instance, target=7, constraints=[no_dash()], **settings)
-            films.append((held, crossed, title))
+        search = Search(enforce=way)
+        held = explainer.explain(instance, target=7, constraints=[no_dash()], search=search)
+        films.append((held, crossed, title))
     _save(_films(films), room.images / f"e5-dash-{name}.png")
     if job.labels == "predictions":
         _save(_every_other(room, explainer), room.images / f"e5-others-{job.recipe}.png")
-
-
-def _enforces(explainer: Explainer) -> bool:
-    return "enforce" in inspect.signature(explainer.explain).parameters
 
 
 def _crossed(explainer: Explainer, sevens: Sequence[int]) -> int:

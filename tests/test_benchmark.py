@@ -325,8 +325,8 @@ def test_a_paper_fit_is_repeated_until_its_centroids_pass(monkeypatch):
     """Three fits at most; the first that passes, or the one with most accepted centroids."""
 
     class Fake:
-        def __init__(self, model, *, seed, **_):
-            self.seed = seed
+        def __init__(self, model, *, random_state, **_):
+            self.seed = random_state
 
         def fit(self, train):
             count = accepted[self.seed]

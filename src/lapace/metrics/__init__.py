@@ -1,29 +1,32 @@
-"""How good are the answers? Pure functions on cells and on `Counterfactuals`.
+"""Metrics of counterfactuals and of sampled rows: pure functions on cells and `Counterfactuals`.
 
-Only `evaluate`, `votes` and `Reference` also take the user's own models and tables. Every distance
+Only `evaluate`, `votes` and `Reference` also take the user's models and tables. Every distance
 is `Schema.distance`, unweighted, neighbours included: |difference| / range for numbers, 1 for a
 category change, 1 for missing against present.
 
-A share or mean over nothing (no answers, nobody tried, one answer where a pair is needed) is NaN:
-never 0, never a warning. Shares run from 0 to 1.
+A share or mean over nothing (no counterfactuals, no instance tried, one row where a pair is
+needed) is NaN: never 0, never a warning. Shares run from 0 to 1.
 
-| question | functions |
+| what is measured | functions |
 |---|---|
-| did it work | `validity`, `satisfaction`, `recrossing` |
-| how far is it | `proximity`, `sparsity`, `number_share` |
-| is it plausible | `Plausibility` (LOF, isolation forest, k-NN distance), `density` |
-| is there a choice | `diversity`, `spread` |
-| does it last | `votes`, `model_robustness`, `perturb`, `input_robustness` |
-| is the generator good | `utility`, `detection`, `ks`, `agreement` |
-| is anybody exposed | `privacy` |
-| what did it cost | `spending` |
+| validity | `validity`, `satisfaction`, `recrossing` |
+| distance and sparsity | `proximity`, `sparsity`, `number_share` |
+| plausibility | `Plausibility` (LOF, isolation forest, k-NN distance), `typical` |
+| diversity | `diversity`, `spread` |
+| robustness | `votes`, `model_robustness`, `perturb`, `input_robustness` |
+| sampled rows | `utility`, `detection`, `ks`, `agreement` |
+| privacy | `privacy` |
+| cost | `timed` |
 | all that apply | `evaluate`, `Reference` |
+| tools | `distances`, `kneighbors`, `nearest`, `distinct` |
 """
 
 from __future__ import annotations
 
-from lapace.metrics.answers import (
-    Share,
+from lapace.metrics.evaluation import Reference, evaluate, timed
+from lapace.metrics.neighbours import distances, distinct, kneighbors, nearest
+from lapace.metrics.plausibility import Plausibility, typical
+from lapace.metrics.quality import (
     diversity,
     number_share,
     proximity,
@@ -33,46 +36,20 @@ from lapace.metrics.answers import (
     spread,
     validity,
 )
-from lapace.metrics.evaluation import Reference, Spent, evaluate, spending, votes
-from lapace.metrics.generator import (
-    Agreement,
-    Privacy,
-    Utility,
-    agreement,
-    detection,
-    ks,
-    privacy,
-    utility,
-)
-from lapace.metrics.plausibility import Plausibility, Typical, density, typical
-from lapace.metrics.robustness import (
-    InputRobustness,
-    ModelRobustness,
-    input_robustness,
-    model_robustness,
-    perturb,
-)
-from lapace.metrics.space import distances, distinct, nearest
+from lapace.metrics.robustness import input_robustness, model_robustness, perturb, votes
+from lapace.metrics.synthetic import agreement, detection, ks, privacy, utility
 
 __all__ = [
-    "Agreement",
-    "InputRobustness",
-    "ModelRobustness",
     "Plausibility",
-    "Privacy",
     "Reference",
-    "Share",
-    "Spent",
-    "Typical",
-    "Utility",
     "agreement",
-    "density",
     "detection",
     "distances",
     "distinct",
     "diversity",
     "evaluate",
     "input_robustness",
+    "kneighbors",
     "ks",
     "model_robustness",
     "nearest",
@@ -83,8 +60,8 @@ __all__ = [
     "recrossing",
     "satisfaction",
     "sparsity",
-    "spending",
     "spread",
+    "timed",
     "typical",
     "utility",
     "validity",

@@ -1,4 +1,4 @@
-"""What it cost, and all the metrics that apply, in one call."""
+"""All metrics that apply to counterfactuals, in one call, and what making them cost."""
 
 from __future__ import annotations
 
@@ -8,327 +8,252 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Floats, Ints
 from lapace.classifiers import Classifier, wrap
 from lapace.errors import InputError
-from lapace.metrics.answers import (
-    diversity,
-    number_share,
-    proximity,
-    recrossing,
-    satisfaction,
-    sparsity,
-    validity,
-)
-from lapace.metrics.generator import privacy
-from lapace.metrics.plausibility import Plausibility, density, typical
-from lapace.metrics.robustness import input_robustness, model_robustness
-from lapace.metrics.space import join, mean, median, nearest, recode
+from lapace.metrics import quality
+from lapace.metrics.neighbours import join, mean, median, nearest, recode
+from lapace.metrics.plausibility import Plausibility, typical
+from lapace.metrics.robustness import input_robustness, model_robustness, votes
+from lapace.metrics.synthetic import privacy
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
 
-class _Counts(Protocol):
-    @property
-    def n_queries(self) -> int: ...
-
-
 @dataclass
-class Spent:
+class Runtime:
     """What a block of code cost, filled in when the block ends.
 
     Attributes:
         seconds: Wall-clock time.
-        n_queries: Rows the classifier was asked about; 0 when none was given.
-
-    Examples:
-        >>> Spent(seconds=3.0, n_queries=600).per(instances=50)
-        Spent(seconds=6.0, n_queries=1200.0)
+        n_queries: Rows the classifier was queried about; 0 without a classifier.
     """
 
     seconds: float = math.nan
     n_queries: float = 0
 
-    def per(self, instances: int, of: int = 100) -> Spent:
-        """The same per 100 instances, as the paper has it; NaN per nobody.
-
-        Examples:
-            >>> Spent(seconds=1.0).per(instances=200).seconds
-            0.5
-        """
-        if not instances:
-            return Spent(math.nan, math.nan)
-        return Spent(self.seconds * of / instances, self.n_queries * of / instances)
+    def per(self, instances: int, of: int = 100) -> Runtime:
+        """The same per 100 instances, as in the paper; NaN per no instances."""
+        share = of / instances if instances else math.nan
+        return Runtime(self.seconds * share, self.n_queries * share)
 
 
 @contextmanager
-def spending(classifier: _Counts | None = None) -> Iterator[Spent]:
-    """Times a block and counts the rows a (wrapped) classifier is asked about in it.
+def timed(classifier: Classifier | None = None) -> Iterator[Runtime]:
+    """Times a block and counts the rows a (wrapped) classifier is queried about in it.
 
     Examples:
-        >>> with spending() as spent:
+        >>> with timed() as runtime:
         ...     _ = sum(range(1000))
-        >>> spent.seconds > 0, spent.n_queries
+        >>> runtime.seconds > 0, runtime.n_queries
         (True, 0)
+        >>> Runtime(seconds=3.0, n_queries=600).per(instances=50)
+        Runtime(seconds=6.0, n_queries=1200.0)
     """
-    spent = Spent()
+    runtime = Runtime()
     before, start = 0 if classifier is None else classifier.n_queries, perf_counter()
     try:
-        yield spent
+        yield runtime
     finally:
-        spent.seconds = perf_counter() - start
-        spent.n_queries = 0 if classifier is None else classifier.n_queries - before
+        runtime.seconds = perf_counter() - start
+        runtime.n_queries = 0 if classifier is None else classifier.n_queries - before
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A training table with what the classifier says of it: prepared once, compared with often.
+    """A training table with the classifier's predictions: prepared once, compared with often.
 
     Attributes:
-        schema: The columns, widened by what only these rows have.
+        schema: The columns, with levels that only these rows have.
         classifier: The classifier, its labels known.
         cells: The rows.
         codes: Their labels, as positions in the classifier's.
-        seed: Of everything random in `Plausibility`.
+        random_state: Of `Plausibility`.
 
     Examples:
         >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
         >>> reference = Reference.of(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
-        >>> len(reference.rows_of(1)), len(reference.plausibility(0).rows)
-        (6, 5)
+        >>> reference.classifier.labels, reference.codes.tolist()
+        ((False, True), [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1])
+        >>> len(reference.plausibility(0).rows)
+        5
     """
 
     schema: Schema
     classifier: Classifier
     cells: Floats = field(repr=False)
     codes: Ints = field(repr=False)
-    seed: int = 0
+    random_state: int = 0
 
     @classmethod
-    def of(cls, table: Any, classifier: Any, schema: Schema, seed: int = 0) -> Reference:
-        """Reads the table and asks the classifier about each row once.
+    def of(cls, table: Any, classifier: Any, schema: Schema, random_state: int = 0) -> Reference:
+        """Reads the table and queries the classifier about each row once.
 
         Args:
             table: The training rows, a table of any kind that can be read.
-            classifier: The user's own model, or a wrapped one (its count is left alone).
-            schema: Of the answers to be compared.
-            seed: Of everything random in `Plausibility`.
-
-        Examples:
-            >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
-            >>> reference = Reference.of(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
-            >>> reference.classifier.labels, reference.codes.tolist()
-            ((False, True), [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1])
+            classifier: The user's model, or a wrapped one (whose query count does not change).
+            schema: Of the counterfactuals to be compared.
+            random_state: Of `Plausibility`.
         """
         schema, cells = _read(table, schema)
-        if isinstance(classifier, Classifier) and classifier.labels:
-            box = wrap(classifier.model, schema, classifier.labels)
-            return cls(schema, box, cells, box.predict(cells), seed)
-        box = wrap(classifier.model if isinstance(classifier, Classifier) else classifier, schema)
-        return cls(schema, box, cells, box.fit_labels(cells), seed)
+        known = classifier.labels if isinstance(classifier, Classifier) else ()
+        model = classifier.model if isinstance(classifier, Classifier) else classifier
+        own = wrap(model, schema, known)
+        codes = own.predict(cells) if known else own.fit_labels(cells)
+        return cls(schema, own, cells, codes, random_state)
 
     def rows_of(self, code: int) -> Floats:
-        """The rows the classifier gives one label.
-
-        Examples:
-            >>> rows = np.linspace(0.0, 2.5, 6)[:, None]
-            >>> Reference.of(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows)).rows_of(0)
-            array([[0. ], [0.5], [1. ]])
-        """
+        """The rows the classifier gives one label."""
         rows: Floats = self.cells[self.codes == code]
         return rows
 
     def plausibility(self, code: int) -> Plausibility:
-        """What rows of one label look like; the same object each time, so its work is kept.
-
-        Examples:
-            >>> rows = np.linspace(0.0, 2.5, 6)[:, None]
-            >>> reference = Reference.of(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
-            >>> reference.plausibility(1) is reference.plausibility(1)
-            True
-        """
+        """Plausibility among the rows of one label; the same object each time."""
         return self._plausibility[code]
 
     @cached_property
     def _plausibility(self) -> tuple[Plausibility, ...]:
-        labels = range(len(self.classifier.labels))
-        return tuple(Plausibility.of(self.schema, self.rows_of(k), seed=self.seed) for k in labels)
-
-
-def votes(answers: Counterfactuals, classifier: Classifier, retrained: Sequence[Any]) -> Bools:
-    """Which retrained classifiers still give each answer the label the classifier gives it.
-
-    Args:
-        answers: Valid answers; others are held to the label they have, not the one wanted.
-        classifier: The classifier they were made for, its labels known.
-        retrained: Models of the same kind of rows.
-
-    Returns:
-        (models, answers) flags, for `model_robustness`.
-
-    Examples:
-        >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
-        >>> reference = Reference.of(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
-        >>> instance, valid = np.array([0, 0]), np.array([True, True])
-        >>> answers = Counterfactuals.of(reference.schema, rows[:1], rows[[5, 9]], instance, valid=valid)
-        >>> votes(answers, reference.classifier, [lambda rows: rows[:, 0] > 2])
-        array([[False,  True]])
-    """
-    schema, cells = answers.schema, answers.cells
-    found = np.zeros((len(retrained), len(cells)), dtype=bool)
-    if not found.size:
-        return found
-    wanted = _labels(classifier, cells, schema)
-    for row, model in zip(found, retrained, strict=True):
-        # A model trained on other rows may know labels the first never gave; they are not it.
-        known = np.asarray(getattr(model, "classes_", ())).tolist()
-        row[:] = _labels(wrap(model, schema, (*classifier.labels, *known)), cells, schema) == wanted
-    return found
+        rows = map(self.rows_of, range(len(self.classifier.labels)))
+        return tuple(Plausibility(self.schema, r, random_state=self.random_state) for r in rows)
 
 
 def evaluate(
-    answers: Counterfactuals,
+    counterfactuals: Counterfactuals,
     *,
     reference: Any,
     classifier: Any = None,
     tried: ArrayLike | None = None,
     held_out: Any = None,
     retrained: Sequence[Any] = (),
-    again: Sequence[Counterfactuals] = (),
+    perturbed: Sequence[Counterfactuals] = (),
     steps: ArrayLike | None = None,
-    spent: Spent | None = None,
+    runtime: Runtime | None = None,
 ) -> dict[str, float]:
     """All metrics that apply, by name.
 
-    `validity` and `satisfaction` look at all answers, everything else at those that are ok. An
-    answer's plausibility is judged among the reference rows the classifier gives the answer's own
-    label, which for an ok answer is the label wanted; instances may want different ones.
+    `validity` and `satisfaction` are of all counterfactuals, everything else of those that are ok.
+    Plausibility is measured among the reference rows the classifier gives the counterfactual's
+    own label, which for an ok one is the target; targets may differ between instances.
 
     | always | |
     |---|---|
-    | `validity`, `valid_answers` | share of instances with a valid answer, of answers valid |
-    | `satisfaction`, `feasible_answers` | instances with an ok answer, answers within constraints |
+    | `validity`, `valid_counterfactuals` | share of instances with a valid one, of all rows |
+    | `satisfaction`, `feasible_counterfactuals` | instances with an ok one, rows feasible |
     | `distance`, `changed` | mean distance, mean number of features changed |
-    | `number_share`, `category_share` | where the change falls |
+    | `number_share`, `category_share` | share of the distance on numbers, on categories |
     | `lof`, `lof_median` | local outlier factor, 20 neighbours |
     | `isolation`, `knn_distance` | isolation-forest score, mean distance to 5 nearest rows |
     | `density`, `density_median` | percentile of latent density; NaN where unknown |
-    | `diversity` | NaN where everybody has one answer |
+    | `diversity` | NaN where each instance has one counterfactual |
     | `training_distance`, `copies` | median distance to the nearest reference row, share at 0 |
     | **with** `held_out` | `held_out_distance`, `held_out_copies`, `privacy_ratio` |
     | **with** `retrained` | `model_robustness` |
-    | **with** `again` | `input_distance`, `input_set_distance`, `input_max_set_distance` |
+    | **with** `perturbed` | `input_distance`, `input_set_distance`, `input_max_set_distance` |
     | | and the counts `input_compared`, `input_flipped`, `input_lost` |
     | **with** `steps` | `recrossing` |
-    | **with** `spent` | `seconds`, `rows_asked` |
+    | **with** `runtime` | `seconds`, `n_queries` |
 
     Args:
-        answers: What a pick or a baseline returned.
+        counterfactuals: What a pick or a baseline returned.
         reference: The training table, or a `Reference`, which saves work when used again.
         classifier: The model; needed unless `reference` is a `Reference`.
         tried: Positions of the instances tried, as in `validity`.
         held_out: Rows of the same kind that nothing was fitted on.
         retrained: Models trained again.
-        again: Answers for the same instances slightly perturbed, a round each. Whose own label
-            flips is found by asking the classifier.
+        perturbed: Counterfactuals of the same instances slightly perturbed, a round each. Instances
+            whose label flips are found by querying the classifier.
         steps: Valid flags along paths, as in `recrossing`.
-        spent: What the answers cost.
+        runtime: What making the counterfactuals cost, from `timed`.
 
     Examples:
         >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
-        >>> instance, valid = np.array([0]), np.array([True])
-        >>> answers = Counterfactuals.of(Schema.infer(rows), rows[:1], rows[[5]], instance, valid=valid)
-        >>> found = evaluate(answers, classifier=lambda rows: rows[:, 0] > 1, reference=rows)
-        >>> found["validity"], found["distance"], found["copies"]
+        >>> schema, instance, valid = Schema.infer(rows), np.array([0]), np.array([True])
+        >>> found = Counterfactuals.of(schema, rows[:1], rows[[5]], instance, valid=valid)
+        >>> values = evaluate(found, classifier=lambda rows: rows[:, 0] > 1, reference=rows)
+        >>> values["validity"], values["distance"], values["copies"]
         (1.0, 0.5, 1.0)
     """
     if not isinstance(reference, Reference):
         if classifier is None:
             raise InputError("A table says nothing about labels: hand over the classifier too.")
-        reference = Reference.of(reference, classifier, answers.schema)
-    answers = _recoded(answers, join(reference.schema, answers.schema))
-    good = answers.where(answers.ok)
-    found = _worked(answers, tried) | _quality(good) | _likeness(good, reference)
+        reference = Reference.of(reference, classifier, counterfactuals.schema)
+    found = _recoded(counterfactuals, join(reference.schema, counterfactuals.schema))
+    ok = found.where(found.ok)
+    values = _shares(found, tried) | _quality(ok) | _plausibility(ok, reference)
     if held_out is not None:
-        _, fresh = _read(held_out, good.schema)
-        kept = privacy(good.schema, good.cells, reference.cells, fresh)
-        found["held_out_distance"] = kept.held_out
-        found["held_out_copies"] = kept.held_out_copies
-        found["privacy_ratio"] = kept.ratio
+        kept = privacy(ok.schema, ok.cells, reference.cells, _read(held_out, ok.schema)[1])
+        values["held_out_distance"] = kept.held_out
+        values["held_out_copies"] = kept.held_out_copies
+        values["privacy_ratio"] = kept.ratio
     if retrained:
-        kept_valid = votes(good, reference.classifier, retrained)
-        found["model_robustness"] = model_robustness(kept_valid).mean
-    if again:
-        found |= _moved(answers, again, reference)
+        accepted = votes(ok, reference.classifier, retrained)
+        values["model_robustness"] = model_robustness(accepted).mean
+    if perturbed:
+        values |= _input_robustness(found, perturbed, reference)
     if steps is not None:
-        found["recrossing"] = recrossing(steps)
-    if spent is not None:
-        found |= {"seconds": spent.seconds, "rows_asked": float(spent.n_queries)}
-    return found
+        values["recrossing"] = quality.recrossing(steps)
+    if runtime is not None:
+        values |= {"seconds": runtime.seconds, "n_queries": float(runtime.n_queries)}
+    return values
 
 
-def _worked(answers: Counterfactuals, tried: ArrayLike | None) -> dict[str, float]:
-    valid, feasible = validity(answers, tried), satisfaction(answers, tried=tried)
+def _shares(found: Counterfactuals, tried: ArrayLike | None) -> dict[str, float]:
+    valid, feasible = quality.validity(found, tried), quality.satisfaction(found, tried=tried)
     return {
         "validity": valid.instances,
-        "valid_answers": valid.answers,
+        "valid_counterfactuals": valid.counterfactuals,
         "satisfaction": feasible.instances,
-        "feasible_answers": feasible.answers,
+        "feasible_counterfactuals": feasible.counterfactuals,
     }
 
 
-def _quality(good: Counterfactuals) -> dict[str, float]:
-    on_numbers, latent = number_share(good), density(good)
+def _quality(ok: Counterfactuals) -> dict[str, float]:
+    on_numbers, density = quality.number_share(ok), typical(ok.density)
     return {
-        "distance": proximity(good),
-        "changed": sparsity(good),
+        "distance": quality.proximity(ok),
+        "changed": quality.sparsity(ok),
         "number_share": on_numbers,
         "category_share": 1.0 - on_numbers,
-        "density": latent.mean,
-        "density_median": latent.median,
-        "diversity": diversity(good),
+        "density": density.mean,
+        "density_median": density.median,
+        "diversity": quality.diversity(ok),
     }
 
 
-def _likeness(good: Counterfactuals, reference: Reference) -> dict[str, float]:
-    codes = reference.classifier.predict(good.cells, good.schema)
-    lof, isolation, knn = (np.full(len(good), math.nan) for _ in range(3))
+def _plausibility(ok: Counterfactuals, reference: Reference) -> dict[str, float]:
+    codes = reference.classifier.predict(ok.cells, ok.schema)
+    scores = np.full((3, len(ok)), math.nan)
     for code in np.unique(codes):
-        here, usual = codes == code, reference.plausibility(code)
-        lof[here] = usual.lof(good.cells[here])
-        isolation[here] = usual.isolation(good.cells[here])
-        knn[here] = usual.knn(good.cells[here])
-    to_training = nearest(good.schema, good.cells, reference.cells).ravel()
+        mask, usual = codes == code, reference.plausibility(code)
+        cells = ok.cells[mask]
+        scores[:, mask] = usual.lof(cells), usual.isolation(cells), usual.knn(cells)
+    lof, isolation, knn = map(typical, scores)
+    to_training = nearest(ok.schema, ok.cells, reference.cells).ravel()
     return {
-        "lof": typical(lof).mean,
-        "lof_median": typical(lof).median,
-        "isolation": typical(isolation).mean,
-        "knn_distance": typical(knn).mean,
+        "lof": lof.mean,
+        "lof_median": lof.median,
+        "isolation": isolation.mean,
+        "knn_distance": knn.mean,
         "training_distance": median(to_training),
         "copies": mean(to_training == 0),
     }
 
 
-def _moved(
-    answers: Counterfactuals, again: Sequence[Counterfactuals], reference: Reference
+def _input_robustness(
+    found: Counterfactuals, perturbed: Sequence[Counterfactuals], reference: Reference
 ) -> dict[str, float]:
-    tried = np.unique(answers.instance)
-    flipped = np.zeros((len(again), len(answers.instances)), dtype=bool)
-    own = reference.classifier.predict(answers.instances[tried], answers.schema)
-    for row, perturbed in zip(flipped, again, strict=True):
-        instances = perturbed.instances[tried]
-        row[tried] = reference.classifier.predict(instances, perturbed.schema) != own
-    found = input_robustness(answers, again, flipped)
-    return {f"input_{name}": float(value) for name, value in found._asdict().items()}
-
-
-def _labels(classifier: Classifier, cells: Floats, schema: Schema) -> Any:
-    return np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
+    tried, classifier = np.unique(found.instance), reference.classifier
+    flipped = np.zeros((len(perturbed), len(found.instances)), dtype=bool)
+    before = classifier.predict(found.instances[tried], found.schema)
+    for row, moved in zip(flipped, perturbed, strict=True):
+        row[tried] = classifier.predict(moved.instances[tried], moved.schema) != before
+    robustness = input_robustness(found, perturbed, flipped)
+    return {f"input_{name}": float(value) for name, value in robustness._asdict().items()}
 
 
 def _read(table: Any, schema: Schema) -> tuple[Schema, Floats]:
@@ -338,7 +263,7 @@ def _read(table: Any, schema: Schema) -> tuple[Schema, Floats]:
     return reading.schema, reading.cells
 
 
-def _recoded(answers: Counterfactuals, schema: Schema) -> Counterfactuals:
-    instances = recode(answers.instances, answers.schema, schema)
-    cells = recode(answers.cells, answers.schema, schema)
-    return replace(answers, schema=schema, instances=instances, cells=cells)
+def _recoded(found: Counterfactuals, schema: Schema) -> Counterfactuals:
+    instances = recode(found.instances, found.schema, schema)
+    cells = recode(found.cells, found.schema, schema)
+    return replace(found, schema=schema, instances=instances, cells=cells)

@@ -1,9 +1,8 @@
-"""Do the answers look like rows the classifier gives the target?"""
+"""Plausibility: do counterfactuals look like rows of the target class?"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,67 +11,55 @@ from numpy.typing import ArrayLike
 from sklearn.ensemble import IsolationForest
 
 from lapace.arrays import Floats
-from lapace.metrics.space import distinct, mean, median, nearest, search, tree_columns
-from lapace.result import Counterfactuals
+from lapace.metrics.neighbours import distinct, kneighbors, mean, median, nearest, tree_columns
 from lapace.schema import Schema
 
 
-@dataclass(frozen=True)
 class Plausibility:
     """How much rows look like those the classifier gives one label.
 
-    Made once from those rows, then asked as often as wanted; what is costly is computed when
-    first needed and kept. Scores are one number per row asked, NaN where there is nothing (for
-    LOF and the forest: fewer than two distinct rows) to compare with.
+    What is costly is computed when first needed and kept. Scores are one number per row, NaN
+    where there is nothing (for LOF and the isolation forest: fewer than two distinct rows) to
+    compare with.
 
     Attributes:
-        schema: Whose distance.
-        rows: The rows compared with, all different.
-        neighbours: How many LOF looks at (fewer where there are fewer rows).
-        seed: Of the isolation forest.
+        schema: What the columns are.
+        rows: The rows compared with, all different: repeated ones have infinite density, and LOF
+            explodes.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> usual = Plausibility.of(schema, np.linspace(0.0, 1.0, 41)[:, None])
+        >>> usual = Plausibility(schema, np.linspace(0.0, 1.0, 41)[:, None])
         >>> near, far = usual.lof(np.array([[0.51], [2.4]]))
         >>> bool(near < 1.1 < far)
         True
     """
 
-    schema: Schema
-    rows: Floats = field(repr=False)
-    neighbours: int = 20
-    seed: int = 0
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         schema: Schema,
         rows: Floats,
         *,
-        neighbours: int = 20,
-        most: int | None = 20_000,
-        seed: int = 0,
-    ) -> Plausibility:
-        """Keeps the *distinct* rows: repeated ones have infinite density and LOF explodes.
+        n_neighbors: int = 20,
+        max_rows: int | None = 20_000,
+        random_state: int = 0,
+    ) -> None:
+        """Keeps the distinct rows.
 
         Args:
-            schema: Whose distance.
+            schema: What the columns are.
             rows: Cells of the rows the classifier gives the label.
-            neighbours: How many LOF looks at.
-            most: Of more distinct rows, a random sample of this size: LOF compares each row with
-                each. None keeps all.
-            seed: Of that sample and of the isolation forest.
-
-        Examples:
-            >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-            >>> len(Plausibility.of(schema, np.array([[0.5], [0.5], [1.0]])).rows)
-            2
+            n_neighbors: Of LOF (fewer where there are fewer rows).
+            max_rows: Of more distinct rows, a random sample of this size is kept: LOF compares
+                each row with each. None keeps all.
+            random_state: Of that sample and of the isolation forest.
         """
         kept = distinct(rows)
-        if most is not None and len(kept) > most:
-            kept = np.random.default_rng(seed).choice(kept, most, replace=False, shuffle=False)
-        return cls(schema, kept, neighbours, seed)
+        if max_rows is not None and len(kept) > max_rows:
+            rng = np.random.default_rng(random_state)
+            kept = rng.choice(kept, max_rows, replace=False, shuffle=False)
+        self.schema, self.rows, self._random_state = schema, kept, random_state
+        self._k = min(n_neighbors, len(kept) - 1)
 
     def lof(self, cells: Floats) -> Floats:
         """Local outlier factor, novelty mode, by `Schema.distance`: 1 inside, larger outside.
@@ -82,14 +69,14 @@ class Plausibility:
 
         Examples:
             >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-            >>> usual = Plausibility.of(schema, np.linspace(0.0, 2.5, 101)[:, None])
+            >>> usual = Plausibility(schema, np.linspace(0.0, 2.5, 101)[:, None])
             >>> usual.lof(np.array([[1.26]])).round(1)
             array([1.])
         """
         if len(self.rows) < 2:
             return np.full(len(cells), math.nan)
         kth, lrd = self._local
-        distances, index = search(self.schema, cells, self.rows, self._k)  # (m, k)
+        distances, index = kneighbors(self.schema, cells, self.rows, self._k)  # (m, k)
         scores: Floats = lrd[index].mean(axis=1) / _reachability(distances, kth[index])
         return scores
 
@@ -98,7 +85,7 @@ class Plausibility:
 
         Examples:
             >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-            >>> usual = Plausibility.of(schema, np.linspace(0.0, 1.0, 41)[:, None])
+            >>> usual = Plausibility(schema, np.linspace(0.0, 1.0, 41)[:, None])
             >>> near, far = usual.isolation(np.array([[0.51], [2.4]]))
             >>> bool(near < far)
             True
@@ -113,7 +100,7 @@ class Plausibility:
 
         Examples:
             >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-            >>> Plausibility.of(schema, np.array([[0.0], [2.5]])).knn(np.array([[0.5]]), k=1)
+            >>> Plausibility(schema, np.array([[0.0], [2.5]])).knn(np.array([[0.5]]), k=1)
             array([0.2])
         """
         if not len(self.rows):
@@ -121,20 +108,18 @@ class Plausibility:
         distances: Floats = nearest(self.schema, cells, self.rows, k).mean(axis=1)
         return distances
 
-    @property
-    def _k(self) -> int:
-        return min(self.neighbours, len(self.rows) - 1)
-
     @cached_property
     def _local(self) -> tuple[Floats, Floats]:
         """Each row's distance to its k-th neighbour, and its local reachability density."""
-        distances, index = search(self.schema, self.rows, self.rows, self._k, others=True)  # (n, k)
+        rows = self.rows
+        distances, index = kneighbors(self.schema, rows, rows, self._k, exclude_self=True)  # (n, k)
         kth = distances[:, -1]
         return kth, _reachability(distances, kth[index])
 
     @cached_property
     def _forest(self) -> Any:
-        return IsolationForest(random_state=self.seed).fit(tree_columns(self.schema, self.rows))
+        forest = IsolationForest(random_state=self._random_state)
+        return forest.fit(tree_columns(self.schema, self.rows))
 
 
 def _reachability(distances: Floats, kth: Floats) -> Floats:
@@ -144,12 +129,7 @@ def _reachability(distances: Floats, kth: Floats) -> Floats:
 
 
 class Typical(NamedTuple):
-    """Mean and median of scores; NaN when there are none.
-
-    Examples:
-        >>> Typical(mean=1.5, median=1.0).median
-        1.0
-    """
+    """Mean and median of scores; NaN when there are none."""
 
     mean: float
     median: float
@@ -165,16 +145,3 @@ def typical(scores: ArrayLike) -> Typical:
     known = np.asarray(scores, dtype=np.float64)
     known = known[~np.isnan(known)]
     return Typical(mean(known), median(known))
-
-
-def density(answers: Counterfactuals) -> Typical:
-    """Mean and median of the answers' latent density, in percentiles among training rows.
-
-    Examples:
-        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> row, instance = np.array([[1.25]]), np.array([0])
-        >>> known = {"valid": np.array([True]), "density": np.array([40.0])}
-        >>> density(Counterfactuals.of(schema, row, row, instance, **known)).mean
-        40.0
-    """
-    return typical(answers.density)

@@ -1,4 +1,4 @@
-"""Distances between many rows at once, and rows as trees like them."""
+"""Distances between many rows at once, nearest neighbours, and rows as input of tree models."""
 
 from __future__ import annotations
 
@@ -7,50 +7,52 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.spatial.distance import cdist
 
-from lapace.arrays import Floats, Ints
+from lapace.arrays import Bools, Floats, Ints
 from lapace.schema import Schema
 
 BLOCK = 4_000_000  # distances held at once while neighbours are searched: 32 MB
-CHUNK = 50_000  # pairs whose distance is taken at once: 40 MB for a hundred columns
+CHUNK = 50_000  # pairs whose distance is computed at once: 40 MB for a hundred columns
 
 
 def distances(schema: Schema, a: Floats, b: Floats, weights: Floats | None = None) -> Floats:
-    """`Schema.distance` of every row of `a` to every row of `b`, (n, m), without an (n, m, d).
-
-    Examples:
-        >>> schema = Schema.infer(np.array([[0.0, 1.25], [2.5, 3.5], [1.5, 2.0], [0.5, np.nan]]))
-        >>> distances(schema, np.array([[0.0, 1.25]]), np.array([[2.5, 1.25], [2.0, np.nan]]))
-        array([[1. , 1.8]])
-    """
     return schema.pairwise_distances(a, b, weights)
 
 
-def search(
+def kneighbors(
     schema: Schema,
     cells: Floats,
     rows: Floats,
     k: int,
     *,
-    others: bool = False,
+    exclude_self: bool = False,
     weights: Floats | None = None,
 ) -> tuple[Floats, Ints]:
-    """Distances to the k nearest rows, ascending, and which rows they are, (m, k) each.
+    """Distances to the k nearest rows, ascending, and their positions, (m, k) each.
+
+    Searched block by block, so that memory stays flat: 300,000 rows among 10,000 need no more
+    than 100 among 48,000.
 
     Args:
-        schema: Whose distance.
-        cells: Who looks for neighbours.
-        rows: Among whom.
+        schema: What the columns are.
+        cells: The rows whose neighbours are searched.
+        rows: The rows searched among.
         k: How many; fewer where there are fewer rows.
-        others: The two are the same rows, and none is its own neighbour.
-        weights: Of the distance, one per column.
+        exclude_self: `cells` and `rows` are the same rows, and none is its own neighbour.
+        weights: As in `distances`.
+
+    Examples:
+        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
+        >>> kneighbors(schema, np.array([[1.0]]), np.array([[0.0], [1.25], [2.5]]), k=2)
+        (array([[0.1, 0.4]]), array([[1, 0]]))
     """
-    k = max(0, min(k, len(rows) - others))
+    k = max(0, min(k, len(rows) - exclude_self))
     found, index = np.empty((len(cells), k)), np.empty((len(cells), k), dtype=np.int64)
     size = max(1, BLOCK // max(1, len(rows)))
     for start in range(0, len(cells) if k else 0, size):
         block = distances(schema, cells[start : start + size], rows, weights)  # (size, n)
-        if others:
+        if exclude_self:
             np.fill_diagonal(block[:, start:], math.inf)
         near = np.argpartition(block, k - 1, axis=1)[:, :k] if k > 1 else block.argmin(1)[:, None]
         far = np.take_along_axis(block, near, axis=1)
@@ -63,15 +65,31 @@ def search(
 def nearest(schema: Schema, cells: Floats, rows: Floats, k: int = 1) -> Floats:
     """Distances to the k nearest of `rows`, ascending, (m, k); fewer columns if rows are fewer.
 
-    Searched block by block, so that memory stays flat: 300,000 rows among 10,000 need no more
-    than 100 among 48,000.
-
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
         >>> nearest(schema, np.array([[1.0]]), np.array([[0.0], [1.25], [2.5]]), k=2)
         array([[0.1, 0.4]])
     """
-    return search(schema, cells, rows, k)[0]
+    return kneighbors(schema, cells, rows, k)[0]
+
+
+def pair_distances(schema: Schema, a: Floats, b: Floats, i: Ints, j: Ints) -> Floats:
+    """Distance of a[i] to b[j], pair by pair, a chunk at a time."""
+    found = np.empty(len(i))
+    for start in range(0, len(i), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        found[chunk] = schema.gaps(a[i[chunk]], b[j[chunk]]).sum(axis=1)
+    return found
+
+
+def matches(a: Ints, b: Ints) -> tuple[Ints, Ints]:
+    """All index pairs (i, j) with a[i] == b[j]."""
+    order = np.argsort(b, kind="stable")
+    low, high = (np.searchsorted(b[order], a, side) for side in ("left", "right"))
+    counts = high - low
+    i = np.repeat(np.arange(len(a)), counts)
+    within = np.arange(len(i)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return i, order[np.repeat(low, counts) + within]
 
 
 def distinct(cells: Floats) -> Floats:
@@ -93,7 +111,7 @@ def distinct(cells: Floats) -> Floats:
 
 
 def tree_columns(schema: Schema, cells: Floats) -> Floats:
-    """Rows as trees like them: one layout for all rows of a schema.
+    """Rows as input of tree models: one layout for all rows of a schema.
 
     Missing numbers are -1, under all others; of a wide block missing and unseen are all zeros.
     """
@@ -107,42 +125,23 @@ def tree_columns(schema: Schema, cells: Floats) -> Floats:
     return np.concatenate(blocks, axis=1)  # (n, width)
 
 
-def pair_distances(schema: Schema, a: Floats, b: Floats, i: Ints, j: Ints) -> Floats:
-    """Distance of a[i] to b[j], pair by pair, a chunk at a time."""
-    found = np.empty(len(i))
-    for start in range(0, len(i), CHUNK):
-        chunk = slice(start, start + CHUNK)
-        found[chunk] = schema.gaps(a[i[chunk]], b[j[chunk]]).sum(axis=1)
-    return found
-
-
-def matches(instance: Ints, other: Ints) -> tuple[Ints, Ints]:
-    """All index pairs (i, j) with who[i] == other[j]."""
-    order = np.argsort(other, kind="stable")
-    low, high = (np.searchsorted(other[order], instance, side) for side in ("left", "right"))
-    counts = high - low
-    i = np.repeat(np.arange(len(instance)), counts)
-    within = np.arange(len(i)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return i, order[np.repeat(low, counts) + within]
-
-
 def mean(values: ArrayLike) -> float:
-    """The mean; NaN, without numpy's warning, of nothing."""
+    """The mean; of nothing NaN, without numpy's warning."""
     array = np.asarray(values, dtype=np.float64)
     return float(array.mean()) if array.size else math.nan
 
 
 def median(values: ArrayLike) -> float:
-    """The median; NaN, without numpy's warning, of nothing."""
+    """The median; of nothing NaN, without numpy's warning."""
     array = np.asarray(values, dtype=np.float64)
     return float(np.median(array)) if array.size else math.nan
 
 
 def join(schema: Schema, other: Schema) -> Schema:
-    """The schema widened by the levels only the other has met; its own codes stay as they are."""
+    """The schema widened by the levels only the other has; its own codes stay as they are."""
     features = tuple(
-        replace(own, extra=own.extra + tuple(v for v in theirs.extra if v not in own.levels))
-        for own, theirs in zip(schema.features, other.features, strict=True)
+        replace(ours, extra=ours.extra + tuple(v for v in theirs.extra if v not in ours.levels))
+        for ours, theirs in zip(schema.features, other.features, strict=True)
     )
     return replace(schema, features=features)
 

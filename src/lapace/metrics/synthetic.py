@@ -1,22 +1,25 @@
-"""Are sampled rows as useful as real ones, are they like them, and do they give anybody away?"""
+"""Metrics of sampled rows: utility, likeness to real rows, privacy."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import ks_2samp
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from lapace.arrays import Floats
-from lapace.metrics.space import mean, median, nearest, tree_columns
+from lapace.metrics.neighbours import mean, median, nearest, tree_columns
 from lapace.schema import Schema
 
 
-class Utility(NamedTuple):
+@dataclass(frozen=True)
+class Utility:
     """Accuracy on held-out rows of a forest trained on real and on synthetic rows (TSTR).
 
     Attributes:
@@ -24,10 +27,6 @@ class Utility(NamedTuple):
         synthetic: Accuracy after training on synthetic rows.
         balanced_real: Balanced accuracy (mean recall of the test labels), real.
         balanced_synthetic: Balanced accuracy, synthetic.
-
-    Examples:
-        >>> round(Utility(0.90, 0.88, 0.85, 0.80).gap, 3)
-        0.02
     """
 
     real: float
@@ -53,12 +52,12 @@ def utility(
     test: tuple[Floats, ArrayLike],
     *,
     trees: int = 100,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> Utility:
-    """Train on synthetic, test on real: can the synthetic rows stand in for the real ones?
+    """Train on synthetic, test on real (TSTR): can synthetic rows replace real ones?
 
-    A random forest is trained on the real and one on the synthetic rows; both are asked about
-    held-out rows that carry the classifier's labels. NaN for a side without rows.
+    A random forest is trained on the real and one on the synthetic rows; both predict held-out
+    rows that carry the classifier's labels. NaN for a side without rows.
 
     Args:
         schema: What the columns are.
@@ -66,7 +65,7 @@ def utility(
         synthetic: Cells and labels of synthetic rows.
         test: Cells and labels of held-out rows.
         trees: Of each forest.
-        seed: Of each forest.
+        random_state: Of each forest.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
@@ -75,54 +74,61 @@ def utility(
         >>> utility(schema, (rows, labels), (rows, ~labels), (rows, labels), trees=5).gap
         1.0
     """
-    rows, wanted = tree_columns(schema, test[0]), np.asarray(test[1])
-    scores = []
-    for cells, labels in (real, synthetic):
-        if not len(cells) or not len(rows):
-            scores.append((math.nan, math.nan))
-            continue
-        forest = RandomForestClassifier(trees, random_state=seed)
-        said = forest.fit(tree_columns(schema, cells), np.asarray(labels)).predict(rows)
-        found = agreement(wanted, said)
-        scores.append((found.overall, mean(list(found.by_label.values()))))
-    (plain, balanced), (plain_synthetic, balanced_synthetic) = scores
-    return Utility(plain, plain_synthetic, balanced, balanced_synthetic)
+    cells, expected = test
+    predicted = (forest_predictions(schema, t, cells, trees, random_state) for t in (real, synthetic))
+    return accuracies(expected, *predicted)
+
+
+def forest_predictions(
+    schema: Schema, train: tuple[Floats, ArrayLike], cells: Floats, trees: int, random_state: int
+) -> NDArray[Any] | None:
+    """What a random forest predicts of rows; None where there are none to train or test on."""
+    rows, labels = train
+    if not len(rows) or not len(cells):
+        return None
+    forest = RandomForestClassifier(trees, random_state=random_state)
+    forest.fit(tree_columns(schema, rows), np.asarray(labels))
+    predicted: NDArray[Any] = forest.predict(tree_columns(schema, cells))
+    return predicted
+
+
+def accuracies(expected: ArrayLike, *predicted: NDArray[Any] | None) -> Utility:
+    """The accuracies of two forests' predictions; NaN for one that made none."""
+    nothing = Agreement(math.nan, {})
+    found = [nothing if side is None else agreement(expected, side) for side in predicted]
+    plain, balanced = zip(*((f.overall, mean([*f.by_label.values()])) for f in found), strict=True)
+    return Utility(*plain, *balanced)
 
 
 class Agreement(NamedTuple):
-    """How often the classifier says what was wanted, overall and for each wanted label.
-
-    Examples:
-        >>> Agreement(overall=0.99, by_label={"yes": 1.0, "no": 0.2}).by_label["no"]
-        0.2
-    """
+    """How often the classifier says what was asked for, overall and for each label asked for."""
 
     overall: float
     by_label: dict[Any, float]
 
 
-def agreement(wanted: ArrayLike, said: ArrayLike) -> Agreement:
-    """Share of rows with said = wanted; per wanted label too, which imbalance would hide.
+def agreement(expected: ArrayLike, predicted: ArrayLike) -> Agreement:
+    """Share of rows with predicted = expected, and per expected label, which imbalance would hide.
 
     Examples:
         >>> agreement(["no", "no", "no", "yes"], ["no", "no", "no", "no"])
         Agreement(overall=0.75, by_label={'no': 1.0, 'yes': 0.0})
     """
-    wanted, said = np.asarray(wanted), np.asarray(said)
-    same = np.asarray(wanted == said, dtype=bool)
-    labels, codes = np.unique(wanted, return_inverse=True)
+    expected, predicted = np.asarray(expected), np.asarray(predicted)
+    same = np.asarray(expected == predicted, dtype=bool)
+    labels, codes = np.unique(expected, return_inverse=True)
     by_label = {label: mean(same[codes == k]) for k, label in enumerate(labels.tolist())}
     return Agreement(mean(same), by_label)
 
 
 def detection(
-    schema: Schema, real: Floats, synthetic: Floats, *, folds: int = 5, seed: int = 0
+    schema: Schema, real: Floats, synthetic: Floats, *, folds: int = 5, random_state: int = 0
 ) -> float:
     """Real-versus-synthetic AUC: how well boosted trees tell the two apart; 0.5 is not at all.
 
     A classifier two-sample test: AUC = P(score of a synthetic row > score of a real one), ties
-    counting half, on scores each given by a model that has not seen the row. NaN where either
-    side has fewer rows than there are folds.
+    counting half, each row scored by a model that was not trained on it. NaN where either side
+    has fewer rows than there are folds.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
@@ -134,30 +140,31 @@ def detection(
         return math.nan
     rows = tree_columns(schema, np.concatenate([real, synthetic]))
     is_synthetic = np.repeat([0, 1], [len(real), len(synthetic)])
-    model = HistGradientBoostingClassifier(early_stopping=False, random_state=seed)
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    model = HistGradientBoostingClassifier(early_stopping=False, random_state=random_state)
+    parts = StratifiedKFold(folds, shuffle=True, random_state=random_state)
     scores = cross_val_predict(model, rows, is_synthetic, cv=parts, method="predict_proba")[:, 1]
     return float(roc_auc_score(is_synthetic, scores))
 
 
-def ks(a: ArrayLike, b: ArrayLike) -> float:
+def ks(a: ArrayLike, b: ArrayLike, alternative: str = "two-sided") -> float:
     """Kolmogorov-Smirnov distance sup_t |F_a(t) - F_b(t)|, as of probabilities on two samples.
+
+    Args:
+        a: One sample.
+        b: The other.
+        alternative: As in `scipy.stats.ks_2samp`; "greater" gives sup_t F_a(t) - F_b(t).
 
     Examples:
         >>> ks([0.1, 0.2, 0.8, 0.8], [0.1, 0.2, 0.8, 0.9])
         0.25
     """
-    left, right = (np.sort(np.asarray(values, dtype=np.float64).ravel()) for values in (a, b))
-    if not left.size or not right.size:
+    if not len(np.atleast_1d(a)) or not len(np.atleast_1d(b)):
         return math.nan
-    at = np.concatenate([left, right])
-    below = [np.searchsorted(values, at, side="right") for values in (left, right)]
-    gap = np.abs(below[0] * right.size - below[1] * left.size).max()
-    return float(gap / (left.size * right.size))
+    return float(ks_2samp(a, b, alternative, method="asymp").statistic)
 
 
 class Privacy(NamedTuple):
-    """How near rows come to training rows, against how near fresh rows come anyway.
+    """How near rows come to training rows, against how near held-out rows come.
 
     Attributes:
         distance: Median distance to the nearest training row.
@@ -166,10 +173,6 @@ class Privacy(NamedTuple):
             0, infinite if only held_out is.
         copies: Share of rows that are exact copies of a training row.
         held_out_copies: The same for held-out rows.
-
-    Examples:
-        >>> Privacy(0.2, 0.1, 2.0, copies=0.0, held_out_copies=0.05).ratio
-        2.0
     """
 
     distance: float
@@ -180,14 +183,14 @@ class Privacy(NamedTuple):
 
 
 def privacy(schema: Schema, cells: Floats, train: Floats, held_out: Floats) -> Privacy:
-    """Distance of answers or prototypes to the nearest training row against held-out rows'.
+    """Distance of rows to the nearest training row, against that of held-out rows.
 
     With D(x) = min over training rows t of d(x, t): medians of D, their ratio, shares of D = 0.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> train, fresh = np.array([[0.0], [2.5]]), np.array([[0.0], [1.25]])
-        >>> privacy(schema, np.array([[0.625]]), train, fresh)
+        >>> train, held_out = np.array([[0.0], [2.5]]), np.array([[0.0], [1.25]])
+        >>> privacy(schema, np.array([[0.625]]), train, held_out)
         Privacy(distance=0.25, held_out=0.25, ratio=1.0, copies=0.0, held_out_copies=0.5)
     """
     ours, theirs = (nearest(schema, rows, train).ravel() for rows in (cells, held_out))

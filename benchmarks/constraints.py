@@ -88,7 +88,7 @@ def measure(table: str, instances: int, seed: int) -> list[dict[str, Any]]:
     )
     test = schema.cells(data.test)
     asked = test[np.flatnonzero(classifier.predict(test) != target)[:instances]]
-    scale = Plausibility.of(schema, rows[labels == target])
+    scale = Plausibility(schema, rows[labels == target])
     rng = np.random.default_rng(seed)
     asking.why_not = lambda *_: {}  # type: ignore[assignment]
     limits = [drawn(schema, rows, rng, 5) for _ in asked]

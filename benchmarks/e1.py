@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,7 +120,7 @@ def _utility(job: Job, explainer: Explainer, known: Known) -> Iterator[Measure]:
     """TSTR, raw as in the paper and verified; then how M takes the raw samples."""
     real, test = (known.train, known.codes), (known.test, known.test_codes)
     nothing = (known.train[:0], known.codes[:0])
-    settings = {"trees": job.protocol.trees, "seed": job.seed}
+    settings = {"trees": job.protocol.trees, "random_state": job.seed}
     raw = _sampled(job, explainer, known, verified=False)
     verified = _sampled(job, explainer, known, verified=True)
     found = metrics.utility(known.schema, real, raw, test, **settings)
@@ -127,7 +128,7 @@ def _utility(job: Job, explainer: Explainer, known: Known) -> Iterator[Measure]:
     other = metrics.utility(known.schema, nothing, verified, test, **settings)
     for name, one in (
         ("raw", found),
-        ("verified", other._replace(real=found.real, balanced_real=found.balanced_real)),
+        ("verified", replace(other, real=found.real, balanced_real=found.balanced_real)),
     ):
         yield Measure(f"tstr_{name}", one.synthetic, len(known.test))
         yield Measure(f"tstr_{name}_balanced", one.balanced_synthetic, len(known.test))

@@ -328,7 +328,7 @@ class _Judge:
         valid = metrics.validity(answers, np.arange(len(answers.instances)))
         instances, good = len(answers.instances), answers.where(answers.ok)
         yield Measure("validity", valid.instances, instances, method=method)
-        yield Measure("valid_answers", valid.answers, len(answers), method=method)
+        yield Measure("valid_answers", valid.counterfactuals, len(answers), method=method)
         each = np.bincount(good.instance, minlength=instances)
         yield _spread("answers_each", each, method)
         yield _spread("distance", good.distance, method)
@@ -338,7 +338,9 @@ class _Judge:
         yield from self._plausibility(method, good)
         votes = metrics.votes(good, self.ground.known.classifier, self.retrained)
         lasting = metrics.model_robustness(votes)
-        yield replace(_spread("model_robustness", lasting.by_answer, method), value=lasting.mean)
+        yield replace(
+            _spread("model_robustness", lasting.by_counterfactual, method), value=lasting.mean
+        )
 
     def _plausibility(self, method: str, good: Counterfactuals) -> Iterator[Measure]:
         usual = self.ground.known.usual

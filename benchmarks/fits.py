@@ -161,7 +161,7 @@ def known_of(given: Subject, explainer: Explainer | None = None) -> Known:
         codes=codes,
         test=test.cells,
         test_codes=classifier.predict(test.cells, test.schema),
-        usual=metrics.Plausibility.of(schema, train[codes == target]),
+        usual=metrics.Plausibility(schema, train[codes == target]),
     )
 
 

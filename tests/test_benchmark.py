@@ -262,7 +262,7 @@ def test_prototypes_are_measured_as_plain_code_would(small):
     target = explainer.classes_.index("approved")
     cells = np.stack([p.cells for p in explainer.prototypes_ if p.label == target and p.valid])
     found = {m.metric: m.value for m in e1._prototypes(one, explainer, known)}
-    lof = metrics.Plausibility.of(known.schema, wanted).lof(cells)
+    lof = metrics.Plausibility(known.schema, wanted).lof(cells)
     assert found["prototype_lof"] == pytest.approx(lof.mean())
     assert found["prototype_lof_most"] == pytest.approx(lof.max())
     means = KMeans(len(cells), n_init=3, random_state=one.seed).fit(known.schema.encode(wanted))

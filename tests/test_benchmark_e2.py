@@ -300,7 +300,7 @@ def test_picks_are_measured_as_plain_code_would(world):
         assert found[name, "distance", ""].deviation == pytest.approx(spread, abs=1e-12)
         assert found[name, "valid_answers", ""].count == len(pick)
         wanted = known.train[known.codes == known.target]
-        lof = metrics.Plausibility.of(known.schema, wanted).lof(ok.cells)
+        lof = metrics.Plausibility(known.schema, wanted).lof(ok.cells)
         assert found[name, "lof", ""].value == pytest.approx(lof.mean())
         retrained = fits.models(ground.given, "forest", 3, 0.8, job.seed)
         stays = [

@@ -1,4 +1,4 @@
-"""Every metric against a few lines of loops, on tables with gaps, new levels, ties and nobody."""
+"""Every metric against loops: missing values, unseen levels, ties, and no rows at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from sklearn.neighbors import LocalOutlierFactor
 from lapace import metrics
 from lapace.classifiers import wrap
 from lapace.errors import ClassifierError, InputError
-from lapace.metrics import Plausibility, Reference, space
+from lapace.metrics import Plausibility, Reference, neighbours
+from lapace.metrics.evaluation import Runtime
 from lapace.result import Counterfactuals
 from lapace.schema import Feature, Schema
 
@@ -28,7 +29,7 @@ SEEDS = st.integers(0, 10_000)
 
 
 def cases(*strategies: st.SearchStrategy) -> Callable[[Callable], Callable]:
-    """Properties here are numeric and seeded: a few dozen cases each say what hundreds would."""
+    """Thirty cases each: the properties here are numeric and seeded."""
     return lambda test: settings(max_examples=30)(given(*strategies)(test))
 
 
@@ -63,22 +64,23 @@ READ = SCHEMA.read(
         {
             "age": [18, 44],
             "savings": [0.5, np.nan],
-            "size": ["small", "huge"],
+            "size": ["tiny", "huge"],
             "owner": ["no", "yes"],
             "job": ["pilot", "diver"],
         }
     )
 )
-WIDE = READ.schema  # knows two jobs that training never saw
+WIDE = READ.schema  # with a size and two jobs unseen in training
 
 
 def cells_of(seed: int, rows: int) -> np.ndarray:
-    """Rows with gaps; some have a level or a number outside what training saw."""
+    """Rows with missing values; some have a level or a number outside what training saw."""
     rng = np.random.default_rng(seed)
     cells = SCHEMA.cells(table(rng, max(rows, 1)))[:rows]
     cells[rng.random(rows) < 0.1, :2] = [150.0, 9.5]
     new = rng.random(rows) < 0.2
     cells[new, 4] = rng.integers(4, 6, rows)[new]
+    cells[rng.random(rows) < 0.2, 2] = 4
     return cells
 
 
@@ -88,33 +90,33 @@ def far(a: np.ndarray, b: np.ndarray, schema: Schema = WIDE) -> float:
     for feature, x, y in zip(schema.features, a, b, strict=True):
         if math.isnan(x) or math.isnan(y):
             total += math.isnan(x) != math.isnan(y)
-        elif feature.kind in ("binary", "categorical"):
+        elif not feature.numeric or (feature.name == "size" and max(x, y) >= len(SIZES)):
             total += x != y
         else:
             total += abs(x - y) / ((feature.upper - feature.lower) or 1.0)
     return total
 
 
-def answers_of(seed: int, instances: int, answers: int) -> Counterfactuals:
-    """Random answers for random instances; some instances have several, some none."""
+def counterfactuals_of(seed: int, instances: int, count: int) -> Counterfactuals:
+    """Random counterfactuals of random instances; some instances have several, some none."""
     rng = np.random.default_rng(seed)
-    own, cells = cells_of(seed + 1, instances), cells_of(seed + 2, answers)
-    instance = rng.integers(0, max(instances, 1), answers)
-    kept = rng.random((answers, 5)) < 0.4  # answers keep part of the instance's row
-    cells = np.where(kept, own[instance], cells) if instances else cells
+    rows, cells = cells_of(seed + 1, instances), cells_of(seed + 2, count)
+    instance = rng.integers(0, max(instances, 1), count)
+    kept = rng.random((count, 5)) < 0.4  # part of the instance's row stays
+    cells = np.where(kept, rows[instance], cells) if instances else cells
     return Counterfactuals.of(
         WIDE,
-        own,
+        rows,
         cells,
         instance,
-        valid=rng.random(answers) < 0.6,
-        feasible=rng.random(answers) < 0.7,
-        density=np.where(rng.random(answers) < 0.3, np.nan, rng.uniform(0, 100, answers)),
+        valid=rng.random(count) < 0.6,
+        feasible=rng.random(count) < 0.7,
+        density=np.where(rng.random(count) < 0.3, np.nan, rng.uniform(0, 100, count)),
     )
 
 
-ANSWERS = st.builds(answers_of, SEEDS, st.integers(1, 5), st.integers(0, 12))
-NOTHING = answers_of(0, 3, 0)
+COUNTERFACTUALS = st.builds(counterfactuals_of, SEEDS, st.integers(1, 5), st.integers(0, 12))
+EMPTY = counterfactuals_of(0, 3, 0)
 
 
 def average(values: list[float]) -> float:
@@ -130,7 +132,7 @@ def same(found: float, expected: float) -> bool:
 
 
 @cases(SEEDS, st.integers(0, 8), st.integers(0, 8))
-def test_distances(seed: int, n: int, m: int) -> None:
+def test_distances_are_those_of_the_schema(seed: int, n: int, m: int) -> None:
     a, b = cells_of(seed, n), cells_of(seed + 1, m)
     found = metrics.distances(WIDE, a, b)
     assert found.shape == (n, m)
@@ -147,13 +149,6 @@ def test_distances_on_tables_of_one_kind(columns: list[str]) -> None:
     found = metrics.distances(schema, a, b)
     expected = [[far(x, y, schema) for y in b] for x in a]
     assert np.allclose(found, expected, atol=1e-12)
-
-
-def test_an_ordinal_level_unseen_in_training_is_as_far_as_the_schema_says() -> None:
-    schema = SCHEMA.read(TRAIN.assign(size="tiny")).schema
-    rows = schema.cells(TRAIN.head(4).assign(size=[SIZES[0], "tiny", SIZES[-1], "tiny"]))
-    for row, found in zip(rows, metrics.distances(schema, rows, rows), strict=True):
-        assert np.allclose(found, schema.distance(row[None], rows))
 
 
 @cases(SEEDS, st.integers(0, 12))
@@ -176,12 +171,31 @@ def test_nearest_rows(seed: int, n: int, m: int, k: int) -> None:
     assert np.allclose(found, np.reshape(expected, found.shape), atol=1e-9)
 
 
+@cases(
+    SEEDS,
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.dictionaries(st.sampled_from(WIDE.names), st.floats(0, 9)),
+)
+def test_neighbours_by_costs_are_nearest_in_the_distance_of_the_schema(
+    seed: int, n: int, k: int, costs: dict[str, float]
+) -> None:
+    cells, rows = cells_of(seed, 2), cells_of(seed + 1, n)
+    found, index = metrics.kneighbors(WIDE, cells, rows, k, weights=WIDE.weights(costs))
+    for cell, distances, places in zip(cells, found, index, strict=True):
+        expected = [WIDE.distance(cell[None], row[None], costs)[0] for row in rows]
+        assert np.allclose(distances, sorted(expected)[:k], atol=1e-9)
+        assert np.allclose(distances, np.array(expected)[places], atol=1e-9)
+
+
 @cases(SEEDS, st.integers(1, 9), st.integers(1, 10), st.integers(1, 30))
-def test_search_block_by_block_among_others(seed: int, n: int, k: int, block: int) -> None:
+def test_neighbours_block_by_block_without_themselves(
+    seed: int, n: int, k: int, block: int
+) -> None:
     rows = cells_of(seed, n)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space, "BLOCK", block)
-        found, index = space.search(WIDE, rows, rows, k, others=True)
+        patch.setattr(neighbours, "BLOCK", block)
+        found, index = metrics.kneighbors(WIDE, rows, rows, k, exclude_self=True)
     assert found.shape == index.shape == (n, min(k, n - 1))
     for i, row in enumerate(rows):
         assert i not in index[i]
@@ -192,44 +206,54 @@ def test_search_block_by_block_among_others(seed: int, n: int, k: int, block: in
 
 
 # ------------------------------------------------------------------------------------------------
-# Answers by themselves
+# Counterfactuals by themselves
 
 
-@cases(ANSWERS, st.booleans())
-def test_validity_and_satisfaction(answers: Counterfactuals, everybody: bool) -> None:
-    tried = range(len(answers.instances)) if everybody else sorted(set(answers.instance.tolist()))
+@cases(COUNTERFACTUALS, st.booleans())
+def test_validity_and_satisfaction(counterfactuals: Counterfactuals, all_tried: bool) -> None:
+    tried = (
+        range(len(counterfactuals.instances))
+        if all_tried
+        else sorted(set(counterfactuals.instance.tolist()))
+    )
     by_instance = {
-        i: [j for j, instance in enumerate(answers.instance) if instance == i] for i in tried
+        i: [j for j, instance in enumerate(counterfactuals.instance) if instance == i]
+        for i in tried
     }
-    valid, feasible = answers.valid, answers.feasible
-    share = metrics.validity(answers, tried=tried if everybody else None)
+    valid, feasible = counterfactuals.valid, counterfactuals.feasible
+    share = metrics.validity(counterfactuals, tried=tried if all_tried else None)
     assert same(share.instances, average([any(valid[rows]) for rows in by_instance.values()]))
-    assert same(share.answers, average(list(valid)))
-    share = metrics.satisfaction(answers, tried=tried if everybody else None)
-    good = [any(valid[j] and feasible[j] for j in rows) for rows in by_instance.values()]
-    assert same(share.instances, average(good))
-    assert same(share.answers, average(list(feasible)))
+    assert same(share.counterfactuals, average(list(valid)))
+    share = metrics.satisfaction(counterfactuals, tried=tried if all_tried else None)
+    ok = [any(valid[j] and feasible[j] for j in rows) for rows in by_instance.values()]
+    assert same(share.instances, average(ok))
+    assert same(share.counterfactuals, average(list(feasible)))
 
 
-@cases(ANSWERS)
-def test_satisfaction_by_a_check_asked_anew(answers: Counterfactuals) -> None:
+@cases(COUNTERFACTUALS)
+def test_satisfaction_by_another_check(counterfactuals: Counterfactuals) -> None:
     older = [
-        c[0] >= answers.instances[w][0]
-        for c, w in zip(answers.cells, answers.instance, strict=True)
+        c[0] >= counterfactuals.instances[w][0]
+        for c, w in zip(counterfactuals.cells, counterfactuals.instance, strict=True)
     ]
-    share = metrics.satisfaction(answers, check=lambda rows, own: rows[:, 0] >= own[:, 0])
-    assert same(share.answers, average(older))
-    instances = sorted(set(answers.instance.tolist()))
-    good = answers.valid & np.array(older, dtype=bool)
-    assert same(share.instances, average([any(good[answers.instance == i]) for i in instances]))
+    share = metrics.satisfaction(
+        counterfactuals, check=lambda rows, originals: rows[:, 0] >= originals[:, 0]
+    )
+    assert same(share.counterfactuals, average(older))
+    instances = sorted(set(counterfactuals.instance.tolist()))
+    ok = counterfactuals.valid & np.array(older, dtype=bool)
+    assert same(
+        share.instances, average([any(ok[counterfactuals.instance == i]) for i in instances])
+    )
 
 
-@cases(ANSWERS)
-def test_proximity_and_sparsity(answers: Counterfactuals) -> None:
+@cases(COUNTERFACTUALS)
+def test_proximity_and_sparsity(counterfactuals: Counterfactuals) -> None:
     pairs = [
-        (answers.instances[w], c) for w, c in zip(answers.instance, answers.cells, strict=True)
+        (counterfactuals.instances[w], c)
+        for w, c in zip(counterfactuals.instance, counterfactuals.cells, strict=True)
     ]
-    assert same(metrics.proximity(answers), average([far(a, b) for a, b in pairs]))
+    assert same(metrics.proximity(counterfactuals), average([far(a, b) for a, b in pairs]))
     changes = []
     for a, b in pairs:
         different = 0
@@ -238,21 +262,21 @@ def test_proximity_and_sparsity(answers: Counterfactuals) -> None:
             gone = math.isnan(x) or math.isnan(y)
             different += math.isnan(x) != math.isnan(y) if gone else abs(x - y) > half
         changes.append(different)
-    assert same(metrics.sparsity(answers), average(changes))
+    assert same(metrics.sparsity(counterfactuals), average(changes))
 
 
-@cases(ANSWERS)
-def test_share_of_change_on_numbers(answers: Counterfactuals) -> None:
+@cases(COUNTERFACTUALS)
+def test_share_of_change_on_numbers(counterfactuals: Counterfactuals) -> None:
     on_numbers = on_all = 0.0
-    for instance, cell in zip(answers.instance, answers.cells, strict=True):
-        one = answers.instances[instance].copy()
+    for instance, cell in zip(counterfactuals.instance, counterfactuals.cells, strict=True):
+        one = counterfactuals.instances[instance].copy()
         for i, feature in enumerate(WIDE.features):
             moved = one.copy()
             moved[i] = cell[i]
             on_all += far(one, moved)
             on_numbers += far(one, moved) if feature.kind in ("continuous", "ordinal") else 0.0
     expected = on_numbers / on_all if on_all else math.nan
-    assert same(metrics.number_share(answers), expected)
+    assert same(metrics.number_share(counterfactuals), expected)
 
 
 def test_no_change_has_no_share() -> None:
@@ -262,18 +286,18 @@ def test_no_change_has_no_share() -> None:
     assert metrics.proximity(unmoved) == metrics.sparsity(unmoved) == 0.0
 
 
-@cases(ANSWERS)
-def test_diversity(answers: Counterfactuals) -> None:
+@cases(COUNTERFACTUALS)
+def test_diversity(counterfactuals: Counterfactuals) -> None:
     means = []
-    for instance in range(len(answers.instances)):
-        rows = answers.cells[answers.instance == instance]
+    for instance in range(len(counterfactuals.instances)):
+        rows = counterfactuals.cells[counterfactuals.instance == instance]
         between = [far(a, b) for a, b in combinations(rows, 2)]
         if between:
             means.append(average(between))
-    assert same(metrics.diversity(answers), average(means))
+    assert same(metrics.diversity(counterfactuals), average(means))
 
 
-def test_diversity_of_single_answers_is_none() -> None:
+def test_diversity_of_one_counterfactual_each_is_nan() -> None:
     instances = cells_of(1, 4)
     one_each = Counterfactuals.of(
         WIDE, instances, instances, np.arange(4), valid=np.ones(4, dtype=bool)
@@ -291,7 +315,7 @@ def test_spread(seed: int, rows: int) -> None:
 def test_pairs_are_measured_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = cells_of(2, 9)
     whole = metrics.spread(WIDE, cells)
-    monkeypatch.setattr(space, "CHUNK", 7)
+    monkeypatch.setattr(neighbours, "CHUNK", 7)
     assert metrics.spread(WIDE, cells) == pytest.approx(whole)
 
 
@@ -305,9 +329,9 @@ def test_pairs_are_measured_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_recrossing(paths: list[list[bool | None]]) -> None:
     left = []
     for path in paths:
-        asked = [flag for flag in path if flag is not None]
-        if True in asked:
-            left.append(False in asked[asked.index(True) :])
+        queried = [flag for flag in path if flag is not None]
+        if True in queried:
+            left.append(False in queried[queried.index(True) :])
     assert same(metrics.recrossing(paths), average(left))
     codes = [[-1 if flag is None else int(flag) for flag in path] for path in paths]
     assert same(metrics.recrossing(np.array(codes, dtype=np.int8)), average(left))
@@ -330,7 +354,7 @@ def lof_by_hand(cell: np.ndarray, rows: np.ndarray, k: int) -> tuple[float, floa
 
     around = {i: neighbours(row, i) for i, row in enumerate(rows)}
 
-    def ends(sure: list[float], tied: list[float]) -> tuple[float, float]:
+    def bounds(sure: list[float], tied: list[float]) -> tuple[float, float]:
         """Least and greatest mean of k values: all the sure ones, the rest out of the tied."""
         free = k - len(sure)
         ranked = sorted(tied)
@@ -339,7 +363,7 @@ def lof_by_hand(cell: np.ndarray, rows: np.ndarray, k: int) -> tuple[float, floa
     def reach(x: np.ndarray, skip: int = -1) -> tuple[float, float]:
         _, nearer, tied = around[skip] if skip >= 0 else neighbours(x)
         sure, perhaps = ([max(far(x, rows[j]), around[j][0]) for j in js] for js in (nearer, tied))
-        return ends(sure, perhaps)
+        return bounds(sure, perhaps)
 
     least_lrd, most_lrd = zip(
         *((1 / high, 1 / low) for low, high in (reach(row, i) for i, row in enumerate(rows))),
@@ -347,7 +371,7 @@ def lof_by_hand(cell: np.ndarray, rows: np.ndarray, k: int) -> tuple[float, floa
     )
     _, nearer, tied = neighbours(cell)
     least, most = (
-        ends([lrd[j] for j in nearer], [lrd[j] for j in tied])[end]
+        bounds([lrd[j] for j in nearer], [lrd[j] for j in tied])[end]
         for end, lrd in enumerate((least_lrd, most_lrd))
     )
     near, away = reach(cell)
@@ -358,13 +382,11 @@ def lof_by_hand(cell: np.ndarray, rows: np.ndarray, k: int) -> tuple[float, floa
 def test_lof(seed: int, n: int, m: int) -> None:
     rng = np.random.default_rng(seed)
     rows, cells = cells_of(seed, n), cells_of(seed + 1, m)
-    # Ages and savings off the lattice: no two distances tie, so there is one right answer.
+    # Ages and savings off the lattice: no two distances tie, so there is one right value.
     for part in (rows, cells):
         part[:, 0] = rng.uniform(18, 79, len(part))
         part[:, 1] = np.where(np.isnan(part[:, 1]), np.nan, rng.uniform(-2, 2, len(part)))
-    for cell, score in zip(
-        cells, Plausibility.of(WIDE, rows, neighbours=5).lof(cells), strict=True
-    ):
+    for cell, score in zip(cells, Plausibility(WIDE, rows, n_neighbors=5).lof(cells), strict=True):
         least, most = lof_by_hand(cell, rows, 5)
         assert least == pytest.approx(most)
         assert score == pytest.approx(least, rel=1e-6)
@@ -374,7 +396,7 @@ def test_lof(seed: int, n: int, m: int) -> None:
 def test_lof_among_ties(seed: int, n: int) -> None:
     rows, cells = cells_of(seed, n), cells_of(seed + 1, 3)
     rows[:, :2] = cells[:, :2] = 0.0  # only levels are left: almost all distances tie
-    usual = Plausibility.of(WIDE, rows, neighbours=5)
+    usual = Plausibility(WIDE, rows, n_neighbors=5)
     for cell, score in zip(cells, usual.lof(cells), strict=True):
         if len(usual.rows) > 1:
             least, most = lof_by_hand(cell, usual.rows, 5)
@@ -389,21 +411,21 @@ def test_lof_agrees_with_scikit_learn() -> None:
     peer = LocalOutlierFactor(n_neighbors=20, novelty=True, metric="precomputed")
     peer.fit(metrics.distances(WIDE, rows, rows))
     expected = -peer.score_samples(metrics.distances(WIDE, cells, rows))
-    assert np.allclose(Plausibility.of(WIDE, rows).lof(cells), expected, rtol=1e-9)
+    assert np.allclose(Plausibility(WIDE, rows).lof(cells), expected, rtol=1e-9)
 
 
 def test_repeated_rows_do_not_move_lof() -> None:
     rows, cells = cells_of(0, 60), cells_of(1, 10)
-    once = Plausibility.of(WIDE, rows).lof(cells)
-    often = Plausibility.of(WIDE, np.concatenate([rows, *[rows[:5]] * 30])).lof(cells)
+    once = Plausibility(WIDE, rows).lof(cells)
+    often = Plausibility(WIDE, np.concatenate([rows, *[rows[:5]] * 30])).lof(cells)
     assert np.array_equal(once, often)
     assert often.max() < 10
 
 
-def test_isolation_by_walking_the_trees() -> None:
+def test_isolation_by_descending_the_trees() -> None:
     rows, cells = cells_of(0, 80), cells_of(1, 12)
-    usual = Plausibility.of(WIDE, rows, seed=3)
-    forest, points = usual._forest, space.tree_columns(WIDE, cells).astype(np.float32)
+    usual = Plausibility(WIDE, rows, random_state=3)
+    forest, points = usual._forest, neighbours.tree_columns(WIDE, cells).astype(np.float32)
 
     def expected_depth(n: int) -> float:
         """Mean depth of an unsuccessful search in a binary tree of n rows."""
@@ -427,15 +449,15 @@ def test_isolation_by_walking_the_trees() -> None:
 @cases(SEEDS, st.integers(1, 10), st.integers(0, 5), st.integers(1, 12))
 def test_knn_distance(seed: int, n: int, m: int, k: int) -> None:
     rows, cells = cells_of(seed, n), cells_of(seed + 1, m)
-    usual = Plausibility.of(WIDE, rows)
+    usual = Plausibility(WIDE, rows)
     expected = [average(sorted(far(cell, row) for row in usual.rows)[:k]) for cell in cells]
     assert np.allclose(usual.knn(cells, k), expected, atol=1e-9)
 
 
 def test_nothing_to_compare_with_is_nan() -> None:
     cells = cells_of(1, 3)
-    nobody, one = Plausibility.of(WIDE, cells[:0]), Plausibility.of(WIDE, cells[[0, 0, 0]])
-    for scores in (nobody.lof, nobody.isolation, nobody.knn, one.lof, one.isolation):
+    nothing, one = Plausibility(WIDE, cells[:0]), Plausibility(WIDE, cells[[0, 0, 0]])
+    for scores in (nothing.lof, nothing.isolation, nothing.knn, one.lof, one.isolation):
         assert np.isnan(scores(cells)).all()
     assert one.knn(cells)[0] == 0.0
     assert len(one.rows) == 1
@@ -445,16 +467,16 @@ def test_nothing_to_compare_with_is_nan() -> None:
 
 def test_many_rows_are_thinned_to_a_sample() -> None:
     rows = cells_of(0, 200)
-    thin = Plausibility.of(WIDE, rows, most=50)
+    thin = Plausibility(WIDE, rows, max_rows=50)
     assert len(thin.rows) == len(metrics.distinct(thin.rows)) == 50
     assert {tuple(r) for r in np.nan_to_num(thin.rows)} <= {tuple(r) for r in np.nan_to_num(rows)}
-    assert len(Plausibility.of(WIDE, rows, most=None).rows) == len(metrics.distinct(rows))
+    assert len(Plausibility(WIDE, rows, max_rows=None).rows) == len(metrics.distinct(rows))
 
 
-@cases(ANSWERS)
-def test_density_over_the_answers_that_have_one(answers: Counterfactuals) -> None:
-    known = sorted(v for v in answers.density.tolist() if not math.isnan(v))
-    found = metrics.density(answers)
+@cases(st.lists(st.just(math.nan) | st.floats(0, 100)))
+def test_mean_and_median_of_the_scores_that_are_known(scores: list[float]) -> None:
+    known = sorted(score for score in scores if not math.isnan(score))
+    found = metrics.typical(scores)
     assert same(found.mean, average(known))
     half = len(known) // 2
     middle = (known[half] + known[-half - 1]) / 2 if known else math.nan
@@ -466,16 +488,16 @@ def test_density_over_the_answers_that_have_one(answers: Counterfactuals) -> Non
 
 
 @cases(SEEDS, st.integers(0, 20), st.integers(0, 6), st.sampled_from([0.8, 0.95]))
-def test_model_robustness(seed: int, models: int, answers: int, confidence: float) -> None:
-    flags = np.random.default_rng(seed).random((models, answers)) < 0.7
+def test_model_robustness(seed: int, models: int, counterfactuals: int, confidence: float) -> None:
+    flags = np.random.default_rng(seed).random((models, counterfactuals)) < 0.7
     found = metrics.model_robustness(flags, confidence)
     assert same(found.mean, average([bool(f) for row in flags for f in row]))
     assert len(found.by_model) == models
-    assert len(found.by_answer) == len(found.low) == len(found.high) == answers
+    assert len(found.by_counterfactual) == len(found.low) == len(found.high) == counterfactuals
     for r in range(models):
         assert same(found.by_model[r], average(flags[r].tolist()))
-    for j in range(answers):
-        assert same(found.by_answer[j], average(flags[:, j].tolist()))
+    for j in range(counterfactuals):
+        assert same(found.by_counterfactual[j], average(flags[:, j].tolist()))
         if models:
             test = binomtest(int(flags[:, j].sum()), models)
             low, high = test.proportion_ci(confidence, method="wilson")
@@ -491,27 +513,27 @@ def by_age(limit: float, below: str = "no", above: str = "yes"):
 
 
 def test_votes_compare_labels_not_codes() -> None:
-    answers = answers_of(1, 3, 10)
+    counterfactuals = counterfactuals_of(1, 3, 10)
     reference = Reference.of(TRAIN, by_age(40), SCHEMA)
     newcomer = SimpleNamespace(
         predict=by_age(50, below="a new label"), classes_=np.array(["a new label", "no", "yes"])
     )
-    found = metrics.votes(answers, reference.classifier, [by_age(60), newcomer])
-    for j, age in enumerate(answers.cells[:, 0]):
+    found = metrics.votes(counterfactuals, reference.classifier, [by_age(60), newcomer])
+    for j, age in enumerate(counterfactuals.cells[:, 0]):
         label = "yes" if age >= 40 else "no"
         assert found[0, j] == (label == ("yes" if age >= 60 else "no"))
         assert found[1, j] == (label == ("yes" if age >= 50 else "a new label"))
-    assert metrics.votes(answers, reference.classifier, []).shape == (0, 10)
-    assert metrics.votes(NOTHING, reference.classifier, [by_age(60)]).shape == (1, 0)
+    assert metrics.votes(counterfactuals, reference.classifier, []).shape == (0, 10)
+    assert metrics.votes(EMPTY, reference.classifier, [by_age(60)]).shape == (1, 0)
 
 
 def input_robustness_by_hand(before, after, flipped) -> dict[str, float]:
     single, sets, largest = [], [], []
     counts = {"compared": 0, "flipped": 0, "lost": 0}
-    for answers, flips in zip(after, flipped, strict=True):
+    for counterfactuals, flips in zip(after, flipped, strict=True):
         for instance in range(len(before.instances)):
             old = before.cells[before.ok & (before.instance == instance)]
-            new = answers.cells[answers.ok & (answers.instance == instance)]
+            new = counterfactuals.cells[counterfactuals.ok & (counterfactuals.instance == instance)]
             if not len(old):
                 continue
             if flips[instance]:
@@ -520,10 +542,10 @@ def input_robustness_by_hand(before, after, flipped) -> dict[str, float]:
                 counts["lost"] += 1
             else:
                 counts["compared"] += 1
-                there = [min(far(a, b) for b in new) for a in old]
+                forth = [min(far(a, b) for b in new) for a in old]
                 back = [min(far(a, b) for a in old) for b in new]
-                sets.append(average(there) / 2 + average(back) / 2)
-                largest.append(max(*there, *back))
+                sets.append(average(forth) / 2 + average(back) / 2)
+                largest.append(max(*forth, *back))
                 if len(old) == len(new) == 1:
                     single.append(far(old[0], new[0]))
     means = {"distance": single, "set_distance": sets, "max_set_distance": largest}
@@ -531,9 +553,11 @@ def input_robustness_by_hand(before, after, flipped) -> dict[str, float]:
 
 
 @cases(SEEDS, st.integers(1, 4), st.integers(0, 10), st.integers(0, 3))
-def test_input_robustness(seed: int, instances: int, answers: int, rounds: int) -> None:
-    before = answers_of(seed, instances, answers)
-    after = [answers_of(seed + 10 * r, instances, answers) for r in range(1, rounds + 1)]
+def test_input_robustness(seed: int, instances: int, counterfactuals: int, rounds: int) -> None:
+    before = counterfactuals_of(seed, instances, counterfactuals)
+    after = [
+        counterfactuals_of(seed + 10 * r, instances, counterfactuals) for r in range(1, rounds + 1)
+    ]
     flipped = np.random.default_rng(seed).random((rounds, instances)) < 0.3
     found = metrics.input_robustness(before, after, flipped)
     expected = input_robustness_by_hand(before, after, flipped)
@@ -545,8 +569,8 @@ def test_input_robustness(seed: int, instances: int, answers: int, rounds: int) 
     assert unflipped.compared >= found.compared
 
 
-def test_the_same_answers_for_moved_people_are_perfectly_stable() -> None:
-    before = answers_of(4, 4, 12)
+def test_the_same_counterfactuals_for_perturbed_instances_are_perfectly_stable() -> None:
+    before = counterfactuals_of(4, 4, 12)
     found = metrics.input_robustness(before, [before, before])
     assert found.set_distance == found.max_set_distance == 0.0
     assert found.compared == 2 * len(set(before.instance[before.ok].tolist()))
@@ -573,7 +597,9 @@ def test_levels_met_in_one_round_only_are_compared_by_name() -> None:
 
 
 @cases(SEEDS, st.integers(0, 10), st.sampled_from([0.0, 0.001, 0.02, 0.1]))
-def test_perturbed_people_stay_near_and_sensible(seed: int, rows: int, scale: float) -> None:
+def test_perturbed_instances_stay_near_and_on_the_lattice(
+    seed: int, rows: int, scale: float
+) -> None:
     cells = cells_of(seed, rows)
     moved = metrics.perturb(WIDE, cells, np.random.default_rng(seed), scale)
     assert moved.shape == cells.shape
@@ -601,9 +627,9 @@ def test_perturbation_reaches_every_step_and_moves_nothing_else() -> None:
     assert np.array_equal(moved[:, 3:], instances[:, 3:], equal_nan=True)
 
 
-def test_those_outside_the_range_or_the_levels_are_not_pulled_in() -> None:
+def test_values_outside_the_range_or_the_levels_are_not_pulled_in() -> None:
     instance = cells_of(8, 1)
-    instance[0, :3] = [120.0, 0.0, 4.0]  # older than anybody, a size nobody knows
+    instance[0, :3] = [120.0, 0.0, 4.0]  # outside the range, a level unseen in training
     instances = np.repeat(instance, 200, axis=0)
     moved = metrics.perturb(WIDE, instances, np.random.default_rng(0), scale=0.5)
     assert moved[:, 0].min() >= 120.0 - 0.5 * WIDE.features[0].span
@@ -633,14 +659,14 @@ def test_utility() -> None:
     real, test = labelled(0, 200), labelled(1, 150)
     noise = np.random.default_rng(0)
     synthetic = (real[0], noise.permutation(real[1]))
-    found = metrics.utility(WIDE, real, synthetic, test, trees=15, seed=4)
+    found = metrics.utility(WIDE, real, synthetic, test, trees=15, random_state=4)
     for (rows, labels), plain, balanced in (
         (real, found.real, found.balanced_real),
         (synthetic, found.synthetic, found.balanced_synthetic),
     ):
         forest = RandomForestClassifier(15, random_state=4)
-        said = forest.fit(space.tree_columns(WIDE, rows), labels).predict(
-            space.tree_columns(WIDE, test[0])
+        said = forest.fit(neighbours.tree_columns(WIDE, rows), labels).predict(
+            neighbours.tree_columns(WIDE, test[0])
         )
         right = [a == b for a, b in zip(said, test[1], strict=True)]
         recalls = [
@@ -655,17 +681,17 @@ def test_utility() -> None:
 
 
 def test_utility_without_rows_is_nan() -> None:
-    real, nobody = labelled(0, 30), labelled(0, 0)
-    found = metrics.utility(WIDE, real, nobody, real, trees=3)
+    real, nothing = labelled(0, 30), labelled(0, 0)
+    found = metrics.utility(WIDE, real, nothing, real, trees=3)
     assert found.real > 0.9
     assert math.isnan(found.synthetic)
-    assert math.isnan(metrics.utility(WIDE, real, real, nobody, trees=3).real)
+    assert math.isnan(metrics.utility(WIDE, real, real, nothing, trees=3).real)
 
 
 def test_trees_see_missing_and_new_levels_apart() -> None:
     rows = np.repeat(cells_of(0, 1), 4, axis=0)
     rows[:, 1], rows[:, 4] = [np.nan, 0.0, 0.0, 0.0], [0.0, 1.0, np.nan, 5.0]
-    columns = space.tree_columns(WIDE, rows)
+    columns = neighbours.tree_columns(WIDE, rows)
     assert columns.shape == (4, 4 + 4)  # four numbers and pairs, one block of four jobs
     assert columns[0, 1] == -1.0
     assert columns[1, 1] >= 0.0
@@ -675,14 +701,14 @@ def test_trees_see_missing_and_new_levels_apart() -> None:
 def test_detection_by_counting_pairs() -> None:
     real, synthetic = cells_of(0, 70), cells_of(1, 50)
     synthetic[:, 0] = np.minimum(synthetic[:, 0] + 10, 79)
-    rows = space.tree_columns(WIDE, np.concatenate([real, synthetic]))
+    rows = neighbours.tree_columns(WIDE, np.concatenate([real, synthetic]))
     is_synthetic = np.array([0] * 70 + [1] * 50)
     scores = np.empty(120)
-    for fit, ask in StratifiedKFold(5, shuffle=True, random_state=2).split(rows, is_synthetic):
+    for train, test in StratifiedKFold(5, shuffle=True, random_state=2).split(rows, is_synthetic):
         model = HistGradientBoostingClassifier(early_stopping=False, random_state=2)
-        scores[ask] = model.fit(rows[fit], is_synthetic[fit]).predict_proba(rows[ask])[:, 1]
+        scores[test] = model.fit(rows[train], is_synthetic[train]).predict_proba(rows[test])[:, 1]
     wins = [(s > r) + (s == r) / 2 for s in scores[70:] for r in scores[:70]]
-    assert metrics.detection(WIDE, real, synthetic, seed=2) == pytest.approx(average(wins))
+    assert metrics.detection(WIDE, real, synthetic, random_state=2) == pytest.approx(average(wins))
 
 
 def test_detection_at_its_ends() -> None:
@@ -704,9 +730,9 @@ def test_ks(a: list[float], b: list[float]) -> None:
 
 
 @cases(SEEDS, st.integers(0, 6), st.integers(1, 8), st.integers(0, 6))
-def test_privacy(seed: int, answers: int, train: int, fresh: int) -> None:
+def test_privacy(seed: int, counterfactuals: int, train: int, fresh: int) -> None:
     rows, held_out = cells_of(seed, train), cells_of(seed + 1, fresh)
-    cells = np.concatenate([cells_of(seed + 2, answers), rows[:1]])
+    cells = np.concatenate([cells_of(seed + 2, counterfactuals), rows[:1]])
     found = metrics.privacy(WIDE, cells, rows, held_out)
     ours, theirs = (
         [min(far(cell, row) for row in rows) for cell in part] for part in (cells, held_out)
@@ -723,34 +749,34 @@ def test_privacy_where_held_out_rows_are_copies() -> None:
     rows = cells_of(0, 6)
     assert metrics.privacy(WIDE, cells_of(1, 3), rows, rows).ratio == math.inf
     assert math.isnan(metrics.privacy(WIDE, rows, rows, rows).ratio)
-    nobody = metrics.privacy(WIDE, rows[:0], rows, rows[:0])
-    assert all(math.isnan(value) for value in nobody)
+    nothing = metrics.privacy(WIDE, rows[:0], rows, rows[:0])
+    assert all(math.isnan(value) for value in nothing)
 
 
 # ------------------------------------------------------------------------------------------------
 # Cost, and everything at once
 
 
-def test_spending_counts_seconds_and_rows() -> None:
+def test_timed_counts_seconds_and_queries() -> None:
     classifier = wrap(by_age(40), SCHEMA)
     classifier.fit_labels(SCHEMA.cells(TRAIN))
-    with metrics.spending(classifier) as spent:
+    with metrics.timed(classifier) as runtime:
         classifier.predict(SCHEMA.cells(TRAIN.head(30)))
-    assert spent.n_queries == 30
-    assert 0 < spent.seconds < 30
-    assert spent.per(instances=10).n_queries == 300
-    assert math.isnan(spent.per(instances=0).seconds)
-    broken = metrics.spending(classifier)
-    with pytest.raises(ZeroDivisionError), broken as spent:
+    assert runtime.n_queries == 30
+    assert runtime.seconds > 0
+    assert runtime.per(instances=10).n_queries == 300
+    assert math.isnan(runtime.per(instances=0).seconds)
+    broken = metrics.timed(classifier)
+    with pytest.raises(ZeroDivisionError), broken as runtime:
         _ = 1 / 0
-    assert spent.seconds > 0
+    assert runtime.seconds > 0
 
 
 ALWAYS = {
     "validity",
-    "valid_answers",
+    "valid_counterfactuals",
     "satisfaction",
-    "feasible_answers",
+    "feasible_counterfactuals",
     "distance",
     "changed",
     "number_share",
@@ -768,30 +794,30 @@ ALWAYS = {
 
 
 def test_evaluate_as_the_readme_has_it() -> None:
-    answers = answers_of(3, 5, 20)
-    found = metrics.evaluate(answers, classifier=by_age(40), reference=TRAIN)
+    counterfactuals = counterfactuals_of(3, 5, 20)
+    found = metrics.evaluate(counterfactuals, classifier=by_age(40), reference=TRAIN)
     assert set(found) == ALWAYS
     assert all(isinstance(value, float) for value in found.values())
-    good = answers.where(answers.ok)
-    assert found["validity"] == metrics.validity(answers).instances
-    assert found["satisfaction"] == metrics.satisfaction(answers).instances
-    assert found["distance"] == metrics.proximity(good)
-    assert found["diversity"] == metrics.diversity(good)
+    ok = counterfactuals.where(counterfactuals.ok)
+    assert found["validity"] == metrics.validity(counterfactuals).instances
+    assert found["satisfaction"] == metrics.satisfaction(counterfactuals).instances
+    assert found["distance"] == metrics.proximity(ok)
+    assert found["diversity"] == metrics.diversity(ok)
     assert found["number_share"] + found["category_share"] == pytest.approx(1.0)
     train = SCHEMA.cells(TRAIN)
-    nearest = [min(far(cell, row) for row in train) for cell in good.cells]
+    nearest = [min(far(cell, row) for row in train) for cell in ok.cells]
     assert found["training_distance"] == pytest.approx(np.median(nearest))
 
 
-def test_plausibility_is_judged_among_rows_of_each_answers_own_label() -> None:
-    answers = answers_of(3, 5, 40)
-    good = answers.where(answers.ok)
+def test_plausibility_is_measured_among_rows_of_the_counterfactuals_own_label() -> None:
+    counterfactuals = counterfactuals_of(3, 5, 40)
+    ok = counterfactuals.where(counterfactuals.ok)
     train = SCHEMA.cells(TRAIN)
-    found = metrics.evaluate(answers, classifier=by_age(40), reference=TRAIN)
+    found = metrics.evaluate(counterfactuals, classifier=by_age(40), reference=TRAIN)
     both = [train[train[:, 0] < 40], train[train[:, 0] >= 40]]
-    usual_of = [Plausibility.of(WIDE, rows) for rows in both]
+    usual_of = [Plausibility(WIDE, rows) for rows in both]
     lof, knn, isolation = [], [], []
-    for cell in good.cells:
+    for cell in ok.cells:
         usual = usual_of[int(cell[0] >= 40)]
         lof += usual.lof(cell[None]).tolist()
         isolation += usual.isolation(cell[None]).tolist()
@@ -803,21 +829,27 @@ def test_plausibility_is_judged_among_rows_of_each_answers_own_label() -> None:
 
 
 def test_evaluate_everything() -> None:
-    answers = answers_of(3, 5, 20)
-    moved = metrics.perturb(WIDE, answers.instances, np.random.default_rng(0), 0.1)
+    counterfactuals = counterfactuals_of(3, 5, 20)
+    moved = metrics.perturb(WIDE, counterfactuals.instances, np.random.default_rng(0), 0.1)
     again = [
-        Counterfactuals.of(WIDE, moved, answers.cells, answers.instance, valid=answers.valid)
+        Counterfactuals.of(
+            WIDE,
+            moved,
+            counterfactuals.cells,
+            counterfactuals.instance,
+            valid=counterfactuals.valid,
+        )
         for _ in range(2)
     ]
     reference = Reference.of(TRAIN, by_age(40), SCHEMA)
     extras = {
         "held_out": TRAIN.sample(50, random_state=0),
         "retrained": [by_age(45), by_age(35)],
-        "again": again,
+        "perturbed": again,
         "steps": [[False, True, True], [False, True, False]],
-        "spent": metrics.Spent(2.0, 700),
+        "runtime": Runtime(2.0, 700),
     }
-    found = metrics.evaluate(answers, reference=reference, **extras)
+    found = metrics.evaluate(counterfactuals, reference=reference, **extras)
     assert set(found) - ALWAYS == {
         "held_out_distance",
         "held_out_copies",
@@ -831,47 +863,51 @@ def test_evaluate_everything() -> None:
         "input_lost",
         "recrossing",
         "seconds",
-        "rows_asked",
+        "n_queries",
     }
     assert found["held_out_copies"] == 1.0
-    assert (found["recrossing"], found["seconds"], found["rows_asked"]) == (0.5, 2.0, 700.0)
-    ages = answers.cells[answers.ok, 0]
+    assert (found["recrossing"], found["seconds"], found["n_queries"]) == (0.5, 2.0, 700.0)
+    ages = counterfactuals.cells[counterfactuals.ok, 0]
     still = [(age >= 40) == (age >= limit) for limit in (45, 35) for age in ages]
     assert found["model_robustness"] == pytest.approx(average(still))
-    over = (answers.instances[:, 0] >= 40) != (moved[:, 0] >= 40)
-    expected = input_robustness_by_hand(answers, again, [over, over])
+    over = (counterfactuals.instances[:, 0] >= 40) != (moved[:, 0] >= 40)
+    expected = input_robustness_by_hand(counterfactuals, again, [over, over])
     for name, value in expected.items():
         assert same(found[f"input_{name}"], value), name
-    plain = metrics.evaluate(answers, classifier=by_age(40), reference=TRAIN)
+    plain = metrics.evaluate(counterfactuals, classifier=by_age(40), reference=TRAIN)
     assert {name: found[name] for name in ALWAYS} == pytest.approx(plain, nan_ok=True)
 
 
 def test_evaluate_nothing_without_a_warning() -> None:
     moved = Counterfactuals.of(
-        WIDE, NOTHING.instances, NOTHING.cells, NOTHING.instance, valid=NOTHING.valid
+        WIDE, EMPTY.instances, EMPTY.cells, EMPTY.instance, valid=EMPTY.valid
     )
     found = metrics.evaluate(
-        NOTHING, classifier=by_age(40), reference=TRAIN, retrained=[by_age(50)], again=[moved]
+        EMPTY, classifier=by_age(40), reference=TRAIN, retrained=[by_age(50)], perturbed=[moved]
     )
     counts = {"input_compared", "input_flipped", "input_lost"}
     assert all(found[name] == 0 for name in counts)
     assert all(math.isnan(value) for name, value in found.items() if name not in counts)
-    assert metrics.evaluate(NOTHING, tried=[0, 1], classifier=by_age(40), reference=TRAIN)[
+    assert metrics.evaluate(EMPTY, tried=[0, 1], classifier=by_age(40), reference=TRAIN)[
         "validity"
     ] == pytest.approx(0.0)
 
 
-def test_one_answer() -> None:
-    answers = answers_of(0, 1, 1)
+def test_one_counterfactual() -> None:
+    counterfactuals = counterfactuals_of(0, 1, 1)
     alone = Counterfactuals.of(
-        WIDE, answers.instances, answers.cells, answers.instance, valid=np.array([True])
+        WIDE,
+        counterfactuals.instances,
+        counterfactuals.cells,
+        counterfactuals.instance,
+        valid=np.array([True]),
     )
     found = metrics.evaluate(alone, classifier=by_age(40), reference=TRAIN)
     unknown = {name for name, value in found.items() if math.isnan(value)}
     assert unknown == {"diversity", "density", "density_median"}
 
 
-def test_levels_new_to_answers_and_to_reference_are_kept_apart() -> None:
+def test_levels_new_to_counterfactuals_and_to_reference_are_kept_apart() -> None:
     reading = SCHEMA.read(TRAIN.head(1).assign(job="pilot"))
     one = Counterfactuals.of(
         reading.schema, reading.cells, reading.cells, np.array([0]), valid=np.array([True])
@@ -885,25 +921,27 @@ def test_levels_new_to_answers_and_to_reference_are_kept_apart() -> None:
 
 
 def test_a_wrapped_classifier_is_taken_and_its_count_left_alone() -> None:
-    answers = answers_of(3, 5, 20)
+    counterfactuals = counterfactuals_of(3, 5, 20)
     classifier = wrap(by_age(40), SCHEMA)
-    found = metrics.evaluate(answers, classifier=classifier, reference=TRAIN)  # labels not known
+    found = metrics.evaluate(
+        counterfactuals, classifier=classifier, reference=TRAIN
+    )  # labels not known
     classifier.fit_labels(SCHEMA.cells(TRAIN))
-    again = metrics.evaluate(answers, classifier=classifier, reference=TRAIN)
+    again = metrics.evaluate(counterfactuals, classifier=classifier, reference=TRAIN)
     assert classifier.n_queries == len(TRAIN)
     assert again == pytest.approx(found, nan_ok=True)
 
 
 def test_what_is_wrong_is_said() -> None:
-    answers = answers_of(3, 5, 20)
+    counterfactuals = counterfactuals_of(3, 5, 20)
     with pytest.raises(InputError, match="hand over the classifier"):
-        metrics.evaluate(answers, reference=TRAIN)
+        metrics.evaluate(counterfactuals, reference=TRAIN)
     broken = TRAIN.assign(age=np.where(np.arange(300) == 7, np.inf, TRAIN["age"]))
     with pytest.raises(InputError, match="row 7"):
-        metrics.evaluate(answers, classifier=by_age(40), reference=broken)
+        metrics.evaluate(counterfactuals, classifier=by_age(40), reference=broken)
     reference = Reference.of(TRAIN, by_age(40), SCHEMA)
     with pytest.raises(ClassifierError, match="never said"):
-        metrics.evaluate(answers, reference=reference, retrained=[by_age(50, below="new")])
+        metrics.evaluate(counterfactuals, reference=reference, retrained=[by_age(50, below="new")])
 
 
 def test_every_public_name_has_an_example() -> None:

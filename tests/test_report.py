@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lapace import metrics
 from lapace.errors import InputError
+from lapace.metrics.synthetic import Utility
 from lapace.report import (
     THRESHOLDS,
     Check,
@@ -650,7 +651,7 @@ REPORTS = st.builds(
     clusters=st.lists(CLUSTERS, max_size=2).map(tuple),
     columns=st.lists(st.builds(ColumnFit, TEXT, KINDS, SHARE, SHARE), max_size=2).map(tuple),
     rules=st.lists(st.builds(Rule, TEXT, COUNT, COUNT), max_size=2).map(tuple),
-    utility=st.none() | st.builds(metrics.Utility, SHARE, SHARE, SHARE, SHARE),
+    utility=st.none() | st.builds(Utility, SHARE, SHARE, SHARE, SHARE),
     paths=COUNT,
     recrossed=COUNT,
     warnings=st.lists(TEXT, max_size=2).map(tuple),

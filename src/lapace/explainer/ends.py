@@ -12,7 +12,7 @@ from lapace.classifiers import Classifier
 from lapace.explainer.fitting import Fitted
 from lapace.explainer.judging import Judge
 from lapace.explainer.problem import Instances, Question
-from lapace.metrics.space import search
+from lapace.metrics.neighbours import kneighbors
 from lapace.paths import Start
 
 __all__ = ["Ends", "leading", "twins"]
@@ -103,7 +103,7 @@ def _near(
         some = np.flatnonzero(group.ravel() == k)
         rows = np.flatnonzero(_wanted(known, instance[some[:1]], stand_ins.label)[0])
         cells = known.reading.cells[instance[some]]
-        _, index = search(schema, cells, stand_ins.cells[rows], NEAR, weights=weights)
+        _, index = kneighbors(schema, cells, stand_ins.cells[rows], NEAR, weights=weights)
         one.append(np.repeat(some, index.shape[1]))
         near.append(rows[index].ravel())
     if not one:

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial.distance import cdist
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Floats, Ints
 from lapace.schema import Schema
 
 BLOCK = 4_000_000  # distances held at once while neighbours are searched: 32 MB
@@ -17,6 +16,13 @@ CHUNK = 50_000  # pairs whose distance is computed at once: 40 MB for a hundred 
 
 
 def distances(schema: Schema, a: Floats, b: Floats, weights: Floats | None = None) -> Floats:
+    """`Schema.distance` of every row of `a` to every row of `b`, (n, m): the schema's own.
+
+    Examples:
+        >>> schema = Schema.infer(np.array([[0.0, 1.25], [2.5, 3.5], [1.5, 2.0], [0.5, np.nan]]))
+        >>> distances(schema, np.array([[0.0, 1.25]]), np.array([[2.5, 1.25], [2.0, np.nan]]))
+        array([[1. , 1.8]])
+    """
     return schema.pairwise_distances(a, b, weights)
 
 

@@ -75,7 +75,9 @@ def utility(
         1.0
     """
     cells, expected = test
-    predicted = (forest_predictions(schema, t, cells, trees, random_state) for t in (real, synthetic))
+    predicted = (
+        forest_predictions(schema, t, cells, trees, random_state) for t in (real, synthetic)
+    )
     return accuracies(expected, *predicted)
 
 

@@ -13,7 +13,8 @@ from sklearn.ensemble import RandomForestClassifier
 from lapace import metrics
 from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError
-from lapace.metrics.space import tree_columns
+from lapace.metrics.neighbours import tree_columns
+from lapace.metrics.synthetic import Utility
 from lapace.report.record import Check, Cluster, ColumnFit, LabelFit, Look, Queries, Report, Rule
 from lapace.report.thresholds import THRESHOLDS
 from lapace.schema import Schema
@@ -500,10 +501,10 @@ def _too_few(rows: int, least: int) -> str:
     return f"{rows} rows held out, {least} needed: hand over {10 * least:,} or more"
 
 
-def _utility(evidence: Evidence, said: tuple[Ints, Ints]) -> metrics.Utility:
+def _utility(evidence: Evidence, said: tuple[Ints, Ints]) -> Utility:
     found = [metrics.agreement(evidence.held_out.codes, side) for side in said]
     balanced = [float(np.mean(list(each.by_label.values()))) for each in found]
-    return metrics.Utility(found[0].overall, found[1].overall, *balanced)
+    return Utility(found[0].overall, found[1].overall, *balanced)
 
 
 def _of_forests(evidence: Evidence, said: tuple[Ints, Ints] | str) -> dict[str, _Found | str]:

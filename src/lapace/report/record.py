@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from lapace import metrics
 from lapace.errors import InputError
+from lapace.metrics.synthetic import Utility
 from lapace.report.rendering import as_html, as_text
 from lapace.report.thresholds import Threshold, Verdict
 from lapace.table import Level, read_json, write_json
@@ -281,7 +281,7 @@ class Report:
     clusters: tuple[Cluster, ...]
     columns: tuple[ColumnFit, ...]
     rules: tuple[Rule, ...]
-    utility: metrics.Utility | None
+    utility: Utility | None
     paths: int
     recrossed: int
     warnings: tuple[str, ...]
@@ -362,8 +362,8 @@ class Report:
 
 def _plain(value: Any) -> Any:
     """A field as JSON values."""
-    if isinstance(value, metrics.Utility):
-        return value._asdict()
+    if isinstance(value, Utility):
+        return asdict(value)
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     if isinstance(value, Check):
@@ -386,6 +386,6 @@ def _report(data: Mapping[str, Any]) -> Report:
     for name, kind in (("labels", LabelFit), ("columns", ColumnFit), ("rules", Rule)):
         known[name] = tuple(kind(**line) for line in data[name])
     known["n_queries"] = Queries(**data["n_queries"])
-    known["utility"] = None if data["utility"] is None else metrics.Utility(**data["utility"])
+    known["utility"] = None if data["utility"] is None else Utility(**data["utility"])
     known["warnings"] = tuple(data["warnings"])
     return Report(**known)

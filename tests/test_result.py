@@ -320,6 +320,17 @@ def test_columns_called_like_ours_stay_apart():
 
 
 @given(seeds)
+def test_picks_carry_the_reasons_of_instances_without_an_ok_row(seed):
+    explanation = made_up(seed)
+    for rows in (explanation.first(), explanation.nearest(), explanation.first().where([])):
+        assert rows.reasons == {
+            one.position: explanation.reason[one.position]
+            for one in explanation
+            if one.status != "answered"
+        }
+
+
+@given(seeds)
 def test_where_keeps_some_answers_and_all_instances(seed):
     found = made_up(seed).first()
     mask = found.ok

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +39,7 @@ class Counterfactuals:
         density_before: The percentile of the row before the constraints moved it; the same as
             `density` where they did not.
         ids: Identifiers of the instances of the query, where their table had any.
+        reasons: Why instances have no counterfactual that is ok, by position in the query.
     """
 
     schema: Schema
@@ -55,6 +57,7 @@ class Counterfactuals:
     distance: Floats
     density_before: Floats
     ids: tuple[Any, ...] | None = None
+    reasons: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -72,7 +75,7 @@ class Counterfactuals:
         """Counterfactuals of any method; what is not in `known` is unknown."""
         unknown = np.full(len(cells), np.nan)
         distance = schema.gaps(instances[instance], cells).sum(axis=1)
-        columns: dict[str, NDArray[Any]] = {
+        columns: dict[str, Any] = {
             "prototype": np.full(len(cells), -1),
             "tau": unknown,
             "label": np.full(len(cells), None, dtype=object),
@@ -108,7 +111,7 @@ class Counterfactuals:
 
     def where(self, mask: Bools) -> Counterfactuals:
         """Only some of the answers."""
-        shared = ("schema", "template", "instances", "ids")
+        shared = ("schema", "template", "instances", "ids", "reasons")
         names = [f.name for f in fields(self) if f.name not in shared]
         return replace(self, **{name: getattr(self, name)[mask] for name in names})
 

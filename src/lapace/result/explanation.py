@@ -224,6 +224,7 @@ class Explanation:
             self.distance[paths, steps],
             self.density_before[paths, steps],
             self.ids,
+            {i: self.reason[i] for i, status in enumerate(self.status) if status != "answered"},
         )
 
     # -- JSON -------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def drawn(schema: Schema, rows: np.ndarray, rng: np.random.Generator, count: int
 
 
 def fitted(table: str, seed: int) -> tuple[Any, Explainer]:
-    data = datasets.load(table) if table == "loans" else datasets.load(table, seed=seed)
+    data = datasets.load(table) if table == "loans" else datasets.load(table, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CentroidWarning)
         return data, Explainer(data.classifier(TABLES[table]), random_state=seed).fit(data.train)

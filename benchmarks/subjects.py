@@ -64,7 +64,7 @@ def subject(pair: Pair, seed: int, rows: int | None = None) -> Subject:
     data = load(pair, seed)
     if rows is not None:
         data = _smaller(data, rows)
-    model = data.classifier(pair.classifier, seed=seed)
+    model = data.classifier(pair.classifier, random_state=seed)
     return Subject(data, model, data.target)
 
 
@@ -91,7 +91,9 @@ def retrained(data: Dataset, kind: TrainedKind, *, seed: int, share: float = 0.8
     rng = np.random.default_rng(90_000 + seed)
     chosen = np.sort(rng.permutation(len(rows))[: round(share * len(rows))])
     table = rows.iloc[chosen].reset_index(drop=True)
-    return replace(data, train=table, train_labels=labels[chosen]).classifier(kind, seed=seed)
+    return replace(data, train=table, train_labels=labels[chosen]).classifier(
+        kind, random_state=seed
+    )
 
 
 def load(pair: Pair, seed: int) -> Dataset:
@@ -103,7 +105,9 @@ def load(pair: Pair, seed: int) -> Dataset:
         ((142, 13), 'class_0')
     """
     if pair.data not in OWN:
-        return load_dataset(pair.data, balanced=pair.balanced, impute=pair.impute, seed=seed)
+        return load_dataset(
+            pair.data, balanced=pair.balanced, impute=pair.impute, random_state=seed
+        )
     own = OWN[pair.data]
     table, labels = own.build()
     train, test, train_labels, test_labels = train_test_split(

@@ -40,14 +40,14 @@ SEQUEL = (
 
 def list_(quiet: options.Quiet = False) -> None:
     """Show the data sets there are, and on what terms."""
-    from lapace.datasets.recipes import RECIPES
+    from lapace.datasets.catalog import CATALOG
 
     table = RichTable(box=None, pad_edge=False)
     for name in ("name", "target", "terms", "what it is"):
         table.add_column(name, no_wrap=name == "name")
-    for name, recipe in RECIPES.items():
-        target = "-" if recipe.target is None else str(recipe.target)
-        table.add_row(*map(Text, (name, target, recipe.licence, recipe.description)))
+    for name, spec in CATALOG.items():
+        target = "-" if spec.target is None else str(spec.target)
+        table.add_row(*map(Text, (name, target, spec.licence, spec.description)))
     Terminal(quiet).show(table)
 
 

@@ -1,33 +1,31 @@
-"""Data sets: one made here, the paper's, and the digits.
+"""Data sets: one made by the package itself, the paper's four, and MNIST.
 
-`load("loans")` needs nothing from outside. The others are fetched once, checked by their hash and
-kept in a cache (`LAPACE_DATA`, or the user's cache folder); none of them is part of this package.
+`load("loans")` needs no network. The others are fetched once, verified by their sha256 and kept in
+a cache (`LAPACE_DATA`, or the user's cache folder); none of them is part of this package.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Ints
 from lapace.classifiers import TrainedKind, train
 from lapace.errors import InputError, did_you_mean
 from lapace.schema import Schema
 
 try:
+    from lapace.datasets.catalog import CATALOG, DatasetSpec, Labels
     from lapace.datasets.loans import make
-    from lapace.datasets.recipes import RECIPES, Recipe
 except ModuleNotFoundError as error:
     if error.name != "pandas":
         raise
-    raise ImportError("Data sets are pandas frames: pip install 'lapace[pandas]'.") from error
+    raise ImportError("Data sets are pandas frames: pip install 'lapace[data]'.") from error
 
 __all__ = ["Dataset", "load", "names"]
-
-Labels: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +41,8 @@ class Dataset:
         train_labels: One label per training row.
         test_labels: One label per held-out row.
         schema: The columns of `train`, with a sentence on each.
-        rules: Constraints every answer should obey: what nobody may be told to change, and what
-            holds between columns.
+        rules: Constraints every counterfactual should satisfy: what is immutable or monotone, and
+            what holds between columns.
         target: The favourable label; None where no label is better than another.
         settings: What the stock classifiers need to do well on it.
 
@@ -68,12 +66,14 @@ class Dataset:
     target: str | int | None
     settings: Mapping[str, Mapping[str, Any]] = field(repr=False)
 
-    def classifier(self, kind: TrainedKind = "forest", *, seed: int = 0, **settings: Any) -> Any:
+    def classifier(
+        self, kind: TrainedKind = "forest", *, random_state: int = 0, **settings: Any
+    ) -> Any:
         """A scikit-learn pipeline fitted on the training rows.
 
         Args:
             kind: `forest`, `mlp` or `boosting`.
-            seed: For everything random.
+            random_state: Seed of everything random.
             settings: The estimator's own settings, in scikit-learn's words.
 
         Examples:
@@ -82,18 +82,18 @@ class Dataset:
             >>> bool((forest.predict(loans.test) == loans.test_labels).mean() > 0.8)
             True
         """
-        chosen = {**self.settings.get(kind, {}), **settings}
-        return train(kind, self.schema, self.train, self.train_labels, random_state=seed, **chosen)
+        chosen = {"random_state": random_state, **self.settings.get(kind, {}), **settings}
+        return train(kind, self.schema, self.train, self.train_labels, **chosen)
 
 
 def names() -> tuple[str, ...]:
-    """The data sets there are.
+    """The names of the data sets.
 
     Examples:
         >>> names()[:3]
         ('loans', 'heloc', 'wine')
     """
-    return tuple(RECIPES)
+    return tuple(CATALOG)
 
 
 def load(
@@ -102,7 +102,7 @@ def load(
     balanced: bool = False,
     impute: bool = False,
     rows: int | None = None,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> Dataset:
     """A data set, split 80 to 20 with the same shares of every label.
 
@@ -112,49 +112,49 @@ def load(
         impute: Fill missing cells from the training rows, numbers with the median, categories
             with the most frequent; otherwise they stay missing.
         rows: How many applications to make; for `loans` only.
-        seed: Which rows are dropped, and which are held out.
+        random_state: Seed of which rows are dropped, and which are held out.
 
     Examples:
         >>> load("loans", rows=200).train.shape
         (160, 16)
     """
-    if name not in RECIPES:
+    if name not in CATALOG:
         raise InputError(
-            f"There is no data set '{name}'. There are: {', '.join(RECIPES)}."
-            f"{did_you_mean(name, RECIPES)}"
+            f"There is no data set '{name}'. There are: {', '.join(CATALOG)}."
+            f"{did_you_mean(name, CATALOG)}"
         )
-    recipe = RECIPES[name]
+    spec = CATALOG[name]
     if rows is not None and name != "loans":
-        raise InputError(f"Only loans are made to measure: '{name}' has the rows it has.")
-    if balanced and recipe.own_split is not None:
+        raise InputError(f"`rows` is for 'loans' only: '{name}' has a fixed number of rows.")
+    if balanced and spec.own_split is not None:
         raise InputError(f"'{name}' comes with its own split and cannot be balanced before it.")
-    table, labels = recipe.build() if rows is None else make(rows)
-    training, held_out = _split(recipe, labels, balanced, np.random.default_rng(seed))
+    table, labels = spec.build() if rows is None else make(rows)
+    training, held_out = _split(spec, labels, balanced, np.random.default_rng(random_state))
     train_rows, test_rows = _take(table, training), _take(table, held_out)
     if impute:
         train_rows, test_rows = _imputed(train_rows, test_rows)
     return Dataset(
         name=name,
-        description=recipe.description,
-        licence=recipe.licence,
+        description=spec.description,
+        licence=spec.licence,
         train=train_rows,
         test=test_rows,
         train_labels=labels[training],
         test_labels=labels[held_out],
-        schema=Schema.infer(train_rows, recipe.kinds).described(recipe.columns),
-        rules=recipe.rules,
-        target=recipe.target,
-        settings=recipe.settings,
+        schema=Schema.infer(train_rows).described(spec.columns),
+        rules=spec.rules,
+        target=spec.target,
+        settings=spec.settings,
     )
 
 
 def _split(
-    recipe: Recipe, labels: Labels, balanced: bool, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    spec: DatasetSpec, labels: Labels, balanced: bool, rng: np.random.Generator
+) -> tuple[Ints, Ints]:
     """Positions of the training rows and of the held-out rows, each in random order."""
-    if recipe.own_split is not None:
+    if spec.own_split is not None:
         order = np.arange(len(labels))
-        return order[: recipe.own_split], order[recipe.own_split :]
+        return order[: spec.own_split], order[spec.own_split :]
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     training, held_out = [], []
     for code in range(len(counts)):
@@ -166,14 +166,14 @@ def _split(
     return rng.permutation(np.concatenate(training)), rng.permutation(np.concatenate(held_out))
 
 
-def _take(table: Any, positions: NDArray[np.int64]) -> Any:
+def _take(table: Any, positions: Ints) -> Any:
     if isinstance(table, np.ndarray):
         return table[positions]
     return table.iloc[positions].reset_index(drop=True)
 
 
 def _imputed(train_rows: Any, test_rows: Any) -> tuple[Any, Any]:
-    """Both parts without gaps, filled by what the training rows say."""
+    """Both parts, their missing cells filled from the training rows."""
     if isinstance(train_rows, np.ndarray):
         return train_rows, test_rows
     numbers = train_rows.select_dtypes("number")

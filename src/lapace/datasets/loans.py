@@ -1,34 +1,31 @@
 """`loans`: credit applications made by a small structural model, so that the truth is known.
 
-Nothing is read from anywhere. Instances get an age, a degree, a job, an income and a habit of paying
-their bills, which no column shows; from these follow savings, arrears and a credit score, the loan
-they ask for and its instalment; the bank weighs the one against the other, with some noise. The
-columns are mixed on purpose: whole numbers, amounts with long tails and a spike at zero, a ratio,
-an order, categories of two to six, and a score that instances without a credit record do not have.
+Nothing is read from anywhere. Applicants get an age, a degree, a job, an income and a habit of
+paying their bills, which no column shows; from these follow savings, arrears and a credit score,
+the loan they apply for and its instalment; the bank weighs the one against the other, with some
+noise. The columns are mixed on purpose: whole numbers, amounts with long tails and a spike at zero,
+a ratio, an ordinal, categories of two to six, and a score that applicants without a credit record
+do not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Floats
 
 __all__ = ["COLUMNS", "RULES", "make"]
 
-
 EDUCATION = ("basic", "secondary", "bachelor", "master", "doctorate")
-EMPLOYMENT = ("salaried", "public", "freelance", "temporary", "retired", "unemployed")
-HOUSING = ("own", "mortgage", "rent", "family")
-PURPOSE = ("car", "renovation", "study", "business", "medical", "debts")
 
 COLUMNS = {
     "age": "Age in years.",
-    "dependants": "Instances who live on the applicant's income, besides the applicant.",
+    "dependants": "Household members who live on the applicant's income.",
     "education": "Highest degree.",
     "employment": "Kind of work.",
     "years_employed": "Years in the present job; 0 without one.",
@@ -38,20 +35,20 @@ COLUMNS = {
     "debt_ratio": "Share of the income that already goes to other debts.",
     "past_due": "Bills and instalments that are overdue.",
     "credit_score": "Score of the credit bureau, 300 to 850; missing without a credit record.",
-    "guarantor": "Whether somebody vouches for the loan.",
+    "guarantor": "Whether a guarantor vouches for the loan.",
     "purpose": "What the loan is for.",
-    "amount": "The loan asked for.",
+    "amount": "The loan applied for.",
     "months": "Months over which it is paid back.",
     "instalment": "What it costs per month, interest included.",
 }
 
 RULES = (
-    # What nobody can, or should, be told to change.
+    # Immutable or monotone.
     "age == original",
     "dependants == original",
     "purpose == original",
     "education >= original",
-    # What holds between the columns, for everyone.
+    # Relations between columns that hold for every applicant.
     "years_employed <= age - 16",
     "if employment == unemployed then years_employed == 0",
     "if employment == retired then years_employed == 0",
@@ -63,44 +60,12 @@ RULES = (
 )
 
 
-class _Applicants(NamedTuple):
-    habit: Floats  # pays on time, puts money by: known to nobody
-    age: Floats
-    education: Ints
-    employment: Ints
-    years_employed: Floats
-    income: Floats
-    dependants: Floats
-    housing: Ints
-
-    def works(self, *names: str) -> Bools:
-        return np.isin(self.employment, [EMPLOYMENT.index(name) for name in names])
-
-    def lives(self, *names: str) -> Bools:
-        return np.isin(self.housing, [HOUSING.index(name) for name in names])
-
-
-class _Money(NamedTuple):
-    savings: Floats
-    debt_ratio: Floats
-    past_due: Floats
-    credit_score: Floats  # NaN without a record
-
-
-class _Loan(NamedTuple):
-    guarantor: Bools
-    purpose: Ints
-    amount: Floats
-    months: Floats
-    instalment: Floats
-
-
-def make(rows: int = 5000, seed: int = 0) -> tuple[pd.DataFrame, NDArray[np.str_]]:
+def make(rows: int = 5000, random_state: int = 0) -> tuple[pd.DataFrame, NDArray[np.str_]]:
     """Applications, and the bank's decisions.
 
     Args:
         rows: How many.
-        seed: The same seed makes the same instances.
+        random_state: Seed of everything random.
 
     Returns:
         The table, and `approved` or `denied` for each of its rows.
@@ -110,35 +75,37 @@ def make(rows: int = 5000, seed: int = 0) -> tuple[pd.DataFrame, NDArray[np.str_
         >>> table.shape, sorted(set(decisions.tolist()))
         ((100, 16), ['approved', 'denied'])
     """
-    rng = np.random.default_rng(seed)
-    instances = _instances(rng, rows)
-    money = _money(rng, instances)
-    loan = _loan(rng, instances)
+    rng = np.random.default_rng(random_state)
+    t = _applicants(rng, rows)
+    t = t.assign(**_finances(rng, t))
+    t = t.assign(**_loan(rng, t))
     mood = np.log(1 / rng.random(rows) - 1)  # the officer's: logistic noise
-    approved = _merit(instances, money, loan) + 0.5 * mood > 0
-    return _table(instances, money, loan), np.where(approved, "approved", "denied")
+    approved = _merit(t) + 0.5 * mood > 0
+    t["education"] = pd.Categorical.from_codes(t["education"], list(EDUCATION), True)
+    table = t[list(COLUMNS)]
+    fractions = ("debt_ratio", "credit_score")  # the score is whole, but has gaps
+    whole = [n for n in table.select_dtypes("float").columns if n not in fractions]
+    return table.astype(dict.fromkeys(whole, np.int64)), np.where(approved, "approved", "denied")
 
 
-def _instances(rng: np.random.Generator, rows: int) -> _Applicants:
+def _applicants(rng: np.random.Generator, rows: int) -> pd.DataFrame:
+    """Who applies; `habit` (pays on time, saves) shows in no column of the data set."""
     habit, talent, luck = rng.standard_normal((3, rows))
     age = np.floor(19 + 58 / (1 + np.exp(0.5 - 1.1 * rng.standard_normal(rows))))
-    # A degree takes talent, and years: the ladder's rungs are higher for the young.
-    rungs = np.array([-1.2, 0.25, 1.05, 1.95]) + np.outer(age < 24, [0.0, 0.6, 1.5, 9.0])
-    education = (talent[:, None] > rungs).sum(axis=1)  # (rows,)
-    young, old = age < 28, age >= 58
-    work = np.stack(
-        [
-            np.full(rows, 4.6),
-            0.8 + 0.25 * education,
-            0.6 + 0.02 * (age - 19),
-            0.5 + 1.1 * young,
-            old * np.exp((age - 61) / 1.5),
-            0.4 + 0.5 * (education == 0) + 0.2 * young,
-        ],
-        axis=1,
-    )
-    employment = _draw(rng, work)
-    _, public, freelance, temporary, retired, unemployed = np.eye(6, dtype=bool)[:, employment]
+    # A degree takes talent, and years: its thresholds are higher for the young.
+    thresholds = np.array([-1.2, 0.25, 1.05, 1.95]) + np.outer(age < 24, [0.0, 0.6, 1.5, 9.0])
+    education = (talent[:, None] > thresholds).sum(axis=1)  # (rows,)
+    young = age < 28
+    weights = {
+        "salaried": 4.6,
+        "public": 0.8 + 0.25 * education,
+        "freelance": 0.6 + 0.02 * (age - 19),
+        "temporary": 0.5 + 1.1 * young,
+        "retired": (age >= 58) * np.exp((age - 61) / 1.5),
+        "unemployed": 0.4 + 0.5 * (education == 0) + 0.2 * young,
+    }
+    employment = _draw(rng, weights)
+    _, public, freelance, temporary, retired, unemployed = (employment == n for n in weights)
     since = rng.random(rows) ** 1.5 * (age - 16 - 1.5 * education)
     since = np.where(temporary, np.minimum(since, 3.9), since)
     years_employed = np.where(retired | unemployed, 0, np.floor(since))
@@ -149,126 +116,117 @@ def _instances(rng: np.random.Generator, rows: int) -> _Applicants:
     income = _multiples(np.clip(np.exp(pay), 600, 25_000), 10)
 
     family = np.exp(-(((age - 41) / 13) ** 2))  # dependants come and go with age
-    draws = rng.random((5, rows)) < 0.42 * family
-    dependants = draws.sum(axis=0).astype(np.float64)
-    wealth = np.log(income) - 7.7
-    homes = np.stack(
-        [
-            0.15 + np.maximum(age - 30, 0) / 25,
-            np.exp(wealth) * family * 1.6,
-            np.full(rows, 1.1),
-            0.1 + 1.6 * (age < 26),
-        ],
-        axis=1,
+    dependants = (rng.random((5, rows)) < 0.42 * family).sum(axis=0)
+    housing = _draw(
+        rng,
+        {
+            "own": 0.15 + np.maximum(age - 30, 0) / 25,
+            "mortgage": np.exp(np.log(income) - 7.7) * family * 1.6,
+            "rent": 1.1,
+            "family": 0.1 + 1.6 * (age < 26),
+        },
     )
-    housing = _draw(rng, homes)
-    return _Applicants(
-        habit, age, education, employment, years_employed, income, dependants, housing
-    )
+    columns = {
+        "habit": habit, "age": age, "education": education, "employment": employment,
+        "years_employed": years_employed, "income": income, "dependants": dependants,
+        "housing": housing,
+    }  # fmt: skip
+    return pd.DataFrame(columns)
 
 
-def _money(rng: np.random.Generator, instances: _Applicants) -> _Money:
-    rows = len(instances.age)
-    wealth = np.log(instances.income) - 7.7
-    thrift = 0.8 * instances.habit + 0.9 * wealth + 0.018 * (instances.age - 40)
-    savings = _multiples(np.exp(8.0 + 0.8 * thrift + 0.8 * rng.standard_normal(rows)), 50)
-    saves = thrift + 0.9 * rng.standard_normal(rows) > -0.95
+def _finances(rng: np.random.Generator, t: pd.DataFrame) -> dict[str, Any]:
+    wealth = np.log(t.income) - 7.7
+    thrift = 0.8 * t.habit + 0.9 * wealth + 0.018 * (t.age - 40)
+    savings = _multiples(np.exp(8.0 + 0.8 * thrift + 0.8 * rng.standard_normal(len(t))), 50)
+    saves = thrift + 0.9 * rng.standard_normal(len(t)) > -0.95
     savings = np.where(saves, np.minimum(savings, 400_000), 0)
 
-    load = np.exp(-2.0 - 0.25 * instances.habit + 0.12 * instances.dependants)
-    load *= np.exp(0.65 * rng.standard_normal(rows)) * (rng.random(rows) > 0.2)
-    debt_ratio = np.round(np.minimum(load, 0.9), 2).astype(np.float64)
+    load = np.exp(-2.0 - 0.25 * t.habit + 0.12 * t.dependants)
+    load *= np.exp(0.65 * rng.standard_normal(len(t))) * (rng.random(len(t)) > 0.2)
+    debt_ratio = np.round(np.minimum(load, 0.9), 2)
 
-    strain = 2.2 * debt_ratio - instances.habit - 0.5 * wealth - 1.45
-    arrears = _multiples(np.exp(5.6 + 0.4 * strain + 0.9 * rng.standard_normal(rows)), 10)
-    late = strain + 0.8 * rng.standard_normal(rows) > 0
+    strain = 2.2 * debt_ratio - t.habit - 0.5 * wealth - 1.45
+    arrears = _multiples(np.exp(5.6 + 0.4 * strain + 0.9 * rng.standard_normal(len(t))), 10)
+    late = strain + 0.8 * rng.standard_normal(len(t)) > 0
     past_due = np.where(late, np.clip(arrears, 10, 15_000), 0)
 
-    score = 668 + 48 * instances.habit + 1.1 * (instances.age - 40) - 20 * np.log1p(past_due / 150)
-    score += 10 * np.log1p(savings / 5000) - 60 * debt_ratio + 22 * rng.standard_normal(rows)
-    newcomer = 0.04 + 0.45 * (instances.age < 25) + 0.12 * instances.works("unemployed")
-    unknown = rng.random(rows) < newcomer
-    credit_score = np.where(unknown, np.nan, np.round(np.clip(score, 300, 850)))
-    return _Money(savings, debt_ratio, past_due, credit_score)
+    score = 668 + 48 * t.habit + 1.1 * (t.age - 40) - 20 * np.log1p(past_due / 150)
+    score += 10 * np.log1p(savings / 5000) - 60 * debt_ratio + 22 * rng.standard_normal(len(t))
+    newcomer = 0.04 + 0.45 * (t.age < 25) + 0.12 * (t.employment == "unemployed")
+    unknown = rng.random(len(t)) < newcomer
+    return {
+        "savings": savings,
+        "debt_ratio": debt_ratio,
+        "past_due": past_due,
+        "credit_score": np.where(unknown, np.nan, np.round(np.clip(score, 300, 850))),
+    }
 
 
-def _loan(rng: np.random.Generator, instances: _Applicants) -> _Loan:
-    rows = len(instances.age)
-    guarantor = rng.random(rows) < 0.1 + 0.25 * (instances.age < 27)
-    owner, young = instances.lives("own", "mortgage"), instances.age < 32
-    freelance = instances.works("freelance")
-    wishes = np.stack(
-        [
-            np.full(rows, 1.5),
-            0.15 + 1.3 * owner,
-            0.1 + 0.9 * young,
-            0.25 + 1.4 * freelance,
-            np.full(rows, 0.4),
-            np.full(rows, 0.8),
-        ],
-        axis=1,
+def _loan(rng: np.random.Generator, t: pd.DataFrame) -> dict[str, Any]:
+    guarantor = rng.random(len(t)) < 0.1 + 0.25 * (t.age < 27)
+    purpose = _draw(
+        rng,
+        {
+            "car": 1.5,
+            "renovation": 0.15 + 1.3 * t.housing.isin(["own", "mortgage"]),
+            "study": 0.1 + 0.9 * (t.age < 32),
+            "business": 0.25 + 1.4 * (t.employment == "freelance"),
+            "medical": 0.4,
+            "debts": 0.8,
+        },
     )
-    purpose = _draw(rng, wishes)
-    usual = np.array([11_000, 14_000, 8_000, 18_000, 4_000, 9_000])[purpose]
-    size = 0.5 * np.log(instances.income / 2200) + 0.5 * rng.standard_normal(rows)
-    amount = _multiples(np.clip(usual * np.exp(size), 500, 90_000), 100)
-    share = 0.06 + 0.16 * rng.random(rows)  # of the income, that the applicant means to pay back
-    months = 6 * np.clip(np.ceil(amount / (share * instances.income) / 6), 1, 14)
+    usual = {
+        "car": 11_000, "renovation": 14_000, "study": 8_000,
+        "business": 18_000, "medical": 4_000, "debts": 9_000,
+    }  # fmt: skip
+    size = 0.5 * np.log(t.income / 2200) + 0.5 * rng.standard_normal(len(t))
+    amount = pd.Series(purpose).map(usual) * np.exp(size)
+    amount = _multiples(np.clip(amount, 500, 90_000), 100)
+    share = 0.06 + 0.16 * rng.random(len(t))  # of the income, that the applicant means to pay back
+    months = 6 * np.clip(np.ceil(amount / (share * t.income) / 6), 1, 14)
 
-    rate = 0.06 - 0.006 * instances.habit + 0.008 * rng.standard_normal(rows)
+    rate = 0.06 - 0.006 * t.habit + 0.008 * rng.standard_normal(len(t))
     monthly = np.clip(rate, 0.02, 0.12) / 12
     price = monthly / (1 - (1 + monthly) ** -months)  # of one unit borrowed, each month
-    most = np.floor((0.6 * instances.income - 1) / price / 100) * 100  # the bank's first question
+    most = np.floor((0.6 * t.income - 1) / price / 100) * 100  # the bank's first criterion
     amount = np.minimum(amount, most)
-    return _Loan(guarantor, purpose, amount, months, np.ceil(amount * price))
+    return {
+        "guarantor": np.where(guarantor, "yes", "no"),
+        "purpose": purpose,
+        "amount": amount,
+        "months": months,
+        "instalment": np.ceil(amount * price),
+    }
 
 
-def _merit(instances: _Applicants, money: _Money, loan: _Loan) -> Floats:
-    """What the bank sees in an application; above zero it would approve."""
-    need = 650 + 200 * instances.dependants + 400 * instances.lives("rent", "mortgage")
-    spare = instances.income * (1 - money.debt_ratio) - need - loan.instalment
-    unknown = np.isnan(money.credit_score)
-    standing = np.where(unknown, -0.3, (money.credit_score - 660) / 55)
-    shaky = instances.works("temporary", "unemployed")
-    new_business = instances.works("freelance") & (instances.years_employed < 3)
+def _merit(t: pd.DataFrame) -> Any:
+    """The bank's score of an application; without noise it approves those above zero."""
+    need = 650 + 200 * t.dependants + 400 * t.housing.isin(["rent", "mortgage"])
+    spare = t.income * (1 - t.debt_ratio) - need - t.instalment
+    unknown = t.credit_score.isna()
+    standing = np.where(unknown, -0.3, (t.credit_score - 660) / 55)
+    unemployed, temporary = t.employment == "unemployed", t.employment == "temporary"
+    new_business = (t.employment == "freelance") & (t.years_employed < 3)
     merit = 1.3 * np.tanh(spare / 700) + 0.9 * standing - 0.3
-    merit += 0.4 * np.log1p(money.savings / 3000) - 0.75 * np.log1p(money.past_due / 100)
-    merit += 0.8 * np.minimum(instances.years_employed, 8) / 8 + 0.12 * (instances.education - 1)
-    merit += 0.4 * instances.lives("own") + 0.6 * instances.works("retired", "public")
-    merit -= (
-        0.6 * instances.works("temporary")
-        + 1.6 * instances.works("unemployed")
-        + 0.7 * new_business
-    )
-    merit += loan.guarantor * (0.5 + 1.1 * (shaky | unknown))
-    merit += np.array([0.1, 0.35, 0.1, -0.6, 0.0, -0.3])[loan.purpose]
-    merit -= 9.0 * np.maximum(money.debt_ratio - 0.4, 0) + 0.015 * np.maximum(loan.months - 48, 0)
+    merit += 0.4 * np.log1p(t.savings / 3000) - 0.75 * np.log1p(t.past_due / 100)
+    merit += 0.8 * np.minimum(t.years_employed, 8) / 8 + 0.12 * (t.education - 1)
+    merit += 0.4 * (t.housing == "own") + 0.6 * t.employment.isin(["retired", "public"])
+    merit -= 0.6 * temporary + 1.6 * unemployed + 0.7 * new_business
+    merit += (t.guarantor == "yes") * (0.5 + 1.1 * (temporary | unemployed | unknown))
+    merit += t.purpose.map(
+        {"car": 0.1, "renovation": 0.35, "study": 0.1,
+         "business": -0.6, "medical": 0.0, "debts": -0.3}
+    )  # fmt: skip
+    merit -= 9.0 * np.maximum(t.debt_ratio - 0.4, 0) + 0.015 * np.maximum(t.months - 48, 0)
     return merit
 
 
-def _table(instances: _Applicants, money: _Money, loan: _Loan) -> pd.DataFrame:
-    columns = {**instances._asdict(), **money._asdict(), **loan._asdict()}
-    columns["education"] = pd.Categorical.from_codes(instances.education, list(EDUCATION), True)
-    columns["employment"] = _words(EMPLOYMENT, instances.employment)
-    columns["housing"] = _words(HOUSING, instances.housing)
-    columns["purpose"] = _words(PURPOSE, loan.purpose)
-    columns["guarantor"] = _words(("no", "yes"), loan.guarantor.astype(np.int64))
-    fractions = ("debt_ratio", "credit_score")  # the score is whole, but has gaps
-    table = pd.DataFrame({name: columns[name] for name in COLUMNS})
-    whole = [n for n in table.select_dtypes("float").columns if n not in fractions]
-    return table.astype(dict.fromkeys(whole, np.int64))
-
-
-def _words(names: Sequence[str], codes: Ints) -> list[str]:
-    return [names[code] for code in codes.tolist()]
-
-
-def _draw(rng: np.random.Generator, weights: Floats) -> Ints:
+def _draw(rng: np.random.Generator, weights: Mapping[str, Any]) -> NDArray[np.str_]:
     """One category per row, with probabilities in proportion to its weights."""
-    ladder = weights.cumsum(axis=1)  # (rows, categories)
+    ladder = np.stack(np.broadcast_arrays(*weights.values()), axis=1).cumsum(axis=1)
     point = rng.random((len(ladder), 1)) * ladder[:, -1:]
-    codes: Ints = np.sum(ladder < point, axis=1, dtype=np.int64)
-    return codes
+    chosen: NDArray[np.str_] = np.array(list(weights))[(ladder < point).sum(axis=1)]
+    return chosen
 
 
 def _multiples(values: Floats, step: float) -> Floats:

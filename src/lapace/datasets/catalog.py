@@ -1,18 +1,16 @@
-"""The data sets, one row of data each: how its table is built, what it means, what must not change.
+"""The data sets there are: how the table of each is built, what it means, what must not change.
 
-A recipe reads the files `sources` brings and builds one table and its labels; `load` splits it.
-The recipes for heloc, adult and compas rebuild the tables that earlier work on counterfactuals
-published, but for one trap: heloc's missing values are *not* filled with the mean of the row's own
-class, which would tell the answer.
+A builder reads the files `sources` brings and returns one table and its labels; `load` splits it.
+Those of heloc, adult and compas rebuild the tables that earlier work on counterfactuals published,
+with one exception: heloc's missing values are *not* filled with the mean of the row's own class,
+which would leak the label.
 """
 
 from __future__ import annotations
 
 import gzip
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,40 +19,34 @@ from numpy.typing import NDArray
 
 from lapace.datasets import loans
 from lapace.datasets.sources import fetch
-from lapace.errors import LapaceError
-from lapace.schema import Feature
 
-__all__ = ["RECIPES", "Recipe"]
+__all__ = ["CATALOG", "DatasetSpec"]
 
 Labels: TypeAlias = NDArray[Any]
 Built: TypeAlias = tuple[Any, Labels]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What there is to know about a data set before it is built.
+class DatasetSpec:
+    """What is known about a data set before it is built.
 
     Attributes:
-        name: What `load` calls it.
         description: What it is, in a sentence or two.
         licence: On what terms the data may be used.
         build: Makes the table (a pandas frame, or an array of images) and its labels.
         target: The favourable label; None where no label is better than another.
-        columns: A sentence for instances on each column.
-        rules: What nobody may be told to change, and what holds between columns.
-        kinds: Columns whose kind the table alone does not show.
+        columns: A sentence on each column.
+        rules: What is immutable or monotone, and what holds between columns.
         settings: For each stock classifier, what differs from its defaults.
-        own_split: How many rows come first as training rows, where the data set says so itself.
+        own_split: How many rows come first as training rows, where the data set defines its split.
     """
 
-    name: str
     description: str
     licence: str
     build: Callable[[], Built]
     target: str | int | None = 1
     columns: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[str, ...] = ()
-    kinds: Mapping[str, str | Feature] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     own_split: int | None = None
 
@@ -105,9 +97,9 @@ def _heloc() -> Built:
     (path,) = fetch(["heloc_dataset_v1.csv"])
     raw = pd.read_csv(path)
     labels = (raw.pop("RiskPerformance") == "Good").to_numpy().astype(np.int64)
-    known = ~(raw == -9).all(axis=1).to_numpy()  # instances without any record at all
+    known = ~(raw == -9).all(axis=1).to_numpy()  # the others have no credit record at all
     table = raw.loc[known].reset_index(drop=True)
-    # -7 says that it never happened: longer ago than for anybody. -8 and -9 say nothing.
+    # -7: it never happened, so longer ago than the longest time. -8 and -9: unknown.
     table = table.mask(table == -7, table.max(), axis=1)
     return table.mask(table < 0), labels[known]
 
@@ -144,7 +136,7 @@ def _wine() -> Built:
 ADULT_COLUMNS = {
     "age": "Age in years.",
     "workclass": "Kind of employer.",
-    "fnlwgt": "How many instances of the census this row stands for.",
+    "fnlwgt": "How many members of the population this row represents: a weight.",
     "education": "Highest degree.",
     "education-num": "Highest degree as a number, 1 (preschool) to 16 (doctorate).",
     "marital-status": "Marital status.",
@@ -165,10 +157,10 @@ ADULT_FIXED = (
     "`native-country` == original",
     "`marital-status` == original",
     "relationship == original",
-    "fnlwgt == original",  # a weight of the survey, nothing an instance has
+    "fnlwgt == original",  # a weight of the survey, no property of the respondent
 )
 ADULT_RULES = (*ADULT_FIXED, "`education-num` >= original")
-# Here the degree stands in two columns; apart, one would contradict the other.
+# The degree is in two columns; changed apart, one would contradict the other.
 ADULT_FULL_RULES = (*ADULT_FIXED, "education == original", "`education-num` == original")
 
 MARRIED = ("Married-AF-spouse", "Married-civ-spouse")
@@ -176,7 +168,7 @@ SPECIALIST = ("Adm-clerical", "Exec-managerial", "Machine-op-inspct", "Prof-spec
 
 
 def _census() -> Built:
-    """Both parts of the census, as published; "?" stands for unknown."""
+    """Both parts of the census, as published; "?" means unknown."""
     first, second = fetch(["adult.data", "adult.test"])
     names = [*ADULT_COLUMNS, "income"]
     parts = [
@@ -199,7 +191,7 @@ def _adult() -> Built:
     table = table.mask(table == "?").ffill()
     kept = (table["workclass"] != "Never-worked").to_numpy()
     table, labels = table.loc[kept].reset_index(drop=True), labels[kept]
-    groups = {
+    pairs = {
         "workclass": (("Private",), "Private", "Non-Private"),
         "marital-status": (MARRIED, "Married", "Non-Married"),
         "occupation": (SPECIALIST, "Managerial-Specialist", "Other"),
@@ -207,13 +199,9 @@ def _adult() -> Built:
         "race": (("White",), "White", "Non-White"),
         "native-country": (("United-States",), "US", "Non-US"),
     }
-    for name, (members, inside, outside) in groups.items():
-        table[name] = _two(table[name].isin(members), inside, outside)
+    for name, (members, group, others) in pairs.items():
+        table[name] = np.where(table[name].isin(members), group, others)
     return table, labels
-
-
-def _two(inside: pd.Series, yes: str, no: str) -> list[str]:
-    return [yes if member else no for member in inside]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -222,8 +210,8 @@ def _two(inside: pd.Series, yes: str, no: str) -> list[str]:
 COMPAS_COLUMNS = {
     "age": "Age in years.",
     "priors_count": "Earlier offences.",
-    "length_of_stay": "Whole days spent in jail; -1 where the release is dated a few hours early.",
-    "two_year_recid": "Whether the instance was charged again within two years.",
+    "length_of_stay": "Whole days in jail; -1 where the release is dated hours before the arrest.",
+    "two_year_recid": "Whether the defendant was charged again within two years.",
     "c_charge_degree": "Degree of the charge: F (felony) or M (misdemeanour).",
     "race": "Race, as the court's files say: African-American or Other.",
     "sex": "Sex, as the court's files say.",
@@ -242,22 +230,19 @@ def _compas() -> Built:
     stay = ["c_jail_in", "c_jail_out"]
     tests = ["days_b_screening_arrest", "is_recid", "score_text"]
     kept = [name for name in COMPAS_COLUMNS if name != "length_of_stay"]
-    # Only what is needed: the file has the names and birthdays of real instances. Two of its columns
+    # Only what is needed: the file has the names and birthdays of real defendants. Two column names
     # come twice; pandas renames the second, so the first is read.
     raw = pd.read_csv(path, usecols=[*kept, *stay, *tests], parse_dates=stay)
     raw = raw[raw["days_b_screening_arrest"].between(-30, 30)]
     raw = raw[(raw["is_recid"] != -1) & (raw["c_charge_degree"] != "O")].reset_index(drop=True)
     raw["length_of_stay"] = (raw["c_jail_out"] - raw["c_jail_in"]).dt.days  # rounds down
-    raw["race"] = _two(raw["race"] == "African-American", "African-American", "Other")
+    raw["race"] = np.where(raw["race"] == "African-American", "African-American", "Other")
     return raw[list(COMPAS_COLUMNS)], (raw["score_text"] != "High").to_numpy().astype(np.int64)
 
 
 # ------------------------------------------------------------------------------------------------
 # MNIST
 
-PIXELS: Mapping[str, Feature] = {
-    f"x{i}": Feature.continuous(f"x{i}", lower=0.0, upper=1.0) for i in range(28 * 28)
-}
 _DIGIT_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "forest": {"max_depth": None},
     "mlp": {"hidden_layer_sizes": (128,), "max_iter": 20},
@@ -275,30 +260,20 @@ _CSV_FILES = ("mnist_train.csv", "mnist_test.csv")
 def _mnist() -> Built:
     paths = fetch(_IDX_FILES, _CSV_FILES)
     if len(paths) == len(_IDX_FILES):
-        arrays = [read_idx(path) for path in paths]
-        return _images(np.concatenate(arrays[::2])), np.concatenate(arrays[1::2]).astype(np.int64)
-    tables = [pd.read_csv(path, dtype=np.uint8).to_numpy() for path in paths]
-    digits = np.concatenate(tables)  # (70000, 785), the label first
-    return _images(digits[:, 1:]), digits[:, 0].astype(np.int64)
+        train, train_labels, test, test_labels = (
+            np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8) for path in paths
+        )
+        # The idx format: a head of 4 bytes and 4 per dimension, then the bytes of the array.
+        pixels = np.concatenate([train[16:], test[16:]]).reshape(-1, 28 * 28)
+        return _images(pixels), np.concatenate([train_labels[8:], test_labels[8:]]).astype(np.int64)
+    digits = np.concatenate([pd.read_csv(path, dtype=np.uint8).to_numpy() for path in paths])
+    return _images(digits[:, 1:]), digits[:, 0].astype(np.int64)  # (70000, 785), the label first
 
 
 def _mnist_5k() -> Built:
     (path,) = fetch(["mnist_5k.csv.gz"])
     digits = pd.read_csv(path, header=None, dtype=np.uint8).to_numpy()  # (5000, 785), label last
     return _images(digits[:, :-1]), digits[:, -1].astype(np.int64)
-
-
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """A gzipped file of MNIST's own format: bytes, as an array of the shape its head gives."""
-    data = gzip.decompress(path.read_bytes())
-    dimensions = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
-    head = 4 + 4 * dimensions
-    shape = [int.from_bytes(data[i : i + 4], "big") for i in range(4, head, 4)]
-    if not dimensions or len(data) - head != math.prod(shape):
-        raise LapaceError(
-            f"{path.name} is not an idx file of bytes. Delete it, and fetch it again."
-        )
-    return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)
 
 
 def _images(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -308,79 +283,66 @@ def _images(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 # ------------------------------------------------------------------------------------------------
 
-RECIPES: Mapping[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(
-            "loans",
-            "Credit applications and a bank's decisions, made by the package itself.",
-            "made here, no restrictions",
-            loans.make,
-            target="approved",
-            columns=loans.COLUMNS,
-            rules=loans.RULES,
-        ),
-        Recipe(
-            "heloc",
-            "Credit records of instances who asked for a home equity line of credit; 1 means repaid "
-            "in time for two years.",
-            "terms of the FICO explainable machine learning challenge",
-            _heloc,
-            columns=HELOC_COLUMNS,
-            rules=HELOC_RULES,
-            settings={"mlp": {"max_iter": 100}},
-        ),
-        Recipe(
-            "wine",
-            "Chemistry of red and white Portuguese wines; 1 means quality 6 or better.",
-            "CC BY 4.0",
-            _wine,
-            columns=WINE_COLUMNS,
-            rules=WINE_RULES,
-            settings={"forest": {"max_depth": 5}, "mlp": {"max_iter": 300}},
-        ),
-        Recipe(
-            "adult",
-            "US census of 1994, categories merged into pairs; 1 means more than $50,000 a year.",
-            "CC BY 4.0",
-            _adult,
-            columns={name: text for name, text in ADULT_COLUMNS.items() if name != "education"},
-            rules=ADULT_RULES,
-        ),
-        Recipe(
-            "adult-full",
-            "US census of 1994 with all its categories; 1 means more than $50,000 a year.",
-            "CC BY 4.0",
-            _adult_full,
-            columns=ADULT_COLUMNS,
-            rules=ADULT_FULL_RULES,
-        ),
-        Recipe(
-            "compas",
-            "Defendants scored for the risk of reoffending; 1 means not scored as high risk.",
-            "none stated by the publisher",
-            _compas,
-            columns=COMPAS_COLUMNS,
-            rules=COMPAS_RULES,
-        ),
-        Recipe(
-            "mnist",
-            "Handwritten digits, 28 by 28 grey values in [0, 1].",
-            "CC BY-SA 3.0",
-            _mnist,
-            target=None,
-            kinds=PIXELS,
-            settings=_DIGIT_SETTINGS,
-            own_split=60_000,
-        ),
-        Recipe(
-            "mnist-5k",
-            "Five hundred of MNIST's training images of each digit.",
-            "CC BY-SA 3.0",
-            _mnist_5k,
-            target=None,
-            kinds=PIXELS,
-            settings=_DIGIT_SETTINGS,
-        ),
-    )
+CATALOG: Mapping[str, DatasetSpec] = {
+    "loans": DatasetSpec(
+        "Credit applications and a bank's decisions, made by the package itself.",
+        "made here, no restrictions",
+        loans.make,
+        target="approved",
+        columns=loans.COLUMNS,
+        rules=loans.RULES,
+    ),
+    "heloc": DatasetSpec(
+        "Credit records of applicants for a home equity line of credit; 1 means repaid in time "
+        "for two years.",
+        "terms of the FICO explainable machine learning challenge",
+        _heloc,
+        columns=HELOC_COLUMNS,
+        rules=HELOC_RULES,
+        settings={"mlp": {"max_iter": 100}},
+    ),
+    "wine": DatasetSpec(
+        "Chemistry of red and white Portuguese wines; 1 means quality 6 or better.",
+        "CC BY 4.0",
+        _wine,
+        columns=WINE_COLUMNS,
+        rules=WINE_RULES,
+        settings={"forest": {"max_depth": 5}, "mlp": {"max_iter": 300}},
+    ),
+    "adult": DatasetSpec(
+        "US census of 1994, categories merged into pairs; 1 means more than $50,000 a year.",
+        "CC BY 4.0",
+        _adult,
+        columns={name: text for name, text in ADULT_COLUMNS.items() if name != "education"},
+        rules=ADULT_RULES,
+    ),
+    "adult-full": DatasetSpec(
+        "US census of 1994 with all its categories; 1 means more than $50,000 a year.",
+        "CC BY 4.0",
+        _adult_full,
+        columns=ADULT_COLUMNS,
+        rules=ADULT_FULL_RULES,
+    ),
+    "compas": DatasetSpec(
+        "Defendants scored for the risk of reoffending; 1 means not scored as high risk.",
+        "none stated by the publisher",
+        _compas,
+        columns=COMPAS_COLUMNS,
+        rules=COMPAS_RULES,
+    ),
+    "mnist": DatasetSpec(
+        "Handwritten digits, 28 by 28 grey values in [0, 1].",
+        "CC BY-SA 3.0",
+        _mnist,
+        target=None,
+        settings=_DIGIT_SETTINGS,
+        own_split=60_000,
+    ),
+    "mnist-5k": DatasetSpec(
+        "Five hundred of MNIST's training images of each digit.",
+        "CC BY-SA 3.0",
+        _mnist_5k,
+        target=None,
+        settings=_DIGIT_SETTINGS,
+    ),
 }

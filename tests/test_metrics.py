@@ -729,6 +729,11 @@ def test_ks(a: list[float], b: list[float]) -> None:
     assert metrics.ks(a, b) == pytest.approx(max(gaps))
 
 
+def test_ks_of_one_value_each_without_a_warning() -> None:
+    assert metrics.ks([0.5], [0.7]) == metrics.ks([0.5], [0.7], "greater") == 1.0
+    assert metrics.ks([0.7], [0.5], "greater") == 0.0
+
+
 @cases(SEEDS, st.integers(0, 6), st.integers(1, 8), st.integers(0, 6))
 def test_privacy(seed: int, counterfactuals: int, train: int, fresh: int) -> None:
     rows, held_out = cells_of(seed, train), cells_of(seed + 1, fresh)

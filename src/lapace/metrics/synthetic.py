@@ -75,31 +75,31 @@ def utility(
         1.0
     """
     cells, expected = test
-    predicted = (
-        forest_predictions(schema, t, cells, trees, random_state) for t in (real, synthetic)
-    )
+    predicted = [
+        forest_predictions(schema, train, cells, trees, random_state)
+        if len(train[0]) and len(cells)
+        else None
+        for train in (real, synthetic)
+    ]
     return accuracies(expected, *predicted)
 
 
 def forest_predictions(
     schema: Schema, train: tuple[Floats, ArrayLike], cells: Floats, trees: int, random_state: int
-) -> NDArray[Any] | None:
-    """What a random forest predicts of rows; None where there are none to train or test on."""
-    rows, labels = train
-    if not len(rows) or not len(cells):
-        return None
+) -> NDArray[Any]:
+    """The labels that a random forest, trained on cells and their labels, predicts of others."""
     forest = RandomForestClassifier(trees, random_state=random_state)
-    forest.fit(tree_columns(schema, rows), np.asarray(labels))
+    forest.fit(tree_columns(schema, train[0]), np.asarray(train[1]))
     predicted: NDArray[Any] = forest.predict(tree_columns(schema, cells))
     return predicted
 
 
-def accuracies(expected: ArrayLike, *predicted: NDArray[Any] | None) -> Utility:
+def accuracies(expected: ArrayLike, *predicted: ArrayLike | None) -> Utility:
     """The accuracies of two forests' predictions; NaN for one that made none."""
-    nothing = Agreement(math.nan, {})
-    found = [nothing if side is None else agreement(expected, side) for side in predicted]
-    plain, balanced = zip(*((f.overall, mean([*f.by_label.values()])) for f in found), strict=True)
-    return Utility(*plain, *balanced)
+    unknown = Agreement(math.nan, {})
+    found = [unknown if side is None else agreement(expected, side) for side in predicted]
+    balanced = [mean(list(side.by_label.values())) for side in found]
+    return Utility(*(side.overall for side in found), *balanced)
 
 
 class Agreement(NamedTuple):

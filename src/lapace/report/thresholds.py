@@ -1,4 +1,4 @@
-"""From where on a report wants care or fails: one table, read by all that shows a threshold."""
+"""From where on a report wants care or fails: one table, read by whatever shows a threshold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Verdict: TypeAlias = Literal["passes", "usable with care", "fails", "not measure
 
 @dataclass(frozen=True)
 class Threshold:
-    """What a check asks, from where on it wants care or fails, and what to try then.
+    """What a check measures, from where on it wants care or fails, and what to try then.
 
     Attributes:
         name: The check's name in JSON.
@@ -22,7 +22,7 @@ class Threshold:
         care: The last value that passes.
         fail: The last value that does not fail; None for a check that cannot fail alone.
         advice: What to try.
-        essential: Whether a report without this measure cannot simply pass.
+        essential: Whether a report without this value cannot simply pass.
 
     Examples:
         >>> THRESHOLDS["agreement"].judge(0.93), THRESHOLDS["agreement"].judge(0.6)
@@ -52,7 +52,7 @@ class Threshold:
         return value + margin if self.higher else value - margin
 
     def _beyond(self, value: float, limit: float) -> bool:
-        # 0.93 - 0.90 is a little over 0.03: differences that small are arithmetic, not findings.
+        # 0.93 - 0.90 is a little over 0.03: differences that small are rounding.
         return value < limit - 1e-9 if self.higher else value > limit + 1e-9
 
     @property
@@ -62,12 +62,12 @@ class Threshold:
         marks = [("care", self.care), ("fails", self.fail)]
         if self.care == self.fail:
             marks = marks[1:]
-        told = [f"{word} {side} {self.number(at)}" for word, at in marks if at is not None]
-        return ", ".join(told) + self.suffix
+        parts = [f"{word} {side} {self.number(at)}" for word, at in marks if at is not None]
+        return ", ".join(parts) + self.suffix
 
     @property
     def suffix(self) -> str:
-        """What stands behind its numbers."""
+        """The unit, as printed after numbers."""
         return {"share": " %", "points": " points"}.get(self.unit, "")
 
     def number(self, value: float) -> str:
@@ -83,38 +83,38 @@ _MORE_ROWS = "Hand over more rows of that label"
 _CHECKS = (
     Threshold(
         "prototypes", "fewest valid prototypes of a label", "count", True, 1, 1,
-        f"{_MORE_ROWS}, or fit with fewer clusters or another seed.",
+        f"{_MORE_ROWS}, or fit with a smaller n_prototypes or another random_state.",
     ),
     Threshold(
         "valid", "prototypes valid, after repair", "share", True, 1.0, 0.5,
-        "Fit with another seed or fewer clusters; the default recipe repairs, the paper's does "
-        "not.",
+        "Fit with another random_state or a smaller n_prototypes; the default recipe repairs, the "
+        "paper's does not.",
     ),
     Threshold(
         "valid_before", "centroids valid, before repair", "share", True, 0.5, None,
-        "Repaired prototypes may be used; for better ones hand over more rows, or fit with fewer "
-        "clusters.",
+        "Repaired prototypes may be used; for better ones hand over more rows, or fit with a "
+        "smaller n_prototypes.",
     ),
     Threshold(
         "usage", "least used cluster, of even share", "ratio", True, 1 / 3, None,
-        "Fit with fewer clusters: some stand for hardly anybody.",
+        "Fit with a smaller n_prototypes: some clusters have hardly any rows.",
     ),
     Threshold(
         "duplicates", "prototypes like another", "count", False, 0, None,
-        "Fit with fewer clusters: two say the same.",
+        "Fit with a smaller n_prototypes: two prototypes are nearly the same.",
     ),
     Threshold(
         "rare", "labels without enough rows", "count", False, 0, None,
-        f"{_MORE_ROWS}: at least five, better fifty. Until then nobody can be led to it.",
+        f"{_MORE_ROWS}: at least five, better fifty. Until then no path leads to it.",
     ),
     Threshold(
-        "agreement", "sampled rows labelled as asked", "share", True, 0.85, 0.7,
+        "agreement", "sampled rows with the label asked for", "share", True, 0.85, 0.7,
         f"{_MORE_ROWS}; until then draw with sample(label, n, verified=True), which redraws the "
         "rows the classifier labels otherwise.",
         essential=True,
     ),
     Threshold(
-        "surer", "sampled rows surer than real (KS)", "ratio", False, 0.25, None,
+        "overconfidence", "more certain of sampled than real (KS)", "ratio", False, 0.25, None,
         "Sampled rows keep away from the boundary: do not take them for typical of that label. "
         "More of its rows help.",
     ),
@@ -130,31 +130,30 @@ _CHECKS = (
         "draw with verified=True.",
     ),
     Threshold(
-        "reconstruction", "lost in reconstruction, of a guess", "ratio", False,
-        0.75, None,
-        "Fit with a larger latent=, and drop columns that are noise or identifiers: the model "
+        "reconstruction", "reconstruction error, of the baseline", "ratio", False, 0.75, None,
+        "Fit with a larger n_latent, and drop columns that are noise or identifiers: the model "
         "hardly sees them.",
     ),
     Threshold(
         "recrossing", "paths that leave the target again", "share", False, 0.1, None,
-        "Leave stable=True as it is, so that answers lie behind the last crossing; ask for "
+        "Leave stable=True as it is, so that `first` lies behind the last crossing; ask for "
         "confidence= where the classifier offers probabilities.",
     ),
     Threshold(
-        "rules", "rows that obey the rule most break", "share", True, 0.5, 0.01,
-        "Check the rule's spelling and direction; if it is right, answers will be unlike most "
-        "rows.",
+        "rules", "rows that satisfy the rule most break", "share", True, 0.5, 0.01,
+        "Check the rule's spelling and direction; if it is right, counterfactuals will be unlike "
+        "most rows.",
     ),
 )  # fmt: skip
 
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType({check.name: check for check in _CHECKS})
 
 
-def limits() -> str:
+def threshold_table() -> str:
     """All thresholds as a Markdown table, for pages that explain the report.
 
     Examples:
-        >>> print(limits().splitlines()[0])
+        >>> print(threshold_table().splitlines()[0])
         | check | what is measured | passes, or else | what to try |
     """
     lines = ["| check | what is measured | passes, or else | what to try |", "|---|---|---|---|"]

@@ -1,11 +1,13 @@
-"""What a report says: frozen records that go to JSON and back."""
+"""The contents of a report: frozen records that go to JSON and back."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from lapace.errors import InputError
 from lapace.metrics.synthetic import Utility
@@ -13,20 +15,20 @@ from lapace.report.rendering import as_html, as_text
 from lapace.report.thresholds import Threshold, Verdict
 from lapace.table import Level, read_json, write_json
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
 class Check:
-    """A threshold and what was found.
+    """A threshold and the value found.
 
     Attributes:
-        threshold: What was asked.
-        value: What was found; None where it could not be measured.
+        threshold: What is measured, and from where on it fails.
+        value: The value found; None where it could not be measured.
         margin: What chance may account for: the standard error, or for a KS distance its
             mean if there were no difference.
-        where: Which label, cluster or rule is meant: the worst.
-        why: Why there is no value.
+        where: The label, cluster or rule with the worst value, which is this one.
+        reason: Why there is no value.
 
     Examples:
         >>> from lapace.report import THRESHOLDS
@@ -39,7 +41,7 @@ class Check:
     value: float | None
     margin: float = 0.0
     where: str = ""
-    why: str = ""
+    reason: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -48,9 +50,9 @@ class Check:
 
     @property
     def text(self) -> str:
-        """The value, its margin, and whose it is; or why there is none."""
+        """The value, its margin, and where it was found; or why there is none."""
         if self.value is None:
-            return self.why
+            return self.reason
         margin = f" ± {self.threshold.number(self.margin)}" if self.margin else ""
         where = f" ({self.where})" if self.where else ""
         return f"{self.threshold.number(self.value)}{margin}{self.threshold.suffix}{where}"
@@ -62,16 +64,16 @@ class Check:
         if self.verdict == "passes" or (self.value is None and not self.threshold.essential):
             return ""
         if self.value is None:
-            return f"{about}not measured. {self.why[:1].upper()}{self.why[1:]}."
+            return f"{about}not measured. {self.reason[:1].upper()}{self.reason[1:]}."
         return f"{about}{self.text}; {self.threshold.limits}. Try: {self.threshold.advice}"
 
 
 @dataclass(frozen=True)
-class Look:
-    """One feature of a prototype, beside what is usual for its label.
+class FeatureValue:
+    """One feature of a prototype, beside its usual value: median or most frequent category.
 
     Examples:
-        >>> str(Look("income", "52,300", "31,000"))
+        >>> str(FeatureValue("income", "52,300", "31,000"))
         'income 52,300 (usual 31,000)'
     """
 
@@ -80,8 +82,8 @@ class Look:
     usual: str
 
     def __str__(self) -> str:
-        same = self.value == self.usual
-        return f"{self.feature} {self.value}" + (f" (usual {self.usual})" * (not same))
+        usual = f" (usual {self.usual})" if self.value != self.usual else ""
+        return f"{self.feature} {self.value}{usual}"
 
 
 @dataclass(frozen=True)
@@ -89,18 +91,18 @@ class Cluster:
     """A cluster and its prototype.
 
     Attributes:
-        number: The prototype's number, as in answers.
-        label: The label it stands for.
+        number: The prototype's number, as in explanations.
+        label: Its label.
         members: Training rows in it.
         share: Members over the even part, rows of the label / its clusters.
-        valid_before: Whether the classifier gave the centroid as trained its label.
-        valid: Whether it gives it to the prototype, after any repair.
+        valid_before: Whether the classifier gave the centroid, before any repair, its label.
+        valid: Whether it gives it to the prototype.
         probability: Of that label; None where the classifier offers none.
-        note: What was done to it, in words.
-        looks: The features in which it differs most from the label's other prototypes, beside
-            what is usual for the label (where there is no other: from, and in, the whole table).
-        apart: Distance to the nearest other prototype of the label; None without one.
-        twin: The number of an earlier prototype it is nearly the same as.
+        note: How it was repaired, in words.
+        distinctive: The features in which it differs most from the label's other prototypes, beside
+            the label's usual value (where it is the only one: from, and in, the whole table).
+        separation: Distance to the nearest other prototype of the label; None without one.
+        duplicate_of: The number of an earlier prototype it is nearly the same as.
 
     Examples:
         >>> Cluster(3, "yes", 90, 0.9, False, True, 0.8, "", (), 0.4, None).state
@@ -115,9 +117,9 @@ class Cluster:
     valid: bool
     probability: float | None
     note: str
-    looks: tuple[Look, ...]
-    apart: float | None
-    twin: int | None
+    distinctive: tuple[FeatureValue, ...]
+    separation: float | None
+    duplicate_of: int | None
 
     @property
     def state(self) -> str:
@@ -128,15 +130,15 @@ class Cluster:
 
     @property
     def remarks(self) -> str:
-        """All there is to say against it."""
-        dead = "dead: no member" if not self.members else ""
-        twin = "" if self.twin is None else f"nearly the same as {self.twin}"
-        return "; ".join(part for part in (self.note, dead, twin) if part)
+        """What is unusual about it, in words."""
+        dead = "" if self.members else "dead: no member"
+        same = "" if self.duplicate_of is None else f"nearly the same as {self.duplicate_of}"
+        return "; ".join(part for part in (self.note, dead, same) if part)
 
 
 @dataclass(frozen=True)
 class LabelFit:
-    """A label: its rows, prototypes, and how rows sampled for it fare.
+    """A label: its rows, its prototypes, and how the classifier labels rows sampled for it.
 
     Attributes:
         label: The label.
@@ -147,15 +149,11 @@ class LabelFit:
         sampled: Rows drawn for it.
         agreement: Share of them the classifier gives it.
         ks: KS distance of its probability between them and held-out rows of the label.
-        surer: The same counting only where the sampled ones are surer, sup_t F_real - F_sampled.
-            A classifier that knows its training rows by heart is surer of the real ones, which is
-            nobody's fault; the other way round, agreement is bought by avoiding the boundary.
+        overconfidence: The same counting only where the classifier is more certain of the sampled
+            rows, sup_t F_real - F_sampled: agreement bought by avoiding the boundary. The other
+            way round is usual for a classifier that overfits its training rows.
         recall_real: Share of its held-out rows found by a forest trained on real rows.
         recall_sampled: The same, trained on sampled rows.
-
-    Examples:
-        >>> LabelFit("yes", 900, 90, 5, 5, 400, 0.94, 0.1, 0.0, 0.92, 0.91).agreement
-        0.94
     """
 
     label: Level
@@ -166,49 +164,44 @@ class LabelFit:
     sampled: int
     agreement: float | None
     ks: float | None
-    surer: float | None
+    overconfidence: float | None
     recall_real: float | None
     recall_sampled: float | None
 
 
 @dataclass(frozen=True)
 class ColumnFit:
-    """How well a column survives encoding and decoding, on held-out rows.
+    """How well a column is reconstructed, on held-out rows.
 
     Attributes:
         name: The column.
         kind: As in the schema.
         error: Mean |error| over the range for numbers, share of wrong ones for categories; a value
             gone missing, or found where there was none, counts 1.
-        guess: The same for always saying the usual value.
+        baseline: The same for always predicting the median or the most frequent category.
 
     Examples:
-        >>> ColumnFit("home", "categorical", error=0.08, guess=0.4).text
-        'right 92.0 % (guessing 60.0 %)'
+        >>> ColumnFit("home", "categorical", error=0.08, baseline=0.4).text
+        'right 92.0 % (baseline 60.0 %)'
     """
 
     name: str
     kind: str
     error: float
-    guess: float
+    baseline: float
 
     @property
     def text(self) -> str:
-        """The two as one writes them for this kind of column."""
-        found, guess = 100 * self.error, 100 * self.guess
+        """Both in the unit of this kind of column."""
+        error, baseline = 100 * self.error, 100 * self.baseline
         if self.kind in ("continuous", "ordinal"):
-            return f"off by {found:.1f} % of the range (guessing {guess:.1f} %)"
-        return f"right {100 - found:.1f} % (guessing {100 - guess:.1f} %)"
+            return f"off by {error:.1f} % of the range (baseline {baseline:.1f} %)"
+        return f"right {100 - error:.1f} % (baseline {100 - baseline:.1f} %)"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, and on how many of the training rows looked at it holds.
-
-    Examples:
-        >>> Rule("age >= 18", holds=990, rows=1000).share
-        0.99
-    """
+    """A rule, and on how many of the training rows checked it holds."""
 
     text: str
     holds: int
@@ -216,18 +209,13 @@ class Rule:
 
     @property
     def share(self) -> float | None:
-        """Of the rows it holds on; None where none was looked at."""
+        """Share of the rows on which it holds; None where none was checked."""
         return self.holds / self.rows if self.rows else None
 
 
 @dataclass(frozen=True)
 class Queries:
-    """Rows the classifier was asked about, by purpose.
-
-    Examples:
-        >>> Queries(labels=1000, centroids=10, report=500).total
-        1510
-    """
+    """Rows the classifier was queried about, by purpose."""
 
     labels: int = 0
     centroids: int = 0
@@ -245,19 +233,19 @@ class Report:
     """What was learned, what to distrust, and whether it passes.
 
     Attributes:
-        recipe: How it was trained.
+        recipe: How the model was trained.
         rows: Rows of the table.
         held_out: Those kept from training, for this report.
         seconds: What fitting took, the report not counted.
-        n_queries: Rows the classifier was asked about.
-        checks: Every check and what was found.
+        n_queries: Rows the classifier was queried about.
+        checks: Every check and the value found.
         labels: Label by label.
         clusters: Cluster by cluster.
         columns: Column by column.
         rules: Rule by rule.
         utility: Accuracies of quick forests trained on real and on sampled rows; None where there
             were too few rows.
-        paths: Paths walked for the re-crossing rate.
+        paths: Paths computed for the re-crossing rate.
         recrossed: Those that left the target again.
         warnings: What else to know, in words.
 
@@ -307,9 +295,9 @@ class Report:
                 ("not measured", "could not be measured", "could not be measured"),
             )
         ]
-        told = [f"{n} {one if n == 1 else many}" for n, one, many in counts if n]
+        parts = [f"{n} {one if n == 1 else many}" for n, one, many in counts if n]
         all_pass = "The one check passes" if len(self.checks) == 1 else "All {} checks pass"
-        rest = f"Of {len(self.checks)} checks " + ", ".join(told) if told else all_pass
+        rest = f"Of {len(self.checks)} checks " + ", ".join(parts) if parts else all_pass
         verdict = words.get(self.verdict, "No: fails")
         return f"Can it be trusted? {verdict}. {rest.format(len(self.checks))}."
 
@@ -335,9 +323,11 @@ class Report:
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """As plain JSON values; written to `path` where one is given."""
-        known = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        plain = json.loads(json.dumps(asdict(self)))  # tuples become lists
+        for line, check in zip(plain["checks"], self.checks, strict=True):
+            line["verdict"] = check.verdict
         head = {"format": "lapace/report", "version": VERSION, "verdict": self.verdict}
-        data = {**head, **known}
+        data = {**head, **plain}
         if path is not None:
             write_json(path, data)
         return data
@@ -355,37 +345,19 @@ class Report:
                 f"{VERSION}. Update lapace, or fit again."
             )
         try:
-            return _report(data)
+            report: Report = _restore(cls, data)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"This report is damaged: {error!r}.") from None
+        return report
 
 
-def _plain(value: Any) -> Any:
-    """A field as JSON values."""
-    if isinstance(value, Utility):
-        return asdict(value)
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, Check):
-        return {**asdict(value), "verdict": value.verdict}
-    if isinstance(value, Cluster):
-        return {**asdict(value), "looks": [asdict(look) for look in value.looks]}
-    return asdict(value) if isinstance(value, LabelFit | ColumnFit | Rule | Queries) else value
-
-
-def _report(data: Mapping[str, Any]) -> Report:
-    known = {f.name: data[f.name] for f in fields(Report)}
-    checks = [{k: v for k, v in c.items() if k != "verdict"} for c in data["checks"]]
-    known["checks"] = tuple(
-        Check(**{**c, "threshold": Threshold(**c["threshold"])}) for c in checks
-    )
-    known["clusters"] = tuple(
-        Cluster(**{**c, "looks": tuple(Look(**look) for look in c["looks"])})
-        for c in data["clusters"]
-    )
-    for name, kind in (("labels", LabelFit), ("columns", ColumnFit), ("rules", Rule)):
-        known[name] = tuple(kind(**line) for line in data[name])
-    known["n_queries"] = Queries(**data["n_queries"])
-    known["utility"] = None if data["utility"] is None else Utility(**data["utility"])
-    known["warnings"] = tuple(data["warnings"])
-    return Report(**known)
+def _restore(kind: Any, value: Any) -> Any:
+    """JSON values as the dataclasses and tuples they were made from."""
+    if is_dataclass(kind):
+        types = get_type_hints(kind)
+        return kind(**{f.name: _restore(types[f.name], value[f.name]) for f in fields(kind)})
+    if get_origin(kind) is tuple:
+        return tuple(_restore(get_args(kind)[0], one) for one in value)
+    if NoneType in get_args(kind) and value is not None:
+        return _restore(get_args(kind)[0], value)
+    return value

@@ -1,0 +1,361 @@
+"""Computes a report from plain arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from scipy.stats import mode
+
+from lapace import metrics
+from lapace.arrays import Bools, Floats, Ints
+from lapace.metrics.synthetic import accuracies, forest_predictions
+from lapace.report.document import Check, Cluster, ColumnFit, FeatureValue, LabelFit, Report
+from lapace.report.inputs import RARE, ReportInputs
+from lapace.report.thresholds import THRESHOLDS
+from lapace.schema import Schema
+
+TREES = 50  # of the quick forests that compare sampled with real rows
+MIN_TEST, MIN_ROWS, MIN_SAMPLE = 50, 20, 30  # rows below which a value is not computed
+DUPLICATE = 0.1  # prototypes this near, in mean distances between rows of their label, are the same
+DISTINCTIVE = 4  # features by which a prototype is described
+
+
+class _Value(NamedTuple):
+    """A value for a check, what chance may account for, and where it was found."""
+
+    value: float
+    margin: float = 0.0
+    where: str = ""
+
+
+_Values: TypeAlias = dict[str, _Value | str]  # by check; a text is the reason why there is none
+_Predictions: TypeAlias = tuple[Ints, Ints] | str  # by forests of real and sampled rows, or why not
+
+
+def make_report(inputs: ReportInputs) -> Report:
+    """Everything a report says, from plain arrays.
+
+    Real and sampled rows are compared by quick forests of 50 trees on at most 4,000 rows each: a
+    few seconds, however large the table.
+
+    Examples:
+        >>> from lapace.report import LabelledRows
+        >>> rows = np.linspace(0.0, 2.5, 200)[:, None]
+        >>> codes = (rows[:, 0] > 1).astype(np.int64)
+        >>> known = LabelledRows(rows, codes)
+        >>> sampled = {k: LabelledRows(rows[codes == k], 1 - codes[codes == k]) for k in (0, 1)}
+        >>> inputs = ReportInputs(Schema.infer(rows), (False, True), codes, 5, "default", (), known,
+        ...                       known, rows, sampled, np.zeros(40))
+        >>> report = make_report(inputs)
+        >>> report.verdict, report.utility.gap, [label.agreement for label in report.labels]
+        ('fails', 0.0, [0.0, 0.0])
+    """
+    predictions = _forests(inputs)
+    labels = tuple(_label(inputs, k, predictions) for k in range(len(inputs.labels)))
+    clusters, columns, expected = _clusters(inputs), _columns(inputs), inputs.held_out.codes
+    values = {
+        **_of_clusters(labels, clusters),
+        **_of_samples(inputs, labels),
+        **_of_forests(expected, predictions),
+        "reconstruction": _reconstruction(inputs, columns),
+        "recrossing": _recrossing(inputs.crossings),
+        **_of_rules(inputs),
+    }
+    return Report(
+        recipe=inputs.recipe,
+        rows=len(inputs.codes),
+        held_out=len(inputs.held_out.cells),
+        seconds=float(inputs.seconds),
+        n_queries=inputs.n_queries,
+        checks=_checks(values),
+        labels=labels,
+        clusters=clusters,
+        columns=columns,
+        rules=tuple(inputs.rules),
+        utility=None if isinstance(predictions, str) else accuracies(expected, *predictions),
+        paths=len(inputs.crossings),
+        recrossed=int((inputs.crossings > 0).sum()),
+        warnings=(*inputs.warnings, *_warnings(inputs, labels)),
+    )
+
+
+def _checks(values: Mapping[str, _Value | str]) -> tuple[Check, ...]:
+    """Values, or reasons why there are none, with their thresholds, in the order of the table."""
+    return tuple(
+        Check(threshold, None, reason=value) if isinstance(value, str) else Check(threshold, *value)
+        for name, threshold in THRESHOLDS.items()
+        for value in ([values[name]] if name in values else [])
+    )
+
+
+def _worst(name: str, values: Sequence[_Value]) -> _Value:
+    """The value that is worst after its margin is allowed in its favour."""
+    threshold = THRESHOLDS[name]
+    worst = min if threshold.higher else max
+    return worst(values, key=lambda v: threshold.favour(v.value, v.margin))
+
+
+def _share(flags: Bools, where: str = "") -> _Value:
+    """A share of rows, with its standard error."""
+    share = float(flags.mean())
+    return _Value(share, math.sqrt(share * (1 - share) / len(flags)), where)
+
+
+def _too_few(rows: int, least: int) -> str:
+    return f"{rows} rows held out, {least} needed: hand over {10 * least:,} or more"
+
+
+# ------------------------------------------------------------------------------------------------
+# Clusters
+
+
+def _clusters(inputs: ReportInputs) -> tuple[Cluster, ...]:
+    prototypes = inputs.prototypes
+    if not prototypes:
+        return ()
+    cells = np.stack([p.cells for p in prototypes])  # (c, d)
+    label = np.array([p.label for p in prototypes])
+    members = np.array([p.members for p in prototypes])
+    even = {k: float(members[label == k].mean()) for k in set(label)}
+    near = {k: DUPLICATE * _row_distance(inputs, k) for k in set(label)}
+    apart = inputs.schema.pairwise_distances(cells, cells)  # (c, c)
+    apart[(label[:, None] != label) | np.eye(len(label), dtype=bool)] = np.inf
+    distinctive = _distinctive(inputs, cells, label)
+    found = []
+    for i, p in enumerate(prototypes):
+        least = float(apart[i].min())
+        same = np.flatnonzero(apart[i, :i] <= near[p.label])
+        found.append(
+            Cluster(
+                number=p.number,
+                label=inputs.labels[p.label],
+                members=int(p.members),
+                share=float(p.members / even[p.label]) if even[p.label] else 0.0,
+                valid_before=bool(p.valid_before),
+                valid=bool(p.valid),
+                probability=None if math.isnan(p.probability) else float(p.probability),
+                note=p.note,
+                distinctive=distinctive[i],
+                separation=least if math.isfinite(least) else None,
+                duplicate_of=prototypes[same[0]].number if len(same) else None,
+            )
+        )
+    return tuple(found)
+
+
+def _row_distance(inputs: ReportInputs, label: int) -> float:
+    """Mean distance between two rows of a label; 0 where there are none to compare."""
+    rows = inputs.real.cells[inputs.real.codes == label][:1000]
+    rows = np.random.default_rng(inputs.random_state).permutation(rows)
+    half = len(rows) // 2
+    return float(inputs.schema.distance(rows[:half], rows[half : 2 * half]).mean()) if half else 0.0
+
+
+def _distinctive(
+    inputs: ReportInputs, cells: Floats, label: Ints
+) -> list[tuple[FeatureValue, ...]]:
+    """What sets each prototype apart from its label's others, or an only one from the table."""
+    schema, rows = inputs.schema, inputs.real.cells
+    if schema.shape:  # single pixels describe no image
+        return [()] * len(cells)
+    ranks = _ranks(schema, rows, cells)
+    found = []
+    for i, k in enumerate(label):
+        others = (label == k) & (np.arange(len(label)) != i)
+        compared = ranks[others] if others.any() else _ranks(schema, rows, rows)
+        contrast = (compared != ranks[i]).mean(axis=0) if len(compared) else np.zeros(len(ranks[i]))
+        if len(compared):
+            numbers = schema.numeric
+            contrast[numbers] = np.abs(ranks[i] - compared.mean(axis=0))[numbers]
+        usual = _usual(schema, rows[inputs.real.codes == k] if others.any() else rows)
+        chosen = [j for j in np.argsort(-contrast, kind="stable")[:DISTINCTIVE] if contrast[j] > 0]
+        features = [(schema.features[j], float(cells[i, j]), float(usual[j])) for j in chosen]
+        found.append(tuple(FeatureValue(f.name, f.text(v), f.text(u)) for f, v, u in features))
+    return found
+
+
+def _ranks(schema: Schema, rows: Floats, cells: Floats) -> Floats:
+    """Numbers as the share of rows under them, so that long tails do not hide a difference."""
+    ranks = np.where(np.isnan(cells), -1.0, cells)
+    for i in schema.numeric:
+        present = np.sort(rows[~np.isnan(rows[:, i]), i])
+        below, upto = (np.searchsorted(present, cells[:, i], side) for side in ("left", "right"))
+        share = (below + upto) / max(1, 2 * len(present))
+        ranks[:, i] = np.where(np.isnan(cells[:, i]), 0.5, share)
+    return ranks
+
+
+def _usual(schema: Schema, rows: Floats) -> Floats:
+    """Each column's median or most frequent category; NaN where most values are missing."""
+    usual = np.full(len(schema.features), np.nan)
+    for i, feature in enumerate(schema.features):
+        present = rows[~np.isnan(rows[:, i]), i]
+        if len(present) > len(rows) / 2:
+            middle = np.quantile(present, 0.5, method="lower")
+            usual[i] = middle if feature.numeric else mode(present).mode
+    return usual
+
+
+def _of_clusters(labels: Sequence[LabelFit], clusters: Sequence[Cluster]) -> _Values:
+    rare = [repr(x.label) for x in labels if not x.clusters]
+    values: _Values = {"rare": _Value(len(rare), where=", ".join(rare))}
+    if not clusters:
+        return values
+    refused = [str(c.number) for c in clusters if not c.valid]
+    same = [f"{c.number} and {c.duplicate_of}" for c in clusters if c.duplicate_of is not None]
+    valid = [_Value(x.prototypes, where=f"label {x.label!r}") for x in labels if x.clusters]
+    share = [_Value(c.share, where=f"cluster {c.number}") for c in clusters]
+    return {
+        **values,
+        "prototypes": _worst("prototypes", valid),
+        "valid": _Value(
+            1 - len(refused) / len(clusters), where="refused: " * bool(refused) + ", ".join(refused)
+        ),
+        "valid_before": _Value(sum(c.valid_before for c in clusters) / len(clusters)),
+        "usage": _worst("usage", share),
+        "duplicates": _Value(len(same), where=", ".join(same)),
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# Sampled rows
+
+
+def _forests(inputs: ReportInputs) -> _Predictions:
+    """What forests of real and of sampled rows predict of the held-out rows, or why nothing."""
+    real, test = inputs.real, inputs.held_out.cells
+    if len(test) < MIN_TEST:
+        return _too_few(len(test), MIN_TEST)
+    counts = np.bincount(real.codes, minlength=len(inputs.labels))
+    drawn = {k: rows.cells[: counts[k]] for k, rows in inputs.sampled.items()}
+    if not sum(map(len, drawn.values())):
+        return "no rows could be sampled"
+    # Rows carry the label they were drawn for, whatever the classifier says: as in the paper.
+    codes = np.repeat(list(drawn), [len(rows) for rows in drawn.values()])
+    sides = ((real.cells, real.codes), (np.concatenate(list(drawn.values())), codes))
+    schema, seed = inputs.schema, inputs.random_state
+    real_side, sampled_side = (forest_predictions(schema, s, test, TREES, seed) for s in sides)
+    return real_side, sampled_side
+
+
+def _label(inputs: ReportInputs, k: int, predictions: _Predictions) -> LabelFit:
+    test = inputs.held_out.codes == k
+    prototypes = [p for p in inputs.prototypes if p.label == k]
+    drawn = inputs.sampled.get(k)
+    recalls: list[float | None] = [None, None]
+    if not isinstance(predictions, str) and test.sum() >= MIN_ROWS:
+        recalls = [float((side[test] == k).mean()) for side in predictions]
+    ks, overconfidence = _certainty(inputs, k)
+    return LabelFit(
+        label=inputs.labels[k],
+        rows=int((inputs.codes == k).sum()),
+        held_out=int(test.sum()),
+        clusters=len(prototypes),
+        prototypes=sum(p.valid for p in prototypes),
+        sampled=len(drawn.cells) if drawn else 0,
+        agreement=float((drawn.codes == k).mean()) if drawn and len(drawn.cells) else None,
+        ks=ks,
+        overconfidence=overconfidence,
+        recall_real=recalls[0],
+        recall_sampled=recalls[1],
+    )
+
+
+def _certainty(inputs: ReportInputs, k: int) -> tuple[float | None, float | None]:
+    """KS distance of a label's probability on real and sampled rows, two- and one-sided."""
+    drawn, held_out = inputs.sampled.get(k), inputs.held_out
+    if drawn is None or drawn.probability is None or held_out.probability is None:
+        return None, None
+    real, sampled = held_out.probability[held_out.codes == k, k], drawn.probability[:, k]
+    if min(len(real), len(sampled)) < MIN_SAMPLE:
+        return None, None
+    return metrics.ks(real, sampled), metrics.ks(real, sampled, "greater")
+
+
+def _of_samples(inputs: ReportInputs, labels: Sequence[LabelFit]) -> _Values:
+    agreement = [
+        _share(inputs.sampled[k].codes == k, f"label {x.label!r}")
+        for k, x in enumerate(labels)
+        if x.agreement is not None
+    ]
+    # If nothing differed, the one-sided distance would still be about this, by chance.
+    certainty = [
+        _Value(
+            x.overconfidence,
+            0.63 * math.sqrt(1 / x.sampled + 1 / x.held_out),
+            f"label {x.label!r}",
+        )
+        for x in labels
+        if x.overconfidence is not None
+    ]
+    reason = f"no label has {MIN_SAMPLE} rows held out"
+    if inputs.held_out.probability is None:
+        reason = "the classifier offers no probabilities"
+    return {
+        "agreement": _worst("agreement", agreement) if agreement else "no rows could be sampled",
+        "overconfidence": _worst("overconfidence", certainty) if certainty else reason,
+    }
+
+
+def _of_forests(expected: Ints, predictions: _Predictions) -> _Values:
+    if isinstance(predictions, str):
+        return {"utility": predictions, "balanced": predictions}
+    utility = accuracies(expected, *predictions)
+    lost = (predictions[0] == expected).astype(float) - (predictions[1] == expected)  # (m,)
+    by_label = [lost[expected == k] for k in np.unique(expected)]
+    error = math.sqrt(sum(rows.var() / len(rows) for rows in by_label)) / len(by_label)
+    return {
+        "utility": _Value(utility.gap, math.sqrt(lost.var() / len(lost))),
+        "balanced": _Value(utility.balanced_gap, error),
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# Columns, paths, rules
+
+
+def _columns(inputs: ReportInputs) -> tuple[ColumnFit, ...]:
+    schema, rows = inputs.schema, inputs.held_out.cells
+    if len(rows) < MIN_ROWS:
+        return ()
+    errors = schema.gaps(rows, inputs.reconstructed).mean(axis=0)
+    baselines = schema.gaps(rows, _usual(schema, inputs.real.cells)[None]).mean(axis=0)
+    each = zip(schema.features, errors, baselines, strict=True)
+    return tuple(ColumnFit(f.name, f.kind, float(error), float(base)) for f, error, base in each)
+
+
+def _reconstruction(inputs: ReportInputs, columns: Sequence[ColumnFit]) -> _Value | str:
+    if not columns:
+        return _too_few(len(inputs.held_out.cells), MIN_ROWS)
+    baseline = sum(c.baseline for c in columns)
+    error = sum(c.error for c in columns)
+    return _Value(error / baseline) if baseline else "the held-out rows are all alike"
+
+
+def _recrossing(crossings: Ints) -> _Value | str:
+    if len(crossings) < MIN_ROWS:
+        return f"{len(crossings)} paths computed, {MIN_ROWS} needed"
+    return _share(crossings > 0)
+
+
+def _of_rules(inputs: ReportInputs) -> _Values:
+    values = [_Value(r.share, where=f"'{r.text}'") for r in inputs.rules if r.share is not None]
+    return {"rules": _worst("rules", values)} if values else {}
+
+
+def _warnings(inputs: ReportInputs, labels: Sequence[LabelFit]) -> list[str]:
+    """What is scarce, label by label."""
+    found = []
+    for x in labels if inputs.prototypes else ():
+        rows = f"Label {x.label!r} has {x.rows:,} row{'s' * (x.rows != 1)}"
+        if not x.clusters:
+            found.append(f"{rows}: too few for a prototype, so no path leads to it.")
+        elif x.clusters < inputs.n_prototypes:
+            wanted = f"{inputs.n_prototypes} clusters asked for"
+            found.append(f"{rows} and got {x.clusters} of the {wanted}.")
+        elif x.rows < RARE:
+            found.append(f"{rows}: what is said of it is uncertain.")
+    return found

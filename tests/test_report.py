@@ -1,4 +1,4 @@
-"""The fit report: what it measures, how it judges, and that all its renderings say the same."""
+"""The fit report: its values, its verdicts, and that text, HTML and JSON say the same."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ from lapace.metrics.synthetic import Utility
 from lapace.report import (
     THRESHOLDS,
     Check,
-    Cluster,
-    ColumnFit,
-    Evidence,
-    LabelFit,
-    Look,
+    LabelledRows,
     Queries,
     Report,
-    Rows,
+    ReportInputs,
     Rule,
-    limits,
-    measure,
-    plan,
+    make_report,
+    split,
+    threshold_table,
 )
+from lapace.report.document import Cluster, ColumnFit, FeatureValue, LabelFit
 from lapace.schema import Schema
 
 HOMES = ("flat", "boat", "house")
@@ -76,19 +73,19 @@ def probability_of(cells: np.ndarray) -> np.ndarray:
     return np.stack([1 - yes, yes], axis=1)
 
 
-def judged(cells: np.ndarray) -> Rows:
-    return Rows(cells, codes_of(cells), probability_of(cells))
+def judged(cells: np.ndarray) -> LabelledRows:
+    return LabelledRows(cells, codes_of(cells), probability_of(cells))
 
 
-def evidence(**changes: object) -> Evidence:
-    """A made-up fit on 1,000 rows: good, and small enough to check by hand."""
+def inputs(**changes: object) -> ReportInputs:
+    """Of an invented fit on 1,000 rows that passes, small enough to check by hand."""
     real, held_out, drawn = cells_of(400, 1), cells_of(120, 2), cells_of(600, 3)
     rng = np.random.default_rng(4)
     label = codes_of(drawn)
-    rebuilt = held_out.copy()
-    rebuilt[:, 0] += rng.normal(0, 2, len(rebuilt))
-    rebuilt[::7, 2] = 0
-    rebuilt[::11, 1] = np.nan
+    reconstructed = held_out.copy()
+    reconstructed[:, 0] += rng.normal(0, 2, len(reconstructed))
+    reconstructed[::7, 2] = 0
+    reconstructed[::11, 1] = np.nan
     prototypes = (
         Prototype(0, 0, np.array([10.0, 30, 0]), 100),
         Prototype(1, 0, np.array([20.0, 60, 1]), 100, valid_before=False, note="repaired: moved"),
@@ -99,24 +96,24 @@ def evidence(**changes: object) -> Evidence:
         "schema": SCHEMA,
         "labels": ("no", "yes"),
         "codes": codes_of(cells_of(1000, 5)),
-        "wanted": 2,
+        "n_prototypes": 2,
         "recipe": "default",
         "prototypes": prototypes,
-        "real": Rows(real, codes_of(real)),
+        "real": LabelledRows(real, codes_of(real)),
         "held_out": judged(held_out),
-        "rebuilt": rebuilt,
+        "reconstructed": reconstructed,
         "sampled": {k: judged(drawn[label == k]) for k in (0, 1)},
         "crossings": np.array([0] * 38 + [1, 2]),
         "rules": (Rule("age >= 18", 1000, 1000),),
         "n_queries": Queries(labels=1000, centroids=4, repair=2, report=600),
         "seconds": 12.3,
     }
-    return Evidence(**{**fields, **changes})
+    return ReportInputs(**{**fields, **changes})
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return measure(evidence())
+    return make_report(inputs())
 
 
 def check(found: Report, name: str) -> Check:
@@ -124,12 +121,12 @@ def check(found: Report, name: str) -> Check:
     return only
 
 
-def hard_label(share: float, count: int = 1000) -> dict[int, Rows]:
+def hard_label(share: float, count: int = 1000) -> dict[int, LabelledRows]:
     """Samples of which the classifier accepts a share for 'yes' and all for 'no'."""
-    fine = evidence().sampled
+    fine = inputs().sampled
     cells = np.repeat(fine[1].cells[:1], count, axis=0)
     codes = (np.arange(count) < share * count).astype(np.int64)
-    return {0: fine[0], 1: Rows(cells, codes)}
+    return {0: fine[0], 1: LabelledRows(cells, codes)}
 
 
 # --- thresholds ------------------------------------------------------------------------------
@@ -175,7 +172,7 @@ def test_verdicts_of_one_check(name, value, margin, verdict):
 
 
 def test_the_markdown_table_holds_every_threshold():
-    lines = limits().splitlines()[2:]
+    lines = threshold_table().splitlines()[2:]
     assert len(lines) == len(THRESHOLDS)
     for line, threshold in zip(lines, THRESHOLDS.values(), strict=True):
         for text in (f"`{threshold.name}`", threshold.limits, threshold.advice):
@@ -183,7 +180,7 @@ def test_the_markdown_table_holds_every_threshold():
         assert line.count("|") == 5
 
 
-def test_thresholds_cannot_be_changed_by_the_way():
+def test_thresholds_cannot_be_changed():
     with pytest.raises(TypeError):
         THRESHOLDS["agreement"] = THRESHOLDS["utility"]
 
@@ -195,18 +192,22 @@ def of_checks(*checks: Check) -> Report:
     return Report("default", 0, 0, 0.0, Queries(), checks, (), (), (), (), None, 0, 0, ())
 
 
-GOOD = Check(THRESHOLDS["agreement"], 1.0)
+PASSES = Check(THRESHOLDS["agreement"], 1.0)
 CARE = Check(THRESHOLDS["usage"], 0.1)
-BAD = Check(THRESHOLDS["utility"], 0.5)
+FAILS = Check(THRESHOLDS["utility"], 0.5)
 
 
 @pytest.mark.parametrize(
     ("checks", "verdict", "headline"),
     [
-        ((GOOD, GOOD), "passes", "Yes: passes. All 2 checks pass."),
-        ((GOOD, CARE), "usable with care", "Partly: usable with care. Of 2 checks 1 asks for care"),
+        ((PASSES, PASSES), "passes", "Yes: passes. All 2 checks pass."),
+        (
+            (PASSES, CARE),
+            "usable with care",
+            "Partly: usable with care. Of 2 checks 1 asks for care",
+        ),
         ((CARE, CARE), "usable with care", "Of 2 checks 2 ask for care."),
-        ((GOOD, CARE, BAD), "fails", "No: fails. Of 3 checks 1 fails, 1 asks for care."),
+        ((PASSES, CARE, FAILS), "fails", "No: fails. Of 3 checks 1 fails, 1 asks for care."),
     ],
 )
 def test_the_verdict_is_the_worst_of_the_checks(checks, verdict, headline):
@@ -217,29 +218,31 @@ def test_the_verdict_is_the_worst_of_the_checks(checks, verdict, headline):
 
 
 def test_only_what_is_essential_must_be_measured():
-    unmeasured = of_checks(GOOD, Check(THRESHOLDS["surer"], None, why="no probabilities"))
+    unmeasured = of_checks(
+        PASSES, Check(THRESHOLDS["overconfidence"], None, reason="no probabilities")
+    )
     assert unmeasured.verdict == "passes"
     assert unmeasured.advice == ()
-    essential = of_checks(GOOD, Check(THRESHOLDS["utility"], None, why="5 rows held out"))
+    essential = of_checks(PASSES, Check(THRESHOLDS["utility"], None, reason="5 rows held out"))
     assert essential.verdict == "usable with care"
     assert "not measured. 5 rows held out." in essential.advice[0]
 
 
 def test_advice_comes_worst_first_and_only_where_needed():
-    found = of_checks(CARE, GOOD, BAD)
+    found = of_checks(CARE, PASSES, FAILS)
     first, second = found.advice
-    assert first.endswith(f"Try: {BAD.threshold.advice}")
+    assert first.endswith(f"Try: {FAILS.threshold.advice}")
     assert second.endswith(f"Try: {CARE.threshold.advice}")
 
 
-def test_a_good_fit_passes(report):
+def test_a_fit_without_problems_passes(report):
     assert report.verdict == "passes", report.advice
     assert len(report.checks) == len(THRESHOLDS)
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.8, "usable with care"), (0.5, "fails")])
 def test_a_label_the_classifier_denies_its_samples(share, verdict):
-    found = measure(evidence(sampled=hard_label(share)))
+    found = make_report(inputs(sampled=hard_label(share)))
     assert check(found, "agreement").verdict == verdict
     assert check(found, "agreement").where == "label 'yes'"
     assert check(found, "agreement").value == share
@@ -251,7 +254,7 @@ def test_a_label_the_classifier_denies_its_samples(share, verdict):
 
 
 def test_columns_by_brute_force(report):
-    e = evidence()
+    e = inputs()
     for i, (feature, column) in enumerate(zip(SCHEMA.features, report.columns, strict=True)):
         there = sorted(v for v in e.real.cells[:, i] if not np.isnan(v))
         if feature.numeric:
@@ -259,7 +262,7 @@ def test_columns_by_brute_force(report):
         else:
             usual = max(set(there), key=there.count)
         error = guess = 0.0
-        for own, back in zip(e.held_out.cells[:, i], e.rebuilt[:, i], strict=True):
+        for own, back in zip(e.held_out.cells[:, i], e.reconstructed[:, i], strict=True):
             for other, is_guess in ((back, False), (usual, True)):
                 if np.isnan(own) or np.isnan(other):
                     gap = float(np.isnan(own) != np.isnan(other))
@@ -270,38 +273,38 @@ def test_columns_by_brute_force(report):
                 error, guess = error + gap * (not is_guess), guess + gap * is_guess
         assert column.name == feature.name
         assert column.error == pytest.approx(error / 120)
-        assert column.guess == pytest.approx(guess / 120)
-    ratio = sum(c.error for c in report.columns) / sum(c.guess for c in report.columns)
+        assert column.baseline == pytest.approx(guess / 120)
+    ratio = sum(c.error for c in report.columns) / sum(c.baseline for c in report.columns)
     assert check(report, "reconstruction").value == pytest.approx(ratio)
 
 
 def test_certainty_by_brute_force(report):
-    e = evidence()
+    e = inputs()
     for k, label in enumerate(report.labels):
         real = e.held_out.probability[e.held_out.codes == k, k]
         drawn = e.sampled[k].probability[:, k]
         at = [*real, *drawn]
         apart = [(real <= t).mean() - (drawn <= t).mean() for t in at]
         assert label.ks == pytest.approx(max(map(abs, apart)))
-        assert label.surer == pytest.approx(max(0.0, *apart))
+        assert label.overconfidence == pytest.approx(max(0.0, *apart))
 
 
 def test_sampling_far_from_the_boundary_is_noticed():
-    e = evidence()
+    e = inputs()
     sampled = {k: judged(rows.cells) for k, rows in e.sampled.items()}
     sure = np.repeat([[0.001, 0.999]], len(sampled[1].cells), axis=0)
-    bold = measure(replace(e, sampled={**sampled, 1: sampled[1]._replace(probability=sure)}))
-    assert check(bold, "surer").verdict == "usable with care"
-    assert check(bold, "surer").where == "label 'yes'"
-    # The other way round, the classifier being surer of the real rows it has learned by heart.
+    bold = make_report(replace(e, sampled={**sampled, 1: sampled[1]._replace(probability=sure)}))
+    assert check(bold, "overconfidence").verdict == "usable with care"
+    assert check(bold, "overconfidence").where == "label 'yes'"
+    # The other way round, as of a classifier that overfits its training rows.
     own = np.where(e.held_out.codes[:, None] == [0, 1], 0.999, 0.001)
-    learned = measure(replace(e, held_out=e.held_out._replace(probability=own)))
-    assert check(learned, "surer").value < 0.1
-    assert learned.labels[1].ks > 0.5
+    overfitted = make_report(replace(e, held_out=e.held_out._replace(probability=own)))
+    assert check(overfitted, "overconfidence").value < 0.1
+    assert overfitted.labels[1].ks > 0.5
 
 
 def test_the_gap_is_that_of_metrics(report):
-    e = evidence()
+    e = inputs()
     counts = np.bincount(e.real.codes)
     drawn = [e.sampled[k].cells[: counts[k]] for k in (0, 1)]
     label = np.repeat([0, 1], list(map(len, drawn)))
@@ -320,8 +323,8 @@ def test_the_gap_is_that_of_metrics(report):
 
 
 def test_swapped_samples_lose_all_accuracy():
-    e = evidence()
-    swapped = measure(replace(e, sampled={0: e.sampled[1], 1: e.sampled[0]}))
+    e = inputs()
+    swapped = make_report(replace(e, sampled={0: e.sampled[1], 1: e.sampled[0]}))
     assert check(swapped, "utility").verdict == check(swapped, "agreement").verdict == "fails"
     assert swapped.utility.synthetic < 0.2
 
@@ -333,38 +336,42 @@ def test_clusters_by_hand(report):
     assert third.probability is None
     assert fourth.probability == 0.9
     gap = 10 / SCHEMA["income"].span + 30 / SCHEMA["age"].span + 1
-    assert first.apart == second.apart == pytest.approx(gap)
+    assert first.separation == second.separation == pytest.approx(gap)
     assert check(report, "usage").where == "cluster 3"
     assert check(report, "valid_before").value == 0.75
     assert (report.paths, report.recrossed) == (40, 2)
     assert check(report, "recrossing").value == 0.05
 
 
-def test_looks_name_what_differs_most_beside_what_is_usual():
-    e = evidence()
+def test_clusters_are_described_by_what_differs_most_beside_what_is_usual():
+    e = inputs()
     alike = (
         Prototype(0, 0, np.array([10.0, 30, 0]), 100),
         Prototype(1, 0, np.array([10.0, 31, 2]), 100),
         Prototype(2, 1, np.array([60.0, 30, 0]), 100),
     )
-    found = measure(replace(e, prototypes=alike)).clusters
-    assert [look.feature for look in found[0].looks] == ["home", "age"]  # income is the same
-    assert [look.value for look in found[1].looks] == ["house", "31"]
-    assert found[1].looks[0].usual == "flat"
+    found = make_report(replace(e, prototypes=alike)).clusters
+    assert [one.feature for one in found[0].distinctive] == ["home", "age"]  # income is the same
+    assert [one.value for one in found[1].distinctive] == ["house", "31"]
+    assert found[1].distinctive[0].usual == "flat"
     ages = sorted(a for a in e.real.cells[e.real.codes == 0, 1] if not np.isnan(a))
-    assert found[1].looks[1].usual == f"{ages[(len(ages) - 1) // 2]:.0f}"
-    assert {look.feature for look in found[2].looks} == {"income", "age", "home"}  # the only one
+    assert found[1].distinctive[1].usual == f"{ages[(len(ages) - 1) // 2]:.0f}"
+    assert {one.feature for one in found[2].distinctive} == {
+        "income",
+        "age",
+        "home",
+    }  # the only one
 
 
-def test_dead_refused_and_twin_clusters_are_told():
+def test_dead_refused_and_duplicate_clusters_are_reported():
     prototypes = (
         Prototype(0, 0, np.array([10.0, 30, 0]), 200),
         Prototype(1, 0, np.array([10.1, 30, 0]), 0),
         Prototype(2, 1, np.array([60.0, 30, 0]), 100, False, False, 0.2, "dropped: no repair"),
     )
-    found = measure(evidence(prototypes=prototypes))
-    assert found.clusters[1].twin == 0
-    assert found.clusters[0].twin is None
+    found = make_report(inputs(prototypes=prototypes))
+    assert found.clusters[1].duplicate_of == 0
+    assert found.clusters[0].duplicate_of is None
     assert "dead: no member; nearly the same as 0" in found.clusters[1].remarks
     assert found.clusters[2].state == "refused"
     verdicts = {c.threshold.name: c.verdict for c in found.checks}
@@ -375,17 +382,17 @@ def test_dead_refused_and_twin_clusters_are_told():
     assert "[dropped: no repair]" in " ".join(str(found).split())
 
 
-def test_scarce_labels_are_told():
+def test_labels_with_few_rows_are_reported():
     codes = np.array([0] * 900 + [1] * 30 + [2] * 3)
-    e = evidence(codes=codes, labels=("no", "yes", "maybe"), wanted=3)
-    found = measure(e)
+    e = inputs(codes=codes, labels=("no", "yes", "maybe"), n_prototypes=3)
+    found = make_report(e)
     assert check(found, "rare").where == "'maybe'"
     assert found.warnings == (
-        "Label 'no' has 900 rows and got 2 of the 3 clusters wanted.",
-        "Label 'yes' has 30 rows and got 2 of the 3 clusters wanted.",
-        "Label 'maybe' has 3 rows: too few for a prototype, so nobody can be led to it.",
+        "Label 'no' has 900 rows and got 2 of the 3 clusters asked for.",
+        "Label 'yes' has 30 rows and got 2 of the 3 clusters asked for.",
+        "Label 'maybe' has 3 rows: too few for a prototype, so no path leads to it.",
     )
-    uncertain = measure(evidence(codes=codes[:930], warnings=("Mind the gap.",))).warnings
+    uncertain = make_report(inputs(codes=codes[:930], warnings=("Mind the gap.",))).warnings
     assert uncertain == (
         "Mind the gap.",
         "Label 'yes' has 30 rows: what is said of it is uncertain.",
@@ -394,66 +401,70 @@ def test_scarce_labels_are_told():
 
 def test_the_rule_most_rows_break_is_judged():
     rules = (Rule("age >= 18", 1000, 1000), Rule("income < 0", 5, 1000), Rule("x", 0, 0))
-    found = measure(evidence(rules=rules))
+    found = make_report(inputs(rules=rules))
     assert check(found, "rules").value == 0.005
     assert check(found, "rules").verdict == "fails"
     assert check(found, "rules").where == "'income < 0'"
-    assert not [c for c in measure(evidence(rules=())).checks if c.threshold.name == "rules"]
+    assert not [c for c in make_report(inputs(rules=())).checks if c.threshold.name == "rules"]
 
 
 def test_what_cannot_be_measured_says_why_and_is_never_nan():
-    e = evidence()
-    few = Rows(e.held_out.cells[:10], e.held_out.codes[:10])
-    found = measure(
-        replace(e, held_out=few, rebuilt=e.rebuilt[:10], sampled={}, crossings=np.zeros(3))
+    e = inputs()
+    few = LabelledRows(e.held_out.cells[:10], e.held_out.codes[:10])
+    found = make_report(
+        replace(
+            e, held_out=few, reconstructed=e.reconstructed[:10], sampled={}, crossings=np.zeros(3)
+        )
     )
-    reasons = {c.threshold.name: c.why for c in found.checks if c.value is None}
+    reasons = {c.threshold.name: c.reason for c in found.checks if c.value is None}
     assert reasons == {
         "agreement": "no rows could be sampled",
-        "surer": "the classifier offers no probabilities",
+        "overconfidence": "the classifier offers no probabilities",
         "utility": "10 rows held out, 50 needed: hand over 500 or more",
         "balanced": "10 rows held out, 50 needed: hand over 500 or more",
         "reconstruction": "10 rows held out, 20 needed: hand over 200 or more",
-        "recrossing": "3 paths walked, 20 needed",
+        "recrossing": "3 paths computed, 20 needed",
     }
     assert found.verdict == "usable with care"
     assert found.utility is None
     assert found.columns == ()
     assert "nan" not in json.dumps(found.to_json(), allow_nan=False).lower()
     assert "nan" not in str(found).lower()
-    assert all(why in " ".join(str(found).split()) for why in ("3 paths walked", "hand over 500"))
+    assert all(
+        reason in " ".join(str(found).split()) for reason in ("3 paths computed", "hand over 500")
+    )
 
 
 def test_no_rows_held_out_and_rows_all_alike():
-    e = evidence()
-    nobody = Rows(e.held_out.cells[:0], e.held_out.codes[:0], np.empty((0, 2)))
-    none = measure(replace(e, held_out=nobody, rebuilt=e.rebuilt[:0]))
+    e = inputs()
+    empty = LabelledRows(e.held_out.cells[:0], e.held_out.codes[:0], np.empty((0, 2)))
+    none = make_report(replace(e, held_out=empty, reconstructed=e.reconstructed[:0]))
     assert none.held_out == 0
-    assert check(none, "surer").why == "no label has 30 rows held out"
-    same = Rows(np.repeat(e.real.cells[:1], 60, axis=0), np.repeat(e.real.codes[:1], 60))
-    alike = measure(replace(e, real=same, held_out=same, rebuilt=same.cells))
-    assert check(alike, "reconstruction").why == "the held-out rows are all alike"
+    assert check(none, "overconfidence").reason == "no label has 30 rows held out"
+    same = LabelledRows(np.repeat(e.real.cells[:1], 60, axis=0), np.repeat(e.real.codes[:1], 60))
+    alike = make_report(replace(e, real=same, held_out=same, reconstructed=same.cells))
+    assert check(alike, "reconstruction").reason == "the held-out rows are all alike"
 
 
-def test_rebuilt_rows_must_be_those_held_out():
-    with pytest.raises(InputError, match="Rebuild exactly the held-out rows"):
-        evidence(rebuilt=np.zeros((3, 3)))
+def test_reconstructed_rows_must_be_those_held_out():
+    with pytest.raises(InputError, match="Reconstruct exactly the held-out rows"):
+        inputs(reconstructed=np.zeros((3, 3)))
 
 
 def test_measuring_twice_gives_the_same(report):
-    assert measure(evidence()) == report
+    assert make_report(inputs()) == report
 
 
-# --- the plan --------------------------------------------------------------------------------
+# --- the split --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("sizes", "held_out"),
     [((900, 100), 100), ((40, 60), 6), ((45, 5), 0), ((297_000, 3000), 2000), ((0, 500), 50)],
 )
-def test_the_plan_divides_rows(sizes, held_out):
+def test_rows_are_split(sizes, held_out):
     codes = np.random.default_rng(0).permutation(np.repeat([0, 1], sizes))
-    found = plan(codes, 2, seed=3)
+    found = split(codes, 2, random_state=3)
     assert len(found.held_out) == held_out
     assert np.array_equal(np.sort([*found.train, *found.held_out]), np.arange(len(codes)))
     assert set(found.real) <= set(found.train)
@@ -462,32 +473,32 @@ def test_the_plan_divides_rows(sizes, held_out):
     assert found.draws.tolist() == np.maximum(own, 200).tolist()
     assert len(found.instances) == min(20, len(codes))
     assert (found.targets == 1 - codes[found.instances]).all()
-    again = plan(codes, 2, seed=3)
+    again = split(codes, 2, random_state=3)
     assert np.array_equal(again.held_out, found.held_out)
     assert np.array_equal(again.instances, found.instances)
 
 
 def test_a_rare_label_keeps_its_rows_for_training():
     codes = np.repeat([0, 1], [5000, 49])
-    found = plan(codes, 2)
+    found = split(codes, 2)
     assert (codes[found.train] == 1).sum() == 49
     assert (codes[found.instances] == 0).all()
     assert (codes[found.held_out] == 0).sum() == 500
 
 
-def test_every_label_has_its_turn():
+def test_labels_alternate():
     codes = np.repeat(np.arange(10), 100)
-    found = plan(codes, 10)
+    found = split(codes, 10)
     assert np.bincount(codes[found.instances]).tolist() == [2] * 10
     assert (found.targets != codes[found.instances]).all()
     assert len(set(found.targets)) == 10
-    small = plan(np.repeat(np.arange(3), 20), 3)
+    small = split(np.repeat(np.arange(3), 20), 3)
     assert len(small.held_out) == 0
     assert set(small.instances) <= set(small.train)
 
 
 def test_many_labels_draw_fewer_rows_each():
-    found = plan(np.repeat(np.arange(100), 50), 100)
+    found = split(np.repeat(np.arange(100), 50), 100)
     assert found.draws.sum() <= 6000
     assert found.draws.min() >= 40
 
@@ -508,7 +519,7 @@ def test_text_says_what_html_says(report):
 
 
 def test_text_of_a_bad_fit_holds_every_line_of_advice():
-    found = measure(evidence(sampled=hard_label(0.5), crossings=np.ones(40)))
+    found = make_report(inputs(sampled=hard_label(0.5), crossings=np.ones(40)))
     text = " ".join(str(found).split())
     assert len(found.advice) >= 2
     assert "What to try" in text
@@ -530,7 +541,7 @@ def test_text_is_aligned_and_narrow(report):
 
 def test_wide_tables_show_their_worst_columns():
     columns = tuple(ColumnFit(f"c{i}", "continuous", i / 100, 1.0) for i in range(50))
-    found = replace(of_checks(GOOD), columns=columns)
+    found = replace(of_checks(PASSES), columns=columns)
     assert "The worst 12 of 50 columns." in " ".join(str(found).split())
     assert "c49" in str(found)
     assert "c10 " not in str(found)
@@ -559,7 +570,7 @@ class Tags(HTMLParser):
 
 def test_html_escapes_whatever_it_is_handed():
     evil = '<script>alert("1")</script>&<b>'
-    e = evidence(
+    e = inputs(
         labels=("no", evil),
         rules=(Rule(evil, 1, 10),),
         warnings=(evil,),
@@ -567,11 +578,11 @@ def test_html_escapes_whatever_it_is_handed():
         sampled=hard_label(0.5),
     )
     first = Prototype(0, 1, np.array([10.0, 30, 0]), 9, note=evil)
-    found = measure(replace(e, prototypes=(first, *e.prototypes[1:])))
-    looks = (Look(evil, evil, evil),)
+    found = make_report(replace(e, prototypes=(first, *e.prototypes[1:])))
+    distinctive = (FeatureValue(evil, evil, evil),)
     found = replace(
         found,
-        clusters=(replace(found.clusters[0], looks=looks), *found.clusters[1:]),
+        clusters=(replace(found.clusters[0], distinctive=distinctive), *found.clusters[1:]),
         columns=(ColumnFit(evil, "binary", 0.1, 0.2),),
     )
     page = found.to_html()
@@ -588,7 +599,7 @@ def test_html_escapes_whatever_it_is_handed():
 
 
 def test_a_label_called_fails_is_not_coloured():
-    e = measure(evidence(labels=("fails", "passes")))
+    e = make_report(inputs(labels=("fails", "passes")))
     body = e.to_html().split("</style>")[1].split("<h4>Labels</h4>")[1]
     assert "<td>fails</td>" in body
     assert "class=" not in body.replace('class="scroll"', "")
@@ -631,9 +642,9 @@ CLUSTERS = st.builds(
     valid=st.booleans(),
     probability=MAYBE,
     note=TEXT,
-    looks=st.lists(st.builds(Look, TEXT, TEXT, TEXT), max_size=2).map(tuple),
-    apart=MAYBE,
-    twin=st.none() | COUNT,
+    distinctive=st.lists(st.builds(FeatureValue, TEXT, TEXT, TEXT), max_size=2).map(tuple),
+    separation=MAYBE,
+    duplicate_of=st.none() | COUNT,
 )
 LABELS = st.builds(
     LabelFit, LABEL, COUNT, COUNT, COUNT, COUNT, COUNT, MAYBE, MAYBE, MAYBE, MAYBE, MAYBE
@@ -645,7 +656,7 @@ REPORTS = st.builds(
     rows=COUNT,
     held_out=COUNT,
     seconds=SHARE,
-    asked=st.builds(Queries, COUNT, COUNT, COUNT, COUNT),
+    n_queries=st.builds(Queries, COUNT, COUNT, COUNT, COUNT),
     checks=st.lists(CHECKS, max_size=3).map(tuple),
     labels=st.lists(LABELS, max_size=2).map(tuple),
     clusters=st.lists(CLUSTERS, max_size=2).map(tuple),
@@ -671,7 +682,8 @@ def test_any_report_survives_json_and_can_be_shown(found):
     ("damage", "message"),
     [
         ({"format": "something"}, "not a report"),
-        ({"version": 99}, "version 99; this lapace reads 1"),
+        ({"version": 1}, "version 1; this lapace reads 2"),
+        ({"version": 99}, "version 99; this lapace reads 2"),
         ({"clusters": [{"number": 1}]}, "damaged"),
         ({"checks": [3]}, "damaged"),
     ],

@@ -26,7 +26,7 @@ from lapace.explainer.asking import answer
 from lapace.explainer.fitting import Fitted, Prototype, judged_again, learn
 from lapace.explainer.problem import ANY_OTHER, Question, Search, is_number, whole
 from lapace.explainer.reporting import evidence
-from lapace.report import Queries, Report, measure, plan
+from lapace.report import Queries, Report, make_report, split
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation
 from lapace.schema import Feature, Schema
 from lapace.table import spelling
@@ -122,7 +122,7 @@ class Explainer:
                 "the classifier predicts, leave it out of the table (--label on the command line).",
                 stacklevel=2,
             )
-        division = plan(codes, len(classifier.labels), seed=seed)
+        division = split(codes, len(classifier.labels), random_state=seed)
         fitted = learn(
             schema,
             classifier,
@@ -148,7 +148,7 @@ class Explainer:
             seconds=perf_counter() - start,
             seed=seed,
         )
-        self._report = measure(found)
+        self._report = make_report(found)
         self.fitted_ = fitted
         self.classifier_ = classifier
         return self

@@ -12,7 +12,7 @@ from lapace.constraints import Constraint, System
 from lapace.explainer.asking import answer
 from lapace.explainer.fitting import Fitted
 from lapace.explainer.problem import Question
-from lapace.report import Evidence, Plan, Queries, Rows, Rule
+from lapace.report import LabelledRows, Queries, ReportInputs, Rule, Split
 
 __all__ = ["evidence"]
 
@@ -22,14 +22,14 @@ def evidence(
     classifier: Classifier,
     cells: Floats,
     codes: Ints,
-    plan: Plan,
+    plan: Split,
     *,
     wanted: int,
     rules: Sequence[str | Constraint],
     n_queries: Queries,
     seconds: float,
     seed: int,
-) -> Evidence:
+) -> ReportInputs:
     """Asks the classifier what a report needs, and no more.
 
     Args:
@@ -50,22 +50,22 @@ def evidence(
     for k, mixture in enumerate(decoder.mixtures):
         if len(mixture.means):
             drawn = decoder.sample(k, int(plan.draws[k]), seed)
-            sampled[k] = Rows(drawn, *box.query(drawn))
-    known = Rows(held_out, own, box.predict_proba(held_out))
+            sampled[k] = LabelledRows(drawn, *box.query(drawn))
+    known = LabelledRows(held_out, own, box.predict_proba(held_out))
     system = System.of(rules, fitted.schema, check=False)
     rows = cells[plan.real]
     holds = system.holds(rows, rows).sum(axis=0)
     crossings = _crossings(fitted, box, cells, plan)
-    return Evidence(
+    return ReportInputs(
         schema=fitted.schema,
         labels=fitted.labels,
         codes=codes,
-        wanted=wanted,
+        n_prototypes=wanted,
         recipe=fitted.recipe.name,
         prototypes=fitted.prototypes,
-        real=Rows(rows, codes[plan.real]),
+        real=LabelledRows(rows, codes[plan.real]),
         held_out=known,
-        rebuilt=decoder.rebuild(held_out, own),
+        reconstructed=decoder.rebuild(held_out, own),
         sampled=sampled,
         crossings=crossings,
         rules=[
@@ -76,11 +76,11 @@ def evidence(
             n_queries.labels, n_queries.centroids, n_queries.repair, report=box.n_queries
         ),
         seconds=seconds,
-        seed=seed,
+        random_state=seed,
     )
 
 
-def _crossings(fitted: Fitted, box: Classifier, cells: Floats, plan: Plan) -> Ints:
+def _crossings(fitted: Fitted, box: Classifier, cells: Floats, plan: Split) -> Ints:
     """How often the paths of a few instances leave the target again."""
     can = np.array([bool(fitted.of_label(int(k))) for k in plan.targets], dtype=bool)
     if not can.any():

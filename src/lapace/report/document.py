@@ -353,7 +353,7 @@ class Report:
 
 def _restore(kind: Any, value: Any) -> Any:
     """JSON values as the dataclasses and tuples they were made from."""
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         types = get_type_hints(kind)
         return kind(**{f.name: _restore(types[f.name], value[f.name]) for f in fields(kind)})
     if get_origin(kind) is tuple:

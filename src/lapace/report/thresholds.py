@@ -108,13 +108,13 @@ _CHECKS = (
         f"{_MORE_ROWS}: at least five, better fifty. Until then no path leads to it.",
     ),
     Threshold(
-        "agreement", "sampled rows with the label asked for", "share", True, 0.85, 0.7,
+        "agreement", "sampled rows given their label", "share", True, 0.85, 0.7,
         f"{_MORE_ROWS}; until then draw with sample(label, n, verified=True), which redraws the "
         "rows the classifier labels otherwise.",
         essential=True,
     ),
     Threshold(
-        "overconfidence", "more certain of sampled than real (KS)", "ratio", False, 0.25, None,
+        "overconfidence", "overconfident on sampled rows (KS)", "ratio", False, 0.25, None,
         "Sampled rows keep away from the boundary: do not take them for typical of that label. "
         "More of its rows help.",
     ),
@@ -130,7 +130,7 @@ _CHECKS = (
         "draw with verified=True.",
     ),
     Threshold(
-        "reconstruction", "reconstruction error, of the baseline", "ratio", False, 0.75, None,
+        "reconstruction", "reconstruction error, of baseline", "ratio", False, 0.75, None,
         "Fit with a larger n_latent, and drop columns that are noise or identifiers: the model "
         "hardly sees them.",
     ),
@@ -140,7 +140,7 @@ _CHECKS = (
         "confidence= where the classifier offers probabilities.",
     ),
     Threshold(
-        "rules", "rows that satisfy the rule most break", "share", True, 0.5, 0.01,
+        "rules", "rows satisfying the worst rule", "share", True, 0.5, 0.01,
         "Check the rule's spelling and direction; if it is right, counterfactuals will be unlike "
         "most rows.",
     ),

@@ -233,7 +233,7 @@ def _baseline(name: str, job: Job, details: Compare, ground: Scene, judge: _Judg
     model, count = _counted(ground.given.model)
     kind = getattr(baselines, name)
     more = {"count": details.answers} if name in SEVERAL else {}
-    method = kind(model, schema=ground.known.schema, seed=job.seed, **more)
+    method = kind(model, schema=ground.known.schema, random_state=job.seed, **more)
     with spending() as fitting:
         method.fit(ground.given.data.train)
     instances = min(details.most.get(name, len(ground.instances)), len(ground.instances))

@@ -265,7 +265,7 @@ def _walk(
 def _theirs(name: str, job: Job, ground: Scene, asked: Mapping[str, _Asked]) -> list[Measure]:
     from lapace import baselines
 
-    face = baselines.FACE(ground.given.model, schema=ground.known.schema, seed=job.seed)
+    face = baselines.FACE(ground.given.model, schema=ground.known.schema, random_state=job.seed)
     face.fit(ground.given.data.train)
     instances, steps = len(ground.instances), job.protocol.steps
     with spending() as before:

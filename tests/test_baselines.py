@@ -1,11 +1,12 @@
-"""Other instances's methods: each against brute force or a world small enough to solve by hand."""
+"""Baselines: each against brute force, or on data small enough to solve by hand."""
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
@@ -24,12 +25,12 @@ from lapace.baselines import (
     unanswered,
 )
 from lapace.baselines.cchvae import shell_points
-from lapace.baselines.ground import between, smallest
-from lapace.baselines.nearest import diverse
-from lapace.baselines.robx import stability
+from lapace.baselines.nearest import diverse, stability
+from lapace.baselines.problem import interpolate, smallest
+from lapace.constraints import System
 from lapace.errors import ClassifierError
 
-# Small enough to be quick, and nothing else than smaller.
+# The default recipe, only smaller.
 BRIEF = replace(worlds.QUICK, batch=32, epochs=30)
 MAKE = {
     "NNCE": NNCE,
@@ -38,15 +39,18 @@ MAKE = {
     "DRCE": DRCE,
     "CCHVAE": lambda model, **k: CCHVAE(model, recipe=BRIEF, samples=40, **k),
     "DiCE": lambda model, **k: DiCE(
-        model, count=3, settings={"sample_size": 100, "posthoc_sparsity_param": None}, **k
+        model,
+        count=3,
+        seconds=math.inf,
+        settings={"sample_size": 100, "posthoc_sparsity_param": None},
+        **k,
     ),
 }
 ALL = [pytest.param(n, marks=pytest.mark.needs("dice") if n == "DiCE" else ()) for n in MAKE]
-OWN = [name for name in MAKE if name != "DiCE"]
 
 
 # ------------------------------------------------------------------------------------------------
-# Worlds: a classifier, a table, instances, what they want
+# Worlds: a classifier, a table, instances, a target
 
 
 @cache
@@ -65,7 +69,7 @@ def seasons():
 
 @cache
 def anything():
-    """The same, and any other season will do."""
+    """The same, with any other season as the target."""
     return worlds.season, worlds.days(250, 0), worlds.days(10, 2), "any-other"
 
 
@@ -104,13 +108,13 @@ def fitted(name, world):
 @cache
 def found(name, world):
     *_, instances, target = WORLDS[world]()
-    return fitted(name, world).find(instances, target=target)
+    return fitted(name, world).counterfactuals(instances, target=target)
 
 
-def asked_again(model, rows):
-    """What the user's own classifier says of the rows, in its own words."""
-    answer = model.predict(rows) if hasattr(model, "predict") else model(rows)
-    return np.asarray(answer).tolist()
+def predictions(model, rows):
+    """What the user's own model predicts for the rows."""
+    labels = model.predict(rows) if hasattr(model, "predict") else model(rows)
+    return np.asarray(labels).tolist()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -119,78 +123,81 @@ def asked_again(model, rows):
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", ALL)
-def test_every_row_is_an_answer(name, world):
+def test_every_row_is_a_counterfactual(name, world):
     model, _, instances, target = WORLDS[world]()
-    answers, reasons = found(name, world)
-    schema = answers.schema
-    own = answers.instances[answers.instance]
-    assert len(answers) > 0
+    rows = found(name, world)
+    schema = rows.schema
+    original = rows.instances[rows.instance]
+    assert len(rows) > 0
 
-    # The classifier, asked anew about exactly these rows, says what each instance wants.
-    said, before = asked_again(model, answers.rows), asked_again(model, instances)
-    for label, instance in zip(said, answers.instance.tolist(), strict=True):
+    # The model, queried again about exactly these rows, predicts each instance's target.
+    labels, before = predictions(model, rows.rows), predictions(model, instances)
+    for label, instance in zip(labels, rows.instance.tolist(), strict=True):
         if target in (None, "any-other"):
             assert label != before[instance]
         else:
             assert label == target
-    assert answers.valid.all()
-    assert answers.ok.all()
+    assert rows.label.tolist() == labels
+    assert rows.valid.all()
+    assert rows.ok.all()
 
-    # On the lattice, but for cells that are the instance's own.
-    kept = ~schema.changed(own, answers.cells)
-    snapped = schema.snap(answers.cells)
-    same = (snapped == answers.cells) | np.isnan(answers.cells)
+    # On the lattice, except for cells of the instance.
+    kept = ~schema.changed(original, rows.cells)
+    snapped = schema.snap(rows.cells)
+    same = (snapped == rows.cells) | np.isnan(rows.cells)
     assert (same | kept).all()
     for i, feature in enumerate(schema.features):
         if feature.categories:
-            known = ~(answers.cells[:, i] >= len(feature.categories))
+            known = ~(rows.cells[:, i] >= len(feature.categories))
             assert (known | kept[:, i]).all()
-        # Nobody is told to have no value where training rows always have one.
-        assert feature.missing or (~np.isnan(answers.cells[:, i]) | kept[:, i]).all()
+        # No cell becomes missing in a column that has no missing values in training.
+        assert feature.missing or (~np.isnan(rows.cells[:, i]) | kept[:, i]).all()
 
     # Never the instance; the kind of table that came in; distances as the schema has them.
     assert (~kept).any(axis=1).all()
-    assert type(answers.rows) is type(instances)
-    np.testing.assert_allclose(answers.distance, schema.gaps(own, answers.cells).sum(axis=1))
+    assert type(rows.rows) is type(instances)
+    np.testing.assert_allclose(rows.distance, schema.gaps(original, rows.cells).sum(axis=1))
 
-    # Whoever has no row has a reason, and nobody else.
-    assert sorted(reasons) == unanswered(answers).tolist()
-    assert sorted({*reasons, *answers.instance.tolist()}) == list(range(len(answers.instances)))
-    assert (np.diff(answers.instance) >= 0).all()
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_people_have_one_answer_or_a_few_different_ones(name):
-    answers = found(name, "post").answers
-    counts = np.bincount(answers.instance)
-    assert counts.max() <= {"DRCE": 5, "DiCE": 3}.get(name, 1)
-    rows = [(w, *cells) for w, cells in zip(answers.instance, answers.cells.tolist(), strict=True)]
-    assert len(set(rows)) == len(rows)
+    # Every instance without a row has a reason, and no other.
+    assert sorted(rows.reasons) == unanswered(rows).tolist()
+    assert sorted({*rows.reasons, *rows.instance.tolist()}) == list(range(len(rows.instances)))
+    assert (np.diff(rows.instance) >= 0).all()
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_company_and_repetition_change_nothing(name):
+def test_an_instance_has_one_counterfactual_or_a_few_different_ones(name):
+    rows = found(name, "post")
+    assert np.bincount(rows.instance).max() <= {"DRCE": 5, "DiCE": 3}.get(name, 1)
+    keys = [(i, *cells) for i, cells in zip(rows.instance, rows.cells.tolist(), strict=True)]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_results_depend_neither_on_other_instances_nor_on_repetition(name):
     model, train, instances, target = bank()
     again = MAKE[name](model).fit(train).counterfactuals(instances, target=target)
-    np.testing.assert_array_equal(again.cells, found(name, "bank").answers.cells)
+    np.testing.assert_array_equal(again.cells, found(name, "bank").cells)
     instance = int(again.instance[-1])
     alone = fitted(name, "bank").counterfactuals(instances.iloc[[instance]], target=target)
     np.testing.assert_array_equal(alone.cells, again.cells[again.instance == instance])
 
 
-@pytest.mark.parametrize("make", [lambda m, seed: FACE(m, seed=seed, most=120), MAKE["CCHVAE"]])
-def test_the_seed_is_what_chance_depends_on(make):
+@pytest.mark.parametrize(
+    "make",
+    [lambda m, random_state: FACE(m, random_state=random_state, max_rows=120), MAKE["CCHVAE"]],
+)
+def test_random_results_depend_on_random_state(make):
     model, train, instances, target = signs()
     one, two = (
-        make(model, seed=seed).fit(train).counterfactuals(instances, target=target)
-        for seed in (1, 2)
+        make(model, random_state=random_state).fit(train).counterfactuals(instances, target=target)
+        for random_state in (1, 2)
     )
     assert not np.array_equal(one.cells, two.cells)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_one_person_s_trouble_costs_nobody_else(name):
-    """One broken number, one category the classifier raises on, one who is there already."""
+def test_a_malformed_instance_costs_no_other(name):
+    """One broken number, one category the classifier raises on, one labelled as the target."""
 
     def fussy(rows):
         return ["yes" if {"a": 1, "b": 2}[r["home"]] * r["age"] > 60 else "no" for r in rows]
@@ -203,47 +210,47 @@ def test_one_person_s_trouble_costs_nobody_else(name):
         {"age": 50, "home": "b"},
         {"age": 22, "home": "b"},
     ]
-    answers, reasons = MAKE[name](fussy).fit(train).find(instances, target="yes")
-    assert sorted(reasons) == [1, 2, 3]
-    assert set(answers.instance.tolist()) == {0, 4}
-    assert "age" in reasons[1]
-    assert "boat" in reasons[2]
-    assert "already" in reasons[3]
+    rows = MAKE[name](fussy).fit(train).counterfactuals(instances, target="yes")
+    assert sorted(rows.reasons) == [1, 2, 3]
+    assert set(rows.instance.tolist()) == {0, 4}
+    assert "age" in rows.reasons[1]
+    assert "boat" in rows.reasons[2]
+    assert rows.reasons[3] == "The classifier predicts 'yes' already."
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_targets_of_each_instance(name):
+def test_one_target_per_instance(name):
     model, _, instances, _ = seasons()
     target = [(label + 1) % 3 for label in model(instances)]
-    answers = fitted(name, "seasons").counterfactuals(instances, target=target)
-    assert len(answers) > 0
-    assert model(answers.rows) == [target[instance] for instance in answers.instance]
+    rows = fitted(name, "seasons").counterfactuals(instances, target=target)
+    assert len(rows) > 0
+    assert model(rows.rows) == [target[instance] for instance in rows.instance]
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_nobody_asked_is_nobody_answered(name):
+def test_no_instances_have_no_counterfactuals(name):
     _, _, instances, target = bank()
-    answers, reasons = fitted(name, "bank").find(instances.head(0), target=target)
-    assert len(answers) == 0
-    assert reasons == {}
-    assert list(answers.rows.columns) == list(instances.columns)
+    rows = fitted(name, "bank").counterfactuals(instances.head(0), target=target)
+    assert len(rows) == 0
+    assert rows.reasons == {}
+    assert list(rows.rows.columns) == list(instances.columns)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_schema_handed_over_is_obeyed(name):
+def test_bounds_of_a_given_schema_hold(name):
     """Only ages up to 50 may be proposed; training rows beyond are not."""
     train = [{"age": 20 + i % 60, "home": "ab"[i % 2]} for i in range(600)]
-    say = lambda rows: ["yes" if r["age"] >= 45 else "no" for r in rows]  # noqa: E731
+    predict = lambda rows: ["yes" if r["age"] >= 45 else "no" for r in rows]  # noqa: E731
     schema = Schema.infer([r for r in train if r["age"] <= 50])
-    method = MAKE[name](say, schema=schema).fit(train)
-    answers = method.counterfactuals(train[:8], target="yes")
-    assert len(answers) >= 8
-    assert answers.cells[:, 0].max() <= 50
+    method = MAKE[name](predict, schema=schema).fit(train)
+    rows = method.counterfactuals(train[:8], target="yes")
+    assert len(rows) >= 8
+    assert rows.cells[:, 0].max() <= 50
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_asking_before_fit_is_refused(name):
-    with pytest.raises(NotFittedError, match=rf"{name} knows nothing yet"):
+def test_an_unfitted_method_is_refused(name):
+    with pytest.raises(NotFittedError, match=rf"This {name} is not fitted yet"):
         MAKE[name](worlds.postage).counterfactuals(worlds.letters(3, 1), target="dear")
 
 
@@ -253,11 +260,12 @@ def test_asking_before_fit_is_refused(name):
         (None, "3 labels, so the target must be named"),
         (7, "never says 7"),
         ([1, 2], "2 targets for 10 instances"),
+        ({0, 1}, "target is a set"),
     ],
 )
-def test_targets_that_make_no_sense(target, words):
+def test_targets_that_cannot_be_used_are_refused(target, words):
     with pytest.raises(InputError, match=words):
-        fitted("NNCE", "seasons").find(seasons()[2], target=target)
+        fitted("NNCE", "seasons").counterfactuals(seasons()[2], target=target)
 
 
 @pytest.mark.parametrize(
@@ -271,39 +279,39 @@ def test_targets_that_make_no_sense(target, words):
         (lambda: RobXCE(None, sigma="wide"), "sigma is 'wide'"),
         (lambda: RobXCE(None, threshold=float("nan")), "threshold is nan"),
         (lambda: CCHVAE(None, step=0), "step is 0"),
-        (lambda: CCHVAE(None, latent=0), "latent is 0"),
+        (lambda: CCHVAE(None, n_latent=0), "n_latent is 0"),
         (lambda: DiCE(None, method="gradient"), "one of random, genetic"),
         (lambda: DiCE(None, count=-1), "count is -1"),
     ],
 )
-def test_settings_that_make_no_sense(make, words):
+def test_settings_that_cannot_be_used_are_refused(make, words):
     with pytest.raises(InputError, match=words):
         make()
 
 
-def test_a_classifier_with_one_label_has_nothing_to_cross_to():
+def test_a_classifier_with_one_label_is_refused():
     with pytest.raises(InputError, match="no other label"):
         NNCE(lambda rows: ["yes"] * len(rows)).fit(worlds.letters(50, 0))
 
 
 @pytest.mark.parametrize("count", [3, 400])
-def test_a_classifier_that_breaks_after_fit_is_at_fault_itself(count):
+def test_the_error_of_a_classifier_that_breaks_after_fit_is_passed_on(count):
     rows, broken = worlds.letters(400, 0), []
 
-    def say(some):
+    def predict(some):
         if broken:
             raise RuntimeError("gone")
         return worlds.postage(some)
 
-    method = NNCE(say).fit(rows)
+    method = NNCE(predict).fit(rows)
     broken.append(True)
     with pytest.raises(ClassifierError, match="gone"):
-        method.find(rows[:count], target="dear")
+        method.counterfactuals(rows[:count], target="dear")
 
 
 @pytest.mark.parametrize("name", ["DRCE", "NNCE"])
-def test_the_person_is_no_answer_even_to_a_fickle_classifier(name):
-    """One that says yes to everything once it has labelled the table and the instance."""
+def test_the_instance_is_never_its_own_counterfactual(name):
+    """Not even to a classifier that says yes to everything after labelling table and instance."""
     calls = []
 
     def fickle(rows):
@@ -311,16 +319,68 @@ def test_the_person_is_no_answer_even_to_a_fickle_classifier(name):
         return ["yes" if len(calls) > 2 or r["age"] >= 40 else "no" for r in rows]
 
     table = [{"age": 20 + i % 40} for i in range(120)]
-    answers = MAKE[name](fickle).fit(table).counterfactuals([{"age": 30}], target="yes")
-    assert {"DRCE": 31, "NNCE": 40}[name] in answers.cells
-    assert 30 not in answers.cells
+    rows = MAKE[name](fickle).fit(table).counterfactuals([{"age": 30}], target="yes")
+    assert {"DRCE": 31, "NNCE": 40}[name] in rows.cells
+    assert 30 not in rows.cells
 
 
 # ------------------------------------------------------------------------------------------------
-# Rows between rows
+# Constraints
 
 
-def test_smallest_keeps_the_order_of_equals():
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("constraint", ["income <= 45", "fixed home", "age <= original"])
+def test_constraints_hold_for_every_row(name, constraint):
+    _, _, instances, target = bank()
+    free, method = found(name, "bank"), fitted(name, "bank")
+    rows = method.counterfactuals(instances, target=target, constraints=[constraint])
+    system = System.of(constraint, rows.schema, check=False)
+    assert not system.feasible(free.cells, free.instances[free.instance]).all()
+    assert len(rows) > 0
+    assert system.feasible(rows.cells, rows.instances[rows.instance]).all()
+    assert rows.ok.all()
+    assert set(rows.label) == {"approved"}
+    assert sorted(rows.reasons) == unanswered(rows).tolist()
+
+
+@pytest.mark.parametrize("constraint", ["weight <= 250", "speed > original"])
+def test_nnce_under_constraints_is_the_nearest_feasible_row(constraint):
+    model, train, instances, target = post()
+    rows = fitted("NNCE", "post").counterfactuals(instances, target=target, constraints=constraint)
+    schema, system = rows.schema, System.of(constraint, rows.schema)
+    cells = schema.cells(
+        [row for row, label in zip(train, model(train), strict=True) if label == target]
+    )
+    assert len(rows) > 0
+    for instance, distance in zip(rows.instance, rows.distance, strict=True):
+        original = np.repeat(rows.instances[instance][None], len(cells), axis=0)
+        feasible = cells[system.feasible(cells, original)]
+        assert distance == pytest.approx(schema.gaps(feasible, original[0]).sum(axis=1).min())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_constraints_that_leave_no_row_are_the_reason(name):
+    model, _, instances, target = post()
+    rows = fitted(name, "post").counterfactuals(
+        instances, target=target, constraints=["changes <= 0"]
+    )
+    assert len(rows) == 0
+    tried = [i for i, label in enumerate(model(instances)) if label != target]
+    if name != "DiCE":  # which says in its own words that it found none
+        assert all("feasible" in rows.reasons[i] for i in tried)
+    assert sorted(rows.reasons) == list(range(len(instances)))
+
+
+def test_a_constraint_on_an_unknown_column_is_refused():
+    with pytest.raises(InputError, match="wieght"):
+        fitted("NNCE", "post").counterfactuals(post()[2], target="dear", constraints="wieght <= 3")
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows
+
+
+def test_smallest_breaks_ties_by_position():
     values = np.random.default_rng(0).integers(0, 5, (20, 100)).astype(float)
     for k in (1, 3, 12, 50, 100):
         least, which = smallest(values, k)
@@ -329,20 +389,20 @@ def test_smallest_keeps_the_order_of_equals():
         np.testing.assert_array_equal(least, np.take_along_axis(values, expected, axis=1))
 
 
-def test_rows_between_go_with_the_share():
+def test_interpolation_changes_numbers_in_proportion_and_categories_at_one_half():
     rows = [{"age": 20 + i % 50, "home": "ab"[i % 2], "debt": i % 7 or None} for i in range(100)]
     schema = Schema.infer(rows)
-    here, there = np.array([[20.0, 0.0, np.nan]]), np.array([[40.0, 1.0, 3.0]])
+    start, end = np.array([[20.0, 0.0, np.nan]]), np.array([[40.0, 1.0, 3.0]])
 
     def at(share):
-        return between(schema, here, there, np.array([share]))[0].tolist()
+        return interpolate(schema, start, end, np.array([share]))[0].tolist()
 
     assert at(0.3)[:2] == [26.0, 0.0]
     assert np.isnan(at(0.3)[2])
     assert at(0.5) == [30.0, 1.0, 3.0]
     assert at(1.0) == [40.0, 1.0, 3.0]
-    outside = np.array([[300.0, 0.0, 3.0]])  # an age nobody has stays where both have it
-    assert between(schema, outside, outside, np.array([0.5]))[0, 0] == 300.0
+    beyond = np.array([[300.0, 0.0, 3.0]])  # out of bounds, but equal at both endpoints
+    assert interpolate(schema, beyond, beyond, np.array([0.5]))[0, 0] == 300.0
 
 
 # ------------------------------------------------------------------------------------------------
@@ -352,54 +412,50 @@ def test_rows_between_go_with_the_share():
 @pytest.mark.parametrize("world", ["bank", "seasons", "shop"])
 def test_nnce_is_brute_force(world):
     model, train, instances, target = WORLDS[world]()
-    answers = found("NNCE", world).answers
-    schema, said = answers.schema, np.array(asked_again(model, train))
-    rows = schema.read(train).cells
-    mine = asked_again(model, instances)
-    for instance, cells in zip(answers.instance.tolist(), answers.cells, strict=True):
-        good = said == target if target is not None else said != mine[instance]
-        far = schema.distance(rows[good], answers.instances[[instance]])
-        assert schema.distance(cells[None], answers.instances[[instance]])[0] == pytest.approx(
-            far.min()
-        )
-        assert schema.gaps(rows[good], cells).sum(axis=1).min() == 0  # it is one of those rows
+    rows = found("NNCE", world)
+    schema, labels = rows.schema, np.array(predictions(model, train))
+    table, before = schema.read(train).cells, predictions(model, instances)
+    for instance, cells in zip(rows.instance.tolist(), rows.cells, strict=True):
+        candidate = labels == target if target is not None else labels != before[instance]
+        original = rows.instances[[instance]]
+        distance = schema.distance(table[candidate], original)
+        assert schema.distance(cells[None], original)[0] == pytest.approx(distance.min())
+        assert schema.gaps(table[candidate], cells).sum(axis=1).min() == 0  # one of those rows
 
 
-def test_nnce_compares_unknown_levels_of_an_order_column_by_column():
-    """A grade nobody has is equally far from every grade: income decides, not the code."""
+def test_nnce_takes_an_unknown_ordinal_level_as_equally_far_from_all():
+    """A grade unseen in training is equally far from every grade: income decides, not the code."""
     import pandas as pd
 
     train = worlds.applicants(200, 0)
     model = lambda rows: np.where(rows["income"] > 40, "yes", "no")  # noqa: E731
     instance = train.iloc[[int(np.argmin(train["income"]))]].copy()
     instance["grade"] = pd.Categorical(["superb"])
-    answers = NNCE(model).fit(train).counterfactuals(instance, target="yes")
-    rows = answers.schema.read(train[train["income"] > 40]).cells
-    assert answers.distance[0] == pytest.approx(
-        answers.schema.distance(rows, answers.instances).min()
-    )
+    rows = NNCE(model).fit(train).counterfactuals(instance, target="yes")
+    table = rows.schema.read(train[train["income"] > 40]).cells
+    assert rows.distance[0] == pytest.approx(rows.schema.distance(table, rows.instances).min())
 
 
 # ------------------------------------------------------------------------------------------------
 # DRCE
 
 
-def test_drce_chooses_near_and_different_rows():
+def test_drce_chooses_near_and_diverse_rows():
     model, train, instances, target = signs()
     method = DRCE(model, halvings=0, alpha=0.6, count=4).fit(train)
-    answers = method.counterfactuals(instances, target=target)
-    schema, rows = answers.schema, train[model(train)]
-    for instance in np.unique(answers.instance):
-        far = schema.gaps(rows, answers.instances[instance]).sum(axis=1)
-        near = rows[np.argsort(far)][: int((far <= 1.6 * far.min()).sum())]
+    rows = method.counterfactuals(instances, target=target)
+    schema, table = rows.schema, train[model(train)]
+    for instance in np.unique(rows.instance):
+        distance = schema.gaps(table, rows.instances[instance]).sum(axis=1)
+        near = table[np.argsort(distance)][: int((distance <= 1.6 * distance.min()).sum())]
         chosen = [0]  # by hand: the nearest, then the one whose nearest chosen is farthest
         while len(chosen) < min(4, len(near)):
             apart = [min(schema.gaps(r, near[c]).sum() for c in chosen) for r in near]
             chosen.append(int(np.argmax(apart)))
-        np.testing.assert_array_equal(answers.cells[answers.instance == instance], near[chosen])
+        np.testing.assert_array_equal(rows.cells[rows.instance == instance], near[chosen])
 
 
-def test_drce_s_search_brings_rows_nearer_and_keeps_them_valid():
+def test_drce_moves_rows_closer_and_keeps_them_valid():
     model, train, instances, target = signs()
     far = DRCE(model, halvings=0).fit(train).counterfactuals(instances, target=target)
     near = DRCE(model, halvings=12).fit(train).counterfactuals(instances, target=target)
@@ -421,7 +477,7 @@ def test_diverse_takes_no_more_than_there_are():
 # FACE
 
 
-def line_of_yes(rows):
+def on_the_right(rows):
     return rows[:, 0] > 0.6
 
 
@@ -435,8 +491,8 @@ def shortest(weights):
 
 
 def by_hand(face, instances):
-    """The graph with the instances in it, from the formula alone: weights, NaN where not joined."""
-    schema = face.ground_.schema
+    """The graph with the instances in it, from the formula alone: weights, NaN for no edge."""
+    schema = face.training_.schema
     rows = np.concatenate([face.graph_.rows, instances])
     count, far = len(face.graph_.rows), np.array([schema.gaps(r, rows).sum(axis=1) for r in rows])
     h = np.median(np.sort(far[:count, :count], axis=1)[:, face.neighbours])
@@ -451,34 +507,36 @@ def by_hand(face, instances):
     return weights, empty[:count]
 
 
-def test_face_finds_the_cheapest_walk():
+def test_face_finds_the_cheapest_path():
     rng = np.random.default_rng(3)
     train, instances = rng.uniform(size=(60, 2)), rng.uniform([0, 0], [0.5, 1], size=(6, 2))
-    face = FACE(line_of_yes, neighbours=5, density=0.3).fit(train)
+    face = FACE(on_the_right, neighbours=5, density=0.3).fit(train)
     weights, empty = by_hand(face, instances)
     best = shortest(weights)
-    assert np.isfinite(best[:60, :60]).all()  # one piece: no bridge was needed
-    ends = np.flatnonzero(line_of_yes(train) & (empty <= np.quantile(empty, 0.7)))
-    walks = face.walk(face.ground_.meet(instances, True))
-    np.testing.assert_allclose(walks.cost, best[60:, ends].min(axis=1))
-    np.testing.assert_array_equal(walks.cells, train[ends[best[60:, ends].argmin(axis=1)]])
+    assert np.isfinite(best[:60, :60]).all()  # one component: no bridge was needed
+    endpoints = np.flatnonzero(on_the_right(train) & (empty <= np.quantile(empty, 0.7)))
+    found = face.cheapest_paths(face.training_.problem(instances, True))
+    np.testing.assert_allclose(found.cost, best[60:, endpoints].min(axis=1))
+    np.testing.assert_array_equal(
+        found.cells, train[endpoints[best[60:, endpoints].argmin(axis=1)]]
+    )
 
-    # The path it tells is a path of the graph, and costs what it says.
+    # The path it returns is a path of the graph and has this cost.
     rows = np.concatenate([train, instances])
     for instance, path in face.paths(instances, target=True).items():
         places = [int(np.flatnonzero((rows == cells).all(axis=1))[0]) for cells in path]
         assert places[0] == 60 + instance
         assert sum(weights[a, b] for a, b in pairwise(places)) == pytest.approx(
-            walks.cost[instance]
+            found.cost[instance]
         )
 
 
-def test_face_would_rather_go_round_than_through_the_empty_middle():
-    """A crowded lane leads up to one end; another end is nearer, across nowhere, and alone."""
+def test_face_prefers_a_detour_through_dense_regions():
+    """A dense lane leads to one end; another end is nearer, across an empty region, and isolated."""
     lane = np.column_stack([np.linspace(0, 1, 101), np.zeros(101)])
     crowd = np.array([[0.97, 0.01 * k] for k in range(20)])
-    lonely = np.array([[0.3, 0.9], [0.31, 0.92]])
-    train = np.concatenate([lane, crowd, lonely])
+    isolated = np.array([[0.3, 0.9], [0.31, 0.92]])
+    train = np.concatenate([lane, crowd, isolated])
     say = lambda rows: (rows[:, 0] > 0.95) | (rows[:, 1] > 0.8)  # noqa: E731
     instance = np.array([[0.25, 0.02]])
     near = NNCE(say).fit(train).counterfactuals(instance, target=True)
@@ -487,13 +545,13 @@ def test_face_would_rather_go_round_than_through_the_empty_middle():
     path = face.paths(instance, target=True)[0]
     assert path[-1, 0] > 0.95
     assert (path[1:-1, 1] < 0.2).all()
-    # Even the lonely rows' neighbours do not end there: the region is among the emptiest.
+    # Not even instances near the isolated rows end there: the region is among the sparsest.
     close = np.array([[0.3, 0.7]])
     assert NNCE(say).fit(train).counterfactuals(close, target=True).cells[0, 1] > 0.8
     assert face.counterfactuals(close, target=True).cells[0, 1] < 0.2
 
 
-def test_face_bridges_islands_by_their_shortest_step():
+def test_face_joins_components_by_their_shortest_edge():
     islands = np.concatenate([np.linspace(0, 1, 9), np.linspace(3, 4, 9), np.linspace(9, 10, 9)])
     train = np.column_stack([islands, np.zeros(27)])
     face = FACE(lambda rows: rows[:, 0] > 8, neighbours=2, density=0).fit(train)
@@ -503,7 +561,7 @@ def test_face_bridges_islands_by_their_shortest_step():
     assert sorted(np.flatnonzero(steps > 1.5)) == [list(path).index(1.0), list(path).index(4.0)]
 
 
-def test_face_ends_only_where_the_classifier_is_sure():
+def test_face_ends_only_where_the_classifier_is_confident():
     class Slope:
         classes_ = ("no", "yes")
 
@@ -517,75 +575,87 @@ def test_face_ends_only_where_the_classifier_is_sure():
     instance = np.array([[0.2, 0.0]])
 
     def end(**settings):
-        return FACE(Slope(), neighbours=4, **settings).fit(train).find(instance, target="yes")
+        return (
+            FACE(Slope(), neighbours=4, **settings)
+            .fit(train)
+            .counterfactuals(instance, target="yes")
+        )
 
     for confidence in (0.5, 0.75, 0.9):
-        answers = end(confidence=confidence, density=0).answers
-        assert answers.cells[0, 0] >= confidence
-        assert answers.probability[0] >= confidence
-        assert answers.cells[0, 0] < max(0.51, confidence) + 0.05
-    # The surest rows lie at the table's end, where it is emptiest.
+        rows = end(confidence=confidence, density=0)
+        assert rows.cells[0, 0] >= confidence
+        assert rows.probability[0] >= confidence
+        assert rows.cells[0, 0] < max(0.51, confidence) + 0.05
+    # The most confident rows lie at the table's end, where it is sparsest.
     nothing = end(confidence=1.0, density=0.2)
-    assert len(nothing.answers) == 0
+    assert len(nothing) == 0
     assert "confidence of 1" in nothing.reasons[0]
 
 
-def test_face_looks_at_a_sample_of_a_large_table():
+def test_face_joins_a_sample_of_a_large_table():
     model, train, instances, target = signs()
-    face = FACE(model, most=50).fit(train)
+    face = FACE(model, max_rows=50).fit(train)
     assert len(face.graph_.rows) == 50
-    answers = face.counterfactuals(instances, target=target)
-    assert (answers.cells[:, None] == face.graph_.rows).all(axis=2).any(axis=1).all()
+    rows = face.counterfactuals(instances, target=target)
+    assert (rows.cells[:, None] == face.graph_.rows).all(axis=2).any(axis=1).all()
 
 
-def test_face_interpolate_walks_the_line_and_obeys():
+def test_face_interpolate_is_the_line_to_face_s_counterfactual():
     model, _, instances, target = post()
     face = fitted("FACE", "post")
-    ends = face.counterfactuals(instances, target=target)
+    endpoints = face.counterfactuals(instances, target=target)
     line = face_interpolate(face, instances, target=target, steps=20)
-    assert len(line) == 20 * len(ends)
-    np.testing.assert_array_equal(line.cells[line.tau == 1.0], ends.cells)
+    assert len(line) == 20 * len(endpoints)
+    np.testing.assert_array_equal(line.cells[line.tau == 1.0], endpoints.cells)
     assert line.valid[line.tau == 1.0].all()
     assert ["dear" if v else "cheap" for v in line.valid] == model(line.rows)
     for instance in np.unique(line.instance):
         assert (np.diff(line.distance[line.instance == instance]) >= -1e-9).all()
 
-    def obey(cells, own):
-        assert cells.shape == own.shape
-        held = cells.copy()
-        held[:, 0] = own[:, 0]
-        return held
 
-    held = face_interpolate(face, instances, target=target, obey=obey)
-    np.testing.assert_array_equal(held.cells[:, 0], held.instances[held.instance, 0])
-    assert ["dear" if v else "cheap" for v in held.valid] == model(held.rows)
-    assert not held.valid[held.tau == 1.0].all()  # and an overwritten answer need not be one
+@pytest.mark.parametrize("path", [face_interpolate, face_greedy])
+def test_points_of_face_s_paths_are_projected_onto_constraints(path):
+    model, _, instances, target = post()
+    constraints = ["fixed stamp", "weight <= 250"]
+    free = path(fitted("FACE", "post"), instances, target=target)
+    rows = path(fitted("FACE", "post"), instances, target=target, constraints=constraints)
+    system = System.of(constraints, rows.schema)
+    assert not system.feasible(free.cells, free.instances[free.instance]).all()
+    assert rows.feasible.all()
+    assert system.feasible(rows.cells, rows.instances[rows.instance]).all()
+    assert ["dear" if v else "cheap" for v in rows.valid] == model(rows.rows)
+    assert rows.valid[rows.tau == 1.0].all()
+    assert not rows.valid.all()
 
 
-def test_face_greedy_hops_through_rows_and_arrives():
+def test_face_greedy_hops_through_training_rows_and_arrives():
     model, train, instances, target = post()
     face = fitted("FACE", "post")
-    ends = face.counterfactuals(instances, target=target)
+    endpoints = face.counterfactuals(instances, target=target)
     hops = face_greedy(face, instances, target=target, steps=20)
     schema = hops.schema
     rows = {tuple(r) for r in schema.cells(train).tolist()}
     assert {tuple(r) for r in hops.cells.tolist()} <= rows
-    np.testing.assert_array_equal(hops.cells[hops.tau == 1.0], ends.cells)
+    np.testing.assert_array_equal(hops.cells[hops.tau == 1.0], endpoints.cells)
     assert ["dear" if v else "cheap" for v in hops.valid] == model(hops.rows)
-    for instance, end in zip(ends.instance, ends.cells, strict=True):
+    for instance, end in zip(endpoints.instance, endpoints.cells, strict=True):
         mine = hops.where(hops.instance == instance)
         whole = schema.gaps(mine.instances[instance], end).sum()
         left = schema.gaps(mine.cells, end).sum(axis=1)
         assert (left <= (1 - mine.tau) * whole + 1e-6).all()
     # Every hop is the shortest that arrives in time, by brute force on one instance.
-    instance = int(ends.instance[0])
-    mine, end, here = hops.cells[hops.instance == instance], ends.cells[0], hops.instances[instance]
+    instance = int(endpoints.instance[0])
+    mine, end, here = (
+        hops.cells[hops.instance == instance],
+        endpoints.cells[0],
+        hops.instances[instance],
+    )
     whole, every = schema.gaps(here, end).sum(), np.array(sorted(rows))
     for step, hop in enumerate(mine, 1):
-        there = schema.gaps(every, end).sum(axis=1) <= (1 - step / 20) * whole + 1e-9
-        far = schema.gaps(every[there], here).sum(axis=1)
-        if (far > 0).any():
-            assert schema.gaps(here, hop).sum() == pytest.approx(far[far > 0].min())
+        in_time = schema.gaps(every, end).sum(axis=1) <= (1 - step / 20) * whole + 1e-9
+        distance = schema.gaps(every[in_time], here).sum(axis=1)
+        if (distance > 0).any():
+            assert schema.gaps(here, hop).sum() == pytest.approx(distance[distance > 0].min())
         here = hop
 
 
@@ -595,62 +665,60 @@ def test_face_greedy_hops_through_rows_and_arrives():
 
 def test_stability_is_the_mean_less_the_spread():
     model, _, instances, target = bank()
-    asked = fitted("RobXCE", "bank").ground_.meet(instances, target)
-    schema, noise = asked.schema, np.random.default_rng(0).standard_normal((30, 6))
-    cells = fitted("RobXCE", "bank").ground_.rows[:5]
-    got = stability(asked, cells, np.zeros(5, dtype=int), noise, 0.1)
+    problem = fitted("RobXCE", "bank").training_.problem(instances, target)
+    schema, noise = problem.schema, np.random.default_rng(0).standard_normal((30, 6))
+    cells = fitted("RobXCE", "bank").training_.rows[:5]
+    got = stability(problem, cells, np.zeros(5, dtype=int), noise, 0.1)
     column = list(model.classes_).index("approved")
     for row, value in zip(cells, got, strict=True):
-        shaken = np.repeat(row[None], 30, axis=0)
+        perturbed = np.repeat(row[None], 30, axis=0)
         for i in schema.numeric:
             feature = schema.features[i]
-            shaken[:, i] = feature.snap(shaken[:, i] + 0.1 * feature.span * noise[:, i])
-        score = model.predict_proba(schema.frame(shaken))[:, column]
+            perturbed[:, i] = feature.snap(perturbed[:, i] + 0.1 * feature.span * noise[:, i])
+        score = model.predict_proba(schema.frame(perturbed))[:, column]
         assert value == pytest.approx(score.mean() - score.std())
 
 
 @pytest.mark.parametrize("world", ["bank", "signs"])
-def test_robx_answers_are_as_stable_as_asked(world):
+def test_robx_rows_are_as_stable_as_the_threshold(world):
     model, train, instances, target = WORLDS[world]()
-    near = found("NNCE", world).answers
+    near = found("NNCE", world)
     before = None
     for threshold in (-1.0, 0.5, 0.75):
         method = RobXCE(model, threshold=threshold, samples=40).fit(train)
-        answers = method.counterfactuals(instances, target=target)
-        assert answers.instance.tolist() == near.instance.tolist()
-        asked = method.ground_.meet(instances, target)
-        noise = method._noise(asked.schema)
-        sure = stability(asked, answers.cells, answers.instance, noise, method.sigma)
-        assert (sure >= threshold - 1e-12).all()
+        rows = method.counterfactuals(instances, target=target)
+        assert rows.instance.tolist() == near.instance.tolist()
+        problem = method.training_.problem(instances, target)
+        noise = method.noise(problem.schema)
+        stable = stability(problem, rows.cells, rows.instance, noise, method.sigma)
+        assert (stable >= threshold - 1e-12).all()
         if before is not None:
-            assert sure.mean() > before
+            assert stable.mean() > before
         else:
-            np.testing.assert_array_equal(answers.cells, near.cells)  # nothing to mend
-        before = sure.mean()
+            np.testing.assert_array_equal(rows.cells, near.cells)  # every row is stable enough
+        before = stable.mean()
 
 
-def test_robx_without_a_threshold_asks_for_the_usual():
+def test_robx_without_a_threshold_takes_the_median_of_training_rows():
     model, train, instances, target = signs()
     method = RobXCE(model, samples=40).fit(train)
-    answers = method.counterfactuals(instances, target=target)
-    asked = method.ground_.meet(instances, target)
-    noise, rows = method._noise(asked.schema), train[model(train)]
-    usual = np.median(
-        stability(asked, rows, np.full(len(rows), asked.tried[0]), noise, method.sigma)
-    )
-    assert len(rows) <= 200  # so that the median is over all of them
-    sure = stability(asked, answers.cells, answers.instance, noise, method.sigma)
-    assert (sure >= usual - 1e-12).all()
+    rows = method.counterfactuals(instances, target=target)
+    problem = method.training_.problem(instances, target)
+    noise, table = method.noise(problem.schema), train[model(train)]
+    instance = np.full(len(table), problem.tried[0])
+    median = np.median(stability(problem, table, instance, noise, method.sigma))
+    assert len(table) <= 200  # so that the median is over all of them
+    stable = stability(problem, rows.cells, rows.instance, noise, method.sigma)
+    assert (stable >= median - 1e-12).all()
 
 
 def test_robx_says_when_nothing_is_stable_enough():
     model, train, instances, target = signs()
     method = RobXCE(model, threshold=0.9, sigma=3.0, samples=20).fit(train)
-    answers, reasons = method.find(instances, target=target)
-    assert len(answers) == 0
-    assert sum("stability of 0.9" in text for text in reasons.values()) == int(
-        (~model(instances)).sum()
-    )
+    rows = method.counterfactuals(instances, target=target)
+    assert len(rows) == 0
+    reasons = [text for text in rows.reasons.values() if "stability of 0.9" in text]
+    assert len(reasons) == int((~model(instances)).sum())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -669,14 +737,14 @@ def test_shells_are_evenly_filled():
         assert np.abs(points.mean(axis=0)).max() < 0.1 * high
 
 
-def test_spheres_grow_until_something_is_found():
+def test_spheres_grow_until_a_counterfactual_is_found():
     """The farther the target begins, the larger the sphere that reaches it."""
     train = np.random.default_rng(0).normal(size=(400, 2))
     instances = np.array([[0.0, 0.0], [0.3, -0.4], [-0.2, 0.6]])
 
     def radius(edge):
         method = CCHVAE(lambda rows: rows[:, 0] > edge, recipe=BRIEF).fit(train)
-        cells, instance, found_at = method.search(method.ground_.meet(instances, True))
+        cells, instance, found_at = method.search(method.training_.problem(instances, True))
         assert instance.tolist() == [0, 1, 2]
         assert (cells[:, 0] > edge).all()
         np.testing.assert_allclose(found_at / method.step, np.round(found_at / method.step))
@@ -686,43 +754,52 @@ def test_spheres_grow_until_something_is_found():
     assert (far > near).all()
 
 
-def test_the_spheres_end_somewhere():
+def test_the_number_of_shells_is_bounded():
     model, train, instances, target = signs()
     method = CCHVAE(model, recipe=BRIEF, step=1e-4, shells=2).fit(train)
-    answers, reasons = method.find(instances, target=target)
-    assert any("within 0.0002 standard deviations" in text for text in reasons.values())
-    assert len(answers) < len(instances)
+    rows = method.counterfactuals(instances, target=target)
+    assert any("within 0.0002 standard deviations" in text for text in rows.reasons.values())
+    assert len(rows) < len(instances)
 
 
 # ------------------------------------------------------------------------------------------------
 # DiCE
 
 
+@pytest.fixture
+def counted_time(monkeypatch):
+    """A clock that counts how often it is read, so that no test depends on the real one."""
+    ticks = count()
+    monkeypatch.setattr("lapace.baselines.dice.perf_counter", lambda: next(ticks))
+
+
 @pytest.mark.needs("dice")
-def test_dice_is_silent_and_puts_the_dice_back(capsys):
+def test_dice_is_silent_and_restores_the_global_generators(capsys):
     _, _, instances, target = bank()
     method = fitted("DiCE", "bank")
     before = np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
-    method.find(instances, target=target)
+    method.counterfactuals(instances, target=target)
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before  # noqa: NPY002
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == ""
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == ""
 
 
 @pytest.mark.needs("dice")
-def test_dice_draws_by_the_seed():
+def test_dice_draws_by_random_state():
     model, train, instances, target = post()
     one, two = (
-        MAKE["DiCE"](model, seed=seed).fit(train).counterfactuals(instances, target=target)
-        for seed in (1, 2)
+        MAKE["DiCE"](model, random_state=random_state)
+        .fit(train)
+        .counterfactuals(instances, target=target)
+        for random_state in (1, 2)
     )
     assert not np.array_equal(one.cells, two.cells)
 
 
 @pytest.mark.needs("dice")
-def test_dice_leaves_alone_what_it_cannot_hold():
-    """The boat and the gap DiCE never saw are the instance's own again."""
+def test_dice_keeps_cells_it_cannot_hold():
+    """An unseen category, a missing value and an age out of bounds stay the instance's."""
     _, train, instances, _ = bank()
     rich = lambda rows: np.where(rows["income"] > 60, "yes", "no")  # noqa: E731
     instance = instances.iloc[[0]].copy()
@@ -730,65 +807,70 @@ def test_dice_leaves_alone_what_it_cannot_hold():
     instance["debt"] = None
     instance["debt"] = instance["debt"].astype("Int64")
     instance["age"] = 120
-    answers = DiCE(rich, count=8).fit(train).counterfactuals(instance, target="yes")
-    schema = answers.schema
-    own = answers.instances[0]
+    method = DiCE(rich, count=8, seconds=math.inf).fit(train)
+    rows = method.counterfactuals(instance, target="yes")
+    schema = rows.schema
     assert schema["home"].extra == ("boat",)
-    age, debt, home = (answers.cells[:, schema.index(n)] for n in ("age", "debt", "home"))
+    age, debt, home = (rows.cells[:, schema.index(n)] for n in ("age", "debt", "home"))
     assert (age == 120).any()
     assert np.isnan(debt).any()
-    assert (home == own[schema.index("home")]).any()
+    assert (home == rows.instances[0, schema.index("home")]).any()
 
 
 @pytest.mark.needs("dice")
+@pytest.mark.usefixtures("counted_time")
 def test_dice_s_time_is_bounded():
     model, train, instances, target = post()
-    answers, reasons = DiCE(model, seconds=0.0).fit(train).find(instances, target=target)
-    assert len(answers) == 0
-    assert any("within 0 seconds" in text for text in reasons.values())
+    rows = DiCE(model, seconds=0.0).fit(train).counterfactuals(instances, target=target)
+    assert len(rows) == 0
+    tried = [i for i, label in enumerate(model(instances)) if label != target]
+    assert {rows.reasons[i] for i in tried} == {"DiCE found nothing within 0 seconds."}
 
 
 @pytest.mark.needs("dice")
-def test_dice_out_of_time_does_without_its_last_step():
-    """One unit at a time over a million: the step that makes answers sparser never ends."""
+@pytest.mark.usefixtures("counted_time")
+def test_dice_out_of_time_leaves_out_its_last_step():
+    """One unit at a time over a million: the step that makes rows sparser would take for ever."""
     rng = np.random.default_rng(0)
     train = [{"pay": int(p), "age": int(a)} for p, a in rng.integers(0, 10**6, (300, 2))]
-    say = lambda rows: ["yes" if r["pay"] > 9e5 else "no" for r in rows]  # noqa: E731
-    method = DiCE(say, seconds=1.5, settings={"posthoc_sparsity_param": 1.0}).fit(train)
-    answers, reasons = method.find(train[:1], target="yes")
-    assert say(train[:1]) == ["no"]
-    assert reasons == {}
-    assert (answers.cells[:, 0] > 9e5).all()
+    predict = lambda rows: ["yes" if r["pay"] > 9e5 else "no" for r in rows]  # noqa: E731
+    settings = {"posthoc_sparsity_param": 1.0}
+    method = DiCE(predict, seconds=100, settings=settings).fit(train)
+    assert predict(train[:1]) == ["no"]
+    rows = method.counterfactuals(train[:1], target="yes")
+    assert rows.reasons == {}
+    assert (rows.cells[:, 0] > 9e5).all()
 
 
 @pytest.mark.needs("dice")
 def test_dice_that_finds_nothing_says_so():
-    """Only one row of the table is labelled as wanted, and no draw will hit it."""
+    """Only one row of the table is labelled as the target, and no draw will hit it."""
     train = [{"a": 13 * i % 1009, "b": 7 * i % 997, "c": 11 * i % 991} for i in range(200)]
-    say = lambda rows: ["yes" if r == train[100] else "no" for r in rows]  # noqa: E731
-    method = DiCE(say, settings={"sample_size": 20}).fit(train)
-    answers, reasons = method.find(train[:2], target="yes")
-    assert len(answers) == 0
-    assert all("DiCE found nothing" in text for text in reasons.values())
-    assert sorted(reasons) == [0, 1]
+    predict = lambda rows: ["yes" if r == train[100] else "no" for r in rows]  # noqa: E731
+    method = DiCE(predict, seconds=math.inf, settings={"sample_size": 20}).fit(train)
+    rows = method.counterfactuals(train[:2], target="yes")
+    assert len(rows) == 0
+    assert all("DiCE found nothing:" in text for text in rows.reasons.values())
+    assert sorted(rows.reasons) == [0, 1]
 
 
 @pytest.mark.needs("dice")
 def test_dice_by_its_genetic_method():
     model, train, instances, target = post()
-    method = DiCE(model, method="genetic", count=2, settings={"maxiterations": 20}).fit(train)
-    answers = method.counterfactuals(instances[:3], target=target)
+    settings = {"maxiterations": 20}
+    method = DiCE(model, method="genetic", count=2, seconds=math.inf, settings=settings).fit(train)
+    rows = method.counterfactuals(instances[:3], target=target)
     tried = [i for i, label in enumerate(model(instances[:3])) if label != "dear"]
-    assert set(answers.instance.tolist()) == set(tried)
-    assert set(model(answers.rows)) == {"dear"}
+    assert set(rows.instance.tolist()) == set(tried)
+    assert set(model(rows.rows)) == {"dear"}
 
 
 @pytest.mark.needs("dice")
-def test_dice_is_not_upset_by_a_constant_column():
+def test_dice_accepts_a_constant_column():
     train = [{**row, "planet": "earth", "suns": 1} for row in worlds.letters(150, 0)]
-    answers = MAKE["DiCE"](worlds.postage).fit(train).counterfactuals(train[:4], target="dear")
-    assert len(answers) > 0
-    assert {row["planet"] for row in answers.rows} == {"earth"}
+    rows = MAKE["DiCE"](worlds.postage).fit(train).counterfactuals(train[:4], target="dear")
+    assert len(rows) > 0
+    assert {row["planet"] for row in rows.rows} == {"earth"}
 
 
 def test_dice_without_the_package_says_what_to_install(monkeypatch):

@@ -1,20 +1,20 @@
-"""Other instances's methods, to compare with: small, batched, for any classifier and mixed columns.
+"""Methods of the literature to compare with: small, batched, for any classifier and mixed columns.
 
 Every method is used alike:
 
-    method = NNCE(classifier, schema=None, seed=0).fit(train)
-    answers = method.counterfactuals(instances, target="approved")
+    method = NNCE(classifier, schema=None, random_state=0).fit(X_train)
+    found = method.counterfactuals(X, target="approved", constraints=["fixed age"])
 
-The answers are `Counterfactuals`: rows in the table's own columns, on the lattice of the schema,
-every one asked about exactly as it is returned and labelled as wanted, never the instance's own row.
-Whoever has no answer has no row: `unanswered(answers)` names them, `method.find(...)` also says
-why.
+The result is a `Counterfactuals`: rows in the table's columns, on the schema's lattice. The
+classifier was queried about every row exactly as it is returned and predicts the target; every
+constraint holds; no row is the instance itself. Instances without a row are named by
+`unanswered(found)`, and `found.reasons` says why.
 
-| method | idea | answers |
+| method | idea | rows per instance |
 |---|---|---|
-| `NNCE` | the nearest training row labelled as wanted | 1 |
-| `FACE` | the end of the cheapest walk through training rows where rows are dense | 1 |
-| `RobXCE` | that nearest row moved towards stable rows until it is stable itself | 1 |
+| `NNCE` | the nearest training row labelled as the target | 1 |
+| `FACE` | the end of the cheapest path through training rows in dense regions | 1 |
+| `RobXCE` | the nearest row moved towards stable rows until it is stable itself | 1 |
 | `CCHVAE` | the first decoded points of growing latent spheres around the instance | 1 |
 | `DRCE` | near, diverse rows moved towards the instance by binary search | up to 5 |
 | `DiCE` | the `dice-ml` package: random or genetic search for a diverse set | up to 5 |
@@ -25,9 +25,8 @@ from __future__ import annotations
 from lapace.baselines.cchvae import CCHVAE
 from lapace.baselines.dice import DiCE
 from lapace.baselines.face import FACE, face_greedy, face_interpolate
-from lapace.baselines.ground import Found, unanswered
-from lapace.baselines.nearest import DRCE, NNCE
-from lapace.baselines.robx import RobXCE
+from lapace.baselines.nearest import DRCE, NNCE, RobXCE
+from lapace.baselines.problem import unanswered
 
 __all__ = [
     "CCHVAE",
@@ -35,7 +34,6 @@ __all__ = [
     "FACE",
     "NNCE",
     "DiCE",
-    "Found",
     "RobXCE",
     "face_greedy",
     "face_interpolate",

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 
 from lapace.arrays import Floats, Ints
-from lapace.baselines.ground import Asked, Found, Ground, Kinds, ground_of, number, whole
+from lapace.baselines.problem import (
+    BaselineProblem,
+    Constraints,
+    SchemaLike,
+    TrainingIndex,
+    problem_of,
+)
+from lapace.errors import check_integer, check_number
 from lapace.model import LGMVAE, Shape
 from lapace.result import Counterfactuals
 from lapace.training import DEFAULT, Recipe
@@ -17,137 +24,128 @@ from lapace.training import fit as train_model
 
 __all__ = ["CCHVAE"]
 
-ROWS = 100_000  # decoded rows asked about at once
+ROWS = 100_000  # decoded rows queried at once
 
 
 @dataclass(eq=False)
 class CCHVAE:
-    r"""The nearest of the first points around the instance's code that decode to what is wanted.
+    r"""The nearest of the first points around the instance's code that decode to the target.
 
-    A variational autoencoder of the table, one Gaussian for everybody, is trained once. Around the
-    instance's code points are drawn from shells, each as thick as the last and farther out, until
-    some point of a shell, decoded, is labelled as wanted:
+    A variational autoencoder of the table with one Gaussian prior is trained once. Points are
+    drawn around the instance's code from shells of equal thickness and growing radius, until some
+    point of a shell, decoded, is labelled as the target:
 
     $$z = z_x + r\, u, \quad \|u\| = 1, \quad (t - 1)\,\delta < r \le t\,\delta,
       \quad t = 1, 2, \dots$$
 
-    Nothing is held fixed (the method's "conditional" part), as in the comparison it is used for.
+    The method's "conditional" part, holding immutable features fixed, is left to constraints: a
+    decoded point that violates one is not accepted.
 
     Attributes:
         classifier: Anything that predicts.
         schema: What the columns are, where inferring is not enough; as in `Explainer`.
-        seed: Of the network and the draws.
-        latent: Dimensions of the latent space; None: as many as columns, at most 10.
-        recipe: How the network is trained; by default as the explainer's own is.
+        random_state: Of the network and the draws.
+        n_latent: Dimensions of the latent space; None: as many as columns, at most 10.
+        recipe: How the network is trained; by default as the explainer's.
         samples: Points drawn from each shell.
         step: Thickness of a shell, in the prior's standard deviations.
         shells: How many are searched, at most.
 
     Examples:
         >>> table = [{"age": 20 + i % 40, "home": "ab"[i % 2]} for i in range(200)]
-        >>> say = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
+        >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
         >>> quick = Recipe(hidden=16, batch=32, epochs=10)
-        >>> method = CCHVAE(say, recipe=quick).fit(table)
-        >>> answers = method.counterfactuals([{"age": 30, "home": "a"}], target="yes")
-        >>> say(answers.rows)
+        >>> method = CCHVAE(predict, recipe=quick).fit(table)
+        >>> found = method.counterfactuals([{"age": 30, "home": "a"}], target="yes")
+        >>> predict(found.rows)
         ['yes']
     """
 
     classifier: Any
     _: KW_ONLY
-    schema: Kinds = field(default=None, repr=False)
-    seed: int = 0
-    latent: int | None = None
+    schema: SchemaLike = field(default=None, repr=False)
+    random_state: int = 0
+    n_latent: int | None = None
     recipe: Recipe = DEFAULT
     samples: int = 100
     step: float = 0.25
     shells: int = 60
 
     def __post_init__(self) -> None:
-        if self.latent is not None:
-            whole("latent", self.latent)
-        for name in ("samples", "shells"):
-            whole(name, getattr(self, name))
-        number("step", self.step, 1e-6)
+        for name in ("samples", "shells", *(() if self.n_latent is None else ("n_latent",))):
+            check_integer(name, getattr(self, name))
+        check_number("step", self.step, 1e-6)
 
-    def fit(self, train: Any) -> CCHVAE:
-        """Asks the classifier about the training rows and trains the autoencoder."""
-        ground = Ground.of(self.classifier, train, self.schema)
-        schema = ground.schema
-        rows = np.repeat(ground.rows, ground.counts, axis=0)
+    def fit(self, X: Any) -> CCHVAE:
+        """Queries the classifier about the training rows and trains the autoencoder."""
+        training = TrainingIndex.of(self.classifier, X, self.schema)
+        schema = training.schema
         shape = Shape(
             continuous=len(schema.numeric),
             widths=schema.widths,
             clusters=(1,),  # one label with one cluster: a plain VAE
-            latent=self.latent or min(10, len(schema.features)),
+            latent=self.n_latent or min(10, len(schema.features)),
             hidden=self.recipe.hidden,
         )
+        rows = np.repeat(training.rows, training.counts, axis=0)
         x = torch.as_tensor(schema.encode(rows), dtype=torch.float32)
-        nothing = torch.zeros(len(x), dtype=torch.int64)
-        model, _ = train_model(shape, self.recipe, x, nothing, nothing, seed=self.seed)
-        self.model_: LGMVAE = model
-        self.ground_ = ground
+        label = torch.zeros(len(x), dtype=torch.int64)
+        self.model_: LGMVAE
+        self.model_, _ = train_model(shape, self.recipe, x, label, label, seed=self.random_state)
+        self.training_ = training
         return self
 
-    def counterfactuals(self, instances: Any, *, target: Any = None) -> Counterfactuals:
-        """One row for everyone who can have one."""
-        return self.find(instances, target=target).answers
+    def counterfactuals(
+        self, X: Any, *, target: Any = None, constraints: Constraints = ()
+    ) -> Counterfactuals:
+        """One row per instance, where there is one; `reasons` has the others."""
+        problem = problem_of(self, X, target, constraints)
+        cells, instance, _ = self.search(problem)
+        radius = self.shells * self.step
+        reason = f"No decoded point within {radius:g} standard deviations is {problem.goal}."
+        return problem.accepted(cells, instance, dict.fromkeys(problem.tried.tolist(), reason))
 
-    def find(self, instances: Any, *, target: Any = None) -> Found:
-        """The same, with the reasons of those who have none."""
-        asked = ground_of(self).meet(instances, target)
-        cells, instance, _ = self.search(asked)
-        reason = (
-            f"No decoded point within {self.shells * self.step:g} standard deviations was "
-            "labelled as wanted."
-        )
-        return asked.answered(cells, instance, dict.fromkeys(asked.tried.tolist(), reason))
-
-    def search(self, asked: Asked) -> tuple[Floats, Ints, Floats]:
-        """Rows, for whom they are, and the outer radius of the shell each was found in."""
-        schema, rng = asked.schema, np.random.default_rng(self.seed)
-        code = self._codes(asked)  # (instances, h)
+    def search(self, problem: BaselineProblem) -> tuple[Floats, Ints, Floats]:
+        """Rows, the instances they are for, and the outer radius of the shell each comes from."""
+        rng, left = np.random.default_rng(self.random_state), problem.tried
+        code = self._encode(problem)  # (instances, h)
         scale = (0.5 * self.model_.p_z().log_variance[0]).exp().numpy()
-        best = np.full(asked.instances.shape, np.nan)
-        radius = np.full(len(asked.instances), np.nan)
-        left = asked.tried
+        best, radius = np.full(problem.cells.shape, np.nan), np.full(len(problem.cells), np.nan)
         for shell in range(self.shells if len(left) else 0):
-            # Everyone looks in the same directions, so that company changes nobody's answer.
-            draw = shell_points(
-                rng, self.samples, code.shape[1], shell * self.step, (shell + 1) * self.step
-            )
+            # The same directions for every instance, so that none depends on the others.
+            low, high = shell * self.step, (shell + 1) * self.step
+            draw = shell_points(rng, self.samples, code.shape[1], low, high)
             size = max(1, ROWS // self.samples)
             for begin in range(0, len(left), size):
                 part = left[begin : begin + size]
                 z = (code[part, None] + draw * scale).reshape(-1, code.shape[1])
-                cells, instance = self._rows(asked, z), np.repeat(part, self.samples)
-                good = asked.says(cells, instance)
-                cells, instance = cells[good], instance[good]
-                far = schema.gaps(asked.instances[instance], cells).sum(axis=1)
-                order = np.lexsort((far, instance))
+                cells, instance = self._decode(problem, z), np.repeat(part, self.samples)
+                ok = problem.accepts(cells, instance)
+                cells, instance = cells[ok], instance[ok]
+                distance = problem.schema.gaps(problem.cells[instance], cells).sum(axis=1)
+                order = np.lexsort((distance, instance))
                 first = order[np.unique(instance[order], return_index=True)[1]]
-                best[instance[first]] = cells[first]
-                radius[instance[first]] = (shell + 1) * self.step
+                best[instance[first]], radius[instance[first]] = cells[first], high
             left = left[np.isnan(radius[left])]
             if not len(left):
                 break
         found = np.flatnonzero(~np.isnan(radius))
         return best[found], found, radius[found]
 
-    def _codes(self, asked: Asked) -> Floats:
-        """The latent means of everyone; of those not tried they are not used."""
-        x = torch.as_tensor(
-            np.nan_to_num(asked.schema.encode(asked.instances)), dtype=torch.float32
-        )
+    def _encode(self, problem: BaselineProblem) -> Floats:
+        """The latent means of all instances; those of malformed ones are not used."""
+        x = np.nan_to_num(problem.schema.encode(problem.cells))
         with torch.no_grad():
-            z = self.model_.encode(x, torch.zeros(len(x), dtype=torch.int64))
-        return z.double().numpy()
+            label = torch.zeros(len(x), dtype=torch.int64)
+            return (
+                self.model_.encode(torch.as_tensor(x, dtype=torch.float32), label).double().numpy()
+            )
 
-    def _rows(self, asked: Asked, z: Floats) -> Floats:
+    def _decode(self, problem: BaselineProblem, z: Floats) -> Floats:
         """Latent points as rows on the lattice."""
         with torch.no_grad():
             x = self.model_.decode(torch.as_tensor(z, dtype=torch.float32))
-        return asked.ground.schema.decode(x.double().numpy())
+        return problem.training.schema.decode(x.double().numpy())
 
 
 def shell_points(
@@ -157,8 +155,8 @@ def shell_points(
 
     Examples:
         >>> points = shell_points(np.random.default_rng(0), 500, 3, 1.0, 1.5)
-        >>> size = np.linalg.norm(points, axis=1)
-        >>> bool(size.min() >= 1.0), bool(size.max() <= 1.5)
+        >>> radius = np.linalg.norm(points, axis=1)
+        >>> bool(radius.min() >= 1.0), bool(radius.max() <= 1.5)
         (True, True)
     """
     direction = rng.standard_normal((count, dims))

@@ -1,4 +1,8 @@
-"""Answers that are, or start from, the nearest training rows: NNCE and DRCE."""
+"""NNCE, DRCE and RobX: training rows near the instance that the classifier labels as the target.
+
+NNCE returns the nearest one, DRCE moves several towards the instance, RobX moves the nearest to
+where the classifier's output is stable under noise.
+"""
 
 from __future__ import annotations
 
@@ -8,136 +12,140 @@ from typing import Any
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.baselines.ground import Asked, Found, Ground, Kinds, between, ground_of, number, whole
-from lapace.metrics import distances
+from lapace.baselines.problem import (
+    BaselineProblem,
+    Constraints,
+    SchemaLike,
+    TrainingIndex,
+    distinct_rows,
+    has_extra_level,
+    interpolate,
+    problem_of,
+)
+from lapace.errors import check_integer, check_number
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
-__all__ = ["DRCE", "NNCE"]
+__all__ = ["DRCE", "NNCE", "RobXCE", "stability"]
 
-
-def rows_for(asked: Asked, label: int, target: int) -> Bools:
-    """Which training rows are what instances of a label with this target want."""
-    codes = asked.ground.codes
-    good: Bools = codes == target if target >= 0 else codes != label
-    return good
+ROWS = 100_000  # perturbed rows queried at once
+SAMPLE = 200  # rows whose stability sets the threshold where none is given
+POOL = 20  # nearest rows searched first for stable ones; four times as many each time
+MAX_POOL = 1280
 
 
 @dataclass(eq=False)
 class NNCE:
-    r"""The nearest training row that the classifier labels as wanted.
+    r"""The nearest training row that the classifier labels as the target.
 
     $$x' = \arg\min_{x_i : M(x_i) = y'} d(x, x_i)$$
 
     Attributes:
         classifier: Anything that predicts.
         schema: What the columns are, where inferring is not enough; as in `Explainer`.
-        seed: Not used: nothing here is random.
+        random_state: Not used: nothing here is random.
 
     Examples:
         >>> table = [{"age": age} for age in range(20, 60)]
-        >>> say = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
-        >>> NNCE(say).fit(table).counterfactuals([{"age": 30}], target="yes").rows
+        >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
+        >>> NNCE(predict).fit(table).counterfactuals([{"age": 30}], target="yes").rows
         [{'age': 40}]
     """
 
     classifier: Any
     _: KW_ONLY
-    schema: Kinds = field(default=None, repr=False)
-    seed: int = 0
+    schema: SchemaLike = field(default=None, repr=False)
+    random_state: int = 0
 
-    def fit(self, train: Any) -> NNCE:
-        """Asks the classifier about the training rows."""
-        self.ground_ = Ground.of(self.classifier, train, self.schema)
+    def fit(self, X: Any) -> NNCE:
+        """Queries the classifier about the training rows."""
+        self.training_ = TrainingIndex.of(self.classifier, X, self.schema)
         return self
 
-    def counterfactuals(self, instances: Any, *, target: Any = None) -> Counterfactuals:
-        """One row for everyone who can have one."""
-        return self.find(instances, target=target).answers
-
-    def find(self, instances: Any, *, target: Any = None) -> Found:
-        """The same, with the reasons of those who have none."""
-        asked = ground_of(self).meet(instances, target)
-        return asked.answered(*nearest_rows(asked))
+    def counterfactuals(
+        self, X: Any, *, target: Any = None, constraints: Constraints = ()
+    ) -> Counterfactuals:
+        """One row per instance, where there is one; `reasons` has the others."""
+        problem = problem_of(self, X, target, constraints)
+        return problem.accepted(*nearest_candidates(problem))
 
 
-def nearest_rows(asked: Asked) -> tuple[Floats, Ints]:
-    """For everyone tried the nearest training row they want, and who has it."""
-    cells, instance = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
-    for group, label, target in asked.wishes():
-        rows = asked.ground.rows[rows_for(asked, label, target)]
-        _, which = asked.nearest(group, rows, 1)
+def nearest_candidates(problem: BaselineProblem) -> tuple[Floats, Ints]:
+    """The nearest candidate among the training rows, and the instance it is for."""
+    parts = []
+    for group, candidate in problem.groups():
+        rows = problem.training.rows[candidate]
+        _, which = problem.nearest(group, rows, 1)
         if which.size:
-            cells.append(rows[which[:, 0]])
-            instance.append(group)
-    return np.concatenate(cells), np.concatenate(instance)
+            parts.append((rows[which[:, 0]], group))
+    return problem.stacked(parts)
 
 
 @dataclass(eq=False)
 class DRCE:
-    r"""Several near and different answers that hardly move when the instance does.
+    r"""Several near and diverse counterfactuals that hardly move when the instance does.
 
-    Of the training rows labelled as wanted, those at most $(1 + \alpha)$ times as far as the
-    nearest are candidates. A diverse few of them are chosen greedily, the nearest first, then
-    always the one farthest from those already chosen. Each is moved towards the instance by binary
-    search for as long as the classifier agrees.
+    Candidates are the training rows labelled as the target and at most $(1 + \alpha)$ times as far
+    away as the nearest. A diverse few of them are chosen greedily: the nearest first, then always
+    the one farthest from those chosen. Each is moved towards the instance by binary search while
+    the classifier still predicts the target.
 
     Attributes:
         classifier: Anything that predicts.
         schema: What the columns are, where inferring is not enough; as in `Explainer`.
-        seed: Not used: nothing here is random.
-        count: Answers per instance, at most: there may be fewer candidates.
+        random_state: Not used: nothing here is random.
+        count: Counterfactuals per instance, at most: there may be fewer candidates.
         alpha: How much farther than the nearest a candidate may be.
-        candidates: How many of the nearest are looked at.
+        candidates: How many of the nearest rows are considered.
         halvings: Steps of the binary search; 0 leaves the training rows as they are.
 
     Examples:
         >>> table = [{"age": age} for age in range(20, 60, 3)]
-        >>> say = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
-        >>> method = DRCE(say, halvings=0).fit(table)
+        >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
+        >>> method = DRCE(predict, halvings=0).fit(table)
         >>> method.counterfactuals([{"age": 30}], target="yes").rows
         [{'age': 41}, {'age': 44}]
-        >>> DRCE(say).fit(table).counterfactuals([{"age": 30}], target="yes").rows
+        >>> DRCE(predict).fit(table).counterfactuals([{"age": 30}], target="yes").rows
         [{'age': 40}]
     """
 
     classifier: Any
     _: KW_ONLY
-    schema: Kinds = field(default=None, repr=False)
-    seed: int = 0
+    schema: SchemaLike = field(default=None, repr=False)
+    random_state: int = 0
     count: int = 5
     alpha: float = 0.5
     candidates: int = 200
     halvings: int = 10
 
     def __post_init__(self) -> None:
-        whole("count", self.count)
-        number("alpha", self.alpha, 0)
-        whole("candidates", self.candidates)
-        whole("halvings", self.halvings, 0)
+        check_integer("count", self.count)
+        check_number("alpha", self.alpha, 0)
+        check_integer("candidates", self.candidates)
+        check_integer("halvings", self.halvings, 0)
 
-    def fit(self, train: Any) -> DRCE:
-        """Asks the classifier about the training rows."""
-        self.ground_ = Ground.of(self.classifier, train, self.schema)
+    def fit(self, X: Any) -> DRCE:
+        """Queries the classifier about the training rows."""
+        self.training_ = TrainingIndex.of(self.classifier, X, self.schema)
         return self
 
-    def counterfactuals(self, instances: Any, *, target: Any = None) -> Counterfactuals:
-        """Up to `count` different rows for everyone who can have one."""
-        return self.find(instances, target=target).answers
-
-    def find(self, instances: Any, *, target: Any = None) -> Found:
-        """The same, with the reasons of those who have none."""
-        asked = ground_of(self).meet(instances, target)
-        cells, instance = [np.empty((0, len(asked.schema.features)))], [np.empty(0, dtype=np.int64)]
-        for group, label, wish in asked.wishes():
-            rows = asked.ground.rows[rows_for(asked, label, wish)]
-            far, which = asked.nearest(group, rows, self.candidates)
+    def counterfactuals(
+        self, X: Any, *, target: Any = None, constraints: Constraints = ()
+    ) -> Counterfactuals:
+        """Up to `count` different rows per instance; `reasons` has those without."""
+        problem = problem_of(self, X, target, constraints)
+        parts = []
+        for group, candidate in problem.groups():
+            rows = problem.training.rows[candidate]
+            distance, which = problem.nearest(group, rows, self.candidates)
             for i, one in enumerate(group.tolist() if which.size else ()):
-                near = rows[which[i, far[i] <= (1 + self.alpha) * far[i, 0] + 1e-12]]
-                cells.append(near[diverse(asked.schema, near, self.count)])
-                instance.append(np.full(len(cells[-1]), one))
-        closer = towards(asked, np.concatenate(cells), np.concatenate(instance), self.halvings)
-        return asked.answered(*_each_once(closer, np.concatenate(instance)))
+                near = rows[which[i, distance[i] <= (1 + self.alpha) * distance[i, 0] + 1e-12]]
+                chosen = near[diverse(problem.schema, near, self.count)]
+                parts.append((chosen, np.full(len(chosen), one)))
+        cells, instance = problem.stacked(parts)
+        cells = _move_closer(problem, cells, instance, self.halvings)
+        first, _ = distinct_rows(np.column_stack([instance, cells]))
+        return problem.accepted(cells[first], instance[first])
 
 
 def diverse(schema: Schema, rows: Floats, count: int) -> Ints:
@@ -149,31 +157,232 @@ def diverse(schema: Schema, rows: Floats, count: int) -> Ints:
         array([0, 2, 3])
     """
     chosen = [0]
-    apart = distances(schema, rows[:1], rows)[0]  # (n,) distance to the nearest row chosen
+    apart = schema.pairwise_distances(rows[:1], rows)[0]  # (n,) distance to the nearest row chosen
     while len(chosen) < min(count, len(rows)):
         chosen.append(int(apart.argmax()))
-        apart = np.minimum(apart, distances(schema, rows[chosen[-1] :][:1], rows)[0])
+        apart = np.minimum(apart, schema.pairwise_distances(rows[chosen[-1] :][:1], rows)[0])
     return np.array(chosen, dtype=np.int64)
 
 
-def towards(asked: Asked, cells: Floats, instance: Ints, halvings: int) -> Floats:
-    """Rows moved towards the instances they are for by binary search, as far as they stay wanted."""
-    instances, best = asked.instances[instance], cells.copy()
+def _move_closer(problem: BaselineProblem, cells: Floats, instance: Ints, halvings: int) -> Floats:
+    """Rows moved towards their instances by binary search, as far as they stay counterfactuals."""
+    original, best = problem.cells[instance], cells.copy()
     low, high = np.zeros(len(cells)), np.ones(len(cells))
     for _ in range(halvings if len(cells) else 0):
         middle = (low + high) / 2
-        tried = between(asked.schema, instances, cells, middle)
-        good = asked.says(tried, instance)
-        high, low = np.where(good, middle, high), np.where(good, low, middle)
-        best[good] = tried[good]
+        tried = interpolate(problem.schema, original, cells, middle)
+        ok = problem.accepts(tried, instance)
+        high, low = np.where(ok, middle, high), np.where(ok, low, middle)
+        best[ok] = tried[ok]
     return best
 
 
-def _each_once(cells: Floats, instance: Ints) -> tuple[Floats, Ints]:
-    """Rows an instance has twice, once."""
-    both = np.ascontiguousarray(
-        np.column_stack([instance, np.where(np.isnan(cells), np.nan, cells)])
-    )
-    keys = (both + 0.0).view(np.dtype((np.void, both.strides[0]))).ravel()
-    first = np.sort(np.unique(keys, return_index=True)[1])
-    return cells[first], instance[first]
+@dataclass(eq=False)
+class RobXCE:
+    r"""The nearest counterfactual moved towards stable training rows until it is stable itself.
+
+    Counterfactual stability is the mean of the classifier's output around a row, less its spread:
+
+    $$R(x) = \bar m - \sqrt{\tfrac1K \sum_k (m_k - \bar m)^2}, \qquad
+      m_k = M(x + \sigma \epsilon_k), \quad \epsilon_k \sim \mathcal N(0, I)$$
+
+    with M the probability of the target (the label, 0 or 1, where the classifier offers no
+    probabilities). The start is `NNCE`'s counterfactual. It moves in a straight line towards each
+    of the nearest training rows that are labelled as the target and stable, and stops where it is
+    valid and stable; of these stops the one nearest to the instance is returned.
+
+    Attributes:
+        classifier: Anything that predicts.
+        schema: What the columns are, where inferring is not enough; as in `Explainer`.
+        random_state: Of the noise.
+        threshold: The least stability of a counterfactual; None: the median of the training rows
+            labelled as the target.
+        sigma: The noise, as a share of each number's range; categories get none.
+        samples: K.
+        neighbours: Stable rows moved towards.
+        steps: Stops on each line.
+
+    Examples:
+        >>> table = [{"age": age} for age in range(20, 60)]
+        >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
+        >>> instance = [{"age": 30}]
+        >>> RobXCE(predict, threshold=0.0).fit(table).counterfactuals(instance, target="yes").rows
+        [{'age': 40}]
+        >>> RobXCE(predict, threshold=0.9).fit(table).counterfactuals(instance, target="yes").rows
+        [{'age': 49}]
+    """
+
+    classifier: Any
+    _: KW_ONLY
+    schema: SchemaLike = field(default=None, repr=False)
+    random_state: int = 0
+    threshold: float | None = None
+    sigma: float = 0.1
+    samples: int = 100
+    neighbours: int = 5
+    steps: int = 10
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None:
+            check_number("threshold", self.threshold, -1, 1)
+        check_number("sigma", self.sigma, 0)
+        for name in ("samples", "neighbours", "steps"):
+            check_integer(name, getattr(self, name))
+
+    def fit(self, X: Any) -> RobXCE:
+        """Queries the classifier about the training rows."""
+        self.training_ = TrainingIndex.of(self.classifier, X, self.schema)
+        return self
+
+    def counterfactuals(
+        self, X: Any, *, target: Any = None, constraints: Constraints = ()
+    ) -> Counterfactuals:
+        """One row per instance, where there is one; `reasons` has the others."""
+        problem = problem_of(self, X, target, constraints)
+        noise = self.noise(problem.schema)
+        cells, instance = nearest_candidates(problem)
+        start = np.full(problem.cells.shape, np.nan)
+        start[instance] = cells
+        parts: list[tuple[Floats, Ints]] = []
+        reasons: dict[int, str] = {}
+        for group, candidate in problem.groups():
+            if not candidate.any():
+                continue
+            rows = problem.training.rows[candidate]
+            stable = _StableRows(problem, rows, int(group[0]), noise, self.sigma)
+            threshold = self.threshold
+            if threshold is None:
+                threshold = stable.median(np.random.default_rng(self.random_state))
+            near = stable.nearest(group, self.neighbours, threshold)  # (n, neighbours), -1: none
+            line, place = np.nonzero(near >= 0)
+            one, end = group[line], rows[near[line, place]]
+            stop = self._first_stable(problem, start[one], end, one, noise, threshold)
+            distance = problem.schema.gaps(problem.cells[one], stop).sum(axis=1)
+            order = np.lexsort((distance, one))
+            best = order[np.unique(one[order], return_index=True)[1]]
+            parts.append((stop[best], one[best]))
+            reason = (
+                f"None of the nearest rows {problem.goal} has a stability of {threshold:.3g}. "
+                "Lower the threshold or sigma."
+            )
+            reasons |= dict.fromkeys(np.setdiff1d(group, one).tolist(), reason)
+        return problem.accepted(*problem.stacked(parts), reasons)
+
+    def noise(self, schema: Schema) -> Floats:
+        """The same noise for every row, so that rows compare, (samples, d)."""
+        rng = np.random.default_rng(self.random_state)
+        return rng.standard_normal((self.samples, len(schema.features)))
+
+    def _first_stable(
+        self,
+        problem: BaselineProblem,
+        start: Floats,
+        end: Floats,
+        instance: Ints,
+        noise: Floats,
+        threshold: float,
+    ) -> Floats:
+        """On each line the first stop that is a counterfactual and stable; the end is both."""
+        stop, left = end.copy(), np.arange(len(end))
+        for share in np.arange(self.steps) / self.steps:
+            cells = interpolate(problem.schema, start[left], end[left], np.full(len(left), share))
+            ok = problem.accepts(cells, instance[left])
+            some = np.flatnonzero(ok)
+            found = stability(problem, cells[some], instance[left[some]], noise, self.sigma)
+            ok[some] = found >= threshold
+            stop[left[ok]] = cells[ok]
+            left = left[~ok]
+        return stop
+
+
+@dataclass
+class _StableRows:
+    """Candidates among the training rows, and the stability of those evaluated so far."""
+
+    problem: BaselineProblem
+    rows: Floats
+    instance: int  # any of the group: all have the same target
+    noise: Floats
+    sigma: float
+
+    def __post_init__(self) -> None:
+        self.known = np.full(len(self.rows), np.nan)
+
+    def stability(self, which: Ints) -> Floats:
+        """Stability of some of the rows."""
+        new = np.unique(which[np.isnan(self.known[which])])
+        instance = np.full(len(new), self.instance)
+        self.known[new] = stability(self.problem, self.rows[new], instance, self.noise, self.sigma)
+        found: Floats = self.known[which]
+        return found
+
+    def median(self, rng: np.random.Generator) -> float:
+        """The median stability of the rows, or of a sample of them."""
+        some = np.arange(len(self.rows))
+        if len(some) > SAMPLE:
+            some = rng.choice(len(some), SAMPLE, replace=False)
+        return float(np.median(self.stability(some)))
+
+    def nearest(self, instance: Ints, count: int, threshold: float) -> Ints:
+        """For each instance the nearest stable rows, (n, count), -1 where there are fewer.
+
+        For instances without any, more and more of the nearest rows are evaluated.
+        """
+        found = np.full((len(instance), count), -1, dtype=np.int64)
+        left, pool = np.arange(len(instance)), POOL
+        while len(left):
+            _, near = self.problem.nearest(instance[left], self.rows, pool)  # (left, pool)
+            stable: Bools = self.stability(near.ravel()).reshape(near.shape) >= threshold
+            first = np.argsort(~stable, axis=1, kind="stable")[
+                :, :count
+            ]  # stable ones, by distance
+            is_stable = np.take_along_axis(stable, first, axis=1)
+            picked = np.where(is_stable, np.take_along_axis(near, first, axis=1), -1)
+            found[left, : first.shape[1]] = picked
+            left = left[~stable.any(axis=1)]
+            if pool >= min(MAX_POOL, len(self.rows)):
+                break
+            pool *= 4
+        return found
+
+
+def stability(
+    problem: BaselineProblem, cells: Floats, instance: Ints, noise: Floats, sigma: float
+) -> Floats:
+    """Counterfactual stability of rows: mean less spread of the target's probability around them.
+
+    Args:
+        problem: The instances and the classifier.
+        cells: The rows, (n, d).
+        instance: The position of the instance each is for.
+        noise: Standard normal, (samples, d).
+        sigma: The noise's share of each number's range.
+    """
+    classifier, found = problem.training.classifier, np.empty(len(cells))
+    size = max(1, ROWS // len(noise))
+    for start in range(0, len(cells), size):
+        part = slice(start, start + size)
+        perturbed = _perturbed(problem.schema, cells[part], noise, sigma)  # (size * samples, d)
+        owner = np.repeat(instance[part], len(noise))
+        probability = classifier.predict_proba(perturbed, problem.schema)
+        if probability is None:
+            codes = classifier.predict(perturbed, problem.schema)
+            output = problem.instances.reaches_target(codes, owner).astype(np.float64)
+        else:
+            output = problem.instances.target_probability(probability, owner)
+        each = output.reshape(-1, len(noise))
+        found[part] = each.mean(axis=1) - each.std(axis=1)
+    return found
+
+
+def _perturbed(schema: Schema, cells: Floats, noise: Floats, sigma: float) -> Floats:
+    """Each row with each line of the noise on its numbers, on the lattice; (n * samples, d).
+
+    Unknown levels of an ordinal, missing cells and categories stay as they are.
+    """
+    free = (-np.inf, np.inf)
+    bounds = [(f.lower, f.upper) if f.numeric else free for f in schema.features]
+    scale = sigma * np.array([f.span if f.numeric else 0.0 for f in schema.features])
+    rows = np.repeat(cells, len(noise), axis=0)
+    moved = np.clip(rows + np.tile(noise, (len(cells), 1)) * scale, *np.transpose(bounds))
+    return schema.snap(np.where(has_extra_level(schema, rows), rows, moved))

@@ -1,14 +1,14 @@
-"""What the columns of a table are, and how rows become numbers and come back.
+"""The columns of a table: their kinds, their encoding for the network, and the distance of rows.
 
 Inside the library rows are *cells*: a float64 matrix with one column per feature, numbers in their
 own units, categories as positions in `Feature.levels`, missing as NaN. `Schema.read` makes cells
-of any table, `Schema.frame` makes a table of cells, `Schema.encode` and `Schema.decode` go between
-cells and the matrix the network sees: continuous columns first, then one block per category
+of any table, `Schema.frame` makes a table of cells, `Schema.encode` and `Schema.decode` convert
+between cells and the matrix the network sees: continuous columns first, then one block per category
 column, then one flag per number that may be missing.
 
-Numbers are coded by rank: a value's place among the training values, as a normal score. One map
-tames long tails, turns a spike (most instances have no savings) into a flat zone that a decoder
-cannot miss, and keeps whatever is decoded inside the range that was seen.
+Numbers are encoded by rank: the position among the training values, as a normal score. That one map
+compresses long tails, turns a spike (most applicants have no savings) into an interval that a
+decoder cannot miss, and keeps decoded values inside the range that was seen.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from lapace.arrays import Bools, Floats
+from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.columns import codes_of, infer, numbers_of, refuse_unreadable
+from lapace.schema.columns import infer, read_cells
 from lapace.schema.features import Feature, Knots
 from lapace.table import Coded, Column, Table, Template, read
 
@@ -35,10 +34,10 @@ class Reading(NamedTuple):
     """A table read against a schema.
 
     Attributes:
-        schema: The schema, widened by levels met here and never before.
-        cells: The rows.
+        schema: The schema, widened by levels of this table that are unseen in training.
+        cells: The rows, (n, d).
         problems: Row number to sentence, for rows that cannot be used.
-        template: What the table was.
+        template: The kind of table it was.
 
     Examples:
         >>> schema = Schema.infer([{"home": "own"}, {"home": "rent"}])
@@ -69,11 +68,9 @@ class Schema:
     features: tuple[Feature, ...]
     template: Template
 
-    # -- making one -------------------------------------------------------------------------------
-
     @classmethod
     def infer(cls, data: Any, overrides: Mapping[str, str | Feature] | None = None) -> Schema:
-        """Looks at a table and says what each column is.
+        """Infers the kind, range and resolution of each column.
 
         Args:
             data: The training table, features only.
@@ -102,7 +99,7 @@ class Schema:
         return cls(features, table.template)
 
     def described(self, descriptions: Mapping[str, str]) -> Schema:
-        """The same schema with sentences for instances on some of its columns."""
+        """The same schema with a sentence on some of its columns."""
         for name in descriptions:
             self.index(name)
         features = tuple(
@@ -114,7 +111,7 @@ class Schema:
         kinds = ", ".join(f"{f.name}: {f.kind}" for f in self.features[:20])
         return f"Schema({kinds}{', …' if len(self.features) > 20 else ''})"
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- columns of the table and of the encoded matrix -------------------------------------------
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -137,12 +134,12 @@ class Schema:
         return self.features[self.index(name)]
 
     @cached_property
-    def numeric(self) -> NDArray[np.int64]:
+    def numeric(self) -> Ints:
         """Positions of the continuous and ordinal columns: the first of the encoded matrix."""
         return np.array([i for i, f in enumerate(self.features) if f.numeric], dtype=np.int64)
 
     @cached_property
-    def categorical(self) -> NDArray[np.int64]:
+    def categorical(self) -> Ints:
         """Positions of the binary and categorical columns."""
         return np.array([i for i, f in enumerate(self.features) if not f.numeric], dtype=np.int64)
 
@@ -175,7 +172,7 @@ class Schema:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths of everything after the continuous columns: what the network must know."""
+        """Widths of everything after the continuous columns, as the network needs them."""
         return tuple(w for _, _, w in self.blocks) + (1,) * len(self.flags)
 
     # -- frames and cells -------------------------------------------------------------------------
@@ -183,34 +180,28 @@ class Schema:
     def read(self, data: Any) -> Reading:
         """A table's rows as cells.
 
-        Columns may come in any order; extra ones are left aside. A number may be written as text,
-        a category of numbers too. A category that training does not know is kept, as an `extra`
-        level of the reading's own schema. A row that cannot be used (an infinity, text where a
-        number belongs) is named in `problems` and costs no other row.
+        Columns may come in any order; extra ones are ignored. A number may be written as text, a
+        category of numbers too. A category unseen in training is kept, as an `extra` level of the
+        reading's own schema. A row that cannot be used (an infinity, text where a number belongs)
+        is named in `problems` and costs no other row.
         """
         table = self._matched(read(data))
         cells = np.full((len(table), len(self.features)), np.nan)
         problems: dict[int, str] = {}
-        features = []
+        features = list(self.features)
         for i, feature in enumerate(self.features):
-            column, wide = table.columns[feature.name], feature
-            refuse_unreadable(feature.name, column)
-            if feature.kind == "continuous":
-                cells[:, i] = numbers_of(feature, column, problems)
-            else:
-                wide, cells[:, i] = codes_of(feature, column, problems)
-            features.append(wide)
+            features[i], cells[:, i] = read_cells(feature, table.columns[feature.name], problems)
         same = all(wide is own for wide, own in zip(features, self.features, strict=True))
         schema = self if same else replace(self, features=tuple(features))
         return Reading(schema, cells, problems, table.template.select(self.names))
 
     def _matched(self, table: Table) -> Table:
-        """The table, if it has the columns it should."""
+        """The table, if it has the columns of the schema; an empty list of records gets them."""
         ours, theirs = self.template, table.template
         if theirs.kind == "records" and not len(table):
             blank = Column("text", Coded(np.empty(0, dtype=np.int64), ()))
-            nobody = Template("records", self.names, ("text",) * len(self.names))
-            return Table(dict.fromkeys(self.names, blank), nobody, 0)
+            template = Template("records", self.names, ("text",) * len(self.names))
+            return Table(dict.fromkeys(self.names, blank), template, 0)
         if theirs.kind == "array" and ours.kind != "array":
             raise InputError(
                 "An array has no column names, and this schema has. Hand over a frame or a list "
@@ -231,15 +222,17 @@ class Schema:
         A float64 matrix is taken for cells and returned as it is, unless the schema itself was
         inferred from an array: then it is a table like any other, and is read.
         """
-        if self._are_cells(data) and self.template.kind != "array":
-            return np.asarray(data)
-        reading = self.read(data)
-        _refuse(reading)
-        return reading.cells
+        return self._widened(data, matrix_is_cells=self.template.kind != "array")[1]
 
-    def _are_cells(self, data: Any) -> bool:
+    def _widened(self, data: Any, matrix_is_cells: bool = True) -> tuple[Schema, Floats]:
+        """Cells, and the schema widened by levels that only these rows have."""
         matrix = isinstance(data, np.ndarray) and data.dtype == np.float64 and data.ndim == 2
-        return matrix and data.shape[1] == len(self.features)
+        if matrix_is_cells and matrix and data.shape[1] == len(self.features):
+            return self, data
+        reading = self.read(data)
+        if reading.problems:
+            raise InputError(min(reading.problems.items())[1])
+        return reading.schema, reading.cells
 
     def frame(self, cells: Floats, template: Template | None = None) -> Any:
         """Cells as a table, by default of the kind the schema was inferred from."""
@@ -258,8 +251,8 @@ class Schema:
     def encode(self, cells: Floats) -> Floats:
         """Cells to the matrix the network sees.
 
-        A number is its standardised score; a missing one the middle, with its flag up; a category
-        unknown to training is a block of zeros, an ordinal's the middle.
+        A number is its standardised score; a missing one 0, the middle, with its flag set; a
+        category unseen in training is a block of zeros, an ordinal level 0.
 
         Examples:
             >>> rows = [{"home": h, "kids": k} for h in ["own", "rent", "other"] for k in range(5)]
@@ -267,15 +260,13 @@ class Schema:
             >>> schema.encode(schema.cells([{"home": "rent", "kids": 4}])).round(1)
             array([[1.5, 0. , 0. , 1. ]])
         """
-        if self._scale is not None:
-            return self._scale.scores(cells)
         encoded = np.zeros((len(cells), self.width))  # (n, width)
-        for k, i in enumerate(self.numeric):
-            feature, values = self.features[i], cells[:, i]
-            there = ~np.isnan(values)
+        for feature, places in self._scales:
+            values = cells[:, self.numeric[places]]
+            known = ~np.isnan(values)
             if feature.extra:
-                there &= values < len(feature.categories)
-            encoded[there, k] = _knots(feature).scores(values[there])
+                known &= values < len(feature.categories)
+            encoded[:, places] = np.where(known, _knots(feature).scores(values), 0.0)
         for i, start, width in self.blocks:
             feature, codes = self.features[i], cells[:, i]
             if width == 1:
@@ -292,7 +283,7 @@ class Schema:
         return encoded
 
     def decode(self, encoded: Floats) -> Floats:
-        """The matrix back to cells: nearest lattice values, likeliest categories."""
+        """The matrix back to cells: nearest lattice values, most likely categories."""
         cells = np.zeros((len(encoded), len(self.features)))  # (n, d)
         cells[:, self.numeric] = self.units(encoded[:, : len(self.numeric)])
         for i, start, width in self.blocks:
@@ -306,34 +297,40 @@ class Schema:
 
     def units(self, scores: Floats) -> Floats:
         """Scores of the numeric columns to values on their lattice, inside their bounds."""
-        if self._scale is not None:
-            return self._scale.snap(self._scale.units(scores))
         values = np.empty_like(scores, dtype=np.float64)  # (n, numeric)
-        for k, i in enumerate(self.numeric):
-            feature = self.features[i]
-            values[:, k] = feature.snap(_knots(feature).units(scores[:, k]))
+        for feature, places in self._scales:
+            values[:, places] = feature.snap(_knots(feature).units(scores[:, places]))
         return values
 
     def slopes(self, scores: Floats) -> Floats:
         """How fast the numeric columns' values rise with their scores."""
-        if self._scale is not None:
-            return np.tile(self._scale.upper - self._scale.lower, (len(scores), 1))
-        found = [_knots(self.features[i]).slopes(scores[:, k]) for k, i in enumerate(self.numeric)]
-        return np.stack(found, axis=1) if found else np.empty_like(scores)  # (n, numeric)
+        slopes = np.empty_like(scores)  # (n, numeric)
+        for feature, places in self._scales:
+            slopes[:, places] = _knots(feature).slopes(scores[:, places])
+        return slopes
 
     def snap(self, cells: Floats) -> Floats:
         """Numbers moved into their bounds and onto their lattice; categories untouched."""
-        if self._scale is not None:
-            return self._scale.snap(cells)
         snapped = cells.copy()
-        for i in self.numeric:
-            snapped[:, i] = self.features[i].snap(cells[:, i])
+        for feature, places in self._scales:
+            columns = self.numeric[places]
+            snapped[:, columns] = feature.snap(cells[:, columns])
         return snapped
 
     @cached_property
-    def _scale(self) -> _Scale | None:
-        """All columns at once, where rows are images coded as shares of their range."""
-        return _Scale.of(self.features) if self.shape is not None else None
+    def _scales(self) -> list[tuple[Feature, Ints]]:
+        """The numeric columns, as positions in `numeric`, grouped by what maps their values.
+
+        Columns of one scale are mapped at once: an image has hundreds, and a loop over them would
+        take longer than all the rest of a path.
+        """
+        groups: dict[tuple[Any, ...], tuple[Feature, list[int]]] = {}
+        for place, i in enumerate(self.numeric.tolist()):
+            f = self.features[i]
+            knots = tuple(part.tobytes() for part in f.knots or ())
+            scale = (f.lower, f.upper, f.resolution, f.categories, f.extra, knots)
+            groups.setdefault(scale, (f, []))[1].append(place)
+        return [(feature, np.array(places)) for feature, places in groups.values()]
 
     # -- distance ---------------------------------------------------------------------------------
 
@@ -349,7 +346,7 @@ class Schema:
 
     @cached_property
     def _unordered(self) -> Floats:
-        """From which value on a cell has no place in an order: 0 for categories."""
+        """The first code without a place in an order: 0 for categories."""
         places = [len(f.categories) if f.kind == "ordinal" else np.inf for f in self.features]
         return np.where([f.numeric for f in self.features], places, 0.0)
 
@@ -376,8 +373,8 @@ class Schema:
             >>> schema.distance(np.array([[0.0, 1.5]]), np.array([[5.0, 2.5]]), {"x0": 3})
             array([2.5])
         """
-        schema, left = self._told(a)
-        schema, right = schema._told(b)  # so that two unknown categories are not taken for one
+        schema, left = self._widened(a)
+        schema, right = schema._widened(b)  # so that two unseen categories are not taken for one
         if len(left) != len(right) and 1 not in (len(left), len(right)):
             raise InputError(
                 f"There are {len(left):,} rows on one side and {len(right):,} on the other. "
@@ -442,14 +439,6 @@ class Schema:
             blocks.append((codes[:, None] == np.arange(count + 1)) * weight[i])
         return np.concatenate(blocks, axis=1)  # (n, levels)
 
-    def _told(self, rows: Any) -> tuple[Schema, Floats]:
-        """Cells as they are; a table's, and the schema widened by what only it has."""
-        if self._are_cells(rows):
-            return self, rows
-        reading = self.read(rows)
-        _refuse(reading)
-        return reading.schema, reading.cells
-
     def weights(self, costs: Mapping[str, float] | None) -> Floats:
         """Costs by name as one weight per column."""
         weights = np.ones(len(self.features))
@@ -488,68 +477,16 @@ class Schema:
         return cls(features, Template.from_json(data["template"]))
 
 
-class _Scale(NamedTuple):
-    """Pixels coded as shares of their range: what their knots do one by one, done at once.
-
-    An image has many columns, and a loop over them takes longer than all the rest of a path.
-    """
-
-    lower: Floats
-    upper: Floats
-    step: Floats
-
-    @classmethod
-    def of(cls, features: Sequence[Feature]) -> _Scale | None:
-        """The scale, if all columns are plain numbers coded in a straight line."""
-        if not all(_straight(feature) for feature in features):
-            return None
-        ends = [(f.lower, f.upper, f.resolution) for f in features]
-        return cls(*np.array(ends, dtype=np.float64).T)
-
-    def scores(self, cells: Floats) -> Floats:
-        """Values to scores."""
-        span = np.where(self.upper > self.lower, self.upper - self.lower, 1.0)
-        shares: Floats = (np.clip(cells, self.lower, self.upper) - self.lower) / span
-        return np.where(np.isnan(shares), 0.0, shares)
-
-    def units(self, scores: Floats) -> Floats:
-        """Scores to values."""
-        values: Floats = self.lower + np.clip(scores, 0.0, 1.0) * (self.upper - self.lower)
-        return values
-
-    def snap(self, values: Floats) -> Floats:
-        """Values on their lattice and inside their bounds."""
-        snapped: Floats = np.clip(values, self.lower, self.upper) + 0.0
-        on = np.flatnonzero(self.step)
-        if len(on):  # the bounds are on the lattice too
-            snapped[..., on] = np.rint(snapped[..., on] / self.step[on]) * self.step[on] + 0.0
-        return snapped
-
-
-def _straight(feature: Feature) -> bool:
-    """A number that is never missing, of whole steps or none, coded from 0 to 1."""
-    knots = feature.knots
-    if feature.kind != "continuous" or feature.missing or knots is None or feature.resolution % 1:
-        return False
-    straight = bool((knots.low == knots.mid).all() and (knots.high == knots.mid).all())
-    ends = [feature.lower, feature.upper][: len(knots.values)]
-    return (
-        straight
-        and knots.mid.tolist() == [0.0, 1.0][: len(knots.values)]
-        and (knots.values.tolist() == ends)
-    )
-
-
 def _pixels(table: Table) -> dict[str, Feature]:
-    """Columns of images are numbers of one scale, whatever each of them has shown of it."""
+    """Columns of images are numbers of one scale, whichever part of it each pixel has shown."""
     if table.template.shape is None or not len(table):
         return {}
     columns = [table.columns[name].values for name in table.names]
-    numbers = [c[np.isfinite(c)] for c in columns if not isinstance(c, Coded)]
-    known = [c for c in numbers if len(c)]
-    if not known:
+    finite = (c[np.isfinite(c)] for c in columns if not isinstance(c, Coded))
+    ranges = [(float(c.min()), float(c.max())) for c in finite if len(c)]
+    if not ranges:
         return {}
-    lower, upper = min(float(c.min()) for c in known), max(float(c.max()) for c in known)
+    lower, upper = min(low for low, _ in ranges), max(high for _, high in ranges)
     return {n: Feature.continuous(n, lower=lower, upper=upper) for n in table.names}
 
 
@@ -559,23 +496,14 @@ def _knots(feature: Feature) -> Knots:
     return feature.knots
 
 
-# ------------------------------------------------------------------------------------------------
-# Sentences
-
-
-def _refuse(reading: Reading) -> None:
-    if reading.problems:
-        raise InputError(min(reading.problems.items())[1])
-
-
 def _no_column(name: object, names: Sequence[str]) -> InputError:
     return InputError(f"Column '{name}' is not in the table.{did_you_mean(name, names)}")
 
 
-def _missing_columns(names: Sequence[str], given: Sequence[str], most: int = 8) -> InputError:
-    """Columns the schema needs and the table lacks; perhaps the first is there, misspelt."""
+def _missing_columns(names: Sequence[str], present: Sequence[str], most: int = 8) -> InputError:
+    """The error about columns that the table lacks; perhaps the first is present, misspelt."""
     first, *others = names
-    near = did_you_mean(first, given).replace(" Did you mean", " Is it the one called")
+    near = did_you_mean(first, present).replace(" Did you mean", " Is it the one called")
     listed = ", ".join(f"'{name}'" for name in others[: most - 1])
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     also = f" It also lacks {listed}{more}." if others else ""

@@ -1,13 +1,13 @@
-"""From a column as it came to a feature, and to cells.
+"""A column of a table: the feature it becomes, and its cells.
 
-What becomes of a column, unless an override says otherwise:
+The kind of a column, unless an override names it:
 
 - numbers are `continuous`, 0 and 1 alone `binary`, a number for each row in turn is refused;
 - ordered categories (an ordered pandas Categorical or arrow dictionary, a polars Enum) are
   `ordinal`, or `binary` if there are two;
-- truth values, text and unordered categories are `binary` or `categorical`; of very many the
-  most frequent may be proposed and the others are kept; nearly as many as rows is refused as a
-  name, identifier or free text;
+- booleans, text and unordered categories are `binary` or `categorical`; of very many categories
+  the most frequent may be proposed and the others are kept; nearly as many as rows are refused as
+  names, identifiers or free text;
 - dates, nested values, a mix of numbers and text and a column without any value are refused.
 """
 
@@ -24,8 +24,8 @@ from lapace.schema.features import KINDS, RARE, Feature, Kind, Knots, on_lattice
 from lapace.table import Coded, Column, Level, spelling
 from lapace.table.frames import as_coded
 
-PROPOSED = 64  # categories of a column that answers may propose; rarer ones are kept, not proposed
-ENOUGH = 50  # rows from which an identifier can be told from a category
+PROPOSED = 64  # categories that counterfactuals may propose; rarer ones are kept, not proposed
+ENOUGH = 50  # rows from which an identifier can be distinguished from a category
 EXACT = 2.0**53  # from here on a float does not hold every whole number
 
 # ------------------------------------------------------------------------------------------------
@@ -33,8 +33,8 @@ EXACT = 2.0**53  # from here on a float does not hold every whole number
 
 
 def infer(name: str, column: Column, override: str | Feature | None = None) -> Feature:
-    """What a training column is."""
-    refuse_unreadable(name, column)
+    """The feature of a training column."""
+    _refuse_unreadable(name, column)
     if column.missing.all():
         raise InputError(f"Column '{name}' has no value in any row. Drop it.")
     if not isinstance(column.values, Coded) and np.isinf(column.values).any():
@@ -44,9 +44,7 @@ def infer(name: str, column: Column, override: str | Feature | None = None) -> F
             raise InputError(
                 f"The override for column '{name}' is a Feature of the name '{override.name}'."
             )
-        fitted = _fitted(override, column)
-        _refuse_strangers(override, column)
-        return fitted
+        return _fitted(override, column)
     if override is not None and override not in KINDS:
         raise unknown_kind(override)
     return _fitted(_feature(name, column, override or _guess(name, column)), column)
@@ -119,62 +117,52 @@ def _levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
 
 def _fitted(feature: Feature, column: Column) -> Feature:
     """A feature with what only the data can say: bounds, lattice, rank map, histogram."""
+    text = isinstance(column.values, Coded) and column.kind in ("text", "mixed")
+    if feature.kind == "continuous" and text:
+        raise InputError(
+            f"Column '{feature.name}' holds text and cannot be continuous. Convert it to numbers "
+            "first."
+        )
     problems: dict[int, str] = {}
-    if feature.kind == "continuous":
-        if isinstance(column.values, Coded) and column.kind in ("text", "mixed"):
-            raise InputError(
-                f"Column '{feature.name}' holds text and cannot be continuous. Convert it to "
-                "numbers first."
-            )
-        cells = numbers_of(feature, column, problems)
-    else:
-        _, cells = codes_of(feature, column, problems)
+    wide, cells = read_cells(feature, column, problems)
     if problems:
         raise InputError(min(problems.items())[1])
-    missing = bool(np.isnan(cells).any())
-    there = cells[~np.isnan(cells)]
-    if feature.kind != "continuous":
-        there = there[there < len(feature.categories)]
-        if not there.size:
-            raise _no_category(feature, column)
+    missing, present = bool(np.isnan(cells).any()), cells[~np.isnan(cells)]
+    if feature.kind == "continuous":
+        feature = _with_lattice(feature, present, whole=column.kind == "integer")
+    else:
+        present = present[present < len(feature.categories)]
+        if not present.size:
+            held = ", ".join(repr(v) for v in _levels(column, 3))
+            raise InputError(
+                f"Column '{feature.name}' holds none of the categories given for it; it holds "
+                f"{held}."
+            )
+    if feature.kind == "ordinal" and wide is not feature:
+        raise _not_in_order(feature, wide.extra[len(feature.extra) :], cells)
     if not feature.numeric:
-        counts = np.bincount(there.astype(np.int64), minlength=len(feature.categories))
+        counts = np.bincount(present.astype(np.int64), minlength=len(feature.categories))
         shown = tuple(int(c) if c >= RARE else 0 for c in counts)
         return replace(feature, missing=missing, histogram=((), shown))
-    if feature.kind == "continuous":
-        feature = _with_lattice(feature, there, whole=column.kind == "integer")
-    knots = Knots.fit(np.clip(there, feature.lower, feature.upper))
-    return replace(feature, missing=missing, knots=knots, histogram=_histogram(there))
+    knots = Knots.fit(np.clip(present, feature.lower, feature.upper))
+    return replace(feature, missing=missing, knots=knots, histogram=_histogram(present))
 
 
-def _refuse_strangers(given: Feature, column: Column) -> None:
-    """Values that an order forgot, or spells otherwise: they have no place in it.
+def _not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) -> InputError:
+    """The error about values that an ordinal's order lacks, or spells otherwise.
 
-    Without an order a category may be left out on purpose, so that no answer proposes it.
+    Without an order a category may be left out on purpose, so that none is proposed.
     """
-    if given.kind != "ordinal":
-        return
-    wide, cells = codes_of(given, column, {})
-    strange = wide.extra[len(given.extra) :]
-    if not strange:
-        return
-    held = ", ".join(repr(v) for v in strange[:3])
-    more = f" and {len(strange) - 3:,} more" if len(strange) > 3 else ""
-    which = "which is" if len(strange) == 1 else "which are"
-    idle = [v for k, v in enumerate(given.categories) if not (cells == k).any()]
-    value, near = next(((v, hint) for v in strange if (hint := did_you_mean(v, idle))), ("", ""))
-    if near and len(strange) > 1:
+    held = ", ".join(repr(v) for v in unknown[:3])
+    more = f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
+    which = "which is" if len(unknown) == 1 else "which are"
+    unused = [v for k, v in enumerate(feature.categories) if not (cells == k).any()]
+    value, near = next(((v, hint) for v in unknown if (hint := did_you_mean(v, unused))), ("", ""))
+    if len(unknown) > 1:
         near = near.replace(" Did", f" For {value!r}, did")
-    raise InputError(
-        f"Column '{given.name}' holds {held}{more}, {which} not among the categories given."
-        f"{near} Name every value that the column holds."
-    )
-
-
-def _no_category(feature: Feature, column: Column) -> InputError:
-    held = ", ".join(repr(v) for v in _levels(column, 3))
     return InputError(
-        f"Column '{feature.name}' holds none of the categories given for it; it holds {held}."
+        f"Column '{feature.name}' holds {held}{more}, {which} not among the categories given."
+        f"{near} Name every value that the column holds."
     )
 
 
@@ -190,25 +178,19 @@ def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
         )
     integer = feature.integer or whole or (step >= 1 and step % 1 == 0)
     found = replace(feature, lower=lower, upper=upper, resolution=step, integer=integer)
-    if step:  # a bound that was given may lie between two multiples: the next one inside it
-        low = np.rint if np.isnan(feature.lower) else _ceil
-        high = np.rint if np.isnan(feature.upper) else _floor
-        ends = np.array([low(lower / step), high(upper / step)]) * step
-        if ends[0] > ends[1]:
-            raise InputError(
-                f"Column '{feature.name}' has no multiple of {step:g} between {lower:g} and "
-                f"{upper:g}."
-            )
-        lower, upper = (on_lattice(ends, step) + 0.0).tolist()
+    if not step:
+        return found
+    # A bound that was given may lie between two multiples: then the next one inside it. The
+    # tolerance is for quotients such as 0.3 / 0.1, a little under 3.
+    low, high = lower / step, upper / step
+    low = np.rint(low) if np.isnan(feature.lower) else np.ceil(low - 1e-9)
+    high = np.rint(high) if np.isnan(feature.upper) else np.floor(high + 1e-9)
+    if low > high:
+        raise InputError(
+            f"Column '{feature.name}' has no multiple of {step:g} between {lower:g} and {upper:g}."
+        )
+    lower, upper = (on_lattice(np.array([low, high]) * step, step) + 0.0).tolist()
     return replace(found, lower=lower, upper=upper)
-
-
-def _ceil(multiple: float) -> float:
-    return float(np.ceil(multiple - 1e-9))  # 0.3 / 0.1 is a little under 3
-
-
-def _floor(multiple: float) -> float:
-    return float(np.floor(multiple + 1e-9))
 
 
 def _resolution(values: Floats) -> float:
@@ -231,7 +213,7 @@ def _resolution(values: Floats) -> float:
 
 
 def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Edges and counts; a bin of few rows joins its neighbour, so nobody can be picked out."""
+    """Edges and counts; a bin of few rows joins its neighbour, so that no row is singled out."""
     low, high = float(values.min()), float(values.max())
     # numpy's own refuses a range too narrow for its bins, such as two neighbouring floats.
     edges = np.linspace(low, high, bins + 1) if low < high else np.array([low - 0.5, low + 0.5])
@@ -245,18 +227,17 @@ def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple
             kept_counts.append(0)
     if len(kept_edges) == 1:
         return (float(edges[0]), float(edges[-1])), (int(counts.sum()),)
-    rest = kept_counts.pop()
+    *kept_counts, rest = kept_counts
     kept_counts[-1] += rest
-    kept_edges[-1] = float(edges[-1])
-    return tuple(kept_edges), tuple(kept_counts)
+    return (*kept_edges[:-1], float(edges[-1])), tuple(kept_counts)
 
 
 # ------------------------------------------------------------------------------------------------
 # Cells
 
 
-def refuse_unreadable(name: str, column: Column) -> None:
-    """Columns that are neither numbers nor categories."""
+def _refuse_unreadable(name: str, column: Column) -> None:
+    """Raises for columns that are neither numbers nor categories."""
     if column.kind == "date":
         raise InputError(
             f"Column '{name}' holds dates or times. Turn it into a number (days since a fixed "
@@ -268,21 +249,28 @@ def refuse_unreadable(name: str, column: Column) -> None:
         )
 
 
-def numbers_of(feature: Feature, column: Column, problems: dict[int, str]) -> Floats:
-    """A column as numbers; text is taken for the number it spells, blank text for missing."""
-    if isinstance(column.values, Coded):
-        spelt = [_spelt(v) for v in column.values.levels]
-        table = np.array([*(np.nan if v is None else v for v in spelt), np.nan])
-        values = table[column.values.codes]
-        odd = np.array([*(v is None for v in spelt), False])
-        for row in np.flatnonzero(odd[column.values.codes]).tolist():
-            level = column.values.levels[column.values.codes[row]]
-            problems.setdefault(row, _says(feature, level, row, "not a number"))
-    else:
-        values = column.values.copy()
-    for row in np.flatnonzero(np.isinf(values)).tolist():
+def read_cells(
+    feature: Feature, column: Column, problems: dict[int, str]
+) -> tuple[Feature, Floats]:
+    """A column's cells, and the feature widened by levels it lacks; notes unusable rows."""
+    _refuse_unreadable(feature.name, column)
+    if feature.kind == "continuous":
+        return feature, _numbers(feature, column, problems)
+    return _codes(feature, column, problems)
+
+
+def _numbers(feature: Feature, column: Column, problems: dict[int, str]) -> Floats:
+    """A column as numbers; text is read as the number it spells, blank text as missing."""
+    values = column.values
+    if isinstance(values, Coded):
+        levels, codes = values.levels, values.codes
+        spelt = [*map(_spelt, levels), np.nan]
+        for row in np.flatnonzero(np.array([v is None for v in spelt])[codes]).tolist():
+            problems.setdefault(row, _says(feature, levels[codes[row]], row, "not a number"))
+        values = np.array([np.nan if v is None else v for v in spelt])[codes]
+    infinite = np.isinf(values)
+    for row in np.flatnonzero(infinite).tolist():
         problems.setdefault(row, _infinite(feature.name, row))
-        values[row] = np.nan
     if column.kind == "integer":
         for row in np.flatnonzero(np.abs(values) >= EXACT).tolist():
             problems.setdefault(
@@ -290,7 +278,7 @@ def numbers_of(feature: Feature, column: Column, problems: dict[int, str]) -> Fl
                 f"Column '{feature.name}' holds a whole number of 2^53 or more in row {row}, too "
                 "large to be exact. Drop the column if it is an identifier, or rescale it.",
             )
-    return values
+    return np.where(infinite, np.nan, values)
 
 
 def _spelt(level: Level) -> float | None:
@@ -308,34 +296,31 @@ def _blank(level: Level) -> bool:
     return isinstance(level, str) and not level.strip()
 
 
-def codes_of(feature: Feature, column: Column, problems: dict[int, str]) -> tuple[Feature, Floats]:
-    """A column as codes, and the feature widened by levels it does not know."""
+def _codes(feature: Feature, column: Column, problems: dict[int, str]) -> tuple[Feature, Floats]:
+    """A column as codes, and the feature widened by levels it lacks."""
     coded = as_coded(column.values)
     known = {level: k for k, level in enumerate(feature.levels)}
     texts = {spelling(level): k for k, level in enumerate(feature.levels)}
-    extra: list[Level] = list(feature.extra)
+    extra = list(feature.extra)
     codes = np.full(len(coded.levels) + 1, np.nan)
     odd = np.zeros(len(coded.levels) + 1, dtype=bool)
     for k in np.flatnonzero(coded.used).tolist():
-        found = _find(coded.levels[k], known, texts)
-        if found is None and _blank(coded.levels[k]) and not _all(feature, str):
-            continue  # missing
-        if found is None:
-            level = _unseen(feature, coded.levels[k])
-            if level is None:
+        level = coded.levels[k]
+        found = _find(level, known, texts)
+        if found is None and not (_blank(level) and not _all(feature, str)):  # blank: missing
+            new = _unseen(feature, level)
+            if new is None:
                 odd[k] = True
                 continue
-            found = len(feature.categories) + len(extra)
-            known[level] = texts[spelling(level)] = found
-            extra.append(level)
-        codes[k] = found
+            found = known[new] = texts[spelling(new)] = len(feature.categories) + len(extra)
+            extra.append(new)
+        codes[k] = np.nan if found is None else found
     for row in np.flatnonzero(odd[coded.codes]).tolist():
         level = coded.levels[coded.codes[row]]
-        if isinstance(level, float) and np.isinf(level):
-            problems.setdefault(row, _infinite(feature.name, row))
-            continue
         wanted = "neither true nor false" if _all(feature, bool) else "not a number"
-        problems.setdefault(row, _says(feature, level, row, wanted))
+        infinite = isinstance(level, float) and np.isinf(level)
+        says = _infinite(feature.name, row) if infinite else _says(feature, level, row, wanted)
+        problems.setdefault(row, says)
     wide = replace(feature, extra=tuple(extra)) if len(extra) > len(feature.extra) else feature
     return wide, codes[coded.codes]
 

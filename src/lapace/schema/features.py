@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,14 +18,14 @@ Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 KINDS = ("continuous", "ordinal", "binary", "categorical")
 KNOTS = 256  # support points of a column's rank map; more do not change a decoded value
 RARE = 5  # rows under which a histogram bin or category count is not shown
-SPIKE = 0.01  # share of the rows from which a value owns an interval of scores
-FLAT = 0.25  # least spread a column is stretched from: a nearly constant one must not shout
+SPIKE = 0.01  # share of the rows from which a value gets an interval of scores
+FLAT = 0.25  # least spread a column is stretched from: a nearly constant one must not dominate
 
 
 class Knots(NamedTuple):
-    """A column's rank map: `values` and the normal scores each of them stands for.
+    """A column's rank map: `values` and the normal scores that each of them has.
 
-    A value shared by many rows owns the scores from `low` to `high`; others own a point. With
+    A value shared by many rows has the scores from `low` to `high`; others have a single one. With
     F the cumulative share and n a value's own, the score in the middle is Φ⁻¹(F − n/2), as in a
     normal distribution cut at the ranks, then standardised over the rows.
 
@@ -51,7 +51,7 @@ class Knots(NamedTuple):
         mid = ndtri(top - share / 2)
         centre = float(share @ mid)
         scale = max(FLAT, float(np.sqrt(share @ (mid - centre) ** 2)))
-        # A spike owns nine tenths of its mass; the rest leads on to its neighbours, so that
+        # A spike gets nine tenths of its mass; the rest leads on to its neighbours, so that
         # values never seen, in between, still have a score of their own.
         heavy = (share >= SPIKE) & (counts >= RARE)
         low = np.where(heavy, ndtri(top - 0.95 * share), mid)
@@ -71,21 +71,19 @@ class Knots(NamedTuple):
         return np.where(clipped == self.values[left], self.mid[left], between)
 
     def units(self, scores: Floats) -> Floats:
-        """Scores to values: the piecewise-linear inverse, flat where a value owns an interval."""
+        """Scores to values: the piecewise-linear inverse, flat over the interval of a spike."""
         grid = np.stack([self.low, self.high], axis=1).ravel()
         return np.interp(scores, grid, np.repeat(self.values, 2))
 
     def slopes(self, scores: Floats) -> Floats:
         """How fast values rise with the score, from one value's middle to the next one's.
 
-        Nowhere flat, so that a gradient finds its way out of a spike, and back from beyond the
-        ends.
+        Not flat at a spike or beyond the ends, where the gradient would vanish.
         """
-        if len(self.values) < 2:
-            return np.zeros_like(scores)
-        left = np.clip(np.searchsorted(self.mid, scores) - 1, 0, len(self.mid) - 2)
         rise: Floats = np.diff(self.values) / np.maximum(np.diff(self.mid), 1e-9)
-        return rise[left]
+        if len(rise) < 2:
+            return np.full_like(scores, rise.sum())
+        return rise[np.clip(np.searchsorted(self.mid, scores) - 1, 0, len(rise) - 1)]
 
 
 def _spread(top: Floats, count: int) -> Bools:
@@ -105,13 +103,13 @@ class Feature:
         name: The column's name.
         kind: `continuous`, `ordinal`, `binary` or `categorical`.
         integer: Whether a continuous column holds whole numbers only.
-        lower: Least value an answer may have.
-        upper: Greatest value an answer may have.
+        lower: Least value a counterfactual may have.
+        upper: Greatest value a counterfactual may have.
         resolution: Values are multiples of this (1 for whole numbers); 0 for none.
-        categories: The categories that answers may propose, ordinals in their order.
-        extra: Levels met in a query that training does not know; kept, never proposed.
+        categories: The categories that counterfactuals may propose, ordinals in their order.
+        extra: Levels unseen in training that an instance has; kept, never proposed.
         missing: Whether missing values were seen in training.
-        description: A sentence for instances.
+        description: A sentence that explains the column.
         knots: The rank map of a numeric column.
         histogram: Edges and counts, or one count per category; small ones merged or hidden.
 
@@ -137,52 +135,43 @@ class Feature:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise unknown_kind(self.kind)
-        if self.kind == "continuous":
-            self._check_numbers()
-            return
-        self._check_categories()
         if self.kind == "ordinal":  # its numbers are the codes
-            own = {"integer": True, "lower": 0.0, "resolution": 1.0}
-            for name, value in {**own, "upper": float(len(self.categories) - 1)}.items():
+            codes = {"integer": True, "lower": 0.0, "resolution": 1.0}
+            for name, value in {**codes, "upper": float(len(self.categories) - 1)}.items():
                 object.__setattr__(self, name, value)
+        checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
+        for wrong, sentence in checks:
+            if wrong:
+                raise InputError(f"Column '{self.name}' {sentence}")
 
-    def _check_numbers(self) -> None:
-        if self.categories:
-            raise InputError(f"Column '{self.name}' is continuous and has no categories.")
-        if np.isinf(self.lower) or np.isinf(self.upper):
-            raise InputError(
-                f"Column '{self.name}' has an infinite bound. Leave it out to take it from the "
-                "data, or give a number."
-            )
-        if self.lower > self.upper:
-            raise InputError(f"Column '{self.name}' has bounds {self.lower:g} > {self.upper:g}.")
-        if not (self.resolution >= 0 and np.isfinite(self.resolution)):
-            raise InputError(
-                f"Column '{self.name}' has a resolution of {self.resolution}; it must be a "
-                "number over 0, or 0 for none."
-            )
-        if self.integer and self.resolution % 1:
-            raise InputError(
-                f"Column '{self.name}' holds whole numbers; they cannot be multiples of "
-                f"{self.resolution:g}."
-            )
+    def _number_checks(self) -> Iterable[tuple[object, str]]:
+        yield self.categories, "is continuous and has no categories."
+        yield (
+            np.isinf(self.lower) or np.isinf(self.upper),
+            "has an infinite bound. Leave it out to take it from the data, or give a number.",
+        )
+        yield self.lower > self.upper, f"has bounds {self.lower:g} > {self.upper:g}."
+        yield (
+            not (self.resolution >= 0 and np.isfinite(self.resolution)),
+            f"has a resolution of {self.resolution}; it must be a number over 0, or 0 for none.",
+        )
+        yield (
+            self.integer and self.resolution % 1,
+            f"holds whole numbers; they cannot be multiples of {self.resolution:g}.",
+        )
 
-    def _check_categories(self) -> None:
-        levels = self.levels
-        if any(v is None or v != v for v in levels):  # noqa: PLR0124  NaN
-            raise InputError(
-                f"Column '{self.name}' lists a missing value among its categories. Leave it out: "
-                "missing values need no category."
-            )
+    def _category_checks(self) -> Iterable[tuple[object, str]]:
+        levels, count = self.levels, len(self.categories)
+        yield (
+            any(v is None or v != v for v in levels),  # noqa: PLR0124  NaN
+            "lists a missing value among its categories. Missing values need none: leave it out.",
+        )
         if len(set(levels)) < len(levels):
             twice = next(v for k, v in enumerate(levels) if v in levels[:k])
-            raise InputError(f"Column '{self.name}' has the category {twice!r} twice.")
-        if not self.categories:
-            raise InputError(f"Column '{self.name}' is {self.kind} and needs categories.")
-        if self.kind == "binary" and len(self.categories) != 2:
-            count = len(self.categories)
-            plural = "categories" if count > 1 else "category"
-            raise InputError(f"Column '{self.name}' cannot be binary with {count} {plural}.")
+            yield True, f"has the category {twice!r} twice."
+        yield not count, f"is {self.kind} and needs categories."
+        plural = "categories" if count > 1 else "category"
+        yield self.kind == "binary" and count != 2, f"cannot be binary with {count} {plural}."
 
     # -- for overrides ----------------------------------------------------------------------------
 
@@ -235,11 +224,11 @@ class Feature:
         """
         return cls(name, "binary", categories=tuple(categories))
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- properties -------------------------------------------------------------------------------
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """All codes' meanings: the categories, then the extras."""
+        """The meanings of all codes: the categories, then the extras."""
         return self.categories + self.extra
 
     @property
@@ -266,7 +255,7 @@ class Feature:
         return 1 if states == 2 else states
 
     def text(self, cell: float) -> str:
-        """A cell as an instance writes it.
+        """A cell as text, with the digits that its column needs.
 
         Examples:
             >>> Feature.continuous("price", resolution=0.25).text(1234.5)
@@ -280,7 +269,7 @@ class Feature:
             return "missing"
         if self.categories:
             return str(self.levels[round(cell)])
-        if abs(cell) >= 1e15:  # nobody counts that many digits
+        if abs(cell) >= 1e15:  # too many digits to read
             return f"{cell:.4g}"
         if self.integer or cell == round(cell):
             return f"{cell:,.0f}"
@@ -291,7 +280,7 @@ class Feature:
     def snap(self, values: Floats) -> Floats:
         """Values moved into the bounds and onto the lattice.
 
-        Levels that training does not know have no place in an order: they stay as they are.
+        Levels unseen in training have no place in an order: they stay as they are.
 
         Examples:
             >>> Feature.continuous("price", lower=0, upper=9, resolution=0.1).snap(np.array([0.29]))
@@ -304,9 +293,8 @@ class Feature:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        plain = {name: getattr(self, name) for name in PLAIN}
         return {
-            **plain,
+            **vars(self),
             "categories": list(self.categories),
             "extra": list(self.extra),
             "knots": None if self.knots is None else [k.tolist() for k in self.knots],
@@ -322,17 +310,12 @@ class Feature:
             >>> Feature.from_json(home.to_json()) == home
             True
         """
+        values = {f.name: data[f.name] for f in fields(cls)}
         knots, (edges, counts) = data["knots"], data["histogram"]
-        return cls(
-            **{name: data[name] for name in PLAIN},
-            categories=tuple(data["categories"]),
-            extra=tuple(data["extra"]),
-            knots=None if knots is None else Knots(*(np.array(k, dtype=np.float64) for k in knots)),
-            histogram=(tuple(edges), tuple(counts)),
-        )
-
-
-PLAIN = ("name", "kind", "integer", "lower", "upper", "resolution", "missing", "description")
+        if knots is not None:
+            values["knots"] = Knots(*(np.array(k, dtype=np.float64) for k in knots))
+        lists = {name: tuple(data[name]) for name in ("categories", "extra")}
+        return cls(**{**values, **lists, "histogram": (tuple(edges), tuple(counts))})
 
 
 def on_lattice(values: Floats, resolution: float) -> Floats:
@@ -340,7 +323,7 @@ def on_lattice(values: Floats, resolution: float) -> Floats:
     if not resolution:
         return values
     places, multiples = decimals(resolution), np.rint(values / resolution) * resolution
-    # 0.1 * 3 is not 0.3: write the number an instance would.
+    # 0.1 * 3 is not 0.3: take the float that the decimal has.
     return np.round(multiples, places) if places else multiples
 
 
@@ -350,7 +333,7 @@ def decimals(resolution: float) -> int:
 
 
 def unknown_kind(kind: object) -> InputError:
-    """The sentence about a kind of column there is not."""
+    """The error about an unknown kind of column."""
     kinds = ", ".join(KINDS)
     return InputError(
         f"'{kind}' is no kind of column. There are: {kinds}.{did_you_mean(kind, KINDS)}"

@@ -19,7 +19,7 @@ from benchmarks.plan import Job, Pair
 from benchmarks.subjects import Subject, retrained, subject
 from lapace import metrics
 from lapace.arrays import Floats, Ints
-from lapace.classifiers import Classifier, TrainedKind, wrap
+from lapace.classifiers import Classifier, TrainedKind
 from lapace.errors import CentroidWarning
 from lapace.explainer import Explainer
 from lapace.schema import Schema
@@ -145,7 +145,7 @@ def known_of(given: Subject, explainer: Explainer | None = None) -> Known:
     schema = given.data.schema
     train, test = schema.cells(given.data.train), schema.read(given.data.test)
     if explainer is None:
-        classifier = wrap(given.model, schema)
+        classifier = Classifier(given.model, schema)
         codes = classifier.fit_labels(train)
     else:
         classifier = explainer.classifier_.with_fresh_count()

@@ -258,7 +258,7 @@ def test_an_unfitted_method_is_refused(name):
     ("target", "words"),
     [
         (None, "3 labels, so the target must be named"),
-        (7, "never says 7"),
+        (7, "never predicts 7"),
         ([1, 2], "2 targets for 10 instances"),
         ({0, 1}, "target is a set"),
     ],

@@ -29,7 +29,7 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 from lapace import classifiers
-from lapace.classifiers import train, wrap
+from lapace.classifiers import Classifier, train
 from lapace.errors import ClassifierError, InputError
 from lapace.schema import Feature, Schema
 
@@ -84,7 +84,7 @@ class Liar:
 def test_labels_of_any_type_come_back_as_python_values(negative, positive):
     labels = np.where(POSITIVE, positive, negative)
     model = RandomForestClassifier(10, random_state=0).fit(NUMBERS, labels)
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     codes = classifier.fit_labels(CELLS)
     assert classifier.labels == tuple(sorted([negative, positive]))
     assert {type(label) for label in classifier.labels} == {type(negative)}
@@ -98,7 +98,7 @@ def test_labels_of_any_type_come_back_as_python_values(negative, positive):
     ).filter(lambda labels: len(set(labels)) > 1)
 )
 def test_codes_mean_what_the_model_said(labels):
-    classifier = wrap(lambda rows: labels[: len(rows)], SCHEMA)
+    classifier = Classifier(lambda rows: labels[: len(rows)], SCHEMA)
     codes = classifier.fit_labels(CELLS[: len(labels)])
     assert [classifier.labels[c] for c in codes] == labels
     assert list(classifier.labels) == sorted(
@@ -110,7 +110,7 @@ def test_codes_mean_what_the_model_said(labels):
 def test_multi_class_strings():
     labels = np.array(["low", "mid", "high"])[np.digitize(NUMBERS["a"], [-0.5, 0.5])]
     model = LogisticRegression().fit(NUMBERS, labels)
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     codes = classifier.fit_labels(CELLS)
     assert classifier.labels == ("high", "low", "mid")
     probability = classifier.predict_proba(CELLS)
@@ -127,12 +127,12 @@ def test_a_pipeline_on_raw_mixed_columns_sees_the_training_frame():
         seen.append(rows)
         return np.where(rows["town"] == "ash", "yes", "no")
 
-    wrap(ask, schema).fit_labels(schema.cells(table))
+    Classifier(ask, schema).fit_labels(schema.cells(table))
     assert list(seen[0].columns) == list(table.columns)
     assert (seen[0].dtypes == table.dtypes).all()
     pd.testing.assert_frame_equal(seen[0], table)
     model = train("forest", schema, table, labels)
-    classifier = wrap(model, schema)
+    classifier = Classifier(model, schema)
     codes = classifier.fit_labels(schema.cells(table))
     assert [classifier.labels[c] for c in codes] == model.predict(table).tolist()
 
@@ -148,7 +148,7 @@ def test_the_model_gets_the_users_kind_of_frame(convert):
         column = rows[:, 0] if isinstance(rows, np.ndarray) else np.asarray(rows["a"])
         return column > 0
 
-    codes = wrap(ask, schema).fit_labels(schema.read(data).cells)
+    codes = Classifier(ask, schema).fit_labels(schema.read(data).cells)
     assert kinds == [type(data)]
     assert (codes == (NUMBERS["a"] > 0)).all()
 
@@ -156,7 +156,9 @@ def test_the_model_gets_the_users_kind_of_frame(convert):
 def test_records_are_handed_over_as_records():
     instances = [{"age": 20 + i % 40, "job": ["cook", "nurse"][i % 2]} for i in range(80)]
     schema = Schema.infer(instances)
-    classifier = wrap(lambda rows: [r["job"] == "cook" and r["age"] > 30 for r in rows], schema)
+    classifier = Classifier(
+        lambda rows: [r["job"] == "cook" and r["age"] > 30 for r in rows], schema
+    )
     codes = classifier.fit_labels(schema.cells(instances))
     assert classifier.labels == (False, True)
     assert codes.tolist() == [int(p["job"] == "cook" and p["age"] > 30) for p in instances]
@@ -187,7 +189,7 @@ def test_decimals_reach_the_model_as_decimals(table):
         return [isinstance(v, Decimal) and v > 12 for v in seen]
 
     schema = Schema.infer(table)
-    classifier = wrap(model, schema)
+    classifier = Classifier(model, schema)
     classifier.fit_labels(schema.cells(table))
     assert seen[0] is None or pd.isna(seen[0])
     assert seen[1:] == PRICES
@@ -208,7 +210,7 @@ def test_lightgbm():
 
 
 def check_against_the_model_itself(model, labels):
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     codes = classifier.fit_labels(CELLS)
     assert classifier.labels == labels
     assert [labels[c] for c in codes] == model.predict(NUMBERS).tolist()
@@ -226,7 +228,7 @@ def test_a_torch_module_in_a_callable():
     def ask(rows):  # a tensor, on whatever device, with or without gradients
         return module(torch.tensor(rows.to_numpy(), dtype=torch.float32)).argmax(dim=1)
 
-    classifier = wrap(ask, SCHEMA)
+    classifier = Classifier(ask, SCHEMA)
     assert (classifier.fit_labels(CELLS) == (NUMBERS["a"] > 0)).all()
     assert classifier.labels == (0, 1)
     assert classifier.predict_proba(CELLS) is None
@@ -250,13 +252,13 @@ def test_a_torch_module_in_a_callable():
 )
 def test_answers_of_any_shape(shape_of_answer):
     words = ["yes" if p else "no" for p in POSITIVE]
-    classifier = wrap(lambda rows: shape_of_answer(words), SCHEMA)
+    classifier = Classifier(lambda rows: shape_of_answer(words), SCHEMA)
     assert (classifier.fit_labels(CELLS) == POSITIVE).all()
     assert classifier.labels == ("no", "yes")
 
 
 def test_whole_floats_are_taken_for_ints():
-    classifier = wrap(lambda rows: POSITIVE.astype(np.float32), SCHEMA)
+    classifier = Classifier(lambda rows: POSITIVE.astype(np.float32), SCHEMA)
     classifier.fit_labels(CELLS)
     assert classifier.labels == (0, 1)
     assert {type(label) for label in classifier.labels} == {int}
@@ -271,7 +273,7 @@ def test_new_levels_of_a_query_reach_the_model():
         seen.append(rows["town"].tolist())
         return np.where(rows["town"] == "ash", "yes", "no")
 
-    classifier = wrap(ask, schema)
+    classifier = Classifier(ask, schema)
     classifier.fit_labels(schema.cells(table))
     query = table.head(3).assign(town=["ash", "elm", None])
     reading = schema.read(query)
@@ -284,21 +286,21 @@ def test_new_levels_of_a_query_reach_the_model():
 
 def test_known_labels_need_no_learning():
     model = RandomForestClassifier(5, random_state=0).fit(NUMBERS, POSITIVE)
-    known = wrap(model, SCHEMA, labels=[True, False])
+    known = Classifier(model, SCHEMA, labels=[True, False])
     assert known.labels == (False, True)
-    learned = wrap(model, SCHEMA)
+    learned = Classifier(model, SCHEMA)
     assert (known.predict(CELLS) == learned.fit_labels(CELLS)).all()
     assert known.n_queries == ROWS
 
 
 def test_code_finds_a_label_by_value_and_by_text():
-    classifier = wrap(lambda rows: POSITIVE.astype(int), SCHEMA, labels=[0, 1])
+    classifier = Classifier(lambda rows: POSITIVE.astype(int), SCHEMA, labels=[0, 1])
     assert [classifier.code(v) for v in (0, 1, "1", np.int64(1), 1.0, True)] == [0, 1, 1, 1, 1, 1]
-    words = wrap(lambda rows: rows, SCHEMA, labels=["denied", "approved"])
+    words = Classifier(lambda rows: rows, SCHEMA, labels=["denied", "approved"])
     assert words.code("denied") == 1
-    with pytest.raises(InputError, match=r"never says 'aproved'.*Did you mean 'approved'\?"):
+    with pytest.raises(InputError, match=r"never predicts 'aproved'.*Did you mean 'approved'\?"):
         words.code("aproved")
-    with pytest.raises(InputError, match="never says None"):
+    with pytest.raises(InputError, match="never predicts None"):
         words.code(None)
 
 
@@ -325,7 +327,7 @@ def test_one_call_gives_label_and_probability(model, classes):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(NUMBERS, labels)
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     classifier.fit_labels(CELLS)
     points = np.random.default_rng(4).normal(size=(3000, 2))
     asked = classifier.with_fresh_count()
@@ -341,14 +343,14 @@ def test_a_model_that_does_not_predict_its_most_probable_class_is_asked_both():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # scikit-learn would have us calibrate it instead
                 model.fit(NUMBERS, np.where(POSITIVE, "yes", "no"))
-        classifier = wrap(model, SCHEMA)
+        classifier = Classifier(model, SCHEMA)
         codes = classifier.fit_labels(CELLS)
         asked = classifier.with_fresh_count()
         judged, probability = asked.query(CELLS)
         assert (judged == codes).all()
         assert probability == pytest.approx(np.asarray(model.predict_proba(NUMBERS)))
         assert asked.n_queries == 2 * ROWS
-    liar = wrap(Liar(), SCHEMA)
+    liar = Classifier(Liar(), SCHEMA)
     codes = liar.fit_labels(CELLS)
     assert (liar.predict_proba(CELLS).argmax(axis=1) != codes).any()
 
@@ -364,7 +366,7 @@ def test_ties_are_left_to_the_model():
         def predict_proba(self, rows):
             return np.full((len(rows), 2), 0.5)
 
-    classifier = wrap(RandomForestClassifier(), SCHEMA)
+    classifier = Classifier(RandomForestClassifier(), SCHEMA)
     codes = classifier.fit_labels(CELLS)
     assert (classifier.query(CELLS).codes == codes).all()
 
@@ -375,7 +377,7 @@ def test_a_subclass_is_not_trusted_to_predict_its_most_probable_class():
             return np.where(self.predict_proba(rows)[:, 1] > 0.9, 1, 0)
 
     model = Careful().fit(NUMBERS, POSITIVE.astype(int))
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     codes = classifier.fit_labels(CELLS)
     assert (classifier.query(CELLS).codes == codes).all()
 
@@ -391,7 +393,7 @@ def test_probability_columns_follow_the_labels_not_the_model():
         def predict(self, rows):
             return np.where(rows["a"] > 0, "yes", "no")
 
-    classifier = wrap(Backwards(), SCHEMA)
+    classifier = Classifier(Backwards(), SCHEMA)
     classifier.fit_labels(CELLS)
     probability = classifier.predict_proba(CELLS)
     assert classifier.labels == ("maybe", "no", "yes")  # the model knows it, though it never said
@@ -410,11 +412,11 @@ def test_without_classes_columns_must_follow_the_sorted_labels():
         def predict_proba(self, rows):
             return super().predict_proba(rows)[:, ::-1]
 
-    classifier = wrap(Nameless(), SCHEMA)
+    classifier = Classifier(Nameless(), SCHEMA)
     codes = classifier.fit_labels(CELLS)
     assert (classifier.predict_proba(CELLS).argmax(axis=1) == codes).all()
     with pytest.raises(InputError, match=r"do not follow its sorted labels \('no', 'yes'\)"):
-        wrap(Reversed(), SCHEMA).fit_labels(CELLS)
+        Classifier(Reversed(), SCHEMA).fit_labels(CELLS)
 
 
 def test_strange_probabilities_are_reported():
@@ -430,9 +432,9 @@ def test_strange_probabilities_are_reported():
             return [["likely", "not"]] * len(rows)
 
     for model, sentence in ((Broken(), r"\(240, 5\)"), (Wordy(), "type object")):
-        classifier = wrap(model, SCHEMA)
+        classifier = Classifier(model, SCHEMA)
         classifier.fit_labels(CELLS)
-        with pytest.raises(ClassifierError, match=f"predict_proba answered .*{sentence}"):
+        with pytest.raises(ClassifierError, match=f"predict_proba returned .*{sentence}"):
             classifier.predict_proba(CELLS)
 
 
@@ -444,7 +446,7 @@ def test_probabilities_as_lists():
         def predict(self, rows):
             return ["yes" if p > 0.8 else "no" for _, p in self.predict_proba(rows)]
 
-    classifier = wrap(Plain(), SCHEMA)
+    classifier = Classifier(Plain(), SCHEMA)
     classifier.fit_labels(CELLS)
     assert classifier.predict_proba(CELLS) == pytest.approx(Liar().predict_proba(NUMBERS))
 
@@ -454,10 +456,10 @@ def test_probabilities_as_lists():
 
 
 def test_no_classifier_at_all():
-    with pytest.raises(InputError, match="A str is not a classifier"):
-        wrap("forest", SCHEMA)
-    with pytest.raises(InputError, match="LogisticRegression is a class"):
-        wrap(LogisticRegression, SCHEMA)
+    with pytest.raises(InputError, match="The classifier is an object of type str"):
+        Classifier("forest", SCHEMA)
+    with pytest.raises(InputError, match="is the class LogisticRegression"):
+        Classifier(LogisticRegression, SCHEMA)
 
 
 def test_one_that_raises_is_quoted():
@@ -465,23 +467,23 @@ def test_one_that_raises_is_quoted():
         raise KeyError("no column 'zip'")
 
     with pytest.raises(ClassifierError, match=r"raised KeyError .* 240 rows: .*no column 'zip'"):
-        wrap(ask, SCHEMA).fit_labels(CELLS)
+        Classifier(ask, SCHEMA).fit_labels(CELLS)
     with pytest.raises(ClassifierError, match="NotFittedError"):
-        wrap(RandomForestClassifier(), SCHEMA).fit_labels(CELLS)
+        Classifier(RandomForestClassifier(), SCHEMA).fit_labels(CELLS)
 
 
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        (lambda n: ["yes"] * (n - 1), "answered 239 for 240 rows"),
-        (lambda n: "yes", r"answered an array of shape \(\) for 240 rows"),
+        (lambda n: ["yes"] * (n - 1), "returned 239 labels for 240 rows"),
+        (lambda n: "yes", r"returned an array of shape \(\) for 240 rows"),
         (lambda n: np.full((n, 2), 0.5), "2 values for each row, as if they were probabilities"),
         (lambda n: np.zeros((n, 2, 2)), r"shape \(240, 2, 2\)"),
         (lambda n: np.linspace(0, 1, n), r"a fraction, as a label.*wrap it in a callable"),
-        (lambda n: [None] * n, "answered None, which is no label"),
-        (lambda n: [np.nan] * n, "answered nan, which is no label"),
-        (lambda n: pd.Series([1, None] * (n // 2), dtype="Int64"), "which is no label"),
-        (lambda n: [float("inf")] * n, "which is no label"),
+        (lambda n: [None] * n, "returned None as a label"),
+        (lambda n: [np.nan] * n, "returned nan as a label"),
+        (lambda n: pd.Series([1, None] * (n // 2), dtype="Int64"), "as a label; a label has to be"),
+        (lambda n: [float("inf")] * n, "as a label; a label has to be"),
         (lambda n: np.array([{}] * n, dtype=object), "a label has to be text"),
         (lambda n: [b"yes", b"no"] * (n // 2), "a label has to be text"),
         (lambda n: [[1], [1, 2]] * (n // 2), "a label has to be text"),
@@ -489,7 +491,7 @@ def test_one_that_raises_is_quoted():
 )
 def test_nonsense_is_reported_as_the_classifiers(answer, sentence):
     with pytest.raises(ClassifierError, match=sentence):
-        wrap(lambda rows: answer(len(rows)), SCHEMA).fit_labels(CELLS)
+        Classifier(lambda rows: answer(len(rows)), SCHEMA).fit_labels(CELLS)
 
 
 def test_an_answer_that_is_no_array():
@@ -498,15 +500,16 @@ def test_an_answer_that_is_no_array():
             raise RuntimeError("sealed")
 
     with pytest.raises(ClassifierError, match="a Hidden that is not one label per row: sealed"):
-        wrap(lambda rows: Hidden(), SCHEMA).fit_labels(CELLS)
+        Classifier(lambda rows: Hidden(), SCHEMA).fit_labels(CELLS)
 
 
 def test_a_label_never_said_about_the_training_rows():
     answers = iter([["no", "yes"] * (ROWS // 2), ["yes", "maybe"]])
-    classifier = wrap(lambda rows: next(answers), SCHEMA)
+    classifier = Classifier(lambda rows: next(answers), SCHEMA)
     classifier.fit_labels(CELLS)
     with pytest.raises(
-        ClassifierError, match=r"'maybe', which it never said .*known labels: 'no', 'yes'\."
+        ClassifierError,
+        match=r"'maybe', which it predicted for no training row.*known labels: 'no', 'yes'\.",
     ):
         classifier.predict(CELLS[:2])
 
@@ -515,7 +518,7 @@ def test_a_class_no_training_row_has_is_known_from_the_model():
     labels = np.where(NUMBERS["a"] > 2.2, "rare", np.where(POSITIVE, "yes", "no"))
     model = DecisionTreeClassifier(random_state=0).fit(NUMBERS, labels)
     few = CELLS[(labels != "rare")]
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     classifier.fit_labels(few)
     assert classifier.labels == ("no", "rare", "yes")
     assert classifier.query(np.array([[3.0, 0.0]])).codes.tolist() == [1]
@@ -523,11 +526,11 @@ def test_a_class_no_training_row_has_is_known_from_the_model():
 
 def test_one_label_only_leaves_nothing_to_cross_to():
     with pytest.raises(InputError, match="all 240 training rows the label 'yes'"):
-        wrap(lambda rows: ["yes"] * len(rows), SCHEMA).fit_labels(CELLS)
+        Classifier(lambda rows: ["yes"] * len(rows), SCHEMA).fit_labels(CELLS)
 
 
 def test_asking_before_learning():
-    classifier = wrap(lambda rows: POSITIVE, SCHEMA)
+    classifier = Classifier(lambda rows: POSITIVE, SCHEMA)
     for ask in (classifier.predict, classifier.predict_proba, classifier.query):
         with pytest.raises(ClassifierError, match="call `fit_labels` first"):
             ask(CELLS)
@@ -535,7 +538,7 @@ def test_asking_before_learning():
 
 def test_no_rows():
     model = RandomForestClassifier(5, random_state=0).fit(NUMBERS, POSITIVE)
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     with pytest.raises(InputError, match="no training rows"):
         classifier.fit_labels(CELLS[:0])
     classifier.fit_labels(CELLS)
@@ -557,12 +560,12 @@ def test_large_questions_are_cut_into_chunks(monkeypatch):
         calls.append(len(rows))
         return np.where(rows["a"] > 0, "yes", "no")
 
-    whole = wrap(ask, SCHEMA)
+    whole = Classifier(ask, SCHEMA)
     expected = whole.fit_labels(CELLS)
     assert calls == [ROWS]
     monkeypatch.setattr(classifiers, "ROWS_PER_CALL", 100)
     calls.clear()
-    cut = wrap(ask, SCHEMA)
+    cut = Classifier(ask, SCHEMA)
     assert (cut.fit_labels(CELLS) == expected).all()
     assert (cut.predict(CELLS) == expected).all()
     assert calls == [100, 100, 40] * 2
@@ -576,14 +579,14 @@ def test_large_questions_are_cut_into_chunks(monkeypatch):
 def test_chunks_may_each_lack_some_labels(monkeypatch):
     monkeypatch.setattr(classifiers, "ROWS_PER_CALL", 1)
     model = RandomForestClassifier(3, random_state=0).fit(NUMBERS, POSITIVE)
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     codes = classifier.fit_labels(CELLS[:20])
     assert codes.tolist() == model.predict(NUMBERS[:20]).astype(int).tolist()
     assert (classifier.query(CELLS[:20]).codes == codes).all()
 
 
 def test_counting_survives_threads_and_recounts():
-    classifier = wrap(lambda rows: np.where(rows["a"] > 0, "yes", "no"), SCHEMA)
+    classifier = Classifier(lambda rows: np.where(rows["a"] > 0, "yes", "no"), SCHEMA)
     expected = classifier.fit_labels(CELLS)
     own = classifier.with_fresh_count()
     with ThreadPoolExecutor(8) as pool:
@@ -595,7 +598,7 @@ def test_counting_survives_threads_and_recounts():
 
 def test_copies_count_anew():
     model = RandomForestClassifier(3, random_state=0).fit(NUMBERS, POSITIVE)
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     codes = classifier.fit_labels(CELLS)
     again = pickle.loads(pickle.dumps(classifier))
     assert (again.labels, again.n_queries) == (classifier.labels, 0)
@@ -635,7 +638,7 @@ def test_gaps_where_training_had_none(kind):
     whole = table.dropna().reset_index(drop=True)
     schema = Schema.infer(whole)
     model = train(kind, schema, whole, labels[table.notna().all(axis=1)])
-    classifier = wrap(model, schema)
+    classifier = Classifier(model, schema)
     classifier.fit_labels(schema.cells(whole))
     gaps = schema.cells(whole)[:5].copy()
     gaps[np.arange(5), np.arange(5)] = np.nan  # one in each column
@@ -700,7 +703,7 @@ def test_images_are_taken_flat():
     labels = images[:, 0, 0] > 0.5
     schema = Schema.infer(images)
     model = train("forest", schema, images, labels, n_estimators=20)
-    classifier = wrap(model, schema)
+    classifier = Classifier(model, schema)
     codes = classifier.fit_labels(schema.cells(images))
     assert (codes == labels).mean() > 0.9
 

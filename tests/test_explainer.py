@@ -566,9 +566,9 @@ def test_the_probability_of_any_other_label_is_all_but_ones_own(tmp_path):
     ("target", "sentence"),
     [
         (None, "the target must be named: one of 0, 1, 2"),
-        (7, "never says 7; known labels: 0, 1, 2"),
+        (7, "never predicts 7; known labels: 0, 1, 2"),
         ([0, 1], "There are 2 targets for 30 instances"),
-        ([None] * 30, "never says None"),
+        ([None] * 30, "never predicts None"),
     ],
 )
 def test_a_target_that_cannot_be_is_refused(target, sentence):
@@ -870,7 +870,7 @@ def test_whom_the_classifier_refuses_is_malformed_and_costs_nobody_else(instance
     answer = handed(worlds.post(), Moody(refused={777}), tmp_path).explain(instances)
     assert [i for i, s in enumerate(answer.status) if s == "malformed"] == instance
     assert answer.status.count("answered") == 5 - len(instance)
-    assert "raised KeyError when asked about 1 row: 'no such weight'" in answer[instance[0]].reason
+    assert "raised KeyError when queried with 1 row: 'no such weight'" in answer[instance[0]].reason
     assert answer.first().ok.all()
 
 
@@ -891,8 +891,8 @@ def test_a_classifier_that_refuses_everyone_is_at_fault_itself(count, tmp_path):
         (lambda rows: worlds.postage(rows)[1:], "answered 4 for 5 rows"),
         (lambda rows: [[0.1, 0.9]] * len(rows), "as if they were probabilities"),
         (lambda rows: [0.5] * len(rows), "a fraction, as a label"),
-        (lambda rows: [None] * len(rows), "no label"),
-        (lambda rows: ["fair"] * len(rows), "'fair', which it never said about the training"),
+        (lambda rows: [None] * len(rows), "None as a label"),
+        (lambda rows: ["fair"] * len(rows), "'fair', which it predicted for no training row"),
         (lambda rows: None, "for 5 rows"),
     ],
 )
@@ -912,7 +912,7 @@ def test_a_label_unknown_to_training_makes_one_person_malformed(tmp_path):
     instances[1]["weight"] = 777
     answer = handed(worlds.post(), Moody(answer=reply), tmp_path).explain(instances)
     assert answer.status == ("answered", "malformed", "answered", "answered")
-    assert "'odd', which it never said" in answer[1].reason
+    assert "'odd', which it predicted for no" in answer[1].reason
 
 
 @pytest.mark.parametrize("classifier", [7, "model", None, Moody])

@@ -20,7 +20,7 @@ import pytest
 
 import worlds
 from lapace import Explainer
-from lapace.classifiers import load_classifier, save_classifier, train, wrap
+from lapace.classifiers import Classifier, load_classifier, save_classifier, train
 from lapace.errors import InputError, LapaceError
 from lapace.schema import Schema
 from test_classifiers import mixed_table
@@ -272,7 +272,7 @@ def room(tmp_path) -> Iterator[Path]:
 @pytest.mark.parametrize(("kind", "seed"), [("forest", 1), ("boosting", 2), ("mlp", 3)])
 def test_broken_skops_files(kind, seed, good, room):
     def use(path: Path) -> None:
-        wrap(load_classifier(path), SCHEMA, ("no", "yes")).query(CELLS)
+        Classifier(load_classifier(path), SCHEMA, ("no", "yes")).query(CELLS)
 
     files = broken(good[kind], good["explainer"], room.parent / "canary", seed, FILES // 3)
     refused, worked = tally(room, ".skops", files, use)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from lapace import InputError, Schema
-from lapace.classifiers import wrap
+from lapace.classifiers import Classifier
 from lapace.errors import ClassifierError, check_integer, check_number
 from lapace.instances import ANY_OTHER, query_rows, read_instances
 
@@ -40,7 +40,7 @@ class Sure(Recorder):
 
 
 def classifier_of(model):
-    classifier = wrap(model, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     classifier.fit_labels(SCHEMA.cells(TABLE))
     model.calls.clear()
     return classifier

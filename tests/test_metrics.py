@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.neighbors import LocalOutlierFactor
 
 from lapace import metrics
-from lapace.classifiers import wrap
+from lapace.classifiers import Classifier
 from lapace.errors import ClassifierError, InputError
 from lapace.metrics import Plausibility, Reference, neighbours
 from lapace.metrics.evaluation import Runtime
@@ -763,7 +763,7 @@ def test_privacy_where_held_out_rows_are_copies() -> None:
 
 
 def test_timed_counts_seconds_and_queries() -> None:
-    classifier = wrap(by_age(40), SCHEMA)
+    classifier = Classifier(by_age(40), SCHEMA)
     classifier.fit_labels(SCHEMA.cells(TRAIN))
     with metrics.timed(classifier) as runtime:
         classifier.predict(SCHEMA.cells(TRAIN.head(30)))
@@ -927,7 +927,7 @@ def test_levels_new_to_counterfactuals_and_to_reference_are_kept_apart() -> None
 
 def test_a_wrapped_classifier_is_taken_and_its_count_left_alone() -> None:
     counterfactuals = counterfactuals_of(3, 5, 20)
-    classifier = wrap(by_age(40), SCHEMA)
+    classifier = Classifier(by_age(40), SCHEMA)
     found = metrics.evaluate(
         counterfactuals, classifier=classifier, reference=TRAIN
     )  # labels not known

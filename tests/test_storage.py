@@ -472,7 +472,7 @@ def test_a_classifier_that_accepts_no_prototype_finds_nothing(tmp_path):
 
 
 def test_a_classifier_of_another_world_is_refused(saved):
-    with pytest.raises(ClassifierError, match="'yes', which it never said"):
+    with pytest.raises(ClassifierError, match="'yes', which it predicted for no"):
         Explainer.load(saved, lambda rows: ["yes"] * len(rows))
     with pytest.raises(ClassifierError, match="raised"):
         Explainer.load(saved, worlds.season)

@@ -16,7 +16,7 @@ import pytest
 
 import worlds
 from lapace import Explainer, Explanation, Feature, InputError, Search
-from lapace.classifiers import wrap
+from lapace.classifiers import Classifier
 from lapace.constraints import Custom, System, parse
 from lapace.explainer import asking, judging, whynot
 from lapace.explainer.wording import move
@@ -409,7 +409,7 @@ def test_nowhere_to_walk_to_is_no_trouble():
     own = tuple(p for p in fitted.prototypes_ if fitted.classes_[p.label] == "no")
     explainer.fitted_ = replace(fitted.fitted_, prototypes=own)
     explainer._report = fitted.report_
-    explainer.classifier_ = wrap(high, fitted.schema_, fitted.classes_)
+    explainer.classifier_ = Classifier(high, fitted.schema_, fitted.classes_)
     answer = explainer.explain(
         [{"a": 1, "b": 1, "c": "x"}], target="any-other", constraints=["a <= 3"]
     )
@@ -438,7 +438,7 @@ def counted(instances: Any, **settings: Any) -> tuple[Explanation, int, int]:
     explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, schema=TINY, device="cpu")
     fitted = tiny()
     explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
-    explainer.classifier_ = wrap(classifier, fitted.schema_, fitted.classes_)
+    explainer.classifier_ = Classifier(classifier, fitted.schema_, fitted.classes_)
     answer = explainer.explain(instances, target="yes", **worlds.searched(settings))
     return answer, classifier.calls, classifier.rows
 
@@ -516,7 +516,7 @@ def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
     fitted = tiny()
     explainer = Explainer(picky, n_prototypes=2, recipe=QUICK, schema=TINY, device="cpu")
     explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
-    explainer.classifier_ = wrap(picky, fitted.schema_, fitted.classes_)
+    explainer.classifier_ = Classifier(picky, fitted.schema_, fitted.classes_)
     answer = explainer.explain(
         [{"a": 1, "b": 1, "c": "x"}], target="yes", constraints=["a <= 3", "b <= 1", "fixed c"]
     )

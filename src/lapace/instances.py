@@ -95,10 +95,10 @@ def read_instances(
         ClassifierError: The classifier raises on the instances and on `known_row` too.
 
     Examples:
-        >>> from lapace.classifiers import wrap
+        >>> from lapace.classifiers import Classifier
         >>> table = [{"age": age} for age in range(20, 60)]
         >>> schema = Schema.infer(table)
-        >>> classifier = wrap(lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows], schema)
+        >>> classifier = Classifier(lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows], schema)
         >>> codes = classifier.fit_labels(schema.cells(table))
         >>> known = schema.cells(table[:1])
         >>> found = read_instances([{"age": 30}, {"age": "?"}], schema, classifier, known_row=known)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.classifiers import Classifier, wrap
+from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System
 from lapace.errors import InputError, NotFittedError
 from lapace.instances import LabelledInstances, query_rows, read_instances
@@ -83,7 +83,7 @@ class TrainingIndex:
         proposed = ~(schema.changed(rows, snapped) | has_extra_level(schema, rows)).any(axis=1)
         if not proposed.any():
             raise InputError("No training row lies within the schema's bounds and categories.")
-        rows, wrapped = snapped[proposed], wrap(classifier, schema)
+        rows, wrapped = snapped[proposed], Classifier(classifier, schema)
         codes = wrapped.fit_labels(rows)
         return cls(schema, wrapped, rows, counts[proposed], codes, wrapped.predict_proba(rows))
 

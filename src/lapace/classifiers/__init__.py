@@ -1,29 +1,34 @@
-"""Anything that predicts, as one object that is asked about cells.
+"""Anything that predicts, as one object that is queried with cells.
 
-`wrap` takes the user's own model, an object with `predict` or any callable on rows, and asks it in
-the user's own columns and kind of frame. What comes back, whatever its type, becomes codes into
-`Classifier.labels`; an answer that makes no sense (an error, the wrong length, a label nobody has
-heard of) is reported as the classifier's fault, with its own words.
+`Classifier` takes the user's model, an object with `predict` or any callable on rows, and queries
+it in the user's own columns and frame type. Its labels become codes into `Classifier.labels`; an
+output that makes no sense (an exception, the wrong length, an unknown label) raises a
+`ClassifierError` that says what the model returned.
 
-`train` (in `stock`) fits the three stock classifiers that data sets, the command line and the tests
-use. `load_classifier` (in `opening`) opens one from outside: a file, a module's object, an address;
-`save_classifier` writes one to a file that holds nothing that runs.
+`train` (in `pipelines`) fits three scikit-learn pipelines for data sets, the command line and the
+tests. `load_classifier` (in `loaders`) loads a model from a file, a module or an address;
+`save_classifier` writes a scikit-learn model to a file that holds no code.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from os import PathLike
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lapace.arrays import Floats, Ints
-from lapace.classifiers.external import ExternalModel
 from lapace.classifiers.loaders import load_bytes, load_classifier, save_classifier
+from lapace.classifiers.outputs import (
+    ExternalModel,
+    Label,
+    as_array,
+    as_label,
+    as_probability,
+    distinct_labels,
+    predict_method,
+)
 from lapace.classifiers.pipelines import TrainedKind, train
 from lapace.errors import ClassifierError, InputError, LapaceError, did_you_mean
 from lapace.schema import Schema
@@ -37,35 +42,30 @@ __all__ = [
     "load_classifier",
     "save_classifier",
     "train",
-    "wrap",
 ]
-
-Label: TypeAlias = str | int | bool
 
 ROWS_PER_CALL = 200_000  # rows of one call, so that a million instances need no million-row frame
 CELLS_PER_CALL = 20_000_000  # and cells of one call, for tables as wide as images
-TIE = 1e-6  # two probabilities closer than this are left to `predict` to decide
+TIE = 1e-6  # `predict` decides between two probabilities closer than this
 
-# Classifiers whose `predict` is, in their own code, the class of highest `predict_proba`. For these
-# one call answers both questions; all others are asked twice (a calibrated SVM, or a classifier
-# with a tuned threshold, predicts something else than its most probable class).
-_MOST_PROBABLE = {
-    "sklearn": {
-        "DecisionTreeClassifier",
-        "ExtraTreesClassifier",
-        "GradientBoostingClassifier",
-        "HistGradientBoostingClassifier",
-        "LogisticRegression",
-        "MLPClassifier",
-        "RandomForestClassifier",
-    },
-    "xgboost": {"XGBClassifier"},
-    "lightgbm": {"LGBMClassifier"},
+# Classifiers whose `predict` is, by their source code, the class of highest `predict_proba`: one
+# call gives both. All others are called twice (a calibrated SVM, or a classifier with a tuned
+# threshold, predicts something else than its most probable class).
+PREDICT_MOST_PROBABLE = {
+    ("sklearn", "DecisionTreeClassifier"),
+    ("sklearn", "ExtraTreesClassifier"),
+    ("sklearn", "GradientBoostingClassifier"),
+    ("sklearn", "HistGradientBoostingClassifier"),
+    ("sklearn", "LogisticRegression"),
+    ("sklearn", "MLPClassifier"),
+    ("sklearn", "RandomForestClassifier"),
+    ("xgboost", "XGBClassifier"),
+    ("lightgbm", "LGBMClassifier"),
 }
 
 
 class Prediction(NamedTuple):
-    """What a classifier says about some rows.
+    """A classifier's labels and probabilities of some rows.
 
     Attributes:
         codes: Positions in the classifier's labels.
@@ -76,100 +76,90 @@ class Prediction(NamedTuple):
     probability: Floats | None
 
 
-def wrap(model: Any, schema: Schema, labels: Sequence[Label] = ()) -> Classifier:
-    """A user's model as a `Classifier`.
+class Classifier:
+    """A user's model, queried with cells, with labels as codes.
+
+    Thread-safe once the labels are known: a query changes nothing but `n_queries`.
 
     Args:
         model: An object with `predict`, or a callable that takes rows and returns labels. It gets
-            frames of the kind `schema` was inferred from, and is only ever asked to predict.
+            frames of the type `schema` was inferred from, and is never fitted or changed.
         schema: The columns of the training table.
-        labels: The labels, where they are known from before; otherwise `fit_labels` finds them.
+        labels: The labels, where they are known already; otherwise call `fit_labels`.
+
+    Attributes:
+        model: As given.
+        schema: As given.
+        labels: The labels the model returns, sorted; empty until they are known.
 
     Examples:
         >>> instances = [{"income": 10 * i} for i in range(100)]
         >>> schema = Schema.infer(instances)
-        >>> classifier = wrap(lambda rows: ["no" if r["income"] < 500 else "yes" for r in rows],
-        ...                   schema)
+        >>> model = lambda rows: ["no" if row["income"] < 500 else "yes" for row in rows]
+        >>> classifier = Classifier(model, schema)
         >>> codes = classifier.fit_labels(schema.cells(instances))
         >>> classifier.labels, codes[[0, 99]].tolist(), classifier.n_queries
         (('no', 'yes'), [0, 1], 100)
-    """
-    return Classifier(model, schema, labels)
-
-
-class Classifier:
-    """The black box, asked about cells and answering in codes.
-
-    Thread-safe once `fit_labels` has run: asking changes nothing but the count in `asked`.
-
-    Attributes:
-        model: What the user handed over.
-        schema: The columns it is asked in.
-        labels: The labels it gives, sorted; empty until they are known.
     """
 
     def __init__(self, model: Any, schema: Schema, labels: Sequence[Label] = ()) -> None:
         self.model = model
         self.schema = schema
-        self.labels: tuple[Label, ...] = _in_order(labels)
-        self._predict = _predictor(model)
+        self.labels: tuple[Label, ...] = _sorted(labels)
+        self._predict = predict_method(model)
         self._lock = threading.Lock()
-        self._asked = 0
+        self._n_queries = 0
 
     def __reduce__(self) -> tuple[Any, ...]:  # a copy, or one in another process, counts anew
         return Classifier, (self.model, self.schema, self.labels)
 
     @property
     def n_queries(self) -> int:
-        """Rows handed to the model so far; a row asked for label and probability apart is two."""
-        return self._asked
+        """Rows the model was called with; a row queried for label and probability apart is two."""
+        return self._n_queries
 
     @property
     def has_probability(self) -> bool:
-        """Whether the model offers `predict_proba`; one from outside may show it when asked."""
-        return self._probability is not None
-
-    @property
-    def _probability(self) -> Callable[[Any], Any] | None:
-        offered = getattr(self.model, "predict_proba", None)
-        return offered if callable(offered) else None
+        """Whether the model has `predict_proba`; an external one may show it only when queried."""
+        return callable(getattr(self.model, "predict_proba", None))
 
     def with_fresh_count(self) -> Classifier:
-        """The same classifier, labels and all, with a count of its own that starts at zero."""
+        """The same classifier and labels, with its own `n_queries` that starts at zero."""
         return Classifier(self.model, self.schema, self.labels)
 
     def code(self, label: object) -> int:
-        """A label's position; text that spells a label will do, as from a command line."""
+        """A label's position; text that spells a label is accepted, as from a command line."""
         plain = label.item() if isinstance(label, np.generic) else label
-        texts = {str(known): i for i, known in enumerate(self._known())}
+        texts = {str(known): i for i, known in enumerate(self._known_labels())}
         exact = [i for i, known in enumerate(self.labels) if known == plain]
         found = exact[0] if exact else texts.get(str(plain))
         if found is None:
             hint = did_you_mean(plain, texts)
             raise InputError(
-                f"The classifier never says {plain!r}; known labels: {_listed(self.labels)}.{hint}"
+                f"The classifier never predicts {plain!r}; known labels: {_listed(self.labels)}."
+                f"{hint}"
             )
         return found
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def fit_labels(self, cells: Floats) -> Ints:
-        """Asks about the training rows, keeps the labels met there, returns their codes."""
-        answers = [self._ask_labels(frame, rows) for frame, rows in self._frames(cells, None)]
-        labels = _in_order([label for seen, _ in answers for label in seen])
+        """Queries the training rows, keeps the labels found there, returns the rows' codes."""
+        outputs = [self._predicted(frame, len(part)) for part, frame in self._frames(cells, None)]
+        labels = _sorted([label for distinct, _ in outputs for label in distinct])
         if not labels:
-            raise InputError("There are no training rows to ask the classifier about.")
+            raise InputError("There are no training rows to query the classifier with.")
         if len(labels) == 1:
             raise InputError(
                 f"The classifier gives all {len(cells):,} training rows the label {labels[0]!r}: "
                 "there is no other label to cross to. Check the classifier, its threshold, and "
                 "that the rows look as it expects them."
             )
-        # A label the model knows and gives to no training row may still be met along a path.
-        self.labels = _in_order([*labels, *(self._classes() or ())])
-        codes = np.concatenate([self._codes(seen, which) for seen, which in answers])
+        # A class the model knows and predicts for no training row may still occur along a path.
+        self.labels = _sorted([*labels, *(self._classes() or ())])
+        codes = np.concatenate([self._codes(*output) for output in outputs])
         if self.has_probability and self._classes() is None:
-            self._check_order(cells[:1000], codes[:1000])
+            self._check_column_order(cells[:1000], codes[:1000])
         return codes
 
     def predict(self, cells: Floats, schema: Schema | None = None) -> Ints:
@@ -177,197 +167,143 @@ class Classifier:
 
         Args:
             cells: The rows.
-            schema: Where rows have levels training did not know, the schema that names them.
+            schema: Where rows have levels unseen in training, the schema that names them.
         """
-        self._known()
-        parts = [
-            self._codes(*self._ask_labels(frame, rows))
-            for frame, rows in self._frames(cells, schema)
+        self._known_labels()
+        codes = [
+            self._codes(*self._predicted(frame, len(part)))
+            for part, frame in self._frames(cells, schema)
         ]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return np.concatenate([np.empty(0, dtype=np.int64), *codes])
 
     def predict_proba(self, cells: Floats, schema: Schema | None = None) -> Floats | None:
-        """Each row's probability of each label, (n, labels); None where none is offered.
+        """Each row's probability of each label, (n, labels); None where the model offers none.
 
         A label's column is found by the model's `classes_`; a model without them must give its
         columns in the order of the sorted labels.
         """
-        self._known()
+        self._known_labels()
         if isinstance(self.model, ExternalModel):
-            return self._query_external(self.model, cells, schema).probability
-        question = self._probability
-        if question is None:
+            return self.query(cells, schema).probability
+        if not self.has_probability:
             return None
         parts = [
-            self._in_label_order(self._ask_probability(question, frame, rows))
-            for frame, rows in self._frames(cells, schema)
+            self._in_label_order(self._probability(frame, len(part)))
+            for part, frame in self._frames(cells, schema)
         ]
-        return np.concatenate(parts) if parts else np.empty((0, len(self.labels)))
+        return np.concatenate([np.empty((0, len(self.labels))), *parts])
 
     def query(self, cells: Floats, schema: Schema | None = None) -> Prediction:
         """Label and probability together, with one call of the model where one is enough.
 
-        The label is always what `predict` says: for models known to predict their most probable
-        class it is read off the probabilities, near ties are asked, and all others are asked both.
+        The label is always what `predict` returns: for models known to predict their most probable
+        class it is read off the probabilities, except near ties; all others are called twice.
         """
+        self._known_labels()
+        parts = [self._query_chunk(*chunk, schema) for chunk in self._frames(cells, schema)]
+        codes = np.concatenate([np.empty(0, dtype=np.int64), *(part.codes for part in parts)])
+        found = [part.probability for part in parts if part.probability is not None]
+        # Scores that look like probabilities in some chunks only are none.
+        if not self.has_probability or len(found) < len(parts):
+            return Prediction(codes, None)
+        return Prediction(codes, np.concatenate([np.empty((0, len(self.labels))), *found]))
+
+    def _query_chunk(self, cells: Floats, frame: Any, schema: Schema | None) -> Prediction:
+        rows = len(cells)
         if isinstance(self.model, ExternalModel):
-            return self._query_external(self.model, cells, schema)
-        question = self._probability
-        if question is None or not self._most_probable():
-            return Prediction(self.predict(cells, schema), self.predict_proba(cells, schema))
-        self._known()
-        classes = self._classes() or self.labels
-        codes, probabilities = [], []
-        for frame, rows in self._frames(cells, schema):
-            raw = self._ask_probability(question, frame, rows)  # (rows, classes)
-            probabilities.append(self._in_label_order(raw))
-            codes.append(self._codes(classes, raw.argmax(axis=1), ~_tied(raw)))
-        if not codes:
-            return Prediction(np.empty(0, dtype=np.int64), np.empty((0, len(self.labels))))
-        code = np.concatenate(codes)
-        tied = np.flatnonzero(code < 0)
-        if tied.size:
-            code[tied] = self.predict(cells[tied], schema)
-        return Prediction(code, np.concatenate(probabilities))
+            output = self._call(self.model.query, frame, rows)
+            codes = self._codes(*distinct_labels(output.labels, rows, self.labels))
+            if output.probability is None:
+                return Prediction(codes, None)
+            raw = as_probability(output.probability, rows, self._n_columns())
+            return Prediction(codes, self._in_label_order(raw))
+        if not self.has_probability:
+            return Prediction(self._codes(*self._predicted(frame, rows)), None)
+        raw = self._probability(frame, rows)  # (rows, classes)
+        if not self._predicts_most_probable():
+            codes = self._codes(*self._predicted(frame, rows))
+        else:
+            two = np.partition(raw, -2, axis=1)[:, -2:]
+            clear = two[:, 1] - two[:, 0] > TIE  # and both are numbers
+            codes = np.empty(rows, dtype=np.int64)
+            classes = self._classes() or self.labels
+            codes[clear] = self._codes(classes, raw[clear].argmax(axis=1))
+            codes[~clear] = self.predict(cells[~clear], schema)
+        return Prediction(codes, self._in_label_order(raw))
 
-    def _query_external(
-        self, model: ExternalModel, cells: Floats, schema: Schema | None
-    ) -> Prediction:
-        """One question to a model from outside, which answers both."""
-        self._known()
-        codes, probabilities = [np.empty(0, dtype=np.int64)], [np.empty((0, len(self.labels)))]
-        for frame, rows in self._frames(cells, schema):
-            answer = self._ask(model.answer, frame, rows)
-            codes.append(self._codes(*self._as_labels(_array(answer.labels), rows)))
-            if answer.probability is not None:
-                raw = self._as_probability(_array(answer.probability), rows)
-                probabilities.append(self._in_label_order(raw))
-        # Scores that happen to look like probabilities in some parts only are none.
-        offered = len(probabilities) == len(codes) and self.has_probability
-        return Prediction(np.concatenate(codes), np.concatenate(probabilities) if offered else None)
+    # -- calls of the model -----------------------------------------------------------------------
 
-    # -- the model's side -------------------------------------------------------------------------
-
-    def _frames(self, cells: Floats, schema: Schema | None) -> Iterator[tuple[Any, int]]:
-        """The rows as frames of bounded size, each with its number of rows."""
-        schema = schema or self.schema
+    def _frames(self, cells: Floats, schema: Schema | None) -> Iterator[tuple[Floats, Any]]:
+        """The rows in parts of bounded size, each with its frame."""
         most = max(1, min(ROWS_PER_CALL, CELLS_PER_CALL // max(1, cells.shape[1])))
         for start in range(0, len(cells), most):
             part = cells[start : start + most]
-            yield schema.frame(part), len(part)
+            yield part, (schema or self.schema).frame(part)
 
-    def _ask(self, question: Callable[[Any], Any], frame: Any, rows: int) -> Any:
+    def _call(self, method: Callable[[Any], Any], frame: Any, rows: int) -> Any:
         with self._lock:
-            self._asked += rows
+            self._n_queries += rows
         try:
-            return question(frame)
-        except LapaceError:  # one from outside says itself what went wrong
+            return method(frame)
+        except LapaceError:  # an external model's own error
             raise
-        except Exception as error:  # the black box may raise anything at all
+        except Exception as error:  # a model may raise anything
             raise ClassifierError(
-                f"The classifier raised {type(error).__name__} when asked about {rows:,} "
+                f"The classifier raised {type(error).__name__} when queried with {rows:,} "
                 f"{'row' if rows == 1 else 'rows'}: {error}"
             ) from error
 
-    def _ask_labels(self, frame: Any, rows: int) -> tuple[list[Label], Ints]:
-        """The model's answer as distinct labels and each row's position among them."""
-        return self._as_labels(_array(self._ask(self._predict, frame, rows)), rows)
+    def _predicted(self, frame: Any, rows: int) -> tuple[list[Label], Ints]:
+        """What `predict` returns, as distinct labels and each row's position among them."""
+        return distinct_labels(self._call(self._predict, frame, rows), rows, self.labels)
 
-    def _as_labels(self, answer: NDArray[Any], rows: int) -> tuple[list[Label], Ints]:
-        if answer.ndim == 2 and answer.shape[1] == 1:
-            answer = answer[:, 0]
-        if answer.ndim == 2 and len(answer) == rows:
-            raise ClassifierError(
-                f"The classifier answered {answer.shape[1]} values for each row, as if they were "
-                "probabilities. It has to return one label per row; offer probabilities through "
-                "an object with `predict` and `predict_proba`."
-            )
-        if answer.ndim != 1 or len(answer) != rows:
-            got = f"{len(answer):,}" if answer.ndim == 1 else f"an array of shape {answer.shape}"
-            raise ClassifierError(
-                f"The classifier answered {got} for {rows:,} rows. It has to return one label "
-                "per row, in the rows' order."
-            )
-        return self._distinct(answer)
-
-    def _distinct(self, answer: NDArray[Any]) -> tuple[list[Label], Ints]:
-        """Distinct answers and each row's place among them; known labels are met by comparing."""
-        which = np.full(len(answer), -1, dtype=np.int64)
-        answer = answer.astype(object)
-        for code, label in enumerate(self.labels):
-            # As an object: numpy's own text would lose a trailing NUL.
-            which[answer == np.array(label, dtype=object)] = code
-        positions: dict[Any, int] = {label: code for code, label in enumerate(self.labels)}
-        rest = np.flatnonzero(which < 0)
-        try:
-            which[rest] = [positions.setdefault(v, len(positions)) for v in answer[rest].tolist()]
-        except TypeError:
-            raise ClassifierError(
-                f"The classifier answered {answer[rest[0]]!r}; a label has to be text, a whole "
-                "number or a boolean."
-            ) from None
-        return [_label(value) for value in positions], which
-
-    def _ask_probability(self, question: Callable[[Any], Any], frame: Any, rows: int) -> Floats:
-        """What `predict_proba` says, as it says it."""
-        return self._as_probability(_array(self._ask(question, frame, rows)), rows)
-
-    def _as_probability(self, answer: NDArray[Any], rows: int) -> Floats:
-        width = len(self._classes() or self.labels)
-        try:
-            if answer.shape == (rows, width):
-                return answer.astype(np.float64)
-        except (TypeError, ValueError):
-            pass  # not numbers
+    def _probability(self, frame: Any, rows: int) -> Floats:
+        """What `predict_proba` returns, in the model's order of columns."""
+        returned = self._call(self.model.predict_proba, frame, rows)
         hint = "" if self._classes() else " It may name its classes, in order, as `classes_`."
-        raise ClassifierError(
-            f"The classifier's predict_proba answered an array of shape {answer.shape} and type "
-            f"{answer.dtype} for {rows:,} rows and {width} classes. It has to return numbers: one "
-            f"row per row, one column per class.{hint}"
-        )
+        name = "The classifier's predict_proba"
+        return as_probability(returned, rows, self._n_columns(), name, hint)
 
     # -- labels -----------------------------------------------------------------------------------
 
-    def _known(self) -> tuple[Label, ...]:
+    def _known_labels(self) -> tuple[Label, ...]:
         if not self.labels:
             raise ClassifierError(
                 "The classifier's labels are not known yet: call `fit_labels` first."
             )
         return self.labels
 
-    def _codes(
-        self, seen: Sequence[Label], which: Ints, sure: NDArray[np.bool_] | None = None
-    ) -> Ints:
-        """Positions among `seen` as positions among `labels`; -1 where not `sure`."""
+    def _codes(self, distinct: Sequence[Label], which: Ints) -> Ints:
+        """Positions among `distinct` as positions in `labels`."""
         position = {label: i for i, label in enumerate(self.labels)}
-        translation = np.array([position.get(label, -1) for label in seen], dtype=np.int64)
-        codes = translation[which]
-        sure = np.ones(len(codes), dtype=bool) if sure is None else sure
-        strange = np.flatnonzero((codes < 0) & sure)
-        if strange.size:
+        codes = np.array([position.get(label, -1) for label in distinct], dtype=np.int64)[which]
+        if (codes < 0).any():
             raise ClassifierError(
-                f"The classifier answered {seen[which[strange[0]]]!r}, which it never said about "
-                f"the training rows; known labels: {_listed(self.labels)}."
+                f"The classifier predicted {distinct[which[codes.argmin()]]!r}, which it predicted "
+                f"for no training row; known labels: {_listed(self.labels)}."
             )
-        return np.where(sure, codes, -1)
+        return codes
 
     def _classes(self) -> tuple[Label, ...] | None:
-        """The model's own order of its classes, if it has one that covers the labels."""
+        """The model's `classes_`, if it has them and they cover the labels."""
         classes = getattr(self.model, "classes_", None)
         if classes is None:
             return None
         try:
-            plain = tuple(_label(value) for value in _array(classes).tolist())
+            plain = tuple(as_label(value) for value in as_array(classes).tolist())
         except (ClassifierError, TypeError):
             return None
         return plain if set(self.labels) <= set(plain) else None
+
+    def _n_columns(self) -> int:
+        return len(self._classes() or self.labels)
 
     def _in_label_order(self, raw: Floats) -> Floats:
         classes = self._classes()
         return raw if classes is None else raw[:, [classes.index(label) for label in self.labels]]
 
-    def _check_order(self, cells: Floats, codes: Ints) -> None:
-        """Without `classes_`, each label's own column must be highest on the rows it is given."""
+    def _check_column_order(self, cells: Floats, codes: Ints) -> None:
+        """Without `classes_`, a label's column must be the highest, on average, on its rows."""
         probability = self.predict_proba(cells)
         if probability is None:
             return
@@ -379,91 +315,18 @@ class Classifier:
                     "its columns in order."
                 )
 
-    def _most_probable(self) -> bool:
-        """Whether the model is one that predicts its most probable class, by its own code."""
-        final = self.model
-        if _is_from(final, "sklearn", "Pipeline"):
-            final = final.steps[-1][1]
-        return any(
-            _is_from(final, home, name) for home in _MOST_PROBABLE for name in _MOST_PROBABLE[home]
-        )
+    def _predicts_most_probable(self) -> bool:
+        """Whether the model, or a pipeline's last step, is exactly one of the listed classes."""
+        kind = type(self.model)
+        if (kind.__module__.split(".")[0], kind.__name__) == ("sklearn", "Pipeline"):
+            kind = type(self.model.steps[-1][1])
+        return (kind.__module__.split(".")[0], kind.__name__) in PREDICT_MOST_PROBABLE
 
 
-def _predictor(model: Any) -> Callable[[Any], Any]:
-    if isinstance(model, type):
-        raise InputError(
-            f"{model.__name__} is a class, not a classifier. Make one and fit it first."
-        )
-    predict = getattr(model, "predict", None)
-    if callable(predict):
-        question: Callable[[Any], Any] = predict
-    elif callable(model):
-        question = model
-    else:
-        raise InputError(
-            f"A {type(model).__name__} is not a classifier. Hand over an object with `predict`, "
-            f"or a callable that takes rows and returns labels.{_opened_hint(model)}"
-        )
-    return question
-
-
-def _opened_hint(model: object) -> str:
-    if not isinstance(model, str | PathLike):
-        return ""
-    return " A file or an address is opened with lapace.classifiers.load_classifier first."
-
-
-def _is_from(model: object, home: str, name: str) -> bool:
-    """Whether this is exactly the class of that name; a subclass may do as it likes."""
-    kind = type(model)
-    return kind.__name__ == name and kind.__module__.split(".")[0] == home
-
-
-def _array(answer: Any) -> NDArray[Any]:
-    """Lists, series, tensors and arrays of any library as a numpy array."""
-    if hasattr(answer, "detach"):  # a tensor that may sit on a device or carry gradients
-        answer = answer.detach().cpu()
-    try:
-        # A list as it is: numpy would turn [1, "a"] into text.
-        return np.asarray(answer, dtype=object if isinstance(answer, list | tuple) else None)
-    except Exception as error:  # ragged lists, or whatever else a callable may return
-        raise ClassifierError(
-            f"The classifier answered a {type(answer).__name__} that is not one label per row: "
-            f"{error}"
-        ) from error
-
-
-def _label(value: Any) -> Label:
-    """One label as a Python value; 1.0 is taken for 1, as some libraries answer it."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, str | int):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        if value == int(value):
-            return int(value)
-        raise ClassifierError(
-            f"The classifier answered {value!r}, a fraction, as a label. If it returns "
-            "probabilities or a score, wrap it in a callable that returns labels."
-        )
-    nothing = isinstance(value, float) or value is None or type(value).__name__ == "NAType"
-    raise ClassifierError(
-        f"The classifier answered {value!r}{', which is no label' if nothing else ''}; a label "
-        "has to be text, a whole number or a boolean."
-    )
-
-
-def _in_order(labels: Sequence[Label]) -> tuple[Label, ...]:
+def _sorted(labels: Sequence[Label]) -> tuple[Label, ...]:
     return tuple(sorted(set(labels), key=lambda v: (isinstance(v, str), v)))
 
 
 def _listed(labels: Sequence[Label], most: int = 12) -> str:
     shown = ", ".join(repr(label) for label in labels[:most])
     return shown if len(labels) <= most else f"{shown}, and {len(labels) - most} more"
-
-
-def _tied(probability: Floats) -> NDArray[np.bool_]:
-    """Where the two highest probabilities are too close to call, or are no numbers."""
-    two = np.partition(probability, -2, axis=1)[:, -2:]
-    clear = two[:, 1] - two[:, 0] > TIE
-    return ~clear

@@ -1,34 +1,33 @@
-"""Classifiers from outside: files, a module's objects, addresses.
+"""Loads classifiers from files, modules and addresses, and saves them.
 
 ```
-model.skops               read without running anything; strange types are named and refused
+model.skops               read without running code from it; untrusted types are named and refused
 model.onnx                run by onnxruntime
 package.module:object     imported
-https://host/predict      asked over HTTP
-model.pkl, model.joblib   refused: opening one runs whatever is in it
+https://host/predict      queried over HTTP
+model.pkl, model.joblib   refused: unpickling runs whatever code is in the file
 ```
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import importlib.util
 import io
 import re
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
 
-from lapace.classifiers.external import ExternalModel
 from lapace.classifiers.onnx_files import OnnxModel
+from lapace.classifiers.outputs import ExternalModel, predict_method
 from lapace.classifiers.pipelines import TrainedKind
 from lapace.classifiers.remote import HttpModel
-from lapace.classifiers.skops_files import read_skops, write_skops
+from lapace.classifiers.skops_files import read_skops, save_classifier
 from lapace.errors import InputError, did_you_mean
 
 __all__ = ["load_bytes", "load_classifier", "save_classifier"]
@@ -49,14 +48,14 @@ def load_classifier(
     unsafe_pickle: bool = False,
     timeout: float = 30.0,
 ) -> Any:
-    """A classifier from outside, ready for `Explainer` or `wrap`.
+    """A model from a file, a module or an address, ready for `Explainer`.
 
     Args:
         spec: `model.skops`, `model.onnx`, `package.module:object`, or `http(s)://host/path`.
         trust: Full names of types in a skops file that may be built although they are not known to
             be harmless.
-        unsafe_pickle: Open pickle and joblib files, which can run anything at all.
-        timeout: Seconds one request to an address may take, retries and all.
+        unsafe_pickle: Load pickle and joblib files, which can run any code.
+        timeout: Seconds one request to an address may take, retries included.
 
     Returns:
         An object with `predict`, and `predict_proba` where there is one; or a callable on rows.
@@ -68,34 +67,34 @@ def load_classifier(
         Traceback (most recent call last):
         lapace.errors.InputError: There is no file 'model.pkl'.
     """
-    trusted = _names(trust)
+    trusted = _type_names(trust)
     if not isinstance(spec, str | PathLike):
-        raise InputError(f"A {type(spec).__name__} names no classifier. Say {POSSIBLE}.")
+        raise InputError(f"A {type(spec).__name__} names no classifier. Write {POSSIBLE}.")
     text = str(spec)
     if re.match("https?://", text, re.IGNORECASE):
-        return ExternalModel(HttpModel(text, timeout=timeout))
+        return ExternalModel(HttpModel(text, timeout))
     path = Path(spec)
     if text and (path.suffix.lower() in FILES or _exists(path)):
-        return _open_file(path, trusted, unsafe_pickle)
+        return _load_file(path, trusted, unsafe_pickle)
     if OBJECT.fullmatch(text):
-        return _checked(_object(text), text)
-    if text in get_args(TrainedKind):
+        return _checked(_import_object(text), text)
+    kinds = get_args(TrainedKind)
+    if text in kinds:
         raise InputError(
             f"'{text}' is a classifier that is trained for you, from a table and its labels: call "
             "lapace.classifiers.train, or `lapace fit` with the label's column."
         )
-    stock = get_args(TrainedKind)
     raise InputError(
-        f"'{text}' names no classifier.{did_you_mean(text, stock)} Say {POSSIBLE}. `lapace fit` "
-        f"also trains one: {', '.join(stock[:-1])} or {stock[-1]}."
+        f"'{text}' names no classifier.{did_you_mean(text, kinds)} Write {POSSIBLE}. `lapace fit` "
+        f"also trains one: {', '.join(kinds[:-1])} or {kinds[-1]}."
     )
 
 
 def load_bytes(data: bytes, file: str, *, trust: Sequence[str] = ()) -> Any:
-    """The classifier in the content of a `.skops` or `.onnx` file, of whose name the ending counts.
+    """The model in the content of a `.skops` or `.onnx` file; the name's suffix says which.
 
     Args:
-        data: What the file holds.
+        data: The file's content.
         file: Its name.
         trust: As in `load_classifier`.
     """
@@ -103,33 +102,11 @@ def load_bytes(data: bytes, file: str, *, trust: Sequence[str] = ()) -> Any:
     if suffix == ".onnx":
         return ExternalModel(OnnxModel(data, file))
     if suffix != ".skops":
-        raise InputError(f"'{file}' is not opened: a classifier's file ends in .skops or .onnx.")
-    return _checked(read_skops(data, file, _names(trust)), file)
+        raise InputError(f"'{file}' is not loaded: a classifier's file ends in .skops or .onnx.")
+    return _checked(read_skops(data, file, _type_names(trust)), file)
 
 
-def save_classifier(model: Any, path: str | PathLike[str]) -> None:
-    """Writes a scikit-learn model as a `.skops` file, whole or not at all.
-
-    Args:
-        model: What `train` made, or any model skops can hold.
-        path: Ends in `.skops`; a file that is there is replaced.
-
-    Examples:
-        >>> from tempfile import TemporaryDirectory
-        >>> from sklearn.linear_model import LogisticRegression
-        >>> model = LogisticRegression().fit([[0.0], [1.0]], ["no", "yes"])
-        >>> with TemporaryDirectory() as folder:
-        ...     save_classifier(model, f"{folder}/model.skops")
-        ...     load_classifier(f"{folder}/model.skops").predict([[2.0]]).tolist()
-        ['yes']
-    """
-    target = Path(path)
-    if target.suffix.lower() != ".skops":
-        raise InputError(f"'{target.name}' is not written: a classifier's file ends in .skops.")
-    write_skops(model, target)
-
-
-def _names(trust: Any) -> tuple[str, ...]:
+def _type_names(trust: Any) -> tuple[str, ...]:
     names = (trust,) if isinstance(trust, str) else tuple(trust)
     if not all(isinstance(name, str) for name in names):
         raise InputError("trust holds the full names of types, such as 'package.module.Type'.")
@@ -139,19 +116,12 @@ def _names(trust: Any) -> tuple[str, ...]:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a text no file system takes for a name
+    except (OSError, ValueError):  # a text that no file system accepts as a name
         return False
 
 
 def _checked(model: Any, where: str) -> Any:
-    if isinstance(model, type) or not (
-        callable(model) or callable(getattr(model, "predict", None))
-    ):
-        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
-        raise InputError(
-            f"'{where}' holds {what}, which is no classifier. It has to be an object with "
-            "`predict`, or a callable that takes rows and returns labels."
-        )
+    predict_method(model, f"'{where}' holds")
     return model
 
 
@@ -159,7 +129,7 @@ def _checked(model: Any, where: str) -> Any:
 # Files
 
 
-def _open_file(path: Path, trust: Sequence[str], unsafe_pickle: bool) -> Any:
+def _load_file(path: Path, trust: Sequence[str], unsafe_pickle: bool) -> Any:
     if not path.is_file():
         raise InputError(f"There is no file '{path}'.")
     try:
@@ -169,19 +139,19 @@ def _open_file(path: Path, trust: Sequence[str], unsafe_pickle: bool) -> Any:
     if path.suffix.lower() in PICKLES or _is_pickle(data):
         if not unsafe_pickle:
             raise InputError(
-                f"'{path.name}' is a pickle: opening it could run anything whoever made it wanted. "
+                f"'{path.name}' is a pickle: loading it could run any code its author put in. "
                 "Where it was made, write the model with "
                 "lapace.classifiers.save_classifier(model, 'model.skops'), or convert it to ONNX. "
                 "If you made it yourself: unsafe_pickle=True, or --unsafe-pickle."
             )
         return _checked(_unpickled(data, path.name), path.name)
     if path.suffix.lower() not in FILES:
-        raise InputError(f"'{path.name}' holds no classifier that is known. Say {POSSIBLE}.")
+        raise InputError(f"'{path.name}' is no classifier's file. Write {POSSIBLE}.")
     return load_bytes(data, path.name, trust=trust)
 
 
 def _is_pickle(data: bytes) -> bool:
-    """Pickles by their first bytes, under whatever name; torch hides one in a zip."""
+    """Recognises pickles by their first bytes, whatever the file's name; torch zips one."""
     if data[:1] == b"\x80" and data[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return True
     if not data.startswith(b"PK"):
@@ -189,7 +159,7 @@ def _is_pickle(data: bytes) -> bool:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return any(name.endswith(".pkl") for name in archive.namelist())
-    except Exception:  # no zip, or a broken one: whoever opens it will say so
+    except Exception:  # no zip, or a broken one: reading it as skops will raise
         return False
 
 
@@ -198,60 +168,52 @@ def _unpickled(data: bytes, file: str) -> Any:
 
     try:
         return joblib.load(io.BytesIO(data))
-    except Exception as error:  # anything at all may happen
+    except Exception as error:  # unpickling may raise anything
         raise InputError(
             f"'{file}' could not be unpickled: {type(error).__name__}: {error}"
         ) from error
 
 
 # ------------------------------------------------------------------------------------------------
-# A module's objects
+# Objects of modules
 
 
-def _object(text: str) -> Any:
-    """What `package.module:object` names; a module beside us is found as well."""
+def _import_object(text: str) -> Any:
+    """What `package.module:object` names; modules in the current folder are found as well."""
     home, _, inner = text.partition(":")
-    with _beside_us():
-        try:
-            found: Any = importlib.import_module(home)
-        except Exception as error:  # a module runs when it is imported
-            raise InputError(_why_not_imported(home, error)) from error
-    for k, name in enumerate(parts := inner.split(".")):
-        if not hasattr(found, name):
-            where = ".".join([home, *parts[:k]])
-            hint = did_you_mean(name, [n for n in dir(found) if not n.startswith("_")])
-            raise InputError(f"'{where}' has no '{name}'.{hint}")
-        found = getattr(found, name)
-    return found
+    try:
+        with _current_folder_importable():
+            module = importlib.import_module(home)
+    except Exception as error:  # importing runs the module
+        raise InputError(_why_not_imported(home, error)) from error
+    try:
+        return attrgetter(inner)(module)
+    except AttributeError as error:
+        names = [name for name in dir(error.obj) if not name.startswith("_")]
+        hint = did_you_mean(error.name, names)
+        raise InputError(f"'{text}' does not exist: {error}.{hint}") from None
 
 
 def _why_not_imported(home: str, error: Exception) -> str:
-    missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-    if missing is not None and f"{home}.".startswith(f"{missing}."):
-        known = difflib.get_close_matches(missing, _modules(), n=1)
-        hint = f" Did you mean '{known[0]}'?" if known else ""
-        return (
-            f"There is no module '{missing}'. It has to be installed, or lie in the folder you are "
-            f"in.{hint}"
-        )
-    return f"Importing '{home}' raised {type(error).__name__}: {error}"
-
-
-def _modules() -> list[str]:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is None or not f"{home}.".startswith(f"{missing}."):
+        return f"Importing '{home}' raised {type(error).__name__}: {error}"
     here = [path.stem for path in Path().iterdir() if path.suffix == ".py" or path.is_dir()]
-    return [*here, *(name for name in sys.modules if "." not in name)]
+    known = [*here, *(name for name in sys.modules if "." not in name)]
+    return (
+        f"There is no module '{missing}'. It has to be installed, or lie in the current folder."
+        f"{did_you_mean(missing, known)}"
+    )
 
 
 @contextmanager
-def _beside_us() -> Iterator[None]:
-    """The folder we are in, last on the path: it adds modules and hides none."""
+def _current_folder_importable() -> Iterator[None]:
+    """The current folder as the last entry of `sys.path`, so that it shadows no module."""
     here = str(Path.cwd())
     sys.path.append(here)
     importlib.invalidate_caches()
     try:
         yield
     finally:
-        if here in sys.path:
-            sys.path.reverse()
-            sys.path.remove(here)
-            sys.path.reverse()
+        if here in sys.path:  # the last occurrence: the module may have added its own
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]

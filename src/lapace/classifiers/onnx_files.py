@@ -1,9 +1,8 @@
 """Classifiers in ONNX files, run by onnxruntime.
 
-Rows become what the graph asks for: one matrix of all columns in the table's order, or one input
-for each column, found by name. What comes back is a label with or without probabilities (as
-converters from scikit-learn write them, with or without a map for each row), or a plain network's
-matrix with one column per class.
+Rows become the graph's inputs: one matrix of all columns in the table's order, or one input per
+column, found by name. Its outputs are a label with or without probabilities (as converters from
+scikit-learn write them, with or without a map for each row), or a matrix with one column per class.
 """
 
 from __future__ import annotations
@@ -12,22 +11,31 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Floats
-from lapace.classifiers.external import ModelOutput, python_values
+from lapace.classifiers.outputs import (
+    Label,
+    ModelOutput,
+    are_probabilities,
+    as_classes,
+    as_label,
+    first_line,
+    import_extra,
+    python_values,
+)
 from lapace.errors import ClassifierError, InputError, did_you_mean
 from lapace.table import Coded, Table, read
 
 __all__ = ["OnnxModel"]
 
 Array: TypeAlias = NDArray[Any]
-Label: TypeAlias = str | int | bool
 
-# What onnxruntime calls the tensors a table can be written into.
+# onnxruntime's names of the tensors a table can be written into.
 DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
@@ -40,15 +48,15 @@ DTYPES: dict[str, Any] = {
     "tensor(bool)": np.bool_,
     "tensor(string)": object,
 }
-SUM = 1e-3  # how far from one the probabilities of a row may sum up, in single precision
+TOLERANCE = 1e-3  # how far a row's probabilities may be from summing to one, in single precision
 
 
 class OnnxModel:
-    """A graph in an ONNX file, as a question about a frame.
+    """A graph in an ONNX file, as a function from a frame to a `ModelOutput`.
 
     Args:
         data: The file's content.
-        file: Its name, for the sentences.
+        file: Its name, for error messages.
     """
 
     def __init__(self, data: bytes, file: str) -> None:
@@ -56,12 +64,11 @@ class OnnxModel:
         self.file = file
         self._session = _session(data, file)
         self._inputs = list(self._session.get_inputs())
-        self._outputs = list(self._session.get_outputs())
-        self._classes = _named_classes(self._session, file)
-        for wanted in self._inputs:
-            if wanted.type not in DTYPES:
+        self._classes = self._named_classes()
+        for tensor in self._inputs:
+            if tensor.type not in DTYPES:
                 raise InputError(
-                    f"'{file}' takes a {wanted.type} as '{wanted.name}', which no table holds."
+                    f"'{file}' takes a {tensor.type} as '{tensor.name}', which no table holds."
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -76,59 +83,67 @@ class OnnxModel:
         feed = self._feed(table)
         try:
             outputs = self._run(feed, len(table))
-        except Exception as error:  # onnxruntime's own exceptions have no common root
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             raise ClassifierError(
-                f"'{self.file}' could not be run on {len(table):,} rows: {_first_line(error)}"
+                f"'{self.file}' could not be run on {len(table):,} rows: {first_line(error)}"
             ) from error
-        return self._answer(dict(zip([o.name for o in self._outputs], outputs, strict=True)))
+        return self._read(outputs)
 
-    # -- in ---------------------------------------------------------------------------------------
+    def _named_classes(self) -> tuple[Label, ...] | None:
+        """The classes, where the file's metadata lists them under `classes`, as JSON."""
+        text = self._session.get_modelmeta().custom_metadata_map.get("classes")
+        if text is None:
+            return None
+        try:
+            classes = as_classes(json.loads(text))
+        except ValueError:
+            classes = None
+        if classes is None:
+            raise InputError(
+                f"The classes in the metadata of '{self.file}' are not a JSON list of labels."
+            )
+        return classes
+
+    # -- inputs -----------------------------------------------------------------------------------
 
     def _feed(self, table: Table) -> dict[str, Array]:
         if len(self._inputs) == 1:
             (only,) = self._inputs
             width = _width(only.shape)
-            named = width == 1 and len(table.names) > 1 and self._find(only.name, table)
+            named = width == 1 and len(table.names) > 1 and _find(only.name, table)
             if not named:
                 return {only.name: self._matrix(only, table, width)}
-        strange = [i.name for i in self._inputs if _width(i.shape) not in (None, 1)]
-        if strange:
+        wide = [tensor.name for tensor in self._inputs if _width(tensor.shape) not in (None, 1)]
+        if wide:
             raise InputError(
-                f"'{self.file}' takes several inputs, and '{strange[0]}' has more than one column: "
-                "which ones cannot be told. Give it one matrix, or one input for each column."
+                f"'{self.file}' takes several inputs, and '{wide[0]}' has more than one column: it "
+                "is not known which. Give it one matrix, or one input for each column."
             )
-        return {i.name: self._column(i, table) for i in self._inputs}
+        return {tensor.name: self._column(tensor, table) for tensor in self._inputs}
 
-    def _find(self, wanted: str, table: Table) -> str | None:
-        """The column an input is named after; converters write other signs as underscores."""
-        if wanted in table.names:
-            return wanted
-        alike = [n for n in table.names if re.sub(r"\W", "_", n) == re.sub(r"\W", "_", wanted)]
-        return alike[0] if len(alike) == 1 else None
-
-    def _column(self, wanted: Any, table: Table) -> Array:
-        name = self._find(wanted.name, table)
+    def _column(self, tensor: Any, table: Table) -> Array:
+        name = _find(tensor.name, table)
         if name is None:
             raise InputError(
-                f"'{self.file}' takes an input '{wanted.name}', and the table has no such column."
-                f"{did_you_mean(wanted.name, table.names)}"
+                f"'{self.file}' takes an input '{tensor.name}', and the table has no such column."
+                f"{did_you_mean(tensor.name, table.names)}"
             )
-        values = self._values(wanted.type, name, table)
-        return values if len(wanted.shape) == 1 else values[:, None]
+        values = self._values(tensor.type, name, table)
+        return values if len(tensor.shape) == 1 else values[:, None]
 
-    def _matrix(self, wanted: Any, table: Table, width: int | None) -> Array:
+    def _matrix(self, tensor: Any, table: Table, width: int | None) -> Array:
         if width is not None and width != len(table.names):
             raise InputError(
                 f"'{self.file}' takes {width} values for each row, and the table has "
                 f"{len(table.names)} columns. Give the table the columns it was trained on, in "
                 "their order."
             )
-        parts = [self._values(wanted.type, name, table) for name in table.names]
+        parts = [self._values(tensor.type, name, table) for name in table.names]
         matrix = np.stack(parts, axis=1)  # (rows, columns)
-        return matrix.reshape(len(table), *_row_shape(wanted.shape, matrix.shape[1], table))
+        return matrix.reshape(len(table), *_row_shape(tensor.shape, matrix.shape[1], table))
 
     def _values(self, kind: str, name: str, table: Table) -> Array:
-        """One column as the graph wants it; missing numbers are NaN, missing text is empty."""
+        """One column as the graph takes it; missing numbers are NaN, missing text is empty."""
         dtype, column = DTYPES[kind], table.columns[name]
         if dtype is object:
             texts = ["" if v is None else str(v) for v in python_values(column)]
@@ -137,7 +152,7 @@ class OnnxModel:
         if isinstance(numbers, Coded):
             numbers = self._numbers(name, numbers)
         if not np.issubdtype(dtype, np.floating) and np.isnan(numbers).any():
-            raise ClassifierError(  # these rows' fault: others can be asked about
+            raise ClassifierError(  # about these rows only: others can be queried
                 f"'{self.file}' takes whole numbers, and column '{name}' has missing values."
             )
         with np.errstate(over="ignore"):
@@ -145,143 +160,116 @@ class OnnxModel:
 
     def _numbers(self, name: str, column: Coded) -> Floats:
         """Booleans as 0 and 1, and levels that are numbers; text is refused."""
-        words = next((v for v in column.seen if isinstance(v, str)), None)
-        if words is not None:
+        text = next((v for v in column.seen if isinstance(v, str)), None)
+        if text is not None:
             raise ClassifierError(
-                f"'{self.file}' takes numbers, and column '{name}' holds text such as {words!r}. "
+                f"'{self.file}' takes numbers, and column '{name}' holds text such as {text!r}. "
                 "Convert the whole pipeline, its encoders included, with an input for each column."
             )
         levels = [np.nan if isinstance(v, str) else float(v) for v in column.levels]
         return np.array([*levels, np.nan])[column.codes]
 
-    # -- through ----------------------------------------------------------------------------------
-
     def _run(self, feed: dict[str, Array], rows: int) -> list[Any]:
-        """All rows at once, or as many at a time as the graph insists on."""
-        fixed = {i.shape[0] for i in self._inputs if i.shape and isinstance(i.shape[0], int)}
+        """All rows at once, or in batches of the size that the graph fixes."""
+        fixed = {t.shape[0] for t in self._inputs if t.shape and isinstance(t.shape[0], int)}
         if not fixed or rows == 0:
             found: list[Any] = self._session.run(None, feed)
             return found
-        most = min(fixed)
+        size = min(fixed)
         parts = []
-        for start in range(0, rows, most):
-            some = np.minimum(np.arange(start, start + most), rows - 1)  # the last row fills up
+        for start in range(0, rows, size):
+            some = np.minimum(np.arange(start, start + size), rows - 1)  # the last row fills up
             part = self._session.run(None, {name: array[some] for name, array in feed.items()})
             parts.append([output[: rows - start] for output in part])
-        return [_joined(outputs) for outputs in zip(*parts, strict=True)]
+        return [
+            [*chain(*outputs)] if isinstance(outputs[0], list) else np.concatenate(outputs)
+            for outputs in zip(*parts, strict=True)
+        ]
 
-    # -- out --------------------------------------------------------------------------------------
+    # -- outputs ----------------------------------------------------------------------------------
 
-    def _answer(self, outputs: dict[str, Any]) -> ModelOutput:
-        labels: Array | None = None
-        scores: Any = None
-        columns: dict[str, Array] = {}
-        for name, value in outputs.items():
-            if isinstance(value, list):  # one map for each row: {class: probability}
-                scores = value
-                continue
-            array = np.asarray(value)
-            if array.ndim == 2 and array.shape[1] == 1:
-                array = array[:, 0]
-            if array.ndim == 1 and array.dtype.kind in "OUSbiu":
-                labels = array if labels is None else labels
-            elif array.ndim == 2 and array.shape[1] > 1 and scores is None:
-                scores = array
-            elif array.ndim == 1 and array.dtype.kind == "f":
-                columns[name] = array
+    def _read(self, outputs: list[Any]) -> ModelOutput:
+        classes, arrays = self._classes, []
+        for output in outputs:
+            array = output
+            if isinstance(output, list) and output:  # one map for each row: {class: probability}
+                classes = tuple(as_label(name) for name in output[0])
+                array = [[row[name] for name in output[0]] for row in output]
+            array = np.asarray(array)
+            arrays.append(array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array)
+        labels = next((a for a in arrays if a.ndim == 1 and a.dtype.kind in "OUSbiu"), None)
+        scores = next((a for a in arrays if a.ndim == 2 and a.shape[1] > 1), None)
+        columns = [a for a in arrays if a.ndim == 1 and a.dtype.kind == "f"]
         if scores is None and labels is not None and len(columns) > 1:
-            scores = np.stack(list(columns.values()), axis=1)  # a class in each output
-        if labels is None and scores is None:
-            shapes = ", ".join(f"'{n}' {np.shape(v)}" for n, v in outputs.items())
-            raise InputError(
-                f"'{self.file}' gives neither a label nor one column for each class ({shapes}). "
-                "Let it end in at least two columns, one for each class, or in a label."
-            )
-        return self._read(labels, scores)
-
-    def _read(self, labels: Array | None, scores: Any) -> ModelOutput:
-        if isinstance(scores, list):
-            found, classes = _from_maps(scores)
-        elif scores is not None:
-            found, classes = np.asarray(scores, dtype=np.float64), self._classes
-        else:
-            found, classes = None, None
+            scores = np.stack(columns, axis=1)  # one output for each class
+        if scores is None:
+            return ModelOutput(self._named(labels, arrays))
+        scores = scores.astype(np.float64)
         if labels is None:
-            # Without labels there are scores: `_answer` saw to it.
-            labels, classes = self._most(np.asarray(found), classes)
-            plain = labels.tolist()
+            classes = self._classes_of(scores)
+            plain = [classes[i] for i in scores.argmax(axis=1)]
         else:
-            plain = self._named(labels)
-        if found is None or not _are_probabilities(found):
-            return ModelOutput(plain, None, classes)
-        return ModelOutput(plain, found, classes)
+            plain = self._named(labels, arrays)
+        is_probability = are_probabilities(scores, TOLERANCE)
+        return ModelOutput(plain, scores if is_probability else None, classes)
 
-    def _named(self, labels: Any) -> list[Label]:
-        """Labels as the file's metadata names them, where the graph itself only counts them."""
-        plain = [_plain(v) for v in labels.tolist()]
+    def _named(self, labels: Array | None, arrays: list[Array]) -> list[Label]:
+        """Labels as the file's metadata names them, where the graph only numbers them."""
+        if labels is None:
+            shapes = ", ".join(str(array.shape) for array in arrays)
+            raise InputError(
+                f"'{self.file}' gives neither a label nor one column for each class (outputs of "
+                f"shape {shapes}). Let it end in at least two columns, one for each class, or in a "
+                "label."
+            )
+        plain: list[Label] = labels.tolist()
         names = self._classes
-        counted = [int(v) for v in plain if not isinstance(v, str)]
-        if names is None or all(type(n) is int for n in names) or len(counted) < len(plain):
+        if names is None or all(type(n) is int for n in names) or labels.dtype.kind not in "biu":
             return plain
-        strange = next((v for v in counted if not 0 <= v < len(names)), None)
+        strange = next((v for v in labels.tolist() if not 0 <= v < len(names)), None)
         if strange is not None:
             raise ClassifierError(
-                f"'{self.file}' names {len(names)} classes and answered number {strange}."
+                f"'{self.file}' names {len(names)} classes and returned number {strange}."
             )
-        return [names[v] for v in counted]
+        return [names[v] for v in labels.tolist()]
 
-    def _most(self, scores: Floats, names: tuple[Label, ...] | None) -> tuple[Array, Any]:
-        """A plain network's answer: the class of the highest score."""
+    def _classes_of(self, scores: Floats) -> tuple[Label, ...]:
+        """The classes of a network's columns, of which the highest is the label."""
         if np.isnan(scores).any():
             row = int(np.flatnonzero(np.isnan(scores).any(axis=1))[0])
             raise ClassifierError(
                 f"'{self.file}' gives NaN for row {row}: no class is the highest."
             )
-        classes = names or tuple(range(scores.shape[1]))
+        classes = self._classes or tuple(range(scores.shape[1]))
         if len(classes) != scores.shape[1]:
             raise InputError(
                 f"'{self.file}' names {len(classes)} classes and gives {scores.shape[1]} scores "
                 "for each row."
             )
-        labels = np.empty(len(classes), dtype=object)
-        labels[:] = classes
-        return labels[scores.argmax(axis=1)], classes
+        return classes
 
 
 def _session(data: bytes, file: str) -> Any:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise InputError("An .onnx file needs onnxruntime: pip install 'lapace[onnx]'.") from None
+    onnxruntime = import_extra("onnxruntime", "onnx", "An .onnx file")
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what it has to say comes as exceptions
+    options.log_severity_level = 4  # errors are raised as exceptions
     try:
-        # From memory: what was looked at is what runs, and no other file is read.
+        # From memory: no other file is read.
         return onnxruntime.InferenceSession(
             data, sess_options=options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # onnxruntime's own exceptions have no common root
+    except Exception as error:  # onnxruntime's exceptions have no common base class
         raise InputError(
-            f"'{file}' is not an ONNX file that onnxruntime can run: {_first_line(error)}"
+            f"'{file}' is not an ONNX file that onnxruntime can run: {first_line(error)}"
         ) from error
 
 
-def _named_classes(session: Any, file: str) -> tuple[Label, ...] | None:
-    """The classes' names, where the file's metadata lists them under `classes`, as JSON."""
-    text = session.get_modelmeta().custom_metadata_map.get("classes")
-    if text is None:
-        return None
-    try:
-        classes = json.loads(text)
-    except ValueError:
-        classes = None
-    if not (
-        isinstance(classes, list)
-        and all(isinstance(c, str | int) for c in classes)
-        and len(set(classes)) == len(classes) > 1
-    ):
-        raise InputError(f"The classes in the metadata of '{file}' are not a JSON list of labels.")
-    return tuple(classes)
+def _find(name: str, table: Table) -> str | None:
+    """The column an input is named after; converters write other characters as underscores."""
+    if name in table.names:
+        return name
+    alike = [n for n in table.names if re.sub(r"\W", "_", n) == re.sub(r"\W", "_", name)]
+    return alike[0] if len(alike) == 1 else None
 
 
 def _width(shape: Sequence[Any]) -> int | None:
@@ -291,42 +279,11 @@ def _width(shape: Sequence[Any]) -> int | None:
 
 
 def _row_shape(shape: Sequence[Any], width: int, table: Table) -> tuple[int, ...]:
-    """One row's shape: the graph's, or the images' own where it leaves that open."""
+    """One row's shape: the graph's, or that of the table's images where it is left open."""
     rest = shape[1:]
     if all(isinstance(size, int) for size in rest):
         return tuple(rest)
-    own = table.template.shape
-    if own is not None and len(rest) == len(own):
-        return own
-    return (1, *own) if own is not None and len(rest) == len(own) + 1 else (width,)
-
-
-def _joined(outputs: Sequence[Any]) -> Any:
-    if isinstance(outputs[0], list):
-        return [row for part in outputs for row in part]
-    return np.concatenate(outputs)
-
-
-def _from_maps(maps: list[dict[Any, float]]) -> tuple[Floats | None, tuple[Label, ...] | None]:
-    if not maps:
-        return None, None
-    classes = tuple(maps[0])
-    return np.array([[row[c] for c in classes] for row in maps]), tuple(map(_plain, classes))
-
-
-def _are_probabilities(scores: Floats) -> bool:
-    """Scores of an SVM or a network without its last step are none, and are not passed off so."""
-    return bool(
-        np.isfinite(scores).all()
-        and (scores >= -SUM).all()
-        and (np.abs(scores.sum(axis=1) - 1) < SUM).all()
-    )
-
-
-def _plain(value: Any) -> Label:
-    plain: Label = value.item() if isinstance(value, np.generic) else value
-    return plain
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    image = table.template.shape
+    if image is not None and len(rest) == len(image):
+        return image
+    return (1, *image) if image is not None and len(rest) == len(image) + 1 else (width,)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lapace.classifiers import wrap
+from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, Custom, System, fixed, parse_all
 from lapace.errors import InputError, NotFittedError
 from lapace.explainer import storage
@@ -113,7 +113,7 @@ class Explainer:
         # Categories too rare to be proposed are in the rows all the same, and have to be named.
         schema, cells = reading.schema, reading.cells
         System.of(self.rules, schema)  # rules that cannot hold are better refused before training
-        classifier = wrap(self.classifier, schema)
+        classifier = Classifier(self.classifier, schema)
         codes = classifier.fit_labels(cells)
         labelled = classifier.n_queries
         for name in _leaks(schema, cells, classifier.labels, codes):
@@ -332,7 +332,7 @@ class Explainer:
             classifier = storage.follow(path, trust)
         explainer = cls(classifier, recipe=fitted.recipe, schema=fitted.schema, **settings)
         explainer.device = device
-        explainer.classifier_ = wrap(classifier, fitted.schema, fitted.labels)
+        explainer.classifier_ = Classifier(classifier, fitted.schema, fitted.labels)
         explainer.fitted_ = judged_again(fitted, explainer.classifier_)
         explainer._report = report
         return explainer

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lapace.arrays import Floats, Ints
-from lapace.classifiers import Classifier, wrap
+from lapace.classifiers import Classifier
 from lapace.errors import InputError
 from lapace.metrics import quality
 from lapace.metrics.neighbours import join, mean, median, nearest, recode
@@ -103,7 +103,7 @@ class Reference:
         schema, cells = _read(table, schema)
         known = classifier.labels if isinstance(classifier, Classifier) else ()
         model = classifier.model if isinstance(classifier, Classifier) else classifier
-        own = wrap(model, schema, known)
+        own = Classifier(model, schema, known)
         codes = own.predict(cells) if known else own.fit_labels(cells)
         return cls(schema, own, cells, codes, random_state)
 

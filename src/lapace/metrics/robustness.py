@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binomtest
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.classifiers import Classifier, wrap
+from lapace.classifiers import Classifier
 from lapace.metrics.neighbours import join, matches, mean, pair_distances, recode
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
@@ -35,7 +35,7 @@ def votes(
         >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
         >>> schema, instance, valid = Schema.infer(rows), np.array([0, 0]), np.array([True, True])
         >>> found = Counterfactuals.of(schema, rows[:1], rows[[5, 9]], instance, valid=valid)
-        >>> classifier = wrap(lambda rows: rows[:, 0] > 1, schema, labels=(False, True))
+        >>> classifier = Classifier(lambda rows: rows[:, 0] > 1, schema, labels=(False, True))
         >>> votes(found, classifier, [lambda rows: rows[:, 0] > 2])
         array([[False,  True]])
     """
@@ -47,7 +47,7 @@ def votes(
     for row, model in zip(found, retrained, strict=True):
         # A model trained on other rows may know labels the first never gave.
         known = (*classifier.labels, *np.asarray(getattr(model, "classes_", ())).tolist())
-        row[:] = _labels(wrap(model, schema, known), cells, schema) == expected
+        row[:] = _labels(Classifier(model, schema, known), cells, schema) == expected
     return found
 
 

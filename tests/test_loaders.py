@@ -327,9 +327,7 @@ def test_bombs_are_refused_before_they_are_unpacked(tmp_path):
 
 
 def test_an_object_that_does_not_predict(tmp_path):
-    with pytest.raises(
-        InputError, match="'model.skops' holds an object of type StandardScaler. It has to"
-    ):
+    with pytest.raises(InputError, match=r"'model\.skops' holds an object of type StandardScaler"):
         load_classifier(written(StandardScaler().fit(TABLE), tmp_path))
 
 

@@ -74,7 +74,7 @@ def made(tmp_path_factory):
     with contextlib.chdir(folder):
         train.to_csv("train.csv", index=False)
         loans.test[columns].assign(label=loans.test_labels).to_csv("instances.csv", index=False)
-        Path("loans.toml").write_text('version = 1\nconstraints = ["age == original"]\n')
+        Path("loans.toml").write_text('version = 2\nconstraints = ["age == original"]\n')
         # Of the three classifiers the one whose file is opened soonest.
         fitted = done(example("fit").replace("forest", "mlp"))
         assert "Can it be trusted?" in fitted.stdout
@@ -429,7 +429,7 @@ def test_people_come_through_a_pipe(here, denied):
 
 
 def test_constraints_costs_and_confidence_hold(here, denied):
-    (here / "more.toml").write_text('version = 1\nconstraints = ["income >= original"]\n')
+    (here / "more.toml").write_text('version = 2\nconstraints = ["income >= original"]\n')
     line = (
         "explain loans.lapace denied.csv --target approved --constraints more.toml "
         "--constraint 'changes <= 2' --costs 'housing=impossible, income=3' --cost age=0.5 "
@@ -486,7 +486,7 @@ def test_rubbish_is_refused_by_explain(here, denied):
     denied.drop(columns="income").rename(columns={"age": "Age "}).to_csv("lacks.csv", index=False)
     (here / "cut.lapace").write_bytes((here / "loans.lapace").read_bytes()[:5000])
     (here / "foreign.lapace").write_text("this is no zip")
-    (here / "bad.toml").write_text("version = 1\nconstraints = 3\n")
+    (here / "bad.toml").write_text("version = 2\nconstraints = 3\n")
     lines = Path(DENIED).read_text().splitlines()
     (here / "short.csv").write_text("\n".join([*lines[:2], "31,2000"]))
     (here / "folder").mkdir()

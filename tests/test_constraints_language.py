@@ -1,4 +1,4 @@
-"""Text to values and back, files, and every complaint about a text."""
+"""Text to values and back, files, and every error message about a text."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_values_are_what_they_say():
 
 
 @pytest.mark.parametrize(
-    ("text", "personal"),
+    ("text", "mentions"),
     [
         ("x <= 3", False),
         ("x <= original + 3", True),
@@ -131,11 +131,11 @@ def test_values_are_what_they_say():
         ("fixed x", True),
     ],
 )
-def test_whether_it_is_about_the_instance(text, personal):
-    assert parse(text).mentions_original is personal
+def test_whether_it_mentions_the_original(text, mentions):
+    assert parse(text).mentions_original is mentions
 
 
-def test_custom_is_about_the_row_alone():
+def test_custom_does_not_mention_the_original():
     rule = Custom("area", lambda x: x[:, 0], lambda x: x[:, 0] <= 0)
     assert not rule.mentions_original
     assert str(rule) == "custom: area"
@@ -214,7 +214,7 @@ def test_files_read_back(found):
     text = to_toml(found)
     assert from_toml(text) == tuple(found)
     assert [c.note for c in from_toml(text)] == [c.note for c in found]
-    assert tomllib.loads(text)["version"] == 1
+    assert tomllib.loads(text)["version"] == 2
 
 
 @given(st.text(max_size=30))
@@ -226,9 +226,9 @@ def test_any_text_is_read_or_refused(text):
     assert parse(str(found)) == found
 
 
-# -- complaints ------------------------------------------------------------------------------------
+# -- error messages --------------------------------------------------------------------------------
 
-COMPLAINTS = {
+MESSAGES = {
     "": "The constraint is empty. Write one such as 'age == original'.",
     "# only a note": "The constraint is empty.",
     "x": "at character 2: expected a relation (<=, <, ==, !=, >, >=), found the end.",
@@ -259,11 +259,12 @@ COMPLAINTS = {
     "not x: original -> a": "'original' has no place here.",
     "changes <= 2.5": "at character 12: expected a whole number of columns, found '2.5'.",
     "changes != 2": "'changes' can be compared by <=, <, ==, > and >= only.",
-    "original <= 3": "whose own value is 'original'? Name a column beside it.",
-    "a + `b c` <= original": "whose own value is 'original'? Name original(a) or original(`b c`).",
-    "x - x <= 3": "a comparison must name a column that an answer could change.",
-    "3 <= 4": "a comparison must name a column that an answer could change.",
-    "original(x) <= 4": "a comparison must name a column that an answer could change.",
+    "original <= 3": "which column's original value is meant? Name a column beside it.",
+    "a + `b c` <= original": "which column's original value is meant? Name original(a) or "
+    "original(`b c`).",
+    "x - x <= 3": "a comparison must name a column that can change.",
+    "3 <= 4": "a comparison must name a column that can change.",
+    "original(x) <= 4": "a comparison must name a column that can change.",
     "if a then b": "at character 6: expected a relation",
     "if a > 3": "at character 9: expected 'then', found the end.",
     "fixed": "expected a column's name, found the end.",
@@ -279,18 +280,18 @@ COMPLAINTS = {
     '3 + "a" <= x': "a category in quotes must be a whole side of a relation.",
     "fixd age": "found 'age'. Did you mean 'fixed'?",
     "increase `a b`": "Did you mean 'increasing'?",
-    '"Total charges" >= 3': "could change. If it is a column, use backticks: `Total charges`.",
+    '"Total charges" >= 3': "can change. If it is a column, use backticks: `Total charges`.",
     "tenure/months >= 3": "can divide. Names with such characters go in backticks.",
     "x <= (3": "expected ')', found the end.",
     "original(3) <= x": "expected a column's name, found '3'.",
 }
 
 
-@pytest.mark.parametrize(("text", "complaint"), COMPLAINTS.items(), ids=COMPLAINTS)
-def test_every_complaint(text, complaint):
+@pytest.mark.parametrize(("text", "message"), MESSAGES.items(), ids=MESSAGES)
+def test_every_error_message(text, message):
     with pytest.raises(InputError) as raised:
         parse(text)
-    assert complaint in str(raised.value)
+    assert message in str(raised.value)
     if text.strip() and not text.startswith("#"):
         assert str(raised.value).startswith(f"Cannot read the constraint '{text}' at character ")
 
@@ -312,52 +313,54 @@ def test_what_is_no_text_is_refused():
 
 
 def test_a_file_round_trip(tmp_path):
-    path = tmp_path / "limits.toml"
+    path = tmp_path / "rules.toml"
     found = parse_all(["fixed age", "hours <= 50 # by law", 'x == "a\\\\b"'])
     write_file(found, path)
     assert read_file(path) == found
     assert read_file(str(path))[1].note == "by law"
     text = path.read_text(encoding="utf-8")
-    assert text.startswith("# Limits on what an answer may be")
-    assert '{ limit = "hours <= 50", note = "by law" }' in text
+    assert text.startswith("# Constraints on counterfactuals")
+    assert '{ constraint = "hours <= 50", note = "by law" }' in text
 
 
 def test_a_file_by_hand_has_comments():
     found = from_toml(
         """
-        version = 1      # of the format
+        version = 2      # of the format
         constraints = [
-            # what nobody may be told to change
+            # what cannot be acted on
             "fixed age, sex",
-            { limit = "income >= original", note = "Nobody plans for a pay cut." },
+            { constraint = "income >= original", note = "A pay cut is no recourse." },
         ]
         """
     )
     assert [str(c) for c in found] == ["fixed age, sex", "income >= original"]
-    assert found[1].note == "Nobody plans for a pay cut."
-    assert from_toml("version = 1") == ()
+    assert found[1].note == "A pay cut is no recourse."
+    assert from_toml("version = 2") == ()
 
 
 BAD_FILES = {
     "version = ": "The constraint file is not TOML:",
-    "constraints = []": "does not say its version. Begin it with: version = 1",
-    "version = 2": "The constraint file has version 2; this lapace reads version 1.",
-    "version = 1\nconstraint = []": "has an entry 'constraint' that means nothing here. Did you "
+    "constraints = []": "does not say its version. Begin it with: version = 2",
+    "version = 1": "The constraint file has version 1; this lapace reads version 2, whose entries",
+    "version = 2\nconstraint = []": "has a key 'constraint' that means nothing here. Did you "
     "mean 'constraints'?",
-    "version = 1\nconstraints = 3": "must list its constraints",
-    "version = 1\nconstraints = [3]": "entry 1 must be a text, or { limit =",
-    'version = 1\nconstraints = [{ note = "a" }]': "entry 1 must be a text, or { limit =",
-    'version = 1\nconstraints = [{ limt = "a" }]': "entry 1 has a key 'limt' that means nothing "
-    "here. Did you mean 'limit'?",
-    'version = 1\nconstraints = ["fixed a", "x >"]': "entry 2: Cannot read the constraint 'x >'",
+    "version = 2\nconstraints = 3": "must list its constraints",
+    "version = 2\nconstraints = [3]": "entry 1 must be a text, or { constraint =",
+    'version = 2\nconstraints = [{ note = "a" }]': "entry 1 must be a text, or { constraint =",
+    'version = 2\nconstraints = [{ limit = "a" }]': "entry 1 has a key 'limit' that means nothing "
+    "here.",
+    'version = 2\nconstraints = [{ nte = "a" }]': "has a key 'nte' that means nothing here. Did "
+    "you mean 'note'?",
+    'version = 2\nconstraints = ["fixed a", "x >"]': "entry 2: Cannot read the constraint 'x >'",
 }
 
 
-@pytest.mark.parametrize(("text", "complaint"), BAD_FILES.items())
-def test_complaints_about_files(text, complaint):
+@pytest.mark.parametrize(("text", "message"), BAD_FILES.items())
+def test_errors_about_files(text, message):
     with pytest.raises(InputError) as raised:
         from_toml(text)
-    assert complaint in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_files_that_cannot_be(tmp_path):

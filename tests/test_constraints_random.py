@@ -1,4 +1,4 @@
-"""No leak: random cases through projection, judged by a slow checker that shares no code with ours.
+"""No leak: random cases through projection, checked by a slow checker that shares no code with it.
 
 The checker reads the parsed values and rows of plain Python values (labels, not codes; exact
 fractions, not floats) and follows the words of docs/constraints.md. The tests send a few thousand
@@ -28,10 +28,10 @@ from lapace.constraints import (
     Shorthand,
     System,
     Transition,
+    parse_all,
 )
 from lapace.constraints.binding import bind
 from lapace.constraints.language import Absolute, Category, Linear
-from lapace.constraints.parser import parse_all
 from lapace.constraints.program import solve
 from lapace.errors import InputError
 from lapace.schema import Feature, Schema
@@ -63,7 +63,7 @@ class Slow:
     def kind(self, name):
         return self.schema[name].kind
 
-    def keeps(self, constraint):
+    def satisfies(self, constraint):
         if isinstance(constraint, Custom):
             return True
         self.named, self.compared = set(), set()
@@ -75,10 +75,10 @@ class Slow:
         return verdict is not False
 
     def truth(self, c):
-        """True, False or None for not known."""
+        """True, False or None for unknown."""
         if isinstance(c, Shorthand):
             relation = {"fixed": "==", "increasing": ">=", "decreasing": "<="}[c.word]
-            return self.both([self.against_own(name, relation) for name in c.features])
+            return self.both([self.against_original(name, relation) for name in c.features])
         if isinstance(c, Comparison):
             pairs = zip(c.sides, c.relations, c.sides[1:], strict=False)
             return self.both([self.pair(*pair) for pair in pairs])
@@ -91,11 +91,11 @@ class Slow:
             return self.changed(c.feature)
         if isinstance(c, Transition):
             self.named.add(c.feature)
-            here, there = self.instance[c.feature], self.row[c.feature]
-            if here is None or there is None or not self.changed(c.feature):
+            before, after = self.instance[c.feature], self.row[c.feature]
+            if before is None or after is None or not self.changed(c.feature):
                 return True
-            hit = any(self.is_value(c.feature, here, v) for v in c.before)
-            return not (hit and any(self.is_value(c.feature, there, v) for v in c.after))
+            hit = any(self.is_value(c.feature, before, v) for v in c.before)
+            return not (hit and any(self.is_value(c.feature, after, v) for v in c.after))
         if isinstance(c, ChangeLimit):
             count = sum(self.changed(name) for name in self.schema.names)
             return self.relate(count, c.relation, c.count)
@@ -181,7 +181,7 @@ class Slow:
             if isinstance(b, Linear) and len(b.terms) == 1 and b.terms[0].original:
                 term = b.terms[0]
                 if term.feature == name and term.coefficient == 1 and b.constant == 0:
-                    return self.against_own(name, way)
+                    return self.against_original(name, way)
             other = self.category_word(b)
             if other is not None:
                 return self.two(name, way, other)
@@ -207,7 +207,7 @@ class Slow:
         here = self.place(name, label)
         return None if here is None or bar is None else self.relate(here, relation, bar)
 
-    def against_own(self, name, relation):
+    def against_original(self, name, relation):
         self.named.add(name)
         label, own = self.row[name], self.instance[name]
         if relation == "==":
@@ -219,10 +219,10 @@ class Slow:
             return self.line({name: 1}, {name: -1}, Fraction(0), relation)
         if label is None or own is None:
             return None
-        here, there = self.place(name, label), self.place(name, own)
-        if here is None or there is None:  # an unknown level is comparable with itself alone
+        here, bar = self.place(name, label), self.place(name, own)
+        if here is None or bar is None:  # an unseen level is comparable with itself alone
             return label == own and relation in ("<=", ">=")
-        return self.relate(here, relation, there)
+        return self.relate(here, relation, bar)
 
     def two(self, first, relation, second):
         self.named |= {first, second}
@@ -233,8 +233,8 @@ class Slow:
             return self.relate(Fraction(repr(float(a))), relation, Fraction(repr(float(b))))
         if relation in ("==", "!="):
             return self.relate(str(a), relation, str(b))
-        here, there = self.place(first, a), self.place(second, b)
-        return None if here is None or there is None else self.relate(here, relation, there)
+        left, right = self.place(first, a), self.place(second, b)
+        return None if left is None or right is None else self.relate(left, relation, right)
 
     def sums(self, left, relation, right):
         mirror = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
@@ -249,8 +249,8 @@ class Slow:
                 return self.both(truths)
             if relation in (">", ">="):
                 return True if True in truths else None if None in truths else False
-            outside = [self.line(*plus, ">="), self.line(*minus, ">=")]
-            either = True if True in outside else None if None in outside else False
+            beyond = [self.line(*plus, ">="), self.line(*minus, ">=")]
+            either = True if True in beyond else None if None in beyond else False
             equal = self.both([*truths, either])
             if relation == "!=":
                 return None if equal is None else not equal
@@ -259,7 +259,7 @@ class Slow:
         if relation in ("==", "!=") and len(cells) == 1 and not constant and set(own) == set(cells):
             ((name, weight),) = cells.items()
             if own[name] == -weight and self.kind(name) == "continuous":
-                return self.against_own(name, relation)
+                return self.against_original(name, relation)
         return self.line(cells, own, constant, relation)
 
     def difference(self, left, right, sign):
@@ -374,7 +374,7 @@ def random_instance(schema, rng, odd=0.06, missing=0.05):
 
 
 def random_point(schema, instance, rng):
-    """What a decoder might propose for an instance: some cells own, none lost."""
+    """What a decoder might propose for an instance: some cells original, none lost."""
     cells = np.array([on_lattice(f, rng) for f in schema.features])
     stay = rng.random(len(cells)) < rng.random()
     stay |= np.isnan(instance) & (rng.random(len(cells)) < 0.7)
@@ -421,9 +421,9 @@ def about_categories(schema, feature, relation, rng):
         if rng.random() < 0.2:
             values.add("original")
         return f"{name} {'in' if rng.random() < 0.8 else 'not in'} {{{', '.join(sorted(values))}}}"
-    twins = [f for f in schema.features if f.categories == feature.categories and f != feature]
-    if twins and roll < 0.8:
-        return f"{name} {relation} {quoted(twins[0].name)}"
+    alike = [f for f in schema.features if f.categories == feature.categories and f != feature]
+    if alike and roll < 0.8:
+        return f"{name} {relation} {quoted(alike[0].name)}"
     return f"{name} {relation} {literal(feature, rng)}"
 
 
@@ -463,9 +463,9 @@ def random_linear(schema, relation, rng):
         pick = numbers[int(rng.integers(len(numbers)))]
         parts.append(f"0.5*original({quoted(pick.name)})")
         near += 0.5 * on_lattice(pick, rng)
-    # An equality over cents and large amounts is a riddle in whole numbers, not a constraint.
-    riddle = relation in ("==", "!=") and (rng.random() < 0.7 or any("money" in p for p in parts))
-    relation = "<=" if riddle else relation
+    # An equality over cents and large amounts is a number puzzle, not a constraint.
+    puzzle = relation in ("==", "!=") and (rng.random() < 0.7 or any("money" in p for p in parts))
+    relation = "<=" if puzzle else relation
     return f"{' + '.join(parts)} {relation} {round(near, int(rng.integers(3)))!r}"
 
 
@@ -493,7 +493,7 @@ def random_constraint(schema, rng):
 
 
 def random_system(schema, rng, most=8):
-    """Up to `most` constraints that do not rule everyone out, and how often they would have."""
+    """Up to `most` constraints that can hold for some instance, and how many sets were refused."""
     for refused in itertools.count():
         texts = [random_constraint(schema, rng) for _ in range(int(rng.integers(1, most + 1)))]
         try:
@@ -509,7 +509,7 @@ def random_system(schema, rng, most=8):
 
 
 def every_row(schema, instance):
-    """All rows a tiny schema allows for an instance, own cells included."""
+    """All rows a tiny schema allows for an instance, original cells included."""
     choices = []
     for feature, own in zip(schema.features, instance, strict=True):
         if feature.kind == "continuous":
@@ -524,19 +524,19 @@ def every_row(schema, instance):
 
 
 def problems(system, before, after, instances):
-    """What is wrong with projected rows, in words; nothing, one hopes."""
+    """What is wrong with projected rows, in words."""
     schema, found = system.schema, []
-    for given, row, instance, good in zip(
+    for point, row, instance, ok in zip(
         before, after.cells, instances, after.feasible, strict=True
     ):
-        was = Slow(schema, given, instance)
-        fine = all(was.keeps(c) for c in system.constraints)
-        if fine and given.tobytes() != row.tobytes():
-            found.append(f"a feasible row was touched: {given} -> {row}")
+        was = Slow(schema, point, instance)
+        fine = all(was.satisfies(c) for c in system.constraints)
+        if fine and point.tobytes() != row.tobytes():
+            found.append(f"a feasible row was touched: {point} -> {row}")
         slow = Slow(schema, row, instance)
-        broken = [str(c) for c in system.constraints if not slow.keeps(c)]
-        if good == bool(broken):
-            found.append(f"feasible={good} but broken={broken}: {row} for {instance}")
+        broken = [str(c) for c in system.constraints if not slow.satisfies(c)]
+        if ok == bool(broken):
+            found.append(f"feasible={ok} but broken={broken}: {row} for {instance}")
         for feature, cell, own in zip(schema.features, row, instance, strict=True):
             problem = _cell_problem(feature, cell, own)
             if problem:
@@ -578,9 +578,9 @@ def run(count, seed=0, each=5, report=None):
         tally["feasible"] += int(after.feasible.sum())
         tally["feasible before"] += int(system.feasible(points, instances).sum())
         tally["proved infeasible"] += int(after.proved_infeasible.sum())
-        tally["unsolved"] += after.unsolved
-        tally["programs"] += after.solved
-        tally["refused for everyone"] += refused
+        tally["unsolved"] += after.n_unsolved
+        tally["programs"] += after.n_programs
+        tally["refused for all"] += refused
         if report and tally["cases"] % report < each:
             print(dict(tally), len(found), flush=True)
     return found, tally
@@ -604,7 +604,7 @@ def test_nothing_leaks(seed):
 
 
 def tiny_cases(seed, count, most=3000):
-    """Small schemas whose rows can all be listed: system, instance, point, and the feasible rows."""
+    """Small schemas whose rows can all be listed: system, instance, point, feasible rows."""
     rng = np.random.default_rng(seed)
     while count:
         schema = random_schema(rng, small=True)
@@ -613,32 +613,32 @@ def tiny_cases(seed, count, most=3000):
         rows = every_row(schema, instance)
         if len(rows) <= most:
             count -= 1
-            good = system.feasible(rows, np.repeat(instance[None], len(rows), axis=0))
-            yield system, instance, random_point(schema, instance, rng), rows[good]
+            ok = system.feasible(rows, np.repeat(instance[None], len(rows), axis=0))
+            yield system, instance, random_point(schema, instance, rng), rows[ok]
 
 
-def test_against_all_rows_there_are():
+def test_feasibility_is_decided_as_by_listing_all_rows():
     impossible = 0
-    for system, instance, point, good in tiny_cases(11, 300):
+    for system, instance, point, feasible in tiny_cases(11, 300):
         after = system.project(point[None], instance[None])
         texts = [str(c) for c in system.constraints]
-        assert after.feasible[0] == bool(len(good)), (texts, instance, point)
-        assert after.proved_infeasible[0] != bool(len(good)), (texts, instance, point)
-        impossible += not len(good)
+        assert after.feasible[0] == bool(len(feasible)), (texts, instance, point)
+        assert after.proved_infeasible[0] != bool(len(feasible)), (texts, instance, point)
+        impossible += not len(feasible)
     assert impossible > 20
 
 
 def test_programs_find_the_nearest_row():
     compared = 0
-    for system, instance, point, good in tiny_cases(12, 200):
+    for system, instance, point, feasible in tiny_cases(12, 200):
         schema = system.schema
-        if not len(good):
+        if not len(feasible):
             continue
-        outcome = solve(schema, system.bounds, instance=instance, start=point)
+        outcome = solve(schema, system.bound, instance=instance, start=point)
         assert outcome.status == "solved"
-        best = schema.distance(good, np.repeat(point[None], len(good), axis=0)).min()
+        best = schema.distance(feasible, np.repeat(point[None], len(feasible), axis=0)).min()
         mine = schema.distance(outcome.cells[None], point[None])[0]
-        # From an own value off the lattice the way is counted from the nearest lattice point.
+        # From an original value off the lattice distances are taken from the nearest lattice point.
         odd = [system.schema.features[c].resolution for c in range(len(instance))
                if schema.features[c].kind == "continuous" and point[c] == instance[c]
                and schema.snap(instance[None])[0, c] != instance[c]]  # fmt: skip
@@ -648,24 +648,24 @@ def test_programs_find_the_nearest_row():
 
 
 def test_costs_move_what_is_cheap():
-    for system, instance, point, good in tiny_cases(13, 80):
+    for system, instance, point, feasible in tiny_cases(13, 80):
         schema = system.schema
         costs = {name: float(1 + 3 * (i % 2)) for i, name in enumerate(schema.names)}
-        if not len(good) or not (schema.snap(instance[None]) == instance).all():
+        if not len(feasible) or not (schema.snap(instance[None]) == instance).all():
             continue
         weights = schema.weights(costs)
-        outcome = solve(schema, system.bounds, instance=instance, start=point, weights=weights)
-        best = schema.distance(good, np.repeat(point[None], len(good), axis=0), costs).min()
+        outcome = solve(schema, system.bound, instance=instance, start=point, weights=weights)
+        best = schema.distance(feasible, np.repeat(point[None], len(feasible), axis=0), costs).min()
         assert schema.distance(outcome.cells[None], point[None], costs)[0] == pytest.approx(best)
 
 
-def test_who_is_refused_for_everyone_has_no_answer_for_anyone():
+def test_constraints_that_are_refused_have_no_feasible_row_for_any_instance():
     rng = np.random.default_rng(14)
     refused = 0
     for _ in range(120):
         schema = random_schema(rng, small=True)
-        anyone = np.array([on_lattice(f, rng) for f in schema.features])
-        rows = every_row(schema, anyone)
+        instance = np.array([on_lattice(f, rng) for f in schema.features])
+        rows = every_row(schema, instance)
         if len(rows) > 60:
             continue
         texts = [random_constraint(schema, rng) for _ in range(5)]
@@ -694,9 +694,9 @@ def bind_or_none(constraint, schema):
 
 def test_contradictions_are_smallest():
     sizes = Counter()
-    for system, instance, _, good in tiny_cases(15, 150):
+    for system, instance, _, feasible in tiny_cases(15, 150):
         found = system.contradiction(instance)
-        assert bool(found) != bool(len(good))
+        assert bool(found) != bool(len(feasible))
         if not found:
             continue
         rows = every_row(system.schema, instance)

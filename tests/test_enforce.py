@@ -54,7 +54,7 @@ def flags_are_true(answer: Explanation) -> int:
     for path, instance in enumerate(answer.instance):
         for cells, feasible in zip(answer.cells[path], answer.feasible[path], strict=True):
             slow = Slow(answer.schema, cells, answer.instances[instance])
-            assert feasible == all(slow.keeps(c) for c in system.constraints)
+            assert feasible == all(slow.satisfies(c) for c in system.constraints)
     return int((~answer.feasible).sum())
 
 

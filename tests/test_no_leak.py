@@ -152,7 +152,7 @@ def leaks(
         for k, (row, instance) in enumerate(zip(rows, chosen.instance, strict=True)):
             own = answer.instances[instance]
             slow = Slow(answer.schema, row, own)
-            broken = [str(c) for c in system.constraints if not slow.keeps(c)]
+            broken = [str(c) for c in system.constraints if not slow.satisfies(c)]
             tally["rows"] += 1
             tally["ok"] += bool(chosen.ok[k])
             if bool(chosen.feasible[k]) == bool(broken):

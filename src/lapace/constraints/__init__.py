@@ -1,14 +1,13 @@
-"""Limits on what an answer may be: one language, exact checks, exact projection, and reasons.
+"""Constraints on counterfactuals: one language, exact checks, exact projection, and proofs.
 
 ```
 language    what a constraint says: small frozen values that print as the text they are read from
 parser      text to values
 files       TOML files of them
-nodes       bound constraints as trees over cells: true, false or not known
+formula     bound constraints as formulas over cells, in three-valued logic
 binding     values against a schema
-variables   cells as variables of a program
 program     the nearest feasible row, or the proof that there is none (HiGHS)
-projection  cheap vectorised moves first, programs for what is left
+projection  cheap vectorised repairs first, programs for what is left
 penalty     the differentiable g of the latent correction (torch)
 system      all of it behind one value
 ```

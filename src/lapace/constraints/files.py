@@ -1,14 +1,15 @@
 """Constraint files: TOML, versioned, each constraint a text or a text with a note.
 
-A note survives reading and writing; comments of the file itself are the writer's own.
+Notes survive reading and writing; TOML comments in the file do not.
 """
 
 from __future__ import annotations
 
-import re
+import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from lapace.constraints.language import Constraint, Custom, noted
 from lapace.constraints.parser import parse, parse_all
@@ -16,10 +17,10 @@ from lapace.errors import InputError, did_you_mean
 
 __all__ = ["from_toml", "read_file", "to_toml", "write_file"]
 
-VERSION = 1
+VERSION = 2
 
 HEADER = """\
-# Limits on what an answer may be, one in each line: a text, or a text with a note saying why.
+# Constraints on counterfactuals, one in each line: a text, or a text with a note saying why.
 # Columns with other characters than letters, digits and _ go in backticks: `capital-gain`.
 """
 
@@ -29,10 +30,10 @@ def to_toml(constraints: Iterable[Constraint | str]) -> str:
 
     Examples:
         >>> print(to_toml(["fixed age", "hours <= 50  # by law"]).split("version")[1])
-         = 1
+         = 2
         constraints = [
             "fixed age",
-            { limit = "hours <= 50", note = "by law" },
+            { constraint = "hours <= 50", note = "by law" },
         ]
     """
     lines = []
@@ -44,7 +45,7 @@ def to_toml(constraints: Iterable[Constraint | str]) -> str:
             )
         text = _toml(str(constraint))
         if constraint.note:
-            text = f"{{ limit = {text}, note = {_toml(constraint.note)} }}"
+            text = f"{{ constraint = {text}, note = {_toml(constraint.note)} }}"
         lines.append(f"    {text},\n")
     return f"{HEADER}version = {VERSION}\nconstraints = [\n{''.join(lines)}]\n"
 
@@ -53,23 +54,21 @@ def from_toml(text: str, where: str = "The constraint file") -> tuple[Constraint
     r"""The constraints of such a text; `where` begins the error sentences.
 
     Examples:
-        >>> [str(c) for c in from_toml('version = 1\nconstraints = ["fixed age"]')]
+        >>> [str(c) for c in from_toml('version = 2\nconstraints = ["fixed age"]')]
         ['fixed age']
     """
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{where} is not TOML: {error}.") from None
-    for key in content:
-        if key not in ("version", "constraints"):
-            hint = did_you_mean(key, ["version", "constraints"])
-            raise InputError(f"{where} has an entry '{key}' that means nothing here.{hint}")
     if "version" not in content:
         raise InputError(f"{where} does not say its version. Begin it with: version = {VERSION}")
     if content["version"] != VERSION:
         raise InputError(
-            f"{where} has version {content['version']!r}; this lapace reads version {VERSION}."
+            f"{where} has version {content['version']!r}; this lapace reads version {VERSION}, "
+            'whose entries are texts or { constraint = "…", note = "…" }.'
         )
+    _refuse_unknown(content, ("version", "constraints"), where)
     entries = content.get("constraints", [])
     if not isinstance(entries, list):
         raise InputError(f'{where} must list its constraints: constraints = ["age == original"].')
@@ -77,21 +76,25 @@ def from_toml(text: str, where: str = "The constraint file") -> tuple[Constraint
 
 
 def _entry(entry: object, where: str) -> Constraint:
-    limit, note = entry, None
+    text, note = entry, ""
     if isinstance(entry, dict):
-        for key in entry:
-            if key not in ("limit", "note"):
-                hint = did_you_mean(key, ["limit", "note"])
-                raise InputError(f"{where} has a key '{key}' that means nothing here.{hint}")
-        limit, note = entry.get("limit"), entry.get("note")
-    if not isinstance(limit, str) or not isinstance(note, str | None):
-        shape = 'a text, or { limit = "age == original", note = "why" }'
+        _refuse_unknown(entry, ("constraint", "note"), where)
+        text, note = entry.get("constraint"), entry.get("note", "")
+    if not isinstance(text, str) or not isinstance(note, str):
+        shape = 'a text, or { constraint = "age == original", note = "why" }'
         raise InputError(f"{where} must be {shape}.")
     try:
-        found = parse(limit)
+        found = parse(text)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    return noted(found, note) if note is not None else found
+    return noted(found, note) if note else found
+
+
+def _refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in content:
+        if key not in known:
+            hint = did_you_mean(key, known)
+            raise InputError(f"{where} has a key '{key}' that means nothing here.{hint}")
 
 
 def read_file(path: str | Path) -> tuple[Constraint, ...]:
@@ -114,14 +117,13 @@ def write_file(constraints: Iterable[Constraint | str], path: str | Path) -> Non
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_file(["fixed age"], f"{folder}/limits.toml")
-        ...     print(*read_file(f"{folder}/limits.toml"))
+        ...     write_file(["fixed age"], f"{folder}/rules.toml")
+        ...     print(*read_file(f"{folder}/rules.toml"))
         fixed age
     """
     Path(path).write_text(to_toml(constraints), encoding="utf-8")
 
 
 def _toml(text: str) -> str:
-    """A TOML basic string."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\u{ord(m[0]):04x}", escaped) + '"'
+    """A TOML basic string: a JSON string, but that TOML wants DEL escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,7 +1,7 @@
 """What a constraint says, as small frozen values that print as the text they are read from.
 
-`str` gives the canonical text and `parse` reads it back: `parse(str(c)) == c`. Nothing here knows
-a table; whether a word is a column or a category is settled when a system is bound to a schema.
+`str` gives the canonical text and `parse` reads it back: `parse(str(c)) == c`. Nothing here depends
+on a table; whether a name is a column or a category is decided when it is bound to a schema.
 
 ```
 Comparison    20 <= hours <= 60        2*rent + instalment <= 0.4*income      income >= original
@@ -13,6 +13,9 @@ ChangeLimit   changes <= 3
 Shorthand     fixed age, sex           increasing income                      decreasing debt
 Custom        made in Python: a differentiable penalty, an exact check, perhaps a projection
 ```
+
+Every constraint has a `note` (a sentence saying why, which takes no part in comparing) and says
+whether it `mentions_original`: whether what it allows depends on the instance.
 """
 
 from __future__ import annotations
@@ -20,59 +23,42 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "Absolute",
-    "Category",
-    "ChangeLimit",
-    "Changes",
-    "Comparison",
-    "Conditional",
-    "Constraint",
-    "Custom",
-    "Linear",
-    "Membership",
-    "Relation",
-    "Shorthand",
-    "Side",
-    "Simple",
-    "Term",
-    "Transition",
-    "Value",
-    "decreasing",
-    "fixed",
-    "increasing",
-    "noted",
-]
-
 Relation: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">="]
 Value: TypeAlias = str | float  # a category by name, or a number
+Keyword: TypeAlias = Literal["fixed", "increasing", "decreasing"]
 
-# Words the language uses itself: a column of that name is written in backticks.
+# Words of the language itself: a column of that name is written in backticks.
 KEYWORDS = frozenset(
     "abs and changes decreasing fixed if in increasing not original then".split()  # noqa: SIM905
 )
 NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+# `a <= b` says the same as `b MIRROR[<=] a`.
+MIRROR: dict[Relation, Relation] = {
+    "<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!=",
+}  # fmt: skip
 
 
-def _bare(name: str) -> bool:
-    """Whether a name can stand without quotes: letters, digits and underscores, and no number."""
-    return bool(re.fullmatch(r"\w+", name)) and not re.fullmatch(NUMBER, name)
+# ------------------------------------------------------------------------------------------------
+# Names and numbers as text
 
 
-def _column(name: str) -> str:
+def _is_bare(name: str) -> bool:
+    """Whether a name needs no quotes: letters, digits and underscores, no number, no keyword."""
+    word = re.fullmatch(r"\w+", name) and not re.fullmatch(NUMBER, name)
+    return bool(word) and name not in KEYWORDS
+
+
+def column_text(name: str) -> str:
     """A column's name as the language writes it."""
-    plain = _bare(name) and name not in KEYWORDS
-    return name if plain else "`" + name.replace("`", "``") + "`"
+    return name if _is_bare(name) else "`" + name.replace("`", "``") + "`"
 
 
 def _quoted(text: str) -> str:
@@ -81,14 +67,13 @@ def _quoted(text: str) -> str:
 
 def _number(value: float) -> str:
     """A number without a needless `.0`."""
-    text = repr(float(value) + 0.0)  # adding zero turns -0.0 into 0.0
-    return text.removesuffix(".0")
+    return repr(float(value) + 0.0).removesuffix(".0")  # adding zero turns -0.0 into 0.0
 
 
 def _value(value: Value) -> str:
     if not isinstance(value, str):
         return _number(value)
-    return value if _bare(value) and value not in KEYWORDS else _quoted(value)
+    return value if _is_bare(value) else _quoted(value)
 
 
 def _values(values: Iterable[Value]) -> str:
@@ -96,19 +81,23 @@ def _values(values: Iterable[Value]) -> str:
     return texts[0] if len(texts) == 1 else "{" + ", ".join(texts) + "}"
 
 
+# ------------------------------------------------------------------------------------------------
+# Sides of a comparison
+
+
 @dataclass(frozen=True)
 class Term:
-    """A column, or the instance's own value of it, times a number."""
+    """A column, or the instance's original value of it, times a number."""
 
     coefficient: float
     feature: str
     original: bool = False
 
-    def text(self, *, alone: bool) -> str:
-        """As written; `alone` where the own value can only be that of the one column named."""
-        name = _column(self.feature)
+    def text(self, *, only: bool) -> str:
+        """As written; `only` where one column is named in all, so that `original` is clear."""
+        name = column_text(self.feature)
         if self.original:
-            name = "original" if alone else f"original({name})"
+            name = "original" if only else f"original({name})"
         size = abs(self.coefficient)
         return name if size == 1 else f"{_number(size)}*{name}"
 
@@ -120,9 +109,23 @@ class Linear:
     terms: tuple[Term, ...] = ()
     constant: float = 0.0
 
-    def text(self, *, alone: bool) -> str:
+    def __add__(self, other: Linear) -> Linear:
+        """The sum; terms of one column join, those that cancel go."""
+        totals: dict[tuple[str, bool], float] = {}
+        for term in (*self.terms, *other.terms):
+            key = (term.feature, term.original)
+            totals[key] = totals.get(key, 0.0) + term.coefficient
+        terms = tuple(Term(c, feature, original) for (feature, original), c in totals.items() if c)
+        return Linear(terms, self.constant + other.constant)
+
+    def scaled(self, factor: float) -> Linear:
+        """Every term and the constant times a number."""
+        terms = (replace(t, coefficient=t.coefficient * factor) for t in self.terms)
+        return Linear(tuple(t for t in terms if t.coefficient), self.constant * factor + 0.0)
+
+    def text(self, *, only: bool) -> str:
         """As written, terms first."""
-        parts = [("-" if t.coefficient < 0 else "+", t.text(alone=alone)) for t in self.terms]
+        parts = [("-" if t.coefficient < 0 else "+", t.text(only=only)) for t in self.terms]
         if self.constant or not parts:
             parts.append(("-" if self.constant < 0 else "+", _number(abs(self.constant))))
         sign, first = parts[0]
@@ -140,18 +143,19 @@ class Linear:
 
 @dataclass(frozen=True)
 class Absolute:
-    """The size of a linear expression: `abs(income - original)`."""
+    """The absolute value of a linear expression: `abs(income - original)`."""
 
     inner: Linear
+    word: ClassVar[None] = None
 
     @property
     def terms(self) -> tuple[Term, ...]:
         """The terms inside."""
         return self.inner.terms
 
-    def text(self, *, alone: bool) -> str:
+    def text(self, *, only: bool) -> str:
         """As written."""
-        return f"abs({self.inner.text(alone=alone)})"
+        return f"abs({self.inner.text(only=only)})"
 
 
 @dataclass(frozen=True)
@@ -159,14 +163,19 @@ class Category:
     """A category in quotes: never a column."""
 
     name: str
-    terms: tuple[Term, ...] = field(default=(), init=False, repr=False)
+    terms: ClassVar[tuple[Term, ...]] = ()
+    word: ClassVar[None] = None
 
-    def text(self, *, alone: bool) -> str:  # noqa: ARG002 (one signature for all sides)
+    def text(self, *, only: bool) -> str:  # noqa: ARG002 (one signature for all sides)
         """As written."""
         return _quoted(self.name)
 
 
 Side: TypeAlias = Linear | Absolute | Category
+
+
+# ------------------------------------------------------------------------------------------------
+# Constraints
 
 
 def _note() -> Any:
@@ -204,16 +213,20 @@ class Comparison:
         """Whether `original` is in it."""
         return any(term.original for term in self.terms)
 
+    @property
+    def pairs(self) -> tuple[tuple[Side, Relation, Side], ...]:
+        """Each relation with the sides it stands between."""
+        return tuple(zip(self.sides, self.relations, self.sides[1:], strict=False))
+
     def __str__(self) -> str:
-        alone = len(self.words) == 1
-        texts = [side.text(alone=alone) for side in self.sides]
-        pairs = zip(self.relations, texts[1:], strict=True)
-        return texts[0] + "".join(f" {relation} {text}" for relation, text in pairs)
+        only = len(self.words) == 1
+        first, *others = (side.text(only=only) for side in self.sides)
+        return first + "".join(f" {r} {t}" for r, t in zip(self.relations, others, strict=True))
 
 
 @dataclass(frozen=True)
 class Membership:
-    """One of some values, or none of them; `original` among them is the instance's own.
+    """One of some values, or none of them; `original` among them is the instance's value.
 
     Examples:
         >>> from lapace.constraints import parse
@@ -229,18 +242,18 @@ class Membership:
 
     @property
     def mentions_original(self) -> bool:
-        """Whether the instance's own value is among the values."""
+        """Whether the instance's value is among the values."""
         return self.original
 
     def __str__(self) -> str:
         texts = ["original"] * self.original + [_value(v) for v in self.values]
         word = "not in" if self.negated else "in"
-        return f"{_column(self.feature)} {word} {{{', '.join(texts)}}}"
+        return f"{column_text(self.feature)} {word} {{{', '.join(texts)}}}"
 
 
 @dataclass(frozen=True)
 class Transition:
-    """A change nobody may be told to make: from any of `before` to any of `after`.
+    """A forbidden change: from any of `before` to any of `after`.
 
     Examples:
         >>> from lapace.constraints import parse
@@ -252,19 +265,15 @@ class Transition:
     before: tuple[Value, ...]
     after: tuple[Value, ...]
     note: str = _note()
-
-    @property
-    def mentions_original(self) -> bool:
-        """Always: it starts from the instance's own value."""
-        return True
+    mentions_original: ClassVar[bool] = True
 
     def __str__(self) -> str:
-        return f"not {_column(self.feature)}: {_values(self.before)} -> {_values(self.after)}"
+        return f"not {column_text(self.feature)}: {_values(self.before)} -> {_values(self.after)}"
 
 
 @dataclass(frozen=True)
 class Changes:
-    """A column differs from the instance's own at the column's resolution.
+    """A column differs from the instance's value at the column's resolution.
 
     Examples:
         >>> print(Changes("job"))
@@ -273,14 +282,10 @@ class Changes:
 
     feature: str
     note: str = _note()
-
-    @property
-    def mentions_original(self) -> bool:
-        """Always."""
-        return True
+    mentions_original: ClassVar[bool] = True
 
     def __str__(self) -> str:
-        return f"{_column(self.feature)} changes"
+        return f"{column_text(self.feature)} changes"
 
 
 Simple: TypeAlias = Comparison | Membership | Changes
@@ -311,7 +316,7 @@ class Conditional:
 
 @dataclass(frozen=True)
 class ChangeLimit:
-    """How many columns may differ from the instance's own.
+    """How many columns may differ from the instance.
 
     Examples:
         >>> print(ChangeLimit("<=", 3))
@@ -321,11 +326,7 @@ class ChangeLimit:
     relation: Relation
     count: int
     note: str = _note()
-
-    @property
-    def mentions_original(self) -> bool:
-        """Always."""
-        return True
+    mentions_original: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return f"changes {self.relation} {self.count}"
@@ -340,30 +341,28 @@ class Shorthand:
         fixed age, sex
     """
 
-    word: Literal["fixed", "increasing", "decreasing"]
+    word: Keyword
     features: tuple[str, ...]
     note: str = _note()
-
-    @property
-    def mentions_original(self) -> bool:
-        """Always."""
-        return True
+    mentions_original: ClassVar[bool] = True
 
     def __str__(self) -> str:
-        return f"{self.word} {', '.join(map(_column, self.features))}"
+        return f"{self.word} {', '.join(map(column_text, self.features))}"
 
 
 @dataclass(frozen=True)
 class Custom:
     """Any function of the row, from Python.
 
+    What one of the functions raises comes out as an `InputError` that names the constraint.
+
     Attributes:
         name: What to call it in reports.
         penalty: From a tensor of cells (n, d), categories as codes, to g (n,); g <= 0 where it
             holds. Differentiable in the numbers: the latent correction follows its gradient.
         check: From an array of cells (n, d) to the truth (n,), exactly.
-        project: From cells that break it (n, d) to cells that keep it, (n, d), where there is a
-            way to say so; without one a row that breaks it stays broken.
+        project: From cells that violate it (n, d) to cells that satisfy it, (n, d), if there is
+            a closed form; without one a row that violates it stays infeasible.
 
     Examples:
         >>> rule = Custom("area", lambda x: x[:, 0] * x[:, 1] - 9, lambda x: x[:, 0] * x[:, 1] <= 9)
@@ -373,14 +372,10 @@ class Custom:
 
     name: str
     penalty: Callable[[Tensor], Tensor]
-    check: Callable[[NDArray[np.float64]], NDArray[np.bool_]]
-    project: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
+    check: Callable[[Floats], Bools]
+    project: Callable[[Floats], Floats] | None = None
     note: str = _note()
-
-    @property
-    def mentions_original(self) -> bool:
-        """Never: it sees the row alone."""
-        return False
+    mentions_original: ClassVar[bool] = False  # it sees the row alone
 
     def __str__(self) -> str:
         return f"custom: {self.name}"
@@ -392,17 +387,17 @@ Constraint: TypeAlias = (
 
 
 def noted(constraint: Constraint, note: str) -> Constraint:
-    """The same constraint with a sentence saying why; it takes no part in comparing.
+    """The same constraint with a note saying why it is there.
 
     Examples:
-        >>> noted(fixed("age"), "Nobody gets younger.").note
-        'Nobody gets younger.'
+        >>> noted(fixed("age"), "Age cannot be acted on.").note
+        'Age cannot be acted on.'
     """
     return replace(constraint, note=note)
 
 
 def fixed(*features: str) -> Shorthand:
-    """These columns keep the instance's own values, missing ones included.
+    """These columns keep the instance's values, missing ones included.
 
     Examples:
         >>> print(fixed("age", "marital status"))
@@ -412,7 +407,7 @@ def fixed(*features: str) -> Shorthand:
 
 
 def increasing(*features: str) -> Shorthand:
-    """These columns never fall below the instance's own values.
+    """These columns never fall below the instance's values.
 
     Examples:
         >>> print(increasing("income"))
@@ -422,7 +417,7 @@ def increasing(*features: str) -> Shorthand:
 
 
 def decreasing(*features: str) -> Shorthand:
-    """These columns never rise above the instance's own values.
+    """These columns never rise above the instance's values.
 
     Examples:
         >>> print(decreasing("debt"))
@@ -431,9 +426,7 @@ def decreasing(*features: str) -> Shorthand:
     return _shorthand("decreasing", features)
 
 
-def _shorthand(
-    word: Literal["fixed", "increasing", "decreasing"], features: tuple[str, ...]
-) -> Shorthand:
+def _shorthand(word: Keyword, features: tuple[str, ...]) -> Shorthand:
     if not features:
         raise InputError(f"{word}() names no column. Say which: {word}('age').")
     return Shorthand(word, tuple(dict.fromkeys(features)))

@@ -1,4 +1,4 @@
-"""The paper's g(x), for the latent correction: constraints as hinges that torch can follow.
+"""The paper's g(x) for the latent correction: constraints as hinges that torch can differentiate.
 
 Imported only where it is used, so that checking and projecting do without torch.
 """
@@ -12,128 +12,121 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapace.arrays import Floats
-from lapace.constraints.binding import Bound
-from lapace.constraints.nodes import (
-    Count,
-    Every,
-    Line,
-    Moved,
-    Node,
-    Opaque,
-    Rows,
-    Same,
-    Some,
-    Table,
-    leaves,
+from lapace.arrays import Bools, Floats
+from lapace.constraints.binding import BoundConstraint
+from lapace.constraints.formula import (
+    And,
+    Candidates,
+    ChangeCount,
+    CustomCheck,
+    Formula,
+    LevelTable,
+    LinearRelation,
+    Or,
+    Unchanged,
+    conjuncts,
 )
 from lapace.schema import Schema
 
 __all__ = ["penalty"]
 
 
-def penalty(schema: Schema, bounds: Sequence[Bound], values: Tensor, instances: Floats) -> Tensor:
+def penalty(
+    schema: Schema, constraints: Sequence[BoundConstraint], values: Tensor, instances: Floats
+) -> Tensor:
     """The sum over constraints, (n,); see `System.penalty`."""
     cells = values.detach().cpu().numpy().astype(np.float64)
-    walk = _Walk(schema, values, Rows(schema, cells, instances))
+    hinges = _Hinges(schema, values, Candidates(schema, cells, instances))
     total = values.new_zeros(len(values))
-    for bound in bounds:
-        for leaf in leaves(bound.node):
-            if _smooth(leaf):
-                total = total + walk.node(leaf)
+    for constraint in constraints:
+        for part in filter(_is_smooth, conjuncts(constraint.formula)):
+            total = total + hinges.of(part)
     return total
 
 
-def _smooth(node: Node) -> bool:
-    """Whether a gradient can do anything about it: a nominal category is right or wrong."""
-    match node:
-        case Every(parts) | Some(parts):
-            return any(_smooth(part) for part in parts)
-        case Line():
-            return any(column not in node.worths for column in node.columns)
-        case Table():
-            return node.ordered
-        case Count():
+def _is_smooth(formula: Formula) -> bool:
+    """Whether it has a gradient: a nominal category is right or wrong."""
+    match formula:
+        case And(parts) | Or(parts):
+            return any(_is_smooth(part) for part in parts)
+        case LinearRelation():
+            return any(column not in formula.level_values for column in formula.cells)
+        case LevelTable():
+            return formula.ordered
+        case ChangeCount():
             return False
     return True
 
 
-class _Walk:
-    """Goes through trees: gradients from `values`, decisions from the same numbers as cells."""
+class _Hinges:
+    """Hinges of formulas: gradients from `values`, decisions from the same numbers as cells."""
 
-    def __init__(self, schema: Schema, values: Tensor, rows: Rows) -> None:
+    def __init__(self, schema: Schema, values: Tensor, rows: Candidates) -> None:
         self.schema = schema
         self.values = values  # (n, d)
         self.rows = rows
+        self.zero = values.new_zeros(())
 
-    def node(self, node: Node) -> Tensor:
-        match node:
-            case Every(parts):
-                return torch.stack([self.node(part) for part in parts]).sum(dim=0)
-            case Some(parts):
-                return torch.stack([self.node(part) for part in parts]).amin(dim=0)
-            case Line():
-                return self.line(node.positive())
-            case Table():
-                return self.table(node)
-            case Same(column, negated) | Moved(column, negated):
-                return self.own(column, stays=isinstance(node, Same) != negated)
-            case Count():
+    def of(self, formula: Formula) -> Tensor:
+        match formula:
+            case And(parts):
+                return torch.stack([self.of(part) for part in parts]).sum(dim=0)
+            case Or(parts):
+                return torch.stack([self.of(part) for part in parts]).amin(dim=0)
+            case LinearRelation():
+                return self.relation(formula.positive())
+            case LevelTable():
+                return self.level(formula)
+            case Unchanged():
+                return self.difference(formula)
+            case ChangeCount():
                 return self.values.new_zeros(len(self.values))
-            case Opaque(custom):
-                return custom.penalty(self.values).clamp(min=0)
+            case CustomCheck():
+                g: Tensor = formula.call("penalty", self.values, (len(self.values),))
+                return g.clamp(min=0)
 
     def constant(self, numbers: Floats) -> Tensor:
         return torch.as_tensor(numbers, dtype=self.values.dtype, device=self.values.device)
 
-    def line(self, line: Line) -> Tensor:
-        """A hinge over the sum of the spans; nothing where a part of it is missing."""
-        smooth = [(c, w) for c, w in zip(line.columns, line.weights, strict=True)
-                  if c not in line.worths]  # fmt: skip
-        steady = {c: w for c, w in zip(line.columns, line.weights, strict=True) if c in line.worths}
-        rest, _ = replace(line, columns=tuple(steady), weights=tuple(steady.values())).value(
-            self.rows
-        )
-        known = ~np.isnan(line.value(self.rows)[0])
-        total = self.constant(np.where(known, rest, 0.0))
-        scale = sum(abs(w) * self.schema.spans[c] for c, w in smooth) or 1.0
-        there = torch.as_tensor(known, device=self.values.device)
-        for column, weight in smooth:
-            # Masked before it is used: a NaN would come back through the gradient.
-            cell = torch.where(there, self.values[:, column], self.values.new_zeros(()))
-            total = total + weight * cell
-        hinge = {
-            "<=": total,
-            "<": total + line.unit,
-            "==": total.abs(),
-            "!=": line.unit - total.abs(),
-        }[line.relation]
-        return torch.where(there, hinge.clamp(min=0) / scale, self.values.new_zeros(()))
+    def mask(self, marks: Bools) -> Tensor:
+        return torch.as_tensor(marks, device=self.values.device)
 
-    def table(self, table: Table) -> Tensor:
-        """An ordinal has a way to go; a category is right or wrong."""
+    def relation(self, relation: LinearRelation) -> Tensor:
+        """A hinge over the range its columns span; 0 where a term is missing."""
+        smooth = {c: w for c, w in relation.cells.items() if c not in relation.level_values}
+        rest = {c: w for c, w in relation.cells.items() if c in relation.level_values}
+        known = ~np.isnan(relation.value(self.rows)[0])
+        others = replace(relation, cells=rest).value(self.rows)[0]
+        total = self.constant(np.where(known, others, 0.0))
+        scale = sum(abs(w) * self.schema.spans[c] for c, w in smooth.items()) or 1.0
+        present = self.mask(known)
+        for column, weight in smooth.items():
+            # Masked before it is used: a NaN would come back through the gradient.
+            total = total + weight * torch.where(present, self.values[:, column], self.zero)
+        return torch.where(present, relation.excess(total).clamp(min=0) / scale, self.zero)
+
+    def level(self, table: LevelTable) -> Tensor:
+        """The share of an ordinal's levels to the nearest allowed one; 1 for other categories."""
         if not table.ordered:
             return self.constant(table.slack(self.rows))
-        own, new = self.rows.slots(table.column, table.levels)
-        good = table.truths[own][:, : table.levels] >= 0  # (n, levels)
-        places = np.arange(table.levels)
-        there = new < table.levels
-        codes = self.values[:, table.column]
-        apart = np.where(good, np.abs(places - np.where(there, new, 0)[:, None]), np.inf)
-        nearest = np.where(good.any(axis=1), apart.argmin(axis=1), np.where(there, new, 0))
-        live = torch.as_tensor(there & (table.truths[own, new] < 0), device=codes.device)
-        target = self.constant(nearest.astype(np.float64))
-        way = (torch.where(live, codes, target) - target).abs()
-        return way / self.schema.features[table.column].span
+        original, new = self.rows.slots(table.column, table.levels)
+        allowed = table.truths[original][:, : table.levels] >= 0  # (n, levels)
+        places, present = np.arange(table.levels), new < table.levels
+        here = np.where(present, new, 0)
+        apart = np.where(allowed, np.abs(places - here[:, None]), np.inf)
+        nearest = np.where(allowed.any(axis=1), apart.argmin(axis=1), here)
+        codes, target = self.values[:, table.column], self.constant(nearest.astype(np.float64))
+        violated = self.mask(present & (table.truths[original, new] < 0))
+        distance = (torch.where(violated, codes, target) - target).abs()
+        return distance / self.schema.features[table.column].span
 
-    def own(self, column: int, *, stays: bool) -> Tensor:
-        feature = self.schema.features[column]
-        mine = self.rows.instances[:, column]
-        known = ~np.isnan(mine) & ~np.isnan(self.rows.cells[:, column])
-        there = torch.as_tensor(known, device=self.values.device)
-        target = self.constant(np.where(known, mine, 0.0))
-        cell = torch.where(there, self.values[:, column], target)
-        apart = (cell - target).abs()
-        if not stays:
+    def difference(self, formula: Unchanged) -> Tensor:
+        """How far a number is from the instance's, or short of one step from it."""
+        feature = self.schema.features[formula.column]
+        original = self.rows.instances[:, formula.column]
+        known = ~np.isnan(original) & ~np.isnan(self.rows.cells[:, formula.column])
+        present, target = self.mask(known), self.constant(np.where(known, original, 0.0))
+        apart = (torch.where(present, self.values[:, formula.column], target) - target).abs()
+        if formula.negated:
             apart = (feature.step - apart).clamp(min=0)
-        return torch.where(there, apart / feature.span, self.values.new_zeros(()))
+        return torch.where(present, apart / feature.span, self.zero)

@@ -1,301 +1,348 @@
-"""The nearest row that keeps every constraint, or the proof that there is none.
+"""The nearest feasible row, or a proof that there is none: a mixed-integer linear program.
 
-Everything in the language but `Custom` is written as a small mixed-integer program and handed to
-HiGHS. A number on a lattice is its start plus whole steps up minus whole steps down, so the
-distance is linear; a column of categories is one binary for each category that may be proposed; a
-instance's own value outside the schema, or missing, is one more choice. `Some` gets a binary for
-each part, which switches that part's rows on. A relation between numbers on lattices is divided by
-the greatest common divisor of its steps and its bound rounded down, so that neither strictness nor
-the solver's tolerance can be in doubt.
+Everything in the language but `Custom` is written as a small program and solved by HiGHS. A number
+on a lattice is its start plus whole steps up minus whole steps down, so the distance is linear; a
+column of categories is one binary for each category that may be proposed; an original value outside
+the schema, or missing, is one more option. `Or` gets a binary for each part, which switches that
+part's rows on. A relation between numbers on lattices is divided by the greatest common divisor of
+its steps and its right side rounded down, so that neither strictness nor the solver's tolerance
+matters.
 
-Without an instance the program has the instance as variables too: it asks whether anyone at all, with
-values the schema knows, could be given an answer.
+Without an instance its cells are variables too: the program then decides whether the constraints
+can hold for any instance with values inside the schema.
+
+The search is bounded by branch-and-bound nodes, never by the clock, so that the same program always
+has the same solution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from math import ceil, floor, isnan
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, floor, gcd, isnan, lcm
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from lapace.arrays import Floats
-from lapace.constraints.binding import Bound
-from lapace.constraints.nodes import (
+from lapace.constraints.binding import BoundConstraint
+from lapace.constraints.formula import (
     MISSING,
     UNSEEN,
-    Count,
-    Every,
-    Line,
-    Moved,
-    Node,
-    Opaque,
-    Same,
-    Some,
-    Table,
+    And,
+    ChangeCount,
+    Formula,
+    LevelTable,
+    LinearRelation,
+    Or,
+    Unchanged,
     negate,
-)
-from lapace.constraints.variables import (
-    LARGEST,
-    Choice,
-    Number,
-    divisor,
-    ends_of,
-    is_odd,
-    nearest_to,
-    slot_of,
 )
 from lapace.schema import Feature, Schema
 
-__all__ = ["Outcome", "solve"]
+__all__ = ["NODE_LIMIT", "Solution", "solve"]
 
-
+NODE_LIMIT = 1000  # almost every program is solved at its root
 STRICT = 1e-4  # of a step: what `<` demands where steps have no common divisor
+LARGEST = 1e9  # coefficients beyond this are not trusted to be whole
 # A column without a lattice is counted in thousandths of its range, and where it must differ it
 # does so by ten times the least difference that counts: the solver's tolerance stays well below.
 SHARES, WIDER = 1000, 10
 
 
-class Outcome(NamedTuple):
-    """What a program came to.
+class Solution(NamedTuple):
+    """The result of a program.
 
     Attributes:
-        status: `solved`, `infeasible` (proved) or `unsolved` (the time was up, or the solver's
-            answer could not be used).
+        status: `solved`, `infeasible` (proved) or `unsolved` (the node limit was reached, or the
+            solver's result could not be used).
         cells: The nearest row, (d,), where it is solved.
-        solution: The solver's variables, for `settled`.
+        variables: The solver's variables, for `rounded`.
     """
 
     status: Literal["solved", "infeasible", "unsolved"]
     cells: Floats | None
-    solution: Floats | None = None
-
-
-@dataclass
-class Own:
-    """A number of the instance's: a constant, or variables where it is nobody in particular."""
-
-    value: float
-    number: Number | None = None
+    variables: Floats | None = None
 
 
 def solve(
     schema: Schema,
-    bounds: Sequence[Bound],
+    constraints: Sequence[BoundConstraint],
     *,
     instance: Floats | None = None,
     start: Floats | None = None,
     weights: Floats | None = None,
-    limit: float = 1.0,
-    settled: Floats | None = None,
-) -> Outcome:
+    node_limit: int = NODE_LIMIT,
+    rounded: Floats | None = None,
+) -> Solution:
     """The feasible row nearest to `start`, by `Schema.distance` with `weights`.
 
     Args:
-        schema: What the columns are.
-        bounds: The constraints; those from Python are left aside.
-        instance: The instance's cells (d,); None for anybody.
-        start: The cells to stay near (d,); None when any row will do.
+        schema: The columns.
+        constraints: The constraints; those from Python are left out.
+        instance: The instance's cells (d,); None for any instance.
+        start: The cells to stay near (d,); None when any feasible row will do.
         weights: One for each column.
-        limit: Seconds.
-        settled: The variables of a first solution that did not pass the check, because the solver
-            takes 0.999999 for 1. Its binaries are rounded and held, and inequalities without a
-            common divisor moved in by a hair; infeasible is then no proof.
+        node_limit: Branch-and-bound nodes the solver may visit.
+        rounded: The variables of a first solution that did not pass the check, because the solver
+            takes 0.999999 for 1. Its binaries are rounded and fixed, and inequalities without a
+            common divisor tightened a little; infeasible is then no proof.
     """
-    program = _Program(schema, bounds, instance, start, weights, settled is not None)
+    program = _Program(schema, constraints, instance, start, weights, rounded is not None)
     program.build()
-    if settled is not None:
-        program.hold(settled)
-    return program.solved(limit)
+    if rounded is not None:
+        program.fix_binaries(rounded)
+    return program.solve(node_limit)
+
+
+# ------------------------------------------------------------------------------------------------
+# Cells as expressions over variables
+
+
+@dataclass
+class NumberCell:
+    """A number as an affine expression over variables."""
+
+    terms: dict[int, float]
+    constant: float
+    low: float
+    high: float
+    step: float  # its values lie on constant + step * whole numbers; 0 for none
+    missing: tuple[int, ...] = ()  # binaries: it is missing where one of them is 1
+
+
+@dataclass
+class CategoryCell:
+    """A category as one binary for each slot of its column that can be chosen."""
+
+    options: dict[int, int]
+    levels: int
+
+    def number(self, values: Floats) -> NumberCell:
+        """The number of the chosen level."""
+        known = {slot: var for slot, var in self.options.items() if slot < len(values)}
+        terms = {var: float(values[s]) for s, var in known.items() if not isnan(values[s])}
+        missing = tuple(var for var in self.options.values() if var not in terms)
+        numbers = [*terms.values(), *([0.0] if missing or not terms else [])]
+        step = common_divisor(numbers) or 1.0
+        return NumberCell(terms, 0.0, min(numbers), max(numbers), step, missing)
+
+
+def _slot(code: float, levels: int) -> int:
+    """The slot of the instance's code in a `LevelTable` of so many levels."""
+    if isnan(code):
+        return levels + MISSING
+    return int(code) if code < levels else levels + UNSEEN
+
+
+def lattice_bounds(feature: Feature) -> tuple[float, float]:
+    """The least and greatest values that may be proposed."""
+    step = feature.resolution
+    if not step:
+        return feature.lower, feature.upper
+    low, high = ceil(feature.lower / step - 1e-9), floor(feature.upper / step + 1e-9)
+    if low > high:  # no multiple of the step inside the bounds
+        return feature.lower, feature.lower
+    return low * step, high * step
+
+
+def _nearest(feature: Feature, value: float, low: float, high: float) -> float:
+    """The lattice value between the bounds that is nearest."""
+    value = min(max(value, low), high)
+    if not feature.resolution:
+        return value
+    return low + round((value - low) / feature.resolution) * feature.resolution
+
+
+@lru_cache(maxsize=4096)
+def _fraction(value: float) -> Fraction:
+    """A decimal number as written, 0.1 as one tenth."""
+    return Fraction(repr(abs(value)))
+
+
+def common_divisor(values: Iterable[float]) -> float:
+    """The greatest number all of these are multiples of; 0 where it is too small to trust."""
+    fractions = [_fraction(float(f"{v:.12g}")) for v in values if v]
+    if not fractions:
+        return 0.0
+    denominator = lcm(*(f.denominator for f in fractions))
+    found = Fraction(gcd(*(int(f * denominator) for f in fractions)), denominator)
+    return float(found) if max(fractions) <= found * int(LARGEST) else 0.0
+
+
+# ------------------------------------------------------------------------------------------------
+# The program
 
 
 @dataclass
 class _Program:
-    """Variables and rows, as they are put down."""
+    """Variables and rows of a program under construction."""
 
     schema: Schema
-    bounds: Sequence[Bound]
+    constraints: Sequence[BoundConstraint]
     instance: Floats | None
     start: Floats | None
     weights: Floats | None
-    careful: bool
+    tightened: bool
     cost: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
-    whole: list[int] = field(default_factory=list)
+    integral: list[int] = field(default_factory=list)
     rows: list[tuple[dict[int, float], float, float]] = field(default_factory=list)
-    cells: dict[int, Number | Choice] = field(default_factory=dict)
-    own: dict[int, Number | Choice] = field(default_factory=dict)
-    free: dict[int, int] = field(default_factory=dict)  # column -> binary: back to the own value
-    odd: dict[int, int] = field(default_factory=dict)  # column -> binary: an own value off the map
-    same: dict[int, int] = field(default_factory=dict)  # column -> binary: the instance's own
-    differs: dict[int, int] = field(
-        default_factory=dict
-    )  # column -> binary: not the instance's own
+    cells: dict[int, NumberCell | CategoryCell] = field(default_factory=dict)
+    # Of an instance that is not given: its cells as variables.
+    instance_cells: dict[int, NumberCell | CategoryCell] = field(default_factory=dict)
+    # Binaries by column: the original value again, of a column no constraint names; an original
+    # value off the lattice or out of bounds; the cell is unchanged; the cell has changed.
+    reverted: dict[int, int] = field(default_factory=dict)
+    irregular: dict[int, int] = field(default_factory=dict)
+    unchanged: dict[int, int] = field(default_factory=dict)
+    changed: dict[int, int] = field(default_factory=dict)
 
-    # -- variables --------------------------------------------------------------------------------
-
-    def variable(self, low: float, high: float, *, whole: bool = True, cost: float = 0.0) -> int:
+    def variable(self, low: float, high: float, *, integral: bool = True, cost: float = 0) -> int:
         self.low.append(low)
         self.high.append(high)
-        self.whole.append(int(whole))
+        self.integral.append(int(integral))
         self.cost.append(cost)
         return len(self.cost) - 1
 
     def binary(self, cost: float = 0.0) -> int:
         return self.variable(0.0, 1.0, cost=cost)
 
-    def hold(self, solution: Floats) -> None:
-        """Binaries rounded to what they were in a solution, and held there."""
+    def fix_binaries(self, solution: Floats) -> None:
+        """Fixes binaries at what they were, rounded, in a solution."""
         for variable, value in enumerate(solution):
-            if self.whole[variable] and self.high[variable] <= 1:
+            if self.integral[variable] and self.high[variable] <= 1:
                 self.low[variable] = self.high[variable] = float(round(value))
 
     def row(self, terms: dict[int, float], low: float, high: float) -> None:
         self.rows.append((terms, low, high))
 
-    def weight(self, column: int) -> float:
-        """What a change of a column costs; nothing when any row will do."""
-        if self.start is None:
-            return 0.0
-        return 1.0 if self.weights is None else float(self.weights[column])
-
     def build(self) -> None:
-        counts = [b.node for b in self.bounds if isinstance(b.node, Count)]
-        named = {column for bound in self.bounds for column in bound.columns}
+        counts = [c.formula for c in self.constraints if isinstance(c.formula, ChangeCount)]
+        named = {column for constraint in self.constraints for column in constraint.columns}
         width = len(self.schema.features)
         columns = range(width) if any(count.least for count in counts) else sorted(named)
         for column in columns:
-            self.cells[column] = self.cell(column)
+            weight = 1.0 if self.weights is None else float(self.weights[column])
+            self.cells[column] = self.cell(column, 0.0 if self.start is None else weight)
         if any(count.most < width for count in counts):
-            self.spare(set(range(width)) - set(columns))
-        self.keep()
-        for bound in self.bounds:
-            self.emit(bound.node, None)
+            self.add_reverted(set(range(width)) - set(columns))
+        self.keep_missing()
+        for constraint in self.constraints:
+            self.emit(constraint.formula, None)
 
-    def spare(self, columns: Iterable[int]) -> None:
-        """Columns no constraint names: they stay where they are or go back to the instance's own."""
+    def add_reverted(self, columns: Iterable[int]) -> None:
+        """Columns no constraint names stay where they are or return to the original value."""
         if self.instance is None or self.start is None:
             return
         changed = self.schema.changed(self.start[None], self.instance[None])[0]
         gaps = self.schema.gaps(self.start[None], self.instance[None])[0]
         for column in columns:
             if changed[column]:
-                self.free[column] = self.binary(cost=self.weight(column) * float(gaps[column]))
+                weight = 1.0 if self.weights is None else float(self.weights[column])
+                self.reverted[column] = self.binary(cost=weight * float(gaps[column]))
 
-    def keep(self) -> None:
-        """What is compared with a missing value of the instance's own stays missing."""
-        if self.instance is None:
-            return
-        for column in {column for bound in self.bounds for column in bound.kept}:
-            if isnan(self.instance[column]):
-                absent = self.absent(column)
-                if absent is not None:
-                    self.low[absent] = 1.0
+    def keep_missing(self) -> None:
+        """What is compared with a missing original value stays missing."""
+        for column in {column for c in self.constraints for column in c.compared}:
+            if self.is_missing(column):
+                self.low[self.missing_binary(column)] = 1.0
 
-    def absent(self, column: int) -> int | None:
-        """The binary that says a cell is missing, where it can be."""
+    def is_missing(self, column: int) -> bool:
+        """Whether the instance is given and its cell is missing."""
+        return self.instance is not None and isnan(self.instance[column])
+
+    def missing_binary(self, column: int) -> int:
+        """The binary of a cell staying missing, where the original is."""
         cell = self.cells[column]
-        if isinstance(cell, Choice):
-            return cell.options.get(cell.levels + MISSING)
-        return cell.unknown[0] if cell.unknown else None
+        if isinstance(cell, CategoryCell):
+            return cell.options[cell.levels + MISSING]
+        return cell.missing[0]
 
-    def cell(self, column: int, *, own: bool = False) -> Number | Choice:
-        """Variables for one cell of the row, or (`own`) of an instance who could be anyone."""
+    # -- cells ------------------------------------------------------------------------------------
+
+    def cell(self, column: int, weight: float) -> NumberCell | CategoryCell:
+        """Variables for one cell, of the row or of an instance that is not given."""
+        original = np.nan if self.instance is None else float(self.instance[column])
+        start = original if self.start is None else float(self.start[column])
+        if self.schema.features[column].kind == "continuous":
+            return self.number(column, original, start, weight)
+        return self.category(column, original, start, weight)
+
+    def number(self, column: int, original: float, start: float, weight: float) -> NumberCell:
         feature = self.schema.features[column]
-        weight = 0.0 if own else self.weight(column)
-        instance = None if self.instance is None else float(self.instance[column])
-        given = instance if self.start is None else float(self.start[column])
-        if feature.kind == "continuous":
-            return self.number(column, feature, instance, given, weight)
-        return self.choice(column, feature, instance, given, weight)
-
-    def number(
-        self,
-        column: int,
-        feature: Feature,
-        instance: float | None,
-        given: float | None,
-        cost: float,
-    ) -> Number:
-        low, high = ends_of(feature)
-        missing = instance is not None and isnan(instance)
-        gone = given is None or isnan(given)
-        base = nearest_to(feature, (low + high) / 2 if given is None or gone else given, low, high)
+        low, high = lattice_bounds(feature)
+        blank = isnan(start)
+        base = _nearest(feature, (low + high) / 2 if blank else start, low, high)
         unit = feature.resolution or feature.span / SHARES
-        # A missing cell costs 1 to fill in, whatever the value: prefer the middle, by a hair.
-        each = cost * unit / feature.span * (1e-3 if gone else 1.0)
-        whole = bool(feature.resolution)
-        room_up, room_down = (high - base) / unit, (base - low) / unit
-        if whole:
-            room_up, room_down = float(round(room_up)), float(round(room_down))
-        up = self.variable(0.0, max(room_up, 0.0), whole=whole, cost=each)
-        down = self.variable(0.0, max(room_down, 0.0), whole=whole, cost=each)
-        number = Number({up: unit, down: -unit}, base, low, high, feature.resolution)
-        if missing:
-            number.unknown = (self.binary(cost=-cost if gone else cost),)
-        elif instance is not None and is_odd(feature, instance, low, high):
-            near = instance if given is None or gone else given
-            price = -abs(base - instance) if given == instance else abs(instance - near)
-            odd = self.binary(cost=cost * price / feature.span)
-            self.odd[column] = odd
-            for move, room in ((up, room_up), (down, room_down)):
-                self.row({move: 1.0, odd: max(room, 0.0)}, -np.inf, max(room, 0.0))
-            number.terms[odd] = instance - base
-            number.low, number.high = min(low, instance), max(high, instance)
+        # A missing cell costs 1 to fill in, whatever the value: prefer the middle, by very little.
+        cost = weight * unit / feature.span * (1e-3 if blank else 1.0)
+        integral = bool(feature.resolution)
+        rooms = [max((high - base) / unit, 0.0), max((base - low) / unit, 0.0)]
+        if integral:
+            rooms = [float(round(room)) for room in rooms]
+        up, down = (self.variable(0.0, r, integral=integral, cost=cost) for r in rooms)
+        number = NumberCell({up: unit, down: -unit}, base, low, high, feature.resolution)
+        if self.is_missing(column):
+            number.missing = (self.binary(cost=-weight if blank else weight),)
+        elif not isnan(original) and self.is_irregular(feature, original):
+            moved = 0.0 if blank else abs(original - start)
+            price = -abs(base - original) if start == original else moved
+            irregular = self.binary(cost=weight * price / feature.span)
+            self.irregular[column] = irregular
+            for variable, room in zip((up, down), rooms, strict=True):
+                self.row({variable: 1.0, irregular: room}, -np.inf, room)
+            number.terms[irregular] = original - base
+            number.low, number.high = min(low, original), max(high, original)
             number.step = 0.0
         return number
 
-    def choice(
-        self,
-        column: int,
-        feature: Feature,
-        instance: float | None,
-        given: float | None,
-        cost: float,
-    ) -> Choice:
-        levels = len(feature.levels)
-        codes: list[float] = [float(code) for code in range(len(feature.categories))]
-        if instance is not None and not isnan(instance) and instance not in codes:
-            codes.append(instance)
-        if instance is not None and isnan(instance):
-            codes.append(instance)
-        spots = np.full((len(codes), len(self.schema.features)), np.nan)
-        spots[:, column] = codes
-        target = np.full_like(spots, np.nan)
-        target[:, column] = np.nan if given is None else given
-        gaps = self.schema.gaps(spots, target)[:, column] * cost
+    def is_irregular(self, feature: Feature, value: float) -> bool:
+        """Whether a value could not be proposed: out of bounds, or off the lattice."""
+        nearest = _nearest(feature, value, *lattice_bounds(feature))
+        return abs(nearest - value) > 1e-6 * feature.step
+
+    def category(self, column: int, original: float, start: float, weight: float) -> CategoryCell:
+        feature = self.schema.features[column]
+        codes = [float(code) for code in range(len(feature.categories))]
+        if self.instance is not None and original not in codes:  # unseen, or missing
+            codes.append(original)
+        cells, target = np.full((2, len(codes), len(self.schema.features)), np.nan)
+        cells[:, column], target[:, column] = codes, start
+        gaps = self.schema.gaps(cells, target)[:, column] * weight
         options = {
-            slot_of(code, levels): self.binary(cost=float(gap))
+            _slot(code, len(feature.levels)): self.binary(cost=float(gap))
             for code, gap in zip(codes, gaps, strict=True)
         }
         self.row(dict.fromkeys(options.values(), 1.0), 1.0, 1.0)
-        return Choice(options, levels)
+        return CategoryCell(options, len(feature.levels))
+
+    def instance_cell(self, column: int) -> NumberCell | CategoryCell:
+        if column not in self.instance_cells:
+            self.instance_cells[column] = self.cell(column, 0.0)
+        return self.instance_cells[column]
 
     # -- constraints ------------------------------------------------------------------------------
 
-    def emit(self, node: Node, guard: int | None) -> None:
-        """Puts down the rows of a node; with a guard they hold where that binary is 1."""
-        match node:
-            case Every(parts):
+    def emit(self, formula: Formula, guard: int | None) -> None:
+        """Adds the rows of a formula; with a guard they apply where that binary is 1."""
+        match formula:
+            case And(parts):
                 for part in parts:
                     self.emit(part, guard)
-            case Some(parts):
-                self.emit_some(parts, guard)
-            case Line():
-                self.emit_line(node.positive(), guard)
-            case Table():
-                self.emit_table(node, guard)
-            case Same():
-                self.emit_same(node, guard)
-            case Moved():
-                self.emit_moved(node, guard)
-            case Count():
-                self.emit_count(node)
-            case Opaque():
-                pass
+            case Or(parts):
+                self.emit_or(parts, guard)
+            case LinearRelation():
+                self.emit_relation(formula.positive(), guard)
+            case LevelTable():
+                self.emit_table(formula, guard)
+            case Unchanged():
+                self.emit_unchanged(formula, guard)
+            case ChangeCount():
+                self.emit_count(formula)
 
     def at_least_one(self, variables: Iterable[int], guard: int | None) -> None:
         terms = dict.fromkeys(variables, 1.0)
@@ -305,221 +352,216 @@ class _Program:
             terms[guard] = terms.get(guard, 0.0) - 1.0
             self.row(terms, 0.0, np.inf)
 
-    def emit_some(self, parts: tuple[Node, ...], guard: int | None) -> None:
-        ways: list[int] = []
+    def emit_or(self, parts: tuple[Formula, ...], guard: int | None) -> None:
+        switches: list[int] = []
         for part in parts:
-            if isinstance(part, Table) and self.instance is not None:
-                ways += self.allowed(part)  # the choices are binaries already
+            if isinstance(part, LevelTable) and self.instance is not None:
+                switches += self.allowed(part)  # the options are binaries already
             else:
-                way = self.binary()
-                self.emit(part, way)
-                ways.append(way)
-        self.at_least_one(ways, guard)
+                switch = self.binary()
+                self.emit(part, switch)
+                switches.append(switch)
+        self.at_least_one(switches, guard)
 
-    def allowed(self, table: Table) -> list[int]:
-        """The choices a table does not rule out for this instance."""
+    def allowed(self, table: LevelTable) -> list[int]:
+        """The options a table leaves to this instance."""
         assert self.instance is not None
         cell = self.cells[table.column]
-        assert isinstance(cell, Choice)
-        own = slot_of(float(self.instance[table.column]), table.levels)
-        return [v for slot, v in cell.options.items() if table.truths[own, slot] >= 0]
+        assert isinstance(cell, CategoryCell)
+        original = _slot(float(self.instance[table.column]), table.levels)
+        return [var for slot, var in cell.options.items() if table.truths[original, slot] >= 0]
 
-    def emit_table(self, table: Table, guard: int | None) -> None:
+    def emit_table(self, table: LevelTable, guard: int | None) -> None:
         if self.instance is not None:
             self.at_least_one(self.allowed(table), guard)
             return
         cell = self.cells[table.column]
-        assert isinstance(cell, Choice)
-        rows = [dict.fromkeys(
-            (v for slot, v in cell.options.items() if table.truths[own, slot] >= 0), 1.0
-        ) for own in cell.options]  # fmt: skip
-        if not table.personal:
+        assert isinstance(cell, CategoryCell)
+        rows = [
+            {var: 1.0 for slot, var in cell.options.items() if table.truths[original, slot] >= 0}
+            for original in cell.options
+        ]
+        if not table.mentions_original:
             self.at_least_one(rows[0], guard)
             return
-        instance = self.anybody(table.column)
-        assert isinstance(instance, Choice)
-        for terms, mine in zip(rows, instance.options.values(), strict=True):
-            # Whoever has this level, and is under the guard, has one of the levels allowed.
-            terms[mine] = terms.get(mine, 0.0) - 1.0
+        instance = self.instance_cell(table.column)
+        assert isinstance(instance, CategoryCell)
+        for terms, original in zip(rows, instance.options.values(), strict=True):
+            # An instance of this level, under the guard, takes one of the levels allowed.
+            terms[original] = terms.get(original, 0.0) - 1.0
             if guard is not None:
                 terms[guard] = terms.get(guard, 0.0) - 1.0
             self.row(terms, -1.0 if guard is not None else 0.0, np.inf)
 
-    def anybody(self, column: int) -> Number | Choice:
-        if column not in self.own:
-            self.own[column] = self.cell(column, own=True)
-        return self.own[column]
-
-    def own_number(self, line: Line, column: int) -> Own:
-        if self.instance is not None:
-            return Own(float(line.worth(column, self.instance[[column]])[0]))
-        return Own(0.0, _as_number(self.anybody(column), line, column))
-
-    def emit_line(self, line: Line, guard: int | None) -> None:
-        if line.relation == "!=":
-            below = replace(line, relation="<")
-            above = replace(line, relation="<=", negated=True).positive()
-            self.emit_some((below, above), guard)
+    def emit_relation(self, relation: LinearRelation, guard: int | None) -> None:
+        if relation.relation in ("==", "!="):
+            self.emit(relation.split(), guard)
             return
-        if line.relation == "==":
-            for side in line.sides():
-                self.emit_line(side, guard)
-            return
-        constant, parts = line.constant, []
-        for column, weight in zip(line.columns, line.weights, strict=True):
-            parts.append((weight, _as_number(self.cells[column], line, column)))
-        for column, weight in zip(line.own, line.own_weights, strict=True):
-            own = self.own_number(line, column)
-            if own.number is not None:
-                parts.append((weight, own.number))
+        constant, parts = relation.constant, []
+        for column, weight in relation.cells.items():
+            parts.append((weight, _as_number(self.cells[column], relation, column)))
+        for column, weight in relation.originals.items():
+            if self.instance is None:
+                cell = self.instance_cell(column)
+                parts.append((weight, _as_number(cell, relation, column)))
             else:
-                constant += weight * own.value
-        if isnan(constant):
-            return  # compared with something the instance does not have: nothing is demanded
-        self.inequality(parts, constant, line, guard)
+                constant += weight * float(relation.number(column, self.instance[[column]])[0])
+        if not isnan(constant):  # compared with a missing value, nothing is demanded
+            self.emit_inequality(parts, constant, relation, guard)
 
-    def inequality(
+    def emit_inequality(
         self,
-        parts: list[tuple[float, Number]],
+        parts: list[tuple[float, NumberCell]],
         constant: float,
-        line: Line,
+        relation: LinearRelation,
         guard: int | None,
     ) -> None:
-        """Σ weight·number + constant <= 0 (or < 0), where nothing in it is missing."""
+        """Σ weight·number + constant <= 0 (or < 0), where no number is missing."""
         terms: dict[int, float] = {}
         for weight, number in parts:
             constant += weight * number.constant
             for variable, factor in number.terms.items():
                 terms[variable] = terms.get(variable, 0.0) + weight * factor
-        strict = line.relation == "<"
-        whole = divisor([w * n.step for w, n in parts]) if all(n.step for _, n in parts) else 0.0
-        if whole and all(abs(t) <= LARGEST * whole for t in terms.values()):
-            terms = {v: float(round(t / whole)) for v, t in terms.items()}
-            bar = -constant / whole
-            slip = 1e-9 * max(1.0, abs(bar))
-            most = float(ceil(bar - slip) - 1 if strict else floor(bar + slip))
-            scale = whole
-        else:
-            scale = line.unit
-            if line.margin:  # no lattice: shares of the range are what the solver can tell apart
-                scale = max((abs(t) for t in terms.values()), default=1.0)
-            terms = {v: t / scale for v, t in terms.items()}
-            gap = (WIDER * line.margin / scale or STRICT) if strict else 0.0
-            closer = STRICT if self.careful else 0.0
-            most = -constant / scale - gap - closer
+        terms, most, scale = self.scaled(terms, parts, constant, relation)
         reach = sum(max(w * n.low, w * n.high) - w * n.constant for w, n in parts) / scale
         spare = reach + 1e-6 * max(1.0, abs(reach)) - most
         if spare <= 0:
-            return  # it cannot be broken
-        for variable in {u for _, number in parts for u in number.unknown}:
+            return  # it cannot be violated
+        for variable in {missing for _, number in parts for missing in number.missing}:
             terms[variable] = terms.get(variable, 0.0) - spare
         if guard is not None:
             terms[guard] = terms.get(guard, 0.0) + spare
             most += spare
         self.row(terms, -np.inf, most)
 
-    def emit_same(self, node: Same, guard: int | None) -> None:
-        column = node.column
-        if column in self.odd:
-            self.literal(self.odd[column], not node.negated, guard)
+    def scaled(
+        self,
+        terms: dict[int, float],
+        parts: list[tuple[float, NumberCell]],
+        constant: float,
+        relation: LinearRelation,
+    ) -> tuple[dict[int, float], float, float]:
+        """The terms over a scale the solver can tell apart, their upper bound, and the scale."""
+        strict = relation.relation == "<"
+        on_lattice = all(number.step for _, number in parts)
+        scale = common_divisor([w * n.step for w, n in parts]) if on_lattice else 0.0
+        if scale and all(abs(t) <= LARGEST * scale for t in terms.values()):
+            bar = -constant / scale
+            slip = 1e-9 * max(1.0, abs(bar))
+            most = float(ceil(bar - slip) - 1 if strict else floor(bar + slip))
+            return {v: float(round(t / scale)) for v, t in terms.items()}, most, scale
+        scale = relation.unit
+        if relation.margin:  # no lattice: in shares of the range
+            scale = max((abs(t) for t in terms.values()), default=1.0)
+        gap = (WIDER * relation.margin / scale or STRICT) if strict else 0.0
+        most = -constant / scale - gap - (STRICT if self.tightened else 0.0)
+        return {v: t / scale for v, t in terms.items()}, most, scale
+
+    def emit_unchanged(self, formula: Unchanged, guard: int | None) -> None:
+        column, negated = formula.column, formula.negated
+        if formula.exact and column in self.irregular:
+            binary = self.irregular[column]
+            if not negated:
+                self.at_least_one([binary], guard)
+            elif guard is None:
+                self.row({binary: 1.0}, 0.0, 0.0)
+            else:
+                self.row({binary: 1.0, guard: 1.0}, -np.inf, 1.0)
             return
-        self.emit_moved(Moved(column, not node.negated), guard)
-        if not node.negated and not self.is_missing(column):
-            self.emit_line(_apart(self.schema, column, 0.0, "=="), guard)
+        binary = self.changed_binary(column) if negated else self.unchanged_binary(column)
+        self.at_least_one([binary], guard)
+        if formula.exact and not negated and not self.is_missing(column):
+            self.emit_relation(self.difference(column, 0.0, "=="), guard)
 
-    def emit_moved(self, node: Moved, guard: int | None) -> None:
-        says = self.stays(node.column) if node.negated else self.moves(node.column)
-        self.literal(says, True, guard)
+    # Whether a cell has changed is needed in several places. Each column has one binary for yes and
+    # one for no, so that logic alone settles what depends on both: the switches in front of rows
+    # over long ranges leak a little, as the solver takes 0.999999 for 1.
 
-    def literal(self, variable: int, wanted: bool, guard: int | None) -> None:
-        """A binary is 1, or 0."""
-        if wanted:
-            self.at_least_one([variable], guard)
-        elif guard is None:
-            self.row({variable: 1.0}, 0.0, 0.0)
-        else:
-            self.row({variable: 1.0, guard: 1.0}, -np.inf, 1.0)
+    def unchanged_binary(self, column: int) -> int:
+        """A binary that can be 1 only where a cell is the instance's."""
+        if column not in self.unchanged:
+            cell = self.cells[column]
+            if self.is_missing(column):
+                binary = self.missing_binary(column)
+            elif isinstance(cell, CategoryCell) and self.instance is not None:
+                binary = cell.options[_slot(float(self.instance[column]), cell.levels)]
+            else:
+                binary = self.change_binary(column, changed=False)
+            self.unchanged[column] = binary
+        return self.unchanged[column]
 
-    def is_missing(self, column: int) -> bool:
-        return self.instance is not None and isnan(self.instance[column])
+    def changed_binary(self, column: int) -> int:
+        """A binary that can be 1 only where a cell differs from the instance's."""
+        if column not in self.changed:
+            self.changed[column] = self.change_binary(column, changed=True)
+            both = {self.changed[column]: 1.0, self.unchanged_binary(column): 1.0}
+            self.row(both, -np.inf, 1.0)
+        return self.changed[column]
 
-    # Whether a cell differs from the instance's own is asked in several places. Each column has one
-    # binary for yes and one for no, so that logic alone settles what depends on both: the switches
-    # in front of rows over long ranges leak a little, as the solver takes 0.999999 for 1.
-
-    def stays(self, column: int) -> int:
-        """A binary that can be 1 only where a cell is the instance's own."""
-        if column not in self.same:
-            self.same[column] = self.literal_for(column, stays=True)
-        return self.same[column]
-
-    def moves(self, column: int) -> int:
-        """A binary that can be 1 only where a cell differs from the instance's own."""
-        if column not in self.differs:
-            self.differs[column] = self.literal_for(column, stays=False)
-            self.row({self.differs[column]: 1.0, self.stays(column): 1.0}, -np.inf, 1.0)
-        return self.differs[column]
-
-    def literal_for(self, column: int, *, stays: bool) -> int:
-        cell = self.cells[column]
-        if stays and self.is_missing(column):
-            absent = self.absent(column)
-            assert absent is not None
-            return absent
-        if stays and isinstance(cell, Choice) and self.instance is not None:
-            return cell.options[slot_of(float(self.instance[column]), cell.levels)]
-        binary = self.binary()
-        if isinstance(cell, Choice):
-            table = _differs(column, cell.levels)
-            self.emit_table(replace(table, truths=-table.truths) if stays else table, binary)
+    def change_binary(self, column: int, *, changed: bool) -> int:
+        """A new binary that demands a change, or none, where it is 1."""
+        binary, cell = self.binary(), self.cells[column]
+        if isinstance(cell, CategoryCell):
+            truths = np.full((cell.levels + 2, cell.levels + 3), 1 if changed else -1, np.int8)
+            np.fill_diagonal(truths, -1 if changed else 1)
+            self.emit_table(LevelTable(column, truths, ordered=False), binary)
         elif not self.is_missing(column):
-            self.emit_apart(column, binary, stays=stays)
+            self.emit_difference(column, binary, changed=changed)
         return binary
 
-    def emit_apart(self, column: int, guard: int, *, stays: bool) -> None:
-        """A number within half a step of the instance's own, or not."""
+    def emit_difference(self, column: int, guard: int, *, changed: bool) -> None:
+        """A number differs by more than half a step from the instance's, or does not."""
         half = self.schema.features[column].resolution / 2
-        ends = [_apart(self.schema, column, half, "<=", sign) for sign in (1.0, -1.0)]
-        if not stays:
-            self.emit_some(tuple(negate(end) for end in ends), guard)
+        within = tuple(self.difference(column, half, "<=", sign) for sign in (1.0, -1.0))
+        if changed:
+            self.emit_or(tuple(map(negate, within)), guard)
         elif half:
-            self.emit(Every(tuple(ends)), guard)
-        else:  # a column without a resolution moves by a step, or not at all
-            self.emit_line(_apart(self.schema, column, 0.0, "=="), guard)
+            self.emit(And(within), guard)
+        else:  # a column without a resolution changes by a step, or not at all
+            self.emit_relation(self.difference(column, 0.0, "=="), guard)
 
-    def emit_count(self, node: Count) -> None:
+    def difference(
+        self, column: int, by: float, relation: Literal["<=", "=="], sign: float = 1.0
+    ) -> LinearRelation:
+        """±(cell − original) − by, compared with zero."""
+        feature = self.schema.features[column]
+        margin = 0.0 if feature.resolution else feature.step
+        return LinearRelation(
+            {column: sign}, {column: -sign}, -by, relation, {}, margin, 0.0, feature.step
+        )
+
+    def emit_count(self, count: ChangeCount) -> None:
         width = len(self.schema.features)
-        if node.most < width:
-            stays = [*map(self.stays, self.cells), *self.free.values()]
-            settled = width - len(stays)  # columns that are the instance's own anyway
-            self.row(dict.fromkeys(stays, 1.0), width - node.most - settled, np.inf)
-        if node.least:
-            moves = [self.moves(column) for column in self.cells]
-            self.row(dict.fromkeys(moves, 1.0), node.least, np.inf)
+        if count.most < width:
+            binaries = [*map(self.unchanged_binary, self.cells), *self.reverted.values()]
+            others = width - len(binaries)  # columns that are unchanged anyway
+            self.row(dict.fromkeys(binaries, 1.0), width - count.most - others, np.inf)
+        if count.least:
+            binaries = [self.changed_binary(column) for column in self.cells]
+            self.row(dict.fromkeys(binaries, 1.0), count.least, np.inf)
 
     # -- solving ----------------------------------------------------------------------------------
 
-    def solved(self, limit: float) -> Outcome:
-        if any(low > high for _, low, high in self.rows):
-            return Outcome("infeasible", None)
-        if any(not terms and not (low <= 0 <= high) for terms, low, high in self.rows):
-            return Outcome("infeasible", None)
+    def solve(self, node_limit: int) -> Solution:
+        for terms, low, high in self.rows:
+            if low > high or (not terms and not low <= 0 <= high):
+                return Solution("infeasible", None)
         if not self.cost:
-            return Outcome("solved", self.start)
-        result = self.run(limit, presolve=True)
-        if result.status in (2, 4):
-            # Presolve has been seen to call a feasible program infeasible: a proof needs both.
-            result = self.run(limit, presolve=False)
-        if result.status == 2:
-            return Outcome("unsolved" if self.careful else "infeasible", None)
+            return Solution("solved", self.start)
+        result = self.run(node_limit, presolve=True)
         if result.x is None:
-            return Outcome("unsolved", None)
+            # Presolve has been seen to call a feasible program infeasible: a proof needs both.
+            result = self.run(node_limit, presolve=False)
+        if result.status == 2:
+            return Solution("unsolved" if self.tightened else "infeasible", None)
+        if result.x is None:
+            return Solution("unsolved", None)
         if self.instance is None or self.start is None:
-            return Outcome("solved", None)
-        x = np.asarray(result.x)
-        return Outcome("solved", self.read(x), x)
+            return Solution("solved", None)
+        variables = np.asarray(result.x)
+        return Solution("solved", self.read(variables), variables)
 
-    def run(self, limit: float, *, presolve: bool) -> Any:
+    def run(self, node_limit: int, *, presolve: bool) -> Any:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
@@ -533,69 +575,48 @@ class _Program:
         rows = [LinearConstraint(matrix, ends[:, 0], ends[:, 1])] if self.rows else []
         return milp(
             np.array(self.cost),
-            integrality=np.array(self.whole),
+            integrality=np.array(self.integral),
             bounds=Bounds(np.array(self.low), np.array(self.high)),
             constraints=rows,
-            options={"time_limit": limit, "presolve": presolve, "mip_rel_gap": 1e-6},
+            options={"node_limit": node_limit, "presolve": presolve, "mip_rel_gap": 1e-6},
         )
 
-    def read(self, x: Floats) -> Floats:
+    def read(self, variables: Floats) -> Floats:
         """The solver's variables as a row of cells."""
         assert self.instance is not None
         assert self.start is not None
         row = self.start.copy()
         for column, cell in self.cells.items():
-            if isinstance(cell, Choice):
-                slot = max((x[var], slot) for slot, var in cell.options.items())[1]
-                own = slot - cell.levels in (UNSEEN, MISSING)
-                row[column] = self.instance[column] if own else slot
+            if isinstance(cell, CategoryCell):
+                slot = max((variables[var], slot) for slot, var in cell.options.items())[1]
+                row[column] = slot if slot < cell.levels else self.instance[column]
             else:
-                row[column] = self.read_number(column, cell, x)
-        for column, back in self.free.items():
-            if x[back] > 0.5:
+                row[column] = self.read_number(column, cell, variables)
+        for column, binary in self.reverted.items():
+            if variables[binary] > 0.5:
                 row[column] = self.instance[column]
         return row
 
-    def read_number(self, column: int, cell: Number, x: Floats) -> float:
+    def read_number(self, column: int, cell: NumberCell, variables: Floats) -> float:
         assert self.instance is not None
         assert self.start is not None
-        feature, own = self.schema.features[column], float(self.instance[column])
-        if cell.unknown and x[cell.unknown[0]] > 0.5:
-            return own
-        if column in self.odd and x[self.odd[column]] > 0.5:
-            return own
+        feature, original = self.schema.features[column], float(self.instance[column])
+        options = [*cell.missing, *([self.irregular[column]] if column in self.irregular else [])]
+        if any(variables[binary] > 0.5 for binary in options):
+            return original
         (up, unit), (down, _), *_ = cell.terms.items()
-        moved = float(x[up] - x[down])
+        moved = float(variables[up] - variables[down])
         if feature.resolution:
             moved = float(round(moved))
-        if moved == 0 and not isnan(self.start[column]) and column not in self.odd:
+        if moved == 0 and not isnan(self.start[column]) and column not in self.irregular:
             return float(self.start[column])
-        spot = self.start[None].copy()
-        spot[0, column] = cell.constant + unit * moved
-        value = float(self.schema.snap(spot)[0, column])
-        return own if abs(value - own) <= 1e-9 * feature.span else value
+        cells = self.start[None].copy()
+        cells[0, column] = cell.constant + unit * moved
+        value = float(self.schema.snap(cells)[0, column])
+        return original if abs(value - original) <= 1e-9 * feature.span else value
 
 
-# ------------------------------------------------------------------------------------------------
-# Small arithmetic
-
-
-def _as_number(cell: Number | Choice, line: Line, column: int) -> Number:
-    return cell if isinstance(cell, Number) else cell.number(line.worths[column])
-
-
-def _apart(
-    schema: Schema, column: int, by: float, relation: Literal["<=", "=="], sign: float = 1.0
-) -> Line:
-    """±(cell − own value) − by, against zero."""
-    feature = schema.features[column]
-    margin = 0.0 if feature.resolution else feature.step
-    return Line(
-        (column,), (sign,), (column,), (-sign,), -by, relation, {}, margin, 0.0, feature.step
-    )  # fmt: skip
-
-
-def _differs(column: int, levels: int) -> Table:
-    truths = np.ones((levels + 2, levels + 3), dtype=np.int8)
-    np.fill_diagonal(truths, -1)
-    return Table(column, truths, ordered=False)
+def _as_number(
+    cell: NumberCell | CategoryCell, relation: LinearRelation, column: int
+) -> NumberCell:
+    return cell if isinstance(cell, NumberCell) else cell.number(relation.level_values[column])

@@ -1,4 +1,4 @@
-"""Constraints bound to a schema: check, project, penalise, and say what stands in the way."""
+"""Constraints bound to a schema: check, project, penalise, and say which contradict each other."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lapace.arrays import Bools, Floats
-from lapace.constraints.binding import Bound, bind
+from lapace.constraints.binding import BoundConstraint, bind, feasible
+from lapace.constraints.formula import Candidates, ChangeCount, CustomCheck
 from lapace.constraints.language import Constraint
-from lapace.constraints.nodes import Count, Opaque, Rows
 from lapace.constraints.parser import parse_all
-from lapace.constraints.program import solve
-from lapace.constraints.projection import Domains, Projection, domains, kept, project
+from lapace.constraints.program import NODE_LIMIT, solve
+from lapace.constraints.projection import Domains, Projection, domains, project
 from lapace.errors import InputError
-from lapace.schema import Schema
+from lapace.schema import Feature, Schema
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,8 +30,12 @@ __all__ = ["System"]
 class System:
     """Constraints that hold together, in one schema.
 
-    Make one with `System.of`. Cells are matrices (n, d) as `Schema` makes them, `instances` the cells
-    of the instance each row is for, row by row.
+    Make one with `System.of`. Cells are matrices (n, d) as `Schema` makes them, `instances` the
+    cells of the instance each row is for, row by row.
+
+    Attributes:
+        schema: The columns.
+        bound: The constraints as formulas, in the order given, each once.
 
     Examples:
         >>> from lapace.schema import Schema
@@ -49,7 +53,7 @@ class System:
     """
 
     schema: Schema
-    bounds: tuple[Bound, ...]
+    bound: tuple[BoundConstraint, ...]
 
     @classmethod
     def of(
@@ -63,47 +67,39 @@ class System:
 
         Args:
             constraints: What has to hold.
-            schema: What the columns are.
-            check: Proves that not everyone is ruled out, and says so if they are. It takes
+            schema: The columns.
+            check: Refuses constraints that no instance could satisfy, with the reason. It takes
                 milliseconds; leave it out for constraints that have passed before.
         """
-        bounds = tuple(bind(c, schema) for c in dict.fromkeys(parse_all(constraints)))
-        if check and bounds:
-            clash = _smallest(schema, bounds, None)
-            if clash:
-                raise InputError(_clash(clash, schema))
-        return cls(schema, bounds)
+        bound = tuple(bind(c, schema) for c in dict.fromkeys(parse_all(constraints)))
+        if check and (found := _contradiction(schema, bound)):
+            raise InputError(_refusal(schema, found))
+        return cls(schema, bound)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         """What has to hold, in the order given, each once."""
-        return tuple(bound.constraint for bound in self.bounds)
+        return tuple(bound.constraint for bound in self.bound)
 
     @cached_property
     def mentions_original(self) -> bool:
-        """Whether what is feasible depends on the instance (`original`, `changes`, a transition)."""
+        """Whether what is feasible depends on the instance (`original`, `changes`, …)."""
         return any(c.mentions_original for c in self.constraints)
 
     def __len__(self) -> int:
-        return len(self.bounds)
+        return len(self.bound)
 
     # -- checking ---------------------------------------------------------------------------------
 
     def holds(self, cells: Floats, instances: Floats) -> Bools:
-        """Whether each row keeps each constraint, (n, m), exactly."""
-        rows = Rows(self.schema, cells, instances)
-        holds = np.ones((len(cells), len(self.bounds)), dtype=bool)
-        for k, bound in enumerate(self.bounds):
-            holds[:, k] = kept(bound, rows)
-        return holds
+        """Whether each row satisfies each constraint, (n, m), exactly."""
+        rows = Candidates(self.schema, cells, instances)
+        columns = [bound.holds(rows) for bound in self.bound]
+        return np.array(columns, dtype=bool).reshape(len(self.bound), len(cells)).T
 
     def feasible(self, cells: Floats, instances: Floats) -> Bools:
-        """Whether each row keeps every constraint, (n,)."""
-        rows = Rows(self.schema, cells, instances)
-        good = np.ones(len(cells), dtype=bool)
-        for bound in self.bounds:
-            good &= kept(bound, rows)
-        return good
+        """Whether each row satisfies every constraint, (n,)."""
+        return feasible(self.bound, Candidates(self.schema, cells, instances))
 
     def slack(self, cells: Floats, instances: Floats) -> Floats:
         """How far each constraint is from holding, (n, m), in its own units; 0 where it holds.
@@ -112,21 +108,20 @@ class System:
         columns too many, an ordinal its levels, anything else 1. A conditional counts what follows
         `then`, several columns the worst of them.
         """
-        rows = Rows(self.schema, cells, instances)
-        slack = np.zeros((len(cells), len(self.bounds)))
-        for k, bound in enumerate(self.bounds):
-            broken = ~kept(bound, rows)
-            far = np.nan_to_num(bound.node.slack(rows), nan=0.0)
-            slack[:, k] = np.where(broken, np.where(far > 0, far, 1.0), 0.0)
+        rows = Candidates(self.schema, cells, instances)
+        slack = np.zeros((len(cells), len(self.bound)))
+        for k, bound in enumerate(self.bound):
+            distance = np.nan_to_num(bound.formula.slack(rows), nan=0.0)
+            slack[:, k] = np.where(bound.holds(rows), 0.0, np.where(distance > 0, distance, 1.0))
         return slack
 
     def penalty(self, values: Tensor, instances: Floats) -> Tensor:
         """The paper's g: how far rows are from holding, (n,), differentiable in the numbers.
 
         Violations of relations are hinges, each over the range its columns span, added up; a
-        choice (`if … then`, `abs(…) >=`) counts its nearest way out. Categories, given as codes,
-        decide which conditions apply; what has no gradient at all (a category of its own, a limit
-        on changes) is left to the projection and counts nothing.
+        disjunction (`if … then`, `abs(…) >=`) counts the least violated alternative. Categories,
+        given as codes, decide which conditions apply; what has no gradient at all (a nominal
+        category, a limit on changes) is left to the projection and counts nothing.
 
         Args:
             values: Rows in table units, (n, d), categories as codes.
@@ -134,7 +129,7 @@ class System:
         """
         from lapace.constraints.penalty import penalty
 
-        return penalty(self.schema, self.bounds, values, instances)
+        return penalty(self.schema, self.bound, values, instances)
 
     # -- projecting -------------------------------------------------------------------------------
 
@@ -144,42 +139,42 @@ class System:
         instances: Floats,
         *,
         costs: Mapping[str, float] | None = None,
-        limit: float = 1.0,
-        programs: int = 10_000,
+        node_limit: int = NODE_LIMIT,
+        max_programs: int = 10_000,
     ) -> Projection:
         """The rows moved to where every constraint holds, near where they were.
 
-        Rows that keep every constraint come back bit for bit. The others move on the lattice and
-        inside the bounds of their columns; a cell that is the instance's own may stay what it is,
-        whatever the schema says.
+        Feasible rows come back bit for bit. The others move on the lattice and inside the bounds of
+        their columns; a cell may keep the instance's value, whatever the schema says.
 
         Args:
             cells: Rows as `Schema.decode` makes them, (n, d).
             instances: Cells of the instance of each row, (n, d).
             costs: Weights of the distance that is kept small.
-            limit: Seconds a program may take.
-            programs: Programs that may be solved at most; rows beyond that stay unsolved.
+            node_limit: Branch-and-bound nodes a program may take.
+            max_programs: Programs that may be solved at most; rows beyond that stay unsolved.
         """
         weights = self.schema.weights(costs)
-        return project(
-            self.schema, self.bounds, self.feasible, cells, instances, weights,
-            limit=limit, programs=programs,
-        )  # fmt: skip
+        limits = {"node_limit": node_limit, "max_programs": max_programs}
+        return project(self.schema, self.bound, cells, instances, weights, **limits)
 
     def domains(self, instances: Floats) -> Domains:
-        """What each cell may be by the constraints on its column alone: ranges, levels, own."""
-        return domains(self.schema, self.bounds, instances)
+        """What each cell may be by the constraints on its column alone: bounds, allowed levels."""
+        return domains(self.schema, self.bound, instances)
 
-    # -- why not ----------------------------------------------------------------------------------
+    # -- contradictions ---------------------------------------------------------------------------
 
-    def contradiction(self, instance: Floats, *, limit: float = 1.0) -> tuple[Constraint, ...]:
-        """A smallest set of constraints that no row for this instance can keep; empty if none is.
+    def contradiction(
+        self, instance: Floats, *, node_limit: int = NODE_LIMIT
+    ) -> tuple[Constraint, ...]:
+        """A smallest set of constraints no row for this instance can satisfy; empty if none is.
 
-        Sets of one and two are smallest for certain; a larger set cannot spare any of its own.
+        Sets of one and two are smallest for certain; a larger set is irreducible: without any one
+        of its members the others can hold.
 
         Args:
             instance: Cells of one instance, (d,).
-            limit: Seconds a program may take.
+            node_limit: Branch-and-bound nodes a program may take.
 
         Examples:
             >>> from lapace.schema import Schema
@@ -192,7 +187,7 @@ class System:
             ['fixed age', 'hours <= 29', 'hours >= age']
         """
         instance = np.asarray(instance, dtype=np.float64).reshape(-1)
-        found = _smallest(self.schema, self.bounds, instance, limit)
+        found = _contradiction(self.schema, self.bound, instance, node_limit)
         return tuple(bound.constraint for bound in found)
 
     def without(self, constraints: Iterable[str | Constraint]) -> System:
@@ -201,59 +196,83 @@ class System:
         for constraint in dropped:
             if constraint not in self.constraints:
                 raise InputError(f"The constraint '{constraint}' is not in this system.")
-        return replace(self, bounds=tuple(b for b in self.bounds if b.constraint not in dropped))
+        return replace(self, bound=tuple(b for b in self.bound if b.constraint not in dropped))
 
 
-# ------------------------------------------------------------------------------------------------
-# What cannot hold together
+def _contradiction(
+    schema: Schema,
+    bound: Sequence[BoundConstraint],
+    instance: Floats | None = None,
+    node_limit: int = NODE_LIMIT,
+) -> tuple[BoundConstraint, ...]:
+    """A smallest set of constraints that no row (of this or any instance) can satisfy together."""
 
+    def impossible(some: Sequence[BoundConstraint]) -> bool:
+        found = solve(schema, some, instance=instance, node_limit=node_limit)
+        return found.status == "infeasible"
 
-def _smallest(
-    schema: Schema, bounds: Sequence[Bound], instance: Floats | None, limit: float = 1.0
-) -> tuple[Bound, ...]:
-    """A smallest set of constraints that no row can keep together; empty if there is none."""
-
-    def impossible(some: Sequence[Bound]) -> bool:
-        return solve(schema, some, instance=instance, limit=limit).status == "infeasible"
-
-    bounds = [b for b in bounds if not isinstance(b.node, Opaque)]
-    if not bounds or not impossible(bounds):
+    bound = [b for b in bound if not isinstance(b.formula, CustomCheck)]
+    if not bound or not impossible(bound):
         return ()
-    for bound in bounds:
-        if impossible([bound]):
-            return (bound,)
-    core = list(bounds)
-    for bound in bounds:
-        rest = [b for b in core if b is not bound]
+    for one in bound:
+        if impossible([one]):
+            return (one,)
+    core = list(bound)
+    for one in bound:
+        rest = [b for b in core if b is not one]
         if impossible(rest):
             core = rest
     if len(core) > 2:
-        pairs = (pair for pair in combinations(bounds, 2) if _meet(*pair))
+        pairs = (pair for pair in combinations(bound, 2) if _interact(*pair))
         return next((pair for pair in pairs if impossible(pair)), tuple(core))
     return tuple(core)
 
 
-def _meet(a: Bound, b: Bound) -> bool:
-    """Whether two constraints can meet at all: a count of changes meets everything."""
-    counts = isinstance(a.node, Count) or isinstance(b.node, Count)
+def _interact(a: BoundConstraint, b: BoundConstraint) -> bool:
+    """Whether two constraints can contradict at all: a count of changes is about every column."""
+    counts = isinstance(a.formula, ChangeCount) or isinstance(b.formula, ChangeCount)
     return counts or bool(set(a.columns) & set(b.columns))
 
 
-def _clash(bounds: tuple[Bound, ...], schema: Schema) -> str:
-    texts = [f"'{bound.constraint}'" for bound in bounds]
-    if len(bounds) > 1:
-        joined = ", ".join(texts[:-1]) + " and " + texts[-1]
-        return f"{joined} can never hold together."
-    ranges = [_range(schema, column) for column in bounds[0].columns[:4]]
-    if not ranges:
-        return f"{texts[0]} can never hold."
-    return f"{texts[0]} can never hold: {' and '.join(ranges)}."
+# ------------------------------------------------------------------------------------------------
+# Sentences
 
 
-def _range(schema: Schema, column: int) -> str:
-    feature = schema.features[column]
+def _refusal(schema: Schema, bound: tuple[BoundConstraint, ...]) -> str:
+    """Why no instance could satisfy these: the ranges of their columns, or their lattices."""
+    *texts, last = (f"'{b.constraint}'" for b in bound)
+    sentence = f"{', '.join(texts)} and {last} can never hold together" if texts else (
+        f"{last} can never hold"
+    )  # fmt: skip
+    features = [schema.features[c] for c in sorted({c for b in bound for c in b.columns})]
+    if _possible_off_lattice(schema, bound):
+        reasons = [_steps(feature) for feature in features if feature.resolution]
+    else:
+        reasons = [] if texts else [_range(feature) for feature in features]
+    return f"{sentence}{': ' if reasons else ''}{' and '.join(reasons[:4])}."
+
+
+def _possible_off_lattice(schema: Schema, bound: Sequence[BoundConstraint]) -> bool:
+    """Whether the constraints could hold if numbers could take any value inside their bounds."""
+    free = [
+        replace(f, resolution=0.0, integer=False) if f.kind == "continuous" else f
+        for f in schema.features
+    ]
+    relaxed = replace(schema, features=tuple(free))
+    again = [bind(b.constraint, relaxed) for b in bound]
+    return solve(relaxed, again).status == "solved"
+
+
+def _range(feature: Feature) -> str:
     if feature.kind != "continuous":
         levels = ", ".join(str(level) for level in feature.categories[:8])
         return f"column '{feature.name}' is one of {levels}"
     low, high = feature.text(feature.lower), feature.text(feature.upper)
     return f"column '{feature.name}' lies between {low} and {high}"
+
+
+def _steps(feature: Feature) -> str:
+    step = feature.text(feature.resolution)
+    values = "whole numbers" if feature.resolution == 1 else f"multiples of {step}"
+    low, high = feature.text(feature.lower), feature.text(feature.upper)
+    return f"column '{feature.name}' takes only {values}, from {low} to {high}"

@@ -154,7 +154,7 @@ class _Clashes:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        named = {c for bound in system.bounds for c in (*bound.columns, *bound.kept)}
+        named = {c for bound in system.bound for c in (*bound.columns, *bound.compared)}
         self.columns = np.array(sorted(named), dtype=np.int64)
         self.found: dict[bytes, tuple[Constraint, ...]] = {}
 

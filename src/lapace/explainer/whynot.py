@@ -215,11 +215,11 @@ def _let_go(
     """Of rows that keep the other constraints, the one that breaks this one least."""
     schema = case.schema
     alone = System.of([constraint], schema, check=False)
-    named = {c for b in case.system.bounds if b.constraint in clash for c in b.columns}
+    named = {c for b in case.system.bound if b.constraint in clash for c in b.columns}
     starts, at = _starts(schema, sorted(named), case.instances[instance])
     instances = case.instances[instance][at]
     # Other columns move almost freely, so that those of this constraint move as little as can be.
-    own = {schema.names[c] for c in alone.bounds[0].columns}
+    own = {schema.names[c] for c in alone.bound[0].columns}
     costs = {name: 1.0 if name in own else FREE for name in schema.names} if own else None
     after = case.system.without([constraint]).project(starts, instances, costs=costs)
     rows, good = after.cells, after.feasible

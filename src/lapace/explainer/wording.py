@@ -18,10 +18,9 @@ from lapace.constraints import (
     System,
     Transition,
 )
-from lapace.constraints.binding import MIRROR, bind
-from lapace.constraints.language import Linear
-from lapace.constraints.nodes import Rows
-from lapace.constraints.projection import kept
+from lapace.constraints.binding import bind
+from lapace.constraints.formula import Candidates
+from lapace.constraints.language import MIRROR, Linear
 from lapace.result import Move
 from lapace.schema import Feature, Schema
 from lapace.schema.features import on_lattice
@@ -62,7 +61,7 @@ def scales(system: System) -> Floats:
     """
     features = system.schema.features
     found = []
-    for bound in system.bounds:
+    for bound in system.bound:
         if isinstance(bound.constraint, ChangeLimit):
             found.append(float(len(features)))
         else:
@@ -111,14 +110,14 @@ class _Teller:
         self.schema = schema
         self.row = row
         self.instance = instance
-        self.rows = Rows(schema, row[None], instance[None])
+        self.rows = Candidates(schema, row[None], instance[None])
 
     def told(self, constraint: Constraint) -> tuple[float | None, str]:
         """How far, where that is a number, and what the constraint would have to do."""
         bound = bind(constraint, self.schema)
-        if kept(bound, self.rows)[0]:
+        if bound.holds(self.rows)[0]:
             return 0.0, "holds on this row all the same"
-        named = list({*bound.columns, *bound.kept})
+        named = list({*bound.columns, *bound.compared})
         gone = np.isnan(self.row[named]) != np.isnan(self.instance[named])
         if gone.any():  # what is missing is not far from anything
             columns = [named[i] for i in np.flatnonzero(gone)]
@@ -161,7 +160,7 @@ class _Teller:
         for left, relation, right in zip(sides, relations, sides[1:], strict=False):
             part = Comparison((left, right), (relation,))
             bound = bind(part, self.schema)
-            if kept(bound, self.rows)[0]:
+            if bound.holds(self.rows)[0]:
                 continue
             if all(self.schema.features[c].kind != "continuous" for c in bound.columns):
                 return self._categories(part, bound.columns)
@@ -212,7 +211,7 @@ class _Teller:
         told = []
         for name in shorthand.features:
             alone = Shorthand(shorthand.word, (name,))
-            if kept(bind(alone, self.schema), self.rows)[0]:
+            if bind(alone, self.schema).holds(self.rows)[0]:
                 continue
             column, feature = self.schema.index(name), self.schema[name]
             by.append(self._slack(alone) if self._is_number(column) else None)
@@ -226,7 +225,7 @@ class _Teller:
     def _conditional(self, conditional: Conditional) -> tuple[float | None, str]:
         """What follows `then` is what would have to move."""
         broken = [
-            part for part in conditional.then if not kept(bind(part, self.schema), self.rows)[0]
+            part for part in conditional.then if not bind(part, self.schema).holds(self.rows)[0]
         ]
         if len(broken) != 1:
             columns = sorted({c for part in broken for c in bind(part, self.schema).columns})

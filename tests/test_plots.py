@@ -192,8 +192,9 @@ def test_a_whole_explanation_is_not_one_instance(explainer, answer, instance):
             function({"income": 3})
 
 
-def test_a_person_is_called_what_they_are_called(explainer, instance):
-    called = replace(instance, called=1234)
+def test_an_instance_is_called_by_its_id(explainer, instance):
+    ids = tuple(1234 - instance.position + i for i in range(len(instance.explanation)))
+    called = replace(instance.explanation, ids=ids)[instance.position]
     assert any(word.startswith("Instance 1234,") for word in words(plots.path(called)))
     assert "instance 1234" in words(plots.prototypes(explainer, "yes", called))
 

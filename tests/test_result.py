@@ -1,11 +1,12 @@
-"""Results: picks that only select, words an instance reads, and JSON that comes back whole."""
+"""Results: picks that only select, tables and texts, and JSON that comes back whole."""
 
 from __future__ import annotations
 
 import copy
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import jsonschema
 import numpy as np
@@ -16,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapace import Counterfactuals, Explanation, InputError, Schema
+from lapace import Counterfactuals, Explanation, InputError, Schema, WhyNot
 from lapace.result import STATUSES, json_schema
+from lapace.table import read
 
 HOMES = ("boat", "flat", "house")
 KINDS = ("pandas", "polars", "pyarrow", "records")
@@ -76,9 +78,9 @@ def made_up(
     tau = np.tile(np.r_[np.linspace(0, 1, 6), 0.35], (len(instance), 1))
     if sparse:
         tau = np.c_[tau, np.full(len(instance), np.nan)]
-    own = random_cells(schema, rng, instances)
+    original = random_cells(schema, rng, instances)
     cells = random_cells(schema, rng, len(instance), size)
-    cells[:, 0] = own[instance]
+    cells[:, 0] = original[instance]
     gone = np.array([s == "malformed" for s in status], dtype=bool)
     label = np.where(gone, -1, rng.integers(0, 3, instances))
     picks = ("first", "middle", "last") + (("sparse",) if sparse else ())
@@ -92,7 +94,7 @@ def made_up(
         schema=schema,
         template=schema.template,
         labels=("maybe", "no", "yes"),
-        instances=own,
+        instances=original,
         label=names[label],
         target=names[np.where(gone, -1, rng.integers(0, 3, instances))],
         status=status,
@@ -108,30 +110,14 @@ def made_up(
         probability=probability,
         density=rng.uniform(0, 100, (len(instance), size)),
         density_before=rng.uniform(0, 100, (len(instance), size)),
-        distance=schema.gaps(own[instance][:, None], cells).sum(axis=2),
+        distance=schema.gaps(original[instance][:, None], cells).sum(axis=2),
         picked=picked,
         crossings=rng.integers(0, 3, len(instance)),
         n_queries=int(rng.integers(0, 999)),
+        costs={"age": 2.0},
+        confidence=0.75,
+        search={"steps": 6, "stable": True, "enforce": "exact"},
     )
-
-
-def same(a: Explanation, b: Explanation) -> None:
-    """Equal in every field, types of arrays included."""
-    for field in fields(Explanation):
-        left, right = getattr(a, field.name), getattr(b, field.name)
-        if field.name == "schema":  # training's own knowledge is not published
-            assert [replace(f, histogram=((), ())) for f in left.features] == [
-                replace(f, histogram=((), ())) for f in right.features
-            ]
-        elif field.name == "picked":
-            assert list(left) == list(right)
-            for name in left:
-                np.testing.assert_array_equal(left[name], right[name])
-        elif isinstance(left, np.ndarray):
-            assert left.dtype == right.dtype, field.name
-            np.testing.assert_array_equal(left, right, err_msg=field.name)
-        else:
-            assert left == right, field.name
 
 
 seeds = st.integers(0, 10_000)
@@ -142,109 +128,114 @@ seeds = st.integers(0, 10_000)
 
 @given(seeds)
 def test_a_pick_is_the_chosen_step_of_each_path_in_order(seed):
-    answer = made_up(seed)
+    explanation = made_up(seed)
     for name in ("first", "middle", "last"):
-        found = getattr(answer, name)()
-        assert found.instance.tolist() == answer.instance.tolist()
-        assert found.prototype.tolist() == answer.prototype.tolist()
-        for path, step in enumerate(answer.picked[name]):
-            np.testing.assert_array_equal(found.cells[path], answer.cells[path, step])
-            assert found.valid[path] == (answer.valid[path, step] == 1)
-            assert found.feasible[path] == answer.feasible[path, step]
-            assert found.distance[path] == answer.distance[path, step]
-            assert found.density[path] == answer.density[path, step]
+        found = getattr(explanation, name)()
+        assert found.instance.tolist() == explanation.instance.tolist()
+        assert found.prototype.tolist() == explanation.prototype.tolist()
+        for path, step in enumerate(explanation.picked[name]):
+            np.testing.assert_array_equal(found.cells[path], explanation.cells[path, step])
+            assert found.valid[path] == (explanation.valid[path, step] == 1)
+            assert found.feasible[path] == explanation.feasible[path, step]
+            assert found.distance[path] == explanation.distance[path, step]
+            assert found.density[path] == explanation.density[path, step]
 
 
 @given(seeds)
-def test_nearest_is_the_good_row_of_least_distance_on_any_path(seed):
-    answer = made_up(seed)
-    found = answer.nearest()
-    assert found.instance.tolist() == sorted(set(answer.instance.tolist()))
+def test_nearest_is_the_ok_row_of_least_distance_on_any_path(seed):
+    explanation = made_up(seed)
+    found = explanation.nearest()
+    assert found.instance.tolist() == sorted(set(explanation.instance.tolist()))
     for k, instance in enumerate(found.instance):
-        good = [
-            answer.distance[path, step]
-            for path in np.flatnonzero(answer.instance == instance)
+        ok_rows = [
+            explanation.distance[path, step]
+            for path in np.flatnonzero(explanation.instance == instance)
             for step in range(7)  # the eighth is the sparse row, which lies on no path
-            if answer.valid[path, step] == 1 and answer.feasible[path, step]
+            if explanation.valid[path, step] == 1 and explanation.feasible[path, step]
         ]
-        if good:
+        if ok_rows:
             assert found.ok[k]
-            assert found.distance[k] == min(good)
+            assert found.distance[k] == min(ok_rows)
         else:
             assert not found.ok[k]
-            firsts = answer.first().where(answer.instance == instance)
+            firsts = explanation.first().where(explanation.instance == instance)
             assert any(np.array_equal(found.cells[k], row, equal_nan=True) for row in firsts.cells)
-            assert found.feasible[k] == firsts.feasible.any()  # obeying comes before hoping
+            assert found.feasible[k] == firsts.feasible.any()  # feasible comes before likely
 
 
 @given(seeds)
 def test_sparse_is_the_cheapest_sparse_row(seed):
-    answer = made_up(seed)
-    found = answer.sparse()
-    assert found.instance.tolist() == sorted(set(answer.instance.tolist()))
+    explanation = made_up(seed)
+    found = explanation.sparse()
+    assert found.instance.tolist() == sorted(set(explanation.instance.tolist()))
     step = 7
     for k, instance in enumerate(found.instance):
-        rows = np.flatnonzero(answer.instance == instance)
-        good = rows[answer.ok[rows, step]]
-        assert found.ok[k] == (len(good) > 0)
-        if len(good):
-            assert found.distance[k] == answer.distance[good, step].min()
+        rows = np.flatnonzero(explanation.instance == instance)
+        ok_rows = rows[explanation.ok[rows, step]]
+        assert found.ok[k] == (len(ok_rows) > 0)
+        if len(ok_rows):
+            assert found.distance[k] == explanation.distance[ok_rows, step].min()
 
 
-def test_sparse_has_to_be_asked_for():
-    with pytest.raises(InputError, match="sparse=True"):
+def test_sparse_has_to_be_requested():
+    with pytest.raises(InputError, match=r"not computed\. Use .*Search\(sparse=True\)"):
         made_up(sparse=False).sparse()
 
 
 @given(seeds, st.floats(0, 1))
 def test_at_is_the_stored_step_nearest_tau(seed, tau):
-    answer = made_up(seed)
-    found = answer.at(tau)
-    assert len(found) == len(answer.instance)
+    explanation = made_up(seed)
+    found = explanation.at(tau)
+    assert len(found) == len(explanation.instance)
     for path in range(len(found)):
-        away = np.abs(answer.tau[path] - tau)
+        away = np.abs(explanation.tau[path] - tau)
         assert abs(found.tau[path] - tau) == np.nanmin(away)
 
 
 @pytest.mark.parametrize("tau", [-0.01, 1.01, np.nan, np.inf])
-def test_tau_goes_from_the_person_to_the_prototype(tau):
+def test_tau_goes_from_the_instance_to_the_prototype(tau):
     with pytest.raises(InputError, match="from 0, the instance, to 1"):
         made_up().at(tau)
 
 
-def test_ok_is_valid_and_feasible_and_unasked_is_not_ok():
-    answer = made_up()
-    assert (answer.valid == -1).any()
-    assert not answer.ok[answer.valid != 1].any()
-    assert not answer.ok[~answer.feasible].any()
-    assert answer.ok.sum() == ((answer.valid == 1) & answer.feasible).sum() > 0
+def test_ok_is_valid_and_feasible_and_not_queried_is_not_ok():
+    explanation = made_up()
+    assert (explanation.valid == -1).any()
+    assert not explanation.ok[explanation.valid != 1].any()
+    assert not explanation.ok[~explanation.feasible].any()
+    assert explanation.ok.sum() == ((explanation.valid == 1) & explanation.feasible).sum() > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_picks_of_nobody_are_empty_tables(kind):
-    answer = made_up(instances=0, kind=kind, sparse=False)
-    picks = [answer.first(), answer.middle(), answer.last(), answer.nearest(), answer.at(0.5)]
+def test_picks_of_no_instances_are_empty_tables(kind):
+    explanation = made_up(instances=0, kind=kind, sparse=False)
+    picks = [
+        explanation.first(),
+        explanation.middle(),
+        explanation.last(),
+        explanation.nearest(),
+        explanation.at(0.5),
+    ]
     for pick in picks:
         assert len(pick) == 0
         assert len(pick.rows) == len(pick.about) == len(pick.frame) == 0
-    assert len(answer) == 0
-    assert list(answer) == []
-    assert repr(answer) == "Explanation of 0 instances: nobody; 0 paths"
+    assert len(explanation) == 0
+    assert list(explanation) == []
+    assert repr(explanation) == "Explanation of 0 instances: 0 paths to prototypes"
 
 
-def test_an_explanation_counts_paths_to_somebody_nearby_apart():
-    assert repr(made_up(instances=1)) == "Explanation of 1 instance: 1 already target; 0 paths"
-    answer = made_up(instances=5, prototypes=3)
-    paths = len(answer.instance)
-    assert re.fullmatch(rf"Explanation of 5 instances: [\w ,]+; {paths} paths", repr(answer))
-    nearby = replace(answer, prototype=np.where(answer.prototype == 1, -1, answer.prototype))
-    moved = int((answer.prototype == 1).sum())
-    assert moved > 0
-    assert repr(nearby).endswith(f"; {paths - moved} paths, {moved} more to somebody nearby")
-    someone = replace(answer[int(answer.instance[0])], called=13)
-    assert repr(someone).startswith("Instance 13: ")
-    with pytest.raises(InputError, match="Instance 13 has no path to prototype 99"):
-        someone.path(99)
+def test_repr_counts_paths_to_sampled_endpoints_apart():
+    settled = made_up(instances=1)
+    assert repr(settled) == "Explanation of 1 instance: 1 already target; 0 paths to prototypes"
+    explanation = made_up(instances=5, prototypes=3)
+    paths = len(explanation.instance)
+    text = rf"Explanation of 5 instances: [\w ,]+; {paths} paths to prototypes"
+    assert re.fullmatch(text, repr(explanation))
+    sampled = explanation.prototype == 1
+    mixed = replace(explanation, prototype=np.where(sampled, -1, explanation.prototype))
+    moved = int(sampled.sum())
+    ending = f"; {paths - moved} paths to prototypes, {moved} to sampled endpoints"
+    assert repr(mixed).endswith(ending)
 
 
 # --- counterfactuals -------------------------------------------------------------------------
@@ -310,13 +301,23 @@ def test_distance_is_measured_on_cells_not_on_codes_read_again():
 
 
 def test_columns_called_like_ours_stay_apart():
-    table = [{"instance": i % 7, "tau": float(i), "home": HOMES[i % 3]} for i in range(60)]
-    schema = Schema.infer(table)
-    cells = schema.cells(table[:2])
-    found = Counterfactuals.of(schema, cells, cells[::-1], np.arange(2), valid=np.ones(2, bool))
-    line = found.frame[0]
-    assert (line["answer_instance"], line["instance"], line["tau"]) == (0, 1, 1.0)
-    assert np.isnan(line["answer_tau"])
+    names = ("instance", "counterfactual_instance", "tau", "id", "counterfactual_id")
+    table = [{name: float(i + k) for k, name in enumerate(names)} for i in range(60)]
+    for kind in KINDS:
+        schema = Schema.infer(as_kind(table, kind))
+        cells = schema.cells(as_kind(table[:2], kind))
+        found = Counterfactuals.of(
+            schema, cells, cells[::-1], np.arange(2), valid=np.ones(2, bool), ids=("p", "q")
+        )
+        frame = found.frame
+        columns = list(frame[0]) if kind == "records" else read(frame).names
+        assert len(set(columns)) == len(columns)
+        assert columns[-5:] == (names if kind != "records" else list(names))
+        line = _records(frame)[0]
+        assert line["counterfactual_counterfactual_instance"] == 0
+        assert (line["instance"], line["counterfactual_instance"], line["tau"]) == (1, 2, 3)
+        assert line["counterfactual_tau"] is None
+        assert line.get("counterfactual_counterfactual_id") == (None if kind == "pandas" else "p")
 
 
 @given(seeds)
@@ -331,7 +332,7 @@ def test_picks_carry_the_reasons_of_instances_without_an_ok_row(seed):
 
 
 @given(seeds)
-def test_where_keeps_some_answers_and_all_instances(seed):
+def test_where_keeps_some_counterfactuals_and_all_instances(seed):
     found = made_up(seed).first()
     mask = found.ok
     some = found.where(mask)
@@ -343,63 +344,272 @@ def test_where_keeps_some_answers_and_all_instances(seed):
 
 
 def test_values_are_frozen():
-    answer = made_up()
+    explanation = made_up()
     with pytest.raises(AttributeError):
-        answer.labels = ()
+        explanation.labels = ()
     with pytest.raises(AttributeError):
-        answer.first().tau = None
+        explanation.first().tau = None
 
 
 # --- instances ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_people_is_one_line_per_instance(kind):
-    answer = made_up(3, instances=9, kind=kind)
-    lines = _records(answer.summary)
-    assert len(lines) == len(answer) == 9
-    for line, instance in zip(lines, answer, strict=True):
+def test_summary_is_one_line_per_instance(kind):
+    explanation = made_up(3, instances=9, kind=kind)
+    lines = _records(explanation.summary)
+    assert len(lines) == len(explanation) == 9
+    for line, instance in zip(lines, explanation, strict=True):
         assert line["status"] == instance.status
         assert line["reason"] == instance.reason
         assert line["label"] == instance.label
         assert line["target"] == instance.target
-    assert any(line["label"] is None for line in lines) == ("malformed" in answer.status)
+    assert any(line["label"] is None for line in lines) == ("malformed" in explanation.status)
 
 
-def test_people_are_counted_from_both_ends():
-    answer = made_up(instances=4)
-    assert answer[-1].position == 3
-    assert answer[np.int64(2)].position == 2
+def test_positions_count_from_both_ends():
+    explanation = made_up(instances=4)
+    assert explanation[-1].position == 3
+    assert explanation[np.int64(2)].position == 2
     for wrong in (4, -5):
         with pytest.raises(IndexError, match="the query had 4"):
-            answer[wrong]
+            explanation[wrong]
 
 
 def test_repr_counts_and_names():
-    answer = made_up(1, instances=12)
-    text = repr(answer)
-    for status in set(answer.status):
-        assert f"{answer.status.count(status)} {status.replace('_', ' ')}" in text
-    instance = answer[0]
+    explanation = made_up(1, instances=12)
+    text = repr(explanation)
+    for status in set(explanation.status):
+        assert f"{explanation.status.count(status)} {status.replace('_', ' ')}" in text
+    instance = explanation[0]
     assert repr(instance).startswith(
         f"Instance 0: {instance.label} → {instance.target}: {instance.status}."
     )
+    named = replace(explanation, ids=tuple("abcdefghijkl"))[2]
+    assert repr(named).startswith("Instance c: ")
+    with pytest.raises(InputError, match="Instance c has no path"):
+        named.path(99)
+
+
+# --- slices, equality, notebooks -----------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(seeds, st.lists(st.integers(0, 7), max_size=9))
+def test_a_slice_is_an_explanation_of_those_instances(seed, positions):
+    whole = replace(made_up(seed, instances=8), ids=tuple("abcdefgh"))
+    mask = np.isin(np.arange(8), positions)
+    for key, chosen in (
+        (positions, positions),
+        (np.array(positions, dtype=np.int64), positions),
+        (mask, np.flatnonzero(mask).tolist()),
+        (slice(2, 7, 2), [2, 4, 6]),
+        (slice(-3, None), [5, 6, 7]),
+    ):
+        part = whole[key]
+        assert len(part) == len(chosen)
+        assert part.n_queries == whole.n_queries
+        for new, old in zip(part, chosen, strict=True):
+            one = whole[old]
+            assert (new.id, new.label, new.target) == (one.id, one.label, one.target)
+            assert (new.status, new.reason, new.row) == (one.status, one.reason, one.row)
+            assert new.prototypes == one.prototypes
+            for prototype in new.prototypes:
+                left, right = new.path(prototype), one.path(prototype)
+                np.testing.assert_array_equal(left.cells, right.cells)
+                assert left.label.tolist() == right.label.tolist()
+                assert set(left.instance.tolist()) == {new.position}
+        nearest = whole.nearest()
+        expected = [nearest.distance[nearest.instance == i].tolist() for i in chosen]
+        found = part.nearest()
+        assert found.distance.tolist() == [d for distances in expected for d in distances]
+        assert Explanation.from_json(part.to_json()).to_json() == part.to_json()
+
+
+def test_a_slice_keeps_reasons_and_why_nots_with_their_instances():
+    whole = made_up(1, instances=12)
+    lost = next(i for i, status in enumerate(whole.status) if status == "none_found")
+    whole = replace(whole, why_not={lost: WhyNot("none_found", text="Why.")}, request=object())
+    part = whole[lost : lost + 2]
+    assert part[0].why_not.text == "Why."
+    assert list(part.why_not) == [0]
+    assert whole[[i for i in range(12) if i != lost]].why_not == {}
+    assert part.request is None  # it is about other positions
+    for wrong in ([12], [-13], np.ones(3, dtype=bool)):
+        with pytest.raises(IndexError):
+            whole[wrong]
+
+
+@given(seeds)
+def test_explanations_and_counterfactuals_compare(seed):
+    one, other = made_up(seed), made_up(seed)
+    assert one == other
+    assert one.first() == other.first()
+    assert one[0] == other[0]
+    assert one == replace(other, seconds={"total": 3.0}, request=object())
+    assert one != replace(other, n_queries=other.n_queries + 1)
+    assert one != replace(other, reason=("", *other.reason[1:]))
+    assert one != replace(other, instances=other.instances + 1)
+    assert one != replace(other, picked={**other.picked, "extra": other.picked["first"]})
+    assert one.first() != one
+    assert one != one.to_json()
+    if len(one.instance):
+        probability = np.where(np.isnan(other.probability), 0.5, other.probability)
+        assert one != replace(other, probability=probability, tau=other.tau / 2)
+        assert one.first() != other.first().where(np.zeros(len(other.first()), dtype=bool))
+    for value in (one, one.first()):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(value)
+
+
+def test_notebooks_show_small_escaped_tables():
+    explanation = made_up(1, instances=30, prototypes=2)
+    label = np.array(["<b>&</b>"] * 30, dtype=object)
+    explanation = replace(explanation, label=label, ids=tuple(f"<{i}>" for i in range(30)))
+    answered = next(one for one in explanation if one.status == "answered")
+    settled = next(one for one in explanation if one.status == "already_target")
+    for value, count in (
+        (explanation, 20),
+        (explanation.first(), 20),
+        (explanation[:3], 3),
+        (explanation[:0], 0),
+        (explanation[:0].first(), 0),
+        (answered, len(answered.changes())),
+        (settled, 0),
+    ):
+        page = value._repr_html_()
+        root = ET.fromstring(page)  # well-formed, so escaped
+        assert len(root.findall(".//tbody/tr")) == count
+        assert root.find("p").text == repr(value)
+    assert "and 10 more" in explanation._repr_html_()
+    assert "&lt;b&gt;&amp;&lt;/b&gt;" in explanation._repr_html_()
+    first = answered.changes()[0]
+    change = f"{first['feature']}: {first['before']} → {first['after']}"
+    assert (
+        change
+        in explanation.first()
+        .where(explanation.first().instance == answered.position)
+        ._repr_html_()
+    )
+
+
+# --- identifiers -----------------------------------------------------------------------------
+
+
+def queried(kind: str, ids) -> Explanation:
+    """An explanation of five instances of a table that identifies its rows."""
+    rows = records(5)
+    if kind == "pandas":
+        table = pd.DataFrame(rows, index=pd.Index(ids, name="customer"))
+    else:
+        table = as_kind([{"id": i, **row} for i, row in zip(ids, rows, strict=True)], kind)
+    reading = SCHEMAS[kind].read(table)
+    explanation = replace(made_up(3, kind=kind), template=reading.template, ids=reading.ids)
+    assert explanation.ids == tuple(ids)
+    return explanation
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_carry_the_ids_of_the_instances(kind):
+    ids = ["A", "B", "C", "D", "E"]
+    explanation = queried(kind, ids)
+    first = explanation.first()
+    repeated = [ids[i] for i in first.instance]
+    assert len(repeated) > len(set(repeated))
+    path = explanation[int(first.instance[0])].path()
+    assert explanation[int(first.instance[0])].id == repeated[0]
+    for table, expected in (
+        (explanation.summary, ids),
+        (first.about, repeated),
+        (first.frame, repeated),
+        (path.frame, repeated[:1] * len(path)),
+    ):
+        if kind == "pandas":
+            assert table.index.tolist() == expected
+            assert table.index.name == "customer"
+            assert "id" not in table.columns
+        else:
+            assert [row["id"] for row in _records(table)] == expected
+            assert next(iter(_records(table)[0])) == "id"
+    if kind == "pandas":
+        assert first.rows.index.tolist() == repeated
+    assert tuple(_records(first.rows)[0]) == explanation.schema.names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_json_keeps_ids(kind):
+    explanation = queried(kind, [7, 8, 9, 10, 2**60 + 1])
+    data = json.loads(json.dumps(explanation.to_json()))
+    jsonschema.validate(data, json_schema())
+    again = Explanation.from_json(data)
+    assert again == explanation
+    assert again.ids == (7, 8, 9, 10, 2**60 + 1)
+    assert _records(again.summary) == _records(explanation.summary)
+    assert "id" not in made_up(3, kind=kind).to_json()["instances"][0]
+    del data["instances"][0]["id"]
+    with pytest.raises(InputError, match="some instances have an id and some have none"):
+        Explanation.from_json(data)
+
+
+def test_ids_of_several_parts_and_of_dates():
+    explanation = replace(made_up(3, kind="pandas"), ids=tuple((n, 1) for n in "abcde"))
+    template = replace(explanation.template, index=("branch", None))
+    explanation = replace(explanation, template=template)
+    again = Explanation.from_json(json.loads(json.dumps(explanation.to_json())))
+    assert again == explanation
+    assert list(again.summary.index.names) == ["branch", None]
+    assert again.summary.index.tolist() == [(n, 1) for n in "abcde"]
+    dates = tuple(pd.date_range("2020-01-01", periods=5))
+    again = Explanation.from_json(replace(explanation, ids=dates).to_json())
+    assert again.ids[0] == "2020-01-01 00:00:00"
+
+
+# --- any other label ---------------------------------------------------------------------------
+
+
+def test_any_other_says_which_label_was_reached():
+    explanation = one_path()
+    explanation = replace(
+        explanation,
+        target=np.array([None], dtype=object),
+        predicted=np.array([[1, 0, 0, 2, 2, 2, -1]]),
+        valid=np.array([[0, 1, 1, 1, 1, 1, 1]], dtype=np.int8),
+        distance=np.array([[0.0, 3.0, 2.0, 1.0, 4.0, 5.0, 0.5]]),
+    )
+    instance = explanation[0]
+    assert (instance.target, instance.wanted) == (None, "any-other")
+    assert instance.reached == ("yes", "maybe")
+    assert repr(instance).startswith("Instance 0: no → any-other (yes, maybe): answered.")
+    assert explanation.summary[0]["target"] == "any-other"
+    assert {line["label"] for line in instance.changes()} == {"yes"}
+    assert explanation.first().about[0]["label"] == "yes"
+    again = Explanation.from_json(explanation.to_json())
+    assert again == explanation
+    steps = explanation.to_json()["instances"][0]["paths"][0]["steps"]
+    assert [s["label"] for s in steps] == ["no", "maybe", "maybe", "yes", "yes", "yes", None]
+
+
+def test_a_malformed_row_has_no_target_to_show():
+    explanation = made_up(1, instances=12)
+    lines = explanation.summary
+    malformed = [i for i, status in enumerate(explanation.status) if status == "malformed"]
+    assert {lines[i]["target"] for i in malformed} == {None}
 
 
 def one_path(**changes) -> Explanation:
-    """A path by hand: age moves from τ=0.4 on for good, after a first try; home at 0.8."""
-    answer = made_up(instances=1, prototypes=1, sparse=False)
-    own = np.array([30.0, np.nan, 0.0, 1.0])
-    steps = np.tile(own, (7, 1))
+    """A path by hand: age moves from τ=0.4 on to stay, after a first try; home at 0.8."""
+    explanation = made_up(instances=1, prototypes=1, sparse=False)
+    original = np.array([30.0, np.nan, 0.0, 1.0])
+    steps = np.tile(original, (7, 1))
     steps[:, 0] = [30, 33, 30, 36, 38, 40, 30]  # τ = 0, 0.2, 0.4, 0.6, 0.8, 1, and 0.35 beside them
     steps[4:6, 2] = 2
     steps[3:6, 1] = 1234.5
     return replace(
-        answer,
+        explanation,
         status=("answered",),
         instance=np.array([0]),
         prototype=np.array([2]),
-        instances=own[None],
+        instances=original[None],
         label=np.array(["no"], dtype=object),
         target=np.array(["yes"], dtype=object),
         predicted=np.full((1, 7), 2),
@@ -426,22 +636,39 @@ def test_changes_says_before_after_and_from_where():
     assert one_path()[0].changes(2, pick="last")[0]["after"] == "40"
 
 
-def test_changes_of_a_row_that_is_the_persons_own_are_none():
+def test_changes_of_a_row_equal_to_the_instance_are_none():
     assert one_path(first=np.array([2]))[0].changes() == []
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
-def test_changes_come_as_the_persons_kind_of_frame(kind):
-    answer = made_up(3, kind=kind)
-    instance = next(p for p in answer if p.status in STATUSES[:3])
+def test_changes_come_as_the_kind_of_frame_of_the_instances(kind):
+    explanation = made_up(3, kind=kind)
+    instance = next(p for p in explanation if p.status in STATUSES[:3])
     table = _records(instance.changes())
-    own = answer.instances[instance.position]
+    original = explanation.instances[instance.position]
     row = instance.path(instance.prototypes[0])
     assert list(table[0]) == ["feature", "before", "after", "from_tau"]
     assert len(row) == 7
-    assert {line["feature"] for line in table} <= set(answer.schema.names)
+    assert {line["feature"] for line in table} <= set(explanation.schema.names)
     assert all(line["before"] != line["after"] for line in table)
-    assert np.isnan(own[1]) == any(line["before"] == "missing" for line in table)
+    assert np.isnan(original[1]) == any(line["before"] == "missing" for line in table)
+
+
+def test_all_steps_are_every_path_in_order():
+    explanation = made_up(3)
+    mixed = replace(
+        explanation, prototype=np.where(explanation.prototype == 0, -1, explanation.prototype)
+    )
+    found = mixed.all_steps()
+    paths = [
+        one.path(p)
+        for one in mixed
+        for p in (1, 2, -1)
+        if len(mixed.instance) and (mixed.instance == one.position).any()
+    ]
+    for name in ("cells", "tau", "instance", "prototype", "distance"):
+        expected = np.concatenate([getattr(path, name) for path in paths])
+        np.testing.assert_array_equal(getattr(found, name), expected)
 
 
 def test_a_path_is_every_step_in_order_of_tau():
@@ -452,11 +679,11 @@ def test_a_path_is_every_step_in_order_of_tau():
     assert len(made_up(3)[0].path().tau) == 7  # the sparse row lies on no path
 
 
-def test_prototypes_are_those_of_the_nearest_good_first_first():
-    answer = made_up(5, instances=8)
-    for instance in answer:
-        paths = np.flatnonzero(answer.instance == instance.position)
-        first = answer.first().where(answer.instance == instance.position)
+def test_prototypes_are_those_of_the_nearest_ok_first_row_first():
+    explanation = made_up(5, instances=8)
+    for instance in explanation:
+        paths = np.flatnonzero(explanation.instance == instance.position)
+        first = explanation.first().where(explanation.instance == instance.position)
         keys = [(not first.ok[k], first.distance[k]) for k in range(len(paths))]
         order = sorted(range(len(paths)), key=lambda k: keys[k])
         assert instance.prototypes == tuple(first.prototype[k] for k in order)
@@ -467,23 +694,23 @@ def test_prototypes_are_those_of_the_nearest_good_first_first():
 
 
 def test_what_is_not_there_is_said():
-    answer = made_up(1, instances=12)
-    nowhere = next(p for p in answer if p.status == "already_target")
-    with pytest.raises(InputError, match=rf"Instance {nowhere.position} has no paths: Because"):
-        nowhere.path()
+    explanation = made_up(1, instances=12)
+    settled = next(p for p in explanation if p.status == "already_target")
+    with pytest.raises(InputError, match=rf"Instance {settled.position} has no paths: Because"):
+        settled.path()
     with pytest.raises(InputError, match="has no paths"):
-        nowhere.changes()
-    somebody = next(p for p in answer if p.status == "answered")
+        settled.changes()
+    answered = next(p for p in explanation if p.status == "answered")
     with pytest.raises(InputError, match=r"no path to prototype 9. There are: 0, 1, 2\."):
-        somebody.path(9)
+        answered.path(9)
     with pytest.raises(InputError, match=r"no pick 'furst'. There are: first, middle, last"):
-        somebody.changes(pick="furst")
+        answered.changes(pick="furst")
 
 
-def test_a_persons_row_is_in_the_tables_own_words():
-    answer = one_path()
-    assert answer[0].row == {"age": 30, "income": None, "home": "boat", "owner": True}
-    assert type(answer[0].row["age"]) is int
+def test_an_instances_row_is_plain_values_by_column():
+    explanation = one_path()
+    assert explanation[0].row == {"age": 30, "income": None, "home": "boat", "owner": True}
+    assert type(explanation[0].row["age"]) is int
 
 
 # --- JSON ------------------------------------------------------------------------------------
@@ -496,64 +723,96 @@ def test_the_published_schema_is_itself_valid():
 @settings(max_examples=40)
 @given(seeds, st.integers(0, 6), st.sampled_from(KINDS), st.booleans())
 def test_json_round_trip(seed, instances, kind, sparse):
-    answer = made_up(seed, instances=instances, kind=kind, sparse=sparse)
-    text = json.dumps(answer.to_json(), allow_nan=False)
+    explanation = made_up(seed, instances=instances, kind=kind, sparse=sparse)
+    text = json.dumps(explanation.to_json(), allow_nan=False)
     again = Explanation.from_json(json.loads(text))
-    if len(answer.instance):
-        same(answer, again)
-        assert again.to_json() == answer.to_json()
+    if len(explanation.instance):
+        assert again == explanation
+        assert again.to_json() == explanation.to_json()
     for name in ("first", "middle", "last", "nearest"):
-        one, other = getattr(answer, name)(), getattr(again, name)()
+        one, other = getattr(explanation, name)(), getattr(again, name)()
         np.testing.assert_array_equal(one.cells, other.cells)
-    np.testing.assert_array_equal(answer.at(0.4).tau, again.at(0.4).tau)
-    assert _records(answer.summary) == _records(again.summary)
+    np.testing.assert_array_equal(explanation.at(0.4).tau, again.at(0.4).tau)
+    assert _records(explanation.summary) == _records(again.summary)
 
 
 @pytest.mark.parametrize("instances", [0, 1, 12])
 def test_json_is_what_the_published_schema_says(instances):
-    answer = made_up(1, instances=instances)
-    data = json.loads(json.dumps(answer.to_json(), allow_nan=False))
+    explanation = made_up(1, instances=instances)
+    data = json.loads(json.dumps(explanation.to_json(), allow_nan=False))
     jsonschema.validate(data, json_schema())
     if instances == 12:
-        assert set(answer.status) == set(STATUSES)  # everything that can be in it is in it
+        assert set(explanation.status) == set(STATUSES)  # everything that can be in it is in it
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(_damaged(data, ("instances", 0, "status"), "fine"), json_schema())
 
 
 def test_json_file_round_trip(tmp_path):
-    answer = made_up(4)
-    file = tmp_path / "answer.json"
-    assert json.loads(json.dumps(answer.to_json(file))) == json.loads(file.read_text())
-    same(answer, Explanation.from_json(file))
-    same(answer, Explanation.from_json(str(file)))
-    assert [p.name for p in tmp_path.iterdir()] == ["answer.json"]
+    explanation = made_up(4)
+    file = tmp_path / "explanation.json"
+    assert json.loads(json.dumps(explanation.to_json(file))) == json.loads(file.read_text())
+    assert Explanation.from_json(file) == explanation
+    assert Explanation.from_json(str(file)) == explanation
+    assert [p.name for p in tmp_path.iterdir()] == ["explanation.json"]
+
+
+def test_json_has_null_for_a_sampled_endpoint():
+    explanation = made_up(3, kind="records")
+    sampled = explanation.prototype == 1
+    mixed = replace(explanation, prototype=np.where(sampled, -1, explanation.prototype))
+    data = mixed.to_json()
+    jsonschema.validate(data, json_schema())
+    found = [path["prototype"] for one in data["instances"] for path in one["paths"]]
+    assert found == [None if p < 0 else p for p in mixed.prototype]
+    assert Explanation.from_json(data) == mixed
+    about = mixed.nearest().about
+    assert [a["prototype"] for a in about] == [
+        None if p < 0 else p for p in mixed.nearest().prototype
+    ]
+    assert None in found
+
+
+def test_json_keeps_the_options_of_the_query():
+    explanation = made_up(4)
+    data = json.loads(json.dumps(explanation.to_json()))
+    assert data["options"] == {
+        "costs": {"age": 2.0},
+        "confidence": 0.75,
+        "search": {"steps": 6, "stable": True, "enforce": "exact"},
+    }
+    again = Explanation.from_json(data)
+    assert (again.costs, again.confidence) == (explanation.costs, explanation.confidence)
+    assert again.search == explanation.search
+    plain = Explanation.from_json(replace(explanation, costs=None, confidence=None).to_json())
+    assert (plain.costs, plain.confidence, plain.request) == (None, None, None)
 
 
 def test_json_keeps_booleans_and_numbers_apart():
-    answer = made_up(4)
+    explanation = made_up(4)
     names = {"maybe": False, "no": True, "yes": 7, None: None}
     label, target = (
-        np.array([names[v] for v in array], dtype=object) for array in (answer.label, answer.target)
+        np.array([names[v] for v in array], dtype=object)
+        for array in (explanation.label, explanation.target)
     )
-    answer = replace(answer, labels=(False, True, 7), label=label, target=target)
-    again = Explanation.from_json(json.loads(json.dumps(answer.to_json())))
+    explanation = replace(explanation, labels=(False, True, 7), label=label, target=target)
+    again = Explanation.from_json(json.loads(json.dumps(explanation.to_json())))
     assert [type(label) for label in again.labels] == [bool, bool, int]
-    assert again.label.tolist() == answer.label.tolist()
+    assert again.label.tolist() == explanation.label.tolist()
 
 
 def test_writing_json_fails_without_a_trace(tmp_path):
-    file = tmp_path / "answer.json"
+    file = tmp_path / "explanation.json"
     file.write_text("precious")
     broken = replace(made_up(4), reason=tuple(object() for _ in range(5)))
     with pytest.raises(TypeError):
         broken.to_json(file)
     assert file.read_text() == "precious"
-    assert [p.name for p in tmp_path.iterdir()] == ["answer.json"]
+    assert [p.name for p in tmp_path.iterdir()] == ["explanation.json"]
 
 
 @pytest.mark.parametrize("length", [0, 1, 17, 100, 1000, -1])
 def test_a_truncated_file_is_refused(tmp_path, length):
-    file = tmp_path / "answer.json"
+    file = tmp_path / "explanation.json"
     made_up(4).to_json(file)
     file.write_text(file.read_text()[:length])
     with pytest.raises(InputError, match="could not be read"):
@@ -561,7 +820,7 @@ def test_a_truncated_file_is_refused(tmp_path, length):
 
 
 def test_a_file_that_is_no_explanation_is_refused(tmp_path):
-    file = tmp_path / "answer.json"
+    file = tmp_path / "explanation.json"
     with pytest.raises(InputError, match="There is no file"):
         Explanation.from_json(file)
     file.write_bytes(b"\xff\xfe\x00")
@@ -573,9 +832,12 @@ def test_a_file_that_is_no_explanation_is_refused(tmp_path):
             Explanation.from_json(file)
 
 
-def test_a_newer_version_is_refused_by_name():
-    data = {**made_up(4).to_json(), "version": 99}
-    with pytest.raises(InputError, match="of version 99"):
+@pytest.mark.parametrize("version", [1, 99])
+def test_another_version_is_refused_by_name(version):
+    data = {**made_up(4).to_json(), "version": version}
+    with pytest.raises(
+        InputError, match=f"of format version {version}, and this lapace reads version 2"
+    ):
         Explanation.from_json(data)
 
 

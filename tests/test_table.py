@@ -1,4 +1,4 @@
-"""The one door for dataframes: what goes in comes out, as it was."""
+"""Tables in and out: what goes in comes out as it was."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from lapace.table import (
     Template,
     plain_frame,
     read,
-    read_bytes,
     read_file,
     write_file,
     write_whole,
@@ -37,14 +36,7 @@ def again(frame, rows=slice(None)):
     table = read(frame)
     template = Template.from_json(json.loads(json.dumps(table.template.to_json())))
     assert template == table.template
-    columns = {}
-    for name, column in table.columns.items():
-        values = column.values
-        if isinstance(values, Coded):
-            columns[name] = Coded(values.codes[rows], values.levels)
-        else:
-            columns[name] = values[rows]
-    return template.build(columns)
+    return template.build({name: column.values[rows] for name, column in table.columns.items()})
 
 
 def assert_same(built, frame):
@@ -444,21 +436,51 @@ def test_truth_values_give_way():
     assert missing.tolist() == [True, None]
 
 
-def test_decimals_are_exact_or_floats():
-    for frame, exact, wide in (
-        (pl.DataFrame({"x": POLARS["Decimal"]}), pl.Decimal(10, 2), pl.Float64),
-        (pa.table({"x": ARROW["decimal128"]}), pa.decimal128(10, 2), pa.float64()),
+CENTS = [Decimal("1.25"), None, Decimal("-3.00")]
+DECIMALS = {
+    "pandas": (pd.DataFrame({"x": pd.Series(CENTS, dtype=object)}), "object", "object"),
+    "pandas arrow": (
+        pd.DataFrame({"x": pd.Series(CENTS, dtype=pd.ArrowDtype(pa.decimal128(10, 2)))}),
+        "decimal128(10, 2)[pyarrow]",
+        "decimal128(10, 3)[pyarrow]",
+    ),
+    "polars": (pl.DataFrame({"x": POLARS["Decimal"]}), pl.Decimal(10, 2), pl.Decimal(10, 3)),
+    "arrow": (pa.table({"x": ARROW["decimal128"]}), pa.decimal128(10, 2), pa.decimal128(10, 3)),
+    "records": ([{"x": v} for v in CENTS], None, None),
+}
+
+
+def _column(frame):
+    """The values of the only column, None where missing, and its type."""
+    if isinstance(frame, list):
+        return [row["x"] for row in frame], None
+    column = frame["x"]
+    values = [None if pd.isna(v) else v for v in _list(column)]
+    return values, column.type if isinstance(frame, pa.Table) else column.dtype
+
+
+@pytest.mark.parametrize("kind", DECIMALS)
+def test_decimals_stay_decimals_with_more_digits_only_where_needed(kind):
+    frame, exact, finer = DECIMALS[kind]
+    assert _column(again(frame)) == (CENTS, exact)
+    assert str(_column(again(frame))[0][2]) == "-3.00"
+    for numbers, digits, dtype in (
+        ([0.29, np.nan], ["0.29", None], exact),
+        ([3 * 0.1, 1.1 * 3], ["0.30", "3.30"], exact),  # 0.30000000000000004 is 0.3 in 64 bits
+        ([0.125, 1.0], ["0.125", "1"], finer),
+        ([123456789.0, 1.0], ["123456789.00", "1.00"], finer and "wide"),
     ):
-        fine, rough = built(frame, np.array([0.29, np.nan])), built(frame, np.array([0.125, 1.0]))
-        kind = "dtype" if isinstance(frame, pl.DataFrame) else "type"
-        assert getattr(fine["x"], kind) == exact
-        assert [None if v is None else str(v) for v in _list(fine["x"])] == ["0.29", None]
-        assert getattr(rough["x"], kind) == wide
-        assert _list(rough["x"]) == [0.125, 1.0]
-        large = built(frame, np.array([123456789.0, 1.0]))
-        assert getattr(large["x"], kind) == wide
-        assert _list(large["x"]) == [123456789.0, 1.0]
-        assert _list(built(frame, TEXT)["x"]) == ["rent", None]
+        values, found = _column(built(frame, np.array(numbers)))
+        assert all(isinstance(v, Decimal) for v in values if v is not None)
+        assert [None if v is None else Decimal(v) for v in digits] == values
+        if dtype != "wide":
+            assert found == dtype
+    assert _column(built(frame, TEXT))[0] == ["rent", None]
+
+
+def test_numbers_no_decimal_can_hold_are_floats():
+    for kind in ("polars", "arrow"):
+        assert _column(built(DECIMALS[kind][0], np.array([1e-300, 2.5])))[0] == [1e-300, 2.5]
 
 
 def _list(column):
@@ -593,7 +615,7 @@ def test_frames_of_other_libraries():
     from lapace.table import _read_frame
 
     with pytest.raises(InputError, match=r"^Tables of modin are not read\. Convert it to pandas"):
-        _read_frame(Frame())
+        _read_frame(Frame(), "id")
 
 
 def test_a_table_is_returned_as_it_is():
@@ -603,9 +625,45 @@ def test_a_table_is_returned_as_it_is():
     assert len(table) == 1
 
 
-def test_the_index_is_left_behind():
-    frame = pd.DataFrame({"x": [1, 2]}, index=["p", "q"])
-    assert_same(again(frame), frame.reset_index(drop=True))
+# --- identifiers -----------------------------------------------------------------------------
+
+
+def test_a_pandas_index_identifies_the_rows_and_comes_back():
+    for index in (
+        pd.Index(["p", "q"], name="customer"),
+        pd.Index([7, 9]),
+        pd.RangeIndex(5, 7),
+        pd.to_datetime(["2020-01-01", "2020-02-01"]),
+        pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["branch", None]),
+    ):
+        frame = pd.DataFrame({"x": [1, 2]}, index=index)
+        table = read(frame)
+        assert table.ids == tuple(index)
+        assert table.template.index == tuple(index.names)
+        pd.testing.assert_frame_equal(table.frame, frame, check_index_type=False, check_freq=False)
+        assert table.take([1]).frame.index.tolist() == [index[1]]
+        assert_same(again(frame), frame.reset_index(drop=True))  # built without ids
+
+
+def test_the_default_index_identifies_nothing():
+    assert read(pd.DataFrame({"x": [1, 2]})).ids is None
+    assert read(pd.DataFrame({"x": [1, 2]})).template.index == ()
+
+
+def test_a_column_named_id_identifies_the_rows_exactly():
+    large = 2**60 + 1  # no float has it
+    rows = [{"id": large, "x": 1}, {"id": 2, "x": 3}]
+    for frame in (rows, pd.DataFrame(rows), pl.DataFrame(rows), pa.Table.from_pylist(rows)):
+        table = read(frame)
+        assert table.ids == (large, 2)
+        assert table.template.index == ("id",)
+        assert table.names == ("id", "x")
+        assert table.without(["id"]).ids == (large, 2)
+        assert read(frame, id_column="x").ids == (1, 3)
+        assert read(frame, id_column="y").ids is None
+    indexed = pd.DataFrame(rows, index=["p", "q"])
+    assert read(indexed).ids == ("p", "q")
+    assert read(np.zeros((2, 2))).ids is None
 
 
 def test_reading_leaves_the_frame_alone():
@@ -658,18 +716,26 @@ def test_an_array_user_without_pandas_gets_records(monkeypatch):
     ],
     ids=["pandas", "polars", "pyarrow", "records", "array", "images"],
 )
-def test_side_by_side(frame):
-    joined = read(frame).template.beside({"instance": np.array([7, 8])}, frame)
-    table = read(joined)
-    assert table.names == ("instance", "x0" if isinstance(frame, np.ndarray) else "a")
-    assert [c.values.tolist() for c in table.columns.values()] == [[7.0, 8.0], [1.0, 2.0]]
+def test_plain_columns_go_before_the_tables_own(frame):
+    table = read(frame)
+    columns = {name: column.values for name, column in table.columns.items()}
+    joined = read(table.template.build(columns, before={"instance": np.array([7, 8])}))
+    assert joined.names == ("instance", "x0" if isinstance(frame, np.ndarray) else "a")
+    assert [c.values.tolist() for c in joined.columns.values()] == [[7.0, 8.0], [1.0, 2.0]]
     if not isinstance(frame, np.ndarray):
-        assert table.template.dtypes[1] == read(frame).template.dtypes[0]
+        assert joined.template.dtypes[1] == table.template.dtypes[0]
+
+
+def test_a_frame_shares_no_memory_with_the_plain_columns():
+    tau = np.array([0.5, 1.0])
+    frame = plain_frame("pandas", {"tau": tau})
+    frame.loc[0, "tau"] = 9.0
+    assert tau.tolist() == [0.5, 1.0]
 
 
 # --- files -----------------------------------------------------------------------------------
 
-PEOPLE = pd.DataFrame(
+INSTANCES = pd.DataFrame(
     {"age": [31, 44, 29], "rate": [0.1, 2.5, None], "home é": ["own", "rent", None]}
 )
 LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.Table}
@@ -683,7 +749,7 @@ def convert(frame, kind):
 @pytest.mark.parametrize("kind", LIBRARIES)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
 def test_files_come_back_as_they_were(tmp_path, kind, suffix):
-    frame = convert(PEOPLE, kind)
+    frame = convert(INSTANCES, kind)
     path = tmp_path / f"instances{suffix}"
     write_file(frame, path)
     back = read_file(str(path), kind)
@@ -704,7 +770,7 @@ def test_files_come_back_as_they_were(tmp_path, kind, suffix):
 
 
 def test_files_are_read_as_pandas_unless_told(tmp_path):
-    write_file(PEOPLE, tmp_path / "instances.csv")
+    write_file(INSTANCES, tmp_path / "instances.csv")
     assert isinstance(read_file(tmp_path / "instances.csv"), pd.DataFrame)
 
 
@@ -720,7 +786,7 @@ def test_a_long_csv_has_one_type_per_column(tmp_path):
 @pytest.mark.parametrize("kind", LIBRARIES)
 def test_broken_files_say_so(tmp_path, kind):
     good = tmp_path / "good.parquet"
-    write_file(PEOPLE, good)
+    write_file(INSTANCES, good)
     (tmp_path / "short.parquet").write_bytes(good.read_bytes()[:-20])
     (tmp_path / "empty.parquet").write_bytes(b"")
     (tmp_path / "empty.csv").write_bytes(b"")
@@ -748,7 +814,7 @@ def test_what_readers_would_mend_in_silence_is_refused(tmp_path, kind, text, sen
         read_file(tmp_path / "instances.csv", kind)
     assert str(raised.value).startswith(f"'instances.csv' could not be read as a table: {sentence}")
     with pytest.raises(InputError) as raised:
-        read_bytes(text.encode(), kind)
+        read_file(text.encode(), kind)
     assert str(raised.value).startswith(f"Standard input could not be read as a table: {sentence}")
 
 
@@ -762,7 +828,7 @@ def test_what_readers_would_mend_in_silence_is_refused(tmp_path, kind, text, sen
     ],
 )
 def test_commas_lines_and_marks_that_belong_are_no_fault(text, shape):
-    assert read_bytes(text.encode(), "pandas").shape == shape
+    assert read_file(text.encode(), "pandas").shape == shape
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -779,9 +845,9 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_a_library_that_is_not_there(tmp_path, monkeypatch):
-    write_file(PEOPLE, tmp_path / "instances.csv")
+    write_file(INSTANCES, tmp_path / "instances.csv")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"needs it installed: pip install 'lapace\[arrow\]'\.$"):
+    with pytest.raises(InputError, match=r"needs pyarrow: pip install 'lapace\[arrow\]'\.$"):
         read_file(tmp_path / "instances.csv", "pyarrow")
     with pytest.raises(InputError, match=r"needs a dataframe library: pip install 'lapace\[pan"):
         read_file(tmp_path / "instances.csv")
@@ -791,19 +857,28 @@ def test_files_that_cannot_be_written(tmp_path):
     with pytest.raises(
         InputError, match=r"^'instances\.txt' is not written: files end in \.csv or"
     ):
-        write_file(PEOPLE, tmp_path / "instances.txt")
+        write_file(INSTANCES, tmp_path / "instances.txt")
     with pytest.raises(InputError, match=r"^A list is not written\. Hand over a pandas, polars or"):
         write_file([{"a": 1}], tmp_path / "instances.csv")
     with pytest.raises(
         InputError, match=r"^There is no folder '.*nowhere' to write 'instances\.csv' i"
     ):
-        write_file(PEOPLE, tmp_path / "nowhere" / "instances.csv")
+        write_file(INSTANCES, tmp_path / "nowhere" / "instances.csv")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_named_index_is_written_and_another_is_not(tmp_path):
+    for suffix in (".csv", ".parquet"):
+        path = tmp_path / f"instances{suffix}"
+        write_file(pd.DataFrame({"x": [1, 2]}, index=pd.Index(["p", "q"], name="id")), path)
+        assert read_file(path, "polars").to_dict(as_series=False) == {"id": ["p", "q"], "x": [1, 2]}
+        write_file(pd.DataFrame({"x": [1, 2]}, index=["p", "q"]), path)
+        assert read_file(path, "polars").to_dict(as_series=False) == {"x": [1, 2]}
 
 
 def test_an_error_leaves_no_half_file_and_the_old_one_whole(tmp_path):
     path = tmp_path / "instances.parquet"
-    write_file(PEOPLE, path)
+    write_file(INSTANCES, path)
     before = path.read_bytes()
     odd = pd.DataFrame({"x": [1, "a", object()]})
     with pytest.raises(InputError, match=r"^'instances\.parquet' could not be written: \S"):

@@ -192,6 +192,7 @@ class BaselineProblem:
             label=np.array([*self.training.classifier.labels, None], dtype=object)[codes],
             probability=self.instances.target_probability(probability, instance),
             template=self.instances.reading.template,
+            ids=self.instances.reading.ids,
             **known,
         )
 

@@ -275,7 +275,7 @@ def plot(
         required = one is not None or kind is options.Picture.path
         instance = _chosen(answer, one or 0, required=required)
         if instance is not None and one is not None:
-            instance = replace(instance, called=one)
+            instance = replace(answer, ids=answer.ids or (one,))[instance.position]
     draw: dict[options.Picture, Callable[[], Any]] = {
         options.Picture.path: lambda: plots.path(instance, prototype).figure,
         options.Picture.latent: lambda: plots.latent_map(explainer, instance).figure,

@@ -36,10 +36,10 @@ MOST_LABELS = 100  # whole numbers a column of labels may hold
 
 def read_table(source: str) -> Table:
     """A table from a file, or from standard input."""
-    from lapace.table import read, read_bytes, read_file
+    from lapace.table import read, read_file
 
     if source == STDIN:
-        return read(read_bytes(sys.stdin.buffer.read()))
+        return read(read_file(sys.stdin.buffer.read()))
     if Path(source).is_dir():
         raise InputError(f"'{source}' is a folder. Name a .csv or .parquet file in it.")
     return read(read_file(source))

@@ -113,7 +113,7 @@ def _labelled(found: Any, part: options.Part, label: str) -> Any:
         schema = reading.schema  # with what only these rows have
         cells.append(reading.cells)
     labels = np.concatenate([labels for _, labels in chosen])
-    return schema.template.beside({label: labels}, schema.frame(np.concatenate(cells)))
+    return schema.frame(np.concatenate(cells), before={label: labels})
 
 
 def _tell_orders(schema: Schema, terminal: Terminal) -> None:

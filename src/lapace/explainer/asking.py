@@ -117,7 +117,7 @@ def _explanation(
     question: Question,
     columns: dict[str, NDArray[Any]],
 ) -> Explanation:
-    schema, cells, _, template = known.reading
+    schema, cells, _, template, ids = known.reading
     ok = (columns["valid"] == 1) & columns["feasible"]
     clashes = _Clashes(known.system)
     status, reason = _statuses(fitted, known, question, columns, ok, clashes)
@@ -141,6 +141,7 @@ def _explanation(
         constraints=tuple(map(str, known.system.constraints)),
         picked=picked,
         predicted=predicted,
+        ids=ids,
         costs=None if question.costs is None else dict(question.costs),
         confidence=question.confidence,
         n_queries=classifier.n_queries,

@@ -67,7 +67,7 @@ def latent_map(
     view = _View.of(record["z"])
     _clouds(ax, record, view)
     if instance is not None:
-        _lines(ax, record, view, instance, f"instance {instance.number}")
+        _lines(ax, record, view, instance, f"instance {instance.name}")
     _discs(ax, record, view)
     frame(ax)
     ax.set_aspect("equal", adjustable="datalim")

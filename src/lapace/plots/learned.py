@@ -204,7 +204,7 @@ class _Table:
         label = instance.explanation.labels.index(instance.label)
         self.cell(0, -2.3, str(instance.label), colour(label), color="white", weight="bold")
         style: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "weight": "bold"}
-        self.ax.text(0.5, -0.95, f"instance {instance.number}", fontsize=9.5, **style)
+        self.ax.text(0.5, -0.95, f"instance {instance.name}", fontsize=9.5, **style)
         for y, i in enumerate(self.rows):
             self.cell(0, y, self.schema.features[i].text(own[i]), "white", weight="bold")
 

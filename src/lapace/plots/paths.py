@@ -324,7 +324,7 @@ class _Sheet:
             number = walk.steps.prototype[0]
             end = f"prototype {number}" if number >= 0 else "somebody nearby"
             words = (
-                f"Instance {walk.instance.number}, on the way to {end}: "
+                f"Instance {walk.instance.name}, on the way to {end}: "
                 f"the decision flips after {walk.tau:.0%} of the way, "
                 f"with {counted(changes, 'change')}."
             )

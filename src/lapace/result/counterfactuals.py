@@ -1,10 +1,11 @@
-"""Rows offered as answers."""
+"""Counterfactuals: rows, what is known of each, and how they are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,21 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.schema import Schema
-from lapace.table import Template, plain_frame
+from lapace.table import Template
 
-__all__ = ["Counterfactuals", "record", "values"]
+__all__ = [
+    "Counterfactuals",
+    "html_table",
+    "own_table",
+    "public_schema",
+    "record",
+    "same_content",
+    "values",
+]
+
+SHARED = ("schema", "template", "instances", "ids", "reasons")  # not one per counterfactual
+SHOWN = 20  # lines of an HTML table
+PREFIX = "counterfactual_"  # of our columns' names that are also columns of the table
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +82,10 @@ class Counterfactuals:
         *,
         valid: Bools,
         template: Template | None = None,
-        ids: tuple[Any, ...] | None = None,
         **known: Any,
     ) -> Counterfactuals:
-        """Counterfactuals of any method; what is not in `known` is unknown."""
+        """Counterfactuals of any method; fields that are not in `known` are unknown."""
         unknown = np.full(len(cells), np.nan)
-        distance = schema.gaps(instances[instance], cells).sum(axis=1)
         columns: dict[str, Any] = {
             "prototype": np.full(len(cells), -1),
             "tau": unknown,
@@ -82,21 +93,42 @@ class Counterfactuals:
             "feasible": np.ones(len(cells), dtype=bool),
             "probability": unknown,
             "density": unknown,
-            "distance": distance,
+            "distance": schema.gaps(instances[instance], cells).sum(axis=1),
             "density_before": known.get("density", unknown),
             **known,
         }
         kind = template or schema.template
-        return cls(schema, kind, instances, cells, instance, valid=valid, ids=ids, **columns)
+        return cls(schema, kind, instances, cells, instance, valid=valid, **columns)
 
     def __len__(self) -> int:
         return len(self.cells)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Counterfactuals) and same_content(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         instances = len(np.unique(self.instance))
-        return (
-            f"Counterfactuals: {len(self)} rows for {instances} instances, {int(self.ok.sum())} ok"
-        )
+        return f"Counterfactuals: {len(self)} of {instances} instances, {int(self.ok.sum())} ok"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: of each counterfactual what it changes."""
+        names = ("label", "valid", "feasible", "probability", "distance")
+        columns: dict[str, Iterable[Any]] = {
+            "instance": self._row_ids or self.instance,
+            **{name: getattr(self, name) for name in names},
+            "changes": [self._changes(row) if row < SHOWN else "" for row in range(len(self))],
+        }
+        return html_table(repr(self), columns)
+
+    def _changes(self, row: int, most: int = 8) -> str:
+        """What one counterfactual changes, in words."""
+        before, after = self.instances[self.instance[row]], self.cells[row]
+        where = [(i, self.schema.features[i]) for i in np.flatnonzero(self._different[row])]
+        texts = [f"{f.name}: {f.text(before[i])} → {f.text(after[i])}" for i, f in where]
+        more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+        return ", ".join([*texts[:most], *more])
 
     @property
     def ok(self) -> Bools:
@@ -104,44 +136,55 @@ class Counterfactuals:
         return self.valid & self.feasible
 
     @cached_property
+    def _different(self) -> Bools:
+        return self.schema.changed(self.instances[self.instance], self.cells)  # (rows, columns)
+
+    @cached_property
     def changed(self) -> Ints:
         """How many features differ from the instance's."""
-        count: Ints = self.schema.changed(self.instances[self.instance], self.cells).sum(axis=1)
+        count: Ints = self._different.sum(axis=1)
         return count
 
     def where(self, mask: Bools) -> Counterfactuals:
-        """Only some of the answers."""
-        shared = ("schema", "template", "instances", "ids", "reasons")
-        names = [f.name for f in fields(self) if f.name not in shared]
+        """Only some of the counterfactuals."""
+        names = [f.name for f in fields(self) if f.name not in SHARED]
         return replace(self, **{name: getattr(self, name)[mask] for name in names})
 
     @property
     def rows(self) -> Any:
-        """The answers in the table's own columns."""
-        return self.schema.frame(self.cells, self.template)
+        """The counterfactuals in the table's own columns."""
+        return self.schema.frame(self.cells, self.template, ids=self._row_ids)
 
     @property
     def about(self) -> Any:
-        """What is known of each answer, one line each."""
-        return plain_frame(self.template.kind, self._about())
+        """What is known of each counterfactual, one line each."""
+        return own_table(self.template, self._about(), self._row_ids)
 
     @property
     def frame(self) -> Any:
-        """`about` and `rows` side by side."""
-        own = {
-            (f"answer_{name}" if name in self.schema.names else name): values
-            for name, values in self._about().items()
-        }
-        return self.template.beside(own, self.rows)
+        """`about` and `rows` side by side; our names that the table has too get a prefix."""
+        about: dict[str, NDArray[Any]] = {}
+        columns = _identified(self.template, self._about(), self._row_ids)
+        for name, column in columns.items():
+            while name in self.schema.names:
+                name = PREFIX + name  # noqa: PLW2901
+            about[name] = column
+        return self.schema.frame(self.cells, self.template, before=about, ids=self._row_ids)
+
+    @property
+    def _row_ids(self) -> tuple[Any, ...] | None:
+        """The identifier of each row's instance."""
+        return None if self.ids is None else tuple(self.ids[i] for i in self.instance)
 
     def _about(self) -> dict[str, NDArray[Any]]:
         names = np.array(self.schema.names, dtype=object)
-        different = self.schema.changed(self.instances[self.instance], self.cells)
         features = np.empty(len(self), dtype=object)
-        features[:] = [", ".join(names[row]) for row in different]
+        features[:] = [", ".join(names[row]) for row in self._different]
+        prototype = self.prototype.astype(object)
+        prototype[self.prototype < 0] = None
         return {
             "instance": self.instance,
-            "prototype": _numbers(self.prototype),
+            "prototype": prototype,
             "tau": self.tau,
             "label": self.label,
             "valid": self.valid,
@@ -155,11 +198,57 @@ class Counterfactuals:
         }
 
 
-def _numbers(prototype: Ints) -> NDArray[np.object_]:
-    """Numbers of prototypes, None for a sampled endpoint."""
-    numbers = prototype.astype(object)
-    numbers[prototype < 0] = None
-    return numbers
+def _identified(
+    template: Template, columns: dict[str, NDArray[Any]], ids: tuple[Any, ...] | None
+) -> dict[str, NDArray[Any]]:
+    """Columns with the identifiers before them, in the kinds of frame that have no index."""
+    if ids is None or template.kind in ("pandas", "array"):
+        return columns
+    return {"id": np.fromiter(ids, dtype=object, count=len(ids)), **columns}
+
+
+def own_table(
+    template: Template, columns: dict[str, NDArray[Any]], ids: tuple[Any, ...] | None = None
+) -> Any:
+    """Columns that are not the table's, as the table's kind of frame."""
+    return template.select(()).build({}, before=_identified(template, columns, ids), ids=ids)
+
+
+def html_table(title: str, columns: Mapping[str, Iterable[Any]]) -> str:
+    """A small HTML table, everything in it escaped."""
+
+    def row(cells: Iterable[Any], tag: str) -> str:
+        texts = ("" if c is None else f"{c:.4g}" if isinstance(c, float) else str(c) for c in cells)
+        return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
+
+    lines = list(zip(*columns.values(), strict=True))
+    body = "".join(row(line, "td") for line in lines[:SHOWN])
+    more = f"<p>… and {len(lines) - SHOWN} more</p>" if len(lines) > SHOWN else ""
+    head = f"<p>{escape(title)}</p><table><thead>{row(columns, 'th')}</thead>"
+    return f"<div>{head}<tbody>{body}</tbody></table>{more}</div>"
+
+
+def same_content(one: Any, other: Any) -> bool:
+    """Whether two values of one dataclass have the same fields, NaN being equal to NaN."""
+    names = [f.name for f in fields(one) if f.compare]
+    return all(_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        same = isinstance(other, np.ndarray) and one.dtype == other.dtype
+        return same and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, Schema):
+        one, other = public_schema(one), public_schema(other)
+    return bool(one == other)
+
+
+def public_schema(schema: Schema) -> Schema:
+    """The schema without what only training needs, which no published file has either."""
+    features = (replace(f, knots=None, histogram=((), ())) for f in schema.features)
+    return replace(schema, features=tuple(features))
 
 
 def values(schema: Schema, cells: Floats) -> list[Any]:

@@ -1,26 +1,37 @@
-"""Everything found for everyone asked about, and one instance's part of it."""
+"""Everything found for a batch of instances, and one instance's part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError
-from lapace.result.counterfactuals import Counterfactuals, record
+from lapace.result.counterfactuals import (
+    Counterfactuals,
+    html_table,
+    own_table,
+    record,
+    same_content,
+)
 from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
-from lapace.table import Level, Template, plain_frame, read_json, write_json
+from lapace.table import Level, Template, read_json, write_json
 
 __all__ = ["ANY_OTHER", "STATUSES", "Explanation", "InstanceExplanation"]
 
 
 STATUSES = ("answered", "none_found", "infeasible", "already_target", "malformed")
+STEP = (  # the fields that have one value per path and step
+    "tau", "cells", "predicted", "valid", "feasible", "probability", "density", "density_before",
+    "distance",
+)  # fmt: skip
+SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 ANY_OTHER = "any-other"  # the target that is any label but the instance's
 
 
@@ -42,8 +53,8 @@ class Explanation:
         reason: The status in words.
         constraints: What every counterfactual has to satisfy, as text.
         instance: The position of the instance each path starts from.
-        prototype: The prototype each path leads to; -1 for a sampled endpoint, used by `nearest` and
-            `sparse` alone.
+        prototype: The prototype each path leads to; -1 for a sampled endpoint, which only `nearest`
+            and `sparse` use.
         tau: Where on its path each step lies.
         cells: The rows.
         predicted: What the classifier says of each step, as a position in `labels`; -1 where it was
@@ -65,8 +76,8 @@ class Explanation:
             smallest relaxation; empty until `Explainer.why_not` is called.
         seconds: How long it took: in all, in the classifier, and for the constraints. Neither
             compared nor part of the JSON.
-        request: What `Explainer.explain` keeps for `Explainer.why_not`. Neither compared nor part of
-            the JSON.
+        request: What `Explainer.explain` keeps for `Explainer.why_not`. Neither compared nor part
+            of the JSON; a slice has none.
     """
 
     schema: Schema
@@ -100,7 +111,7 @@ class Explanation:
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
     request: Any = field(default=None, compare=False, repr=False)
 
-    # -- instances -----------------------------------------------------------------------------------
+    # -- instances --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.status)
@@ -108,32 +119,69 @@ class Explanation:
     def __iter__(self) -> Iterator[InstanceExplanation]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, instance: int) -> InstanceExplanation:
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> InstanceExplanation: ...
+    @overload
+    def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Explanation: ...
+    def __getitem__(self, key: Any) -> Any:
+        """One instance by its position; or, by a slice, positions or a mask, several of them.
+
+        Several are an explanation of their own, in which positions count from 0 again; `n_queries`
+        stays that of the whole.
+        """
         count = len(self)
-        if not -count <= instance < count:
-            raise IndexError(f"There is no instance {instance}: the query had {count}.")
-        return InstanceExplanation(self, instance % count)
+        if isinstance(key, int | np.integer):
+            if not -count <= key < count:
+                raise IndexError(f"There is no instance {key}: the query had {count}.")
+            return InstanceExplanation(self, int(key) % count)
+        positions = np.arange(count)
+        chosen = positions[key] if isinstance(key, slice) or len(key) else positions[:0]
+        order = np.argsort(self.instance, kind="stable")
+        first, end = (np.searchsorted(self.instance[order], chosen, side) for side in SIDES)
+        paths = order[_ranges(first, end)]
+        return replace(
+            self,
+            **{name: getattr(self, name)[chosen] for name in ("instances", "label", "target")},
+            **{name: getattr(self, name)[paths] for name in ("prototype", "crossings", *STEP)},
+            instance=np.repeat(np.arange(len(chosen)), end - first),
+            status=tuple(self.status[i] for i in chosen),
+            reason=tuple(self.reason[i] for i in chosen),
+            ids=None if self.ids is None else tuple(self.ids[i] for i in chosen),
+            picked={name: steps[paths] for name, steps in self.picked.items()},
+            why_not={k: self.why_not[i] for k, i in enumerate(chosen) if i in self.why_not},
+            request=None,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Explanation) and same_content(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def summary(self) -> Any:
         """One line per instance: label, target, status, and the reason in words."""
-        columns: dict[str, NDArray[Any]] = {
+        return own_table(self.template, self._summary(), self.ids)
+
+    def _summary(self) -> dict[str, NDArray[Any]]:
+        return {
             "label": self.label,
             "target": np.array([instance.wanted for instance in self], dtype=object),
             "status": np.array(self.status, dtype=object),
             "reason": np.array(self.reason, dtype=object),
         }
-        return plain_frame(self.template.kind, columns)
 
     def __repr__(self) -> str:
-        counts = {s: self.status.count(s) for s in STATUSES if s in self.status}
-        told = ", ".join(f"{n} {s.replace('_', ' ')}" for s, n in counts.items())
-        nearby = int((self.prototype < 0).sum())
-        led = len(self.instance) - nearby
-        paths = f"{led} path{'' if led == 1 else 's'}"
-        paths += f", {nearby} more to somebody nearby" if nearby else ""
-        instances = "1 instance" if len(self) == 1 else f"{len(self)} instances"
-        return f"Explanation of {instances}: {told or 'nobody'}; {paths}"
+        counts = [f"{self.status.count(s)} {s}" for s in STATUSES if s in self.status]
+        sampled = int((self.prototype < 0).sum())
+        paths = [f"{_counted(len(self.instance) - sampled, 'path')} to prototypes"]
+        paths += [f"{sampled} to sampled endpoints"] if sampled else []
+        parts = [", ".join(counts).replace("_", " "), ", ".join(paths)]
+        return f"Explanation of {_counted(len(self), 'instance')}: {'; '.join(filter(None, parts))}"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: the summary."""
+        names = [instance.name for instance in self]
+        return html_table(repr(self), {"instance": names, **self._summary()})
 
     # -- picks ------------------------------------------------------------------------------------
 
@@ -152,7 +200,7 @@ class Explanation:
         return self._steps(self.picked["middle"])
 
     def last(self) -> Counterfactuals:
-        """Per instance and prototype, the ok step farthest along: without limits the prototype."""
+        """Per instance and prototype, the ok step of largest tau; unconstrained, the prototype."""
         return self._steps(self.picked["last"])
 
     def at(self, tau: float) -> Counterfactuals:
@@ -166,9 +214,11 @@ class Explanation:
         return self._cheapest(self._nearest_steps())
 
     def sparse(self) -> Counterfactuals:
-        """Per instance, the nearest row after putting features back to the instance's own."""
+        """Per instance, the nearest row with as many features as possible set back."""
         if "sparse" not in self.picked:
-            raise InputError("There is no sparse row here. Ask for it: explain(..., sparse=True).")
+            raise InputError(
+                "Sparse rows were not computed. Use explain(..., search=Search(sparse=True))."
+            )
         return self._cheapest(self.picked["sparse"])
 
     def all_steps(self) -> Counterfactuals:
@@ -195,10 +245,10 @@ class Explanation:
     def _cheapest(self, chosen: Ints) -> Counterfactuals:
         """Per instance the cheapest ok row of those chosen on each path, or the best there is."""
         paths = np.arange(len(self.instance))
-        price = np.where(self.ok[paths, chosen], self.distance[paths, chosen], np.inf)
-        hope = np.nan_to_num(self.probability[paths, chosen], nan=0.0)
-        # Of rows that are not ok, one that obeys the constraints is better than one that does not.
-        order = np.lexsort((-hope, ~self.feasible[paths, chosen], price, self.instance))
+        cost = np.where(self.ok[paths, chosen], self.distance[paths, chosen], np.inf)
+        likely = np.nan_to_num(self.probability[paths, chosen], nan=0.0)
+        # Of rows that are not ok, a feasible one is better than one that is not.
+        order = np.lexsort((-likely, ~self.feasible[paths, chosen], cost, self.instance))
         _, where = np.unique(self.instance[order], return_index=True)
         return self._rows(order[where], chosen[order[where]])
 
@@ -208,23 +258,18 @@ class Explanation:
         return self._rows(paths, steps[paths])
 
     def _rows(self, paths: Ints, steps: Ints) -> Counterfactuals:
+        columns = {name: getattr(self, name)[paths, steps] for name in STEP}
+        labels = np.array([*self.labels, None], dtype=object)
+        columns.update(label=labels[columns.pop("predicted")], valid=columns["valid"] == 1)
         return Counterfactuals(
             self.schema,
             self.template,
             self.instances,
-            self.cells[paths, steps],
-            self.instance[paths],
-            self.prototype[paths],
-            self.tau[paths, steps],
-            np.array([*self.labels, None], dtype=object)[self.predicted[paths, steps]],
-            self.valid[paths, steps] == 1,
-            self.feasible[paths, steps],
-            self.probability[paths, steps],
-            self.density[paths, steps],
-            self.distance[paths, steps],
-            self.density_before[paths, steps],
-            self.ids,
-            {i: self.reason[i] for i, status in enumerate(self.status) if status != "answered"},
+            instance=self.instance[paths],
+            prototype=self.prototype[paths],
+            ids=self.ids,
+            reasons={i: self.reason[i] for i, s in enumerate(self.status) if s != "answered"},
+            **columns,
         )
 
     # -- JSON -------------------------------------------------------------------------------------
@@ -240,12 +285,23 @@ class Explanation:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str | Path) -> Explanation:
-        """Reads back what `to_json` gave, as values or as a file."""
+        """Reads back what `to_json` returned or wrote, from values or from a file."""
         if isinstance(data, str | Path):
             data = read_json(data, "an explanation")
         from lapace.result import serialization
 
         return serialization.from_json(cast(Mapping[str, Any], data))
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _ranges(first: Ints, end: Ints) -> Ints:
+    """The numbers of several ranges, one range after the other."""
+    size: Ints = end - first
+    numbers: Ints = np.arange(size.sum()) + np.repeat(first - (np.cumsum(size) - size), size)
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -254,18 +310,21 @@ class InstanceExplanation:
 
     Attributes:
         explanation: The whole.
-        position: Their position in the query.
-        called: Their number in words and pictures, where the query was part of a larger table.
+        position: The instance's position in the query.
     """
 
     explanation: Explanation
     position: int
-    called: int | None = None
 
     @property
-    def number(self) -> int:
-        """What words and pictures call them by: `instance`, if nothing else was said."""
-        return self.position if self.called is None else self.called
+    def id(self) -> Any:
+        """The instance's identifier; None where its table has none."""
+        return None if self.explanation.ids is None else self.explanation.ids[self.position]
+
+    @property
+    def name(self) -> Any:
+        """The identifier, or else the position: what words and pictures call the instance."""
+        return self.position if self.id is None else self.id
 
     @property
     def status(self) -> str:
@@ -279,7 +338,7 @@ class InstanceExplanation:
 
     @property
     def why_not(self) -> WhyNot | None:
-        """What stands in the way, for an instance without an answer."""
+        """The smallest relaxation, for an instance without a counterfactual."""
         return self.explanation.why_not.get(self.position)
 
     @property
@@ -297,16 +356,29 @@ class InstanceExplanation:
     @property
     def wanted(self) -> Level | None:
         """The target, or `any-other`; None where neither is known, for a malformed row."""
-        return ANY_OTHER if self.target is None and self.label is not None else self.target
+        return ANY_OTHER if self._any_other else self.target
+
+    @property
+    def _any_other(self) -> bool:
+        return self.target is None and self.label is not None
+
+    @property
+    def reached(self) -> tuple[Level, ...]:
+        """The labels of the instance's ok rows, that of the nearest row first."""
+        whole, paths = self.explanation, self._paths()
+        found = whole.ok[paths] & (whole.predicted[paths] >= 0)
+        order = np.argsort(whole.distance[paths][found], kind="stable")
+        codes = dict.fromkeys(whole.predicted[paths][found][order].tolist())
+        return tuple(whole.labels[code] for code in codes)
 
     @property
     def row(self) -> dict[str, Any]:
-        """The instance, in the table's own words."""
+        """The instance as plain values by column."""
         return record(self.explanation.schema, self.explanation.instances[self.position])
 
     @property
     def prototypes(self) -> tuple[int, ...]:
-        """The prototypes there is a path to, nearest first row first."""
+        """The prototypes there is a path to, that of the nearest ok first row first."""
         paths = self._paths()
         paths = paths[self.explanation.prototype[paths] >= 0]
         step = self.explanation.picked["first"][paths]
@@ -317,74 +389,88 @@ class InstanceExplanation:
     def path(self, prototype: int | None = None) -> Counterfactuals:
         """Every step towards one prototype, in order; by default the nearest one.
 
-        -1 is the path to a made-up instance nearby, where `nearest` and `sparse` are often found; it
-        is the default where no other has an answer.
+        -1 is the path to a sampled endpoint, where `nearest` and `sparse` are often found; it is
+        the default where no other path has an ok step.
         """
-        index = self._path(prototype)
-        return self.explanation._in_order(np.array([index]))
+        return self.explanation._in_order(np.array([self._path(prototype)]))
 
     def changes(self, prototype: int | None = None, pick: str = "first") -> Any:
-        """What an instance reads: feature, before, after, and from which point of the path.
+        """What one counterfactual changes: feature, before, after, and from which tau on.
+
+        Where the target is any other label, a column `label` says which one was reached.
 
         Args:
-            prototype: The path; by default that of `path`, whose first answer is nearest, and for
-                `nearest` and `sparse` the one their row was found on.
+            prototype: The path; by default that of `path`, and for `nearest` and `sparse` the one
+                their row was found on.
             pick: `first`, `middle`, `last`, `nearest` or `sparse`.
         """
-        answer = self.explanation
-        nearest = answer._nearest_steps()
-        picks = {**answer.picked, "nearest": nearest}
+        return own_table(self.explanation.template, self._changes(prototype, pick))
+
+    def _changes(self, prototype: int | None, pick: str) -> dict[str, NDArray[Any]]:
+        whole = self.explanation
+        nearest = whole._nearest_steps()
+        picks = {**whole.picked, "nearest": nearest}
         if pick not in picks:
             raise InputError(f"There is no pick '{pick}'. There are: {', '.join(picks)}.")
         if prototype is None and pick in ("nearest", "sparse") and len(self._paths()):
-            found = answer._cheapest(picks[pick])
+            found = whole._cheapest(picks[pick])
             prototype = int(found.prototype[found.instance == self.position][0])
         index = self._path(prototype)
         step = picks[pick][index]
-        own, row = answer.instances[self.position], answer.cells[index, step]
-        path = self.path(int(answer.prototype[index]))
+        original, row = whole.instances[self.position], whole.cells[index, step]
+        path = self.path(int(whole.prototype[index]))
         # The sparse row lies on no path: it is what is left of the path's nearest row.
-        end = answer.tau[index, nearest[index] if pick == "sparse" else step]
+        end = whole.tau[index, nearest[index] if pick == "sparse" else step]
         before_pick = path.tau <= end
         lines = []
-        for i in np.flatnonzero(answer.schema.changed(own, row)):
-            feature = answer.schema.features[i]
-            moved = answer.schema.changed(own[None], path.cells)[:, i] & before_pick
+        for i in np.flatnonzero(whole.schema.changed(original, row)):
+            feature = whole.schema.features[i]
+            moved = whole.schema.changed(original[None], path.cells)[:, i] & before_pick
             still = np.flatnonzero(~moved & before_pick)
             start = path.tau[still[-1] + 1] if len(still) and still[-1] + 1 < len(path) else 0.0
             start = min(float(start), float(end))
-            lines.append((feature.name, feature.text(own[i]), feature.text(row[i]), start))
-        columns = zip(*lines, strict=True) if lines else ((), (), (), ())
-        names = ("feature", "before", "after", "from_tau")
-        dtypes = (object, object, object, np.float64)
-        return plain_frame(
-            answer.template.kind,
-            {n: np.array(list(c), dtype=t) for n, c, t in zip(names, columns, dtypes, strict=True)},
-        )
+            lines.append((feature.name, feature.text(original[i]), feature.text(row[i]), start))
+        columns = list(zip(*lines, strict=True)) if lines else [()] * 4
+        names = {"feature": object, "before": object, "after": object, "from_tau": np.float64}
+        table: dict[str, NDArray[Any]] = {
+            name: np.array(list(column), dtype=dtype)
+            for (name, dtype), column in zip(names.items(), columns, strict=True)
+        }
+        if self._any_other:
+            label = (*whole.labels, None)[whole.predicted[index, step]]
+            table["label"] = np.full(len(lines), label, dtype=object)
+        return table
 
     def __repr__(self) -> str:
-        return f"Instance {self.number}: {self.label} → {self.target}: {self.status}. {self.reason}"
+        wanted = f"{self.wanted}"
+        if self._any_other and self.reached:
+            wanted += f" ({', '.join(map(str, self.reached))})"
+        return f"Instance {self.name}: {self.label} → {wanted}: {self.status}. {self.reason}"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: what the first pick changes."""
+        return html_table(repr(self), self._changes(None, "first") if len(self._paths()) else {})
 
     def _paths(self) -> Ints:
         return np.flatnonzero(self.explanation.instance == self.position)
 
-    def _usual(self) -> int:
-        """The path shown unasked: what an instance reads must be an answer where they have one."""
-        answer, paths = self.explanation, self._paths()
-        good: Bools = np.asarray(answer.ok[paths].any(axis=1))
-        led = answer.prototype[paths] >= 0
-        if good.any() and not good[led].any():
+    def _default(self) -> int:
+        """The path shown by default: one with an ok step where there is any."""
+        whole, paths = self.explanation, self._paths()
+        ok: Bools = np.asarray(whole.ok[paths].any(axis=1))
+        if ok.any() and not ok[whole.prototype[paths] >= 0].any():
             return -1
         return next(iter(self.prototypes), -1)
 
     def _path(self, prototype: int | None) -> int:
-        if not len(self._paths()):
-            raise InputError(f"Instance {self.number} has no paths: {self.reason}")
-        wanted = self._usual() if prototype is None else prototype
-        for index in self._paths():
-            if self.explanation.prototype[index] == wanted:
-                return int(index)
-        known = ", ".join(str(p) for p in sorted(self.explanation.prototype[self._paths()]))
-        raise InputError(
-            f"Instance {self.number} has no path to prototype {wanted}. There are: {known}."
-        )
+        paths = self._paths()
+        if not len(paths):
+            raise InputError(f"Instance {self.name} has no paths: {self.reason}")
+        wanted = self._default() if prototype is None else prototype
+        ends = self.explanation.prototype[paths]
+        if wanted not in ends:
+            known = ", ".join(map(str, sorted(ends)))
+            raise InputError(
+                f"Instance {self.name} has no path to prototype {wanted}. There are: {known}."
+            )
+        return int(paths[ends == wanted][0])

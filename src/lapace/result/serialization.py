@@ -1,4 +1,4 @@
-"""Explanations as published JSON, and back."""
+"""Explanations as JSON in a published format, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Floats
 from lapace.errors import InputError
-from lapace.result.counterfactuals import values
+from lapace.result.counterfactuals import public_schema, values
 from lapace.result.explanation import STATUSES, Explanation, InstanceExplanation
 from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
@@ -20,9 +20,9 @@ from lapace.table import Level, Template
 
 __all__ = ["VERSION", "from_json", "json_schema", "to_json", "why_not_to_json"]
 
-
 VERSION = 2
 KINDS = ("pandas", "polars", "pyarrow", "records", "array")
+NUMBERS = ("tau", "probability", "density", "density_before", "distance")  # of each step
 
 
 def json_schema() -> dict[str, Any]:
@@ -36,99 +36,97 @@ def json_schema() -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(text))
 
 
-def to_json(answer: Explanation) -> dict[str, Any]:
+def to_json(explanation: Explanation) -> dict[str, Any]:
     """An explanation as plain JSON values."""
+    costs = explanation.costs
     return {
         "format": "lapace/explanation",
         "version": VERSION,
-        "schema": _public(answer.schema),
-        "template": answer.template.to_json(),
-        "labels": list(answer.labels),
-        "constraints": list(answer.constraints),
+        "schema": public_schema(explanation.schema).to_json(),
+        "template": explanation.template.to_json(),
+        "labels": list(explanation.labels),
+        "constraints": list(explanation.constraints),
         "options": {
-            "costs": None if answer.costs is None else dict(answer.costs),
-            "confidence": answer.confidence,
-            "search": dict(answer.search),
+            "costs": None if costs is None else dict(costs),
+            "confidence": explanation.confidence,
+            "search": dict(explanation.search),
         },
-        "n_queries": answer.n_queries,
-        "instances": [_instance_to_json(instance) for instance in answer],
+        "n_queries": explanation.n_queries,
+        "instances": [_instance_to_json(instance) for instance in explanation],
     }
 
 
 def _instance_to_json(instance: InstanceExplanation) -> dict[str, Any]:
-    answer, why = instance.explanation, instance.why_not
+    whole, why = instance.explanation, instance.why_not
     return {
-        "row": values(answer.schema, answer.instances[instance.position]),
+        **({} if whole.ids is None else {"id": _id_to_json(instance.id)}),
+        "row": values(whole.schema, whole.instances[instance.position]),
         "label": instance.label,
         "target": instance.target,
         "status": instance.status,
         "reason": instance.reason,
         "why_not": None if why is None else why.to_json(),
         "paths": [
-            _path_to_json(answer, int(index))
-            for index in np.flatnonzero(answer.instance == instance.position)
+            _path_to_json(whole, int(index))
+            for index in np.flatnonzero(whole.instance == instance.position)
         ],
     }
 
 
-def why_not_to_json(answer: Explanation) -> dict[str, Any]:
-    """Only who has no answer and why: what `lapace why-not` and `/v1/why-not` give."""
-    instances = [
+def _id_to_json(value: Any) -> Any:
+    """An identifier, one of several parts as a list; what JSON does not have (a date) as text."""
+    if isinstance(value, tuple):
+        return [_id_to_json(part) for part in value]
+    return value if isinstance(value, str | bool | int | None) else str(value)
+
+
+def _path_to_json(whole: Explanation, index: int) -> dict[str, Any]:
+    verdicts, labels = (False, True, None), (*whole.labels, None)
+    steps = [
         {
-            "instance": instance.position,
-            "status": instance.status,
-            "reason": instance.reason,
-            "why_not": None if instance.why_not is None else instance.why_not.to_json(),
+            "row": values(whole.schema, whole.cells[index, s]),
+            "label": labels[whole.predicted[index, s]],
+            "valid": verdicts[whole.valid[index, s]],
+            "feasible": bool(whole.feasible[index, s]),
+            **{name: _number(getattr(whole, name)[index, s]) for name in NUMBERS},
         }
-        for instance in answer
+        for s in range(whole.tau.shape[1])
     ]
-    return {"format": "lapace/why-not", "version": VERSION, "instances": instances}
-
-
-def _public(schema: Schema) -> dict[str, Any]:
-    """The schema without what only training needs."""
-    data = schema.to_json()
-    for feature in data["features"]:
-        feature["knots"] = None
-        feature["histogram"] = [[], []]
-    return data
+    return {
+        "prototype": None if whole.prototype[index] < 0 else int(whole.prototype[index]),
+        "picks": {name: int(chosen[index]) for name, chosen in whole.picked.items()},
+        "crossings": int(whole.crossings[index]),
+        "steps": steps,
+    }
 
 
 def _number(value: float) -> float | None:
     return None if value != value else float(value)  # noqa: PLR0124  NaN
 
 
-def _path_to_json(answer: Explanation, index: int) -> dict[str, Any]:
-    verdict, names = (False, True, None), (*answer.labels, None)
-    steps = [
+def why_not_to_json(explanation: Explanation) -> dict[str, Any]:
+    """Only which instances have no counterfactual and why, as `lapace why-not` prints it."""
+    instances = [
         {
-            "tau": _number(answer.tau[index, s]),
-            "row": values(answer.schema, answer.cells[index, s]),
-            "label": names[answer.predicted[index, s]],
-            "valid": verdict[answer.valid[index, s]],
-            "feasible": bool(answer.feasible[index, s]),
-            "probability": _number(answer.probability[index, s]),
-            "density": _number(answer.density[index, s]),
-            "density_before": _number(answer.density_before[index, s]),
-            "distance": float(answer.distance[index, s]),
+            "instance": instance.position,
+            **({} if explanation.ids is None else {"id": _id_to_json(instance.id)}),
+            "status": instance.status,
+            "reason": instance.reason,
+            "why_not": None if instance.why_not is None else instance.why_not.to_json(),
         }
-        for s in range(answer.tau.shape[1])
+        for instance in explanation
     ]
-    return {
-        "prototype": None if answer.prototype[index] < 0 else int(answer.prototype[index]),
-        "picks": {name: int(steps_[index]) for name, steps_ in answer.picked.items()},
-        "crossings": int(answer.crossings[index]),
-        "steps": steps,
-    }
+    return {"format": "lapace/why-not", "version": VERSION, "instances": instances}
 
 
 def from_json(data: Mapping[str, Any]) -> Explanation:
-    """Reads what `Explanation.to_json` gave; what is not that is refused."""
+    """Reads what `Explanation.to_json` returned; anything else is refused."""
     if not isinstance(data, Mapping) or data.get("format") != "lapace/explanation":
         raise InputError("This is not a lapace explanation.")
     if data.get("version") != VERSION:
         raise InputError(
-            f"This explanation is of version {data.get('version')}; this lapace reads {VERSION}."
+            f"This explanation is of format version {data.get('version')}, and this lapace reads "
+            f"version {VERSION}. Explain the instances again, or use the lapace that wrote it."
         )
     try:
         return _checked(_parse(data))
@@ -136,106 +134,116 @@ def from_json(data: Mapping[str, Any]) -> Explanation:
         raise InputError(f"This explanation is damaged: {error!r}.") from None
 
 
-def _checked(answer: Explanation) -> Explanation:
-    """What could be read but not used is refused as well."""
-    template, steps = answer.template, answer.tau.shape[1]
-    words = (*answer.reason, *answer.constraints, *answer.schema.names, *template.dtypes)
-    holds = {
-        "a kind of frame": {template.kind, answer.schema.template.kind} <= set(KINDS),
-        "a column": sorted(template.names) == sorted(answer.schema.names)
+def _checked(found: Explanation) -> Explanation:
+    """Refuses what could be parsed but not used."""
+    template, steps = found.template, found.tau.shape[1]
+    texts = (*found.reason, *found.constraints, *found.schema.names, *template.dtypes)
+    index = [name for name in template.index if not isinstance(name, str | int | None)]
+    rules = {
+        "a kind of frame": {template.kind, found.schema.template.kind} <= set(KINDS),
+        "a column": sorted(template.names) == sorted(found.schema.names)
         and len(template.dtypes) == len(template.names),
-        "a label": all(isinstance(label, str | int) for label in answer.labels),
-        "a status": set(answer.status) <= set(STATUSES),
-        "a text": all(isinstance(word, str) for word in words),
-        "a pick": {"first", "middle", "last"} <= set(answer.picked)
-        and all(((step >= 0) & (step < steps)).all() for step in answer.picked.values()),
-        "a verdict": bool(np.isin(answer.valid, (-1, 0, 1)).all()),
+        "an identifier": not index and (found.ids is None or all(map(_is_id, found.ids))),
+        "a label": all(isinstance(label, str | int) for label in found.labels),
+        "a status": set(found.status) <= set(STATUSES),
+        "a text": all(isinstance(text, str) for text in texts),
+        "an option": _are_numbers([found.confidence, *(found.costs or {}).values()]),
+        "a pick": {"first", "middle", "last"} <= set(found.picked)
+        and all(((step >= 0) & (step < steps)).all() for step in found.picked.values()),
+        "a verdict": bool(np.isin(found.valid, (-1, 0, 1)).all()),
         "a why_not": all(
-            _is_why_not(why, answer.status[instance], set(answer.schema.names))
-            for instance, why in answer.why_not.items()
+            _is_why_not(why, found.status[instance], set(found.schema.names))
+            for instance, why in found.why_not.items()
         ),
     }
-    for what, fine in holds.items():
-        if not fine:
+    for what, holds in rules.items():
+        if not holds:
             raise ValueError(f"{what} is not what it should be")
-    return answer
+    return found
+
+
+def _is_id(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, str | int | float | None) for part in parts)
+
+
+def _are_numbers(found: Sequence[Any]) -> bool:
+    return all(v is None or (isinstance(v, int | float) and np.isfinite(v)) for v in found)
 
 
 def _is_why_not(why: WhyNot, status: str, names: set[str]) -> bool:
-    """Whether what was read can be used: of somebody without an answer, with texts and numbers."""
-    told = [word for move in why.moves for word in (move.constraint, move.text)]
-    words = (*why.clash, *why.drop, why.text, *told)
-    far = [move.by for move in why.moves]
+    """Whether it is of an instance without a counterfactual, with texts and numbers."""
+    texts = [text for move in why.moves for text in (move.constraint, move.text)]
     return (
         status in ("infeasible", "none_found")
         and why.status == status
         and isinstance(why.exact, bool)
-        and all(isinstance(word, str) for word in words)
-        and all(by is None or (isinstance(by, int | float) and np.isfinite(by)) for by in far)
+        and all(isinstance(text, str) for text in (*why.clash, *why.drop, why.text, *texts))
+        and _are_numbers([move.by for move in why.moves])
         and (why.row is None or set(why.row) == names)
     )
 
 
 def _parse(data: Mapping[str, Any]) -> Explanation:
-    schema = Schema.from_json(data["schema"])
-    labels = tuple(data["labels"])
+    schema, labels = Schema.from_json(data["schema"]), tuple(data["labels"])
     instances, options = data["instances"], data["options"]
     paths = [(i, path) for i, instance in enumerate(instances) for path in instance["paths"]]
     steps = [path["steps"] for _, path in paths]
-    count = len(steps[0]) if steps else 1  # a path of nobody still has an instance and an end
-    shape = (len(paths), count)
+    shape = (len(paths), len(steps[0]) if steps else 1)
+    names = np.array([*labels, None], dtype=object)
 
     def column(name: str, dtype: Any, unknown: Any = np.nan) -> NDArray[Any]:
         cells = [[unknown if s[name] is None else s[name] for s in path] for path in steps]
         return np.array(cells, dtype=dtype).reshape(shape)
 
+    def codes(found: Sequence[Level | None]) -> NDArray[np.int64]:
+        return np.array([-1 if v is None else labels.index(v) for v in found], dtype=np.int64)
+
     rows = [step["row"] for path in steps for step in path]
     picks = list(paths[0][1]["picks"]) if paths else ["first", "middle", "last"]
+    ids = [_id_from_json(instance["id"]) for instance in instances if "id" in instance]
+    if ids and len(ids) < len(instances):
+        raise ValueError("some instances have an id and some have none")
     return Explanation(
         schema=schema,
         template=Template.from_json(data["template"]),
         labels=labels,
-        instances=_cells(schema, [p["row"] for p in instances]),
-        label=_labels(labels, [p["label"] for p in instances]),
-        target=_labels(labels, [p["target"] for p in instances]),
-        status=tuple(p["status"] for p in instances),
-        reason=tuple(p["reason"] for p in instances),
+        instances=_cells(schema, [instance["row"] for instance in instances]),
+        label=names[codes([instance["label"] for instance in instances])],
+        target=names[codes([instance["target"] for instance in instances])],
+        status=tuple(instance["status"] for instance in instances),
+        reason=tuple(instance["reason"] for instance in instances),
         constraints=tuple(data["constraints"]),
         instance=np.array([i for i, _ in paths], dtype=np.int64),
-        prototype=np.array(
-            [-1 if p["prototype"] is None else p["prototype"] for _, p in paths], dtype=np.int64
-        ),
-        tau=column("tau", np.float64),
+        prototype=np.array([_endpoint(path["prototype"]) for _, path in paths], dtype=np.int64),
         cells=_cells(schema, rows).reshape(*shape, len(schema.features)),
-        predicted=np.array(
-            [[_code(labels, s["label"]) for s in path] for path in steps], dtype=np.int64
-        ).reshape(shape),
+        predicted=codes([step["label"] for path in steps for step in path]).reshape(shape),
         valid=column("valid", np.int8, -1),
         feasible=column("feasible", np.bool_),
-        probability=column("probability", np.float64),
-        density=column("density", np.float64),
-        density_before=column("density_before", np.float64),
-        distance=column("distance", np.float64),
+        **cast(dict[str, Any], {name: column(name, np.float64) for name in NUMBERS}),
         picked={k: np.array([p["picks"][k] for _, p in paths], dtype=np.int64) for k in picks},
-        crossings=np.array([p["crossings"] for _, p in paths], dtype=np.int64),
+        crossings=np.array([path["crossings"] for _, path in paths], dtype=np.int64),
         n_queries=int(data["n_queries"]),
+        ids=tuple(ids) or None,
         costs=None if options["costs"] is None else dict(options["costs"]),
         confidence=options["confidence"],
         search=dict(options["search"]),
         why_not={
-            i: WhyNot.from_json(w) for i, p in enumerate(instances) if (w := p.get("why_not"))
+            i: WhyNot.from_json(why)
+            for i, instance in enumerate(instances)
+            if (why := instance.get("why_not"))
         },
     )
 
 
-def _labels(labels: tuple[Level, ...], values: Sequence[Level | None]) -> NDArray[np.object_]:
-    """Labels of a file as the known ones; JSON does not tell 1 from 1.0."""
-    codes = np.array([_code(labels, value) for value in values], dtype=np.int64)
-    return np.array([*labels, None], dtype=object)[codes]
+def _endpoint(prototype: int | None) -> int:
+    if prototype is not None and prototype < 0:
+        raise ValueError(f"there is no prototype {prototype}")
+    return -1 if prototype is None else prototype
 
 
-def _code(labels: tuple[Level, ...], label: Level | None) -> int:
-    return -1 if label is None else labels.index(label)
+def _id_from_json(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _cells(schema: Schema, rows: Sequence[Sequence[Any]]) -> Floats:

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from lapace.arrays import Bools, Floats, Ints
@@ -38,6 +39,7 @@ class Reading(NamedTuple):
         cells: The rows, (n, d).
         problems: Row number to sentence, for rows that cannot be used.
         template: The kind of table it was.
+        ids: Identifiers of the rows, where the table has any.
 
     Examples:
         >>> schema = Schema.infer([{"home": "own"}, {"home": "rent"}])
@@ -50,6 +52,7 @@ class Reading(NamedTuple):
     cells: Floats
     problems: dict[int, str]
     template: Template
+    ids: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Schema:
         features = tuple(
             infer(name, table.columns[name], overrides.get(name)) for name in table.names
         )
-        return cls(features, table.template)
+        return cls(features, replace(table.template, index=()))
 
     def described(self, descriptions: Mapping[str, str]) -> Schema:
         """The same schema with a sentence on some of its columns."""
@@ -193,7 +196,10 @@ class Schema:
             features[i], cells[:, i] = read_cells(feature, table.columns[feature.name], problems)
         same = all(wide is own for wide, own in zip(features, self.features, strict=True))
         schema = self if same else replace(self, features=tuple(features))
-        return Reading(schema, cells, problems, table.template.select(self.names))
+        template = table.template.select(self.names)
+        # A column named `id` identifies the rows only if it is not one of the features.
+        ids = None if template.index == ("id",) and "id" in self.names else table.ids
+        return Reading(schema, cells, problems, template, ids)
 
     def _matched(self, table: Table) -> Table:
         """The table, if it has the columns of the schema; an empty list of records gets them."""
@@ -234,8 +240,22 @@ class Schema:
             raise InputError(min(reading.problems.items())[1])
         return reading.schema, reading.cells
 
-    def frame(self, cells: Floats, template: Template | None = None) -> Any:
-        """Cells as a table, by default of the kind the schema was inferred from."""
+    def frame(
+        self,
+        cells: Floats,
+        template: Template | None = None,
+        *,
+        before: Mapping[str, NDArray[Any]] | None = None,
+        ids: Sequence[Any] | None = None,
+    ) -> Any:
+        """Cells as a table, by default of the kind the schema was inferred from.
+
+        Args:
+            cells: The rows.
+            template: What the table is to be like.
+            before: Plain columns to put before those of the schema.
+            ids: One identifier per row, for the index of a pandas frame.
+        """
         columns: dict[str, Floats | Coded] = {}
         for i, feature in enumerate(self.features):
             values = cells[:, i]
@@ -244,7 +264,7 @@ class Schema:
             else:
                 codes = np.where(np.isnan(values), -1, values).astype(np.int64)
                 columns[feature.name] = Coded(codes, feature.levels)
-        return (template or self.template).build(columns)
+        return (template or self.template).build(columns, before=before, ids=ids)
 
     # -- the matrix the network sees --------------------------------------------------------------
 

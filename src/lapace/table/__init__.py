@@ -1,12 +1,12 @@
-"""The one door for dataframes.
+"""Dataframes in and out.
 
 Every table that comes in, pandas, polars, pyarrow, a numpy array or a list of records, becomes a
-`Table` of plain numpy columns, and its `Template` remembers what it was, so that rows can leave as
-the same kind of frame with the same columns, order and dtypes. Nothing else in the library knows
-which dataframe library a user has.
+`Table` of plain numpy columns, and its `Template` records what it was, so that rows can leave as
+the same kind of frame with the same columns, order and dtypes. No other module depends on which
+dataframe library a user has.
 
-Missing is missing, however it is written: None, NaN, NA, NaT or null. A frame's index is not data
-and is left behind.
+Missing is missing, however it is written: None, NaN, NA, NaT or null. A pandas index other than the
+default one, or else a column named `id`, identifies the rows; it is kept as `Table.ids`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from numbers import Integral, Real
@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
 from lapace.table.files import (
-    read_bytes,
     read_file,
     read_json,
     write_bytes,
@@ -46,7 +45,6 @@ __all__ = [
     "Template",
     "plain_frame",
     "read",
-    "read_bytes",
     "read_file",
     "read_json",
     "spelling",
@@ -58,7 +56,14 @@ __all__ = [
 
 Kind: TypeAlias = Literal["integer", "number", "boolean", "text", "mixed", "date", "other"]
 
-# What pandas calls object columns that hold one kind of thing and can be told apart by equality.
+TYPES: dict[Kind, tuple[type, ...]] = {
+    "boolean": (bool,),
+    "integer": (Integral,),
+    "number": (Real,),
+    "text": (str,),
+    "date": (date, time, timedelta, np.datetime64, np.timedelta64),
+}
+# What pandas calls object columns whose cells are of one kind and are compared by equality.
 ALIKE = ("string", "boolean", "integer", "floating", "mixed-integer-float", "decimal", "empty")
 
 
@@ -67,7 +72,7 @@ class Column:
     """One column as numpy sees it.
 
     Attributes:
-        kind: What the cells are; `mixed` columns have to be looked at level by level.
+        kind: What the cells are; the levels of a `mixed` column are of several kinds.
         values: float64 for numbers (NaN is missing), `Coded` for everything else.
         ordered: The levels, in order, of an ordered categorical.
 
@@ -89,25 +94,32 @@ class Column:
 
     def take(self, rows: NDArray[np.int64]) -> Column:
         """Only some of the cells, by position."""
-        values = self.values
-        if isinstance(values, Coded):
-            return Column(self.kind, Coded(values.codes[rows], values.levels), self.ordered)
-        return Column(self.kind, values[rows], self.ordered)
+        return replace(self, values=self.values[rows])
 
 
 @dataclass(frozen=True)
 class Table:
     """Columns by name, and what they came in.
 
+    Attributes:
+        columns: The columns.
+        template: What the table was.
+        rows: How many rows it has.
+        ids: One identifier per row: the index of a pandas frame, unless it is the default one, or
+            the column named `id`, which is also among the columns; None where there is neither.
+
     Examples:
         >>> table = read(np.array([[1.5, 0.0], [2.5, 1.0]]))
         >>> table.names, len(table)
         (('x0', 'x1'), 2)
+        >>> read([{"id": "A7", "age": 31}]).ids
+        ('A7',)
     """
 
     columns: Mapping[str, Column]
     template: Template
     rows: int
+    ids: tuple[Any, ...] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,7 +132,8 @@ class Table:
     @property
     def frame(self) -> Any:
         """The kind of frame it came in, with these columns and rows."""
-        return self.template.build({name: c.values for name, c in self.columns.items()})
+        ids = None if "id" in self.columns else self.ids
+        return self.template.build({name: c.values for name, c in self.columns.items()}, ids=ids)
 
     def without(self, names: Iterable[str]) -> Table:
         """The table less some columns.
@@ -131,7 +144,7 @@ class Table:
         """
         gone = set(names)
         kept = {name: column for name, column in self.columns.items() if name not in gone}
-        return Table(kept, self.template.select(kept), self.rows)
+        return replace(self, columns=kept, template=self.template.select(kept))
 
     def take(self, rows: Sequence[int]) -> Table:
         """Only some of the rows, by position.
@@ -142,16 +155,18 @@ class Table:
         """
         some = np.asarray(rows, dtype=np.int64)
         columns = {name: column.take(some) for name, column in self.columns.items()}
-        return Table(columns, self.template, len(some))
+        ids = None if self.ids is None else tuple(self.ids[i] for i in some)
+        return Table(columns, self.template, len(some), ids)
 
 
-def read(data: Any) -> Table:
+def read(data: Any, *, id_column: str = "id") -> Table:
     """Any table as numpy columns.
 
     Args:
         data: A pandas, polars or pyarrow frame, a numpy array (rows, columns) or
             (rows, height, width), a list of dicts (a key one of them lacks is a missing value),
             or a `Table`, which is returned as it is.
+        id_column: The column that identifies the rows, where the table has one of that name.
 
     Examples:
         >>> table = read([{"age": 31, "job": "nurse"}, {"age": None, "job": "cook"}])
@@ -163,7 +178,7 @@ def read(data: Any) -> Table:
     if isinstance(data, np.ndarray):
         return _read_array(data)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return _read_records(data)
+        return _read_records(data, id_column)
     try:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
@@ -176,10 +191,10 @@ def read(data: Any) -> Table:
         names = list(getattr(data, "column_names", ()) or data.columns)
         twice = next(name for k, name in enumerate(names) if name in names[:k])
         raise InputError(f"Column '{twice}' is in the table twice. Rename one of them.") from None
-    return _read_frame(frame)
+    return _read_frame(frame, id_column)
 
 
-def _read_frame(frame: nw.DataFrame[Any]) -> Table:
+def _read_frame(frame: nw.DataFrame[Any], id_column: str) -> Table:
     kind = frame.implementation.value
     if kind not in ("pandas", "polars", "pyarrow"):
         raise InputError(
@@ -188,7 +203,23 @@ def _read_frame(frame: nw.DataFrame[Any]) -> Table:
     _check_names(frame.columns)
     columns = {name: _read_series(frame[name]) for name in frame.columns}
     dtypes = tuple(_dtype_text(kind, frame[name].to_native()) for name in frame.columns)
-    return Table(columns, Template(kind, tuple(frame.columns), dtypes), len(frame))
+    index = _pandas_index(frame.to_native()) if kind == "pandas" else None
+    if index is not None:
+        plain = [n if isinstance(n, str | int | None) else str(n) for n in index.names]
+        ids, names = tuple(index), tuple(plain)
+    elif id_column in columns:
+        ids, names = tuple(frame[id_column].to_list()), (id_column,)
+    else:
+        ids, names = None, ()
+    template = Template(kind, tuple(frame.columns), dtypes, index=names)
+    return Table(columns, template, len(frame), ids)
+
+
+def _pandas_index(frame: Any) -> Any:
+    """The index of a pandas frame, if it is not the numbers from 0 on that every frame gets."""
+    index = frame.index
+    default = type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
+    return None if default else index
 
 
 def _check_names(names: Sequence[Any]) -> None:
@@ -208,7 +239,11 @@ def _read_series(series: nw.Series[Any]) -> Column:
     if dtype.is_numeric():
         if dtype == nw.Decimal:  # pyarrow's cast of decimals to floats is off by a bit: 0.35
             series = series.cast(nw.String)
-        values = np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+        try:
+            values = np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+        except ValueError:  # pyarrow refuses integers that 64-bit floats have not exactly
+            cells = [np.nan if v is None else v for v in series.to_list()]
+            values = np.array(cells, dtype=np.float64)
         if dtype == nw.Float32:
             values = _as_written(values)
         return _numbers("integer" if dtype.is_integer() else "number", values)
@@ -229,7 +264,7 @@ def _numbers(kind: Kind, values: Floats) -> Column:
 
 
 def _as_written(values: Floats) -> Floats:
-    """Numbers that came from 32 bits as an instance wrote them: 0.1, not 0.10000000149011612.
+    """Numbers of 32 bits as the decimals they were written as: 0.1, not 0.10000000149011612.
 
     The shortest decimal, of at most six places, that is the same 32-bit number.
     """
@@ -317,7 +352,7 @@ def _read_objects(values: Sequence[Any] | NDArray[Any]) -> Column:
         if not _is_missing(value):
             plain = _plain(value) if _is_scalar(value) else str(value)
             kind = type(plain) if _is_scalar(value) else object
-            # True, 1 and 1.0 are equal, but not the same answer.
+            # True, 1 and 1.0 are equal, but not the same level.
             codes[i] = positions.setdefault((kind, plain), len(positions))
     levels = [plain for _, plain in positions]
     if any(kind is object for kind, _ in positions):
@@ -330,9 +365,12 @@ def _is_scalar(value: Any) -> bool:
     return bool(np.isscalar(value)) or isinstance(value, Decimal | date | time | timedelta)
 
 
-def _are_decimals(values: Iterable[Any]) -> bool:
-    """Whether all cells that are present are of the type `Decimal`."""
-    return {type(v) for v in values if not _is_missing(v)} == {Decimal}
+def _decimal_text(values: Iterable[Any]) -> str | None:
+    """The type of a column of `Decimal`s, with their digits after the point; None for others."""
+    cells = [v for v in values if not _is_missing(v)]
+    if {type(v) for v in cells} != {Decimal}:
+        return None
+    return f"decimal({max([0, *(-v.as_tuple().exponent for v in cells if v.is_finite())])})"
 
 
 def _is_missing(value: Any) -> bool:
@@ -351,21 +389,11 @@ def _common_kind(levels: Iterable[Any]) -> Kind:
 
 
 def _kind_of(value: Any) -> Kind:
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, Integral):
-        return "integer"
-    if isinstance(value, Real):
-        return "number"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, date | time | timedelta | np.datetime64 | np.timedelta64):
-        return "date"
-    return "other"
+    return next((kind for kind, types in TYPES.items() if isinstance(value, types)), "other")
 
 
 def _plain(value: Any) -> Any:
-    """numpy's scalars as Python's own, so that they print and serialise as an instance expects."""
+    """numpy's scalars as Python's own, so that they print and serialise plainly."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, np.datetime64 | np.timedelta64):
@@ -395,7 +423,7 @@ def _read_array(array: NDArray[Any]) -> Table:
     flat = array.reshape(len(array), width).astype(np.float64)  # (n, d)
     if isinstance(flat, np.ma.MaskedArray):
         flat = flat.filled(np.nan)
-    if array.dtype == np.float32 and array.ndim == 2:  # pixels were never written by an instance
+    if array.dtype == np.float32 and array.ndim == 2:  # pixels were never written as decimals
         flat = np.stack([_as_written(column) for column in flat.T], axis=1) if width else flat
     names = tuple(f"x{i}" for i in range(width))
     kind: Kind = "number" if array.dtype.kind == "f" else "integer"
@@ -405,7 +433,7 @@ def _read_array(array: NDArray[Any]) -> Table:
     return Table(columns, template, len(array))
 
 
-def _read_records(records: Sequence[Any]) -> Table:
+def _read_records(records: Sequence[Any], id_column: str) -> Table:
     names: dict[Any, None] = {}
     for i, record in enumerate(records):
         if not isinstance(record, Mapping):
@@ -414,8 +442,11 @@ def _read_records(records: Sequence[Any]) -> Table:
     _check_names(list(names))
     cells = {name: [r.get(name) for r in records] for name in names}
     columns = {name: _read_objects(values) for name, values in cells.items()}
-    dtypes = tuple("decimal" if _are_decimals(v) else columns[n].kind for n, v in cells.items())
-    return Table(columns, Template("records", tuple(names), dtypes), len(records))
+    dtypes = tuple(_decimal_text(v) or columns[n].kind for n, v in cells.items())
+    ids = tuple(cells[id_column]) if id_column in cells else None
+    index = () if ids is None else (id_column,)
+    template = Template("records", tuple(names), dtypes, index=index)
+    return Table(columns, template, len(records), ids)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -430,16 +461,15 @@ def _dtype_text(kind: str, native: Any) -> str:
         if str(native.dtype).startswith("Enum"):
             return "enum:" + json.dumps(native.dtype.categories.to_list())
         return str(native.dtype)
-    if native.dtype == object and _are_decimals(native):
-        return "decimal"
-    return _pandas_text(importlib.import_module("pandas"), native.dtype)
+    decimals = _decimal_text(native) if native.dtype == object else None
+    return decimals or _pandas_text(importlib.import_module("pandas"), native.dtype)
 
 
 def _pandas_text(pd: Any, dtype: Any) -> str:
     if isinstance(dtype, pd.CategoricalDtype):
         levels = [_plain(v) for v in dtype.categories]
         inner = _pandas_text(pd, dtype.categories.dtype)
-        # Levels JSON cannot hold (dates, intervals) are refused by whoever looks at the column.
+        # Levels JSON cannot hold (dates, intervals) are refused when the column is read.
         return "category:" + json.dumps([levels, bool(dtype.ordered), inner], default=str)
     if isinstance(dtype, pd.ArrowDtype):
         return f"arrow:{dtype.pyarrow_dtype}"

@@ -1,4 +1,4 @@
-"""Tables in files: CSV and Parquet, read with whichever library is there, written whole."""
+"""CSV and Parquet files, read with any installed dataframe library; files are written whole."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import importlib.util
 import json
 import secrets
 from collections.abc import Callable, Iterable
+from functools import partial
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
+
+import narwhals.stable.v2 as nw
 
 from lapace.errors import InputError
 from lapace.table.frames import FrameKind
 
 PARQUET = b"PAR1"  # how such a file begins
-# One line per library and ending; every one imports its library where it is used. Where a path is
-# read or written, so is a file in memory.
+# Every reader imports its library where it is used; it takes a path or a file in memory.
 _READERS: dict[tuple[str, str], Callable[[Any], Any]] = {
     # Whole columns at a time: a type must not depend on where the reader happened to pause.
     ("pandas", ".csv"): lambda path: _module("pandas").read_csv(path, low_memory=False),
@@ -27,84 +29,59 @@ _READERS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("polars", ".parquet"): lambda path: _module("polars").read_parquet(path),
     ("pyarrow", ".parquet"): lambda path: _module("pyarrow.parquet").read_table(path),
 }
-_WRITERS: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
-    ("pandas", ".csv"): lambda frame, path: frame.to_csv(path, index=False),
-    ("polars", ".csv"): lambda frame, path: frame.write_csv(path),
-    ("pyarrow", ".csv"): lambda frame, path: _module("pyarrow.csv").write_csv(frame, path),
-    ("pandas", ".parquet"): lambda frame, path: frame.to_parquet(path, index=False),
-    ("polars", ".parquet"): lambda frame, path: frame.write_parquet(path),
-    ("pyarrow", ".parquet"): lambda frame, path: _module("pyarrow.parquet").write_table(
-        frame, path
-    ),
-}
 
 
-def read_file(path: str | Path, like: FrameKind | None = None) -> Any:
-    """A CSV or Parquet file as a frame.
+def read_file(source: str | Path | bytes, like: FrameKind | None = None) -> Any:
+    r"""A CSV or Parquet file as a frame.
 
     Args:
-        path: `.csv` or `.parquet`.
+        source: A path that ends in `.csv` or `.parquet`, or the content of such a file, for tables
+            that come through a pipe.
         like: The library to read with; by default the first that is installed of pandas,
             polars and pyarrow.
 
     Examples:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "instances.csv").write_text("age,31,44".replace(",", chr(10)))
-        ...     len(read_file(f"{folder}/instances.csv"))
+        >>> len(read_file(b"age,home" + b"\n31,own" * 2))
         2
     """
-    path = Path(path)
-    kind = _reading(like)
-    reader = _READERS.get((kind, path.suffix.lower()))
-    if reader is None:
-        raise InputError(f"'{path.name}' is not read: files end in .csv or .parquet.")
-    if not path.is_file():
-        raise InputError(f"There is no file '{path.name}' in '{path.parent}'.")
-    if path.suffix.lower() == ".csv":
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            _refuse_ragged(lines, f"'{path.name}'")
-    return _read(reader, path, f"'{path.name}'")
-
-
-def read_bytes(content: bytes, like: FrameKind | None = None) -> Any:
-    r"""What a CSV or Parquet file holds, as a frame: for tables that come through a pipe.
-
-    Args:
-        content: The file's bytes; Parquet is known by how it begins.
-        like: As for `read_file`.
-
-    Examples:
-        >>> len(read_bytes(b"age,home" + b"\n31,own" * 2))
-        2
-    """
-    kind = _reading(like)
-    ending = ".parquet" if content.startswith(PARQUET) else ".csv"
+    kind = _library(like)
+    opened: Any = source
+    text: Callable[..., TextIOWrapper[Any]]
+    if isinstance(source, bytes):
+        name, ending = "Standard input", ".parquet" if source.startswith(PARQUET) else ".csv"
+        opened, text = BytesIO(source), partial(TextIOWrapper, BytesIO(source))
+    else:
+        path = Path(source)
+        name, ending, text = f"'{path.name}'", path.suffix.lower(), path.open
+        if (kind, ending) not in _READERS:
+            raise InputError(f"{name} is not read: files end in .csv or .parquet.")
+        if not path.is_file():
+            raise InputError(f"There is no file {name} in '{path.parent}'.")
     if ending == ".csv":
-        text = TextIOWrapper(BytesIO(content), "utf-8-sig", errors="replace", newline="")
-        _refuse_ragged(text, "Standard input")
-    return _read(_READERS[kind, ending], BytesIO(content), "Standard input")
-
-
-def _reading(like: FrameKind | None) -> FrameKind:
-    """The library to read with, if it is there."""
-    kind = like or _installed()
-    if kind not in ("pandas", "polars", "pyarrow"):
-        raise InputError(f"Files are read as pandas, polars or pyarrow, not as {kind}.")
-    if not importlib.util.find_spec(kind):
-        raise InputError(f"Reading with {kind} needs it installed: pip install '{_extra(kind)}'.")
-    return kind
-
-
-def _read(reader: Callable[[Any], Any], source: Any, name: str) -> Any:
+        with text(encoding="utf-8-sig", errors="replace", newline="") as lines:
+            _refuse_ragged(lines, name)
     try:
-        return reader(source)
-    except Exception as error:  # every library has its own words for a broken file
+        return _READERS[kind, ending](opened)
+    except Exception as error:  # every library describes a broken file in its own way
         raise InputError(f"{name} could not be read as a table: {_reason(error)}") from error
 
 
+def _library(like: FrameKind | None) -> FrameKind:
+    """The library to read with, if it is installed."""
+    kinds: tuple[FrameKind, ...] = ("pandas", "polars", "pyarrow")
+    if like is not None and like not in kinds:
+        raise InputError(f"Files are read as pandas, polars or pyarrow, not as {like}.")
+    for kind in kinds if like is None else (like,):
+        if importlib.util.find_spec(kind):
+            return kind
+    extra = "arrow" if like == "pyarrow" else like or "pandas"
+    raise InputError(
+        f"Reading a file needs {like or 'a dataframe library'}: pip install 'lapace[{extra}]'."
+    )
+
+
 def _refuse_ragged(lines: Iterable[str], name: str) -> None:
-    """Refuses what readers mend in silence: a name that is there twice, a line cut short.
+    """Refuses what readers would accept in silence: a column name used twice, a line cut short.
 
     Args:
         lines: A CSV file's lines, their ends as they are.
@@ -125,13 +102,13 @@ def _refuse_ragged(lines: Iterable[str], name: str) -> None:
                 header = row
             elif len(row) != len(header):
                 wrong = first, end, len(row)
-    except csv.Error:  # the reader of the table says it in its own words
+    except csv.Error:  # left to the reader of the table, which describes it
         return
     if wrong is not None:
         raise InputError(_ragged(name, wrong, len(header), last=True))
     named = [column for column in header if column]
-    if len(set(named)) < len(named):
-        twice = next(column for k, column in enumerate(named) if column in named[:k])
+    twice = next((column for k, column in enumerate(named) if column in named[:k]), None)
+    if twice is not None:
         raise InputError(
             f"{name} could not be read as a table: column '{twice}' is in the table twice. Rename "
             "one of them."
@@ -140,26 +117,29 @@ def _refuse_ragged(lines: Iterable[str], name: str) -> None:
 
 def _ragged(name: str, wrong: tuple[int, int, int], wanted: int, last: bool) -> str:
     first, end, fields = wrong
-    told = f"{name} could not be read as a table: line {first} has"
+    where = f"{name} could not be read as a table: line {first} has"
     if fields > wanted:
         columns = f"{wanted} column" + ("s" if wanted > 1 else "")
         return (
-            f"{told} {fields} fields, and the first line names {columns}. Put a value with a comma "
-            "in it in double quotes."
+            f"{where} {fields} fields, and the first line names {columns}. Put a value with a "
+            "comma in it in double quotes."
         )
-    if last and end > first:
-        return f"{told} {fields} of {wanted} fields: a double quote may never be closed there."
-    if last:
-        return f"{told} {fields} of {wanted} fields: the file may be cut short."
-    return f"{told} {fields} of {wanted} fields. Where a value is missing, leave its comma."
+    if not last:
+        hint = ". Where a value is missing, leave its comma."
+    elif end > first:
+        hint = ": a double quote may never be closed there."
+    else:
+        hint = ": the file may be cut short."
+    return f"{where} {fields} of {wanted} fields{hint}"
 
 
 def write_file(frame: Any, path: str | Path) -> None:
     """Writes a frame as CSV or Parquet, whole or not at all.
 
     Args:
-        frame: A pandas, polars or pyarrow frame.
-        path: `.csv` or `.parquet`; a file that is there is replaced.
+        frame: A pandas, polars or pyarrow frame. The index of a pandas frame is written only if it
+            has a name.
+        path: `.csv` or `.parquet`; a file of that name is replaced.
 
     Examples:
         >>> from tempfile import TemporaryDirectory
@@ -172,20 +152,15 @@ def write_file(frame: Any, path: str | Path) -> None:
         (2, 1)
     """
     path = Path(path)
-    writer = _writer(frame, path.suffix.lower(), path.name)
-    try:
-        write_whole(path, lambda temporary: writer(frame, temporary))
-    except (OSError, InputError):
-        raise
-    except Exception as error:  # a column no file can hold, in the library's own words
-        raise InputError(f"'{path.name}' could not be written: {_reason(error)}") from error
+    write = _writer(frame, path.suffix.lower(), f"'{path.name}'")
+    write_whole(path, write)
 
 
 def write_bytes(frame: Any, ending: str) -> bytes:
     """A frame as a CSV or Parquet file's bytes, for a pipe.
 
     Args:
-        frame: A pandas, polars or pyarrow frame.
+        frame: As for `write_file`.
         ending: `.csv` or `.parquet`.
 
     Examples:
@@ -194,24 +169,34 @@ def write_bytes(frame: Any, ending: str) -> bytes:
         >>> write_bytes(plain_frame("array", {"age": np.array([31, 44])}), ".csv").split()
         [b'age', b'31', b'44']
     """
-    writer, content = _writer(frame, ending, "The table"), BytesIO()
-    try:
-        writer(frame, content)
-    except Exception as error:
-        raise InputError(f"The table could not be written: {_reason(error)}") from error
+    content = BytesIO()
+    _writer(frame, ending, "The table")(content)
     return content.getvalue()
 
 
-def _writer(frame: Any, ending: str, name: str) -> Callable[[Any, Any], Any]:
+def _writer(frame: Any, ending: str, name: str) -> Callable[[Any], None]:
+    """A function that writes the frame to a path or a file in memory."""
     kind = type(frame).__module__.partition(".")[0]
-    if not any(kind == known for known, _ in _WRITERS):
+    if kind not in ("pandas", "polars", "pyarrow"):
         raise InputError(
             f"A {type(frame).__name__} is not written. Hand over a pandas, polars or pyarrow frame."
         )
-    writer = _WRITERS.get((kind, ending))
-    if writer is None:
-        raise InputError(f"'{name}' is not written: files end in .csv or .parquet.")
-    return writer
+    if ending not in (".csv", ".parquet"):
+        raise InputError(f"{name} is not written: files end in .csv or .parquet.")
+
+    def write(target: Any) -> None:
+        try:
+            plain = frame
+            if kind == "pandas":
+                plain = frame.reset_index(drop=all(n is None for n in frame.index.names))
+            table = nw.from_native(plain, eager_only=True)
+            (table.write_csv if ending == ".csv" else table.write_parquet)(target)
+        except OSError:
+            raise
+        except Exception as error:  # a column no file can hold, in the library's own words
+            raise InputError(f"{name} could not be written: {_reason(error)}") from error
+
+    return write
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
@@ -246,7 +231,7 @@ def read_json(path: str | Path, what: str) -> Any:
 
     Args:
         path: The file.
-        what: What it should hold, for the sentence where it does not.
+        what: What it should hold, for the error message where it does not.
     """
     path = Path(path)
     if not path.is_file():
@@ -264,15 +249,3 @@ def _module(name: str) -> Any:
 def _reason(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def _extra(kind: str) -> str:
-    return f"lapace[{'arrow' if kind == 'pyarrow' else kind}]"
-
-
-def _installed() -> FrameKind:
-    kinds: tuple[FrameKind, ...] = ("pandas", "polars", "pyarrow")
-    for kind in kinds:
-        if importlib.util.find_spec(kind):
-            return kind
-    raise InputError("Reading a file needs a dataframe library: pip install 'lapace[pandas]'.")

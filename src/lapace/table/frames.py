@@ -1,8 +1,8 @@
-"""What leaves: columns of numpy as a frame of the kind, order and dtypes that came in.
+"""Numpy columns as a frame of the kind, order and dtypes that came in.
 
 A dtype that cannot hold the values gives way to the next that can, and only then: a small integer
-to a wider one, whole numbers to decimals, numbers to text. So an answer of 30.5 is never cut to 30
-because the instance's own table happened to hold whole numbers.
+to a wider one, integers to floats, decimals to more digits, numbers to text. So a counterfactual of
+30.5 is never cut to 30 because the instance's table happened to hold whole numbers.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import importlib
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Context, Decimal
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats
+from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError
 
 FrameKind: TypeAlias = Literal["pandas", "polars", "pyarrow", "records", "array"]
@@ -27,6 +27,13 @@ Level: TypeAlias = str | int | float | bool
 
 ARROW_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 TRUTHS = {"True": True, "False": False}
+# Families of dtypes, told by how their text begins in any of the libraries.
+FAMILIES = {
+    "levels": "category:|dictionary|object",
+    "decimal": "decimal",
+    "truth": "bool",
+    "number": "u?int|float|double|halffloat|sparse",
+}
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,11 @@ class Coded:
         ('rent',)
     """
 
-    codes: NDArray[np.int64]
+    codes: Ints
     levels: tuple[Level, ...]
+
+    def __getitem__(self, rows: Any) -> Coded:
+        return Coded(self.codes[rows], self.levels)
 
     @property
     def used(self) -> Bools:
@@ -53,6 +63,11 @@ class Coded:
         """The levels that some row has."""
         return tuple(self.levels[k] for k in np.flatnonzero(self.used))
 
+    @property
+    def cells(self) -> NDArray[np.object_]:
+        """The column as objects, None where missing."""
+        return np.array([*self.levels, None], dtype=object)[self.codes]
+
 
 Values: TypeAlias = Floats | Coded
 
@@ -64,8 +79,10 @@ class Template:
     Attributes:
         kind: The library the frame belongs to, `array`, or `records` (a list of dicts).
         names: Columns in their order.
-        dtypes: One text per column, near enough the library's own words.
+        dtypes: One text per column, nearly the library's own name of the type.
         shape: For arrays of more than two dimensions, the shape of one row.
+        index: What its identifiers are called: the names of a pandas index, or of an id column;
+            empty where the table has none.
 
     Examples:
         >>> template = Template("records", ("age",), ("integer",))
@@ -77,88 +94,84 @@ class Template:
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
     shape: tuple[int, ...] | None = None
+    index: tuple[str | int | None, ...] = ()
 
-    def build(self, columns: Mapping[str, Values]) -> Any:
+    def build(
+        self,
+        columns: Mapping[str, Values],
+        *,
+        before: Mapping[str, NDArray[Any]] | None = None,
+        ids: Sequence[Any] | None = None,
+    ) -> Any:
         """A frame of this kind with exactly these columns, in this template's order.
 
         Args:
             columns: For every name a float64 array (NaN is missing) or a `Coded` column.
+            before: Plain numpy columns to put before them. An array cannot hold them: it becomes a
+                pandas frame, or records where pandas is not installed.
+            ids: One per row, for the index of a pandas frame; other kinds have no index.
+
+        Examples:
+            >>> template = Template("records", ("age",), ("integer",))
+            >>> template.build({"age": np.array([31.0])}, before={"ok": np.array([True])})
+            [{'ok': True, 'age': 31}]
         """
-        return _BUILDERS[self.kind](self, columns)
+        kind = self.kind
+        if kind == "array":
+            if before is None:
+                return _build_array(self, columns)
+            kind = "pandas" if importlib.util.find_spec("pandas") else "records"
+        library = None if kind == "records" else importlib.import_module(kind)
+        made: dict[str, Any] = {}
+        for name, values in (before or {}).items():
+            listed = kind != "pandas" and (kind != "polars" or values.dtype == object)
+            made[name] = values.tolist() if listed else values.copy()
+        for name, dtype in zip(self.names, self.dtypes, strict=True):
+            made[name] = _MAKERS[kind](library, dtype, columns[name])
+        if library is None:
+            return [dict(zip(made, row, strict=True)) for row in zip(*made.values(), strict=True)]
+        if kind == "pyarrow":
+            return library.table(made)
+        if kind == "polars":
+            return library.DataFrame(made)
+        frame = library.DataFrame(made, copy=False)
+        if ids is not None:
+            names = self.index or ("id",)
+            frame.index = library.Index(list(ids), tupleize_cols=len(names) > 1)
+            frame.index.names = list(names)
+        return frame
 
     def select(self, names: Iterable[str]) -> Template:
         """The template with only some of the columns, still in its own order."""
         kept = set(names)
         pairs = [(n, t) for n, t in zip(self.names, self.dtypes, strict=True) if n in kept]
         shape = self.shape if len(pairs) == len(self.names) else None
-        return Template(self.kind, tuple(n for n, _ in pairs), tuple(t for _, t in pairs), shape)
-
-    def beside(self, columns: Mapping[str, NDArray[Any]], frame: Any) -> Any:
-        """`frame` with further plain columns placed before its own.
-
-        An array cannot hold them: its own columns join the plain frame as `x0`, `x1` and so on.
-        """
-        if self.kind == "array":
-            flat = np.reshape(frame, (len(frame), len(self.names)))
-            return plain_frame("array", {**columns, **dict(zip(self.names, flat.T, strict=True))})
-        return _join(self.kind, plain_frame(self.kind, columns), frame)
+        fewer, dtypes = tuple(n for n, _ in pairs), tuple(t for _, t in pairs)
+        return replace(self, names=fewer, dtypes=dtypes, shape=shape)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {
-            "kind": self.kind,
-            "names": list(self.names),
-            "dtypes": list(self.dtypes),
-            "shape": None if self.shape is None else list(self.shape),
-        }
+        lists = {name: list(getattr(self, name)) for name in ("names", "dtypes", "index")}
+        return {"kind": self.kind, **lists, "shape": self.shape and list(self.shape)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Template:
         """The inverse of `to_json`."""
-        shape = data["shape"]
-        return cls(
-            data["kind"],
-            tuple(data["names"]),
-            tuple(data["dtypes"]),
-            None if shape is None else tuple(shape),
-        )
+        shape = None if data["shape"] is None else tuple(data["shape"])
+        index = tuple(data.get("index", ()))
+        return cls(data["kind"], tuple(data["names"]), tuple(data["dtypes"]), shape, index)
 
 
 def plain_frame(kind: FrameKind, columns: Mapping[str, NDArray[Any]]) -> Any:
-    """A frame straight from numpy columns, for tables of ours (labels, status, distances).
+    """A frame straight from numpy columns, for our own tables (labels, status, distances).
 
-    An `array` user gets pandas if it is there, else records: text does not fit in an array.
+    An `array` user gets pandas if it is installed, else records: text does not fit in an array.
 
     Examples:
         >>> plain_frame("records", {"instance": np.array([0, 1]), "ok": np.array([True, False])})
-        [{'who': 0, 'ok': True}, {'who': 1, 'ok': False}]
+        [{'instance': 0, 'ok': True}, {'instance': 1, 'ok': False}]
     """
-    if kind == "array":
-        kind = "pandas" if importlib.util.find_spec("pandas") else "records"
-    if kind == "records":
-        lists = [values.tolist() for values in columns.values()]
-        return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
-    library = importlib.import_module(kind)
-    if kind == "pyarrow":
-        return library.table({n: library.array(v.tolist()) for n, v in columns.items()})
-    if kind == "polars":
-        return library.DataFrame(
-            {n: v.tolist() if v.dtype == object else v for n, v in columns.items()}
-        )
-    return library.DataFrame(dict(columns))
-
-
-def _join(kind: FrameKind, left: Any, right: Any) -> Any:
-    """Two frames of the same length side by side."""
-    if kind == "records":
-        return [{**a, **b} for a, b in zip(left, right, strict=True)]
-    if kind == "pandas":
-        return importlib.import_module("pandas").concat([left, right], axis=1)
-    if kind == "polars":
-        return left.hstack(right)
-    for name in right.column_names:
-        left = left.append_column(name, right[name])
-    return left
+    return Template(kind, (), ()).build({}, before=columns)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -181,10 +194,10 @@ def as_coded(values: Values) -> Coded:
     """Numbers as codes of their distinct values, whole ones as integers."""
     if isinstance(values, Coded):
         return values
-    there = ~np.isnan(values)
-    levels, codes = np.unique(values[there], return_inverse=True)
+    present = ~np.isnan(values)
+    levels, codes = np.unique(values[present], return_inverse=True)
     full = np.full(len(values), -1, dtype=np.int64)
-    full[there] = codes
+    full[present] = codes
     return Coded(full, tuple(int(v) if v.is_integer() else v for v in levels.tolist()))
 
 
@@ -210,103 +223,100 @@ def as_truths(values: Values) -> Coded | None:
     return Coded(coded.codes, tuple(v in (True, 1) for v in truths))
 
 
+def _held(dtype: str, values: Values) -> tuple[str, str, Any]:
+    """A column in its own type, or in the first of the wider ones that can hold it.
+
+    Returns:
+        The family of the type, its text, and the content: numbers, or `Coded` of what the type
+        holds (truth values, `Decimal`s, texts; levels as they are for categories and objects).
+    """
+    family = next((f for f, begin in FAMILIES.items() if re.match(f"(?i){begin}", dtype)), "text")
+    named = str.capitalize if dtype[:1].isupper() else str.lower
+    if family == "levels":
+        return family, dtype, as_coded(values)
+    if family == "decimal":
+        decimals = _decimals(dtype, values)
+        if decimals is not None:
+            return family, *decimals
+        family, dtype = "number", named("float64")
+    if family == "truth":
+        truths = as_truths(values)
+        if truths is not None:
+            return family, dtype, truths
+        family, dtype = "number", named("int64")
+    numbers = as_numbers(values) if family == "number" else None
+    if numbers is not None:
+        return family, _roomy(ARROW_FLOATS.get(dtype, dtype), numbers), numbers
+    return "text", dtype, as_texts(values)
+
+
 def _roomy(dtype: str, numbers: Floats) -> str:
-    """An integer type, or the first wider one that holds the numbers: 64 bits, then decimals."""
+    """An integer type, or the first wider one that holds the numbers: 64 bits, then floats."""
     match = re.fullmatch(r"(u?)int(\d+)", dtype.lower())
     if match is None:
         return dtype
-    there = numbers[~np.isnan(numbers)]
+    present = numbers[~np.isnan(numbers)]
     bits = int(match[2])
     least, most = (0.0, 2.0**bits) if match[1] else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
-    if (there != np.rint(there)).any() or (np.abs(there) >= 2.0**63).any():
+    if (present != np.rint(present)).any() or (np.abs(present) >= 2.0**63).any():
         wider = "float64"
-    elif there.size and (there.min() < least or there.max() >= most):
+    elif present.size and (present.min() < least or present.max() >= most):
         wider = "int64"
     else:
         return dtype
     return wider.capitalize() if dtype[0].isupper() else wider
 
 
-def _decimals(
-    values: Values, precision: int, scale: int
-) -> tuple[Coded, list[Decimal | None]] | None:
-    """Codes and exact decimals with missing last; None where one would not fit."""
+def _decimals(dtype: str, values: Values) -> tuple[str, Coded] | None:
+    """Decimals of the column's digits, or of as many as they need; None where no type has them.
+
+    A float is the decimal it is printed as; one that misses the column's last digit by no more than
+    rounding in 64 bits does (3 * 0.1) has that digit.
+    """
     numbers = as_numbers(values)
-    if numbers is None:
+    if numbers is None or np.isinf(numbers).any():
         return None
-    coded = as_coded(numbers)
+    name, _, digits = dtype.partition("(")
+    *known, scale = (int(d) if d.isdigit() else 38 for d in re.findall(r"\d+|None", digits))
+    most = {"decimal": 999, "decimal256": 76}.get(name, 38)
+    coded, context = as_coded(numbers), Context(prec=999)
     exact = [Decimal(repr(level)) for level in coded.levels]
-    if any(v.adjusted() >= min(precision, 28) - scale for v in exact):
+    rounded: list[Any] = [v.quantize(Decimal(1).scaleb(-scale), context=context) for v in exact]
+    if any(abs(r - v) > abs(v) * Decimal("1e-12") for r, v in zip(rounded, exact, strict=True)):
+        rounded, scale = exact, max(-int(v.as_tuple().exponent) for v in exact)
+    precision = scale + max((v.adjusted() + 1 for v in rounded if v), default=0)
+    if max(precision, scale) > most:
         return None
-    rounded = [v.quantize(Decimal(1).scaleb(-scale)) for v in exact]
-    return (coded, [*rounded, None]) if rounded == exact else None
+    precision = known[0] if known and precision <= known[0] else most
+    return f"{name}({precision}, {scale})", Coded(coded.codes, tuple(rounded))
 
 
-def _decimal_objects(values: Values) -> NDArray[np.object_] | None:
-    """`Decimal` objects, None where missing; None instead of all where one is not a number."""
-    numbers = as_numbers(values)
-    if numbers is None:
-        return None
-    coded = as_coded(numbers)
-    exact = [Decimal(repr(level)) for level in coded.levels]
-    return np.array([*exact, None], dtype=object)[coded.codes]
-
-
-def _picked(coded: Coded) -> NDArray[np.int64]:
+def _picked(coded: Coded) -> Ints:
     """Positions in the levels with one for missing put after them."""
     return np.where(coded.codes < 0, len(coded.levels), coded.codes)
 
 
 # ------------------------------------------------------------------------------------------------
-# pandas
-
-
-def _build_pandas(template: Template, columns: Mapping[str, Values]) -> Any:
-    pd = importlib.import_module("pandas")
-    data = {
-        name: _pandas_column(pd, dtype, columns[name])
-        for name, dtype in zip(template.names, template.dtypes, strict=True)
-    }
-    return pd.DataFrame(data, columns=list(template.names), copy=False)
+# One column of each kind of frame
 
 
 def _pandas_column(pd: Any, dtype: str, values: Values) -> Any:
-    if dtype.startswith("category:"):
-        return _pandas_category(pd, dtype, as_coded(values))
     if dtype.startswith("arrow:"):
         pa = importlib.import_module("pyarrow")
         array = _arrow_column(pa, dtype.removeprefix("arrow:"), values)
         return pd.arrays.ArrowExtensionArray(pa.chunked_array([array]))
-    if dtype in ("bool", "boolean"):
-        truths = as_truths(values)
-        if truths is not None:
-            return _pandas_truths(pd, dtype, truths)
-        dtype = "int64"
-    if re.match(r"(?i)(u?int|float)\d+$|Sparse", dtype):
-        numbers = as_numbers(values)
-        if numbers is not None:
-            return _pandas_numbers(pd, dtype, numbers)
-        return pd.Series(_objects(as_texts(values)).tolist())
-    decimals = _decimal_objects(values) if dtype == "decimal" else None
-    if decimals is not None:
-        return pd.Series(decimals, dtype=object)
-    if dtype in ("object", "decimal"):  # a bare array would be guessed to be `str`
-        return pd.Series(_objects(as_coded(values)), dtype=object)
-    texts = as_texts(values)
-    return pd.array([*texts.levels], dtype=_pandas_text(pd, dtype)).take(
-        texts.codes, allow_fill=True
-    )
-
-
-def _objects(coded: Coded) -> NDArray[np.object_]:
-    return np.array([*coded.levels, None], dtype=object)[coded.codes]
-
-
-def _pandas_truths(pd: Any, dtype: str, truths: Coded) -> Any:
-    if dtype == "boolean":
-        return pd.array([*truths.levels], dtype=dtype).take(truths.codes, allow_fill=True)
-    cells = _objects(truths)
-    return cells.astype(bool) if (truths.codes >= 0).all() else pd.Series(cells, dtype=object)
+    family, dtype, held = _held(dtype, values)
+    if dtype.startswith("category:"):
+        return _pandas_category(pd, dtype, held)
+    if family == "number":
+        return _pandas_numbers(pd, dtype, held)
+    if dtype == "boolean" or dtype.startswith("str"):
+        known = _pandas_text(pd, dtype) if family == "text" else dtype
+        return pd.array([*held.levels], dtype=known).take(held.codes, allow_fill=True)
+    if family == "truth" and (held.codes >= 0).all():
+        return held.cells.astype(bool)
+    # A bare array would be guessed to be `str`; texts where other things were expected should be.
+    return pd.Series(held.cells.tolist(), dtype=None if family == "text" else object)
 
 
 def _pandas_numbers(pd: Any, dtype: str, numbers: Floats) -> Any:
@@ -314,7 +324,7 @@ def _pandas_numbers(pd: Any, dtype: str, numbers: Floats) -> Any:
         dense = np.dtype(re.split(r"[\[\],]", dtype)[1])
         whole = not np.issubdtype(dense, np.floating) and np.isnan(numbers).any()
         return pd.arrays.SparseArray(numbers if whole else numbers.astype(dense))
-    dtype, gaps = _roomy(dtype, numbers), np.isnan(numbers)
+    gaps = np.isnan(numbers)
     if dtype[0].isupper():  # pandas' nullable numbers
         filled = pd.array(np.where(gaps, 0.0, numbers).astype(dtype.lower()), dtype=dtype)
         filled[gaps] = pd.NA
@@ -350,88 +360,41 @@ def _pandas_category(pd: Any, dtype: str, coded: Coded) -> Any:
     return pd.Categorical.from_codes(codes[coded.codes], categories=categories, ordered=ordered)
 
 
-# ------------------------------------------------------------------------------------------------
-# polars
-
-
-def _build_polars(template: Template, columns: Mapping[str, Values]) -> Any:
-    pl = importlib.import_module("polars")
-    return pl.DataFrame(
-        {
-            name: _polars_column(pl, dtype, columns[name])
-            for name, dtype in zip(template.names, template.dtypes, strict=True)
-        }
-    )
-
-
 def _polars_column(pl: Any, dtype: str, values: Values) -> Any:
+    family, dtype, held = _held(dtype, values)
+    if family == "number":
+        return pl.Series(held).fill_nan(None).cast(getattr(pl, dtype))
+    known = _polars_type(pl, dtype, held)
+    return pl.Series([*held.levels, None], dtype=known).gather(_picked(held))
+
+
+def _polars_type(pl: Any, dtype: str, coded: Coded) -> Any:
     if dtype.startswith("Decimal"):
-        precision, scale = re.findall(r"\d+|None", dtype)
-        digits = 38 if precision == "None" else int(precision)
-        made = _decimals(values, digits, int(scale))
-        if made is not None:
-            return pl.Series(made[1], dtype=pl.Decimal(digits, int(scale))).gather(_picked(made[0]))
-        dtype = "Float64"
-    truths = as_truths(values) if dtype == "Boolean" else None
-    if truths is not None:
-        return pl.Series([*truths.levels, None], dtype=pl.Boolean).gather(_picked(truths))
-    if re.match(r"U?Int|Float|Boolean", dtype):
-        numbers = as_numbers(values)
-        if numbers is not None:
-            wide = "Int64" if dtype == "Boolean" else dtype
-            return pl.Series(numbers).fill_nan(None).cast(getattr(pl, _roomy(wide, numbers)))
-    texts = as_texts(values)
-    return pl.Series([*texts.levels, None], dtype=_polars_text(pl, dtype, texts)).gather(
-        _picked(texts)
-    )
-
-
-def _polars_text(pl: Any, dtype: str, texts: Coded) -> Any:
+        return pl.Decimal(*map(int, re.findall(r"\d+", dtype)))
     if dtype.startswith("enum:"):
         levels = json.loads(dtype.removeprefix("enum:"))
-        return pl.Enum(list(dict.fromkeys([*levels, *texts.levels])))
+        return pl.Enum(list(dict.fromkeys([*levels, *coded.levels])))
     if dtype.startswith("Categorical"):
         named = re.search(r'Categories\("(.*)"', dtype)
         if named and hasattr(pl, "Categories"):
             return pl.Categorical(pl.Categories(named[1]))
         return pl.Categorical("lexical") if "lexical" in dtype else pl.Categorical
-    return pl.String
-
-
-# ------------------------------------------------------------------------------------------------
-# pyarrow
-
-
-def _build_pyarrow(template: Template, columns: Mapping[str, Values]) -> Any:
-    pa = importlib.import_module("pyarrow")
-    arrays = [
-        _arrow_column(pa, dtype, columns[name])
-        for name, dtype in zip(template.names, template.dtypes, strict=True)
-    ]
-    return pa.table(arrays, names=list(template.names))
+    return pl.Boolean if dtype == "Boolean" else pl.String
 
 
 def _arrow_column(pa: Any, dtype: str, values: Values) -> Any:
+    family, dtype, held = _held(dtype, values)
     if dtype.startswith("dictionary"):
-        return _arrow_dictionary(pa, dtype, as_coded(values))
-    if dtype.startswith("decimal"):
+        return _arrow_dictionary(pa, dtype, held)
+    if family == "number":
+        gaps = np.isnan(held)
+        return pa.array(np.where(gaps, 0.0, held).astype(dtype), mask=gaps)
+    known = pa.large_string() if "large" in dtype else pa.string()
+    if family == "decimal":
         name, precision, scale = re.findall(r"\w+", dtype)
-        made = _decimals(values, int(precision), int(scale))
-        if made is not None:
-            target = getattr(pa, name)(int(precision), int(scale))
-            return pa.array(made[1], target).take(pa.array(_picked(made[0])))
-        dtype = "double"
-    truths = as_truths(values) if dtype == "bool" else None
-    if truths is not None:
-        return pa.array([*truths.levels, None], pa.bool_()).take(pa.array(_picked(truths)))
-    if re.match(r"u?int|float|double|halffloat|bool", dtype):
-        numbers = as_numbers(values)
-        if numbers is not None:
-            gaps = np.isnan(numbers)
-            wide = _roomy("int64" if dtype == "bool" else ARROW_FLOATS.get(dtype, dtype), numbers)
-            return pa.array(np.where(gaps, 0.0, numbers).astype(wide), mask=gaps)
-    texts, large = as_texts(values), pa.large_string() if "large" in dtype else pa.string()
-    array = pa.array([*texts.levels, None], large).take(pa.array(_picked(texts)))
+        known = getattr(pa, name)(int(precision), int(scale))
+    array = pa.array([*held.levels, None], pa.bool_() if family == "truth" else known)
+    array = array.take(pa.array(_picked(held)))
     return array.cast(pa.string_view()) if dtype == "string_view" else array
 
 
@@ -450,30 +413,22 @@ def _arrow_dictionary(pa: Any, dtype: str, coded: Coded) -> Any:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# Records and arrays
+def _records_column(_: Any, dtype: str, values: Values) -> list[Any]:
+    if dtype.startswith("decimal"):
+        values = _held(dtype, values)[2]
+    if isinstance(values, Coded):
+        return list(values.cells)
+    whole = "int" in dtype
+    cells = [int(v) if whole and v.is_integer() else v for v in values.tolist()]
+    return [None if v != v else v for v in cells]  # noqa: PLR0124  NaN
 
 
-def _build_records(template: Template, columns: Mapping[str, Values]) -> Any:
-    lists: list[list[Any]] = []
-    for name, dtype in zip(template.names, template.dtypes, strict=True):
-        values = columns[name]
-        decimals = _decimal_objects(values) if dtype == "decimal" else None
-        if decimals is not None:
-            lists.append(decimals.tolist())
-        elif isinstance(values, Coded):
-            levels = (*values.levels, None)
-            lists.append([levels[c] for c in values.codes.tolist()])
-        else:
-            whole = dtype == "integer"
-            lists.append([_json_number(v, whole) for v in values.tolist()])
-    return [dict(zip(template.names, row, strict=True)) for row in zip(*lists, strict=True)]
-
-
-def _json_number(value: float, whole: bool) -> float | int | None:
-    if value != value:  # noqa: PLR0124  NaN
-        return None
-    return int(value) if whole and value == int(value) else value
+_MAKERS = {
+    "pandas": _pandas_column,
+    "polars": _polars_column,
+    "pyarrow": _arrow_column,
+    "records": _records_column,
+}
 
 
 def _build_array(template: Template, columns: Mapping[str, Values]) -> Any:
@@ -487,12 +442,3 @@ def _build_array(template: Template, columns: Mapping[str, Values]) -> Any:
     elif "int" in dtype:
         dtype = "float64" if np.isnan(flat).any() else _roomy(dtype, flat)
     return flat.reshape(len(flat), *(template.shape or flat.shape[1:])).astype(dtype)
-
-
-_BUILDERS: Mapping[str, Callable[[Template, Mapping[str, Values]], Any]] = {
-    "pandas": _build_pandas,
-    "polars": _build_polars,
-    "pyarrow": _build_pyarrow,
-    "records": _build_records,
-    "array": _build_array,
-}

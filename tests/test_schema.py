@@ -1,4 +1,4 @@
-"""Columns: what they are, how rows become numbers, and how they come back."""
+"""Columns: their kinds, reading and encoding rows and back, distances, histograms."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ROWS = 400
 EDUCATION = ["none", "school", "bachelor", "master"]
 
 
-def instances(rows=ROWS, seed=0):
-    """A table such as a bank's: long tails, spikes at zero, cents, gaps, and every kind."""
+def make_table(rows=ROWS, seed=0):
+    """A table such as a bank's: long tails, spikes at zero, cents, missing values, every kind."""
     rng = np.random.default_rng(seed)
 
     def gappy(values, share=0.1):
@@ -47,15 +47,15 @@ def instances(rows=ROWS, seed=0):
             "zone": pd.Categorical(rng.choice([10, 20, 30, 50], rows)),
             "education": pd.Categorical(rng.choice(EDUCATION, rows), EDUCATION, ordered=True),
             "job": rng.choice(["cook", "nurse"], rows).astype(object),
-            "kind": ["instance"] * rows,
+            "kind": ["applicant"] * rows,
             "year": np.full(rows, 2026),
         }
     )
 
 
-PEOPLE = instances()
-SCHEMA = Schema.infer(PEOPLE)
-CELLS = SCHEMA.cells(PEOPLE)
+TABLE = make_table()
+SCHEMA = Schema.infer(TABLE)
+CELLS = SCHEMA.cells(TABLE)
 
 
 def as_polars(frame):
@@ -99,7 +99,7 @@ def numbers(values, **overrides):
 # --- what columns are ------------------------------------------------------------------------
 
 
-def test_what_the_columns_of_a_bank_are():
+def test_kinds_and_resolutions_of_a_bank_table():
     found = {f.name: f.kind for f in SCHEMA.features}
     assert found == {
         "income": "continuous", "savings": "continuous", "age": "continuous",
@@ -114,15 +114,15 @@ def test_what_the_columns_of_a_bank_are():
     assert {f.name for f in SCHEMA.features if f.missing} == {"kids", "rate", "insured", "home"}
     assert SCHEMA["education"].categories == tuple(EDUCATION)
     assert SCHEMA["zone"].categories == (10, 20, 30, 50)
-    assert SCHEMA["age"].lower == PEOPLE["age"].min()
-    assert SCHEMA["age"].upper == PEOPLE["age"].max()
-    assert SCHEMA.names == tuple(PEOPLE.columns)
+    assert SCHEMA["age"].lower == TABLE["age"].min()
+    assert SCHEMA["age"].upper == TABLE["age"].max()
+    assert SCHEMA.names == tuple(TABLE.columns)
     assert SCHEMA.shape is None
 
 
 @pytest.mark.parametrize("convert", [as_polars, as_arrow, as_records])
-def test_every_library_sees_the_same_columns(convert):
-    frame = convert(PEOPLE)
+def test_every_frame_library_gives_the_same_schema(convert):
+    frame = convert(TABLE)
     loose = {"zone": "categorical"}  # no integer categories in polars or JSON: they are numbers
     order = {"education": Feature.ordinal("education", EDUCATION)}
     schema = Schema.infer(frame, {**loose, **(order if convert is as_records else {})})
@@ -179,7 +179,7 @@ def test_integer_categories_in_their_order():
         (np.arange(-20.0, 20.0) * 3, 3.0),
         (np.cumsum(np.full(50, 0.1)), 0.1),  # what arithmetic leaves of tenths
         (np.arange(50) / 1e6, 1e-6),
-        (np.arange(50) / 1e7, 0.0),  # finer than anybody writes
+        (np.arange(50) / 1e7, 0.0),  # finer than six decimals
         (np.arange(50) + 1e-7 * np.sin(np.arange(50)), 0.0),  # noise is not a lattice
         (np.random.default_rng(0).normal(size=50), 0.0),
         (np.random.default_rng(0).normal(size=50) * 1e-9, 0.0),
@@ -244,7 +244,7 @@ def test_an_ordinal_keeps_all_its_levels():
             ),
         ),
         (
-            [f"a long sentence about instance {i // 2}, and more" for i in range(119)],
+            [f"a long sentence about row {i // 2}, and more" for i in range(119)],
             r"^Column 'x' holds 60 different values in 119 rows",
         ),
         (
@@ -313,7 +313,7 @@ def test_small_tables_and_gaps_are_not_taken_for_identifiers():
     [pd.DataFrame({"x": []}), pl.DataFrame({"x": []}), pa.table({"x": []}), [], np.empty((0, 2))],
     ids=["pandas", "polars", "pyarrow", "records", "array"],
 )
-def test_an_empty_table_teaches_nothing(table):
+def test_a_schema_cannot_be_inferred_without_rows(table):
     with pytest.raises(InputError, match=r"^The table has no rows\. Hand over at least a few hun"):
         Schema.infer(table)
 
@@ -327,7 +327,7 @@ def test_a_table_without_columns():
 # --- overrides -------------------------------------------------------------------------------
 
 
-def test_a_kind_may_be_said():
+def test_a_kind_may_be_named():
     frame = pd.DataFrame({"a": [1, 2, 3], "b": [0, 1, 0], "c": [5, 5, 7], "d": ["x", "y", "z"]})
     kinds = {"a": "categorical", "b": "continuous", "c": "binary", "d": "categorical"}
     schema = Schema.infer(frame, kinds)
@@ -347,7 +347,7 @@ def test_a_column_that_would_be_refused_may_be_kept():
     assert mixed.categories == (1, 2.5, "one")
 
 
-def test_truth_values_may_be_numbers():
+def test_booleans_may_be_numbers():
     for frame in (pd.DataFrame({"x": [True, False]}), pl.DataFrame({"x": [True, False]})):
         schema = Schema.infer(frame, {"x": "continuous"})
         assert (schema["x"].lower, schema["x"].upper, schema["x"].resolution) == (0.0, 1.0, 1.0)
@@ -411,12 +411,12 @@ def test_truth_values_may_be_numbers():
     ],
     ids=str,
 )
-def test_overrides_that_cannot_be(values, override, sentence):
+def test_overrides_that_are_refused(values, override, sentence):
     with pytest.raises(InputError, match=sentence):
         one(values, x=override)
 
 
-def test_a_category_given_may_never_occur():
+def test_a_category_that_is_given_may_never_occur():
     feature = one(["low", "high", None], x=Feature.ordinal("x", ["low", "middle", "high"]))
     assert feature.categories == ("low", "middle", "high")
     assert feature.missing
@@ -428,7 +428,7 @@ def test_a_category_without_order_may_be_left_out_on_purpose():
 
 def test_an_override_for_a_column_that_is_not_there():
     with pytest.raises(InputError, match=r"^Column 'incme' is not in the table\. Did you mean 'in"):
-        Schema.infer(PEOPLE, {"incme": "continuous"})
+        Schema.infer(TABLE, {"incme": "continuous"})
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_an_override_for_a_column_that_is_not_there():
         ),
     ],
 )
-def test_features_that_cannot_be(make, sentence):
+def test_features_that_are_refused(make, sentence):
     with pytest.raises(InputError, match=sentence):
         make()
 
@@ -467,8 +467,8 @@ def test_bounds_and_resolution_that_are_given():
     values = np.round(np.random.default_rng(0).normal(50, 10, 200), 2)
     seen = numbers(values)
     assert (seen.lower, seen.upper) == (values.min(), values.max())
-    given_ = numbers(values, x=Feature.continuous("x", lower=18, upper=65.005))
-    assert (given_.lower, given_.upper, given_.resolution) == (18.0, 65.0, 0.01)
+    bounded = numbers(values, x=Feature.continuous("x", lower=18, upper=65.005))
+    assert (bounded.lower, bounded.upper, bounded.resolution) == (18.0, 65.0, 0.01)
     half = numbers(values, x=Feature.continuous("x", upper=65))
     assert (half.lower, half.upper) == (values.min(), 65.0)
     coarse = numbers(values, x=Feature.continuous("x", resolution=5))
@@ -527,7 +527,7 @@ def test_features_described():
         SCHEMA.described({"agee": "In years."})
 
 
-def test_numbers_as_a_person_writes_them():
+def test_cells_as_text():
     assert SCHEMA["income"].text(1234.5) == "1,234.50"
     assert SCHEMA["income"].text(1234.0) == "1,234"
     assert SCHEMA["savings"].text(12300.0) == "12,300"
@@ -538,7 +538,7 @@ def test_numbers_as_a_person_writes_them():
     assert SCHEMA["member"].text(1.0) == "True"
     assert SCHEMA["zone"].text(3.0) == "50"
     assert (
-        SCHEMA.read([{**as_records(PEOPLE)[0], "home": "boat"}]).schema["home"].text(3.0) == "boat"
+        SCHEMA.read([{**as_records(TABLE)[0], "home": "boat"}]).schema["home"].text(3.0) == "boat"
     )
 
 
@@ -546,8 +546,8 @@ def test_numbers_as_a_person_writes_them():
 
 
 @pytest.mark.parametrize("convert", [lambda f: f, as_polars, as_arrow, as_records])
-def test_rows_leave_as_they_came(convert):
-    frame = convert(PEOPLE)
+def test_rows_return_as_they_came(convert):
+    frame = convert(TABLE)
     schema = Schema.infer(frame, {"education": Feature.ordinal("education", EDUCATION)})
     back = schema.frame(schema.cells(frame))
     if isinstance(frame, pd.DataFrame):
@@ -560,7 +560,7 @@ def test_rows_leave_as_they_came(convert):
         assert rows(back) == rows(frame)
 
 
-def test_arrays_leave_as_they_came():
+def test_arrays_return_as_they_came():
     rng = np.random.default_rng(0)
     table = np.round(rng.normal(size=(80, 3)), 1)
     schema = Schema.infer(table)
@@ -576,10 +576,10 @@ def test_arrays_leave_as_they_came():
     assert schema.frame(flat.cells, flat.template).shape == (80, 6)
 
 
-def test_people_leave_in_their_own_frame():
+def test_rows_return_in_the_frame_library_of_the_query():
     for convert in (as_polars, as_arrow, as_records):
         frame = convert(
-            PEOPLE[["age", "home", "income", *PEOPLE.columns.drop(["age", "home", "income"])]]
+            TABLE[["age", "home", "income", *TABLE.columns.drop(["age", "home", "income"])]]
         )
         reading = SCHEMA.read(frame)
         np.testing.assert_array_equal(reading.cells, CELLS)
@@ -590,7 +590,7 @@ def test_people_leave_in_their_own_frame():
 
 
 def test_columns_in_any_order_and_extra_ones():
-    frame = PEOPLE[PEOPLE.columns[::-1]].assign(
+    frame = TABLE[TABLE.columns[::-1]].assign(
         label=1, when=pd.Timestamp("2020-01-01"), things=[[1]] * ROWS
     )
     reading = SCHEMA.read(frame)
@@ -599,16 +599,16 @@ def test_columns_in_any_order_and_extra_ones():
     assert reading.template.names == SCHEMA.names[::-1]
     assert reading.schema is SCHEMA
     back = reading.schema.frame(reading.cells, reading.template)
-    pd.testing.assert_frame_equal(back, PEOPLE[PEOPLE.columns[::-1]])
+    pd.testing.assert_frame_equal(back, TABLE[TABLE.columns[::-1]])
 
 
 def test_a_column_that_is_missing_or_misspelt():
     with pytest.raises(InputError, match=r"^The table lacks column 'income'\.$"):
-        SCHEMA.read(PEOPLE.drop(columns="income"))
+        SCHEMA.read(TABLE.drop(columns="income"))
     with pytest.raises(
         InputError, match=r"lacks column 'income'\. Is it the one called 'Incme'\?$"
     ):
-        SCHEMA.read(PEOPLE.rename(columns={"income": "Incme"}))
+        SCHEMA.read(TABLE.rename(columns={"income": "Incme"}))
     with pytest.raises(
         InputError, match=r"^Column 'agee' is not in the table\. Did you mean 'age'"
     ):
@@ -637,16 +637,16 @@ def test_arrays_of_the_wrong_width():
         SCHEMA.cells(np.zeros((2, 3)))
 
 
-def test_nobody():
+def test_tables_without_rows():
     tables = [
-        PEOPLE[:0],
-        as_polars(PEOPLE)[:0],
-        as_arrow(PEOPLE)[:0],
+        TABLE[:0],
+        as_polars(TABLE)[:0],
+        as_arrow(TABLE)[:0],
         [],
-        pd.DataFrame(columns=PEOPLE.columns),
+        pd.DataFrame(columns=TABLE.columns),
     ]
-    for nobody in tables:
-        reading = SCHEMA.read(nobody)
+    for empty in tables:
+        reading = SCHEMA.read(empty)
         assert reading.cells.shape == (0, 14)
         assert reading.problems == {}
         assert len(reading.schema.frame(reading.cells, reading.template)) == 0
@@ -657,7 +657,7 @@ def test_nobody():
 
 
 def test_an_unseen_category_is_kept_and_never_proposed():
-    frame = PEOPLE.iloc[:3].astype({"home": object, "education": object, "job": object})
+    frame = TABLE.iloc[:3].astype({"home": object, "education": object, "job": object})
     frame["home"] = ["boat", "tent", "boat"]
     frame["education"] = ["phd", "school", "phd"]
     frame["job"] = ["cook", "judge", "nurse"]
@@ -706,7 +706,7 @@ def test_unseen_levels_are_kept_as_their_column_would_write_them():
 
 
 def test_wrong_dtypes_that_mean_the_same():
-    row = as_records(PEOPLE)[0]
+    row = as_records(TABLE)[0]
     kinds = {"age": str, "income": str, "zone": str, "member": str, "year": float}
     written = {n: kinds[n](v) if n in kinds else v for n, v in row.items()}
     for text in (
@@ -725,7 +725,7 @@ def test_wrong_dtypes_that_mean_the_same():
     assert blank.cells[0, [0, 2]].tolist() == [1000.0, 31.0]
 
 
-def test_numbers_written_as_text_leave_as_text():
+def test_numbers_written_as_text_return_as_text():
     frame = pd.DataFrame({"x": [20.5, 30.0, 40.0]})
     schema = Schema.infer(frame)
     reading = schema.read(pl.DataFrame({"x": ["20.5", None]}))
@@ -734,7 +734,7 @@ def test_numbers_written_as_text_leave_as_text():
 
 
 def test_a_row_with_a_problem_costs_no_other():
-    frame = PEOPLE.iloc[:6].astype(object)
+    frame = TABLE.iloc[:6].astype(object)
     frame.loc[1, "income"] = math.inf
     frame.loc[2, "age"] = "old"
     frame.loc[3, "zone"] = "north"
@@ -775,35 +775,35 @@ def test_an_infinity_in_a_query(table):
 
 
 def test_a_whole_column_of_the_wrong_kind():
-    frame = PEOPLE.assign(age=pd.Timestamp("2020-01-01"))
+    frame = TABLE.assign(age=pd.Timestamp("2020-01-01"))
     with pytest.raises(InputError, match=r"^Column 'age' holds dates or times"):
         SCHEMA.read(frame)
     with pytest.raises(InputError, match=r"^Column 'age' holds values that are neither"):
-        SCHEMA.read(PEOPLE.assign(age=[[1]] * ROWS))
+        SCHEMA.read(TABLE.assign(age=[[1]] * ROWS))
 
 
 def test_a_column_missing_altogether_in_a_query():
     # Such a column has no text in it for the library to see, and comes as floats or nulls.
     for empty in (np.nan, None):
-        reading = SCHEMA.read(PEOPLE.assign(home=empty, job=empty, age=empty))
+        reading = SCHEMA.read(TABLE.assign(home=empty, job=empty, age=empty))
         assert reading.problems == {}
         columns = [SCHEMA.index(n) for n in ("home", "job", "age")]
         assert np.isnan(reading.cells[:, columns]).all()
-        answer = reading.cells.copy()
-        answer[:, columns] = [1.0, 1.0, 31.0]
-        back = reading.schema.frame(answer, reading.template)
+        found = reading.cells.copy()
+        found[:, columns] = [1.0, 1.0, 31.0]
+        back = reading.schema.frame(found, reading.template)
         assert set(back["home"]) == {"own"}
         assert set(back["job"]) == {"nurse"}
         assert set(back["age"]) == {31}
     for convert in (pl.DataFrame, pa.table):
-        frame = convert({**{n: PEOPLE[n].astype(object).tolist() for n in ("kind", "job")}})
+        frame = convert({**{n: TABLE[n].astype(object).tolist() for n in ("kind", "job")}})
         schema = Schema.infer(frame)
         reading = schema.read(convert({"kind": [None], "job": [None]}))
         back = schema.frame(np.array([[0.0, 1.0]]), reading.template)
         assert schema.cells(back).tolist() == [[0.0, 1.0]]
 
 
-def test_an_answer_may_be_finer_than_the_person_s_own_column():
+def test_a_counterfactual_may_be_finer_than_the_column_of_the_query():
     schema = Schema.infer(pd.DataFrame({"x": np.arange(60) / 2}))
     for frame in (
         pd.DataFrame({"x": pd.Series([3], dtype="int8")}),
@@ -906,9 +906,9 @@ def test_blocks_hold_one_one_each():
 
 def test_scores_are_standardised():
     scores = SCHEMA.encode(CELLS)[:, :6]
-    there = ~np.isnan(CELLS[:, SCHEMA.numeric[:6]])
+    present = ~np.isnan(CELLS[:, SCHEMA.numeric[:6]])
     for k in range(6):
-        column = scores[there[:, k], k]
+        column = scores[present[:, k], k]
         assert abs(column.mean()) < 0.01
         assert abs(column.std() - 1) < 0.01
     assert np.abs(scores).max() < 5
@@ -916,7 +916,7 @@ def test_scores_are_standardised():
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 9, 60, ROWS])
 def test_training_rows_survive_the_matrix(rows):
-    frame = PEOPLE[:rows]
+    frame = TABLE[:rows]
     missing = [n for n in frame if frame[n].isna().all()]
     schema = Schema.infer(frame.drop(columns=missing))
     cells = schema.cells(frame)
@@ -927,23 +927,23 @@ def test_training_rows_survive_the_matrix(rows):
     assert not schema.changed(cells, schema.snap(cells)).any()
 
 
-def test_a_spike_owns_its_zone():
+def test_a_spike_has_an_interval_of_scores():
     values = np.array([0.0] * 700 + [5.0] * 100 + np.arange(10.0, 2010.0, 10.0).tolist())
     knots = Knots.fit(values)
     zero = int(np.flatnonzero(knots.values == 0.0)[0])
-    zone = np.linspace(knots.low[zero], knots.high[zero], 1000)
+    interval = np.linspace(knots.low[zero], knots.high[zero], 1000)
     schema = Schema.infer(pd.DataFrame({"x": values}))
-    assert (schema.decode(zone[:, None]) == 0.0).all()
+    assert (schema.decode(interval[:, None]) == 0.0).all()
     assert (schema.decode(np.array([[-50.0], [-3.0]])) == 0.0).all()
     five = int(np.flatnonzero(knots.values == 5.0)[0])
     inside = np.linspace(knots.low[five], knots.high[five], 100)
     assert (schema.decode(inside[:, None]) == 5.0).all()
-    # What was never seen, between the spike and its neighbour, still comes back.
+    # Values never seen, between the spike and its neighbour, still decode to themselves.
     between = np.array([[15.0], [25.0], [1995.0]])
     np.testing.assert_array_equal(schema.decode(schema.encode(between)), between)
 
 
-def test_the_zone_of_a_spike_is_as_likely_as_the_spike():
+def test_the_interval_of_a_spike_is_as_likely_as_the_spike():
     rng = np.random.default_rng(0)
     values = np.where(rng.random(20_000) < 0.8, 0.0, np.exp(rng.normal(7, 2, 20_000)))
     knots = Knots.fit(values)
@@ -966,7 +966,7 @@ def test_scores_are_the_mid_ranks_of_the_method():
     np.testing.assert_allclose(knots.scores(np.array([-9.0, 99.0])), expected[[0, 2]])
 
 
-def test_scores_rise_and_tails_are_tame():
+def test_scores_rise_and_tails_are_compressed():
     values = np.exp(np.random.default_rng(0).normal(0, 4, 5000))
     knots = Knots.fit(values)
     assert len(knots.values) <= 256
@@ -977,7 +977,7 @@ def test_scores_rise_and_tails_are_tame():
     np.testing.assert_allclose(knots.units(knots.scores(values)), values, rtol=1e-9)
 
 
-def test_a_nearly_constant_column_does_not_shout():
+def test_a_nearly_constant_column_does_not_dominate():
     values = np.zeros(100_000)
     values[0] = 1e6
     schema = Schema.infer(pd.DataFrame({"x": values}))
@@ -1043,7 +1043,7 @@ def tables(draw):
 
 
 @given(tables(), st.sampled_from([pl.DataFrame, pa.table, pd.DataFrame]))
-def test_decode_undoes_encode(table, library):
+def test_decode_inverts_encode(table, library):
     schema = Schema.infer(library(table))
     cells = schema.cells(library(table))
     decoded = schema.decode(schema.encode(cells))
@@ -1074,16 +1074,16 @@ def test_json_is_exact(table):
 
 
 @given(tables(), st.integers(0, 2**32 - 1))
-def test_whatever_comes_out_of_the_network_is_a_row(table, seed):
+def test_whatever_the_network_returns_decodes_to_a_valid_row(table, seed):
     schema = Schema.infer(pl.DataFrame(table))
     noise = np.random.default_rng(seed).normal(size=(20, schema.width)) * 3
     cells = schema.decode(noise)
     np.testing.assert_array_equal(schema.snap(cells), cells)
     for column, feature in zip(cells.T, schema.features, strict=True):
-        there = column[~np.isnan(column)]
-        assert feature.missing or len(there) == 20
+        present = column[~np.isnan(column)]
+        assert feature.missing or len(present) == 20
         top = feature.upper if feature.kind == "continuous" else len(feature.categories) - 1
-        assert ((there >= feature.lower) & (there <= top)).all()
+        assert ((present >= feature.lower) & (present <= top)).all()
     assert schema.read(schema.frame(cells)).problems == {}
 
 
@@ -1091,7 +1091,7 @@ def test_whatever_comes_out_of_the_network_is_a_row(table, seed):
 
 
 def brute_force(schema, a, b):
-    """The terms of the distance, cell by cell, as the words have it."""
+    """The terms of the distance, cell by cell, by its definition."""
     terms = np.zeros(a.shape)
     for i, j in np.ndindex(*a.shape):
         feature, x, y = schema.features[j], a[i, j], b[i, j]
@@ -1106,9 +1106,9 @@ def brute_force(schema, a, b):
     return terms
 
 
-def test_distance_is_what_the_words_say():
+def test_distance_is_the_sum_over_columns():
     rng = np.random.default_rng(0)
-    frame = PEOPLE.astype({"education": object, "home": object})
+    frame = TABLE.astype({"education": object, "home": object})
     frame.loc[::7, "education"] = "phd"
     frame.loc[::5, "home"] = "boat"
     reading = SCHEMA.read(frame)
@@ -1183,18 +1183,18 @@ def test_changed_is_by_more_than_half_a_step():
 
 
 def test_distance_of_tables():
-    other = PEOPLE.iloc[::-1].reset_index(drop=True)
+    other = TABLE.iloc[::-1].reset_index(drop=True)
     expected = SCHEMA.distance(CELLS, CELLS[::-1])
-    np.testing.assert_array_equal(SCHEMA.distance(PEOPLE, other), expected)
-    np.testing.assert_array_equal(SCHEMA.distance(as_polars(PEOPLE), as_arrow(other)), expected)
-    np.testing.assert_array_equal(SCHEMA.distance(as_records(PEOPLE), CELLS[::-1]), expected)
+    np.testing.assert_array_equal(SCHEMA.distance(TABLE, other), expected)
+    np.testing.assert_array_equal(SCHEMA.distance(as_polars(TABLE), as_arrow(other)), expected)
+    np.testing.assert_array_equal(SCHEMA.distance(as_records(TABLE), CELLS[::-1]), expected)
     np.testing.assert_allclose(
-        SCHEMA.distance(PEOPLE, PEOPLE[:1]), SCHEMA.gaps(CELLS, CELLS[:1]).sum(axis=1)
+        SCHEMA.distance(TABLE, TABLE[:1]), SCHEMA.gaps(CELLS, CELLS[:1]).sum(axis=1)
     )
 
 
-def test_two_unknown_categories_are_two():
-    row = as_records(PEOPLE)[0]
+def test_two_unseen_categories_are_different():
+    row = as_records(TABLE)[0]
     boat, tent = {**row, "home": "boat"}, {**row, "home": "tent"}
     assert SCHEMA.distance([boat], [tent]).tolist() == [1.0]
     assert SCHEMA.distance([boat], [boat]).tolist() == [0.0]
@@ -1203,7 +1203,7 @@ def test_two_unknown_categories_are_two():
 
 
 @pytest.mark.parametrize("cost", [-1, math.nan, math.inf])
-def test_costs_that_cannot_be(cost):
+def test_costs_that_are_refused(cost):
     with pytest.raises(InputError, match=rf"^The cost of 'age' is {cost}; it must be zero or mor"):
         SCHEMA.distance(CELLS, CELLS, {"age": cost})
 
@@ -1233,13 +1233,13 @@ def test_snap_moves_numbers_only():
 # --- histograms ------------------------------------------------------------------------------
 
 
-def test_histograms_show_nobody():
+def test_histograms_single_out_no_row():
     for feature in SCHEMA.features:
         edges, counts = feature.histogram
         assert all(count == 0 or count >= 5 for count in counts), feature.name
         if feature.numeric:
-            there = ~np.isnan(CELLS[:, SCHEMA.index(feature.name)])
-            assert sum(counts) == there.sum()
+            present = ~np.isnan(CELLS[:, SCHEMA.index(feature.name)])
+            assert sum(counts) == present.sum()
             assert len(edges) == len(counts) + 1
         else:
             assert len(counts) == len(feature.categories)
@@ -1253,7 +1253,7 @@ def test_histograms_show_nobody():
 
 def test_no_loop_runs_over_rows(monkeypatch):
     """A million rows of twenty columns in seconds: here, that the work is numpy's."""
-    frame = pd.concat([PEOPLE] * 50, ignore_index=True)
+    frame = pd.concat([TABLE] * 50, ignore_index=True)
     monkeypatch.setattr("lapace.table._read_objects", None)
     cells = SCHEMA.cells(frame)
     decoded = SCHEMA.decode(SCHEMA.encode(cells))
@@ -1263,7 +1263,7 @@ def test_no_loop_runs_over_rows(monkeypatch):
 
 @pytest.mark.parametrize("name", ["income", "savings", "age", "rate", "noise", "education"])
 def test_slopes_are_those_of_a_line_through_the_middles(name):
-    """Against differences of plain interpolation; a spike is no plateau, and no end is flat."""
+    """Against differences of plain interpolation; not flat at a spike or beyond the ends."""
     knots = SCHEMA[name].knots
     scores = np.linspace(knots.mid[0], knots.mid[-1], 2000)[1:-1]
     h = 1e-6
@@ -1286,6 +1286,6 @@ def test_slopes_of_a_table_are_its_columns_own():
     for k, i in enumerate(SCHEMA.numeric):
         np.testing.assert_array_equal(slopes[:, k], SCHEMA.features[i].knots.slopes(scores[:, k]))
     constant = SCHEMA.numeric.tolist().index(SCHEMA.index("year"))
-    assert not slopes[:, constant].any()  # there is nowhere to go
+    assert not slopes[:, constant].any()  # a constant column
     words = Schema.infer([{"a": "xy"[i % 2]} for i in range(100)])
     assert words.slopes(np.empty((3, 0))).shape == (3, 0)

@@ -103,12 +103,10 @@ class Schema:
 
     def described(self, descriptions: Mapping[str, str]) -> Schema:
         """The same schema with a sentence on some of its columns."""
-        for name in descriptions:
-            self.index(name)
-        features = tuple(
-            replace(f, description=descriptions.get(f.name, f.description)) for f in self.features
-        )
-        return replace(self, features=features)
+        features = list(self.features)
+        for name, sentence in descriptions.items():
+            features[self.index(name)] = replace(self[name], description=sentence)
+        return replace(self, features=tuple(features))
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{f.name}: {f.kind}" for f in self.features[:20])
@@ -309,8 +307,8 @@ class Schema:
         for i, start, width in self.blocks:
             scores = encoded[:, start : start + width]
             slots = scores[:, 0] > 0.5 if width == 1 else scores.argmax(axis=1)
-            gone = len(self.features[i].categories) if self.features[i].missing else -1
-            cells[:, i] = np.where(slots == gone, np.nan, slots)
+            missing = len(self.features[i].categories) if self.features[i].missing else -1
+            cells[:, i] = np.where(slots == missing, np.nan, slots)
         for i, column in self.flags:
             cells[encoded[:, column] > 0.5, i] = np.nan
         return cells
@@ -372,10 +370,10 @@ class Schema:
 
     def gaps(self, a: Floats, b: Floats, columns: Any = slice(None)) -> Floats:
         """Each column's share of the distance between cells (of some columns only)."""
-        gone_a, gone_b = np.isnan(a), np.isnan(b)
+        missing_a, missing_b = np.isnan(a), np.isnan(b)
         far, first = np.abs(a - b), self._unordered[columns]  # (..., d)
         difference = np.where((a >= first) | (b >= first), far > 0.5, far / self.spans[columns])
-        return np.where(gone_a | gone_b, (gone_a != gone_b).astype(float), difference)
+        return np.where(missing_a | missing_b, (missing_a != missing_b).astype(float), difference)
 
     def distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
         """How far rows of `a` are from rows of `b`, in L1.
@@ -405,11 +403,11 @@ class Schema:
     def pairwise_distances(self, a: Floats, b: Floats, weights: Floats | None = None) -> Floats:
         """`distance` of every row of `a` to every row of `b`, (n, m), without an (n, m, d).
 
-        With u the numbers over their span, missing ones set to 0, and g the flags of missing ones:
-        sum |u_a - u_b| + sum (1 - g_a)(1 - |u_a|) g_b + sum g_a (1 - g_b)(1 - |u_b|), plus the
-        number of category columns that differ. The middle sums turn the |u| that a missing cell's
-        0 adds to the first into the 1 it should be. An ordinal in which a row has a level unseen
-        in training is compared by `gaps`, as it is in `distance`.
+        With u and v the numbers of a and b over their span, missing ones set to 0, and g and h the
+        flags of the missing: sum |u - v| + sum (1 - g)(1 - |u|) h + sum g (1 - h)(1 - |v|), plus
+        the number of category columns that differ. The middle sums turn the |u| that a missing
+        cell's 0 adds to the first into the 1 it should be. An ordinal in which a row has a level
+        unseen in training is compared by `gaps`, as it is in `distance`.
 
         Args:
             a: Cells, (n, d).
@@ -430,24 +428,22 @@ class Schema:
             # As a product of one-hot rows: ten times as fast as comparing codes.
             same = self._one_hot(a, weight) @ self._one_hot(b, np.ones_like(weight)).T
             found += weight[self.categorical].sum() - same
-        first = self._unordered[self.numeric]
-        unseen: Bools = np.any(a[:, self.numeric] >= first, 0) | np.any(
-            b[:, self.numeric] >= first, 0
-        )
-        for i in self.numeric[unseen]:
+        first, columns = self._unordered, self.numeric
+        unseen = [i for i in columns if (a[:, i] >= first[i]).any() or (b[:, i] >= first[i]).any()]
+        for i in unseen:
             found += self.gaps(a[:, None, i], b[None, :, i], i) * weight[i]
-        columns = self.numeric[~unseen]
+        columns = np.setdiff1d(columns, unseen)
         if len(columns):
             lower = np.array([self.features[i].lower for i in columns])
             u, v = ((cells[:, columns] - lower) / self.spans[columns] for cells in (a, b))
-            gone_u, gone_v = np.isnan(u), np.isnan(v)
-            u, v = np.where(gone_u, 0.0, u), np.where(gone_v, 0.0, v)
+            g, h = np.isnan(u), np.isnan(v)
+            u, v = np.where(g, 0.0, u), np.where(h, 0.0, v)
             found += cdist(u, v, "cityblock", w=None if weights is None else weight[columns])
-            some = gone_u.any(axis=0) | gone_v.any(axis=0)
+            some = g.any(axis=0) | h.any(axis=0)
             if some.any():
-                here_u, here_v = ~gone_u * (1 - np.abs(u)), ~gone_v * (1 - np.abs(v))
-                here_u, here_v = here_u * weight[columns], here_v * weight[columns]
-                found += here_u[:, some] @ gone_v[:, some].T + gone_u[:, some] @ here_v[:, some].T
+                to_one_u = ~g * (1 - np.abs(u)) * weight[columns]
+                to_one_v = ~h * (1 - np.abs(v)) * weight[columns]
+                found += to_one_u[:, some] @ h[:, some].T + g[:, some] @ to_one_v[:, some].T
         return found
 
     def _one_hot(self, cells: Floats, weight: Floats) -> Floats:
@@ -471,9 +467,9 @@ class Schema:
 
     def changed(self, a: Floats, b: Floats) -> Bools:
         """Where cells differ by more than half a step of their column."""
-        gone_a, gone_b = np.isnan(a), np.isnan(b)
+        missing_a, missing_b = np.isnan(a), np.isnan(b)
         apart = np.abs(a - b) > self._tolerance
-        return np.where(gone_a | gone_b, gone_a != gone_b, apart)
+        return np.where(missing_a | missing_b, missing_a != missing_b, apart)
 
     # -- JSON -------------------------------------------------------------------------------------
 

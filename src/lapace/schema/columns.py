@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,11 @@ from lapace.table.frames import as_coded
 PROPOSED = 64  # categories that counterfactuals may propose; rarer ones are kept, not proposed
 ENOUGH = 50  # rows from which an identifier can be distinguished from a category
 EXACT = 2.0**53  # from here on a float does not hold every whole number
+UNREADABLE: Mapping[str, str] = {
+    "date": "dates or times. Turn it into a number (days since a fixed day), or drop it.",
+    "other": "values that are neither numbers nor text. Convert or drop it.",
+}
+TRUTHS = {"true": True, "false": False}  # how text spells them, in any case
 
 # ------------------------------------------------------------------------------------------------
 # Inferring
@@ -219,17 +225,17 @@ def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple
     edges = np.linspace(low, high, bins + 1) if low < high else np.array([low - 0.5, low + 0.5])
     places = np.searchsorted(edges, values, side="right") - 1
     counts = np.bincount(np.clip(places, 0, len(edges) - 2), minlength=len(edges) - 1)
-    kept_edges, kept_counts = [float(edges[0])], [0]
-    for count, edge in zip(counts, edges[1:], strict=True):
-        kept_counts[-1] += int(count)
-        if kept_counts[-1] >= RARE:
-            kept_edges.append(float(edge))
-            kept_counts.append(0)
-    if len(kept_edges) == 1:
-        return (float(edges[0]), float(edges[-1])), (int(counts.sum()),)
-    *kept_counts, rest = kept_counts
-    kept_counts[-1] += rest
-    return (*kept_edges[:-1], float(edges[-1])), tuple(kept_counts)
+    kept_edges, kept_counts, rows = [edges[0]], list[int](), 0
+    for count, edge in zip(counts.tolist(), edges[1:], strict=True):
+        rows += count
+        if rows >= RARE:
+            kept_edges.append(edge)
+            kept_counts.append(rows)
+            rows = 0
+    if not kept_counts:
+        return (float(edges[0]), float(edges[-1])), (rows,)
+    kept_counts[-1] += rows
+    return tuple(map(float, [*kept_edges[:-1], edges[-1]])), tuple(kept_counts)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -238,15 +244,8 @@ def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple
 
 def _refuse_unreadable(name: str, column: Column) -> None:
     """Raises for columns that are neither numbers nor categories."""
-    if column.kind == "date":
-        raise InputError(
-            f"Column '{name}' holds dates or times. Turn it into a number (days since a fixed "
-            "day), or drop it."
-        )
-    if column.kind == "other":
-        raise InputError(
-            f"Column '{name}' holds values that are neither numbers nor text. Convert or drop it."
-        )
+    if column.kind in UNREADABLE:
+        raise InputError(f"Column '{name}' holds {UNREADABLE[column.kind]}")
 
 
 def read_cells(
@@ -299,61 +298,53 @@ def _blank(level: Level) -> bool:
 def _codes(feature: Feature, column: Column, problems: dict[int, str]) -> tuple[Feature, Floats]:
     """A column as codes, and the feature widened by levels it lacks."""
     coded = as_coded(column.values)
-    known = {level: k for k, level in enumerate(feature.levels)}
-    texts = {spelling(level): k for k, level in enumerate(feature.levels)}
+    known: dict[Level, int] = {spelling(level): k for k, level in enumerate(feature.levels)}
+    known.update({level: k for k, level in enumerate(feature.levels)})
     extra = list(feature.extra)
     codes = np.full(len(coded.levels) + 1, np.nan)
-    odd = np.zeros(len(coded.levels) + 1, dtype=bool)
+    unusable = np.zeros(len(coded.levels) + 1, dtype=bool)
     for k in np.flatnonzero(coded.used).tolist():
         level = coded.levels[k]
-        found = _find(level, known, texts)
-        if found is None and not (_blank(level) and not _all(feature, str)):  # blank: missing
+        found = _find(level, known)
+        if found is None and _blank(level) and not _all(feature, str):
+            continue  # missing
+        if found is None:
             new = _unseen(feature, level)
             if new is None:
-                odd[k] = True
+                unusable[k] = True
                 continue
-            found = known[new] = texts[spelling(new)] = len(feature.categories) + len(extra)
+            found = known[new] = known[spelling(new)] = len(feature.categories) + len(extra)
             extra.append(new)
-        codes[k] = np.nan if found is None else found
-    for row in np.flatnonzero(odd[coded.codes]).tolist():
+        codes[k] = found
+    for row in np.flatnonzero(unusable[coded.codes]).tolist():
         level = coded.levels[coded.codes[row]]
+        if isinstance(level, float) and np.isinf(level):
+            problems.setdefault(row, _infinite(feature.name, row))
         wanted = "neither true nor false" if _all(feature, bool) else "not a number"
-        infinite = isinstance(level, float) and np.isinf(level)
-        says = _infinite(feature.name, row) if infinite else _says(feature, level, row, wanted)
-        problems.setdefault(row, says)
+        problems.setdefault(row, _says(feature, level, row, wanted))
     wide = replace(feature, extra=tuple(extra)) if len(extra) > len(feature.extra) else feature
     return wide, codes[coded.codes]
 
 
-def _find(level: Level, known: Mapping[Level, int], texts: Mapping[str, int]) -> int | None:
+def _find(level: Level, known: Mapping[Any, int]) -> int | None:
     """A level's code: itself, or the same thing written otherwise (1, 1.0, '1', '1.0')."""
-    found = known.get(level, texts.get(spelling(level)))
-    if found is None and isinstance(level, str):
-        number = _spelt(level)
-        found = None if number is None else known.get(number)
-        if level.lower() in ("true", "false"):
-            found = known.get(level.lower() == "true", found)
-    return found
+    written = [_spelt(level), TRUTHS.get(level.lower())] if isinstance(level, str) else []
+    return next((known[v] for v in (level, spelling(level), *written) if v in known), None)
 
 
 def _unseen(feature: Feature, level: Level) -> Level | None:
-    """An unknown level as this column would hold it; None if it could not."""
+    """A level unseen in training as this column would hold it; None if it could not."""
     if _all(feature, str):
         return spelling(level)
     if _all(feature, bool):
-        return _truth(level)
+        truth = TRUTHS.get(level.lower()) if isinstance(level, str) else level
+        return bool(truth) if truth in (0, 1) else None
     if any(isinstance(v, str) for v in feature.categories):
         return level
     number = _spelt(level)
     if number is None or not np.isfinite(number):
         return None
     return int(number) if number.is_integer() else number
-
-
-def _truth(level: Level) -> bool | None:
-    if isinstance(level, str):
-        return {"true": True, "false": False}.get(level.lower())
-    return bool(level) if level in (0, 1) else None
 
 
 def _all(feature: Feature, kind: type) -> bool:

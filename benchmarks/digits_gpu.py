@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from lapace.explainer.fitting import ranged
 
 from benchmarks import e5
 from benchmarks.digits import Digits, Network, network, read
 from lapace import Explainer, training
-from lapace.explainer.fitting import ranged
 from lapace.model import Shape
 
 warnings.simplefilter("ignore")

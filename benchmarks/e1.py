@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from lapace.explainer.fitting import ranged
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
@@ -31,7 +32,6 @@ from lapace import metrics
 from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.explainer import Explainer, Search
-from lapace.explainer.fitting import ranged
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
 

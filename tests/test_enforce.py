@@ -14,8 +14,8 @@ import torch
 import worlds
 from lapace import Explainer, Explanation, InputError, Search
 from lapace.constraints import Custom, System
-from lapace.explainer.searching import Part, _limits
-from lapace.explainer.steering import Steering
+from lapace.explainer.oracle import LatentCorrection
+from lapace.explainer.search import Paths, _category_limits
 from lapace.paths import Lines, Start, Steps
 from lapace.schema import Schema
 from test_constraints_random import Slow, random_constraint
@@ -113,7 +113,7 @@ def test_naive_is_the_plain_line_projected():
         answer.schema,
         answer.instances,
         worlds.codes(answer, answer.label),
-        *_limits(system, answer.instances),
+        *_category_limits(system, answer.instances),
     )
     paths = np.flatnonzero(answer.prototype >= 0)
     ends = torch.as_tensor(np.stack([fitted.prototypes[p].z for p in answer.prototype[paths]]))
@@ -142,7 +142,7 @@ def test_naive_never_corrects_and_latent_never_projects(monkeypatch):
         raise AssertionError("this way has no such step")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Steering, "__call__", never)
+        patch.setattr(LatentCorrection, "__call__", never)
         naive = explained(here, constraints=LIMITS, enforce="naive", steps=4)
         with pytest.raises(AssertionError, match="no such step"):
             explained(here, constraints=LIMITS, steps=4)
@@ -200,7 +200,7 @@ def test_the_answer_of_one_person_does_not_depend_on_who_is_asked_beside_them():
     assert same.mean() > 0.98  # products of other batches may round otherwise
 
 
-def part(instance: list[int], prototype: list[int], mark: float) -> Part:
+def part(instance: list[int], prototype: list[int], mark: float) -> Paths:
     """Paths that can be told apart by a mark."""
     count = len(instance)
     steps = Steps.of(
@@ -208,7 +208,7 @@ def part(instance: list[int], prototype: list[int], mark: float) -> Part:
         np.ones((count, 2), bool), np.full((count, 2), mark),
     )._replace(before=np.full((count, 2), mark))  # fmt: skip
     marks = np.full(count, int(mark))
-    return Part(
+    return Paths(
         np.array(instance), np.array(prototype), marks, steps, np.full((count, 2), mark),
         *(marks.copy() for _ in range(5)),
     )  # fmt: skip
@@ -269,7 +269,7 @@ SMOOTH = [["income <= 20"], ["age <= 30", "debt >= 50"], ["income - debt <= -10"
 @pytest.mark.parametrize("limits", SMOOTH, ids=" and ".join)
 def test_steering_breaks_limits_less_and_leaves_the_good_alone(limits, patient):
     scene = Scene(limits)
-    steering = Steering(scene.decoder, scene.system, scene.start, scene.lines, patient)
+    steering = LatentCorrection(scene.decoder, scene.system, scene.start, scene.lines, patient)
     better = worse = 0
     for tau in (0.2, 0.6, 0.9):
         where, z, rows = scene.at(tau)
@@ -293,7 +293,7 @@ def test_more_corrections_break_limits_less():
         where, z, rows = scene.at(0.7)
         once, often = (
             scene.penalty(
-                Steering(scene.decoder, scene.system, scene.start, scene.lines, patient)(
+                LatentCorrection(scene.decoder, scene.system, scene.start, scene.lines, patient)(
                     where, z, rows, scene.instance
                 )
             ).sum()
@@ -306,14 +306,14 @@ def test_what_has_no_gradient_is_left_alone():
     scene = Scene(["changes <= 1", "home == own"])
     where, z, rows = scene.at(0.7)
     assert not scene.system.feasible(rows, scene.start.cells).all()
-    steering = Steering(scene.decoder, scene.system, scene.start, scene.lines)
+    steering = LatentCorrection(scene.decoder, scene.system, scene.start, scene.lines)
     assert steering(where, z, rows, scene.instance) is rows
 
 
 def test_a_correction_works_in_whatever_mode_its_caller_is():
     scene = Scene(["income <= 20"])
     where, z, rows = scene.at(0.7)
-    steering = Steering(scene.decoder, scene.system, scene.start, scene.lines)
+    steering = LatentCorrection(scene.decoder, scene.system, scene.start, scene.lines)
     expected = steering(where, z, rows, scene.instance)
     with torch.no_grad():
         np.testing.assert_array_equal(steering(where, z, rows, scene.instance), expected)
@@ -409,7 +409,7 @@ def test_density_before_is_that_of_the_row_the_limits_found(enforce):
         answer.schema,
         answer.instances,
         worlds.codes(answer, answer.label),
-        *_limits(system, answer.instances),
+        *_category_limits(system, answer.instances),
     )
     paths = np.flatnonzero(answer.prototype >= 0)
     instance = answer.instance[paths]
@@ -499,12 +499,12 @@ def test_seconds_tell_where_the_time_went_and_nothing_else():
 # --- made-up instances ---------------------------------------------------------------------------
 
 
-def test_stand_ins_are_the_same_for_everybody_and_after_a_load(tmp_path):
+def test_sampled_endpoints_are_the_same_for_everybody_and_after_a_load(tmp_path):
     here = worlds.bank()
-    mine = here.explainer.fitted_.stand_ins
+    mine = here.explainer.fitted_.sampled_endpoints
     here.explainer.save(tmp_path / "bank.lapace")
     again = Explainer.load(tmp_path / "bank.lapace", here.classifier, device="cpu")
-    other = again.fitted_.stand_ins
+    other = again.fitted_.sampled_endpoints
     assert mine.cells.tobytes() == other.cells.tobytes()
     assert torch.equal(mine.z, other.z)
     assert mine.label.tolist() == other.label.tolist()
@@ -514,22 +514,22 @@ def test_stand_ins_are_the_same_for_everybody_and_after_a_load(tmp_path):
     assert (tmp_path / "bank.lapace").stat().st_size < mine.cells.nbytes
 
 
-def test_stand_ins_are_made_up_not_copied():
+def test_sampled_endpoints_are_made_up_not_copied():
     """Rows of fresh instances coincide with training rows as often, or oftener."""
     signs = worlds.signs()
     train = {row.tobytes() for row in signs.explainer.schema_.cells(signs.train)}
-    cells = signs.explainer.fitted_.stand_ins.cells
+    cells = signs.explainer.fitted_.sampled_endpoints.cells
     assert len(cells) == 16_000
     assert not any(row.tobytes() in train for row in cells)
     schema = worlds.seasons().explainer.schema_
     train = {row.tobytes() for row in schema.cells(worlds.seasons().train)}
-    drawn = worlds.seasons().explainer.fitted_.stand_ins.cells
+    drawn = worlds.seasons().explainer.fitted_.sampled_endpoints.cells
     fresh = schema.cells(worlds.days(10_000, 99))
     shares = [np.mean([row.tobytes() in train for row in rows]) for rows in (drawn, fresh)]
     assert shares[0] <= 3 * shares[1] + 0.005
 
 
-def without_stand_ins(answer: Explanation) -> np.ndarray:
+def without_sampled_endpoints(answer: Explanation) -> np.ndarray:
     """Everyone's nearest good row to a prototype, as a distance; infinity for none."""
     best = np.full(len(answer), np.inf)
     paths = answer.prototype >= 0
@@ -549,11 +549,11 @@ def without_stand_ins(answer: Explanation) -> np.ndarray:
     ],
     ids=["bank", "any other", "one each", "shop", "rare"],
 )
-def test_nearest_is_never_farther_for_the_stand_ins(world, target):
+def test_nearest_is_never_farther_for_the_sampled_endpoints(world, target):
     here = world()
     answer = here.explainer.explain(here.instances, target=target)
     nearest = answer.nearest()
-    best = without_stand_ins(answer)
+    best = without_sampled_endpoints(answer)
     assert (nearest.distance <= best[nearest.instance]).all()
     assert (nearest.distance < best[nearest.instance]).any()
     assert nearest.ok.all()
@@ -582,8 +582,8 @@ def test_costs_choose_the_stand_in_too():
 def test_the_stand_in_is_the_nearest_good_one_of_the_ten_nearest():
     here = worlds.seasons()
     answer = explained(here, 2)
-    stand_ins = here.explainer.fitted_.stand_ins
-    mine = stand_ins.cells[stand_ins.label == 2]
+    sampled_endpoints = here.explainer.fitted_.sampled_endpoints
+    mine = sampled_endpoints.cells[sampled_endpoints.label == 2]
     for instance in sorted(set(answer.instance.tolist())):
         own = np.repeat(answer.instances[[instance]], len(mine), axis=0)
         distance = answer.schema.distance(own, mine)

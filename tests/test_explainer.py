@@ -28,7 +28,7 @@ from lapace import (
     Search,
 )
 from lapace.constraints import Custom
-from lapace.explainer import asking
+from lapace.explainer import search as searching
 from lapace.result import json_schema
 from worlds import QUICK, World
 
@@ -384,13 +384,13 @@ def test_one_more_path_leads_to_a_made_up_person_whom_the_classifier_accepts(wor
     tried, counts = np.unique(answer.instance[made_up], return_counts=True)
     assert (counts == 1).all()
     assert len(tried) >= len(set(answer.instance.tolist())) / 4  # not all have a good one near
-    stand_ins = here.explainer.fitted_.stand_ins
+    sampled = here.explainer.fitted_.sampled_endpoints
     code = here.explainer.classes_.index(target) if target is not None else None
     for path in made_up:
         wanted = code
         if code is None:
             wanted = answer.labels.index(answer.target[answer.instance[path]])
-        mine = stand_ins.cells[stand_ins.label == wanted]
+        mine = sampled.cells[sampled.label == wanted]
         end = answer.cells[path, answer.tau[path] == 1]
         assert (mine == end[0]).all(axis=1).any()
         assert (answer.cells[path, 0] == answer.instances[answer.instance[path]]).all() or (
@@ -460,7 +460,7 @@ def test_under_constraints_the_path_to_a_made_up_person_obeys_as_well():
 def test_the_papers_recipe_walks_to_prototypes_alone():
     answer = explained(worlds.paper())
     assert (answer.prototype >= 0).all()
-    assert len(worlds.paper().explainer.fitted_.stand_ins.cells) == 0
+    assert len(worlds.paper().explainer.fitted_.sampled_endpoints.cells) == 0
     with pytest.raises(InputError):
         answer[int(answer.instance[0])].path(-1)
 
@@ -1250,7 +1250,7 @@ def test_eight_threads_get_the_same_answers():
 def test_a_large_query_is_walked_in_parts(monkeypatch):
     here = worlds.bank()
     whole = explained(here)
-    monkeypatch.setattr(asking, "ROWS", 1000)
+    monkeypatch.setattr(searching, "ROWS", 1000)
     seen = []
     parts = here.explainer.explain(here.instances, progress=lambda *done: seen.append(done))
     assert len(seen) == 5
@@ -1408,7 +1408,7 @@ def test_verified_samples_have_their_label(world):
 
 def test_samples_look_like_the_table_and_follow_their_seed():
     here = worlds.bank()
-    one, same, other = (here.explainer.sample("refused", 50, seed=s) for s in (1, 1, 2))
+    one, same, other = (here.explainer.sample("refused", 50, random_state=s) for s in (1, 1, 2))
     pd.testing.assert_frame_equal(one, same)
     assert not one.equals(other)
     assert one.dtypes.to_dict() == here.train.dtypes.to_dict()

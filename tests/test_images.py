@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 from lapace import Explainer, InputError, plots
 from lapace.constraints import Custom
 from lapace.errors import LapaceError
-from lapace.explainer.fitting import ranged
+from lapace.explainer.fit import range_coded
 from lapace.result import Explanation
 from lapace.schema import Feature, Schema
 from lapace.training import DEFAULT, IMAGES, PAPER, History, Recipe, fit, partition
@@ -118,8 +118,8 @@ def test_an_infinite_pixel_is_named():
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_all_pixels_at_once_are_what_they_are_one_by_one(dtype):
     images = bars(60, dtype=dtype)
-    schema = ranged(Schema.infer(images))
-    slow = ranged(Schema.infer(images))
+    schema = range_coded(Schema.infer(images))
+    slow = range_coded(Schema.infer(images))
     slow.__dict__["_scales"] = [(f, np.array([k])) for k, f in enumerate(slow.features)]
     assert len(schema._scales) <= 2  # all but the pixels that are always dark
     rng = np.random.default_rng(0)
@@ -283,7 +283,7 @@ def plain_loop(recipe: Recipe, shape, x, y, c, seed: int) -> History:
     for step, rows in enumerate(_batches(len(x), min(recipe.batch, len(x)), steps, generator)):
         warm = min(1.0, (step + 1) / (0.05 * steps))
         optimizer.param_groups[0]["lr"] = recipe.rate * warm * _cosine(step / steps)
-        terms = model.given_terms(x[rows], y[rows], c[rows], generator)
+        terms = model.fixed_cluster_terms(x[rows], y[rows], c[rows], generator)
         loss = terms.weighted(*recipe.weights)
         optimizer.zero_grad()
         loss.backward()
@@ -303,7 +303,7 @@ def test_training_is_the_plain_loop_bit_for_bit():
     c = partition(x, y, (2, 2), 0)
     recipe, shape = replace(DEFAULT, hidden=16, batch=64), Shape(4, (), (2, 2), 3, 16)
     rows = torch.tensor(x, dtype=torch.float32), torch.tensor(y), torch.tensor(c)
-    _, history = fit(shape, recipe, *rows, seed=3)
+    _, history = fit(shape, recipe, *rows, random_state=3)
     np.testing.assert_array_equal(history.array, plain_loop(recipe, shape, *rows, 3).array)
 
 
@@ -323,9 +323,9 @@ def test_recorded_steps_learn_what_plain_steps_do(monkeypatch, recipe):
         torch.tensor(part, device="cuda", dtype=kind)
         for part, kind in ((x, torch.float32), (y, torch.int64), (c, torch.int64))
     ]
-    _, recorded = fit(shape, recipe, *rows, seed=3)
+    _, recorded = fit(shape, recipe, *rows, random_state=3)
     monkeypatch.setattr(training, "WARM", np.inf)
-    _, plain = fit(shape, recipe, *rows, seed=3)
+    _, plain = fit(shape, recipe, *rows, random_state=3)
     np.testing.assert_allclose(recorded.array[:10], plain.array[:10], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(recorded.array[-1, 1], plain.array[-1, 1], rtol=0.05)
 

@@ -246,7 +246,7 @@ def noise(shape: Shape, count: int, seed: int) -> Tensor:
 
 def test_the_default_loss_term_by_term(model: LGMVAE) -> None:
     x, y, c = rows(model.shape)
-    terms = model.given_terms(x, y, c, torch.Generator().manual_seed(3))
+    terms = model.fixed_cluster_terms(x, y, c, torch.Generator().manual_seed(3))
     q, p = model.q_z(x, torch.eye(6).double()[c], y), model.p_z()
     z = q.mean + noise(model.shape, 7, 3) * (0.5 * q.log_variance).exp()
     out, log_c = model.logits(z), model.q_c(x, y)
@@ -286,7 +286,11 @@ def test_weights_stand_in_the_papers_order() -> None:
 def test_losses_have_finite_gradients_for_every_weight(model: LGMVAE, paper: bool) -> None:
     x, y, c = rows(model.shape, 12)
     generator = torch.Generator().manual_seed(0)
-    terms = model.paper_terms(x, y, generator) if paper else model.given_terms(x, y, c, generator)
+    terms = (
+        model.paper_terms(x, y, generator)
+        if paper
+        else model.fixed_cluster_terms(x, y, c, generator)
+    )
     terms.weighted(1.0, 1.0, 1.0).backward()  # type: ignore[no-untyped-call]
     for name, weights in model.named_parameters():
         if paper and name == "log_sigma":

@@ -51,7 +51,7 @@ def instances(seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 @pytest.fixture(name="rows")
 def some_rows() -> Rows:
     x, y = instances()
-    c = partition(x, y, SHAPE.clusters, seed=0)
+    c = partition(x, y, SHAPE.clusters, random_state=0)
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y), torch.tensor(c)
 
 
@@ -80,7 +80,12 @@ def test_recipes_are_found_by_name_or_taken_as_they_are() -> None:
 
 
 def test_the_two_recipes_are_those_of_the_paper_and_of_the_probe() -> None:
-    assert (PAPER.hidden, PAPER.heads, PAPER.given, PAPER.epochs > 0) == (512, "sigmoid", False, 1)
+    assert (PAPER.hidden, PAPER.heads, PAPER.follows_paper, PAPER.epochs > 0) == (
+        512,
+        "sigmoid",
+        True,
+        1,
+    )
     assert (DEFAULT.hidden, DEFAULT.batch, DEFAULT.rate, DEFAULT.epochs) == (128, 512, 2e-3, 0)
     assert DEFAULT.weights == (1.0, 0.3, 1.0)  # of KL(c), KL(z), reconstruction
 
@@ -125,7 +130,7 @@ def test_no_cluster_is_left_with_too_few_rows(
     if lopsided:  # most rows in one heap, a few far apart from each other
         x[: size - count] *= 0.01
         x[size - count :] *= 100
-    c = partition(x, np.zeros(size, dtype=np.int64), (count,), seed=0)
+    c = partition(x, np.zeros(size, dtype=np.int64), (count,), random_state=0)
     sizes = np.bincount(c, minlength=count)
     assert len(sizes) == count
     assert sizes.min() >= int(0.5 * size / count)
@@ -134,7 +139,7 @@ def test_no_cluster_is_left_with_too_few_rows(
 def test_clusters_belong_to_their_label_and_are_numbered_through() -> None:
     x, y = instances()
     shuffled = np.random.default_rng(1).permutation(len(y))
-    c = partition(x[shuffled], y[shuffled], (2, 3, 1), seed=0)
+    c = partition(x[shuffled], y[shuffled], (2, 3, 1), random_state=0)
     owners = np.array([0, 0, 1, 1, 1, 2])
     assert np.array_equal(owners[c], y[shuffled])
     assert np.unique(c).tolist() == list(range(6))
@@ -142,7 +147,7 @@ def test_clusters_belong_to_their_label_and_are_numbered_through() -> None:
 
 def test_a_label_without_clusters_takes_no_number() -> None:
     x, y = instances()
-    c = partition(x, y, (2, 0, 3), seed=0)
+    c = partition(x, y, (2, 0, 3), random_state=0)
     assert set(c[y == 0]) == {0, 1}
     assert set(c[y == 2]) == {2, 3, 4}
 
@@ -160,7 +165,7 @@ def test_plain_heaps_are_found_whatever_the_seed() -> None:
 def test_a_short_cluster_takes_the_rows_that_cost_least() -> None:
     """Ninety-six rows near 0, four at 50: the far cluster fills up with those nearest to it."""
     x = np.concatenate([np.linspace(-1, 1, 96), np.full(4, 50.0)])[:, None]
-    c = partition(x, np.zeros(100, dtype=np.int64), (2,), seed=0)
+    c = partition(x, np.zeros(100, dtype=np.int64), (2,), random_state=0)
     far = c == c[-1]
     assert far.sum() == 25
     assert np.array_equal(np.flatnonzero(far), np.arange(75, 100))
@@ -168,14 +173,14 @@ def test_a_short_cluster_takes_the_rows_that_cost_least() -> None:
 
 def test_the_same_seed_gives_the_same_clusters() -> None:
     x, y = instances()
-    one, two = (partition(x, y, (5, 5, 2), seed=3) for _ in range(2))
+    one, two = (partition(x, y, (5, 5, 2), random_state=3) for _ in range(2))
     assert np.array_equal(one, two)
 
 
 def test_k_means_on_a_sample_places_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "SAMPLE", 40)
     x, y = instances()
-    c = partition(x, y, (2, 3, 1), seed=0)
+    c = partition(x, y, (2, 3, 1), random_state=0)
     assert np.bincount(c).sum() == len(x)
     assert np.array_equal(np.array([0, 0, 1, 1, 1, 2])[c], y)
 
@@ -187,14 +192,14 @@ def test_k_means_on_a_sample_places_every_row(monkeypatch: pytest.MonkeyPatch) -
 def test_a_fit_repeats_bit_for_bit_and_leaves_the_world_alone(rows: Rows, recipe: Recipe) -> None:
     shape = replace(SHAPE, heads=recipe.heads)
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
-    one, history = fit(shape, recipe, *rows, seed=5)
+    one, history = fit(shape, recipe, *rows, random_state=5)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.get_num_threads() == threads
     torch.manual_seed(99)  # somebody else's randomness is not ours
-    two, again = fit(shape, recipe, *rows, seed=5)
+    two, again = fit(shape, recipe, *rows, random_state=5)
     assert same(weights_of(one), weights_of(two))
     assert history.array.tolist() == again.array.tolist()
-    other, _ = fit(shape, recipe, *rows, seed=6)
+    other, _ = fit(shape, recipe, *rows, random_state=6)
     assert not same(weights_of(one), weights_of(other))
 
 
@@ -205,13 +210,13 @@ def test_only_the_generator_that_is_put_back_is_seeded(
         raise AssertionError("a fit must not reseed the user's accelerator")
 
     monkeypatch.setattr(torch.cuda, "manual_seed_all", refuse)
-    model, _ = fit(SHAPE, replace(DEFAULT, hidden=16), *rows, seed=0)
+    model, _ = fit(SHAPE, replace(DEFAULT, hidden=16), *rows, random_state=0)
     assert model.mask.shape == (3, 6)
 
 
 @pytest.mark.parametrize("recipe", [replace(DEFAULT, hidden=16), SMALL_PAPER], ids=lambda r: r.name)
 def test_the_loss_falls_and_the_model_comes_back_finished(rows: Rows, recipe: Recipe) -> None:
-    model, history = fit(replace(SHAPE, heads=recipe.heads), recipe, *rows, seed=0)
+    model, history = fit(replace(SHAPE, heads=recipe.heads), recipe, *rows, random_state=0)
     loss = history.array[:, history.names.index("loss")]
     assert np.isfinite(history.array).all()
     assert loss[-1] < loss[0]
@@ -221,7 +226,7 @@ def test_the_loss_falls_and_the_model_comes_back_finished(rows: Rows, recipe: Re
 
 def test_each_line_of_the_history_adds_up(rows: Rows) -> None:
     for recipe in (replace(DEFAULT, hidden=16), SMALL_PAPER):
-        _, history = fit(replace(SHAPE, heads=recipe.heads), recipe, *rows, seed=0)
+        _, history = fit(replace(SHAPE, heads=recipe.heads), recipe, *rows, random_state=0)
         assert history.names[:5] == ("step", "loss", "reconstruction", "kl_z", "kl_c")
         kl_c, kl_z, reconstruction = recipe.weights
         for line in history.lines:
@@ -242,7 +247,9 @@ def test_an_empty_history_is_an_empty_matrix() -> None:
 def test_the_fixed_loop_records_every_twentieth_step_and_the_last(rows: Rows) -> None:
     calls: list[tuple[str, int, int]] = []
     recipe = replace(DEFAULT, hidden=16)
-    _, history = fit(SHAPE, recipe, *rows, seed=0, progress=lambda *call: calls.append(call))
+    _, history = fit(
+        SHAPE, recipe, *rows, random_state=0, progress=lambda *call: calls.append(call)
+    )
     assert history.array[:, 0].tolist() == [0, 20, 40, 59]
     assert calls == [("training", n, 60) for n in (1, 21, 41, 60)]
 
@@ -257,7 +264,7 @@ def test_the_rate_warms_up_and_cools_down(rows: Rows, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     recipe = replace(DEFAULT, hidden=16)
-    fit(SHAPE, recipe, *rows, seed=0)
+    fit(SHAPE, recipe, *rows, random_state=0)
     assert len(rates) == 60
     top = int(np.argmax(rates))
     assert rates[: top + 1] == sorted(rates[: top + 1])
@@ -286,7 +293,7 @@ def test_a_table_smaller_than_a_batch_is_one_batch() -> None:
         torch.tensor(x[few], dtype=torch.float32),
         torch.tensor(y[few]),
         torch.tensor(c),
-        seed=0,
+        random_state=0,
     )
     assert history.array[-1, 1] < history.array[0, 1]
     assert model.centroids().shape == (3, 3)
@@ -301,7 +308,7 @@ def test_tables_of_one_kind_of_column_can_be_learned(rows: Rows, shape: Shape) -
     x, y, c = rows
     part = x[:, :3] if shape.continuous else x[:, 3:]
     for recipe in (replace(DEFAULT, hidden=16), SMALL_PAPER):
-        _, history = fit(shape, recipe, part, y, c, seed=0)
+        _, history = fit(shape, recipe, part, y, c, random_state=0)
         assert history.array[-1, 1] < history.array[0, 1]
 
 
@@ -324,9 +331,9 @@ def test_small_layers_train_on_one_thread_and_the_rest_comes_back(
     try:
         if fails:
             with pytest.raises(KeyboardInterrupt):
-                fit(SHAPE, replace(DEFAULT, hidden=16), *rows, seed=0, progress=watch)
+                fit(SHAPE, replace(DEFAULT, hidden=16), *rows, random_state=0, progress=watch)
         else:
-            fit(SHAPE, replace(DEFAULT, hidden=16), *rows, seed=0, progress=watch)
+            fit(SHAPE, replace(DEFAULT, hidden=16), *rows, random_state=0, progress=watch)
         assert set(seen) == {1}
         assert torch.get_num_threads() == 3
     finally:
@@ -369,7 +376,7 @@ def test_early_stopping_keeps_the_best_weights(
     snapshots = scripted(monkeypatch, losses)
     calls: list[tuple[str, int, int]] = []
     model, history = fit(
-        PAPER_SHAPE, SMALL_PAPER, *rows, seed=0, progress=lambda *call: calls.append(call)
+        PAPER_SHAPE, SMALL_PAPER, *rows, random_state=0, progress=lambda *call: calls.append(call)
     )
     assert len(snapshots) == len(history.lines) == passes
     assert same(weights_of(model), snapshots[best])
@@ -383,7 +390,7 @@ def test_early_stopping_keeps_the_best_weights(
 
 
 def test_passes_compare_because_the_noise_of_validation_is_fixed(rows: Rows) -> None:
-    model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, seed=0)
+    model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, random_state=0)
     losses = {training._validation(model, SMALL_PAPER, *rows) for _ in range(3)}
     assert len(losses) == 1
 
@@ -403,7 +410,7 @@ def test_the_validation_rows_are_a_tenth_and_never_trained_on(
         return terms(self, x, y, generator)
 
     monkeypatch.setattr(LGMVAE, "paper_terms", watched)
-    fit(PAPER_SHAPE, SMALL_PAPER, x, y, c, seed=0)
+    fit(PAPER_SHAPE, SMALL_PAPER, x, y, c, random_state=0)
     assert len(held) == len(x) // 10
     assert len(trained) == len(x) - len(held)
     assert not trained & held
@@ -415,8 +422,8 @@ def test_the_validation_rows_are_a_tenth_and_never_trained_on(
 def test_densities_are_mixtures_around_each_labels_rows(rows: Rows) -> None:
     x, y, c = rows
     recipe = replace(DEFAULT, hidden=16)
-    model, _ = fit(SHAPE, recipe, x, y, c, seed=0)
-    found = densities(model, recipe, x, y, c, seed=0)
+    model, _ = fit(SHAPE, recipe, x, y, c, random_state=0)
+    found = densities(model, recipe, x, y, c, random_state=0)
     assert len(found) == 3
     for label, mixture in enumerate(found):
         own = model.encode(x[y == label], y[y == label])
@@ -436,9 +443,9 @@ def test_a_cluster_counts_in_the_density_as_much_as_it_has_rows(
     x, y, _ = rows
     recipe = replace(DEFAULT, hidden=16)
     c = torch.tensor([0] * 15 + [1] * 45 + [2] * 20 + [3] * 20 + [4] * 30 + [5] * 30)
-    model, _ = fit(SHAPE, recipe, x, y, c, seed=0)
+    model, _ = fit(SHAPE, recipe, x, y, c, random_state=0)
     monkeypatch.setattr(training, "GAUSSIANS", 1)
-    found = densities(model, recipe, x, y, c, seed=0)
+    found = densities(model, recipe, x, y, c, random_state=0)
     assert found[0].log_weights.exp().tolist() == pytest.approx([15 / 60, 45 / 60])
     assert found[1].log_weights.exp().tolist() == pytest.approx([20 / 70, 20 / 70, 30 / 70])
     assert found[2].log_weights.exp().tolist() == pytest.approx([1.0])
@@ -449,9 +456,9 @@ def test_a_single_gaussian_has_the_mean_and_covariance_of_one_draw_per_row(
 ) -> None:
     x, y, c = rows
     recipe = replace(DEFAULT, hidden=16)
-    model, _ = fit(SHAPE, recipe, x, y, c, seed=0)
+    model, _ = fit(SHAPE, recipe, x, y, c, random_state=0)
     monkeypatch.setattr(training, "GAUSSIANS", 1)
-    found = densities(model, recipe, x, y, c, seed=4)[2]
+    found = densities(model, recipe, x, y, c, random_state=4)[2]
     own = y == 2
     one_hot = torch.eye(6)[c[own]]
     q = model.q_z(x[own], one_hot, y[own])
@@ -471,8 +478,8 @@ def test_a_handful_of_rows_still_has_a_density() -> None:
         torch.tensor(y[few]),
         torch.tensor(partition(x[few], y[few], (1, 1), 0)),
     )
-    model, _ = fit(shape, recipe, *parts, seed=0)
-    small = densities(model, recipe, *parts, seed=0)[0]
+    model, _ = fit(shape, recipe, *parts, random_state=0)
+    small = densities(model, recipe, *parts, random_state=0)[0]
     z = small.sample(2000, torch.Generator().manual_seed(0))
     own = model.encode(parts[0][:6], parts[1][:6])
     assert small.log_density(own).isfinite().all()
@@ -486,16 +493,16 @@ def test_a_label_without_clusters_lies_nowhere(rows: Rows) -> None:
     recipe = replace(DEFAULT, hidden=16)
     there = y != 1
     c = torch.tensor(partition(x.double().numpy(), y.numpy(), shape.clusters, 0))
-    model, _ = fit(shape, recipe, x[there], y[there], c[there], seed=0)
-    found = densities(model, recipe, x[there], y[there], c[there], seed=0)
+    model, _ = fit(shape, recipe, x[there], y[there], c[there], random_state=0)
+    found = densities(model, recipe, x[there], y[there], c[there], random_state=0)
     assert [len(mixture.means) > 0 for mixture in found] == [True, False, True]
     assert found[1].percentile(torch.zeros(2, 3)).tolist() == [0.0, 0.0]
 
 
 def test_the_papers_density_is_its_prior(rows: Rows) -> None:
     x, y, _ = rows
-    model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, seed=0)
-    found = densities(model, SMALL_PAPER, x, y, model.clusters(x, y), seed=0)
+    model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, random_state=0)
+    found = densities(model, SMALL_PAPER, x, y, model.clusters(x, y), random_state=0)
     prior = model.p_z()
     assert torch.equal(found[1].means, prior.mean[2:5])
     assert found[1].log_weights.tolist() == pytest.approx([-math.log(3)] * 3)
@@ -508,9 +515,9 @@ def test_the_papers_density_is_its_prior(rows: Rows) -> None:
 def test_many_rows_leave_a_thousand_typical_densities(rows: Rows) -> None:
     x, y, c = (part.repeat(20, *[1] * (part.ndim - 1)) for part in rows)
     x = x + 0.01 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-    model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, seed=0)
-    typical = densities(model, SMALL_PAPER, x, y, c, seed=0)[1].typical
-    exact = densities(model, SMALL_PAPER, x[:1500], y[:1500], c[:1500], seed=0)[1].typical
+    model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, random_state=0)
+    typical = densities(model, SMALL_PAPER, x, y, c, random_state=0)[1].typical
+    exact = densities(model, SMALL_PAPER, x[:1500], y[:1500], c[:1500], random_state=0)[1].typical
     assert len(typical) == 1024 < (y == 1).sum()
     assert len(exact) == (y[:1500] == 1).sum()
     assert (typical.diff() >= 0).all()

@@ -1,10 +1,10 @@
-"""What can go wrong, as a small tree.
+"""The errors and warnings lapace raises, and checks of settings that raise them.
 
 ```
 LapaceError
 ├── InputError        (also a ValueError)  a table, setting or constraint that cannot be used
-├── NotFittedError                         asked before `fit`
-└── ClassifierError                        the black box raised, or answered nonsense
+├── NotFittedError    (also scikit-learn's) called before `fit`
+└── ClassifierError                        the classifier raised, or returned what cannot be used
 CentroidWarning       (a UserWarning)      a prototype the classifier does not accept
 ```
 
@@ -13,11 +13,16 @@ Every message says what is wrong, where, and what to do about it.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from math import inf, nan
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
+
+import sklearn.exceptions
 
 __all__ = [
     "CentroidWarning",
@@ -28,6 +33,7 @@ __all__ = [
     "check_integer",
     "check_number",
     "did_you_mean",
+    "warn",
 ]
 
 
@@ -39,12 +45,12 @@ class InputError(LapaceError, ValueError):
     """Something handed in cannot be used; the message says what to change."""
 
 
-class NotFittedError(LapaceError):
-    """`fit` has to come first."""
+class NotFittedError(LapaceError, sklearn.exceptions.NotFittedError):  # type: ignore[misc]
+    """A method that needs a fitted estimator was called before `fit`."""
 
 
 class ClassifierError(LapaceError):
-    """The classifier raised, answered with the wrong length, or with a label nobody knows."""
+    """The classifier raised, or returned a wrong number of rows or an unknown label."""
 
 
 class CentroidWarning(UserWarning):
@@ -63,6 +69,15 @@ def did_you_mean(name: object, options: Iterable[object]) -> str:
     texts = {str(option).lower(): str(option) for option in options}
     close = get_close_matches(str(name).lower(), texts, n=1, cutoff=0.6)
     return f" Did you mean '{texts[close[0]]}'?" if close else ""
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns, pointing at the first caller outside of lapace."""
+    package = str(Path(__file__).parent)
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level - 1)
 
 
 def check_integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**31 - 1) -> int:

@@ -14,18 +14,54 @@ category blocks after them (1 is a binary column).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
-__all__ = ["LGMVAE", "Gaussian", "Mixture", "Shape", "Terms"]
+__all__ = ["LGMVAE", "Gaussian", "Mixture", "Shape", "Terms", "few_threads"]
 
 LOG_2PI = math.log(2 * math.pi)
+WIDE = 256  # hidden units above which products gain from more than one thread
+
+
+class _ThreadLimit:
+    """How many callers hold torch at one thread, and how many threads it had before the first."""
+
+    lock = Lock()
+    holders = 0
+    before = 1
+
+
+@contextmanager
+def few_threads(shape: Shape) -> Iterator[None]:
+    """Holds torch at one thread while small networks run; calls may overlap between threads.
+
+    Products of this size gain little from a second thread, and on a loaded machine threads that
+    wait for each other at every product made training ten times slower.
+    """
+    if shape.hidden > WIDE:
+        yield
+        return
+    limit = _ThreadLimit
+    with limit.lock:
+        if limit.holders == 0:
+            limit.before = torch.get_num_threads()
+        limit.holders += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with limit.lock:
+            limit.holders -= 1
+            if limit.holders == 0:
+                torch.set_num_threads(limit.before)
 
 
 @dataclass(frozen=True)
@@ -83,7 +119,7 @@ class Gaussian(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The parts of the loss, each a mean over rows; what is not used is zero."""
+    """The terms of the loss, each a mean over rows; an unused one is zero."""
 
     reconstruction: Tensor
     kl_z: Tensor
@@ -125,7 +161,7 @@ class LGMVAE(nn.Module):
         labels, clusters = len(shape.clusters), sum(shape.clusters)
         owner = torch.repeat_interleave(torch.arange(labels), torch.tensor(shape.clusters))
         mask = owner[None, :] == torch.arange(labels)[:, None]  # (L, K)
-        mask[~mask.any(dim=1)] = True  # instances of a label too rare for clusters lie in any
+        mask[~mask.any(dim=1)] = True  # rows of a label without clusters may lie in any
         self.register_buffer("mask", mask)
         self.register_buffer("labels", torch.eye(labels))
         known = shape.columns + labels
@@ -153,17 +189,21 @@ class LGMVAE(nn.Module):
         """The likeliest cluster of each row: (n,)."""
         return self.q_c(x, y).argmax(dim=1)
 
-    def encode(self, x: Tensor, y: Tensor, soft: bool = False) -> Tensor:
+    def encode(self, x: Tensor, y: Tensor, follows_paper: bool = False) -> Tensor:
         """z_x = Enc(x, y), the mean of q(z|x,c,y): (n, h).
 
         Args:
             x: Encoded rows.
             y: Their labels.
-            soft: Hand over the cluster probabilities, as the paper's recipe trains, rather than
-                the likeliest cluster.
+            follows_paper: Pass the cluster probabilities on, as the paper's recipe trains, rather
+                than the one-hot likeliest cluster.
         """
         log_c = self.q_c(x, y)
-        c = log_c.exp() if soft else F.one_hot(log_c.argmax(dim=1), log_c.shape[1]).to(x.dtype)
+        c = (
+            log_c.exp()
+            if follows_paper
+            else F.one_hot(log_c.argmax(dim=1), log_c.shape[1]).to(x.dtype)
+        )
         return self.q_z(x, c, y).mean
 
     # -- generation -------------------------------------------------------------------------------
@@ -228,8 +268,10 @@ class LGMVAE(nn.Module):
             start += width
         return total
 
-    def given_terms(self, x: Tensor, y: Tensor, c: Tensor, generator: torch.Generator) -> Terms:
-        """The loss where clusters are given: `kl_c` is the cross-entropy of q(c|x,y)."""
+    def fixed_cluster_terms(
+        self, x: Tensor, y: Tensor, c: Tensor, generator: torch.Generator
+    ) -> Terms:
+        """The loss with fixed clusters: `kl_c` is the cross-entropy of q(c|x,y)."""
         one_hot = F.one_hot(c, self.mask.shape[1]).to(x.dtype)  # (n, K)
         q = self.q_z(x, one_hot, y)
         p = self.p_z()
@@ -258,13 +300,13 @@ class LGMVAE(nn.Module):
 
 @dataclass(frozen=True)
 class Mixture:
-    """Where one label's rows lie in latent space: a Gaussian mixture with full covariances.
+    """The density of one label's rows in latent space: a Gaussian mixture, full covariances.
 
     Attributes:
         log_weights: (m,)
         means: (m, h)
         scales: Lower triangles L with covariance L Lᵀ: (m, h, h)
-        typical: Sorted log-densities of the training rows, to say what is dense.
+        typical: Sorted log-densities of the training rows, for percentiles.
     """
 
     log_weights: Tensor

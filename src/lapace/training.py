@@ -1,8 +1,8 @@
-"""Fitting an L-GMVAE: recipes, the clusters that are given, a loop one can read, the density.
+"""Fitting an L-GMVAE: recipes, fixed clusters, the training loop, the latent density.
 
-The default recipe is less than the paper's, not more. Clusters are given by k-means within each
-label, so they cannot die or merge; noise is learned per column, so no weight has to be tuned per
-table; what lies where in latent space is measured after training, without gradients.
+The default recipe is simpler than the paper's. Clusters are fixed by k-means within each label, so
+they cannot die or merge; noise is learned per column, so no weight has to be tuned per table; the
+density in latent space is fitted after training, without gradients.
 """
 
 from __future__ import annotations
@@ -23,46 +23,45 @@ from torch import Tensor
 
 from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
-from lapace.model import LGMVAE, Mixture, Shape, Terms
+from lapace.model import LGMVAE, Mixture, Shape, Terms, few_threads
 
 __all__ = ["DEFAULT", "IMAGES", "PAPER", "History", "Recipe", "densities", "fit", "partition"]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
-FLOOR = 0.5  # the least a given cluster may hold, as a share of its even part
+FLOOR = 0.5  # the least rows of a fixed cluster, as a share of an even split
 SPREAD = 0.5  # share of the posterior's noise in the latent points the density is fitted to
-PER_GAUSSIAN, GAUSSIANS = 25, 20  # rows that carry one Gaussian of a cluster's density; at most
-SAMPLE = 20_000  # rows k-means looks at per label, a mixture per cluster; more change nothing
-CLIP = 5.0  # longest gradient of the default recipe
+PER_GAUSSIAN, GAUSSIANS = 25, 20  # rows per Gaussian of a cluster's density; Gaussians at most
+SAMPLE = 20_000  # rows k-means sees per label, a mixture per cluster; more change nothing
+CLIP = 5.0  # gradient norm of the default recipe, at most
 WARM = 3  # on a GPU, steps of a size taken as they are before one is recorded and replayed
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained. `DEFAULT` and `PAPER` are the two there are.
-
-    Images are many columns and few choices, and what they are is in how the columns hang together:
-    on them `DEFAULT` is `IMAGES`, the same with more room and more steps.
+    """How a model is trained: `DEFAULT` or `PAPER`; on images `DEFAULT` becomes `IMAGES`.
 
     Attributes:
         name: `default` or `paper`.
         hidden: Width of the hidden layers.
         heads: See `Shape`.
-        given: Whether clusters are given by k-means rather than learned. All else that is ours
-            goes with it: rank coding, anchoring, category trees, twins, repair and stable picks.
+        follows_paper: The one switch for all that the paper does otherwise: clusters are learned
+            rather than fixed by k-means, numbers are scaled to their range rather than coded by
+            rank, and there is no anchoring, category tree, frozen-category line, sampled endpoint,
+            repair of prototypes, refined or stable pick.
         weights: Of KL(c), KL(z) and reconstruction, in the paper's order.
         batch: Rows per step.
         rate: Adam's learning rate.
         epochs: At most this many passes with early stopping; 0 for a fixed number of steps.
         patience: Passes without a better validation loss before stopping.
-        latent: Dimensions of the latent space at most, where nobody says how many.
+        latent: Dimensions of the latent space at most, where `n_latent` is None.
         steps: At most this many steps, where their number is fixed.
     """
 
     name: Literal["default", "paper"] = "default"
     hidden: int = 128
     heads: Literal["softmax", "sigmoid"] = "softmax"
-    given: bool = True
+    follows_paper: bool = False
     weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
     batch: int = 512
     rate: float = 2e-3
@@ -73,7 +72,7 @@ class Recipe:
 
     @classmethod
     def of(cls, recipe: str | Recipe) -> Recipe:
-        """A recipe by name, or as it is."""
+        """A recipe by name; a `Recipe` is returned as it is."""
         if isinstance(recipe, Recipe):
             return recipe
         for known in (DEFAULT, PAPER):
@@ -82,17 +81,17 @@ class Recipe:
         raise InputError(f"There is no recipe '{recipe}'. There are: default, paper.")
 
     def on(self, schema_shape: tuple[int, ...] | None) -> Recipe:
-        """The same recipe for rows of a shape: more room for images."""
+        """The recipe for rows of a shape: images need wider layers and more steps."""
         return IMAGES if self == DEFAULT and schema_shape is not None else self
 
 
 DEFAULT = Recipe()
 IMAGES = replace(DEFAULT, hidden=256, steps=6000)
-PAPER = Recipe("paper", 512, "sigmoid", False, (0.1, 0.1, 1.0), 1024, 1e-3, 200)
+PAPER = Recipe("paper", 512, "sigmoid", True, (0.1, 0.1, 1.0), 1024, 1e-3, 200)
 
 
 class History(NamedTuple):
-    """The loss as it went: a line per recorded step of step, loss and its terms."""
+    """The loss during training: per recorded step its number, the loss and its terms."""
 
     names: tuple[str, ...]
     lines: list[tuple[float, ...]]
@@ -110,7 +109,7 @@ def fit(
     y: Tensor,
     c: Tensor,
     *,
-    seed: int,
+    random_state: int,
     progress: Progress | None = None,
 ) -> tuple[LGMVAE, History]:
     """Trains a model on rows that already lie on the device.
@@ -120,39 +119,23 @@ def fit(
         recipe: How to train.
         x: Encoded rows, float32.
         y: The classifier's labels.
-        c: The given clusters; not looked at by a recipe that learns them.
-        seed: Of the initial weights, the batches and the noise.
-        progress: Called with what is done, how far, and of how much.
+        c: The fixed clusters; unused by a recipe that follows the paper.
+        random_state: Seed of the initial weights, the batches and the noise.
+        progress: Called as `progress("training", done, total)`.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # the CPU's alone: others are not put back
+        torch.default_generator.manual_seed(random_state)  # only the CPU's state is restored
         model = LGMVAE(shape).to(x.device)
-    generator = torch.Generator(x.device).manual_seed(seed)
+    generator = torch.Generator(x.device).manual_seed(random_state)
     loop = _with_early_stopping if recipe.epochs else _fixed
-    with _few_threads(recipe), _stream(x.device):
-        history = loop(model, recipe, x, y, c, generator, progress or _silent)
+    with few_threads(shape), _stream(x.device):
+        history = loop(model, recipe, x, y, c, generator, progress or _no_progress)
     return model.eval().requires_grad_(False), history
 
 
 @contextmanager
-def _few_threads(recipe: Recipe) -> Iterator[None]:
-    """One thread for small layers.
-
-    Products of this size gain little from a second thread, and on a shared machine threads that
-    wait for each other at every product made training ten times slower.
-    """
-    before = torch.get_num_threads()
-    if recipe.hidden <= 256:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
 def _stream(device: torch.device) -> Iterator[None]:
-    """A stream of its own on a GPU: a step cannot be recorded on the one everybody uses."""
+    """A separate CUDA stream: a step cannot be captured on the default one."""
     if device.type != "cuda":
         yield
         return
@@ -165,17 +148,16 @@ def _stream(device: torch.device) -> Iterator[None]:
         outer.wait_stream(own)
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    """Nobody is watching."""
+def _no_progress(what: str, done: int, total: int) -> None:
+    """No-op progress callback."""
 
 
 class _Step:
     """One step of training: loss, gradients, Adam.
 
-    A step of these networks is some hundred small pieces of work, and a GPU waits for each to be
-    handed over far longer than it works on it. So there a step is recorded once for each size of
-    batch, after a few taken as they are, and from then on handed over whole (a CUDA graph): the
-    same work on the same memory, in the same order.
+    A step launches about a hundred small kernels, so on a GPU launching dominates. There a step is
+    captured as a CUDA graph, once for each batch size after a few eager steps, and replayed: the
+    same kernels on the same memory, in the same order.
     """
 
     def __init__(
@@ -189,7 +171,7 @@ class _Step:
         self.model, self.recipe, self.data = model, recipe, data
         self.generator, self.clip = generator, clip
         self.on_gpu = data[0].device.type == "cuda"
-        # What is recorded is fixed, so there the rate has to be a number in the GPU's memory.
+        # A captured graph is fixed, so the learning rate has to be a tensor on the GPU.
         rate = torch.tensor(recipe.rate, device=data[0].device) if self.on_gpu else recipe.rate
         self.optimizer = torch.optim.Adam(
             model.parameters(), lr=rate, fused=True, capturable=self.on_gpu
@@ -198,7 +180,7 @@ class _Step:
         self.recorded: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
     def __call__(self, rows: Tensor, rate: float | None = None) -> Tensor:
-        """Takes a step on some rows; gives the loss and its terms, (4,), until the next step."""
+        """Takes a step on a batch; returns the loss and its terms, (4,), valid until the next."""
         if rate is not None:
             self._set(rate)
         size = len(rows)
@@ -232,19 +214,20 @@ class _Step:
         return torch.stack([loss.detach(), *(term.detach() for term in terms)])
 
     def _record(self, rows: Tensor) -> None:
-        """Records a step without taking it."""
+        """Captures a step without running it."""
         graph, static = torch.cuda.CUDAGraph(), rows.clone()
         graph.register_generator_state(self.generator)
-        self.optimizer.zero_grad()  # gradients have to be made anew, in the graph's own memory
+        self.optimizer.zero_grad()  # gradients are allocated anew in the graph's memory
         own = torch.cuda.current_stream()
-        # Other threads may go on using the GPU meanwhile.
         with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
             found = self._take(static)
         self.recorded[len(rows)] = (graph, static, found)
 
 
 def _terms(model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor, g: Any) -> Terms:
-    return model.given_terms(x, y, c, g) if recipe.given else model.paper_terms(x, y, g)
+    if recipe.follows_paper:
+        return model.paper_terms(x, y, g)
+    return model.fixed_cluster_terms(x, y, c, g)
 
 
 def steps_for(rows: int, most: int = 2000) -> int:
@@ -261,7 +244,7 @@ def _fixed(
     generator: torch.Generator,
     progress: Progress,
 ) -> History:
-    """A fixed number of steps, warmed up and cooled down; no early stopping, nothing to tune."""
+    """A fixed number of steps with warm-up and cosine decay; no early stopping."""
     history = History(("step", "loss", *Terms._fields), [])
     take = _Step(model, recipe, (x, y, c), generator, clip=CLIP)
     steps, batch = steps_for(len(x), recipe.steps), min(recipe.batch, len(x))
@@ -279,7 +262,7 @@ def _cosine(share: float) -> float:
 
 
 def _batches(rows: int, batch: int, steps: int, generator: torch.Generator) -> Any:
-    """Row numbers of each step: the whole table in a new order, again and again."""
+    """Row numbers of each step: the whole table in a new order, over and over."""
     order = torch.empty(0, dtype=torch.int64, device=generator.device)
     for _ in range(steps):
         if len(order) < batch:
@@ -297,7 +280,7 @@ def _with_early_stopping(
     generator: torch.Generator,
     progress: Progress,
 ) -> History:
-    """The paper's loop: passes over the table until the validation loss stops falling."""
+    """The paper's loop: epochs until the validation loss stops falling."""
     names = ("step", "loss", *Terms._fields, "validation")
     history = History(names, [])
     take = _Step(model, recipe, (x, y, c), generator)
@@ -325,18 +308,18 @@ def _with_early_stopping(
 
 
 def _validation(model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor) -> float:
-    """The loss on held rows, with the same noise every time so that passes compare."""
+    """The loss on held-out rows, with the same noise every time so that epochs compare."""
     fixed = torch.Generator(x.device).manual_seed(0)
     with torch.no_grad():
         return _terms(model, recipe, x, y, c, fixed).weighted(*recipe.weights).item()
 
 
 # ------------------------------------------------------------------------------------------------
-# Clusters that are given
+# Fixed clusters
 
 
 def cluster_counts(y: Ints, labels: int, wanted: int, distinct: Sequence[int]) -> tuple[int, ...]:
-    """How many clusters each label can carry: one per ten rows, no more than distinct rows.
+    """How many clusters each label gets: at most one per ten rows, and one per distinct row.
 
     A label with fewer than five rows gets none.
     """
@@ -347,18 +330,18 @@ def cluster_counts(y: Ints, labels: int, wanted: int, distinct: Sequence[int]) -
     )
 
 
-def partition(x: Floats, y: Ints, counts: Sequence[int], seed: int) -> Ints:
-    """A cluster for every row: k-means within each label, none left with too few rows.
+def partition(x: Floats, y: Ints, counts: Sequence[int], random_state: int) -> Ints:
+    """A cluster for every row: k-means within each label, with a floor on cluster sizes.
 
     Args:
         x: Encoded rows.
         y: Labels.
         counts: Clusters of each label, numbered through from the first label on.
-        seed: Of the starting centres.
+        random_state: Seed of the starting centres.
 
     Examples:
         >>> x = np.array([[0.0], [0.1], [5.0], [5.1], [9.0], [9.1]])
-        >>> partition(x, np.array([0, 0, 0, 0, 1, 1]), (2, 1), seed=0)[4:].tolist()
+        >>> partition(x, np.array([0, 0, 0, 0, 1, 1]), (2, 1), random_state=0)[4:].tolist()
         [2, 2]
     """
     c = np.zeros(len(x), dtype=np.int64)
@@ -366,19 +349,19 @@ def partition(x: Floats, y: Ints, counts: Sequence[int], seed: int) -> Ints:
     for label, count in enumerate(counts):
         rows = np.flatnonzero(y == label)
         if count:
-            c[rows] = start + _even_k_means(x[rows], count, seed)
+            c[rows] = start + _even_k_means(x[rows], count, random_state)
         start += count
     return c
 
 
-def _even_k_means(x: Floats, count: int, seed: int) -> Ints:
-    """k-means, after which every cluster short of its floor takes the rows it can get cheapest.
+def _even_k_means(x: Floats, count: int, random_state: int) -> Ints:
+    """k-means; then every cluster below the floor takes the rows that cost least to reassign.
 
-    A row's price is how much farther it is from the new centre than from its own.
+    The cost of a row is how much farther it is from the new centre than from its own.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     part = x if len(x) <= SAMPLE else x[rng.choice(len(x), SAMPLE, replace=False)]
-    centres = KMeans(count, n_init=3, random_state=seed).fit(part).cluster_centers_
+    centres = KMeans(count, n_init=3, random_state=random_state).fit(part).cluster_centers_
     away = _squared(x, centres)  # (n, count)
     c: Ints = away.argmin(axis=1)
     floor = int(FLOOR * len(x) / count)
@@ -403,13 +386,13 @@ def _squared(x: Floats, centres: Floats) -> Floats:
 
 
 def densities(
-    model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor, seed: int
+    model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor, random_state: int
 ) -> tuple[Mixture, ...]:
-    """Where each label's rows lie in latent space.
+    """The density of each label's rows in latent space.
 
     The default recipe fits a mixture with full covariances to one draw of z per row, cluster by
-    cluster: the prior's diagonal Gaussians do not match where the data went. The paper's recipe
-    keeps the prior.
+    cluster: the prior's diagonal Gaussians do not match the aggregated posterior. The paper's
+    recipe keeps the prior.
     """
     found = []
     start = 0
@@ -418,31 +401,31 @@ def densities(
         start += count
         rows = torch.nonzero(y == label)[:, 0]
         if not count:
-            found.append(_nowhere(model.shape.latent))
+            found.append(_empty_mixture(model.shape.latent))
             continue
-        if recipe.given:
-            mixture = _refit(model, x[rows], y[rows], c[rows], members, seed)
-        else:
+        if recipe.follows_paper:
             prior = model.p_z()
             mixture = Mixture.of_prior(type(prior)(*(t.cpu() for t in prior)), members)
-        mean = model.encode(x[rows], y[rows], soft=not recipe.given).cpu()
+        else:
+            mixture = _refit(model, x[rows], y[rows], c[rows], members, random_state)
+        mean = model.encode(x[rows], y[rows], follows_paper=recipe.follows_paper).cpu()
         typical = mixture.log_density(mean).sort().values
         places = torch.linspace(0, len(typical) - 1, min(1024, len(typical))).round().long()
         found.append(replace(mixture, typical=typical[places]))
     return tuple(found)
 
 
-def _nowhere(latent: int) -> Mixture:
+def _empty_mixture(latent: int) -> Mixture:
     return Mixture(
         torch.empty(0), torch.empty(0, latent), torch.empty(0, latent, latent), torch.empty(0)
     )
 
 
 def _refit(
-    model: LGMVAE, x: Tensor, y: Tensor, c: Tensor, members: Sequence[int], seed: int
+    model: LGMVAE, x: Tensor, y: Tensor, c: Tensor, members: Sequence[int], random_state: int
 ) -> Mixture:
-    """One label's mixture, as the union of its clusters' own mixtures."""
-    generator = torch.Generator(x.device).manual_seed(seed)
+    """One label's mixture: the union of a mixture per cluster."""
+    generator = torch.Generator(x.device).manual_seed(random_state)
     one_hot = torch.nn.functional.one_hot(c, model.mask.shape[1]).to(x.dtype)
     q = model.q_z(x, one_hot, y)
     drawn = q.mean + SPREAD * (q.sample(generator) - q.mean)
@@ -454,7 +437,7 @@ def _refit(
         if not len(own):
             continue
         share = len(own) / len(z)
-        mixture = _gaussians(own[:: max(1, len(own) // SAMPLE)], seed)
+        mixture = _gaussians(own[:: max(1, len(own) // SAMPLE)], random_state)
         weights.append(np.log(share * mixture.weights_))
         means.append(mixture.means_)
         scales.append(np.linalg.cholesky(mixture.covariances_))
@@ -466,13 +449,15 @@ def _refit(
     )
 
 
-def _gaussians(z: Floats, seed: int) -> GaussianMixture:
-    """A mixture of a size the rows can carry; steadied where they are few."""
+def _gaussians(z: Floats, random_state: int) -> GaussianMixture:
+    """A mixture sized by the number of rows; pseudo-observations are added where they are few."""
     if len(z) < 2 * z.shape[1]:
         around = np.concatenate([np.eye(z.shape[1]), -np.eye(z.shape[1])])
         z = np.concatenate([z, z.mean(axis=0) + around])
     count = int(np.clip(len(z) // PER_GAUSSIAN, 1, GAUSSIANS))
-    mixture = GaussianMixture(count, reg_covar=1e-4, tol=1e-2, max_iter=60, random_state=seed)
-    with warnings.catch_warnings():  # a mixture stopped early serves as well
+    mixture = GaussianMixture(
+        count, reg_covar=1e-4, tol=1e-2, max_iter=60, random_state=random_state
+    )
+    with warnings.catch_warnings():  # convergence is not needed
         warnings.simplefilter("ignore", ConvergenceWarning)
         return mixture.fit(z)

@@ -91,7 +91,9 @@ class CCHVAE:
         x = torch.as_tensor(schema.encode(rows), dtype=torch.float32)
         label = torch.zeros(len(x), dtype=torch.int64)
         self.model_: LGMVAE
-        self.model_, _ = train_model(shape, self.recipe, x, label, label, seed=self.random_state)
+        self.model_, _ = train_model(
+            shape, self.recipe, x, label, label, random_state=self.random_state
+        )
         self.training_ = training
         return self
 

@@ -236,12 +236,12 @@ def prototypes(
     names = [str(name) for name in fitted.labels]
     if label is not None and label not in names:
         raise InputError(f"There is no label '{label}'. There are: {', '.join(names)}.")
-    chosen = [p for p in fitted.prototypes if label is None or names[p.label] == label]
+    chosen = [p for p in fitted.prototypes if label is None or p.label == label]
     where.put(
         terminal,
         table=lambda: _side_by_side(fitted.schema, names, chosen),
-        frame=lambda: _frame(fitted.schema, fitted.labels, chosen),
-        values=lambda: [_values(fitted.schema, fitted.labels, p) for p in chosen],
+        frame=lambda: _frame(fitted.schema, chosen),
+        values=lambda: [_values(fitted.schema, p) for p in chosen],
     )
 
 
@@ -260,7 +260,7 @@ def _side_by_side(
     """A table for each label: a line per feature, a column per prototype."""
     tables = []
     for code, name in enumerate(names):
-        own = [p for p in chosen if p.label == code]
+        own = [p for p in chosen if p.code == code]
         if not own:
             continue
         table = RichTable(title=Text(f"{name}: {len(own)} prototypes"), title_justify="left")
@@ -280,13 +280,13 @@ def _side_by_side(
     return tables
 
 
-def _frame(schema: Schema, labels: Sequence[Level], chosen: Sequence[Prototype]) -> Any:
+def _frame(schema: Schema, chosen: Sequence[Prototype]) -> Any:
     """One line per prototype: what is known of it, then its row."""
     import numpy as np
 
     from lapace.table import plain_frame
 
-    lines = [_values(schema, labels, p) for p in chosen]
+    lines = [_values(schema, p) for p in chosen]
     about = {name: [line[name] for line in lines] for name in lines[0] if name != "row"}
     rows = {
         (f"prototype_{name}" if name in about else name): [line["row"][name] for line in lines]
@@ -300,13 +300,13 @@ def _frame(schema: Schema, labels: Sequence[Level], chosen: Sequence[Prototype])
     return plain_frame("array" if kind == "records" else kind, columns)
 
 
-def _values(schema: Schema, labels: Sequence[Level], prototype: Prototype) -> dict[str, Any]:
+def _values(schema: Schema, prototype: Prototype) -> dict[str, Any]:
     from lapace.result import record
 
     sure = prototype.probability
     return {
         "number": prototype.number,
-        "label": labels[prototype.label],
+        "label": prototype.label,
         "members": prototype.members,
         "valid": prototype.valid,
         "probability": None if sure != sure else sure,  # noqa: PLR0124  NaN

@@ -33,10 +33,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from lapace.categories import CategoryTree
-from lapace.classifiers import load_bytes
+from lapace.classifiers import Label, load_bytes
 from lapace.classifiers.loaders import PICKLES
+from lapace.constraints import from_toml, to_toml
 from lapace.errors import InputError
-from lapace.explainer.fitting import Fitted, Prototype
+from lapace.explainer.fit import Fitted, Prototype
 from lapace.model import LGMVAE, Mixture, Shape
 from lapace.paths import Decoder
 from lapace.report import Report
@@ -52,12 +53,7 @@ MEMBERS = (
     "report.json",
 )  # fmt: skip
 LARGEST = 2**30  # bytes all members may unpack to, together
-SETTINGS = (
-    "n_prototypes",
-    "n_latent",
-    "rules",
-    "random_state",
-)  # arguments of `Explainer` that are kept
+SETTINGS = ("n_prototypes", "n_latent", "random_state")  # arguments of `Explainer` kept
 TIGHTEST = 200  # times a member may be larger unpacked; real ones are not ten times
 FOLLOWED = (".skops", ".onnx")  # files of classifiers that can be opened again unasked
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take memory before they give any
@@ -89,6 +85,7 @@ def save(
     config = {
         "settings": settings,
         "labels": list(fitted.labels),
+        "rules": to_toml(fitted.rules),
         "recipe": asdict(fitted.recipe),
         "shape": decoder.model.shape.to_json(),
         "history": {"names": list(fitted.history_names), "lines": fitted.history.tolist()},
@@ -98,7 +95,7 @@ def save(
     prototypes = [
         {
             "number": p.number,
-            "label": p.label,
+            "code": p.code,
             "cells": [None if np.isnan(v) else v for v in p.cells.tolist()],
             "valid": p.valid,
             "probability": None if np.isnan(p.probability) else p.probability,
@@ -308,22 +305,24 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
     recipe = Recipe(**{**config["recipe"], "weights": tuple(config["recipe"]["weights"])})
     model = LGMVAE(shape)
     model.load_state_dict(_under(tensors, "model."))
-    labels = range(len(shape.clusters))
+    labels = tuple(config["labels"])
     decoder = Decoder(
         schema,
         model.to(device).eval().requires_grad_(False),
-        tuple(Mixture(**_under(tensors, f"mixture.{k}.")) for k in labels),
+        tuple(Mixture(**_under(tensors, f"mixture.{k}.")) for k in range(len(shape.clusters))),
         tuple(_tree(_under(tensors, f"tree.{k}.")) for k in range(config["trees"])),
-        anchored=recipe.given,
+        follows_paper=recipe.follows_paper,
     )
     z = tensors["prototypes.z"].numpy()
     prototypes = tuple(
-        _prototype(data, z[i]) for i, data in enumerate(json.loads(members["prototypes.json"]))
+        _prototype(data, labels, z[i])
+        for i, data in enumerate(json.loads(members["prototypes.json"]))
     )
     history = config["history"]
     fitted = Fitted(
         schema,
-        tuple(config["labels"]),
+        labels,
+        from_toml(config["rules"], "its rules"),
         decoder,
         prototypes,
         recipe,
@@ -350,7 +349,7 @@ def _check_shape(shape: Shape, schema: Schema, tensors: Mapping[str, torch.Tenso
 def _try_out(fitted: Fitted, report: Report) -> None:
     """Goes through the motions once: parts that do not fit together fail here, not later on."""
     schema, decoder, prototypes = fitted.schema, fitted.decoder, fitted.prototypes
-    labels = np.array([p.label for p in prototypes], dtype=np.int64)
+    labels = np.array([p.code for p in prototypes], dtype=np.int64)
     cells = np.stack([p.cells for p in prototypes])  # (prototypes, d)
     z = torch.as_tensor(np.stack([p.z for p in prototypes]), device=decoder.device)
     knots = [np.stack(f.knots) for f in schema.features if f.knots is not None]
@@ -366,7 +365,7 @@ def _try_out(fitted: Fitted, report: Report) -> None:
         raise ValueError("the parts do not fit together")
     schema.frame(cells)
     schema.decode(schema.encode(cells))
-    decoder.prototypes(z, labels)
+    decoder.decode(z, labels)
     decoder.percentile(z, labels)
     str(report)
 
@@ -379,10 +378,20 @@ def _tree(tensors: Mapping[str, torch.Tensor]) -> CategoryTree:
     return CategoryTree.from_arrays({name: value.numpy() for name, value in tensors.items()})
 
 
-def _prototype(data: Mapping[str, Any], z: np.ndarray[Any, Any]) -> Prototype:
+def _prototype(
+    data: Mapping[str, Any], labels: Sequence[Label], z: np.ndarray[Any, Any]
+) -> Prototype:
     cells = [np.nan if v is None else float(v) for v in data["cells"]]
     probability = data["probability"]
     return replace(
-        Prototype(**{**data, "z": z, "cells": np.array(cells), "probability": np.nan}),
+        Prototype(
+            **{
+                **data,
+                "label": labels[data["code"]],
+                "z": z,
+                "cells": np.array(cells),
+                "probability": np.nan,
+            }
+        ),
         probability=np.nan if probability is None else float(probability),
     )

@@ -1,24 +1,32 @@
-r"""LAPACE: straight latent lines, decoded, and the steps that matter on them.
+r"""LAPACE: straight latent lines, decoded, and the steps picked from them.
 
-Algorithm 1 of the paper, for many instances at once: $z_\tau = (1 - \tau) z_x + \tau \mu_c$, decoded.
-`Decoder` turns latent points into rows of the table, anchored at the instance so that a path begins
-where they stand. `trace` walks all lines, asks a `Judge` about the rows, and finds where the last
-unbroken run of good rows begins. What makes a row good, neither of them knows.
+Algorithm 1 of the paper, for many instances at once: $z_\tau = (1 - \tau) z_x + \tau \mu_c$,
+decoded. `Decoder` turns latent points into rows of the table, anchored so that a path starts at the
+instance itself. `trace` evaluates every line with a function it is handed and finds where the last
+unbroken run of ok rows begins; it knows neither classifiers nor constraints.
 """
 
-from lapace.paths.decoder import Decoder, Start, block_states, states_of
-from lapace.paths.walking import Judge, Lines, Steer, Steps, Traced, differ, trace
+from lapace.paths.decoder import Decoder, EncodedInstances, block_states, states_of
+from lapace.paths.tracing import (
+    Correct,
+    Evaluate,
+    Lines,
+    Steps,
+    TracedPaths,
+    rows_differ,
+    trace,
+)
 
 __all__ = [
+    "Correct",
     "Decoder",
-    "Judge",
+    "EncodedInstances",
+    "Evaluate",
     "Lines",
-    "Start",
-    "Steer",
     "Steps",
-    "Traced",
+    "TracedPaths",
     "block_states",
-    "differ",
+    "rows_differ",
     "states_of",
     "trace",
 ]

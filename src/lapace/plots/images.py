@@ -60,8 +60,8 @@ def gallery(
         own: An image to stand before them.
         ax: Where to draw; by default a figure of fitting size.
     """
-    shown = [k for k in range(len(labels)) if any(p.label == k for p in prototypes)]
-    columns = {k: [p for p in prototypes if p.label == k] for k in shown}
+    shown = [k for k in range(len(labels)) if any(p.code == k for p in prototypes)]
+    columns = {k: [p for p in prototypes if p.code == k] for k in shown}
     tall = max(len(column) for column in columns.values())
     shift = 0 if own is None else 1
     if ax is None:

@@ -82,9 +82,7 @@ def prototypes(
     """
     if instance is not None:
         one(instance, "prototypes")
-    chosen = [
-        p for p in explainer.prototypes_ if label is None or explainer.classes_[p.label] == label
-    ]
+    chosen = [p for p in explainer.prototypes_ if label is None or p.label == label]
     if not chosen:
         known = ", ".join(map(repr, explainer.classes_))
         raise InputError(f"There are no prototypes of {label!r}. The labels are {known}.")
@@ -98,7 +96,7 @@ def prototypes(
     rows = np.sort(np.argsort(-telling, kind="stable")[: 2 * ROWS])
     table = _Table.new(schema, rows, len(chosen), int(instance is not None), ax)
     for column, prototype in enumerate(chosen):
-        table.heading(column, prototype, str(explainer.classes_[prototype.label]))
+        table.heading(column, prototype, str(prototype.label))
         table.column(column, cells[column], heat[column], own)
     if instance is not None and own is not None:
         table.instance(instance, own)
@@ -181,7 +179,7 @@ class _Table:
         self.ax.text(x + 0.5, y + 0.5, _fitted(text), ha="center", va="center", **style)
 
     def heading(self, column: int, prototype: Any, label: str) -> None:
-        x, shade = column + self.shift, colour(prototype.label)
+        x, shade = column + self.shift, colour(prototype.code)
         self.cell(x, -2.3, label, shade, color="white", weight="bold")
         refused = "" if prototype.valid else "refused"
         known = "" if np.isnan(prototype.probability) else f"{prototype.probability:.0%}"

@@ -117,7 +117,7 @@ def _clusters(inputs: ReportInputs) -> tuple[Cluster, ...]:
     if not prototypes:
         return ()
     cells = np.stack([p.cells for p in prototypes])  # (c, d)
-    label = np.array([p.label for p in prototypes])
+    label = np.array([p.code for p in prototypes])
     members = np.array([p.members for p in prototypes])
     even = {k: float(members[label == k].mean()) for k in set(label)}
     near = {k: DUPLICATE * _row_distance(inputs, k) for k in set(label)}
@@ -127,13 +127,13 @@ def _clusters(inputs: ReportInputs) -> tuple[Cluster, ...]:
     found = []
     for i, p in enumerate(prototypes):
         least = float(apart[i].min())
-        same = np.flatnonzero(apart[i, :i] <= near[p.label])
+        same = np.flatnonzero(apart[i, :i] <= near[p.code])
         found.append(
             Cluster(
                 number=p.number,
-                label=inputs.labels[p.label],
+                label=inputs.labels[p.code],
                 members=int(p.members),
-                share=float(p.members / even[p.label]) if even[p.label] else 0.0,
+                share=float(p.members / even[p.code]) if even[p.code] else 0.0,
                 valid_before=bool(p.valid_before),
                 valid=bool(p.valid),
                 probability=None if math.isnan(p.probability) else float(p.probability),
@@ -243,7 +243,7 @@ def _forests(inputs: ReportInputs) -> _Predictions:
 
 def _label(inputs: ReportInputs, k: int, predictions: _Predictions) -> LabelFit:
     test = inputs.held_out.codes == k
-    prototypes = [p for p in inputs.prototypes if p.label == k]
+    prototypes = [p for p in inputs.prototypes if p.code == k]
     drawn = inputs.sampled.get(k)
     recalls: list[float | None] = [None, None]
     if not isinstance(predictions, str) and test.sum() >= MIN_ROWS:

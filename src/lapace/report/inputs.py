@@ -106,7 +106,7 @@ class JudgedCentroid(Protocol):
         """Its number, as in explanations."""
 
     @property
-    def label(self) -> int:
+    def code(self) -> int:
         """Its label, as a position."""
 
     @property

@@ -388,7 +388,7 @@ def _prototypes(explainer: Explainer) -> dict[str, Any]:
     told = [
         {
             "number": p.number,
-            "label": explainer.classes_[p.label],
+            "label": p.label,
             "valid": bool(p.valid),
             "probability": None if p.probability != p.probability else float(p.probability),
             "members": int(p.members),

@@ -86,13 +86,13 @@ def _content(name: str) -> Json:
 
 def examples(explainer: Explainer) -> dict[str, Json]:
     """Questions that this explainer answers, by what they show."""
-    schema, labels = explainer.schema_, explainer.classes_
-    walked = [p for p in explainer.prototypes_ if explainer.fitted_.leads_to(p)]
+    schema = explainer.schema_
+    walked = [p for p in explainer.prototypes_ if explainer.fitted_.is_endpoint(p)]
     if not walked:
         return {}
     target = walked[0].label
     start = next((p for p in explainer.prototypes_ if p.label != target), walked[0])
-    instance, wanted = record(schema, start), labels[target]
+    instance, wanted = record(schema, start), target
     name = f"`{schema.names[0]}`"
     return {
         "one instance": {"instances": [instance], "target": wanted},

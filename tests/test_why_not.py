@@ -18,8 +18,8 @@ import worlds
 from lapace import Explainer, Explanation, Feature, InputError, Search
 from lapace.classifiers import Classifier
 from lapace.constraints import Custom, System, parse
-from lapace.explainer import asking, judging, whynot
-from lapace.explainer.wording import move
+from lapace.explainer import oracle, why_not
+from lapace.explainer.relaxation import relaxation
 from lapace.result import Move, WhyNot, json_schema
 from lapace.schema import Schema
 from worlds import QUICK
@@ -188,7 +188,7 @@ def smallest_drops(explainer: Explainer, instances: Any, limits: Sequence[Any], 
     helped: list[set[tuple[str, ...]]] = [set() for _ in range(len(instances))]
     for some in subsets(limits):
         kept = [c for c in limits if c not in some]
-        with patch.object(asking, "why_not", lambda *_: {}):  # not asked here: it takes its time
+        with patch.object(why_not, "why_not", lambda *_: {}):  # not asked here: it takes its time
             answer = explainer.explain(
                 instances, constraints=kept, **worlds.searched({**settings, "detail": "picks"})
             )
@@ -445,7 +445,7 @@ def counted(instances: Any, **settings: Any) -> tuple[Explanation, int, int]:
 
 def test_nobody_without_an_answer_costs_nothing(monkeypatch):
     instances = [row for row in ROWS if high([row]) == ["no"]][:20]
-    monkeypatch.setattr(asking, "why_not", None)  # calling it would fail
+    monkeypatch.setattr(why_not, "why_not", None)  # calling it would fail
     answer, _, _ = counted(instances)
     assert set(answer.status) == {"answered"}
     assert answer.why_not == {}
@@ -466,9 +466,9 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
     limits = [f"a + {k}*b <= {4 + k}" for k in range(1, 25)]
     instances = [row for row in ROWS if high([row]) == ["no"]][:5]
     searches = []
-    small = asking.why_not
+    small = why_not.why_not
     monkeypatch.setattr(
-        asking,
+        why_not,
         "why_not",
         lambda case, search: small(case, lambda s, w: searches.append(len(w)) or search(s, w)),
     )
@@ -477,7 +477,7 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
     )
     lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
     assert lacking
-    assert len(searches) <= whynot.SEARCHES + whynot.GREEDY
+    assert len(searches) <= why_not.SEARCHES + why_not.GREEDY
     assert max(searches) <= len(lacking)  # nobody else is searched for
     greedy = [answer.why_not[i] for i in lacking if len(answer.why_not[i].drop) > 1]
     assert greedy
@@ -506,7 +506,7 @@ def test_the_same_call_gives_the_same():
 
 
 def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
-    monkeypatch.setattr(judging, "PATIENCE", 0)
+    monkeypatch.setattr(oracle, "MAX_REFUSED", 0)
 
     def picky(rows: Sequence[Row]) -> list[str]:
         if any(r["a"] > 3 for r in rows):
@@ -653,13 +653,13 @@ OWN = {"age": 30, "income": 2000, "share": 0.5, "size": 0.25, "job": "cook", "le
 )  # fmt: skip
 def test_moves_in_words(constraint, point, by, text):
     row, own = (WORDS.cells([r])[0] for r in (OWN | point, OWN))
-    found = move(parse(constraint), WORDS, row, own)
+    found = relaxation(parse(constraint), WORDS, row, own)
     assert found.by == (by if by is None else pytest.approx(by))
     assert found.text == f"'{parse(constraint)}' would have to {text}"
 
 
 def test_a_constraint_that_holds_need_not_move():
     own = WORDS.cells([OWN])[0]
-    assert move(parse("age <= 30"), WORDS, own, own) == Move(
+    assert relaxation(parse("age <= 30"), WORDS, own, own) == Move(
         "age <= 30", 0.0, "'age <= 30' holds on this row all the same"
     )

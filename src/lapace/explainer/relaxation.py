@@ -1,4 +1,4 @@
-"""How far a constraint would have to move to admit a row, in words an instance can read."""
+"""How far a constraint would have to be relaxed to admit a row, in words."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from lapace.result import Move
 from lapace.schema import Feature, Schema
 from lapace.schema.features import on_lattice
 
-__all__ = ["changes_text", "joined", "move", "quoted", "scales"]
+__all__ = ["changes_text", "joined", "quoted", "relaxation", "scales"]
 
 
 FEW = 5  # changes a sentence names
 
 
-def move(constraint: Constraint, schema: Schema, row: Floats, instance: Floats) -> Move:
+def relaxation(constraint: Constraint, schema: Schema, row: Floats, original: Floats) -> Move:
     """How far a constraint is from admitting a row.
 
     Args:
         constraint: One that the row breaks, or keeps after all.
         schema: What the columns are.
         row: Cells (d,).
-        instance: Cells of the instance the row is for, (d,).
+        original: Cells of the instance the row is for, (d,).
 
     Examples:
         >>> from lapace.constraints import parse
         >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
-        >>> row, instance = np.array([25.0, 52.0]), np.array([30.0, 50.0])
-        >>> move(parse("hours <= 40"), schema, row, instance).text
+        >>> row, original = np.array([25.0, 52.0]), np.array([30.0, 50.0])
+        >>> relaxation(parse("hours <= 40"), schema, row, original).text
         "'hours <= 40' would have to allow 12 more"
-        >>> move(parse("age >= original"), schema, row, instance).text
+        >>> relaxation(parse("age >= original"), schema, row, original).text
         "'age >= original' would have to allow 5 less"
     """
-    by, demand = _Teller(schema, row, instance).told(constraint)
+    by, demand = _RowText(schema, row, original).relaxation(constraint)
     return Move(str(constraint), by, f"'{constraint}' {demand}")
 
 
@@ -86,39 +86,39 @@ def joined(texts: Sequence[str], word: str = "and") -> str:
     return f" {word} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
-def changes_text(schema: Schema, row: Floats, instance: Floats) -> str:
+def changes_text(schema: Schema, row: Floats, original: Floats) -> str:
     """What differs from the instance, a few columns of it: `age 30 → 40 and job cook → nurse`."""
-    different = np.flatnonzero(schema.changed(instance, row))
+    different = np.flatnonzero(schema.changed(original, row))
     features = [schema.features[i] for i in different]
-    told = [
-        f"{f.name} {f.text(instance[i])} → {f.text(row[i])}"
+    texts = [
+        f"{f.name} {f.text(original[i])} → {f.text(row[i])}"
         for f, i in zip(features, different, strict=True)
     ]
-    if len(told) > FEW + 1:
-        told = [*told[:FEW], f"{len(told) - FEW} more"]
-    return joined(told)
+    if len(texts) > FEW + 1:
+        texts = [*texts[:FEW], f"{len(texts) - FEW} more"]
+    return joined(texts)
 
 
 # ------------------------------------------------------------------------------------------------
 # Each form
 
 
-class _Teller:
-    """One row for one instance."""
+class _RowText:
+    """What constraints would have to allow for one row of one instance."""
 
-    def __init__(self, schema: Schema, row: Floats, instance: Floats) -> None:
+    def __init__(self, schema: Schema, row: Floats, original: Floats) -> None:
         self.schema = schema
         self.row = row
-        self.instance = instance
-        self.rows = Candidates(schema, row[None], instance[None])
+        self.original = original
+        self.rows = Candidates(schema, row[None], original[None])
 
-    def told(self, constraint: Constraint) -> tuple[float | None, str]:
+    def relaxation(self, constraint: Constraint) -> tuple[float | None, str]:
         """How far, where that is a number, and what the constraint would have to do."""
         bound = bind(constraint, self.schema)
         if bound.holds(self.rows)[0]:
             return 0.0, "holds on this row all the same"
         named = list({*bound.columns, *bound.compared})
-        gone = np.isnan(self.row[named]) != np.isnan(self.instance[named])
+        gone = np.isnan(self.row[named]) != np.isnan(self.original[named])
         if gone.any():  # what is missing is not far from anything
             columns = [named[i] for i in np.flatnonzero(gone)]
             return None, f"would have to allow {self._now(columns)}"
@@ -140,7 +140,7 @@ class _Teller:
 
     def _slack(self, constraint: Constraint) -> float:
         slack = System.of([constraint], self.schema, check=False)
-        far = slack.slack(self.row[None], self.instance[None])[0, 0]
+        far = slack.slack(self.row[None], self.original[None])[0, 0]
         return float(f"{far:.12g}")  # 0.1 + 0.2 is 0.3 here too
 
     def _is_number(self, column: int) -> bool:
@@ -199,7 +199,7 @@ class _Teller:
 
     def _counted(self, limit: ChangeLimit, relation: str) -> tuple[float, str]:
         far = self._slack(limit)
-        many = int(self.schema.changed(self.row, self.instance).sum())
+        many = int(self.schema.changed(self.row, self.original).sum())
         if relation == "==":
             return far, f"would have to allow {many} change{'s' * (many != 1)}"
         word = "more" if relation in ("<=", "<") else "fewer"
@@ -208,7 +208,7 @@ class _Teller:
     def _shorthand(self, shorthand: Shorthand) -> tuple[float | None, str]:
         """Column by column: `fixed age, job` may be broken by one of them or by both."""
         by: list[float | None] = []
-        told = []
+        texts = []
         for name in shorthand.features:
             alone = Shorthand(shorthand.word, (name,))
             if bind(alone, self.schema).holds(self.rows)[0]:
@@ -216,11 +216,11 @@ class _Teller:
             column, feature = self.schema.index(name), self.schema[name]
             by.append(self._slack(alone) if self._is_number(column) else None)
             if feature.kind != "continuous":
-                told.append(f"{name} to become {feature.text(self.row[column])}")
+                texts.append(f"{name} to become {feature.text(self.row[column])}")
                 continue
             ways = {"fixed": "change", "increasing": "fall", "decreasing": "rise"}
-            told.append(f"{name} to {ways[shorthand.word]} by {_written(by[-1] or 0.0, feature)}")
-        return by[0] if len(by) == 1 else None, f"would have to allow {joined(told)}"
+            texts.append(f"{name} to {ways[shorthand.word]} by {_written(by[-1] or 0.0, feature)}")
+        return by[0] if len(by) == 1 else None, f"would have to allow {joined(texts)}"
 
     def _conditional(self, conditional: Conditional) -> tuple[float | None, str]:
         """What follows `then` is what would have to move."""
@@ -230,7 +230,7 @@ class _Teller:
         if len(broken) != 1:
             columns = sorted({c for part in broken for c in bind(part, self.schema).columns})
             return None, f"would have to allow {self._now(columns)}"
-        by, demand = self.told(broken[0])
+        by, demand = self.relaxation(broken[0])
         return by, f"{demand} than '{broken[0]}'" if demand.endswith(("more", "less")) else demand
 
 

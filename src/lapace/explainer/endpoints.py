@@ -1,0 +1,119 @@
+"""Where paths end: at the prototypes, and at one sampled row of the target near each instance."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lapace.arrays import Bools, Floats, Ints
+from lapace.explainer.oracle import Oracle
+from lapace.explainer.problem import Problem
+from lapace.metrics.neighbours import kneighbors
+from lapace.paths import EncodedInstances
+
+__all__ = ["Endpoints", "find_endpoints", "frozen_category_lines", "reachable_prototypes"]
+
+CANDIDATES = 10  # nearest sampled rows the classifier is queried about, to find one that is ok
+MIN_PERCENTILE = 0.2  # of an instance's categories among the target's, to get a frozen copy
+
+
+class Endpoints(NamedTuple):
+    """Where paths of some instances may end, and which lines lead there.
+
+    Attributes:
+        prototype: The prototype's number; -1 for a sampled endpoint.
+        z: Latent points.
+        cells: Rows.
+        label: Labels, as positions.
+        valid: Whether the classifier accepts each: prototypes as judged at `fit`.
+        probability: Of the label; NaN where unknown.
+        instance: The instance of each line, by position among those searched for, in order.
+        endpoint: The endpoint of each line.
+    """
+
+    prototype: Ints
+    z: torch.Tensor
+    cells: Floats
+    label: Ints
+    valid: Bools
+    probability: Floats
+    instance: Ints
+    endpoint: Ints
+
+
+def find_endpoints(problem: Problem, instance: Ints, oracle: Oracle) -> Endpoints:
+    """The endpoints of some instances, by their position in the query.
+
+    Args:
+        problem: The problem.
+        instance: Positions of the instances.
+        oracle: Supplies what was proved infeasible, and adds up the time spent.
+    """
+    fitted = problem.fitted
+    prototypes, sampled = fitted.prototypes, fitted.sampled_endpoints
+    near_instance, near, probability = _near_samples(problem, instance, oracle)
+    line_instance, prototype = np.nonzero(reachable_prototypes(problem, instance))
+    # Pairs rather than a matrix, since every instance has a sampled endpoint of its own.
+    lines = np.concatenate([line_instance, near_instance])
+    endpoint = np.concatenate([prototype, len(prototypes) + np.arange(len(near))])
+    order = np.argsort(lines, kind="stable")
+    z = torch.as_tensor(np.stack([p.z for p in prototypes]), device=fitted.decoder.device)
+    return Endpoints(
+        np.array([p.number for p in prototypes] + [-1] * len(near), dtype=np.int64),
+        torch.cat([z, sampled.z[torch.as_tensor(near, device=z.device)]]),
+        np.concatenate([np.stack([p.cells for p in prototypes]), sampled.cells[near]]),
+        np.array([*(p.code for p in prototypes), *sampled.label[near]], dtype=np.int64),
+        np.array([p.valid for p in prototypes] + [True] * len(near)),
+        np.concatenate([[p.probability for p in prototypes], probability]),
+        lines[order],
+        endpoint[order],
+    )
+
+
+def reachable_prototypes(problem: Problem, instance: Ints) -> Bools:
+    """Which prototypes paths of instances may lead to: (instances, prototypes)."""
+    fitted = problem.fitted
+    usable = np.array([fitted.is_endpoint(p) for p in fitted.prototypes])
+    return usable & problem.wants(instance, np.array([p.code for p in fitted.prototypes]))
+
+
+def _near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> tuple[Ints, Ints, Floats]:
+    """Instances, the nearest ok sampled row of each, and the probability of its label."""
+    schema, sampled, known = problem.schema, problem.fitted.sampled_endpoints, problem.instances
+    pairs, group = np.unique(
+        np.c_[known.label_code[instance], known.target_code[instance]], axis=0, return_inverse=True
+    )
+    instances, nearest = [], []
+    for k in range(len(pairs)):  # instances with the same label and target share their candidates
+        members = np.flatnonzero(group.ravel() == k)
+        rows = np.flatnonzero(problem.wants(instance[members[:1]], sampled.label)[0])
+        cells = known.cells[instance[members]]
+        _, index = kneighbors(
+            schema, cells, sampled.cells[rows], CANDIDATES, weights=problem.weights
+        )
+        instances.append(np.repeat(members, index.shape[1]))
+        nearest.append(rows[index].ravel())
+    if not instances:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0)
+    owner, candidates = np.concatenate(instances), np.concatenate(nearest)
+    evaluate = Oracle(
+        problem, instance[owner], sampled.label[candidates], oracle.infeasible, oracle.seconds
+    )
+    found = evaluate(np.ones(len(owner)), sampled.cells[candidates], np.arange(len(owner)))
+    ok = np.flatnonzero(found.ok)
+    _, at = np.unique(owner[ok], return_index=True)  # candidates are sorted by distance
+    chosen = ok[at]
+    return owner[chosen], candidates[chosen], found.probability[chosen]
+
+
+def frozen_category_lines(
+    problem: Problem, instances: EncodedInstances, instance: Ints, label: Ints
+) -> Ints:
+    """Lines that get a frozen-category copy: the instance's categories are typical of the label."""
+    decoder = problem.fitted.decoder
+    if not decoder.trees or not instances.states.shape[1]:
+        return np.empty(0, dtype=np.int64)
+    typical = decoder.category_percentile(instances.schema, instances.cells[instance], label)
+    return np.flatnonzero(typical >= MIN_PERCENTILE)

@@ -1,0 +1,443 @@
+"""The class users call: a scikit-learn estimator that explains a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from os import PathLike
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
+
+from lapace.arrays import Floats
+from lapace.classifiers import Classifier
+from lapace.constraints import Constraint, System, parse_all
+from lapace.errors import InputError, NotFittedError, check_integer
+from lapace.explainer import storage
+from lapace.explainer.fit import (
+    Fitted,
+    Progress,
+    Prototype,
+    fit_model,
+    judge_again,
+    warn_of_leaks,
+    with_prototypes,
+)
+from lapace.explainer.problem import Search, make_problem
+from lapace.explainer.report_inputs import collect_report_inputs
+from lapace.explainer.search import explain
+from lapace.explainer.why_not import MAX_QUERIES, with_why_not
+from lapace.report import Queries, Report, make_report, split
+from lapace.result import Counterfactuals, Explanation, InstanceExplanation
+from lapace.schema import Feature, Schema
+from lapace.table import read
+from lapace.training import Recipe
+
+__all__ = ["Explainer"]
+
+PICKS = ("first", "middle", "last", "nearest", "sparse")
+DRAWS = 50  # draws of a verified sample before giving up
+
+
+class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
+    """Finds counterfactual explanations of a classifier's predictions.
+
+    A scikit-learn estimator: parameters are only stored until `fit`, and `clone` keeps the fitted
+    classifier by reference.
+
+    Args:
+        classifier: Any fitted object with `predict`, or any callable on rows.
+        n_prototypes: Prototypes per label; a label with few rows gets fewer.
+        n_latent: Dimensions of the latent space; None for a rule.
+        recipe: `default`, or `paper` for the paper's own training.
+        rules: Constraints that every counterfactual of every call must satisfy.
+        schema: A `Schema`, or overrides for some columns; by default all is inferred.
+        device: `cpu`, `cuda`, or None for the best available.
+        random_state: Seed of everything random.
+
+    Attributes:
+        classes_: The classifier's labels.
+        feature_names_in_: The columns' names.
+        n_features_in_: How many columns there are.
+        schema_: What the columns are.
+        prototypes_: Every centroid, decoded and judged by the classifier.
+        report_: What was learned, what to distrust, and whether it passes.
+        history_: The loss and its terms during training, by name.
+
+    Examples:
+        >>> from lapace import Explainer
+        >>> rng = np.random.default_rng(0)
+        >>> table = [{"income": int(i), "debt": int(d)} for i, d in rng.integers(0, 99, (400, 2))]
+        >>> bank = lambda rows: ["yes" if r["income"] > r["debt"] else "no" for r in rows]
+        >>> explainer = Explainer(bank, n_prototypes=2).fit(table)
+        >>> explanation = explainer.explain([{"income": 20, "debt": 60}])
+        >>> explanation.status
+        ('answered',)
+    """
+
+    def __init__(
+        self,
+        classifier: Any,
+        *,
+        n_prototypes: int = 5,
+        n_latent: int | None = None,
+        recipe: Literal["default", "paper"] | Recipe = "default",
+        rules: Sequence[str | Constraint] = (),
+        schema: Schema | Mapping[str, str | Feature] | None = None,
+        device: str | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.classifier = classifier
+        self.n_prototypes = n_prototypes
+        self.n_latent = n_latent
+        self.recipe = recipe
+        self.rules = rules
+        self.schema = schema
+        self.device = device
+        self.random_state = random_state
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002  scikit-learn's
+        """The constructor's arguments by name; the classifier's own parameters are not opened."""
+        params: dict[str, Any] = super().get_params(deep=False)
+        return params
+
+    def __sklearn_clone__(self) -> Explainer:
+        params = self.get_params()
+        classifier = params.pop("classifier")
+        copied = {name: clone(value, safe=False) for name, value in params.items()}
+        return type(self)(classifier, **copied)
+
+    def __repr__(self, **_: Any) -> str:
+        fitted: Fitted | None = getattr(self, "fitted_", None)
+        settings = f"n_prototypes={self.n_prototypes}, random_state={self.random_state}"
+        if fitted is None:
+            return f"Explainer({settings}), not fitted"
+        labels = " or ".join(map(str, fitted.labels))
+        return f"Explainer of {labels}: {len(fitted.prototypes)} prototypes, {self.report_.verdict}"
+
+    def _repr_html_(self) -> str:
+        """The report where there is one, for notebooks."""
+        if hasattr(self, "fitted_"):
+            return self.report_._repr_html_()
+        return f"<pre>{escape(repr(self))}</pre>"
+
+    # -- fit --------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Explainer:  # noqa: ARG002
+        """Learns from a table, labelled by the classifier.
+
+        Args:
+            X: Features only, in the classifier's own columns.
+            y: True labels, for the classifier's accuracy in the report; never learned from.
+            progress: Called as `progress("training", done, total)`.
+        """
+        start = perf_counter()
+        n_prototypes = check_integer("n_prototypes", self.n_prototypes)
+        n_latent = None if self.n_latent is None else check_integer("n_latent", self.n_latent)
+        random_state = check_integer("random_state", self.random_state, 0)
+        recipe, device = Recipe.of(self.recipe), _device(self.device)
+        table = read(X)
+        schema = self.schema
+        if not isinstance(schema, Schema):
+            schema = Schema.infer(table, schema)
+        reading = schema.read(table)
+        if reading.problems:
+            raise InputError(min(reading.problems.items())[1])
+        schema, cells = reading.schema, reading.cells  # with categories too rare to be proposed
+        rules = tuple(parse_all(self.rules))
+        System.of(rules, schema)  # refuses rules that cannot hold before training
+        classifier = Classifier(self.classifier, schema)
+        codes = classifier.fit_labels(cells)
+        warn_of_leaks(schema, cells, classifier.labels, codes)
+        parts = split(codes, len(classifier.labels), random_state=random_state)
+        train = parts.train
+        bare, members = fit_model(
+            schema,
+            rules,
+            cells[train],
+            codes[train],
+            labels=classifier.labels,
+            n_prototypes=n_prototypes,
+            n_latent=n_latent,
+            recipe=recipe,
+            device=device,
+            random_state=random_state,
+            progress=progress,
+        )
+        judging, repairing = classifier.with_fresh_count(), classifier.with_fresh_count()
+        fitted = with_prototypes(bare, judging, repairing, cells[train], members)
+        queries = Queries(classifier.n_queries, judging.n_queries, repairing.n_queries)
+        found = collect_report_inputs(
+            fitted,
+            classifier.with_fresh_count(),
+            cells,
+            codes,
+            parts,
+            n_prototypes=n_prototypes,
+            n_queries=queries,
+            seconds=perf_counter() - start,
+            random_state=random_state,
+        )
+        self._report = make_report(found)
+        self.fitted_ = fitted
+        self.classifier_ = classifier
+        return self
+
+    def _fitted(self) -> Fitted:
+        fitted: Fitted | None = getattr(self, "fitted_", None)
+        if fitted is None:
+            raise NotFittedError("This explainer is not fitted yet. Call fit(X) first.")
+        return fitted
+
+    @property
+    def classes_(self) -> NDArray[np.object_]:
+        """The classifier's labels."""
+        labels = np.empty(len(self._fitted().labels), dtype=object)
+        labels[:] = self._fitted().labels
+        return labels
+
+    @property
+    def feature_names_in_(self) -> NDArray[np.object_]:
+        """The columns' names."""
+        return np.array(self._fitted().schema.names, dtype=object)
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns there are."""
+        return len(self._fitted().schema.features)
+
+    @property
+    def schema_(self) -> Schema:
+        """The columns, as fitted."""
+        return self._fitted().schema
+
+    @property
+    def report_(self) -> Report:
+        """What was learned, what to distrust, and whether it passes."""
+        self._fitted()
+        return self._report
+
+    @property
+    def prototypes_(self) -> tuple[Prototype, ...]:
+        """Every centroid, decoded and judged."""
+        return self._fitted().prototypes
+
+    @property
+    def history_(self) -> dict[str, Floats]:
+        """The loss and its terms during training, by name: what `plots.training_curves` draws."""
+        fitted = self._fitted()
+        return dict(zip(fitted.history_names, fitted.history.T, strict=True))
+
+    # -- explain ----------------------------------------------------------------------------------
+
+    def explain(
+        self,
+        X: Any,
+        *,
+        target: Any = None,
+        constraints: Sequence[str | Constraint] = (),
+        costs: Mapping[str, float] | None = None,
+        confidence: float | None = None,
+        search: Search | None = None,
+        progress: Progress | None = None,
+    ) -> Explanation:
+        """Finds counterfactuals for every instance of a table.
+
+        Args:
+            X: Rows in the training table's columns; other columns are ignored.
+            target: The label wanted, one label per instance, or `"any-other"`; with two classes it
+                may be left out.
+            constraints: What every counterfactual must satisfy, beside the explainer's rules.
+            costs: How hard a change is, for some columns: a weight, 1 by default; infinity holds
+                the column fixed.
+            confidence: The least probability of the target a counterfactual must have.
+            search: How to search, where the defaults will not do.
+            progress: Called as `progress("explaining", done, total)`.
+        """
+        fitted = self._fitted()
+        problem = make_problem(
+            fitted,
+            self.classifier_.with_fresh_count(),
+            X,
+            target=target,
+            constraints=constraints,
+            costs=costs,
+            confidence=confidence,
+            search=search,
+        )
+        return explain(problem, progress)
+
+    def why_not(self, explanation: Explanation, *, max_queries: int = MAX_QUERIES) -> Explanation:
+        """Finds, for instances without a counterfactual, the smallest relaxation that gives one.
+
+        Where no row is feasible, a smallest contradictory set of constraints and how far each would
+        have to move; where rows are feasible but none was found valid, the smallest set of
+        constraints without which the same search succeeds.
+
+        Args:
+            explanation: What this explainer's `explain` returned.
+            max_queries: Rows the classifier may be queried about; where the budget ends the
+                search, the reasons found so far are given and say that they may not be smallest.
+
+        Returns:
+            The same explanation with `why_not` filled, by position of the instance.
+        """
+        most = check_integer("max_queries", max_queries, 0, 2**62)
+        fitted = self._fitted()
+        return with_why_not(fitted, self.classifier_.with_fresh_count(), explanation, most)
+
+    def counterfactuals(
+        self,
+        X: Any,
+        *,
+        target: Any = None,
+        constraints: Sequence[str | Constraint] = (),
+        pick: str = "nearest",
+    ) -> Counterfactuals:
+        """The protocol shared with the baselines: `explain`, and one of its picks."""
+        if pick not in PICKS:
+            raise InputError(f"There is no pick '{pick}'. There are: {', '.join(PICKS)}.")
+        search = Search(sparse=pick == "sparse")
+        explanation = self.explain(X, target=target, constraints=constraints, search=search)
+        found: Counterfactuals = getattr(explanation, pick)()
+        return found
+
+    # -- the latent space -------------------------------------------------------------------------
+
+    def latent_map(
+        self,
+        instance: InstanceExplanation | None = None,
+        *,
+        points: int = 400,
+        random_state: int = 0,
+    ) -> dict[str, NDArray[Any]]:
+        """Latent space as plain arrays: what `plots.latent_map` draws.
+
+        Args:
+            instance: One instance of an explanation, to be placed on the map.
+            points: Latent points to draw for each label.
+            random_state: Seed of the draw.
+
+        Returns:
+            `labels`; `z` and `label` of the points; `prototype_z`, `prototype_label`,
+            `prototype_number` and `prototype_valid`; with an instance `instance_z`. `label` and
+            `prototype_label` are positions among `labels`.
+        """
+        fitted = self._fitted()
+        decoder, prototypes = fitted.decoder, fitted.prototypes
+        generator = torch.Generator().manual_seed(random_state)
+        known = [k for k, mixture in enumerate(decoder.mixtures) if len(mixture.means)]
+        drawn = [decoder.mixtures[k].sample(points, generator).numpy() for k in known]
+        record: dict[str, NDArray[Any]] = {
+            "labels": self.classes_,
+            "z": np.concatenate(drawn),  # (labels * points, h)
+            "label": np.repeat(known, points),
+            "prototype_z": np.stack([p.z for p in prototypes]),  # (prototypes, h)
+            "prototype_label": np.array([p.code for p in prototypes]),
+            "prototype_number": np.array([p.number for p in prototypes]),
+            "prototype_valid": np.array([p.valid for p in prototypes]),
+        }
+        if instance is not None:
+            whole, at = instance.explanation, [instance.position]
+            code = np.array([fitted.labels.index(whole.label[at[0]])])
+            encoded = decoder.encode_instances(whole.schema, whole.instances[at], code)
+            record["instance_z"] = encoded.z[0].cpu().numpy()  # (h,)
+        return record
+
+    def sample(self, label: Any, n: int, *, verified: bool = False, random_state: int = 0) -> Any:
+        """Draws synthetic rows of a label, as a table like the training table.
+
+        Args:
+            label: The label to draw for.
+            n: How many rows.
+            verified: Redraw rows that the classifier labels otherwise.
+            random_state: Seed of the draw.
+        """
+        fitted = self._fitted()
+        code, n = self.classifier_.code(label), check_integer("n", n, 0)
+        if not len(fitted.decoder.mixtures[code].means):
+            raise InputError(f"Label {label!r} had too few training rows to draw from.")
+        cells = fitted.decoder.sample(code, n, random_state)
+        for draw in range(1, DRAWS + 1 if verified else 1):
+            wrong = np.flatnonzero(self.classifier_.predict(cells) != code)
+            if not len(wrong):
+                break
+            if draw == DRAWS:
+                raise InputError(
+                    f"After {DRAWS} draws {len(wrong)} of {n} rows are still not labelled "
+                    f"{label!r}. Look at the report, or draw with verified=False."
+                )
+            cells[wrong] = fitted.decoder.sample(code, len(wrong), random_state + 7919 * draw)
+        return fitted.schema.frame(cells)
+
+    # -- save and load ----------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, classifier: str | PathLike[str] | None = None) -> None:
+        """Writes everything but the classifier into one file, whole or not at all.
+
+        Args:
+            path: The file; by convention it ends in `.lapace`.
+            classifier: The classifier's own file. If it is a skops or ONNX file in the same folder,
+                `load` opens it by itself, as long as it has not changed.
+        """
+        fitted = self._fitted()
+        settings = {
+            "n_prototypes": int(self.n_prototypes),
+            "n_latent": None if self.n_latent is None else int(self.n_latent),
+            "random_state": int(self.random_state),
+        }
+        reference = None if classifier is None else storage.reference(path, classifier)
+        storage.save(path, fitted, self.report_, settings, reference)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        classifier: Any = None,
+        *,
+        trust: Sequence[str] = (),
+        device: str | None = None,
+    ) -> Explainer:
+        """Reads a saved explainer and attaches its classifier.
+
+        The prototypes are judged again: a `CentroidWarning` names those the classifier no longer
+        accepts, and no path leads to them.
+
+        Args:
+            path: The file.
+            classifier: The classifier it was fitted for; None to open the file it refers to.
+            trust: Types in that file that may be built, as in `classifiers.load_classifier`.
+            device: As in the constructor.
+        """
+        fitted, report, settings = storage.load(path, _device(device))
+        if classifier is None:
+            classifier = storage.follow(path, trust)
+        explainer = cls(
+            classifier,
+            recipe=fitted.recipe,
+            rules=fitted.rules,
+            schema=fitted.schema,
+            device=device,
+            **settings,
+        )
+        explainer.classifier_ = Classifier(classifier, fitted.schema, fitted.labels)
+        explainer.fitted_ = judge_again(fitted, explainer.classifier_)
+        explainer._report = report
+        return explainer
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"There is no device '{name}'. Choose cpu or cuda.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("There is no CUDA device here. Choose device='cpu', or leave it out.")
+    return device

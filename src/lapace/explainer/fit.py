@@ -1,0 +1,400 @@
+"""What `fit` learns: a trained model, its latent density, and prototypes judged by the classifier.
+
+A centroid that the classifier does not give its own label is repaired: moved to members of its
+cluster whose reconstruction the classifier accepts, and judged again. If that fails it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lapace.arrays import Bools, Floats, Ints
+from lapace.categories import CategoryTree
+from lapace.classifiers import Classifier, Label
+from lapace.constraints import Constraint
+from lapace.errors import CentroidWarning, InputError, warn
+from lapace.model import Shape
+from lapace.paths import Decoder, block_states, states_of
+from lapace.schema import Knots, Schema
+from lapace.table import spelling
+from lapace.training import Recipe, cluster_counts, densities, fit, partition
+
+__all__ = [
+    "Fitted",
+    "Prototype",
+    "SampledEndpoints",
+    "fit_model",
+    "judge_again",
+    "warn_of_leaks",
+    "with_prototypes",
+]
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+EMPHASIS = 1.5  # weight of a category in k-means, against a standardised number
+MEMBERS = 1000  # members of a cluster a repair looks at, at most
+SAMPLES, SAMPLE_CELLS = 8_000, 2_000_000  # sampled endpoints per label, and their cells, at most
+
+YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
+BEYOND_CHANCE = 0.4  # Cohen's kappa from which a column may be the label itself
+
+
+@dataclass(frozen=True)
+class Prototype:
+    """A centroid, decoded and judged by the classifier.
+
+    Attributes:
+        number: As in the report; paths and counterfactuals name prototypes by it.
+        label: The label it is a prototype of.
+        code: The label's position in `classes_`.
+        cells: Its row.
+        z: Its latent point.
+        valid: Whether the classifier gives it its own label.
+        probability: The classifier's probability of that label; NaN where unknown.
+        members: Training rows in its cluster.
+        valid_before: Whether the centroid was valid as trained, before any repair.
+        note: How it was repaired, or why it was dropped; empty for most.
+    """
+
+    number: int
+    label: Label
+    code: int
+    cells: Floats
+    z: NDArray[np.float32]
+    valid: bool
+    probability: float
+    members: int
+    valid_before: bool
+    note: str = ""
+
+
+class SampledEndpoints(NamedTuple):
+    """Rows drawn from each label's density: endpoints for short paths, beside the prototypes.
+
+    Five prototypes cannot be near every instance. The classifier has not been queried about these;
+    a search does so before it uses one.
+
+    Attributes:
+        z: Latent points.
+        cells: Their rows.
+        label: The label each was drawn for, as a position.
+    """
+
+    z: torch.Tensor
+    cells: Floats
+    label: Ints
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """All that `explain` and `save` read of a fitted explainer."""
+
+    schema: Schema
+    labels: tuple[Label, ...]
+    rules: tuple[Constraint, ...]
+    decoder: Decoder
+    prototypes: tuple[Prototype, ...]
+    recipe: Recipe
+    history: Floats
+    history_names: tuple[str, ...]
+
+    def is_endpoint(self, prototype: Prototype) -> bool:
+        """Whether paths may lead to a prototype; the paper's recipe uses every centroid."""
+        return prototype.valid or self.recipe.follows_paper
+
+    def of_label(self, code: int) -> tuple[Prototype, ...]:
+        """The prototypes of a label that paths may lead to."""
+        return tuple(p for p in self.prototypes if p.code == code and self.is_endpoint(p))
+
+    @cached_property
+    def sampled_endpoints(self) -> SampledEndpoints:
+        """The same draw for every call; empty for the paper's recipe."""
+        decoder = self.decoder
+        usable = [k for k in range(len(self.labels)) if self.of_label(k)]
+        count = min(SAMPLES, SAMPLE_CELLS // len(self.schema.features))
+        count = 0 if self.recipe.follows_paper else count
+        generator = torch.Generator().manual_seed(0)
+        z = torch.cat([decoder.mixtures[k].sample(count, generator) for k in usable])
+        z = z.to(decoder.device)
+        label = np.repeat(np.array(usable, dtype=np.int64), count)
+        return SampledEndpoints(z, decoder.decode(z, label), label)
+
+
+def fit_model(
+    schema: Schema,
+    rules: tuple[Constraint, ...],
+    cells: Floats,
+    codes: Ints,
+    *,
+    labels: tuple[Label, ...],
+    n_prototypes: int,
+    n_latent: int | None,
+    recipe: Recipe,
+    device: torch.device,
+    random_state: int,
+    progress: Progress | None,
+) -> tuple[Fitted, Ints]:
+    """Trains on rows and the labels the classifier gives them; prototypes are still to be judged.
+
+    Args:
+        schema: The columns.
+        rules: Constraints kept with the explainer.
+        cells: Training rows.
+        codes: Their labels, as positions.
+        labels: The labels.
+        n_prototypes: Clusters per label; a label with few rows gets fewer.
+        n_latent: Dimensions of z; None for a rule.
+        recipe: How to train.
+        device: Where to train.
+        random_state: Seed of everything random.
+        progress: Called as `progress("training", done, total)`.
+
+    Returns:
+        What was learned, and the cluster of each row, -1 for rows of labels without clusters.
+    """
+    recipe = recipe.on(schema.shape)
+    follows_paper = recipe.follows_paper
+    # Pixels share one scale. Coded by rank, a faint pixel that is mostly empty counts as much as a
+    # stroke: on MNIST that left 24 of 30 centroids valid, the share of the range left 30.
+    coded = range_coded(schema) if follows_paper or schema.shape is not None else schema
+    encoded = coded.encode(cells)  # (n, w)
+    counts = _cluster_counts(encoded, codes, len(labels), n_prototypes)
+    clusters = np.zeros(len(codes), dtype=np.int64)
+    if not follows_paper:
+        emphasis = np.where(np.arange(coded.width) < len(coded.numeric), 1.0, EMPHASIS)
+        clusters = partition(encoded * emphasis, codes, counts, random_state)
+    usable = np.flatnonzero(np.array(counts)[codes] > 0)
+    shape = Shape(
+        len(coded.numeric),
+        coded.widths,
+        counts,
+        max(2, min(coded.width, recipe.latent)) if n_latent is None else n_latent,
+        recipe.hidden,
+        recipe.heads,
+    )
+    x = torch.as_tensor(encoded[usable], dtype=torch.float32, device=device)
+    y = torch.as_tensor(codes[usable], device=device)
+    c = torch.as_tensor(clusters[usable], device=device)
+    model, history = fit(shape, recipe, x, y, c, random_state=random_state, progress=progress)
+    if follows_paper:
+        with torch.inference_mode():
+            c = model.clusters(x, y)
+    mixtures = densities(model, recipe, x, y, c, random_state)
+    trees: tuple[CategoryTree, ...] = ()
+    if not follows_paper:
+        states, widths = states_of(coded, cells), block_states(coded)
+        trees = tuple(CategoryTree.fit(states[codes == k], widths) for k in range(len(labels)))
+    decoder = Decoder(coded, model, mixtures, trees, follows_paper=follows_paper)
+    members = np.full(len(codes), -1, dtype=np.int64)
+    members[usable] = c.cpu().numpy()
+    bare = Fitted(coded, labels, rules, decoder, (), recipe, history.array, history.names)
+    return bare, members
+
+
+def range_coded(schema: Schema) -> Schema:
+    """The schema with numbers coded as their share of the range, as the paper does."""
+    features = tuple(
+        replace(f, knots=_linear(f.lower, f.upper)) if f.numeric else f for f in schema.features
+    )
+    return replace(schema, features=features)
+
+
+def _linear(lower: float, upper: float) -> Knots:
+    scores = np.array([0.0, 1.0]) if upper > lower else np.array([0.0])
+    values = np.array([lower, upper]) if upper > lower else np.array([lower])
+    return Knots(values, scores, scores, scores)
+
+
+def _cluster_counts(encoded: Floats, codes: Ints, labels: int, wanted: int) -> tuple[int, ...]:
+    distinct = [_distinct(encoded[codes == k]) for k in range(labels)]
+    counts = cluster_counts(codes, labels, wanted, distinct)
+    enough = sum(count > 0 for count in counts)
+    if enough < 2:
+        sizes = np.bincount(codes, minlength=labels).tolist()
+        which = "Only one label has" if enough else "No label has"
+        raise InputError(
+            f"{which} enough rows to learn from (rows per label: {sizes}). Give more rows of the "
+            "others: at least five each, better fifty."
+        )
+    return counts
+
+
+def _distinct(rows: Floats, most: int = 2000) -> int:
+    """How many distinct rows there are, among at most `most` taken evenly from the table."""
+    return len(np.unique(rows[:: max(1, len(rows) // most)], axis=0))
+
+
+def warn_of_leaks(schema: Schema, cells: Floats, labels: Sequence[Any], codes: Ints) -> None:
+    """Warns of columns that look like the label itself, left in the table.
+
+    Their values are the labels and agree with the classifier as well as a fair classifier agrees
+    with the truth. Yes and no are values of many a feature: there it takes more.
+    """
+    names = [spelling(label) for label in labels]
+    least = 0.9 if {name.lower() for name in names} in YES_NO else 0.75
+    for i, feature in enumerate(schema.features):
+        values = np.unique(cells[:, i])
+        if len(values) != len(names) or np.isnan(values).any():
+            continue
+        texts = [
+            spelling(feature.levels[int(v)] if feature.categories else float(v)) for v in values
+        ]
+        if len(names) < 2 or set(texts) != set(names):
+            continue
+        places = np.array([names.index(text) for text in texts])
+        column = places[np.searchsorted(values, cells[:, i])]
+        agreed, count = float((column == codes).mean()), len(names)
+        chance = np.bincount(column, minlength=count) @ np.bincount(codes, minlength=count)
+        by_chance = float(chance) / len(codes) ** 2
+        # Two rare values agree most of the time by chance alone.
+        if agreed >= least and agreed - by_chance >= BEYOND_CHANCE * (1 - by_chance):
+            warn(
+                f"Column '{feature.name}' has exactly the classifier's labels as its values. If it "
+                "is what the classifier predicts, leave it out of the table (--label on the "
+                "command line)."
+            )
+
+
+# ------------------------------------------------------------------------------------------------
+# Prototypes
+
+
+class _Judged(NamedTuple):
+    cells: Floats
+    valid: Bools
+    probability: Floats
+
+
+def _judge(classifier: Classifier, cells: Floats, codes: Ints) -> _Judged:
+    """Rows queried: whether the classifier gives them their label, and its probability."""
+    found = classifier.query(cells)
+    probability = np.full(len(cells), np.nan)
+    if found.probability is not None:
+        probability = found.probability[np.arange(len(cells)), codes]
+    return _Judged(cells, found.codes == codes, probability)
+
+
+def with_prototypes(
+    fitted: Fitted, judging: Classifier, repairing: Classifier, cells: Floats, members: Ints
+) -> Fitted:
+    """Decodes every centroid, has the classifier judge it, and repairs those it refuses.
+
+    Args:
+        fitted: What was learned.
+        judging: The classifier, counting the queries about centroids.
+        repairing: The classifier, counting the queries of repairs.
+        cells: Training rows.
+        members: The cluster of each.
+    """
+    shape = fitted.decoder.model.shape
+    codes = np.repeat(np.arange(len(shape.clusters)), shape.clusters)
+    z = fitted.decoder.model.centroids()
+    judged = _judge(judging, fitted.decoder.decode(z, codes), codes)
+    found = []
+    for k, code in enumerate(codes.tolist()):
+        valid = bool(judged.valid[k])
+        prototype = Prototype(
+            number=k,
+            label=fitted.labels[code],
+            code=code,
+            cells=judged.cells[k],
+            z=z[k].cpu().numpy(),
+            valid=valid,
+            probability=float(judged.probability[k]),
+            members=int((members == k).sum()),
+            valid_before=valid,
+        )
+        if not valid and not fitted.recipe.follows_paper:
+            prototype = _repaired(fitted, repairing, prototype, cells[members == k])
+        if not prototype.valid:
+            _warn_of_invalid(fitted, prototype)
+        found.append(prototype)
+    _check_every_label(fitted, found)
+    return replace(fitted, prototypes=tuple(found))
+
+
+def _repaired(
+    fitted: Fitted, classifier: Classifier, prototype: Prototype, rows: Floats
+) -> Prototype:
+    """Moved towards members of its cluster whose reconstruction the classifier accepts."""
+    rows = rows[:: max(1, len(rows) // MEMBERS)]
+    dropped = replace(prototype, note="dropped: the classifier refuses it wherever it was moved")
+    if not len(rows):
+        return dropped
+    decoder, codes = fitted.decoder, np.full(len(rows), prototype.code)
+    z = decoder.encode(rows, codes)
+    valid = _judge(classifier, decoder.decode(z, codes), codes).valid
+    accepted = z[torch.as_tensor(valid, device=z.device)]
+    if not len(accepted):
+        return dropped
+    centroid = torch.as_tensor(prototype.z, device=z.device)
+    nearest = accepted[(accepted - centroid).square().sum(dim=1).argmin()]
+    for point, where in (
+        (accepted.mean(dim=0), "the mean of the members the classifier accepts"),
+        (nearest, "the nearest member the classifier accepts"),
+    ):
+        judged = _judge(classifier, decoder.decode(point[None], codes[:1]), codes[:1])
+        if judged.valid[0]:
+            return replace(
+                prototype,
+                cells=judged.cells[0],
+                z=point.cpu().numpy(),
+                valid=True,
+                probability=float(judged.probability[0]),
+                note=f"repaired: moved to {where}",
+            )
+    return dropped
+
+
+def judge_again(fitted: Fitted, classifier: Classifier) -> Fitted:
+    """Prototypes judged by a classifier that may not be the one they were made for."""
+    before = fitted.prototypes
+    codes = np.array([p.code for p in before])
+    judged = _judge(classifier, np.stack([p.cells for p in before]), codes)
+    shift = judged.probability - np.array([p.probability for p in before])
+    changed = np.abs(np.nan_to_num(shift)).max() > 1e-6
+    changed |= any(p.valid != v for p, v in zip(before, judged.valid, strict=True))
+    lost = [p.number for p, v in zip(before, judged.valid, strict=True) if p.valid and not v]
+    if changed:
+        listed = f" It no longer accepts prototypes {lost}: no path leads there." if lost else ""
+        warn(
+            "The classifier is not the one this explainer was fitted for: it judges the "
+            f"prototypes differently.{listed} Fit again if it was retrained.",
+            CentroidWarning,
+        )
+    prototypes = tuple(
+        replace(p, valid=bool(valid), probability=float(probability))
+        for p, valid, probability in zip(before, judged.valid, judged.probability, strict=True)
+    )
+    return replace(fitted, prototypes=prototypes)
+
+
+def _warn_of_invalid(fitted: Fitted, prototype: Prototype) -> None:
+    used = "no path leads to it"
+    if fitted.recipe.follows_paper:
+        used = "paths lead to it all the same, as in the paper"
+    warn(
+        f"The centroid of cluster {prototype.number} (class {prototype.label!r}) is not labelled "
+        f"{prototype.label!r} by the classifier; {used}. Fit with another random_state, fewer "
+        "prototypes or more rows if too few are left.",
+        CentroidWarning,
+    )
+
+
+def _check_every_label(fitted: Fitted, prototypes: Sequence[Prototype]) -> None:
+    """Refuses a fit in which a label has only invalid prototypes: it could not be a target."""
+    for code, label in enumerate(fitted.labels):
+        of_label = [p for p in prototypes if p.code == code]
+        if of_label and not any(map(fitted.is_endpoint, of_label)):
+            raise InputError(
+                f"No prototype of class {label!r} is labelled {label!r} by the classifier "
+                f"({len(of_label)} tried, repairs included). Give more rows of that class, or fit "
+                "with fewer prototypes."
+            )

@@ -1,0 +1,515 @@
+"""Why an instance has no counterfactual: the smallest relaxation of the constraints that gives one.
+
+Where no row is feasible, a smallest contradictory set of constraints, and a projection onto the
+others for how far each would have to move. Where rows are feasible but none searched was valid, the
+same search is run with constraints dropped: first all of them, since nothing else can help where
+that fails; then each alone, each pair, and beyond pairs greedily: what the row found without any
+constraint violates, restored one by one while the search succeeds. Instances for which the same set
+is tried are searched together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from math import floor
+from time import perf_counter
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.arrays import Bools, Floats, Ints
+from lapace.classifiers import Classifier
+from lapace.constraints import Constraint, System, parse_all
+from lapace.errors import ClassifierError, InputError
+from lapace.explainer.fit import Fitted
+from lapace.explainer.oracle import QueryBudgetError
+from lapace.explainer.problem import Problem, Search
+from lapace.explainer.relaxation import changes_text, joined, quoted, relaxation, scales
+from lapace.explainer.search import Contradictions, search
+from lapace.instances import LabelledInstances
+from lapace.model import few_threads
+from lapace.result import Explanation, WhyNot, record
+from lapace.schema import Reading
+
+__all__ = ["MAX_QUERIES", "with_why_not"]
+
+MAX_QUERIES = 50_000  # rows, where the caller sets no other budget
+SEARCHES = 64  # searches for sets of one, two and all constraints, at most
+GREEDY = 32  # further searches for larger sets, at most
+CORNERS = 3  # numbers of a contradiction whose bounds are combined exhaustively
+FREE = 1e-3  # cost of a change that matters little
+
+Set: TypeAlias = tuple[int, ...]  # constraints of the system, by position, in order
+
+
+def with_why_not(
+    fitted: Fitted, classifier: Classifier, explanation: Explanation, max_queries: int
+) -> Explanation:
+    """The explanation with `why_not` filled for instances without a counterfactual.
+
+    Args:
+        fitted: What `fit` learned.
+        classifier: The classifier, with a count of its own.
+        explanation: What `explain` returned.
+        max_queries: Rows the classifier may be queried about.
+    """
+    begin = perf_counter()
+    problem = _problem_of(fitted, classifier, explanation, max_queries)
+    with few_threads(fitted.decoder.model.shape):
+        relaxer = _Relaxer(problem, explanation)
+        found = relaxer.contradictory() | relaxer.without_valid_row()
+    return replace(
+        explanation,
+        why_not=dict(sorted(found.items())),
+        n_queries=explanation.n_queries + classifier.n_queries,
+        seconds={**explanation.seconds, "why_not": perf_counter() - begin},
+    )
+
+
+def _problem_of(
+    fitted: Fitted, classifier: Classifier, explanation: Explanation, max_queries: int
+) -> Problem:
+    """The problem an explanation solves, with the cheapest search that tells whether it succeeds."""
+    if tuple(explanation.labels) != fitted.labels or explanation.schema.names != (
+        fitted.schema.names
+    ):
+        raise InputError(
+            "This explanation is not one of this explainer's: its labels or columns differ."
+        )
+    constraints: Sequence[str | Constraint] = explanation.request
+    if constraints is None:  # read from JSON
+        constraints = explanation.constraints
+    try:
+        system = System.of(parse_all(constraints), explanation.schema, check=False)
+    except InputError as error:
+        raise InputError(
+            "The constraints of this explanation cannot be read back, as where one is a Python "
+            f"function. Explain again, then ask why not. ({error})"
+        ) from None
+    codes = {label: code for code, label in enumerate(fitted.labels)}
+    label = np.array([codes.get(value, -1) for value in explanation.label], dtype=np.int64)
+    target = np.array([codes.get(value, -1) for value in explanation.target], dtype=np.int64)
+    malformed = {
+        i: explanation.reason[i] for i, s in enumerate(explanation.status) if s == "malformed"
+    }
+    reading = Reading(explanation.schema, explanation.instances, {}, explanation.template)
+    unknown = np.full((len(label), len(fitted.labels)), np.nan)
+    instances = LabelledInstances(reading, label, unknown, target, malformed)
+    # Whether a path has an ok row does not depend on the steps that picks leave out.
+    settings = replace(Search(**explanation.search), detail="picks", sparse=False)
+    return Problem(
+        fitted,
+        classifier,
+        instances,
+        system,
+        settings,
+        explanation.costs,
+        explanation.confidence,
+        max_queries,
+    )
+
+
+class FoundRows(NamedTuple):
+    """Rows a search found: the ok ones, and of each path without any the most promising.
+
+    Attributes:
+        instance: The instance each is for.
+        cells: The rows.
+        ok: Whether each is valid and feasible.
+        feasible: Whether each satisfies the constraints of the search.
+        probability: Of the target; NaN where unknown.
+    """
+
+    instance: Ints
+    cells: Floats
+    ok: Bools
+    feasible: Bools
+    probability: Floats
+
+    @classmethod
+    def of(
+        cls, instance: Ints, tau: Floats, cells: Floats, ok: Bools, feasible: Bools, p: Floats
+    ) -> FoundRows:
+        """The rows of paths: their instances (paths,), their steps (paths, steps)."""
+        score = np.nan_to_num(p) + 2.0 * feasible + 1e-6 * tau
+        score = np.where(tau > 0, score, -np.inf)  # the input is no counterfactual
+        none = ~ok.any(axis=1, keepdims=True)
+        keep = ok | (none & (score == score.max(axis=1, keepdims=True)))
+        paths, _ = np.nonzero(keep)
+        return cls(instance[paths], cells[keep], ok[keep], feasible[keep], p[keep])
+
+    def take(self, rows: Bools | Ints) -> FoundRows:
+        """A selection of the rows."""
+        return FoundRows(
+            self.instance[rows],
+            self.cells[rows],
+            self.ok[rows],
+            self.feasible[rows],
+            self.probability[rows],
+        )
+
+
+class _Drop(NamedTuple):
+    """A set that can be dropped for an instance, and the best row of the search without it."""
+
+    which: Set
+    row: Floats
+    exact: bool
+
+
+def _first(instance: Ints, *keys: NDArray[np.generic]) -> Ints:
+    """For each instance the row that is least by the keys, compared in order."""
+    order = np.lexsort((*reversed(keys), instance))
+    _, at = np.unique(instance[order], return_index=True)
+    chosen: Ints = order[at]
+    return chosen
+
+
+@dataclass
+class _Relaxer:
+    """Searches for relaxations, counting its searches.
+
+    Attributes:
+        problem: The problem, with a query budget.
+        explanation: What was found for it.
+        searched: How many instances each set of dropped constraints was searched for.
+        cut: A set was left out: too many of them, the budget spent, or the classifier raised.
+        why_cut: Why the search without any constraint failed, in words; empty where it did not.
+    """
+
+    problem: Problem
+    explanation: Explanation
+
+    def __post_init__(self) -> None:
+        self.searched: dict[Set, int] = {}
+        self.cut = False
+        self.why_cut = ""
+        self.system = self.problem.system
+        self.every: Set = tuple(range(len(self.system)))
+        rules = set(self.problem.fitted.rules)
+        self.is_rule = [c in rules for c in self.system.constraints]
+        self.scales = scales(self.system)
+        self.originals = self.problem.instances.cells
+
+    def _with(self, status: str) -> Ints:
+        return np.flatnonzero(np.array(self.explanation.status, dtype=object) == status)
+
+    def _distance(self, cells: Floats, instance: Ints) -> Floats:
+        return self.problem.schema.gaps(self.originals[instance], cells) @ self.problem.weights
+
+    def _violation(self, cells: Floats, instance: Ints, which: Set | None = None) -> Floats:
+        """How far rows are from satisfying a set of constraints, relative to their scales."""
+        share = self.system.slack(cells, self.originals[instance]) / self.scales
+        total: Floats = (share if which is None else share[:, list(which)]).sum(axis=1)
+        return total
+
+    # -- no row is feasible -----------------------------------------------------------------------
+
+    def contradictory(self) -> dict[int, WhyNot]:
+        """Instances whose constraints contradict each other, grouped by contradiction."""
+        contradictions = Contradictions(self.system)
+        groups: dict[tuple[Constraint, ...], list[int]] = {}
+        for i in self._with("infeasible").tolist():
+            groups.setdefault(contradictions.of(self.originals[i]), []).append(i)
+        found: dict[int, WhyNot] = {}
+        for contradiction, members in groups.items():
+            found |= self._contradiction(contradiction, np.array(members))
+        return found
+
+    def _contradiction(
+        self, contradiction: tuple[Constraint, ...], instance: Ints
+    ) -> dict[int, WhyNot]:
+        """One contradiction: each of its constraints relaxed alone."""
+        reason, schema = self.explanation.reason, self.problem.schema
+        if not contradiction:  # the solver's limit was reached before it was named
+            return {i: WhyNot("infeasible", exact=False, text=reason[i]) for i in instance.tolist()}
+        tries = [self._relaxed_alone(contradiction, c, instance) for c in contradiction]
+        rows = np.concatenate([cells for cells, _ in tries])
+        at = np.tile(np.arange(len(instance)), len(tries))
+        best = _first(at, self._violation(rows, instance[at]), self._distance(rows, instance[at]))
+        stuck = np.all([stuck for _, stuck in tries], axis=0)
+        found = {}
+        for k, i in enumerate(instance.tolist()):
+            moves = tuple(
+                relaxation(constraint, schema, cells[k], self.originals[i])
+                for constraint, (cells, _) in zip(contradiction, tries, strict=True)
+            )
+            texts = [move.text for move in moves]
+            text = f"{reason[i]} If the others stay, {joined(texts, 'or')}."
+            if len(texts) == 1:
+                text = f"{reason[i]} For any row to satisfy it, {texts[0]}."
+            if stuck[k]:
+                text += " Even then other constraints would contradict each other."
+            names = tuple(map(str, contradiction))
+            row = record(schema, rows[best[k]])
+            found[i] = WhyNot("infeasible", names, (), len(names) <= 2, moves, row, text)
+        return found
+
+    def _relaxed_alone(
+        self, contradiction: tuple[Constraint, ...], constraint: Constraint, instance: Ints
+    ) -> tuple[Floats, Bools]:
+        """Of rows that satisfy the other constraints, the one that violates this one least.
+
+        Returns:
+            A row per instance, and the instances for which the others contradict each other too.
+        """
+        schema = self.problem.schema
+        alone = System.of([constraint], schema, check=False)
+        named = {c for b in self.system.bound if b.constraint in contradiction for c in b.columns}
+        starts, at = self._starts(sorted(named), self.originals[instance])
+        originals = self.originals[instance][at]
+        # Other columns cost almost nothing, so that those of this constraint move least.
+        columns = {schema.names[c] for c in alone.bound[0].columns}
+        costs = {name: 1.0 if name in columns else FREE for name in schema.names}
+        after = self.system.without([constraint]).project(
+            starts, originals, costs=costs if columns else None
+        )
+        rows, feasible = after.cells, after.feasible
+        stuck = ~np.isin(np.arange(len(instance)), at[feasible])
+        if stuck.any():  # satisfy at least the others of this contradiction
+            again = np.flatnonzero(stuck[at])
+            others = System.of([c for c in contradiction if c != constraint], schema, check=False)
+            narrow = others.project(
+                starts[again], originals[again], costs=costs if columns else None
+            )
+            rows[again], feasible[again] = narrow.cells, narrow.feasible
+        slack = alone.slack(rows, originals)[:, 0]
+        best = _first(at, ~feasible, slack, self._distance(rows, instance[at]))
+        return rows[best], stuck
+
+    def _starts(self, columns: Sequence[int], originals: Floats) -> tuple[Floats, Ints]:
+        """Where to project from: the instance, and bounds of columns, where slack is least."""
+        features = self.problem.schema.features
+        numbers = [c for c in columns if features[c].kind == "continuous"]
+        corners: Iterable[tuple[int, ...]] = product((0, 1, 2), repeat=len(numbers))
+        if len(numbers) > CORNERS:
+            corners = [(corner,) * len(numbers) for corner in (0, 1, 2)]
+        starts = []
+        for corner in corners:
+            rows = originals.copy()
+            for c, bound in zip(numbers, corner, strict=True):
+                if bound:  # 0 keeps the instance's value
+                    rows[:, c] = features[c].lower if bound == 1 else features[c].upper
+            starts.append(np.where(np.isnan(originals), originals, rows))
+        return np.concatenate(starts), np.tile(np.arange(len(originals)), len(starts))
+
+    # -- rows are feasible, none was valid --------------------------------------------------------
+
+    def without_valid_row(self) -> dict[int, WhyNot]:
+        """Instances for which no ok row was found."""
+        instance = self._with("none_found")
+        if not len(instance):
+            return {}
+        if not self.every:
+            return {i: self._not_relaxable(i, None) for i in instance.tolist()}
+        free = self._search_without(self.every, instance)
+        hopeful = instance if free is None else np.unique(free.instance[free.ok])
+        drops = self._small_sets(hopeful, free)
+        left = np.array([i for i in hopeful.tolist() if i not in drops], dtype=np.int64)
+        if free is not None and len(left):
+            drops |= self._large_sets(left, free)
+        return {
+            i: self._droppable(i, drops[i]) if i in drops else self._not_relaxable(i, free)
+            for i in instance.tolist()
+        }
+
+    def _search_without(self, which: Set, instance: Ints) -> FoundRows | None:
+        """What the same search finds without a set of constraints; None where it was cut short."""
+        self.searched[which] = len(instance)
+        dropped = [self.system.constraints[k] for k in which]
+        problem = replace(self.problem, system=self.system.without(dropped))
+        parts = [self._rows_of(instance[:0])]
+        try:
+            for _, found in search(problem, instance):
+                if found.paths is not None:
+                    steps = found.paths.steps
+                    parts.append(
+                        FoundRows.of(
+                            found.paths.instance,
+                            steps.tau,
+                            steps.cells,
+                            steps.ok,
+                            steps.feasible,
+                            steps.probability,
+                        )
+                    )
+        except QueryBudgetError:
+            self.cut, self.why_cut = True, "The query budget ended before any set could be tried."
+            return None
+        except ClassifierError:  # a dropped rule may have kept such rows from the classifier
+            self.problem.classifier.query(self.originals[instance[:1]], self.problem.schema)
+            self.cut = True
+            self.why_cut = "The classifier raises on too many rows that the constraints exclude."
+            return None
+        return FoundRows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def _rows_of(self, instance: Ints) -> FoundRows:
+        """The rows the explanation has of instances."""
+        e = self.explanation
+        mine = np.isin(e.instance, instance)
+        return FoundRows.of(
+            e.instance[mine],
+            e.tau[mine],
+            e.cells[mine],
+            e.ok[mine],
+            e.feasible[mine],
+            e.probability[mine],
+        )
+
+    def _best_rows(self, which: Set, found: FoundRows) -> dict[int, tuple[float, float, Floats]]:
+        """Of each instance the ok row that violates a set least, then the nearest."""
+        rows = found.take(found.ok)
+        violated = self._violation(rows.cells, rows.instance, which)
+        distance = self._distance(rows.cells, rows.instance)
+        return {
+            int(rows.instance[k]): (float(violated[k]), float(distance[k]), rows.cells[k])
+            for k in _first(rows.instance, violated, distance)
+        }
+
+    def _tiers(self) -> Iterable[list[Set]]:
+        """Sets of one, then of two; of the same size, those with fewer rules first."""
+        for size in (1, 2):
+            sets = list(combinations(self.every, size))
+            for count in range(size + 1):
+                yield [which for which in sets if sum(self.is_rule[k] for k in which) == count]
+
+    def _small_sets(self, instance: Ints, free: FoundRows | None) -> dict[int, _Drop]:
+        """The smallest sets of one or two; of equals the one whose row violates it least."""
+        drops: dict[int, _Drop] = {}
+        for tier in self._tiers():
+            left = np.array([i for i in instance.tolist() if i not in drops], dtype=np.int64)
+            if not len(left):
+                break
+            exact = not self.cut
+            best: dict[int, tuple[float, float, Set, Floats]] = {}
+            for which in tier:
+                if which == self.every:  # searched already
+                    found = free and free.take(np.isin(free.instance, left))
+                elif len(self.searched) < SEARCHES:
+                    found = self._search_without(which, left)
+                else:
+                    self.cut = True
+                    break
+                for i, (violated, far, row) in (
+                    {} if found is None else self._best_rows(which, found)
+                ).items():
+                    if i not in best or (violated, far) < best[i][:2]:
+                        best[i] = (violated, far, which, row)
+            sure = exact or (bool(tier) and len(tier[0]) == 1)  # no set is smaller than one
+            drops |= {i: _Drop(which, row, sure) for i, (_, _, which, row) in best.items()}
+        return drops
+
+    def _large_sets(self, instance: Ints, free: FoundRows) -> dict[int, _Drop]:
+        """Larger sets: what the best free row violates, then restored one by one."""
+        mine = free.take(np.isin(free.instance, instance))
+        drops = {
+            i: _Drop(self.every, row, False)
+            for i, (_, _, row) in self._best_rows(self.every, mine).items()
+        }
+        exact = not self.cut
+        tried: set[Set] = set()
+
+        def attempt(sets: dict[int, Set]) -> None:
+            """Searches without one set per instance, instances with the same set together."""
+            groups: dict[Set, list[int]] = {}
+            for i, which in sets.items():
+                groups.setdefault(which, []).append(i)
+            for which, members in groups.items():
+                if len(tried) == GREEDY:
+                    self.cut = True
+                    return
+                tried.add(which)
+                found = self._search_without(which, np.array(members))
+                if found is not None:
+                    best = self._best_rows(which, found)
+                    drops.update({i: _Drop(which, row, False) for i, (_, _, row) in best.items()})
+
+        attempt(self._violated_sets(mine))
+        for k in sorted(self.every, key=lambda k: (not self.is_rule[k], -k)):  # rules first
+            smaller = {
+                i: tuple(c for c in drop.which if c != k)
+                for i, drop in drops.items()
+                if k in drop.which
+            }
+            # All sets of one and two were tried without success.
+            attempt({i: which for i, which in smaller.items() if len(which) > 2})
+        return {i: drop._replace(exact=exact and len(drop.which) == 3) for i, drop in drops.items()}
+
+    def _violated_sets(self, free: FoundRows) -> dict[int, Set]:
+        """The constraints each instance's free row violates, of the row that violates fewest."""
+        rows = free.take(free.ok)
+        violated = ~self.system.holds(rows.cells, self.originals[rows.instance])
+        chosen = _first(
+            rows.instance, violated.sum(axis=1), self._violation(rows.cells, rows.instance)
+        )
+        sets = {int(rows.instance[k]): tuple(np.flatnonzero(violated[k]).tolist()) for k in chosen}
+        return {i: which for i, which in sets.items() if 2 < len(which) < len(self.every)}
+
+    # -- in words ---------------------------------------------------------------------------------
+
+    def _droppable(self, instance: int, drop: _Drop) -> WhyNot:
+        schema, original = self.problem.schema, self.originals[instance]
+        dropped = [self.system.constraints[k] for k in drop.which]
+        moves = tuple(relaxation(c, schema, drop.row, original) for c in dropped)
+        text = f"{self.explanation.reason[instance]} Without {quoted(dropped)} the same search "
+        text += "finds one"
+        if not drop.exact:
+            why = "sets of more than two are not all tried"
+            if self.cut:
+                why = f"{len(self.searched)} sets were tried and not all there are"
+            text += f"; a smaller set might do as well, for {why}"
+        elif len(dropped) > 1:
+            text += "; without fewer it does not"
+        needed = [move.text for move in moves if move.by != 0.0]
+        if needed:
+            text += f". For the best row found, {joined(needed)}"
+        else:
+            text += ". That row satisfies every constraint all the same"
+        text += f": {changes_text(schema, drop.row, original)}."
+        names = tuple(map(str, dropped))
+        return WhyNot("none_found", (), names, drop.exact, moves, record(schema, drop.row), text)
+
+    def _not_relaxable(self, instance: int, free: FoundRows | None) -> WhyNot:
+        """Nothing can be dropped, or dropping everything does not help."""
+        seen = self._rows_of(np.array([instance]))
+        text = [self.explanation.reason[instance]]
+        reached = _highest(seen.take(seen.feasible))
+        cut = free is None and bool(self.every)
+        if cut:
+            text.append(self.why_cut)
+        elif free is not None:
+            text.append("Even without any constraint nothing is found.")
+            reached = max(reached, _highest(free.take(free.instance == instance)))
+        if reached >= 0:
+            confidence = self.problem.confidence
+            needed = f"; {confidence:.12g} is required" if confidence is not None else ""
+            # Rounded down, so that requiring as much succeeds.
+            highest = floor(reached * 1000) / 1000
+            text.append(f"The highest probability reached is {highest:g}{needed}.")
+        text.append(self._advice(reached))
+        row = None
+        if len(seen.instance):
+            probable, far = (
+                np.nan_to_num(seen.probability),
+                self._distance(seen.cells, seen.instance),
+            )
+            best = _first(seen.instance, ~seen.feasible, -probable, far)[0]
+            row = record(self.problem.schema, seen.cells[best])
+        return WhyNot("none_found", exact=not cut, row=row, text=" ".join(text))
+
+    def _advice(self, reached: float) -> str:
+        options = []
+        if self.problem.confidence is not None and reached > 0:
+            options.append(f"a confidence of at most {floor(reached * 1000) / 1000:g}")
+        if len(self.problem.fitted.labels) > 2:
+            options.append("another target")
+        options.append("an explainer with more prototypes or more training rows of that label")
+        return f"What may help: {joined(options, 'or')}."
+
+
+def _highest(found: FoundRows) -> float:
+    """The highest known probability; -1 where none is known."""
+    return float(np.nan_to_num(found.probability, nan=-1.0).max(initial=-1.0))

@@ -383,7 +383,7 @@ def _explanation(
         constraints=tuple(map(str, problem.system.constraints)),
         picked=picked,
         n_queries=problem.classifier.n_queries,
-        ids=getattr(known.reading, "ids", None),
+        ids=known.reading.ids,
         costs=problem.costs or None,
         confidence=problem.confidence,
         search=asdict(problem.search),

@@ -95,7 +95,9 @@ def _problem_of(
     malformed = {
         i: explanation.reason[i] for i, s in enumerate(explanation.status) if s == "malformed"
     }
-    reading = Reading(explanation.schema, explanation.instances, {}, explanation.template)
+    reading = Reading(
+        explanation.schema, explanation.instances, {}, explanation.template, explanation.ids
+    )
     unknown = np.full((len(label), len(fitted.labels)), np.nan)
     instances = LabelledInstances(reading, label, unknown, target, malformed)
     # Whether a path has an ok row does not depend on the steps that picks leave out.

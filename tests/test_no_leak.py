@@ -23,7 +23,7 @@ import pytest
 import worlds
 from lapace import CentroidWarning, Explainer, datasets
 from lapace.classifiers import train as forest
-from lapace.constraints import System, fixed
+from lapace.constraints import Projection, System, fixed
 from lapace.errors import InputError, LapaceError
 from lapace.result import Counterfactuals, Explanation
 from test_constraints_random import Slow, _cell_problem, random_constraint
@@ -223,12 +223,18 @@ def test_nothing_leaks_out_of_a_real_table(name, missing):
 
 
 def test_the_checks_can_fail(monkeypatch):
-    """Were projection left out, the same questions would find leaks."""
+    """Were projection and the final check left out, the same calls would find leaks."""
     explainer, instances = worlds.post().explainer, worlds.post().instances
     limits = {"constraints": ["fixed weight"], "sparse": True, "steps": 4}
+
+    def untouched(self, cells, instances, **settings):
+        yes = np.ones(len(cells), bool)
+        return Projection(cells.copy(), yes, ~yes, 0, 0)
+
     monkeypatch.setattr(
         System, "feasible", lambda self, cells, instances: np.ones(len(cells), bool)
     )
+    monkeypatch.setattr(System, "project", untouched)
     found, _ = leaks(explainer, instances, limits)
     assert any("broken=['fixed weight']" in line for line in found)
     assert any("a fixed column changed" in line for line in found)

@@ -270,7 +270,7 @@ def listed(monkeypatch):
     """Replaces the files that `fetch` knows."""
 
     def list_(*entries: Source):
-        monkeypatch.setattr(sources, "_BY_FILE", {entry.file: entry for entry in entries})
+        monkeypatch.setattr(sources, "SOURCES", {entry.file: entry for entry in entries})
 
     return list_
 
@@ -448,8 +448,8 @@ def test_without_pooch_only_loans_load(cache, monkeypatch):
 
 
 def test_every_source_has_a_hash_and_addresses_of_one_name():
-    assert len({source.file for source in sources.SOURCES}) == len(sources.SOURCES)
-    for source in sources.SOURCES:
+    assert len(sources.SOURCES) == len(sources._ADDRESSES)
+    for source in sources.SOURCES.values():
         assert len(bytes.fromhex(source.sha256)) == 32
         assert {address.rpartition("/")[2] for address in source.addresses} == {source.file}
         *urls, last = source.addresses
@@ -493,7 +493,7 @@ def test_mnist_by_its_canonical_files(cache, listed, site):
         data = idx(array)
         (site[0] / name).write_bytes(data)
         entries.append(Source(hashlib.sha256(data).hexdigest(), (f"{site[1]}/{name}",)))
-    csv = [s for s in sources.SOURCES if s.file in catalog._CSV_FILES]
+    csv = [sources.SOURCES[file] for file in catalog._CSV_FILES]
     listed(*entries, *csv)
     images, labels = CATALOG["mnist"].build()
     assert images.shape == (80, 28, 28)

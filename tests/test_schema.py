@@ -602,6 +602,15 @@ def test_columns_in_any_order_and_extra_ones():
     pd.testing.assert_frame_equal(back, TABLE[TABLE.columns[::-1]])
 
 
+def test_a_reading_has_the_ids_of_its_rows():
+    rows = TABLE.head(2).assign(id=["A7", "B8"])
+    assert SCHEMA.read(rows).ids == SCHEMA.read(rows.set_index("id")).ids == ("A7", "B8")
+    assert SCHEMA.read(as_records(rows)).ids == ("A7", "B8")
+    assert SCHEMA.read(TABLE.head(2)).ids is None
+    named = Schema.infer(rows, {"id": "categorical"})  # there it is a feature
+    assert named.read(rows).ids is None
+
+
 def test_a_column_that_is_missing_or_misspelt():
     with pytest.raises(InputError, match=r"^The table lacks column 'income'\.$"):
         SCHEMA.read(TABLE.drop(columns="income"))

@@ -130,9 +130,12 @@ def load(
         raise InputError(f"'{name}' comes with its own split and cannot be balanced before it.")
     table, labels = spec.build() if rows is None else make(rows)
     training, held_out = _split(spec, labels, balanced, np.random.default_rng(random_state))
-    train_rows, test_rows = _take(table, training), _take(table, held_out)
-    if impute:
-        train_rows, test_rows = _imputed(train_rows, test_rows)
+    if isinstance(table, np.ndarray):  # images, which have no missing cells
+        train_rows, test_rows = table[training], table[held_out]
+    else:
+        train_rows, test_rows = (table.iloc[p].reset_index(drop=True) for p in (training, held_out))
+        if impute:
+            train_rows, test_rows = _imputed(train_rows, test_rows)
     return Dataset(
         name=name,
         description=spec.description,
@@ -151,31 +154,22 @@ def load(
 def _split(
     spec: DatasetSpec, labels: Labels, balanced: bool, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Positions of the training rows and of the held-out rows, each in random order."""
+    """Positions of the training rows and of the held-out rows, in random order."""
     if spec.own_split is not None:
-        order = np.arange(len(labels))
-        return order[: spec.own_split], order[spec.own_split :]
+        first, rest = np.split(np.arange(len(labels)), [spec.own_split])
+        return first, rest
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    training, held_out = [], []
+    parts = []
     for code in range(len(counts)):
         members = rng.permutation(np.flatnonzero(classes == code))
         members = members[: counts.min()] if balanced else members
-        cut = round(0.2 * len(members))
-        held_out.append(members[:cut])
-        training.append(members[cut:])
-    return rng.permutation(np.concatenate(training)), rng.permutation(np.concatenate(held_out))
-
-
-def _take(table: Any, positions: Ints) -> Any:
-    if isinstance(table, np.ndarray):
-        return table[positions]
-    return table.iloc[positions].reset_index(drop=True)
+        parts.append(np.split(members, [round(0.2 * len(members))]))
+    held_out, training = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return rng.permutation(training), rng.permutation(held_out)
 
 
 def _imputed(train_rows: Any, test_rows: Any) -> tuple[Any, Any]:
     """Both parts, their missing cells filled from the training rows."""
-    if isinstance(train_rows, np.ndarray):
-        return train_rows, test_rows
     numbers = train_rows.select_dtypes("number")
     # The lower of two middle values: a median that occurs, and keeps whole numbers whole.
     values = dict(numbers.quantile(0.5, interpolation="lower"))

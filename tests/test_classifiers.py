@@ -1,4 +1,4 @@
-"""Anything that predicts becomes one object; whatever it does wrong is said to be its fault."""
+"""Anything that predicts becomes one object; invalid outputs are reported as the model's."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def mixed_table(rows: int = ROWS) -> tuple[pd.DataFrame, np.ndarray]:
     return table, np.where(score > np.median(score), "yes", "no")
 
 
-class Liar:
-    """Predicts by a threshold of its own, so its most probable class is often not its answer."""
+class TunedThreshold:
+    """Predicts by a threshold other than 0.5: its label is often not its most probable class."""
 
     classes_ = ("no", "yes")
 
@@ -75,7 +75,7 @@ class Liar:
 
 
 # ------------------------------------------------------------------------------------------------
-# Whatever predicts
+# Models of any kind
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_labels_of_any_type_come_back_as_python_values(negative, positive):
         st.one_of(st.text(max_size=3), st.integers(-3, 3), st.booleans()), min_size=2, max_size=40
     ).filter(lambda labels: len(set(labels)) > 1)
 )
-def test_codes_mean_what_the_model_said(labels):
+def test_codes_stand_for_the_labels_the_model_returned(labels):
     classifier = Classifier(lambda rows: labels[: len(rows)], SCHEMA)
     codes = classifier.fit_labels(CELLS[: len(labels)])
     assert [classifier.labels[c] for c in codes] == labels
@@ -123,11 +123,11 @@ def test_a_pipeline_on_raw_mixed_columns_sees_the_training_frame():
     schema = Schema.infer(table)
     seen = []
 
-    def ask(rows):
+    def model(rows):
         seen.append(rows)
         return np.where(rows["town"] == "ash", "yes", "no")
 
-    Classifier(ask, schema).fit_labels(schema.cells(table))
+    Classifier(model, schema).fit_labels(schema.cells(table))
     assert list(seen[0].columns) == list(table.columns)
     assert (seen[0].dtypes == table.dtypes).all()
     pd.testing.assert_frame_equal(seen[0], table)
@@ -143,12 +143,12 @@ def test_the_model_gets_the_users_kind_of_frame(convert):
     schema = Schema.infer(data)
     kinds = []
 
-    def ask(rows):
+    def model(rows):
         kinds.append(type(rows))
         column = rows[:, 0] if isinstance(rows, np.ndarray) else np.asarray(rows["a"])
         return column > 0
 
-    codes = Classifier(ask, schema).fit_labels(schema.read(data).cells)
+    codes = Classifier(model, schema).fit_labels(schema.read(data).cells)
     assert kinds == [type(data)]
     assert (codes == (NUMBERS["a"] > 0)).all()
 
@@ -200,16 +200,16 @@ def test_decimals_reach_the_model_as_decimals(table):
 def test_xgboost():
     xgboost = import_module("xgboost")
     model = xgboost.XGBClassifier(n_estimators=10, n_jobs=1).fit(NUMBERS, POSITIVE.astype(int))
-    check_against_the_model_itself(model, (0, 1))
+    check_against_model(model, (0, 1))
 
 
 def test_lightgbm():
     lightgbm = import_module("lightgbm")
     model = lightgbm.LGBMClassifier(n_estimators=10, n_jobs=1, verbose=-1)
-    check_against_the_model_itself(model.fit(NUMBERS, np.where(POSITIVE, "y", "n")), ("n", "y"))
+    check_against_model(model.fit(NUMBERS, np.where(POSITIVE, "y", "n")), ("n", "y"))
 
 
-def check_against_the_model_itself(model, labels):
+def check_against_model(model, labels):
     classifier = Classifier(model, SCHEMA)
     codes = classifier.fit_labels(CELLS)
     assert classifier.labels == labels
@@ -225,10 +225,10 @@ def test_a_torch_module_in_a_callable():
         module.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
         module.bias.zero_()
 
-    def ask(rows):  # a tensor, on whatever device, with or without gradients
+    def model(rows):  # a tensor, on whatever device, with or without gradients
         return module(torch.tensor(rows.to_numpy(), dtype=torch.float32)).argmax(dim=1)
 
-    classifier = Classifier(ask, SCHEMA)
+    classifier = Classifier(model, SCHEMA)
     assert (classifier.fit_labels(CELLS) == (NUMBERS["a"] > 0)).all()
     assert classifier.labels == (0, 1)
     assert classifier.predict_proba(CELLS) is None
@@ -236,7 +236,7 @@ def test_a_torch_module_in_a_callable():
 
 
 @pytest.mark.parametrize(
-    "shape_of_answer",
+    "output_type",
     [
         list,
         tuple,
@@ -250,9 +250,9 @@ def test_a_torch_module_in_a_callable():
         lambda v: pd.Series(v, dtype="string"),
     ],
 )
-def test_answers_of_any_shape(shape_of_answer):
+def test_labels_of_any_container_type(output_type):
     words = ["yes" if p else "no" for p in POSITIVE]
-    classifier = Classifier(lambda rows: shape_of_answer(words), SCHEMA)
+    classifier = Classifier(lambda rows: output_type(words), SCHEMA)
     assert (classifier.fit_labels(CELLS) == POSITIVE).all()
     assert classifier.labels == ("no", "yes")
 
@@ -269,11 +269,11 @@ def test_new_levels_of_a_query_reach_the_model():
     schema = Schema.infer(table)
     seen = []
 
-    def ask(rows):
+    def model(rows):
         seen.append(rows["town"].tolist())
         return np.where(rows["town"] == "ash", "yes", "no")
 
-    classifier = Classifier(ask, schema)
+    classifier = Classifier(model, schema)
     classifier.fit_labels(schema.cells(table))
     query = table.head(3).assign(town=["ash", "elm", None])
     reading = schema.read(query)
@@ -284,7 +284,7 @@ def test_new_levels_of_a_query_reach_the_model():
     assert codes.tolist() == [1, 0, 0]
 
 
-def test_known_labels_need_no_learning():
+def test_known_labels_need_no_training_rows():
     model = RandomForestClassifier(5, random_state=0).fit(NUMBERS, POSITIVE)
     known = Classifier(model, SCHEMA, labels=[True, False])
     assert known.labels == (False, True)
@@ -330,33 +330,36 @@ def test_one_call_gives_label_and_probability(model, classes):
     classifier = Classifier(model, SCHEMA)
     classifier.fit_labels(CELLS)
     points = np.random.default_rng(4).normal(size=(3000, 2))
-    asked = classifier.with_fresh_count()
-    codes, probability = asked.query(points)
+    counted = classifier.with_fresh_count()
+    codes, probability = counted.query(points)
     assert (codes == classifier.predict(points)).all()
     assert probability == pytest.approx(classifier.predict_proba(points))
-    assert len(points) <= asked.n_queries < 1.2 * len(points)  # ties are asked again
+    assert len(points) <= counted.n_queries < 1.2 * len(points)  # ties are queried again
 
 
-def test_a_model_that_does_not_predict_its_most_probable_class_is_asked_both():
-    for model in (Liar(), make_pipeline(StandardScaler(), SVC(probability=True, random_state=0))):
-        if not isinstance(model, Liar):
+def test_a_model_that_does_not_predict_its_most_probable_class_is_called_for_both():
+    for model in (
+        TunedThreshold(),
+        make_pipeline(StandardScaler(), SVC(probability=True, random_state=0)),
+    ):
+        if not isinstance(model, TunedThreshold):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # scikit-learn would have us calibrate it instead
                 model.fit(NUMBERS, np.where(POSITIVE, "yes", "no"))
         classifier = Classifier(model, SCHEMA)
         codes = classifier.fit_labels(CELLS)
-        asked = classifier.with_fresh_count()
-        judged, probability = asked.query(CELLS)
-        assert (judged == codes).all()
+        counted = classifier.with_fresh_count()
+        predicted, probability = counted.query(CELLS)
+        assert (predicted == codes).all()
         assert probability == pytest.approx(np.asarray(model.predict_proba(NUMBERS)))
-        assert asked.n_queries == 2 * ROWS
-    liar = Classifier(Liar(), SCHEMA)
-    codes = liar.fit_labels(CELLS)
-    assert (liar.predict_proba(CELLS).argmax(axis=1) != codes).any()
+        assert counted.n_queries == 2 * ROWS
+    tuned = Classifier(TunedThreshold(), SCHEMA)
+    codes = tuned.fit_labels(CELLS)
+    assert (tuned.predict_proba(CELLS).argmax(axis=1) != codes).any()
 
 
 def test_ties_are_left_to_the_model():
-    class RandomForestClassifier:  # called as the real one is, to be believed
+    class RandomForestClassifier:  # named as the real one, to be taken for it
         __module__ = "sklearn.ensemble"
         classes_ = ("no", "yes")
 
@@ -371,7 +374,7 @@ def test_ties_are_left_to_the_model():
     assert (classifier.query(CELLS).codes == codes).all()
 
 
-def test_a_subclass_is_not_trusted_to_predict_its_most_probable_class():
+def test_a_subclass_is_not_assumed_to_predict_its_most_probable_class():
     class Careful(LogisticRegression):
         def predict(self, rows):
             return np.where(self.predict_proba(rows)[:, 1] > 0.9, 1, 0)
@@ -383,7 +386,7 @@ def test_a_subclass_is_not_trusted_to_predict_its_most_probable_class():
 
 
 def test_probability_columns_follow_the_labels_not_the_model():
-    class Backwards(Liar):
+    class Backwards(TunedThreshold):
         classes_ = np.array(["yes", "maybe", "no"])
 
         def predict_proba(self, rows):
@@ -396,13 +399,13 @@ def test_probability_columns_follow_the_labels_not_the_model():
     classifier = Classifier(Backwards(), SCHEMA)
     classifier.fit_labels(CELLS)
     probability = classifier.predict_proba(CELLS)
-    assert classifier.labels == ("maybe", "no", "yes")  # the model knows it, though it never said
+    assert classifier.labels == ("maybe", "no", "yes")  # with a class that is never predicted
     assert probability[:, 0] == pytest.approx(0.1)
-    assert probability[:, 1:] == pytest.approx(0.9 * Liar().predict_proba(NUMBERS))
+    assert probability[:, 1:] == pytest.approx(0.9 * TunedThreshold().predict_proba(NUMBERS))
 
 
 def test_without_classes_columns_must_follow_the_sorted_labels():
-    class Nameless(Liar):
+    class Nameless(TunedThreshold):
         classes_ = None
 
         def predict(self, rows):
@@ -420,7 +423,7 @@ def test_without_classes_columns_must_follow_the_sorted_labels():
 
 
 def test_strange_probabilities_are_reported():
-    class Broken(Liar):
+    class Broken(TunedThreshold):
         def predict_proba(self, rows):
             return np.full((len(rows), 5), 0.2)
 
@@ -439,7 +442,7 @@ def test_strange_probabilities_are_reported():
 
 
 def test_probabilities_as_lists():
-    class Plain(Liar):
+    class Plain(TunedThreshold):
         def predict_proba(self, rows):
             return super().predict_proba(rows).tolist()
 
@@ -448,32 +451,32 @@ def test_probabilities_as_lists():
 
     classifier = Classifier(Plain(), SCHEMA)
     classifier.fit_labels(CELLS)
-    assert classifier.predict_proba(CELLS) == pytest.approx(Liar().predict_proba(NUMBERS))
+    assert classifier.predict_proba(CELLS) == pytest.approx(TunedThreshold().predict_proba(NUMBERS))
 
 
 # ------------------------------------------------------------------------------------------------
-# What goes wrong
+# Errors
 
 
-def test_no_classifier_at_all():
+def test_what_is_not_a_classifier():
     with pytest.raises(InputError, match="The classifier is an object of type str"):
         Classifier("forest", SCHEMA)
     with pytest.raises(InputError, match="is the class LogisticRegression"):
         Classifier(LogisticRegression, SCHEMA)
 
 
-def test_one_that_raises_is_quoted():
-    def ask(rows):
+def test_an_exception_of_the_model_is_quoted():
+    def model(rows):
         raise KeyError("no column 'zip'")
 
     with pytest.raises(ClassifierError, match=r"raised KeyError .* 240 rows: .*no column 'zip'"):
-        Classifier(ask, SCHEMA).fit_labels(CELLS)
+        Classifier(model, SCHEMA).fit_labels(CELLS)
     with pytest.raises(ClassifierError, match="NotFittedError"):
         Classifier(RandomForestClassifier(), SCHEMA).fit_labels(CELLS)
 
 
 @pytest.mark.parametrize(
-    ("answer", "sentence"),
+    ("output", "sentence"),
     [
         (lambda n: ["yes"] * (n - 1), "returned 239 labels for 240 rows"),
         (lambda n: "yes", r"returned an array of shape \(\) for 240 rows"),
@@ -489,12 +492,12 @@ def test_one_that_raises_is_quoted():
         (lambda n: [[1], [1, 2]] * (n // 2), "a label has to be text"),
     ],
 )
-def test_nonsense_is_reported_as_the_classifiers(answer, sentence):
+def test_invalid_labels_are_reported_as_the_classifiers(output, sentence):
     with pytest.raises(ClassifierError, match=sentence):
-        Classifier(lambda rows: answer(len(rows)), SCHEMA).fit_labels(CELLS)
+        Classifier(lambda rows: output(len(rows)), SCHEMA).fit_labels(CELLS)
 
 
-def test_an_answer_that_is_no_array():
+def test_an_output_that_is_no_array():
     class Hidden:
         def __array__(self, dtype=None, copy=None):
             raise RuntimeError("sealed")
@@ -503,9 +506,9 @@ def test_an_answer_that_is_no_array():
         Classifier(lambda rows: Hidden(), SCHEMA).fit_labels(CELLS)
 
 
-def test_a_label_never_said_about_the_training_rows():
-    answers = iter([["no", "yes"] * (ROWS // 2), ["yes", "maybe"]])
-    classifier = Classifier(lambda rows: next(answers), SCHEMA)
+def test_a_label_predicted_for_no_training_row():
+    outputs = iter([["no", "yes"] * (ROWS // 2), ["yes", "maybe"]])
+    classifier = Classifier(lambda rows: next(outputs), SCHEMA)
     classifier.fit_labels(CELLS)
     with pytest.raises(
         ClassifierError,
@@ -529,11 +532,11 @@ def test_one_label_only_leaves_nothing_to_cross_to():
         Classifier(lambda rows: ["yes"] * len(rows), SCHEMA).fit_labels(CELLS)
 
 
-def test_asking_before_learning():
+def test_queries_before_the_labels_are_known():
     classifier = Classifier(lambda rows: POSITIVE, SCHEMA)
-    for ask in (classifier.predict, classifier.predict_proba, classifier.query):
+    for method in (classifier.predict, classifier.predict_proba, classifier.query):
         with pytest.raises(ClassifierError, match="call `fit_labels` first"):
-            ask(CELLS)
+            method(CELLS)
 
 
 def test_no_rows():
@@ -553,19 +556,19 @@ def test_no_rows():
 # Counting, chunks, threads
 
 
-def test_large_questions_are_cut_into_chunks(monkeypatch):
+def test_large_queries_are_cut_into_chunks(monkeypatch):
     calls = []
 
-    def ask(rows):
+    def model(rows):
         calls.append(len(rows))
         return np.where(rows["a"] > 0, "yes", "no")
 
-    whole = Classifier(ask, SCHEMA)
+    whole = Classifier(model, SCHEMA)
     expected = whole.fit_labels(CELLS)
     assert calls == [ROWS]
     monkeypatch.setattr(classifiers, "ROWS_PER_CALL", 100)
     calls.clear()
-    cut = Classifier(ask, SCHEMA)
+    cut = Classifier(model, SCHEMA)
     assert (cut.fit_labels(CELLS) == expected).all()
     assert (cut.predict(CELLS) == expected).all()
     assert calls == [100, 100, 40] * 2
@@ -585,13 +588,13 @@ def test_chunks_may_each_lack_some_labels(monkeypatch):
     assert (classifier.query(CELLS[:20]).codes == codes).all()
 
 
-def test_counting_survives_threads_and_recounts():
+def test_queries_are_counted_across_threads_and_per_copy():
     classifier = Classifier(lambda rows: np.where(rows["a"] > 0, "yes", "no"), SCHEMA)
     expected = classifier.fit_labels(CELLS)
     own = classifier.with_fresh_count()
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: own.predict(CELLS), range(50)))
-    assert all((answer == expected).all() for answer in answers)
+        predictions = list(pool.map(lambda _: own.predict(CELLS), range(50)))
+    assert all((codes == expected).all() for codes in predictions)
     assert own.n_queries == 50 * ROWS
     assert classifier.n_queries == ROWS
 
@@ -606,7 +609,7 @@ def test_copies_count_anew():
 
 
 # ------------------------------------------------------------------------------------------------
-# Stock classifiers
+# Trained pipelines
 
 KINDS = ("forest", "mlp", "boosting")
 
@@ -645,7 +648,7 @@ def test_gaps_where_training_had_none(kind):
     assert set(classifier.predict(gaps)) <= {0, 1}
 
 
-def test_the_same_seed_trains_the_same_model():
+def test_the_same_random_state_trains_the_same_model():
     table, labels = mixed_table()
     schema = Schema.infer(table)
     for kind in KINDS:
@@ -708,7 +711,7 @@ def test_images_are_taken_flat():
     assert (codes == labels).mean() > 0.9
 
 
-def test_stock_classifiers_are_all_scikit_learns():
+def test_pipelines_consist_of_scikit_learns_classes():
     skops = import_module("skops.io")
     table, labels = mixed_table()
     for frame in (table, pa.Table.from_pandas(table)):

@@ -888,7 +888,7 @@ def test_a_classifier_that_refuses_everyone_is_at_fault_itself(count, tmp_path):
 @pytest.mark.parametrize(
     ("reply", "sentence"),
     [
-        (lambda rows: worlds.postage(rows)[1:], "answered 4 for 5 rows"),
+        (lambda rows: worlds.postage(rows)[1:], "returned 4 labels for 5 rows"),
         (lambda rows: [[0.1, 0.9]] * len(rows), "as if they were probabilities"),
         (lambda rows: [0.5] * len(rows), "a fraction, as a label"),
         (lambda rows: [None] * len(rows), "None as a label"),

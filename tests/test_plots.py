@@ -1,4 +1,4 @@
-"""Pictures: what they say is what the result says, nothing overlaps, nothing needs torch."""
+"""Pictures: they show what the result holds, texts do not overlap, nothing needs torch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from matplotlib.colors import to_hex
 from sklearn.decomposition import PCA
 
 from lapace import Explainer, InputError, plots
-from lapace.plots.learned import _heat
-from lapace.plots.paths import Walk, _runs
+from lapace.plots.fitted import _contrast
+from lapace.plots.paths import DrawnPath, _runs
 from lapace.plots.style import colour
 from lapace.schema import Schema
 
@@ -33,7 +33,7 @@ def closed():
 
 
 class Bank:
-    """Says yes to income over debt, and likes owners; knows probabilities."""
+    """Says yes to income over debt, with a bonus for owners; offers probabilities."""
 
     classes_ = np.array(["no", "yes"])
 
@@ -69,13 +69,15 @@ def explainer():
 
 
 @pytest.fixture(scope="module")
-def answer(explainer):
+def explanation(explainer):
     return explainer.explain(instances(30, 1), target="yes")
 
 
 @pytest.fixture(scope="module")
-def instance(answer):
-    return next(p for p in answer if p.status == "answered" and 0.2 < Walk.of(p, None).tau < 0.8)
+def instance(explanation):
+    return next(
+        p for p in explanation if p.status == "answered" and 0.2 < DrawnPath.of(p, None).tau < 0.8
+    )
 
 
 def words(ax):
@@ -83,7 +85,7 @@ def words(ax):
 
 
 def overlaps(figure):
-    """Pairs of texts that touch, and texts that leave the picture."""
+    """Pairs of texts that overlap, and texts that leave the picture."""
     figure.canvas.draw()
     for ax in figure.axes:  # tick labels are matplotlib's own affair, and it keeps spare ones
         ax.tick_params(labelleft=False, labelbottom=False)
@@ -118,7 +120,7 @@ def test_arrows_point_where_numbers_go(instance):
         assert f"{arrow} {after[name]}" in shown
 
 
-def test_the_flip_is_drawn_where_the_first_answer_is(instance):
+def test_the_flip_is_drawn_at_first(instance):
     ax = plots.path(instance)
     first = instance.explanation.first()
     (row,) = np.flatnonzero(
@@ -137,11 +139,11 @@ def test_a_path_to_another_prototype(instance):
         plots.path(instance, 99)
 
 
-def test_nothing_overlaps(answer):
+def test_nothing_overlaps(explanation):
     drawn = 0
-    for someone in answer:
-        for prototype in someone.prototypes if someone.status == "answered" else ():
-            assert overlaps(plots.path(someone, prototype).figure) == []
+    for one in explanation:
+        for prototype in one.prototypes if one.status == "answered" else ():
+            assert overlaps(plots.path(one, prototype).figure) == []
             plt.close("all")
             drawn += 1
     assert drawn > 10
@@ -154,11 +156,11 @@ def test_without_probabilities_there_is_no_line_for_them(instance):
     assert not any(word.startswith("probability of") for word in words(plots.path(quiet)))
 
 
-def test_a_path_that_does_not_lead_there_says_so(instance):
-    answer = instance.explanation
-    never = replace(answer, valid=np.zeros_like(answer.valid))[instance.position]
+def test_a_path_without_an_ok_step_says_so(instance):
+    explanation = instance.explanation
+    never = replace(explanation, valid=np.zeros_like(explanation.valid))[instance.position]
     ax = plots.path(never)
-    assert any(word.startswith("No step of this path leads there") for word in words(ax))
+    assert any(word.startswith("No step of this path is valid and feasible") for word in words(ax))
     assert "closest found" in words(ax)
     assert "at the flip" not in words(ax)
     assert "yes" not in words(ax)
@@ -166,28 +168,30 @@ def test_a_path_that_does_not_lead_there_says_so(instance):
     assert overlaps(ax.figure) == []
 
 
-def test_a_step_that_breaks_a_limit_is_no_answer(instance):
-    answer = instance.explanation
-    broken = replace(answer, feasible=np.zeros_like(answer.feasible))[instance.position]
-    assert "breaks a limit" in words(plots.path(broken))
-    assert "breaks a limit" not in words(plots.path(instance))
+def test_an_infeasible_step_is_marked(instance):
+    explanation = instance.explanation
+    broken = replace(explanation, feasible=np.zeros_like(explanation.feasible))[instance.position]
+    assert "infeasible" in words(plots.path(broken))
+    assert "infeasible" not in words(plots.path(instance))
 
 
-def test_someone_without_a_path_is_refused_in_words(answer):
-    fine = next(p for p in answer if p.status == "already_target")
+def test_an_instance_without_a_path_is_refused(explanation):
+    done = next(p for p in explanation if p.status == "already_target")
     with pytest.raises(InputError, match="has no paths: The classifier already says"):
-        plots.path(fine)
+        plots.path(done)
 
 
-def test_a_whole_explanation_is_not_one_instance(explainer, answer, instance):
+def test_a_whole_explanation_is_not_one_instance(explainer, explanation, instance):
     draw = {
         "path": plots.path,
-        "latent_map": lambda them: plots.latent_map(explainer, them),
-        "prototypes": lambda them: plots.prototypes(explainer, instance=them),
+        "latent_map": lambda one: plots.latent_map(explainer, one),
+        "prototypes": lambda one: plots.prototypes(explainer, instance=one),
     }
     for name, function in draw.items():
-        with pytest.raises(InputError, match=rf"plots\.{name} draws one instance.*answer\[0\]"):
-            function(answer)
+        with pytest.raises(
+            InputError, match=rf"plots\.{name} draws one instance.*explanation\[0\]"
+        ):
+            function(explanation)
         with pytest.raises(InputError, match="not a dict"):
             function({"income": 3})
 
@@ -200,10 +204,8 @@ def test_an_instance_is_called_by_its_id(explainer, instance):
 
 
 def test_any_other_label_has_a_title_too(explainer):
-    someone = explainer.explain(
-        [{**instances(1, 2)[0], "income": 10, "debt": 90}], target="any-other"
-    )
-    ax = plots.path(someone[0])
+    one = explainer.explain([{**instances(1, 2)[0], "income": 10, "debt": 90}], target="any-other")
+    ax = plots.path(one[0])
     assert ax.get_title(loc="left") == "Away from no"
     assert "not no" in words(ax)
 
@@ -212,9 +214,9 @@ def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(300, 20)).round(2)
     explainer = Explainer(lambda x: (x.sum(axis=1) > 0).astype(int), n_prototypes=1).fit(table)
-    someone = explainer.explain(np.full((1, 20), -1.0))[0]
-    ax = plots.path(someone)
-    changed = len(someone.changes())
+    one = explainer.explain(np.full((1, 20), -1.0))[0]
+    ax = plots.path(one)
+    changed = len(one.changes())
     assert changed > 14
     assert any(f"with {changed} changes" in word for word in words(ax))
     assert any("smaller change" in word for word in words(ax))
@@ -234,10 +236,12 @@ def test_given_axes_are_used(instance):
 
 
 def test_a_dollar_begins_no_formula(instance):
-    answer = instance.explanation
+    explanation = instance.explanation
     names = {"no": "$ no $\\frac$", "yes": "$ yes $\\frac$"}
-    label, target = (np.array([names[v] for v in a], object) for a in (answer.label, answer.target))
-    rich = replace(answer, labels=tuple(names.values()), label=label, target=target)
+    label, target = (
+        np.array([names[v] for v in a], object) for a in (explanation.label, explanation.target)
+    )
+    rich = replace(explanation, labels=tuple(names.values()), label=label, target=target)
     rich = rich[instance.position]
     assert overlaps(plots.path(rich).figure) == []
 
@@ -247,13 +251,13 @@ def test_runs_hold_until_the_next_step_and_the_last_can_be_seen():
     assert _runs(tau, states) == [(0.0, 0.1, 0), (0.1, 0.8, 2), (0.8, 0.9, 1), (0.9, 1.0, 2)]
 
 
-def test_images_become_a_film():
+def test_images_become_a_strip():
     rng = np.random.default_rng(0)
     bright = rng.integers(0, 2, 200)
     images = np.clip(0.2 * rng.random((200, 4, 4)) + 0.7 * bright[:, None, None], 0, 1)
     explainer = Explainer(lambda x: (x.mean(axis=(1, 2)) > 0.5).astype(int), n_prototypes=1)
-    someone = explainer.fit(images).explain(images[bright == 0][:1])[0]
-    ax = plots.path(someone)
+    one = explainer.fit(images).explain(images[bright == 0][:1])[0]
+    ax = plots.path(one)
     assert 11 <= len(ax.images) <= 12
     np.testing.assert_allclose(ax.images[0].get_array(), images[bright == 0][0])
     # The same grey means the same everywhere: no image is stretched to its own darkest pixel.
@@ -262,7 +266,7 @@ def test_images_become_a_film():
     edges = [to_hex(patch.get_edgecolor()).upper() for patch in ax.patches]
     assert (edges[0], edges[-1]) == (colour(0), colour(1))
     assert overlaps(ax.figure) == []
-    table = plots.prototypes(explainer, instance=someone)
+    table = plots.prototypes(explainer, instance=one)
     shown = [image.get_array() for image in table.images]
     np.testing.assert_allclose(shown[0], images[bright == 0][0])
     for picture, prototype in zip(shown[1:], explainer.prototypes_, strict=True):
@@ -294,7 +298,7 @@ def offsets(ax):
     return [c.get_offsets().data for c in ax.collections if len(c.get_offsets())]
 
 
-def test_the_map_looks_from_where_points_spread_the_most(explainer):
+def test_the_map_shows_the_first_two_principal_components(explainer):
     record = latent(explainer)
     ax = plots.latent_map(record)
     expected = PCA(2).fit_transform(record["z"])
@@ -302,7 +306,7 @@ def test_the_map_looks_from_where_points_spread_the_most(explainer):
     order = np.random.default_rng(0).permutation(len(expected))
     np.testing.assert_allclose(np.abs(seen), np.abs(expected[order]), atol=1e-8)
     shares = PCA(2).fit(record["z"]).explained_variance_ratio_
-    assert ax.get_xlabel() == f"principal direction 1 ({shares[0]:.0%} of the spread)"
+    assert ax.get_xlabel() == f"principal component 1 ({shares[0]:.0%} of the variance)"
 
 
 def test_two_latent_dimensions_are_shown_as_they_are(explainer):
@@ -328,7 +332,7 @@ def test_rings_lie_on_the_lines_where_the_decision_flips(explainer, instance):
     ax = plots.latent_map(record, instance)
     numbers = record["prototype_number"].tolist()
     for prototype in instance.prototypes:
-        tau = Walk.of(instance, prototype).tau
+        tau = DrawnPath.of(instance, prototype).tau
         end = record["prototype_z"][numbers.index(prototype)]
         ring = (1 - tau) * record["instance_z"] + tau * end
         assert any(np.allclose(found, ring[None]) for found in offsets(ax))
@@ -336,19 +340,19 @@ def test_rings_lie_on_the_lines_where_the_decision_flips(explainer, instance):
     assert overlaps(ax.figure) == []
 
 
-def test_the_map_asks_an_explainer_for_its_arrays(explainer, instance):
-    asked = []
+def test_the_map_takes_its_arrays_from_an_explainer(explainer, instance):
+    calls = []
 
-    def latent_map(someone=None):
-        asked.append(someone)
-        return latent(explainer, someone)
+    def latent_map(one=None):
+        calls.append(one)
+        return latent(explainer, one)
 
     ax = plots.latent_map(SimpleNamespace(latent_map=latent_map), instance)
-    assert asked == [instance]
+    assert calls == [instance]
     assert f"instance {instance.position}" in [t.get_text() for t in ax.get_legend().get_texts()]
 
 
-def test_arrays_without_the_person_are_refused(explainer, instance):
+def test_arrays_without_the_instance_are_refused(explainer, instance):
     with pytest.raises(InputError, match="hold no instance"):
         plots.latent_map(latent(explainer), instance)
 
@@ -368,7 +372,7 @@ def test_prototypes_are_written_out(explainer):
     assert overlaps(ax.figure) == []
 
 
-def test_prototypes_of_one_label_beside_a_instance(explainer, instance):
+def test_prototypes_of_one_label_beside_an_instance(explainer, instance):
     ax = plots.prototypes(explainer, "yes", instance)
     assert words(ax).count("yes") == 2
     assert f"instance {instance.position}" in words(ax)
@@ -413,21 +417,21 @@ def test_a_refused_prototype_says_so(explainer):
 def test_shades_say_more_less_or_other(explainer):
     schema = explainer.schema_
     cells = np.array([[50, 50, 0, 3], [90, 50, 0, 3], [10, 50, 1, 3]], dtype=float)
-    heat = _heat(schema, cells, None)
-    assert heat[1, 0] > 0.4
-    assert heat[2, 0] < -0.4
-    assert np.isnan(heat[2, 2])
-    assert not heat[:, [1, 3]].any()
-    assert not heat[:, 2][:2].any()
-    own = np.array([50, np.nan, 1, 2], dtype=float)
-    beside = _heat(schema, cells, own)
+    contrast = _contrast(schema, cells, None)
+    assert contrast[1, 0] > 0.4
+    assert contrast[2, 0] < -0.4
+    assert np.isnan(contrast[2, 2])
+    assert not contrast[:, [1, 3]].any()
+    assert not contrast[:, 2][:2].any()
+    original = np.array([50, np.nan, 1, 2], dtype=float)
+    beside = _contrast(schema, cells, original)
     assert beside[0, 0] == 0
     assert np.isnan(beside[:, 1]).all()
     assert np.isnan(beside[:2, 2]).all()
     assert beside[2, 2] == 0
     assert (beside[:, 3] > 0).all()
     bare = replace(schema, features=tuple(replace(f, knots=None) for f in schema.features))
-    assert (np.sign(_heat(bare, cells, own)) == np.sign(beside))[:, [0, 3]].all()
+    assert (np.sign(_contrast(bare, cells, original)) == np.sign(beside))[:, [0, 3]].all()
 
 
 # --- training curves --------------------------------------------------------------------------
@@ -506,13 +510,13 @@ def test_without_matplotlib_the_extra_is_named():
 
 
 def test_drawing_needs_no_torch(instance, tmp_path):
-    instance.explanation.to_json(tmp_path / "answer.json")
+    instance.explanation.to_json(tmp_path / "explanation.json")
     code = f"""
 import sys
 sys.modules["torch"] = None
 from lapace import Explanation, plots
-answer = Explanation.from_json({str(tmp_path / "answer.json")!r})
-plots.path(answer[{instance.position}]).figure.savefig({str(tmp_path / "path.png")!r})
+explanation = Explanation.from_json({str(tmp_path / "explanation.json")!r})
+plots.path(explanation[{instance.position}]).figure.savefig({str(tmp_path / "path.png")!r})
 """
     done = run_python(code)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""How every picture looks: colours, words, and frames."""
+"""Colours, text and frames that all pictures share."""
 
 from __future__ import annotations
 
@@ -12,25 +12,6 @@ from matplotlib.text import Text
 from lapace.errors import InputError
 from lapace.result import Explanation, InstanceExplanation
 
-__all__ = [
-    "FAINT",
-    "INK",
-    "PALE",
-    "PAPER",
-    "ROWS",
-    "SOFT",
-    "bare",
-    "colour",
-    "counted",
-    "frame",
-    "headline",
-    "literal",
-    "named",
-    "one",
-    "short",
-    "tint",
-]
-
 # Okabe and Ito's colours, but for the yellow, which does not show on white, and two of Tol's.
 COLOURS = (
     *("#0072B2", "#E07B00", "#009E73", "#B5508A", "#56B4E9"),
@@ -41,16 +22,16 @@ PAPER = "#F4F6F8"
 ROWS = 14  # features a picture shows at most; it says how many it leaves out
 
 
-def one(instance: Any, function: str) -> None:
+def check_instance(instance: Any, function: str) -> None:
     """Refuses a whole explanation, or anything else, where one instance is to be drawn."""
     if isinstance(instance, Explanation):
         raise InputError(
-            f"plots.{function} draws one instance, and this is an explanation of {len(instance)}: hand "
-            "over one of them, such as answer[0]."
+            f"plots.{function} draws one instance, and this is an explanation of {len(instance)}: "
+            "hand over one of them, such as explanation[0]."
         )
     if not isinstance(instance, InstanceExplanation):
         raise InputError(
-            f"plots.{function} draws one instance of an explanation, such as answer[0], not a "
+            f"plots.{function} draws one instance of an explanation, such as explanation[0], not a "
             f"{type(instance).__name__}."
         )
 
@@ -66,38 +47,44 @@ def colour(label: int) -> str:
 
 
 def tint(base: str, share: float) -> tuple[float, float, float]:
-    """A colour thinned with white: `share` of it is left."""
+    """A colour mixed with white: `share` of it is left."""
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(base))
     return red, green, blue
 
 
-def short(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     """A text cut to a length.
 
     Examples:
-        >>> short("unemployed", 6)
+        >>> shorten("unemployed", 6)
         'unemp…'
     """
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def named(name: str) -> str:
-    """A column's name as one would say it."""
-    return short(name.replace("_", " "), 24)
+def readable(name: str) -> str:
+    """A column's name without underscores, cut to what there is room for."""
+    return shorten(name.replace("_", " "), 24)
 
 
-def counted(count: int, word: str) -> str:
-    """So many of something.
+def counted(count: int, noun: str) -> str:
+    """A count with its noun.
 
     Examples:
         >>> counted(1, "change"), counted(3, "change")
         ('1 change', '3 changes')
     """
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def headline(ax: Axes, text: str, **style: Any) -> None:
-    """The title of a picture."""
+def write(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
+    """Writes a text, by default centred on a point; a dollar sign in it begins no formula."""
+    style = {"ha": "center", "va": "center", "color": INK, "fontsize": 8.5, **style}
+    ax.text(x, y, text, parse_math=False, **style)
+
+
+def title(ax: Axes, text: str, **style: Any) -> None:
+    """Writes the title of a picture."""
     style = {"fontsize": 13, "weight": "bold", "color": INK, "parse_math": False, **style}
     ax.set_title(text, loc="left", **style)
 
@@ -108,17 +95,10 @@ def literal(texts: Iterable[Text]) -> None:
         text.set_parse_math(False)
 
 
-def bare(ax: Axes) -> None:
-    """No ticks and no frame: only what is drawn."""
+def frame(ax: Axes, colour: str | None = FAINT) -> None:
+    """No ticks, and a pale frame; with None no frame either."""
     ax.set_xticks([])
     ax.set_yticks([])
     for spine in ax.spines.values():
-        spine.set_visible(False)
-
-
-def frame(ax: Axes) -> None:
-    """A pale frame without ticks, where only places matter."""
-    for spine in ax.spines.values():
-        spine.set_color(FAINT)
-    ax.set_xticks([])
-    ax.set_yticks([])
+        spine.set_visible(colour is not None)
+        spine.set_color(colour or FAINT)

@@ -203,6 +203,13 @@ def test_an_instance_is_called_by_its_id(explainer, instance):
     assert "instance 1234" in words(plots.prototypes(explainer, "yes", called))
 
 
+def test_a_long_id_is_shortened(explainer, instance):
+    ids = ("5f0c1d7a-9c3e-4f51-8a52-6f4f2b1a7e90",) * len(instance.explanation)
+    called = replace(instance.explanation, ids=ids)[instance.position]
+    assert overlaps(plots.path(called).figure) == []
+    assert overlaps(plots.prototypes(explainer, "yes", called).figure) == []
+
+
 def test_any_other_label_has_a_title_too(explainer):
     one = explainer.explain([{**instances(1, 2)[0], "income": 10, "debt": 90}], target="any-other")
     ax = plots.path(one[0])

@@ -171,7 +171,7 @@ class _PrototypeTable:
     def instance(self, instance: InstanceExplanation, original: Floats) -> None:
         label = instance.explanation.labels.index(instance.label)
         self.cell(0, -2.3, str(instance.label), colour(label), color="white", weight="bold")
-        name = f"instance {instance.name}"
+        name = shorten(f"instance {instance.name}", 14)
         write(self.ax, 0.5, -0.95, name, weight="bold", fontsize=9.5)
         for y, i in enumerate(self.rows):
             self.cell(0, y, self.schema.features[i].text(original[i]), "white", weight="bold")

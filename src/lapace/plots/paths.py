@@ -302,8 +302,8 @@ class _PathTable:
             number = drawn.steps.prototype[0]
             end = f"prototype {number}" if number >= 0 else "a sampled endpoint"
             text = (
-                f"Instance {drawn.instance.name}, on the path to {end}: the decision flips after "
-                f"{drawn.tau:.0%} of the path, with {counted(changes, 'change')}."
+                f"Instance {shorten(str(drawn.instance.name), 24)}, on the path to {end}: the "
+                f"decision flips after {drawn.tau:.0%} of it, with {counted(changes, 'change')}."
             )
         style.title(self.ax, drawn.title, pad=22)
         look: dict[str, Any] = {"ha": "left", "va": "bottom", "fontsize": 9.5, "color": SOFT}

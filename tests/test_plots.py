@@ -228,7 +228,9 @@ def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     assert any(f"with {changed} changes" in word for word in words(ax))
     assert any("smaller change" in word for word in words(ax))
     assert overlaps(ax.figure) == []
-    same = SimpleNamespace(number=0, label=0, cells=table[0], valid=True, probability=np.nan)
+    same = SimpleNamespace(
+        number=0, label="no", code=0, cells=table[0], valid=True, probability=np.nan
+    )
     bank = SimpleNamespace(
         schema_=replace(explainer.schema_, features=explainer.schema_.features * 2),
         classes_=("no",),
@@ -288,7 +290,7 @@ def test_images_become_a_strip():
 def latent(explainer, instance=None, width=6):
     """Plain arrays as an explainer gives them."""
     rng = np.random.default_rng(0)
-    owner = np.array([p.label for p in explainer.prototypes_])
+    owner = np.array([p.code for p in explainer.prototypes_])
     record = {
         "labels": np.array(explainer.classes_, dtype=object),
         "z": rng.normal(size=(300, width)) * np.arange(width, 0, -1),
@@ -395,7 +397,7 @@ def test_long_categories_can_be_read():
     codes = [schema.features[0].levels.index(home) for home in homes]
     drawn = [
         SimpleNamespace(
-            number=k, label=0, cells=np.array([code, 30.0]), members=9, valid=True, probability=0.9
+            number=k, label="a", code=0, cells=np.array([code, 30.0]), valid=True, probability=0.9
         )
         for k, code in enumerate(codes)
     ]

@@ -36,7 +36,7 @@ HOMES = ("flat", "boat", "house")
 @dataclass(frozen=True)
 class Prototype:
     number: int
-    label: int
+    code: int
     cells: np.ndarray
     members: int
     valid_before: bool = True

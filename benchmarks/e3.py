@@ -47,7 +47,7 @@ __all__ = ["METHODS", "drawn", "measure", "narrowed"]
 
 SETTINGS = ("easy", "hard")
 OURS = {"LAPACE-naive": "naive", "LAPACE-latent": "latent", "LAPACE-exact": "exact"}
-THEIRS = {"FACE-Interpolate": "face_interpolate", "FACE-Greedy": "face_greedy"}
+THEIRS = {"FACE-Interpolate": False, "FACE-Greedy": True}  # greedy hops or a straight line
 METHODS = (*THEIRS, *OURS)
 DRAW_SEED = 3_000  # keeps the draw of constraints apart from everything else a seed decides
 RANGE = re.compile(r"^\s*(-?[\d.]+)\s*<=\s*(.+?)\s*<=\s*(-?[\d.]+)\s*$")
@@ -269,8 +269,8 @@ def _theirs(name: str, job: Job, ground: Scene, asked: Mapping[str, _Asked]) -> 
     face.fit(ground.given.data.train)
     instances, steps = len(ground.instances), job.protocol.steps
     with spending() as before:
-        line = getattr(baselines, THEIRS[name])(
-            face, ground.frame, target=ground.target, steps=steps
+        line = baselines.face_path(
+            face, ground.frame, target=ground.target, steps=steps, greedy=THEIRS[name]
         )
     found: list[Measure] = []
     usual = _lof("lof_before", line.cells[line.valid], "", name, ground)

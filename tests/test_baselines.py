@@ -20,13 +20,11 @@ from lapace.baselines import (
     NNCE,
     DiCE,
     RobXCE,
-    face_greedy,
-    face_interpolate,
-    unanswered,
+    face_path,
 )
 from lapace.baselines.cchvae import shell_points
 from lapace.baselines.nearest import diverse, stability
-from lapace.baselines.problem import interpolate, smallest
+from lapace.baselines.problem import BaselineProblem, interpolate
 from lapace.constraints import System
 from lapace.errors import ClassifierError
 
@@ -117,6 +115,12 @@ def predictions(model, rows):
     return np.asarray(labels).tolist()
 
 
+def assert_reasons(rows):
+    """Every instance has a row or a reason, and none has both."""
+    answered = set(rows.instance.tolist())
+    assert sorted(rows.reasons) == sorted(set(range(len(rows.instances))) - answered)
+
+
 # ------------------------------------------------------------------------------------------------
 # What holds for every method
 
@@ -159,8 +163,7 @@ def test_every_row_is_a_counterfactual(name, world):
     np.testing.assert_allclose(rows.distance, schema.gaps(original, rows.cells).sum(axis=1))
 
     # Every instance without a row has a reason, and no other.
-    assert sorted(rows.reasons) == unanswered(rows).tolist()
-    assert sorted({*rows.reasons, *rows.instance.tolist()}) == list(range(len(rows.instances)))
+    assert_reasons(rows)
     assert (np.diff(rows.instance) >= 0).all()
 
 
@@ -340,7 +343,7 @@ def test_constraints_hold_for_every_row(name, constraint):
     assert system.feasible(rows.cells, rows.instances[rows.instance]).all()
     assert rows.ok.all()
     assert set(rows.label) == {"approved"}
-    assert sorted(rows.reasons) == unanswered(rows).tolist()
+    assert_reasons(rows)
 
 
 @pytest.mark.parametrize("constraint", ["weight <= 250", "speed > original"])
@@ -378,15 +381,6 @@ def test_a_constraint_on_an_unknown_column_is_refused():
 
 # ------------------------------------------------------------------------------------------------
 # Rows
-
-
-def test_smallest_breaks_ties_by_position():
-    values = np.random.default_rng(0).integers(0, 5, (20, 100)).astype(float)
-    for k in (1, 3, 12, 50, 100):
-        least, which = smallest(values, k)
-        expected = np.argsort(values, axis=1, kind="stable")[:, :k]
-        np.testing.assert_array_equal(which, expected)
-        np.testing.assert_array_equal(least, np.take_along_axis(values, expected, axis=1))
 
 
 def test_interpolation_changes_numbers_in_proportion_and_categories_at_one_half():
@@ -515,7 +509,7 @@ def test_face_finds_the_cheapest_path():
     best = shortest(weights)
     assert np.isfinite(best[:60, :60]).all()  # one component: no bridge was needed
     endpoints = np.flatnonzero(on_the_right(train) & (empty <= np.quantile(empty, 0.7)))
-    found = face.cheapest_paths(face.training_.problem(instances, True))
+    found = face.cheapest_paths(BaselineProblem.of(face, instances, True))
     np.testing.assert_allclose(found.cost, best[60:, endpoints].min(axis=1))
     np.testing.assert_array_equal(
         found.cells, train[endpoints[best[60:, endpoints].argmin(axis=1)]]
@@ -600,11 +594,11 @@ def test_face_joins_a_sample_of_a_large_table():
     assert (rows.cells[:, None] == face.graph_.rows).all(axis=2).any(axis=1).all()
 
 
-def test_face_interpolate_is_the_line_to_face_s_counterfactual():
+def test_a_path_of_face_is_the_line_to_its_counterfactual():
     model, _, instances, target = post()
     face = fitted("FACE", "post")
     endpoints = face.counterfactuals(instances, target=target)
-    line = face_interpolate(face, instances, target=target, steps=20)
+    line = face_path(face, instances, target=target, steps=20)
     assert len(line) == 20 * len(endpoints)
     np.testing.assert_array_equal(line.cells[line.tau == 1.0], endpoints.cells)
     assert line.valid[line.tau == 1.0].all()
@@ -613,12 +607,12 @@ def test_face_interpolate_is_the_line_to_face_s_counterfactual():
         assert (np.diff(line.distance[line.instance == instance]) >= -1e-9).all()
 
 
-@pytest.mark.parametrize("path", [face_interpolate, face_greedy])
-def test_points_of_face_s_paths_are_projected_onto_constraints(path):
+@pytest.mark.parametrize("greedy", [False, True])
+def test_points_of_face_s_paths_are_projected_onto_constraints(greedy):
     model, _, instances, target = post()
     constraints = ["fixed stamp", "weight <= 250"]
-    free = path(fitted("FACE", "post"), instances, target=target)
-    rows = path(fitted("FACE", "post"), instances, target=target, constraints=constraints)
+    query = {"face": fitted("FACE", "post"), "X": instances, "target": target, "greedy": greedy}
+    free, rows = face_path(**query), face_path(**query, constraints=constraints)
     system = System.of(constraints, rows.schema)
     assert not system.feasible(free.cells, free.instances[free.instance]).all()
     assert rows.feasible.all()
@@ -628,11 +622,11 @@ def test_points_of_face_s_paths_are_projected_onto_constraints(path):
     assert not rows.valid.all()
 
 
-def test_face_greedy_hops_through_training_rows_and_arrives():
+def test_a_greedy_path_hops_through_training_rows_and_arrives():
     model, train, instances, target = post()
     face = fitted("FACE", "post")
     endpoints = face.counterfactuals(instances, target=target)
-    hops = face_greedy(face, instances, target=target, steps=20)
+    hops = face_path(face, instances, target=target, steps=20, greedy=True)
     schema = hops.schema
     rows = {tuple(r) for r in schema.cells(train).tolist()}
     assert {tuple(r) for r in hops.cells.tolist()} <= rows
@@ -665,7 +659,7 @@ def test_face_greedy_hops_through_training_rows_and_arrives():
 
 def test_stability_is_the_mean_less_the_spread():
     model, _, instances, target = bank()
-    problem = fitted("RobXCE", "bank").training_.problem(instances, target)
+    problem = BaselineProblem.of(fitted("RobXCE", "bank"), instances, target)
     schema, noise = problem.schema, np.random.default_rng(0).standard_normal((30, 6))
     cells = fitted("RobXCE", "bank").training_.rows[:5]
     got = stability(problem, cells, np.zeros(5, dtype=int), noise, 0.1)
@@ -688,7 +682,7 @@ def test_robx_rows_are_as_stable_as_the_threshold(world):
         method = RobXCE(model, threshold=threshold, samples=40).fit(train)
         rows = method.counterfactuals(instances, target=target)
         assert rows.instance.tolist() == near.instance.tolist()
-        problem = method.training_.problem(instances, target)
+        problem = BaselineProblem.of(method, instances, target)
         noise = method.noise(problem.schema)
         stable = stability(problem, rows.cells, rows.instance, noise, method.sigma)
         assert (stable >= threshold - 1e-12).all()
@@ -703,7 +697,7 @@ def test_robx_without_a_threshold_takes_the_median_of_training_rows():
     model, train, instances, target = signs()
     method = RobXCE(model, samples=40).fit(train)
     rows = method.counterfactuals(instances, target=target)
-    problem = method.training_.problem(instances, target)
+    problem = BaselineProblem.of(method, instances, target)
     noise, table = method.noise(problem.schema), train[model(train)]
     instance = np.full(len(table), problem.tried[0])
     median = np.median(stability(problem, table, instance, noise, method.sigma))
@@ -744,7 +738,7 @@ def test_spheres_grow_until_a_counterfactual_is_found():
 
     def radius(edge):
         method = CCHVAE(lambda rows: rows[:, 0] > edge, recipe=BRIEF).fit(train)
-        cells, instance, found_at = method.search(method.training_.problem(instances, True))
+        cells, instance, found_at = method.search(BaselineProblem.of(method, instances, True))
         assert instance.tolist() == [0, 1, 2]
         assert (cells[:, 0] > edge).all()
         np.testing.assert_allclose(found_at / method.step, np.round(found_at / method.step))

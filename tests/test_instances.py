@@ -113,19 +113,6 @@ def test_a_bound_on_refused_rows_ends_the_halving():
     assert sorted(refused) == list(range(16))
 
 
-@pytest.mark.parametrize("probability", [True, False])
-def test_probabilities_are_queried_only_where_wanted(probability):
-    classifier = classifier_of(Sure())
-    before = classifier.n_queries
-    cells = SCHEMA.cells(ROWS)
-    codes, found, _ = query_rows(
-        classifier, cells, SCHEMA, known_row=KNOWN, probability=probability
-    )
-    assert codes.tolist() == [0, 1, 0]
-    assert np.isnan(found).all() != probability
-    assert classifier.n_queries - before == 3 * (1 + probability)
-
-
 def test_no_instances_are_no_query():
     model = Recorder()
     found = read([], "yes", model)

@@ -952,3 +952,13 @@ def test_what_is_wrong_is_said() -> None:
 def test_every_public_name_has_an_example() -> None:
     for name in metrics.__all__:
         assert ">>>" in (getattr(metrics, name).__doc__ or ""), name
+
+
+def test_smallest_breaks_ties_by_position():
+    rng = np.random.default_rng(0)
+    for values in (rng.integers(0, 5, (20, 100)).astype(float), rng.random((20, 100))):
+        for k in (0, 1, 3, 12, 50, 100):
+            least, index = neighbours.smallest(values, k)
+            expected = np.argsort(values, axis=1, kind="stable")[:, :k]
+            np.testing.assert_array_equal(index, expected)
+            np.testing.assert_array_equal(least, np.take_along_axis(values, expected, axis=1))

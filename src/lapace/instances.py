@@ -11,11 +11,11 @@ import numpy as np
 from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.errors import ClassifierError, InputError
+from lapace.result import ANY_OTHER
 from lapace.schema import Reading, Schema
 
 __all__ = ["ANY_OTHER", "LabelledInstances", "query_rows", "read_instances"]
 
-ANY_OTHER = "any-other"
 TARGETS = f'give one label, a sequence with one label per instance, or "{ANY_OTHER}"'
 
 
@@ -123,7 +123,6 @@ def query_rows(
     schema: Schema,
     *,
     known_row: Floats,
-    probability: bool = True,
     max_refused: int | None = None,
 ) -> tuple[Ints, Floats, dict[int, str]]:
     """Queries the classifier in one call; where it raises, halves find the rows it raises on.
@@ -134,7 +133,6 @@ def query_rows(
         schema: The columns, with every level the rows have.
         known_row: Cells of a row, (1, d), that the classifier is known to accept. If it raises on
             this row too, the classifier itself is broken and its error is passed on.
-        probability: Whether probabilities are wanted; without, they are NaN.
         max_refused: Rows the classifier may raise on before its error is passed on.
 
     Returns:
@@ -147,11 +145,8 @@ def query_rows(
     while parts:
         part = parts.pop()
         try:
-            if probability:
-                codes[part], known = classifier.query(cells[part], schema)
-                found[part] = np.nan if known is None else known
-            else:
-                codes[part] = classifier.predict(cells[part], schema)
+            codes[part], known = classifier.query(cells[part], schema)
+            found[part] = np.nan if known is None else known
         except ClassifierError as error:
             try:
                 classifier.query(known_row, schema)

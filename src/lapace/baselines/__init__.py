@@ -7,8 +7,7 @@ Every method is used alike:
 
 The result is a `Counterfactuals`: rows in the table's columns, on the schema's lattice. The
 classifier was queried about every row exactly as it is returned and predicts the target; every
-constraint holds; no row is the instance itself. Instances without a row are named by
-`unanswered(found)`, and `found.reasons` says why.
+constraint holds; no row is the instance itself. `found.reasons` says why an instance has no row.
 
 | method | idea | rows per instance |
 |---|---|---|
@@ -24,9 +23,8 @@ from __future__ import annotations
 
 from lapace.baselines.cchvae import CCHVAE
 from lapace.baselines.dice import DiCE
-from lapace.baselines.face import FACE, face_greedy, face_interpolate
+from lapace.baselines.face import FACE, face_path
 from lapace.baselines.nearest import DRCE, NNCE, RobXCE
-from lapace.baselines.problem import unanswered
 
 __all__ = [
     "CCHVAE",
@@ -35,7 +33,5 @@ __all__ = [
     "NNCE",
     "DiCE",
     "RobXCE",
-    "face_greedy",
-    "face_interpolate",
-    "unanswered",
+    "face_path",
 ]

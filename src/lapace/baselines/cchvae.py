@@ -14,7 +14,7 @@ from lapace.baselines.problem import (
     Constraints,
     SchemaLike,
     TrainingIndex,
-    problem_of,
+    first_of_each,
 )
 from lapace.errors import check_integer, check_number
 from lapace.model import LGMVAE, Shape
@@ -101,11 +101,11 @@ class CCHVAE:
         self, X: Any, *, target: Any = None, constraints: Constraints = ()
     ) -> Counterfactuals:
         """One row per instance, where there is one; `reasons` has the others."""
-        problem = problem_of(self, X, target, constraints)
+        problem = BaselineProblem.of(self, X, target, constraints)
         cells, instance, _ = self.search(problem)
-        radius = self.shells * self.step
-        reason = f"No decoded point within {radius:g} standard deviations is {problem.goal}."
-        return problem.accepted(cells, instance, dict.fromkeys(problem.tried.tolist(), reason))
+        reach = f"{self.shells * self.step:g} standard deviations"
+        reason = f"No decoded point within {reach} is valid and feasible."
+        return problem.accepted([(cells, instance)], dict.fromkeys(problem.tried.tolist(), reason))
 
     def search(self, problem: BaselineProblem) -> tuple[Floats, Ints, Floats]:
         """Rows, the instances they are for, and the outer radius of the shell each comes from."""
@@ -121,13 +121,10 @@ class CCHVAE:
             for begin in range(0, len(left), size):
                 part = left[begin : begin + size]
                 z = (code[part, None] + draw * scale).reshape(-1, code.shape[1])
-                cells, instance = self._decode(problem, z), np.repeat(part, self.samples)
-                ok = problem.accepts(cells, instance)
-                cells, instance = cells[ok], instance[ok]
-                distance = problem.schema.gaps(problem.cells[instance], cells).sum(axis=1)
-                order = np.lexsort((distance, instance))
-                first = order[np.unique(instance[order], return_index=True)[1]]
-                best[instance[first]], radius[instance[first]] = cells[first], high
+                rows = problem.evaluate(self._decode(problem, z), np.repeat(part, self.samples))
+                rows = rows.where(rows.ok)
+                first = first_of_each(rows.instance, rows.distance)
+                best[rows.instance[first]], radius[rows.instance[first]] = rows.cells[first], high
             left = left[np.isnan(radius[left])]
             if not len(left):
                 break

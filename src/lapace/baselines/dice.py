@@ -29,10 +29,9 @@ from lapace.baselines.problem import (
     Constraints,
     SchemaLike,
     TrainingIndex,
-    distinct_rows,
-    problem_of,
 )
 from lapace.errors import ClassifierError, InputError, LapaceError, check_integer, check_number
+from lapace.metrics.neighbours import distinct_rows
 from lapace.result import Counterfactuals
 from lapace.schema import Feature
 from lapace.schema.features import decimals
@@ -93,8 +92,8 @@ class DiCE:
         self, X: Any, *, target: Any = None, constraints: Constraints = ()
     ) -> Counterfactuals:
         """Up to `count` different rows per instance; `reasons` has those without."""
-        problem = problem_of(self, X, target, constraints)
-        parts: list[tuple[Floats, Ints]] = []
+        problem = BaselineProblem.of(self, X, target, constraints)
+        proposed: list[tuple[Floats, Ints]] = []
         reasons: dict[int, str] = {}
         for instance in problem.tried.tolist():
             try:
@@ -108,8 +107,8 @@ class DiCE:
             ) as error:  # DiCE reports in exceptions of many kinds that it found none
                 reasons[instance] = f"DiCE found nothing: {str(error) or type(error).__name__}"
             else:
-                parts.append((cells, np.full(len(cells), instance)))
-        return problem.accepted(*problem.stacked(parts), reasons)
+                proposed.append((cells, np.full(len(cells), instance)))
+        return problem.accepted(proposed, reasons)
 
     def _search(self, problem: BaselineProblem, instance: int) -> Floats:
         """DiCE's counterfactuals of one instance; when time is up, without its last step.

@@ -1,4 +1,4 @@
-"""FACE: the end of the cheapest path through training rows, and two paths built from it.
+"""FACE: the end of the cheapest path through training rows, and paths to it for comparison.
 
 A row is worth recommending if training rows lead to it. FACE (Poyiadzi et al., 2020) joins each
 training row to its nearest ones, makes steps through sparse regions expensive, and searches the
@@ -8,6 +8,7 @@ in a region that is not sparse.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,16 +22,15 @@ from lapace.baselines.problem import (
     Constraints,
     SchemaLike,
     TrainingIndex,
-    blocks,
+    first_of_each,
     interpolate,
-    problem_of,
-    smallest,
 )
 from lapace.errors import check_integer, check_number
+from lapace.metrics.neighbours import BLOCK, smallest
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
-__all__ = ["FACE", "face_greedy", "face_interpolate"]
+__all__ = ["FACE", "face_path"]
 
 SAMPLE = 500  # rows whose neighbours set the bandwidth
 
@@ -98,7 +98,7 @@ class DensityGraph:
         k = min(self.neighbours, len(self.rows) - exclude_self)
         distance, sparsity = np.empty((len(cells), k)), np.empty(len(cells))
         which = np.empty((len(cells), k), dtype=np.int64)
-        for part in blocks(len(cells), len(self.rows)):
+        for part in _blocks(len(cells), len(self.rows)):
             block = schema.pairwise_distances(cells[part], self.rows)  # (size, n)
             kernel = np.exp(-block / self.bandwidth) @ self.counts / self.counts.sum()
             sparsity[part] = -np.log(np.maximum(kernel, 1e-300))  # of a row far from all others
@@ -106,6 +106,12 @@ class DensityGraph:
                 np.fill_diagonal(block[:, part.start :], np.inf)
             distance[part], which[part] = smallest(block, k)
         return distance, which, np.maximum(sparsity, 1e-12)
+
+
+def _blocks(count: int, width: int) -> Iterator[slice]:
+    """Slices of `count` rows, each small enough for a matrix of `width` columns."""
+    size = max(1, BLOCK // max(1, width))
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def _edges(start: Ints, end: Ints, distance: Floats, sparsity: Floats) -> Any:
@@ -128,12 +134,11 @@ def _connected(schema: Schema, rows: Floats, sparsity: Floats, weights: Any) -> 
             return weights
         small = np.flatnonzero(component != np.bincount(component).argmax())
         distance, end = np.empty(len(small)), np.empty(len(small), dtype=np.int64)
-        for part in blocks(len(small), len(rows)):
+        for part in _blocks(len(small), len(rows)):
             block = schema.pairwise_distances(rows[small[part]], rows)
             block[component[small[part], None] == component] = np.inf
             end[part], distance[part] = block.argmin(axis=1), block.min(axis=1)
-        order = np.lexsort((distance, component[small]))
-        first = order[np.unique(component[small][order], return_index=True)[1]]
+        first = first_of_each(component[small], distance)
         bridges = _edges(small[first], end[first], distance[first], sparsity)
         weights = weights.maximum(bridges).tocsr()
 
@@ -212,15 +217,15 @@ class FACE:
         self, X: Any, *, target: Any = None, constraints: Constraints = ()
     ) -> Counterfactuals:
         """One row per instance, where there is one; `reasons` has the others."""
-        problem = problem_of(self, X, target, constraints)
+        problem = BaselineProblem.of(self, X, target, constraints)
         found = self.cheapest_paths(problem)
-        return problem.accepted(found.cells, found.instance, found.reasons)
+        return problem.accepted([(found.cells, found.instance)], found.reasons)
 
     def paths(
         self, X: Any, *, target: Any = None, constraints: Constraints = ()
     ) -> dict[int, Floats]:
         """The whole path of each instance that has one, as cells: the instance, then rows."""
-        problem = problem_of(self, X, target, constraints)
+        problem = BaselineProblem.of(self, X, target, constraints)
         found = self.cheapest_paths(problem)
         paths = {}
         for instance, nodes in zip(found.instance.tolist(), found.nodes, strict=True):
@@ -238,10 +243,14 @@ class FACE:
         graph = self.graph_
         instance, nodes, cost = [], [], []
         reasons: dict[int, str] = {}
+        reason = (
+            "No valid and feasible training row in a dense region has a confidence of "
+            f"{self.confidence:g}. Lower confidence or density."
+        )
         for group, candidate in problem.groups():
             endpoints = np.flatnonzero(self._may_end(problem, int(group[0]), candidate))
             if not len(endpoints):
-                reasons |= dict.fromkeys(group.tolist(), self._no_end(problem))
+                reasons |= dict.fromkeys(group.tolist(), reason)
                 continue
             remaining, predecessor, _ = dijkstra(
                 graph.weights, indices=endpoints, min_only=True, return_predecessors=True
@@ -270,12 +279,6 @@ class FACE:
             may &= graph.sparsity <= np.quantile(graph.sparsity, 1 - self.density)
         return may
 
-    def _no_end(self, problem: BaselineProblem) -> str:
-        return (
-            f"No training row in a dense region is {problem.goal} with a confidence of "
-            f"{self.confidence:g}. Lower confidence or density."
-        )
-
 
 def _follow(predecessor: Ints, row: int) -> Ints:
     """The rows from one to its end, given what comes before each on the way from the end."""
@@ -285,67 +288,65 @@ def _follow(predecessor: Ints, row: int) -> Ints:
     return np.array(path, dtype=np.int64)
 
 
-# ------------------------------------------------------------------------------------------------
-# Paths built from FACE's counterfactuals, to compare paths with
-
-
-def face_interpolate(
-    face: FACE, X: Any, *, target: Any = None, constraints: Constraints = (), steps: int = 20
+def face_path(
+    face: FACE,
+    X: Any,
+    *,
+    target: Any = None,
+    constraints: Constraints = (),
+    steps: int = 20,
+    greedy: bool = False,
 ) -> Counterfactuals:
-    """Points on the straight line from each instance to FACE's counterfactual.
+    """A path of evenly spaced points from each instance to FACE's counterfactual.
+
+    The points lie on a straight line, or are greedy hops through training rows: each leads to the
+    nearest row among those close enough to the counterfactual to arrive in time; after hop t of T
+    at most (1 - t/T) of the whole distance may remain.
 
     Args:
         face: Fitted.
         X: The instances.
         target: As in `FACE.counterfactuals`.
         constraints: Every point is projected onto them before the classifier is queried.
-        steps: Points on each line; the last is the counterfactual.
+        steps: Points of each path; the last is the counterfactual.
+        greedy: Hops through training rows instead of a straight line.
 
     Returns:
-        Every point, ok or not, with `tau` its place on the line.
+        Every point, ok or not, with `tau` its place on the path.
 
     Examples:
         >>> table = [{"age": age} for age in range(20, 60)]
         >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
         >>> face = FACE(predict, neighbours=2).fit(table)
-        >>> line = face_interpolate(face, [{"age": 30}], target="yes", steps=5)
+        >>> line = face_path(face, [{"age": 30}], target="yes", steps=5)
         >>> line.cells.ravel(), line.valid.tolist()
         (array([32., 34., 36., 38., 40.]), [False, False, False, False, True])
-    """
-    check_integer("steps", steps)
-    problem = problem_of(face, X, target, constraints)
-    found = face.cheapest_paths(problem)
-    tau = np.tile(np.arange(1, steps + 1) / steps, len(found.instance))
-    original = problem.cells[np.repeat(found.instance, steps)]
-    cells = interpolate(problem.schema, original, np.repeat(found.cells, steps, axis=0), tau)
-    return _evaluate_points(problem, cells, found.instance, steps)
-
-
-def face_greedy(
-    face: FACE, X: Any, *, target: Any = None, constraints: Constraints = (), steps: int = 20
-) -> Counterfactuals:
-    """Hops through training rows from each instance to FACE's counterfactual.
-
-    Each hop leads to the nearest row among those close enough to the counterfactual to arrive in
-    time: after hop t of T at most (1 - t/T) of the whole distance may remain. Arguments and
-    result are those of `face_interpolate`.
-
-    Examples:
-        >>> table = [{"age": age} for age in range(20, 60)]
-        >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
-        >>> face = FACE(predict, neighbours=2).fit(table)
-        >>> face_greedy(face, [{"age": 30}], target="yes", steps=4).cells.ravel()
+        >>> face_path(face, [{"age": 30}], target="yes", steps=4, greedy=True).cells.ravel()
         array([33., 35., 38., 40.])
     """
     check_integer("steps", steps)
-    problem = problem_of(face, X, target, constraints)
-    found, rows, schema = face.cheapest_paths(problem), face.graph_.rows, problem.schema
-    cells = np.empty((len(found.instance), steps, rows.shape[1]))
-    for part in blocks(len(cells), len(rows)):
+    problem = BaselineProblem.of(face, X, target, constraints)
+    found = face.cheapest_paths(problem)
+    instance = np.repeat(found.instance, steps)
+    tau = np.tile(np.arange(1, steps + 1) / steps, len(found.instance))
+    if greedy:
+        cells = _greedy_hops(problem, found, face.graph_.rows, steps)
+    else:
+        end = np.repeat(found.cells, steps, axis=0)
+        cells = interpolate(problem.schema, problem.cells[instance], end, tau)
+    if len(problem.system):
+        cells = problem.system.project(cells, problem.cells[instance]).cells
+    return problem.evaluate(cells, instance, tau=tau)
+
+
+def _greedy_hops(
+    problem: BaselineProblem, found: CheapestPaths, rows: Floats, steps: int
+) -> Floats:
+    """The rows of greedy paths to FACE's counterfactuals, path by path."""
+    schema, cells = problem.schema, np.empty((len(found.instance), steps, rows.shape[1]))
+    for part in _blocks(len(cells), len(rows)):
         here = problem.cells[found.instance[part]]
-        remaining = schema.pairwise_distances(
-            found.cells[part], rows
-        )  # (size, n) to the counterfactual
+        remaining = schema.pairwise_distances(found.cells[part], rows)  # (size, n)
         whole = schema.gaps(here, found.cells[part]).sum(axis=1)
         for step in range(1, steps + 1):
             in_time = remaining <= whole[:, None] * (1 - step / steps) + 1e-9
@@ -355,17 +356,4 @@ def face_greedy(
             stuck = ~np.isfinite(hop).any(axis=1)
             here = rows[np.where(stuck, distance.argmin(axis=1), hop.argmin(axis=1))]
             cells[part, step - 1] = here
-    return _evaluate_points(problem, cells.reshape(-1, rows.shape[1]), found.instance, steps)
-
-
-def _evaluate_points(
-    problem: BaselineProblem, cells: Floats, instance: Ints, steps: int
-) -> Counterfactuals:
-    """The points of paths, each of as many steps, projected onto the constraints and queried."""
-    tau, instance = (
-        np.tile(np.arange(1, steps + 1) / steps, len(instance)),
-        np.repeat(instance, steps),
-    )
-    if len(problem.system):
-        cells = problem.system.project(cells, problem.cells[instance]).cells
-    return problem.evaluate(cells, instance, tau=tau)
+    return cells.reshape(-1, rows.shape[1])

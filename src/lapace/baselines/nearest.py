@@ -17,12 +17,12 @@ from lapace.baselines.problem import (
     Constraints,
     SchemaLike,
     TrainingIndex,
-    distinct_rows,
+    first_of_each,
     has_extra_level,
     interpolate,
-    problem_of,
 )
 from lapace.errors import check_integer, check_number
+from lapace.metrics.neighbours import distinct_rows, kneighbors
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
@@ -66,19 +66,13 @@ class NNCE:
         self, X: Any, *, target: Any = None, constraints: Constraints = ()
     ) -> Counterfactuals:
         """One row per instance, where there is one; `reasons` has the others."""
-        problem = problem_of(self, X, target, constraints)
-        return problem.accepted(*nearest_candidates(problem))
-
-
-def nearest_candidates(problem: BaselineProblem) -> tuple[Floats, Ints]:
-    """The nearest candidate among the training rows, and the instance it is for."""
-    parts = []
-    for group, candidate in problem.groups():
-        rows = problem.training.rows[candidate]
-        _, which = problem.nearest(group, rows, 1)
-        if which.size:
-            parts.append((rows[which[:, 0]], group))
-    return problem.stacked(parts)
+        problem = BaselineProblem.of(self, X, target, constraints)
+        proposed = []
+        for group, candidate in problem.groups():
+            rows = problem.training.rows[candidate]
+            _, nearest = kneighbors(problem.schema, problem.cells[group], rows, 1)
+            proposed.append((rows[nearest[:, 0]], group))
+        return problem.accepted(proposed)
 
 
 @dataclass(eq=False)
@@ -133,19 +127,18 @@ class DRCE:
         self, X: Any, *, target: Any = None, constraints: Constraints = ()
     ) -> Counterfactuals:
         """Up to `count` different rows per instance; `reasons` has those without."""
-        problem = problem_of(self, X, target, constraints)
-        parts = []
+        problem = BaselineProblem.of(self, X, target, constraints)
+        proposed = []
         for group, candidate in problem.groups():
             rows = problem.training.rows[candidate]
-            distance, which = problem.nearest(group, rows, self.candidates)
-            for i, one in enumerate(group.tolist() if which.size else ()):
+            distance, which = kneighbors(
+                problem.schema, problem.cells[group], rows, self.candidates
+            )
+            for i, instance in enumerate(group.tolist()):
                 near = rows[which[i, distance[i] <= (1 + self.alpha) * distance[i, 0] + 1e-12]]
                 chosen = near[diverse(problem.schema, near, self.count)]
-                parts.append((chosen, np.full(len(chosen), one)))
-        cells, instance = problem.stacked(parts)
-        cells = _move_closer(problem, cells, instance, self.halvings)
-        first, _ = distinct_rows(np.column_stack([instance, cells]))
-        return problem.accepted(cells[first], instance[first])
+                proposed.append((chosen, np.full(len(chosen), instance)))
+        return problem.accepted(_moved_closer(problem, proposed, self.halvings))
 
 
 def diverse(schema: Schema, rows: Floats, count: int) -> Ints:
@@ -164,17 +157,23 @@ def diverse(schema: Schema, rows: Floats, count: int) -> Ints:
     return np.array(chosen, dtype=np.int64)
 
 
-def _move_closer(problem: BaselineProblem, cells: Floats, instance: Ints, halvings: int) -> Floats:
+def _moved_closer(
+    problem: BaselineProblem, proposed: list[tuple[Floats, Ints]], halvings: int
+) -> list[tuple[Floats, Ints]]:
     """Rows moved towards their instances by binary search, as far as they stay counterfactuals."""
-    original, best = problem.cells[instance], cells.copy()
-    low, high = np.zeros(len(cells)), np.ones(len(cells))
-    for _ in range(halvings if len(cells) else 0):
+    if not proposed:
+        return []
+    end, instance = (np.concatenate(part) for part in zip(*proposed, strict=True))
+    start, best = problem.cells[instance], end.copy()
+    low, high = np.zeros(len(end)), np.ones(len(end))
+    for _ in range(halvings):
         middle = (low + high) / 2
-        tried = interpolate(problem.schema, original, cells, middle)
-        ok = problem.accepts(tried, instance)
+        cells = interpolate(problem.schema, start, end, middle)
+        ok = problem.evaluate(cells, instance).ok
         high, low = np.where(ok, middle, high), np.where(ok, low, middle)
-        best[ok] = tried[ok]
-    return best
+        best[ok] = cells[ok]
+    first, _ = distinct_rows(np.column_stack([instance, best]))
+    return [(best[first], instance[first])]
 
 
 @dataclass(eq=False)
@@ -238,35 +237,31 @@ class RobXCE:
         self, X: Any, *, target: Any = None, constraints: Constraints = ()
     ) -> Counterfactuals:
         """One row per instance, where there is one; `reasons` has the others."""
-        problem = problem_of(self, X, target, constraints)
+        problem = BaselineProblem.of(self, X, target, constraints)
         noise = self.noise(problem.schema)
-        cells, instance = nearest_candidates(problem)
-        start = np.full(problem.cells.shape, np.nan)
-        start[instance] = cells
-        parts: list[tuple[Floats, Ints]] = []
+        proposed: list[tuple[Floats, Ints]] = []
         reasons: dict[int, str] = {}
         for group, candidate in problem.groups():
-            if not candidate.any():
-                continue
             rows = problem.training.rows[candidate]
-            stable = _StableRows(problem, rows, int(group[0]), noise, self.sigma)
+            stable = _StableRows(problem, rows, group[:1], noise, self.sigma)
             threshold = self.threshold
             if threshold is None:
                 threshold = stable.median(np.random.default_rng(self.random_state))
             near = stable.nearest(group, self.neighbours, threshold)  # (n, neighbours), -1: none
             line, place = np.nonzero(near >= 0)
-            one, end = group[line], rows[near[line, place]]
-            stop = self._first_stable(problem, start[one], end, one, noise, threshold)
-            distance = problem.schema.gaps(problem.cells[one], stop).sum(axis=1)
-            order = np.lexsort((distance, one))
-            best = order[np.unique(one[order], return_index=True)[1]]
-            parts.append((stop[best], one[best]))
+            instance, end = group[line], rows[near[line, place]]
+            _, nearest = kneighbors(problem.schema, problem.cells[group], rows, 1)
+            start = rows[nearest[line, 0]]
+            stop = self._first_stable(problem, start, end, instance, threshold)
+            distance = problem.schema.gaps(problem.cells[instance], stop).sum(axis=1)
+            best = first_of_each(instance, distance)
+            proposed.append((stop[best], instance[best]))
             reason = (
-                f"None of the nearest rows {problem.goal} has a stability of {threshold:.3g}. "
+                f"None of the nearest valid and feasible rows has a stability of {threshold:.3g}. "
                 "Lower the threshold or sigma."
             )
-            reasons |= dict.fromkeys(np.setdiff1d(group, one).tolist(), reason)
-        return problem.accepted(*problem.stacked(parts), reasons)
+            reasons |= dict.fromkeys(np.setdiff1d(group, instance).tolist(), reason)
+        return problem.accepted(proposed, reasons)
 
     def noise(self, schema: Schema) -> Floats:
         """The same noise for every row, so that rows compare, (samples, d)."""
@@ -279,17 +274,16 @@ class RobXCE:
         start: Floats,
         end: Floats,
         instance: Ints,
-        noise: Floats,
         threshold: float,
     ) -> Floats:
         """On each line the first stop that is a counterfactual and stable; the end is both."""
-        stop, left = end.copy(), np.arange(len(end))
+        noise, stop, left = self.noise(problem.schema), end.copy(), np.arange(len(end))
         for share in np.arange(self.steps) / self.steps:
             cells = interpolate(problem.schema, start[left], end[left], np.full(len(left), share))
-            ok = problem.accepts(cells, instance[left])
-            some = np.flatnonzero(ok)
-            found = stability(problem, cells[some], instance[left[some]], noise, self.sigma)
-            ok[some] = found >= threshold
+            ok = problem.evaluate(cells, instance[left]).ok
+            ok[ok] = (
+                stability(problem, cells[ok], instance[left[ok]], noise, self.sigma) >= threshold
+            )
             stop[left[ok]] = cells[ok]
             left = left[~ok]
         return stop
@@ -301,7 +295,7 @@ class _StableRows:
 
     problem: BaselineProblem
     rows: Floats
-    instance: int  # any of the group: all have the same target
+    instance: Ints  # one of the group: all have the same target
     noise: Floats
     sigma: float
 
@@ -311,7 +305,7 @@ class _StableRows:
     def stability(self, which: Ints) -> Floats:
         """Stability of some of the rows."""
         new = np.unique(which[np.isnan(self.known[which])])
-        instance = np.full(len(new), self.instance)
+        instance = np.repeat(self.instance, len(new))
         self.known[new] = stability(self.problem, self.rows[new], instance, self.noise, self.sigma)
         found: Floats = self.known[which]
         return found
@@ -331,14 +325,12 @@ class _StableRows:
         found = np.full((len(instance), count), -1, dtype=np.int64)
         left, pool = np.arange(len(instance)), POOL
         while len(left):
-            _, near = self.problem.nearest(instance[left], self.rows, pool)  # (left, pool)
+            cells = self.problem.cells[instance[left]]
+            _, near = kneighbors(self.problem.schema, cells, self.rows, pool)  # (left, pool)
             stable: Bools = self.stability(near.ravel()).reshape(near.shape) >= threshold
-            first = np.argsort(~stable, axis=1, kind="stable")[
-                :, :count
-            ]  # stable ones, by distance
-            is_stable = np.take_along_axis(stable, first, axis=1)
-            picked = np.where(is_stable, np.take_along_axis(near, first, axis=1), -1)
-            found[left, : first.shape[1]] = picked
+            first = np.argsort(~stable, axis=1, kind="stable")[:, :count]  # stable ones first
+            near = np.take_along_axis(np.where(stable, near, -1), first, axis=1)
+            found[left, : near.shape[1]] = near
             left = left[~stable.any(axis=1)]
             if pool >= min(MAX_POOL, len(self.rows)):
                 break

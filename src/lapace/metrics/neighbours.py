@@ -60,12 +60,25 @@ def kneighbors(
         block = distances(schema, cells[start : start + size], rows, weights)  # (size, n)
         if exclude_self:
             np.fill_diagonal(block[:, start:], math.inf)
-        near = np.argpartition(block, k - 1, axis=1)[:, :k] if k > 1 else block.argmin(1)[:, None]
-        far = np.take_along_axis(block, near, axis=1)
-        order = np.argsort(far, axis=1, kind="stable")
-        found[start : start + size] = np.take_along_axis(far, order, axis=1)
-        index[start : start + size] = np.take_along_axis(near, order, axis=1)
+        found[start : start + size], index[start : start + size] = smallest(block, k)
     return found, index
+
+
+def smallest(values: Floats, k: int) -> tuple[Floats, Ints]:
+    """The k smallest values of each row, ascending, and their positions; ties by position.
+
+    Examples:
+        >>> smallest(np.array([[3.0, 1.0, 2.0, 1.0]]), 3)
+        (array([[1., 1., 2.]]), array([[1, 3, 2]]))
+    """
+    index = np.sort(np.argpartition(values, k - 1, axis=1)[:, :k], axis=1)
+    largest = np.take_along_axis(values, index, axis=1).max(1, keepdims=True, initial=-math.inf)
+    for i in np.flatnonzero((values <= largest).sum(axis=1) > k):  # which of equals are among the k
+        places = np.flatnonzero(values[i] <= largest[i])
+        index[i] = np.sort(places[np.argsort(values[i, places], kind="stable")[:k]])
+    order = np.argsort(np.take_along_axis(values, index, axis=1), axis=1, kind="stable")
+    index = np.take_along_axis(index, order, axis=1)
+    return np.take_along_axis(values, index, axis=1), index
 
 
 def nearest(schema: Schema, cells: Floats, rows: Floats, k: int = 1) -> Floats:
@@ -105,15 +118,18 @@ def distinct(cells: Floats) -> Floats:
         >>> distinct(np.array([[2.5], [np.nan], [0.5], [2.5], [np.nan]])).ravel()
         array([2.5, nan, 0.5])
     """
+    return cells[distinct_rows(cells)[0]]
+
+
+def distinct_rows(cells: Floats) -> tuple[Ints, Ints]:
+    """Positions at which each different row occurs first, ascending, and how often it occurs."""
     # One bit pattern for each of NaN and zero, so that equal rows have equal bytes: sorting rows
     # as bytes is many times faster than np.unique(axis=0).
     rows = np.ascontiguousarray(np.where(np.isnan(cells), np.nan, cells) + 0.0)
-    if not rows.size:
-        return rows
     keys = rows.view(np.dtype((np.void, rows.strides[0]))).ravel()
-    first = np.unique(keys, return_index=True)[1]
-    kept: Floats = rows[np.sort(first)]
-    return kept
+    _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return first[order], counts[order]
 
 
 def tree_columns(schema: Schema, cells: Floats) -> Floats:

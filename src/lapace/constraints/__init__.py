@@ -4,8 +4,8 @@
 language    what a constraint says: small frozen values that print as the text they are read from
 parser      text to values
 files       TOML files of them
-formula     bound constraints as formulas over cells, in three-valued logic
-binding     values against a schema
+logic       bound constraints as formulas over cells, in three-valued logic
+binding     from values to formulas, against a schema
 program     the nearest feasible row, or the proof that there is none (HiGHS)
 projection  cheap vectorised repairs first, programs for what is left
 penalty     the differentiable g of the latent correction (torch)

@@ -15,40 +15,9 @@ from typing import NoReturn
 import numpy as np
 
 from lapace.arrays import Bools, Floats
-from lapace.constraints.formula import (
-    MISSING,
-    And,
-    Candidates,
-    ChangeCount,
-    CustomCheck,
-    Formula,
-    LevelTable,
-    LinearRelation,
-    Or,
-    Unchanged,
-    all_of,
-    any_of,
-    negate,
-)
-from lapace.constraints.language import (
-    MIRROR,
-    Absolute,
-    Category,
-    ChangeLimit,
-    Changes,
-    Comparison,
-    Conditional,
-    Constraint,
-    Custom,
-    Linear,
-    Membership,
-    Relation,
-    Shorthand,
-    Side,
-    Term,
-    Transition,
-    Value,
-)
+from lapace.constraints import language, logic
+from lapace.constraints.language import MIRROR, Category, Constraint, Linear, Relation, Side, Value
+from lapace.constraints.logic import Candidates, Formula, LevelTable, LinearRelation, Unchanged
 from lapace.errors import InputError, did_you_mean
 from lapace.schema import Feature, Schema
 
@@ -73,7 +42,7 @@ class BoundConstraint:
 
     def holds(self, rows: Candidates) -> Bools:
         """Whether each row satisfies it, (n,)."""
-        holds = self.formula.truth(rows) >= 0
+        holds = logic.truth(self.formula, rows) >= 0
         for column in self.columns:
             if column in rows.lost:
                 holds &= ~rows.lost[column]
@@ -113,7 +82,7 @@ class _Binder:
 
     def column(self, name: str) -> int:
         if name not in self.schema.names:
-            words = ("changes",) if isinstance(self.constraint, Comparison) else ()
+            words = ("changes",) if isinstance(self.constraint, language.Comparison) else ()
             hint = self.unquoted_hint(name) or did_you_mean(name, (*self.schema.names, *words))
             self.fail(f"column '{name}' is not in the table.{hint}")
         column = self.schema.index(name)
@@ -137,60 +106,63 @@ class _Binder:
 
     # -- forms ------------------------------------------------------------------------------------
 
-    def formula(self, constraint: Constraint) -> Formula:  # noqa: PLR0911 (one for each form)
+    def formula(self, constraint: Constraint) -> Formula:
         match constraint:
-            case Comparison():
-                return all_of([self.pair(*pair) for pair in constraint.pairs])
-            case Membership():
-                return self.membership(constraint)
-            case Transition():
+            case language.Comparison():
+                return logic.all_of([self.pair(*pair) for pair in constraint.pairs])
+            case language.Membership(name, values, original, negated):
+                return self.membership(name, values, original=original, negated=negated)
+            case language.Transition():
                 return self.transition(constraint)
-            case Changes(name):
-                column = self.column(name)
-                if self.continuous(column):
-                    return Unchanged(column, exact=False, negated=True)
-                return self.original_table(column, "!=")
-            case Conditional(when, then):
-                escapes = [negate(self.formula(part)) for part in when]
-                implied = all_of([self.formula(part) for part in then])
-                return Or((*escapes, implied), implication=True)
-            case ChangeLimit(relation, count):
+            case language.Changes(name):
+                return self.versus_original(name, "!=")
+            case language.Conditional(when, then):
+                escapes = [logic.negate(self.formula(part)) for part in when]
+                implied = logic.all_of([self.formula(part) for part in then])
+                return logic.Or((*escapes, implied), implication=True)
+            case language.ChangeLimit(relation, count):
                 return self.change_count(relation, count)
-            case Shorthand(word, names):
-                return all_of([self.original(self.column(name), ORDERS[word]) for name in names])
-            case Custom():
-                return CustomCheck(constraint)
+            case language.Shorthand(word, names):
+                return logic.all_of([self.versus_original(name, ORDERS[word]) for name in names])
+        return constraint
 
-    def change_count(self, relation: Relation, count: int) -> ChangeCount:
+    def change_count(self, relation: Relation, count: int) -> Formula:
         width = len(self.schema.features)
         least = {"==": count, ">=": count, ">": count + 1}.get(relation, 0)
         most = {"==": count, "<=": count, "<": count - 1}.get(relation, width)
         if most < 0 or least > width:
             self.fail(f"no row can have that many changes: there are {width} columns.")
-        return ChangeCount(least, min(most, width))
+        return logic.ChangeCount(least, min(most, width))
 
-    def membership(self, membership: Membership) -> Formula:
-        column = self.column(membership.feature)
-        same = [Unchanged(column, exact=not membership.negated)] if membership.original else []
-        formula = self.one_of(column, membership.values, same)
-        return negate(formula) if membership.negated else formula
+    def versus_original(self, name: str, relation: Relation) -> Formula:
+        self.column(name)
+        return self.pair(_term(name), relation, _term(name, original=True))
 
-    def transition(self, transition: Transition) -> Formula:
+    def membership(
+        self, name: str, values: Sequence[Value], *, original: bool = False, negated: bool = False
+    ) -> Formula:
+        self.column(name)
+        literals = [Category(v) if isinstance(v, str) else Linear((), v) for v in values]
+        parts = [self.pair(_term(name), "==", literal) for literal in literals]
+        if original and negated:  # a number that is not the original differs at its resolution
+            parts.append(logic.negate(self.versus_original(name, "!=")))
+        elif original:
+            parts.append(self.versus_original(name, "=="))
+        return logic.negate(logic.any_of(parts)) if negated else logic.any_of(parts)
+
+    def transition(self, transition: language.Transition) -> Formula:
         column = self.column(transition.feature)
+        leaves = logic.negate(self.membership(transition.feature, transition.after))
+        stays = logic.negate(self.versus_original(transition.feature, "!="))
         if self.continuous(column):
-            numbers = [self.number(column, value) for value in transition.before]
-            before = any_of([LinearRelation({}, {column: 1.0}, -number, "==", {}, 0.0, 0.0, 1.0)
-                             for number in numbers])  # fmt: skip
-            after = self.one_of(column, transition.after)
-            return Or((negate(before), negate(after), Unchanged(column, exact=False)))
-        before_codes, after_codes = (
-            [self.code(column, value) for value in values]
-            for values in (transition.before, transition.after)
-        )
+            others: list[Formula] = [
+                LinearRelation.of(self.schema, {}, {column: 1.0}, -self.number(column, v), "!=")
+                for v in transition.before
+            ]
+            return logic.Or((logic.all_of(others), leaves, stays))
         table = self.table(column, 1)
-        table.truths[np.ix_(before_codes, after_codes)] = -1
-        np.fill_diagonal(table.truths, 1)  # a level that stays makes no transition
-        return table
+        table.truths[[self.code(column, value) for value in transition.before]] = -1
+        return logic.any_of([table, leaves, stays])
 
     # -- comparing two sides ----------------------------------------------------------------------
 
@@ -204,7 +176,7 @@ class _Binder:
             if value is not None:
                 return self.level(self.column(name), way, value)
             if other == _term(name, original=True):
-                return self.original(self.column(name), way)
+                return self.original_level(self.column(name), way)
             if (second := self.category_column(other)) is not None:
                 return self.two(column, way, second)
             if self.numbers(column) is None:
@@ -234,8 +206,10 @@ class _Binder:
     def level(self, column: int, relation: Relation, value: Value) -> Formula:
         """A column of categories against one of them, or a number between them."""
         if relation in ("==", "!="):
-            formula = self.one_of(column, [value])
-            return formula if relation == "==" else negate(formula)
+            table = self.table(column, -1 if relation == "==" else 1)
+            table.truths[:, table.levels + logic.MISSING] = 0
+            table.truths[:, self.code(column, value)] *= -1
+            return table
         feature, order = self.feature(column), self.order(column, relation)
         code = _code(feature, value)
         if code is None and (isinstance(value, str) or self.numbers(column) is None):
@@ -245,20 +219,11 @@ class _Binder:
             self.fail(f"'{value}' was not seen in training and has no place in the order.")
         return self.relation(_term(feature.name), relation, Linear((), bar), {column: order})
 
-    def original(self, column: int, relation: Relation) -> Formula:
-        """A column against the instance's value."""
-        if not self.continuous(column):
-            if relation not in ("==", "!="):
-                self.compared.add(column)
-            return self.original_table(column, relation)
-        name = self.feature(column).name
-        return self.sums(_term(name), relation, _term(name, original=True))
-
-    def original_table(self, column: int, relation: Relation) -> LevelTable:
+    def original_level(self, column: int, relation: Relation) -> Formula:
         """A column of categories against the instance's level."""
         if relation in ("==", "!="):
-            table = self.table(column, 1 if relation == "!=" else -1)
-            np.fill_diagonal(table.truths, 1 if relation == "==" else -1)
+            table = self.table(column, -1 if relation == "==" else 1)
+            table.truths[np.diag_indices(len(table.truths))] *= -1
             return table
         order, name = self.order(column, relation), self.feature(column).name
         found = self.relation(_term(name), relation, _term(name, original=True), {column: order})
@@ -278,7 +243,7 @@ class _Binder:
             if relation in ("==", "!="):
                 names = [str(level) for level in (*a.levels, *b.levels)]
                 one, other = (
-                    np.array([names.index(str(level)) for level in f.levels], float) for f in (a, b)
+                    np.array([names.index(str(level)) for level in x.levels], float) for x in (a, b)
                 )
             elif a.kind == b.kind == "ordinal" and a.categories == b.categories:
                 one, other = self.order(first, relation), self.order(second, relation)
@@ -292,29 +257,27 @@ class _Binder:
 
     def sums(self, left: Side, relation: Relation, right: Side) -> Formula:
         """Numbers on both sides."""
-        if isinstance(right, Absolute):
-            if isinstance(left, Absolute):
+        if isinstance(right, language.Absolute):
+            if isinstance(left, language.Absolute):
                 self.fail("abs(…) can stand on one side of a relation only.")
             return self.sums(right, MIRROR[relation], left)
         for side in (left, right):
             if isinstance(side, Category):
                 hint = f" The column goes in backticks: `{side.name}`."
                 self.fail(
-                    f'the category "{side.name}" is compared with something that has none.'
+                    f'the category "{side.name}" is compared with numbers.'
                     f"{hint if side.name in self.schema.names else ''}"
                 )
         assert not isinstance(left, Category)
         assert isinstance(right, Linear)
-        if not isinstance(left, Absolute):
+        if isinstance(left, Linear):
             return self.relation(left, relation, right)
         if relation in ("==", "!="):
-            equal = And((self.sums(left, "<=", right), self.sums(left, ">=", right)))
-            return equal if relation == "==" else negate(equal)
+            equal = logic.And((self.sums(left, "<=", right), self.sums(left, ">=", right)))
+            return equal if relation == "==" else logic.negate(equal)
         both = (left.inner, left.inner.scaled(-1.0))
         parts = tuple(self.relation(side, relation, right) for side in both)
-        return And(parts) if relation in ("<=", "<") else Or(parts)
-
-    # -- leaves -----------------------------------------------------------------------------------
+        return logic.And(parts) if relation in ("<=", "<") else logic.Or(parts)
 
     def relation(
         self,
@@ -326,10 +289,10 @@ class _Binder:
         """One sum compared with zero; a table where only one column of categories is in it."""
         if relation in (">", ">="):
             left, right, relation = right, left, MIRROR[relation]
+        for term in (*left.terms, *right.terms):
+            self.column(term.feature)  # known, or refused, even where it cancels out
         cells: dict[int, float] = {}
         originals: dict[int, float] = {}
-        for term in (*left.terms, *right.terms):
-            self.column(term.feature)  # registered, or refused, even where it cancels out
         for term in (left + right.scaled(-1.0)).terms:
             weights = originals if term.original else cells
             weights[self.schema.index(term.feature)] = term.coefficient
@@ -344,68 +307,29 @@ class _Binder:
         if relation != "!=":
             self.compared |= both
         values = level_values or {
-            c: self.level_values(c) for c in (*cells, *originals) if not self.continuous(c)
+            c: self.level_values(c) for c in (first, *others) if not self.continuous(c)
         }
-        found = self.linear_relation(cells, originals, constant, relation, values)
+        found = LinearRelation.of(self.schema, cells, originals, constant, relation, values)
         return found if self.continuous(first) or others else self.tabulated(first, found)
 
-    def linear_relation(
-        self,
-        cells: dict[int, float],
-        originals: dict[int, float],
-        constant: float,
-        relation: Relation,
-        values: dict[int, Floats],
-    ) -> LinearRelation:
-        steps = {
-            c: abs(w) * (self.feature(c).step if self.continuous(c) else 1.0)
-            for c, w in cells.items()
-        }
-        free = [c for c in cells if self.continuous(c) and not self.feature(c).resolution]
-        margin = max((steps[c] for c in free), default=0.0)
-        return LinearRelation(
-            cells,
-            originals,
-            constant,
-            relation,  # type: ignore[arg-type]
-            values,
-            margin=margin,
-            tolerance=1e-9 * sum(abs(cells[c]) * self.feature(c).span for c in free),
-            unit=margin or min(steps.values()),
-        )
-
-    def tabulated(self, column: int, relation: LinearRelation) -> LevelTable:
-        """A relation over one column of numbered categories, evaluated for every pair of levels."""
-        table = self.table(column, 0)
-        unseen = table.levels
-        codes = np.array([*range(unseen + 1), np.nan, unseen + 1.0])  # levels, unseen, missing, …
-        original, new = np.meshgrid(codes[:-1], codes, indexing="ij")
-        instances, cells = np.full((2, original.size, len(self.schema.features)), np.nan)
-        instances[:, column], cells[:, column] = original.ravel(), new.ravel()
-        truths = relation.truth(Candidates(self.schema, cells, instances))
-        table.truths[:] = truths.reshape(original.shape)
-        return table
-
-    def one_of(
-        self, column: int, values: Sequence[Value], same: Sequence[Unchanged] = ()
-    ) -> Formula:
-        """A column is one of some values (of a missing category that is unknown), or the same."""
-        if self.continuous(column):
-            name = self.feature(column).name
-            numbers = [Linear((), self.number(column, value)) for value in values]
-            return any_of([*(self.relation(_term(name), "==", n) for n in numbers), *same])
-        table = self.table(column, -1)
-        table.truths[:, table.levels + MISSING] = 0
-        table.truths[:, [self.code(column, value) for value in values]] = 1
-        if same:
-            np.fill_diagonal(table.truths, 1)  # levels, unseen and missing alike
-        return table
+    # -- tables -----------------------------------------------------------------------------------
 
     def table(self, column: int, truth: int) -> LevelTable:
         """A table of one truth everywhere, to be filled in."""
         feature = self.feature(column)
         truths = np.full((len(feature.levels) + 2, len(feature.levels) + 3), truth, dtype=np.int8)
         return LevelTable(column, truths, feature.kind == "ordinal")
+
+    def tabulated(self, column: int, relation: LinearRelation) -> LevelTable:
+        """A relation over one column of numbered categories, evaluated for every pair of levels."""
+        table = self.table(column, 0)
+        codes = [*range(table.levels + 1), np.nan, table.levels + 1]  # by slot, as `Candidates` has
+        original, new = np.meshgrid(codes[:-1], codes, indexing="ij")
+        instances, cells = np.full((2, original.size, len(self.schema.features)), np.nan)
+        instances[:, column], cells[:, column] = original.ravel(), new.ravel()
+        truths = logic.truth(relation, Candidates(self.schema, cells, instances))
+        table.truths[:] = truths.reshape(original.shape)
+        return table
 
     # -- a column's values ------------------------------------------------------------------------
 
@@ -459,7 +383,7 @@ class _Binder:
 
 
 def _term(name: str, *, original: bool = False) -> Linear:
-    return Linear((Term(1.0, name, original),))
+    return Linear((language.Term(1.0, name, original),))
 
 
 def _code(feature: Feature, value: Value) -> int | None:

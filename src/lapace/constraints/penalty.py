@@ -14,17 +14,20 @@ from torch import Tensor
 
 from lapace.arrays import Bools, Floats
 from lapace.constraints.binding import BoundConstraint
-from lapace.constraints.formula import (
+from lapace.constraints.language import Custom
+from lapace.constraints.logic import (
     And,
     Candidates,
     ChangeCount,
-    CustomCheck,
     Formula,
     LevelTable,
     LinearRelation,
     Or,
     Unchanged,
+    call,
     conjuncts,
+    slack,
+    truth,
 )
 from lapace.schema import Schema
 
@@ -81,8 +84,8 @@ class _Hinges:
                 return self.difference(formula)
             case ChangeCount():
                 return self.values.new_zeros(len(self.values))
-            case CustomCheck():
-                g: Tensor = formula.call("penalty", self.values, (len(self.values),))
+            case Custom():
+                g: Tensor = call(formula, "penalty", self.values, (len(self.values),))
                 return g.clamp(min=0)
 
     def constant(self, numbers: Floats) -> Tensor:
@@ -108,16 +111,11 @@ class _Hinges:
     def level(self, table: LevelTable) -> Tensor:
         """The share of an ordinal's levels to the nearest allowed one; 1 for other categories."""
         if not table.ordered:
-            return self.constant(table.slack(self.rows))
-        original, new = self.rows.slots(table.column, table.levels)
-        allowed = table.truths[original][:, : table.levels] >= 0  # (n, levels)
-        places, present = np.arange(table.levels), new < table.levels
-        here = np.where(present, new, 0)
-        apart = np.where(allowed, np.abs(places - here[:, None]), np.inf)
-        nearest = np.where(allowed.any(axis=1), apart.argmin(axis=1), here)
-        codes, target = self.values[:, table.column], self.constant(nearest.astype(np.float64))
-        violated = self.mask(present & (table.truths[original, new] < 0))
-        distance = (torch.where(violated, codes, target) - target).abs()
+            return self.constant(slack(table, self.rows))
+        _, new = self.rows.slots(table.column, table.levels)
+        violated = self.mask((new < table.levels) & (truth(table, self.rows) < 0))
+        target = self.constant(table.nearest(self.rows).astype(np.float64))
+        distance = (torch.where(violated, self.values[:, table.column], target) - target).abs()
         return distance / self.schema.features[table.column].span
 
     def difference(self, formula: Unchanged) -> Tensor:

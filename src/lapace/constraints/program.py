@@ -27,20 +27,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from lapace.arrays import Floats
+from lapace.constraints import logic
 from lapace.constraints.binding import BoundConstraint
-from lapace.constraints.formula import (
+from lapace.constraints.logic import (
     MISSING,
     UNSEEN,
-    And,
     ChangeCount,
     Formula,
     LevelTable,
     LinearRelation,
-    Or,
-    Unchanged,
-    negate,
 )
-from lapace.schema import Feature, Schema
+from lapace.schema import Schema
 
 __all__ = ["NODE_LIMIT", "Solution", "solve"]
 
@@ -90,7 +87,17 @@ def solve(
             takes 0.999999 for 1. Its binaries are rounded and fixed, and inequalities without a
             common divisor tightened a little; infeasible is then no proof.
     """
-    program = _Program(schema, constraints, instance, start, weights, rounded is not None)
+    width = len(schema.features)
+    originals = np.full(width, np.nan) if instance is None else instance
+    program = _Program(
+        schema,
+        constraints,
+        originals,
+        start=originals if start is None else start,
+        weights=np.full(width, float(start is not None)) if weights is None else weights,
+        any_instance=instance is None,
+        tightened=rounded is not None,
+    )
     program.build()
     if rounded is not None:
         program.fix_binaries(rounded)
@@ -112,6 +119,10 @@ class NumberCell:
     step: float  # its values lie on constant + step * whole numbers; 0 for none
     missing: tuple[int, ...] = ()  # binaries: it is missing where one of them is 1
 
+    def number(self, values: Floats | None) -> NumberCell:  # noqa: ARG002 (as of a category)
+        """The number itself."""
+        return self
+
 
 @dataclass
 class CategoryCell:
@@ -120,8 +131,9 @@ class CategoryCell:
     options: dict[int, int]
     levels: int
 
-    def number(self, values: Floats) -> NumberCell:
+    def number(self, values: Floats | None) -> NumberCell:
         """The number of the chosen level."""
+        assert values is not None
         known = {slot: var for slot, var in self.options.items() if slot < len(values)}
         terms = {var: float(values[s]) for s, var in known.items() if not isnan(values[s])}
         missing = tuple(var for var in self.options.values() if var not in terms)
@@ -135,25 +147,6 @@ def _slot(code: float, levels: int) -> int:
     if isnan(code):
         return levels + MISSING
     return int(code) if code < levels else levels + UNSEEN
-
-
-def lattice_bounds(feature: Feature) -> tuple[float, float]:
-    """The least and greatest values that may be proposed."""
-    step = feature.resolution
-    if not step:
-        return feature.lower, feature.upper
-    low, high = ceil(feature.lower / step - 1e-9), floor(feature.upper / step + 1e-9)
-    if low > high:  # no multiple of the step inside the bounds
-        return feature.lower, feature.lower
-    return low * step, high * step
-
-
-def _nearest(feature: Feature, value: float, low: float, high: float) -> float:
-    """The lattice value between the bounds that is nearest."""
-    value = min(max(value, low), high)
-    if not feature.resolution:
-        return value
-    return low + round((value - low) / feature.resolution) * feature.resolution
 
 
 @lru_cache(maxsize=4096)
@@ -182,9 +175,10 @@ class _Program:
 
     schema: Schema
     constraints: Sequence[BoundConstraint]
-    instance: Floats | None
-    start: Floats | None
-    weights: Floats | None
+    instance: Floats
+    start: Floats
+    weights: Floats
+    any_instance: bool
     tightened: bool
     cost: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
@@ -194,22 +188,23 @@ class _Program:
     cells: dict[int, NumberCell | CategoryCell] = field(default_factory=dict)
     # Of an instance that is not given: its cells as variables.
     instance_cells: dict[int, NumberCell | CategoryCell] = field(default_factory=dict)
-    # Binaries by column: the original value again, of a column no constraint names; an original
-    # value off the lattice or out of bounds; the cell is unchanged; the cell has changed.
+    # Binaries by column. Kept: the original value, as an option of a category, or of a number that
+    # could not be proposed. Reverted: the original value, of a column no constraint names.
+    kept: dict[int, int] = field(default_factory=dict)
     reverted: dict[int, int] = field(default_factory=dict)
-    irregular: dict[int, int] = field(default_factory=dict)
     unchanged: dict[int, int] = field(default_factory=dict)
     changed: dict[int, int] = field(default_factory=dict)
 
-    def variable(self, low: float, high: float, *, integral: bool = True, cost: float = 0) -> int:
-        self.low.append(low)
+    def variable(self, high: float, *, integral: bool = True, cost: float = 0.0) -> int:
+        """A new variable from 0 to a bound."""
+        self.low.append(0.0)
         self.high.append(high)
         self.integral.append(int(integral))
         self.cost.append(cost)
         return len(self.cost) - 1
 
     def binary(self, cost: float = 0.0) -> int:
-        return self.variable(0.0, 1.0, cost=cost)
+        return self.variable(1.0, cost=cost)
 
     def fix_binaries(self, solution: Floats) -> None:
         """Fixes binaries at what they were, rounded, in a solution."""
@@ -226,99 +221,83 @@ class _Program:
         width = len(self.schema.features)
         columns = range(width) if any(count.least for count in counts) else sorted(named)
         for column in columns:
-            weight = 1.0 if self.weights is None else float(self.weights[column])
-            self.cells[column] = self.cell(column, 0.0 if self.start is None else weight)
+            self.cells[column] = self.cell(column, float(self.weights[column]))
         if any(count.most < width for count in counts):
             self.add_reverted(set(range(width)) - set(columns))
-        self.keep_missing()
+        for column in {column for c in self.constraints for column in c.compared}:
+            if self.is_missing(column):  # what it is compared with, so it stays missing
+                self.low[self.kept[column]] = 1.0
         for constraint in self.constraints:
             self.emit(constraint.formula, None)
 
     def add_reverted(self, columns: Iterable[int]) -> None:
         """Columns no constraint names stay where they are or return to the original value."""
-        if self.instance is None or self.start is None:
-            return
         changed = self.schema.changed(self.start[None], self.instance[None])[0]
-        gaps = self.schema.gaps(self.start[None], self.instance[None])[0]
+        gaps = self.schema.gaps(self.start[None], self.instance[None])[0] * self.weights
         for column in columns:
             if changed[column]:
-                weight = 1.0 if self.weights is None else float(self.weights[column])
-                self.reverted[column] = self.binary(cost=weight * float(gaps[column]))
-
-    def keep_missing(self) -> None:
-        """What is compared with a missing original value stays missing."""
-        for column in {column for c in self.constraints for column in c.compared}:
-            if self.is_missing(column):
-                self.low[self.missing_binary(column)] = 1.0
+                self.reverted[column] = self.binary(cost=float(gaps[column]))
 
     def is_missing(self, column: int) -> bool:
         """Whether the instance is given and its cell is missing."""
-        return self.instance is not None and isnan(self.instance[column])
-
-    def missing_binary(self, column: int) -> int:
-        """The binary of a cell staying missing, where the original is."""
-        cell = self.cells[column]
-        if isinstance(cell, CategoryCell):
-            return cell.options[cell.levels + MISSING]
-        return cell.missing[0]
+        return not self.any_instance and isnan(self.instance[column])
 
     # -- cells ------------------------------------------------------------------------------------
 
     def cell(self, column: int, weight: float) -> NumberCell | CategoryCell:
         """Variables for one cell, of the row or of an instance that is not given."""
-        original = np.nan if self.instance is None else float(self.instance[column])
-        start = original if self.start is None else float(self.start[column])
         if self.schema.features[column].kind == "continuous":
-            return self.number(column, original, start, weight)
-        return self.category(column, original, start, weight)
+            return self.number(column, weight)
+        return self.category(column, weight)
 
-    def number(self, column: int, original: float, start: float, weight: float) -> NumberCell:
+    def number(self, column: int, weight: float) -> NumberCell:
         feature = self.schema.features[column]
-        low, high = lattice_bounds(feature)
+        low, high = feature.lower, feature.upper
+        original, start = float(self.instance[column]), float(self.start[column])
         blank = isnan(start)
-        base = _nearest(feature, (low + high) / 2 if blank else start, low, high)
         unit = feature.resolution or feature.span / SHARES
+        middle = low + round((high - low) / 2 / unit) * unit
+        base = float(feature.snap(np.array(middle if blank else start)))
         # A missing cell costs 1 to fill in, whatever the value: prefer the middle, by very little.
         cost = weight * unit / feature.span * (1e-3 if blank else 1.0)
+        rooms = [(high - base) / unit, (base - low) / unit]
         integral = bool(feature.resolution)
-        rooms = [max((high - base) / unit, 0.0), max((base - low) / unit, 0.0)]
         if integral:
             rooms = [float(round(room)) for room in rooms]
-        up, down = (self.variable(0.0, r, integral=integral, cost=cost) for r in rooms)
+        up, down = (self.variable(room, integral=integral, cost=cost) for room in rooms)
         number = NumberCell({up: unit, down: -unit}, base, low, high, feature.resolution)
+        nearest = float(feature.snap(np.array(original)))
         if self.is_missing(column):
-            number.missing = (self.binary(cost=-weight if blank else weight),)
-        elif not isnan(original) and self.is_irregular(feature, original):
+            self.kept[column] = self.binary(cost=-weight if blank else weight)
+            number.missing = (self.kept[column],)
+        elif abs(nearest - original) > 1e-6 * feature.step:  # out of bounds, or off the lattice
             moved = 0.0 if blank else abs(original - start)
             price = -abs(base - original) if start == original else moved
-            irregular = self.binary(cost=weight * price / feature.span)
-            self.irregular[column] = irregular
+            self.kept[column] = kept = self.binary(cost=weight * price / feature.span)
             for variable, room in zip((up, down), rooms, strict=True):
-                self.row({variable: 1.0, irregular: room}, -np.inf, room)
-            number.terms[irregular] = original - base
+                self.row({variable: 1.0, kept: room}, -np.inf, room)
+            number.terms[kept] = original - base
             number.low, number.high = min(low, original), max(high, original)
             number.step = 0.0
         return number
 
-    def is_irregular(self, feature: Feature, value: float) -> bool:
-        """Whether a value could not be proposed: out of bounds, or off the lattice."""
-        nearest = _nearest(feature, value, *lattice_bounds(feature))
-        return abs(nearest - value) > 1e-6 * feature.step
-
-    def category(self, column: int, original: float, start: float, weight: float) -> CategoryCell:
+    def category(self, column: int, weight: float) -> CategoryCell:
         feature = self.schema.features[column]
+        levels, original = len(feature.levels), float(self.instance[column])
         codes = [float(code) for code in range(len(feature.categories))]
-        if self.instance is not None and original not in codes:  # unseen, or missing
+        if not self.any_instance and original not in codes:  # unseen, or missing
             codes.append(original)
         cells, target = np.full((2, len(codes), len(self.schema.features)), np.nan)
-        cells[:, column], target[:, column] = codes, start
+        cells[:, column], target[:, column] = codes, self.start[column]
         gaps = self.schema.gaps(cells, target)[:, column] * weight
         options = {
-            _slot(code, len(feature.levels)): self.binary(cost=float(gap))
+            _slot(code, levels): self.binary(cost=float(gap))
             for code, gap in zip(codes, gaps, strict=True)
         }
         self.row(dict.fromkeys(options.values(), 1.0), 1.0, 1.0)
-        return CategoryCell(options, len(feature.levels))
+        if not self.any_instance:
+            self.kept[column] = options[_slot(original, levels)]
+        return CategoryCell(options, levels)
 
     def instance_cell(self, column: int) -> NumberCell | CategoryCell:
         if column not in self.instance_cells:
@@ -330,80 +309,71 @@ class _Program:
     def emit(self, formula: Formula, guard: int | None) -> None:
         """Adds the rows of a formula; with a guard they apply where that binary is 1."""
         match formula:
-            case And(parts):
+            case logic.And(parts):
                 for part in parts:
                     self.emit(part, guard)
-            case Or(parts):
+            case logic.Or(parts):
                 self.emit_or(parts, guard)
             case LinearRelation():
                 self.emit_relation(formula.positive(), guard)
             case LevelTable():
                 self.emit_table(formula, guard)
-            case Unchanged():
+            case logic.Unchanged():
                 self.emit_unchanged(formula, guard)
             case ChangeCount():
                 self.emit_count(formula)
 
-    def at_least_one(self, variables: Iterable[int], guard: int | None) -> None:
+    def at_least_one(self, variables: Iterable[int], *conditions: int | None) -> None:
+        """One of some binaries is 1 where all conditions (None: none) are."""
         terms = dict.fromkeys(variables, 1.0)
-        if guard is None:
-            self.row(terms, 1.0, np.inf)
-        else:
+        guards = [condition for condition in conditions if condition is not None]
+        for guard in guards:
             terms[guard] = terms.get(guard, 0.0) - 1.0
-            self.row(terms, 0.0, np.inf)
+        self.row(terms, 1.0 - len(guards), np.inf)
 
-    def emit_or(self, parts: tuple[Formula, ...], guard: int | None) -> None:
+    def emit_or(self, parts: Iterable[Formula], guard: int | None) -> None:
         switches: list[int] = []
         for part in parts:
-            if isinstance(part, LevelTable) and self.instance is not None:
-                switches += self.allowed(part)  # the options are binaries already
+            if isinstance(part, LevelTable) and not self.any_instance:
+                switches += self.allowed(part, self.original_slot(part))  # binaries already
             else:
                 switch = self.binary()
                 self.emit(part, switch)
                 switches.append(switch)
         self.at_least_one(switches, guard)
 
-    def allowed(self, table: LevelTable) -> list[int]:
-        """The options a table leaves to this instance."""
-        assert self.instance is not None
-        cell = self.cells[table.column]
-        assert isinstance(cell, CategoryCell)
-        original = _slot(float(self.instance[table.column]), table.levels)
-        return [var for slot, var in cell.options.items() if table.truths[original, slot] >= 0]
-
     def emit_table(self, table: LevelTable, guard: int | None) -> None:
-        if self.instance is not None:
-            self.at_least_one(self.allowed(table), guard)
-            return
-        cell = self.cells[table.column]
-        assert isinstance(cell, CategoryCell)
-        rows = [
-            {var: 1.0 for slot, var in cell.options.items() if table.truths[original, slot] >= 0}
-            for original in cell.options
-        ]
-        if not table.mentions_original:
-            self.at_least_one(rows[0], guard)
+        if not self.any_instance or not table.mentions_original:
+            self.at_least_one(self.allowed(table, self.original_slot(table)), guard)
             return
         instance = self.instance_cell(table.column)
         assert isinstance(instance, CategoryCell)
-        for terms, original in zip(rows, instance.options.values(), strict=True):
-            # An instance of this level, under the guard, takes one of the levels allowed.
-            terms[original] = terms.get(original, 0.0) - 1.0
-            if guard is not None:
-                terms[guard] = terms.get(guard, 0.0) - 1.0
-            self.row(terms, -1.0 if guard is not None else 0.0, np.inf)
+        for slot, original in instance.options.items():
+            self.at_least_one(self.allowed(table, slot), original, guard)
+
+    def allowed(self, table: LevelTable, original: int) -> list[int]:
+        """The options a table leaves to an instance of a level."""
+        cell = self.cells[table.column]
+        assert isinstance(cell, CategoryCell)
+        return [var for slot, var in cell.options.items() if table.truths[original, slot] >= 0]
+
+    def original_slot(self, table: LevelTable) -> int:
+        """The slot of the instance's level; of an instance that is not given, any."""
+        return 0 if self.any_instance else _slot(self.instance[table.column], table.levels)
 
     def emit_relation(self, relation: LinearRelation, guard: int | None) -> None:
-        if relation.relation in ("==", "!="):
-            self.emit(relation.split(), guard)
+        if relation.relation == "!=":
+            self.emit_or(relation.split(), guard)
             return
-        constant, parts = relation.constant, []
-        for column, weight in relation.cells.items():
-            parts.append((weight, _as_number(self.cells[column], relation, column)))
+        if relation.relation == "==":
+            for side in relation.split():
+                self.emit_relation(side, guard)
+            return
+        constant, values = relation.constant, relation.level_values
+        parts = [(w, self.cells[c].number(values.get(c))) for c, w in relation.cells.items()]
         for column, weight in relation.originals.items():
-            if self.instance is None:
-                cell = self.instance_cell(column)
-                parts.append((weight, _as_number(cell, relation, column)))
+            if self.any_instance:
+                parts.append((weight, self.instance_cell(column).number(values.get(column))))
             else:
                 constant += weight * float(relation.number(column, self.instance[[column]])[0])
         if not isnan(constant):  # compared with a missing value, nothing is demanded
@@ -457,21 +427,20 @@ class _Program:
         most = -constant / scale - gap - (STRICT if self.tightened else 0.0)
         return {v: t / scale for v, t in terms.items()}, most, scale
 
-    def emit_unchanged(self, formula: Unchanged, guard: int | None) -> None:
+    def emit_unchanged(self, formula: logic.Unchanged, guard: int | None) -> None:
         column, negated = formula.column, formula.negated
-        if formula.exact and column in self.irregular:
-            binary = self.irregular[column]
-            if not negated:
-                self.at_least_one([binary], guard)
-            elif guard is None:
-                self.row({binary: 1.0}, 0.0, 0.0)
+        if formula.exact and column in self.kept:
+            binary = self.kept[column]
+            if negated:
+                others = [] if guard is None else [guard]
+                self.row(dict.fromkeys([binary, *others], 1.0), -np.inf, len(others))
             else:
-                self.row({binary: 1.0, guard: 1.0}, -np.inf, 1.0)
+                self.at_least_one([binary], guard)
             return
         binary = self.changed_binary(column) if negated else self.unchanged_binary(column)
         self.at_least_one([binary], guard)
-        if formula.exact and not negated and not self.is_missing(column):
-            self.emit_relation(self.difference(column, 0.0, "=="), guard)
+        if formula.exact and not negated:
+            self.emit(self.difference(column, 0.0, "=="), guard)
 
     # Whether a cell has changed is needed in several places. Each column has one binary for yes and
     # one for no, so that logic alone settles what depends on both: the switches in front of rows
@@ -481,54 +450,40 @@ class _Program:
         """A binary that can be 1 only where a cell is the instance's."""
         if column not in self.unchanged:
             cell = self.cells[column]
-            if self.is_missing(column):
-                binary = self.missing_binary(column)
-            elif isinstance(cell, CategoryCell) and self.instance is not None:
-                binary = cell.options[_slot(float(self.instance[column]), cell.levels)]
+            if column in self.kept and (isinstance(cell, CategoryCell) or cell.missing):
+                binary = self.kept[column]
             else:
-                binary = self.change_binary(column, changed=False)
+                binary = self.binary()
+                self.emit(self.change(column, changed=False), binary)
             self.unchanged[column] = binary
         return self.unchanged[column]
 
     def changed_binary(self, column: int) -> int:
         """A binary that can be 1 only where a cell differs from the instance's."""
         if column not in self.changed:
-            self.changed[column] = self.change_binary(column, changed=True)
-            both = {self.changed[column]: 1.0, self.unchanged_binary(column): 1.0}
-            self.row(both, -np.inf, 1.0)
+            self.changed[column] = binary = self.binary()
+            if not self.is_missing(column) or isinstance(self.cells[column], CategoryCell):
+                self.emit(self.change(column, changed=True), binary)
+            self.row({binary: 1.0, self.unchanged_binary(column): 1.0}, -np.inf, 1.0)
         return self.changed[column]
 
-    def change_binary(self, column: int, *, changed: bool) -> int:
-        """A new binary that demands a change, or none, where it is 1."""
-        binary, cell = self.binary(), self.cells[column]
+    def change(self, column: int, *, changed: bool) -> Formula:
+        """A cell differs from the instance's at the column's resolution, or does not."""
+        cell, half = self.cells[column], self.schema.features[column].resolution / 2
         if isinstance(cell, CategoryCell):
             truths = np.full((cell.levels + 2, cell.levels + 3), 1 if changed else -1, np.int8)
             np.fill_diagonal(truths, -1 if changed else 1)
-            self.emit_table(LevelTable(column, truths, ordered=False), binary)
-        elif not self.is_missing(column):
-            self.emit_difference(column, binary, changed=changed)
-        return binary
-
-    def emit_difference(self, column: int, guard: int, *, changed: bool) -> None:
-        """A number differs by more than half a step from the instance's, or does not."""
-        half = self.schema.features[column].resolution / 2
-        within = tuple(self.difference(column, half, "<=", sign) for sign in (1.0, -1.0))
+            return LevelTable(column, truths, ordered=False)
+        within = logic.And(tuple(self.difference(column, half, "<=", s) for s in (1.0, -1.0)))
         if changed:
-            self.emit_or(tuple(map(negate, within)), guard)
-        elif half:
-            self.emit(And(within), guard)
-        else:  # a column without a resolution changes by a step, or not at all
-            self.emit_relation(self.difference(column, 0.0, "=="), guard)
+            return logic.negate(within)
+        # A column without a resolution changes by a step, or not at all.
+        return within if half else self.difference(column, 0.0, "==")
 
-    def difference(
-        self, column: int, by: float, relation: Literal["<=", "=="], sign: float = 1.0
-    ) -> LinearRelation:
+    def difference(self, column: int, by: float, relation: str, sign: float = 1.0) -> Formula:
         """±(cell − original) − by, compared with zero."""
-        feature = self.schema.features[column]
-        margin = 0.0 if feature.resolution else feature.step
-        return LinearRelation(
-            {column: sign}, {column: -sign}, -by, relation, {}, margin, 0.0, feature.step
-        )
+        weights = {column: sign}, {column: -sign}
+        return LinearRelation.of(self.schema, *weights, -by, relation)
 
     def emit_count(self, count: ChangeCount) -> None:
         width = len(self.schema.features)
@@ -556,8 +511,6 @@ class _Program:
             return Solution("unsolved" if self.tightened else "infeasible", None)
         if result.x is None:
             return Solution("unsolved", None)
-        if self.instance is None or self.start is None:
-            return Solution("solved", None)
         variables = np.asarray(result.x)
         return Solution("solved", self.read(variables), variables)
 
@@ -583,8 +536,6 @@ class _Program:
 
     def read(self, variables: Floats) -> Floats:
         """The solver's variables as a row of cells."""
-        assert self.instance is not None
-        assert self.start is not None
         row = self.start.copy()
         for column, cell in self.cells.items():
             if isinstance(cell, CategoryCell):
@@ -598,25 +549,16 @@ class _Program:
         return row
 
     def read_number(self, column: int, cell: NumberCell, variables: Floats) -> float:
-        assert self.instance is not None
-        assert self.start is not None
         feature, original = self.schema.features[column], float(self.instance[column])
-        options = [*cell.missing, *([self.irregular[column]] if column in self.irregular else [])]
-        if any(variables[binary] > 0.5 for binary in options):
+        if column in self.kept and variables[self.kept[column]] > 0.5:
             return original
         (up, unit), (down, _), *_ = cell.terms.items()
         moved = float(variables[up] - variables[down])
         if feature.resolution:
             moved = float(round(moved))
-        if moved == 0 and not isnan(self.start[column]) and column not in self.irregular:
+        if moved == 0 and not isnan(self.start[column]) and column not in self.kept:
             return float(self.start[column])
         cells = self.start[None].copy()
         cells[0, column] = cell.constant + unit * moved
         value = float(self.schema.snap(cells)[0, column])
         return original if abs(value - original) <= 1e-9 * feature.span else value
-
-
-def _as_number(
-    cell: NumberCell | CategoryCell, relation: LinearRelation, column: int
-) -> NumberCell:
-    return cell if isinstance(cell, NumberCell) else cell.number(relation.level_values[column])

@@ -15,17 +15,19 @@ import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.constraints.binding import BoundConstraint, feasible
-from lapace.constraints.formula import (
+from lapace.constraints.language import Custom
+from lapace.constraints.logic import (
     And,
     Candidates,
     ChangeCount,
-    CustomCheck,
     Formula,
     LevelTable,
     LinearRelation,
     Or,
     Unchanged,
+    call,
     conjuncts,
+    truth,
 )
 from lapace.constraints.program import solve
 from lapace.schema import Schema
@@ -227,14 +229,18 @@ class _Repair:
                     self.apply_where_violated(part)
             case Or():
                 return self.cheapest(formula)
-            case CustomCheck():
-                moved = np.where(self.free, formula.projected(self.cells.copy()), self.cells)
+            case Custom():
+                moved = np.where(
+                    self.free,
+                    call(formula, "project", self.cells.copy(), self.cells.shape),
+                    self.cells,
+                )
                 moved = _proposable(self.schema, moved, self.instances)
                 return _into_domains(self.schema, moved, self.instances, self.domains)
         return self.cells
 
     def apply_where_violated(self, formula: Formula) -> None:
-        violated = np.flatnonzero(formula.truth(self.rows()) < 0)
+        violated = np.flatnonzero(truth(formula, self.rows()) < 0)
         if len(violated):
             self.cells[violated] = self.take(violated).apply(formula)
 
@@ -245,7 +251,7 @@ class _Repair:
         for part in formula.parts:
             tried = replace(self, cells=self.cells.copy()).apply(part)
             price = self.schema.gaps(tried, self.cells) @ self.weights
-            price[formula.truth(self.rows(tried)) < 0] = np.inf
+            price[truth(formula, self.rows(tried)) < 0] = np.inf
             better = price < least
             best[better], least[better] = tried[better], price[better]
         return best
@@ -276,9 +282,7 @@ class _Repair:
 
     def move_numbers(self, relation: LinearRelation) -> None:
         if relation.relation == "!=":
-            either = relation.split()
-            assert isinstance(either, Or)
-            self.cells[:] = self.cheapest(either)
+            self.cells[:] = self.cheapest(Or(relation.split()))
             return
         value, _ = relation.value(self.rows())
         weights = {c: w for c, w in relation.cells.items() if c not in relation.level_values}
@@ -375,7 +379,7 @@ def _repaired(
 
 def _is_stuck(formula: Formula) -> bool:
     """A constraint from Python without a projection."""
-    return isinstance(formula, CustomCheck) and formula.custom.project is None
+    return isinstance(formula, Custom) and formula.project is None
 
 
 def _proposable(schema: Schema, cells: Floats, instances: Floats) -> Floats:
@@ -452,7 +456,7 @@ def project(
         return Projection(result, ok, proved, 0, 0)
     start, originals = _proposable(schema, cells[bad], instances[bad]), instances[bad]
     moved = _repaired(schema, constraints, start.copy(), originals, weights)
-    linear = [c for c in constraints if not isinstance(c.formula, CustomCheck)]
+    linear = [c for c in constraints if not isinstance(c.formula, Custom)]
     solver = _ExactSolver(schema, linear, weights, node_limit, max_programs)
     # A row that violates nothing but constraints from Python is beyond a program.
     for place in np.flatnonzero(~feasible(linear, Candidates(schema, moved, originals))):

@@ -12,8 +12,8 @@ import numpy as np
 
 from lapace.arrays import Bools, Floats
 from lapace.constraints.binding import BoundConstraint, bind, feasible
-from lapace.constraints.formula import Candidates, ChangeCount, CustomCheck
-from lapace.constraints.language import Constraint
+from lapace.constraints.language import Constraint, Custom
+from lapace.constraints.logic import Candidates, ChangeCount, slack
 from lapace.constraints.parser import parse_all
 from lapace.constraints.program import NODE_LIMIT, solve
 from lapace.constraints.projection import Domains, Projection, domains, project
@@ -109,11 +109,11 @@ class System:
         `then`, several columns the worst of them.
         """
         rows = Candidates(self.schema, cells, instances)
-        slack = np.zeros((len(cells), len(self.bound)))
+        distances = np.zeros((len(cells), len(self.bound)))
         for k, bound in enumerate(self.bound):
-            distance = np.nan_to_num(bound.formula.slack(rows), nan=0.0)
-            slack[:, k] = np.where(bound.holds(rows), 0.0, np.where(distance > 0, distance, 1.0))
-        return slack
+            distance = slack(bound.formula, rows)
+            distances[:, k] = np.where(bound.holds(rows), 0, np.where(distance > 0, distance, 1))
+        return distances
 
     def penalty(self, values: Tensor, instances: Floats) -> Tensor:
         """The paper's g: how far rows are from holding, (n,), differentiable in the numbers.
@@ -211,7 +211,7 @@ def _contradiction(
         found = solve(schema, some, instance=instance, node_limit=node_limit)
         return found.status == "infeasible"
 
-    bound = [b for b in bound if not isinstance(b.formula, CustomCheck)]
+    bound = [b for b in bound if not isinstance(b.formula, Custom)]
     if not bound or not impossible(bound):
         return ()
     for one in bound:

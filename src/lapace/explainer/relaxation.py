@@ -19,7 +19,7 @@ from lapace.constraints import (
     Transition,
 )
 from lapace.constraints.binding import bind
-from lapace.constraints.formula import Candidates
+from lapace.constraints.logic import Candidates
 from lapace.constraints.language import MIRROR, Linear
 from lapace.result import Move
 from lapace.schema import Feature, Schema

@@ -59,11 +59,8 @@ class Candidates:
     def slots(self, column: int, levels: int) -> tuple[Ints, Ints]:
         """The row and column of a `LevelTable` for each original and each new category."""
         if column not in self._slots:
-            original, code = self.instances[:, column], self.cells[:, column]
-            self._slots[column] = (
-                _slots(original, original, levels),
-                _slots(code, original, levels),
-            )
+            old, new = self.instances[:, column], self.cells[:, column]
+            self._slots[column] = _slots(old, old, levels), _slots(new, old, levels)
         return self._slots[column]
 
 
@@ -77,12 +74,8 @@ def _slots(codes: Floats, original: Floats, levels: int) -> Ints:
     return np.where(np.isnan(codes), levels + MISSING, known).astype(np.int64)
 
 
-def _truth(holds: Bools) -> Truth:
-    return np.where(holds, 1, -1).astype(np.int8)
-
-
 # ------------------------------------------------------------------------------------------------
-# Leaves
+# Leaves (the fifth is `Custom` itself) and trees
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +104,26 @@ class LinearRelation:
     unit: float
     negated: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        cells: Mapping[int, float],
+        originals: Mapping[int, float],
+        constant: float,
+        relation: Any,
+        level_values: Mapping[int, Floats] | None = None,
+    ) -> LinearRelation:
+        """A relation with the margin, tolerance and unit its columns ask for."""
+        features = {c: schema.features[c] for c in cells}
+        steps = {c: abs(cells[c]) * (1.0 if f.categories else f.step) for c, f in features.items()}
+        free = {c: f for c, f in features.items() if not f.categories and not f.resolution}
+        margin = max((steps[c] for c in free), default=0.0)
+        tolerance = 1e-9 * sum(abs(cells[c]) * f.span for c, f in free.items())
+        unit = margin or min(steps.values(), default=1.0)
+        values = level_values or {}
+        return cls(cells, originals, constant, relation, values, margin, tolerance, unit)
+
     def value(self, rows: Candidates) -> tuple[Floats, Floats]:
         """The sum, NaN where a term is missing, and the rounding error it is allowed."""
         total = np.full(len(rows), self.constant)
@@ -130,24 +143,6 @@ class LinearRelation:
         known = cells < len(table)  # NaN is not
         return np.where(known, table[np.where(known, cells, 0).astype(np.int64)], np.nan)
 
-    def truth(self, rows: Candidates) -> Truth:
-        """1, -1 or 0."""
-        value, slip = self.value(rows)
-        if self.relation == "<=":
-            holds = value <= slip
-        elif self.relation == "==":
-            holds = np.abs(value) <= slip
-        else:
-            strict = value if self.relation == "<" else -np.abs(value)
-            holds = strict <= slip - self.margin if self.margin else strict < -slip
-        return np.where(np.isnan(value), 0, _truth(holds != self.negated)).astype(np.int8)
-
-    def slack(self, rows: Candidates) -> Floats:
-        """How far the sum is from where the relation would hold."""
-        relation = self.positive()
-        distance = relation.excess(relation.value(rows)[0])
-        return np.where(self.truth(rows) < 0, np.maximum(distance, 0), 0.0)
-
     def excess(self, total: Any) -> Any:
         """By how much sums, an array or a tensor, miss a relation that is not negated."""
         match self.relation:
@@ -161,7 +156,7 @@ class LinearRelation:
                 return self.unit - abs(total)
 
     def positive(self) -> LinearRelation:
-        """The same without `negated`: what solvers aim for (never weaker than `truth`)."""
+        """The same without `negated`: what solvers aim for (never weaker than its truth)."""
         if not self.negated:
             return self
         if self.relation in ("==", "!="):
@@ -175,13 +170,11 @@ class LinearRelation:
             negated=False,
         )
 
-    def split(self) -> And | Or:
-        """An equality as both inequalities, `!=` as either strict one; both not negated."""
-        if self.relation == "==":
-            below, above = replace(self, relation="<="), replace(self, relation="<", negated=True)
-            return And((below, above.positive()))
-        below, above = replace(self, relation="<"), replace(self, relation="<=", negated=True)
-        return Or((below, above.positive()))
+    def split(self) -> tuple[LinearRelation, LinearRelation]:
+        """The inequalities that both make up an equality, or of which one makes up a `!=`."""
+        equal = self.relation == "=="
+        above = replace(self, relation="<" if equal else "<=", negated=True)
+        return replace(self, relation="<=" if equal else "<"), above.positive()
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,37 +196,23 @@ class LevelTable:
         """How many levels the column has."""
         return len(self.truths) - 2
 
-    def truth(self, rows: Candidates) -> Truth:
-        """1, -1 or 0."""
-        original, new = rows.slots(self.column, self.levels)
-        return self.truths[original, new]
+    @property
+    def mentions_original(self) -> bool:
+        """Whether the truth depends on the instance."""
+        return bool((self.truths[:, : self.levels] != self.truths[0, : self.levels]).any())
 
     def allowed(self, rows: Candidates) -> Bools:
         """Which slots each row may take, given its instance: (n, levels + 3)."""
         original, _ = rows.slots(self.column, self.levels)
         return self.truths[original] >= 0
 
-    @cached_property
-    def _distances(self) -> Floats:
-        """Levels from each slot to the nearest allowed one; 1 where levels have no order."""
-        distances = np.where(self.truths < 0, 1.0, 0.0)
-        places = np.arange(self.levels)
-        if self.ordered:
-            apart = np.abs(places[:, None] - places)  # (levels, levels)
-            allowed = self.truths[:, None, : self.levels] >= 0  # (original, 1, levels)
-            nearest = np.where(allowed, apart, np.inf).min(axis=2, initial=np.inf)
-            distances[:, : self.levels] = np.where(np.isfinite(nearest), nearest, 1.0)
-        return distances
-
-    def slack(self, rows: Candidates) -> Floats:
-        """How many levels away the nearest allowed one is."""
-        original, new = rows.slots(self.column, self.levels)
-        return self._distances[original, new]
-
-    @property
-    def mentions_original(self) -> bool:
-        """Whether the truth depends on the instance."""
-        return bool((self.truths[:, : self.levels] != self.truths[0, : self.levels]).any())
+    def nearest(self, rows: Candidates) -> Ints:
+        """The allowed level nearest to each row's, (n,); the row's level where none is allowed."""
+        _, new = rows.slots(self.column, self.levels)
+        here = np.where(new < self.levels, new, 0)
+        allowed = self.allowed(rows)[:, : self.levels]
+        apart = np.where(allowed, np.abs(np.arange(self.levels) - here[:, None]), np.inf)
+        return np.where(allowed.any(axis=1), apart.argmin(axis=1), here)
 
 
 @dataclass(frozen=True)
@@ -250,21 +229,6 @@ class Unchanged:
     exact: bool
     negated: bool = False
 
-    def truth(self, rows: Candidates) -> Truth:
-        """1 or -1."""
-        if self.exact:
-            original, new = rows.instances[:, self.column], rows.cells[:, self.column]
-            same = (original == new) | (np.isnan(original) & np.isnan(new))
-        else:
-            same = ~rows.changed[:, self.column]
-        return _truth(same != self.negated)
-
-    def slack(self, rows: Candidates) -> Floats:
-        """How far the number has moved; one step where it must move, 1 where one is missing."""
-        apart = np.abs(rows.cells[:, self.column] - rows.instances[:, self.column])
-        distance = rows.schema.features[self.column].step if self.negated else apart
-        return np.where(self.truth(rows) < 0, np.where(np.isnan(apart), 1.0, distance), 0.0)
-
 
 @dataclass(frozen=True)
 class ChangeCount:
@@ -273,58 +237,11 @@ class ChangeCount:
     least: int
     most: int
 
-    def truth(self, rows: Candidates) -> Truth:
-        """1 or -1."""
-        return _truth(self.slack(rows) <= 0)
-
-    def slack(self, rows: Candidates) -> Floats:
-        """How many columns too many, or too few."""
+    def excess(self, rows: Candidates) -> Ints:
+        """How many columns too many, or too few; 0 or less where it holds."""
         count = rows.changed.sum(axis=1)
-        excess: Floats = np.maximum(self.least - count, count - self.most).clip(0.0)
+        excess: Ints = np.maximum(self.least - count, count - self.most)
         return excess
-
-
-@dataclass(frozen=True)
-class CustomCheck:
-    """A constraint written as Python functions."""
-
-    custom: Custom
-
-    def truth(self, rows: Candidates) -> Truth:
-        """The result of its check, 1 or -1."""
-        return _truth(np.asarray(self.call("check", rows.cells, (len(rows),)), dtype=bool))
-
-    def projected(self, cells: Floats) -> Floats:
-        """Rows moved by its projection; as they are where it has none."""
-        if self.custom.project is None:
-            return cells
-        return np.asarray(self.call("project", cells, cells.shape), dtype=np.float64)
-
-    def slack(self, rows: Candidates) -> Floats:
-        """1 where it is violated."""
-        return np.where(self.truth(rows) < 0, 1.0, 0.0)
-
-    def call(
-        self, what: Literal["check", "penalty", "project"], rows: Any, shape: tuple[int, ...]
-    ) -> Any:
-        """What one of its functions returns; an `InputError` where it raises or does not fit."""
-        try:
-            result = getattr(self.custom, what)(rows)
-        except Exception as error:
-            raise InputError(
-                f"The constraint '{self.custom.name}' raised {type(error).__name__}: {error} "
-                f"(in its {what} function, called with {len(rows):,} rows)."
-            ) from error
-        if (found := tuple(np.shape(result))) != shape:
-            raise InputError(
-                f"The {what} function of constraint '{self.custom.name}' returned shape {found} "
-                f"for {len(rows)} rows. It must return shape {shape}."
-            )
-        return result
-
-
-# ------------------------------------------------------------------------------------------------
-# Trees
 
 
 @dataclass(frozen=True)
@@ -333,44 +250,16 @@ class And:
 
     parts: tuple[Formula, ...]
 
-    def truth(self, rows: Candidates) -> Truth:
-        """The least of the parts'."""
-        truths: Truth = np.minimum.reduce([part.truth(rows) for part in self.parts])
-        return truths
-
-    def slack(self, rows: Candidates) -> Floats:
-        """The largest of the parts'."""
-        slacks: Floats = np.maximum.reduce([part.slack(rows) for part in self.parts])
-        return slacks
-
 
 @dataclass(frozen=True)
 class Or:
-    """At least one part holds.
-
-    Attributes:
-        parts: The alternatives.
-        implication: It is an `if … then`, whose last part is what follows `then`: the slack counts
-            that part alone.
-    """
+    """At least one part holds; in an implication (`if … then`) the last follows `then`."""
 
     parts: tuple[Formula, ...]
     implication: bool = False
 
-    def truth(self, rows: Candidates) -> Truth:
-        """The greatest of the parts'."""
-        truths: Truth = np.maximum.reduce([part.truth(rows) for part in self.parts])
-        return truths
 
-    def slack(self, rows: Candidates) -> Floats:
-        """The least of the parts'; of an implication, that of what follows `then`."""
-        parts = self.parts[-1:] if self.implication else self.parts
-        nearest = np.minimum.reduce([part.slack(rows) for part in parts])
-        return np.where(self.truth(rows) < 0, nearest, 0.0)
-
-
-Leaf: TypeAlias = LinearRelation | LevelTable | Unchanged | ChangeCount | CustomCheck
-Formula: TypeAlias = Leaf | And | Or
+Formula: TypeAlias = LinearRelation | LevelTable | Unchanged | ChangeCount | Custom | And | Or
 
 
 def all_of(parts: Sequence[Formula]) -> Formula:
@@ -379,7 +268,10 @@ def all_of(parts: Sequence[Formula]) -> Formula:
 
 
 def any_of(parts: Sequence[Formula]) -> Formula:
-    """The disjunction; of one part, that part."""
+    """The disjunction; of tables of one column, their table."""
+    tables = [part for part in parts if isinstance(part, LevelTable)]
+    if len(tables) == len(parts):
+        return replace(tables[0], truths=np.maximum.reduce([table.truths for table in tables]))
     return parts[0] if len(parts) == 1 else Or(tuple(parts))
 
 
@@ -405,3 +297,97 @@ def conjuncts(formula: Formula) -> Iterator[Formula]:
             yield from conjuncts(part)
     else:
         yield formula
+
+
+# ------------------------------------------------------------------------------------------------
+# Evaluation
+
+
+def truth(formula: Formula, rows: Candidates) -> Truth:
+    """1 where a formula holds, -1 where it does not, 0 where that is unknown, (n,)."""
+    match formula:
+        case And(parts):
+            found = np.minimum.reduce([truth(part, rows) for part in parts])
+        case Or(parts):
+            found = np.maximum.reduce([truth(part, rows) for part in parts])
+        case LinearRelation():
+            found = _relation_truth(formula, rows)
+        case LevelTable(column, truths):
+            found = truths[rows.slots(column, formula.levels)]
+        case Unchanged(column, exact, negated):
+            old, new = rows.instances[:, column], rows.cells[:, column]
+            same = (old == new) | (np.isnan(old) & np.isnan(new))
+            found = _signs((same if exact else ~rows.changed[:, column]) != negated)
+        case ChangeCount():
+            found = _signs(formula.excess(rows) <= 0)
+        case Custom():
+            found = _signs(np.asarray(call(formula, "check", rows.cells, (len(rows),)), bool))
+    return np.asarray(found, dtype=np.int8)
+
+
+def slack(formula: Formula, rows: Candidates) -> Floats:
+    """How far a formula is from holding, (n,), in its own units; 0 where it holds.
+
+    A conjunction counts its worst part, a disjunction its nearest, an implication what follows
+    `then`.
+    """
+    match formula:
+        case And(parts):
+            distance = np.maximum.reduce([slack(part, rows) for part in parts])
+        case Or(parts, implication):
+            counted = parts[-1:] if implication else parts
+            distance = np.minimum.reduce([slack(part, rows) for part in counted])
+        case LinearRelation():
+            relation = formula.positive()
+            distance = np.maximum(relation.excess(relation.value(rows)[0]), 0)
+        case LevelTable(column, _, ordered):
+            new = rows.slots(column, formula.levels)[1]
+            levels = np.abs(formula.nearest(rows) - new) if ordered else np.ones(len(rows))
+            distance = np.where(new < formula.levels, np.maximum(levels, 1), 1)
+        case Unchanged(column, _, negated):
+            apart = np.abs(rows.cells[:, column] - rows.instances[:, column])
+            step = rows.schema.features[column].step
+            distance = np.where(np.isnan(apart), 1.0, step if negated else apart)
+        case ChangeCount():
+            distance = formula.excess(rows)
+        case Custom():
+            distance = np.ones(len(rows))
+    return np.where(truth(formula, rows) < 0, distance, 0.0)
+
+
+def call(
+    custom: Custom,
+    what: Literal["check", "penalty", "project"],
+    rows: Any,
+    shape: tuple[int, ...],
+) -> Any:
+    """What a function of a custom constraint returns; an `InputError` if it raises or misfits."""
+    try:
+        result = getattr(custom, what)(rows)
+    except Exception as error:
+        raise InputError(
+            f"The constraint '{custom.name}' raised {type(error).__name__}: {error} (in its {what} "
+            f"function, called with {len(rows):,} rows)."
+        ) from error
+    if (found := tuple(np.shape(result))) != shape:
+        raise InputError(
+            f"The {what} function of constraint '{custom.name}' returned shape {found} for "
+            f"{len(rows):,} rows. It must return shape {shape}."
+        )
+    return result
+
+
+def _signs(holds: Bools) -> Truth:
+    return np.where(holds, 1, -1).astype(np.int8)
+
+
+def _relation_truth(relation: LinearRelation, rows: Candidates) -> Truth:
+    value, slip = relation.value(rows)
+    if relation.relation == "<=":
+        holds = value <= slip
+    elif relation.relation == "==":
+        holds = np.abs(value) <= slip
+    else:
+        strict = value if relation.relation == "<" else -np.abs(value)
+        holds = strict <= slip - relation.margin if relation.margin else strict < -slip
+    return np.where(np.isnan(value), 0, _signs(holds != relation.negated))

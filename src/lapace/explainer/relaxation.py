@@ -19,8 +19,8 @@ from lapace.constraints import (
     Transition,
 )
 from lapace.constraints.binding import bind
-from lapace.constraints.logic import Candidates
 from lapace.constraints.language import MIRROR, Linear
+from lapace.constraints.logic import Candidates
 from lapace.result import Move
 from lapace.schema import Feature, Schema
 from lapace.schema.features import on_lattice

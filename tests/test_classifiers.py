@@ -488,6 +488,7 @@ def test_an_exception_of_the_model_is_quoted():
         (lambda n: pd.Series([1, None] * (n // 2), dtype="Int64"), "as a label; a label has to be"),
         (lambda n: [float("inf")] * n, "as a label; a label has to be"),
         (lambda n: np.array([{}] * n, dtype=object), "a label has to be text"),
+        (lambda n: ["yes", {"no": 1}] * (n // 2), "returned {'no': 1} as a label"),
         (lambda n: [b"yes", b"no"] * (n // 2), "a label has to be text"),
         (lambda n: [[1], [1, 2]] * (n // 2), "a label has to be text"),
     ],

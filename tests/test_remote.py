@@ -191,8 +191,9 @@ def test_large_tables_are_sent_in_parts(server, monkeypatch):
         ({"labels": [0.5] * 200}, "returned 0.5, a fraction, as a label"),
         ({"labels": [{}] * 200}, "returned {} as a label"),
         ({"answer": 1}, "neither 'labels' nor 'probabilities'"),
-        ("low", "neither 'labels' nor 'probabilities'"),
-        (7, "neither"),
+        ("low", r"an array of shape \(\) for 200 rows"),
+        (7, r"an array of shape \(\)"),
+        (None, "neither 'labels' nor"),
         ({"probabilities": [[0.5, 0.5]] * 200}, "without 'classes'"),
         ({"classes": ["a", "a"], "probabilities": [[0.5, 0.5]] * 200}, "without 'classes'"),
         ({"classes": "ab", "probabilities": [[0.5, 0.5]] * 200}, "without 'classes'"),
@@ -227,13 +228,17 @@ def test_invalid_responses(server, reply, sentence):
 @pytest.mark.parametrize(
     ("body", "kind", "sentence"),
     [
-        ("<html><body>Sign in</body></html>", "text/html", "responded with a web page. It has to"),
-        (" <!doctype html>", "application/json", "responded with a web page"),
-        ("low, high", "text/plain", "no JSON: low, high. It has"),
-        ("", "application/json", "no JSON"),
-        ('{"labels": [NaN]}', "application/json", "no JSON"),
-        ("[" * 100_000, "application/json", "no JSON"),
-        (b"\xff\xfe\x00", "application/json", "no JSON"),
+        (
+            "<html><body>Sign in</body></html>",
+            "text/html",
+            "did not respond with JSON: a web page. Check",
+        ),
+        (" <!doctype html>", "application/json", "did not respond with JSON: a web page"),
+        ("low, high", "text/plain", "not respond with JSON: low, high. Check"),
+        ("", "application/json", "did not respond with JSON"),
+        ('{"labels": [NaN]}', "application/json", "did not respond with JSON"),
+        ("[" * 100_000, "application/json", "did not respond with JSON"),
+        (b"\xff\xfe\x00", "application/json", "did not respond with JSON"),
     ],
 )
 def test_what_is_not_json(server, body, kind, sentence):
@@ -263,7 +268,7 @@ def test_an_error_status_is_reported_with_its_text_and_not_retried(server):
         load_classifier(server.url).predict(TABLE)
     assert len(server.requests) == 1
     server.handle = lambda handler: respond(handler, "<h1>x</h1>", 500, Content_Type="text/html")
-    with pytest.raises(ClassifierError, match=r"responded with status 500\.$"):
+    with pytest.raises(ClassifierError, match=r"responded with status 500: a web page\.$"):
         load_classifier(server.url).predict(TABLE)
     assert len(server.requests) == 2
 
@@ -487,7 +492,7 @@ def test_a_timeout_is_a_number_of_seconds(timeout):
 def test_the_services_error_reaches_the_explainers_user_unchanged(server):
     server.handle = lambda handler: respond(handler, "<p>", Content_Type="text/html")
     with pytest.raises(
-        ClassifierError, match=r"^The classifier at http.* responded with a web page"
+        ClassifierError, match=r"^The classifier at http.* did not respond with JSON: a web page"
     ):
         Explainer(load_classifier(server.url)).fit(TABLE)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lapace.arrays import Floats, Ints
-from lapace.classifiers.loaders import load_bytes, load_classifier, save_classifier
+from lapace.classifiers.loaders import load_bytes, load_classifier
 from lapace.classifiers.outputs import (
     ExternalModel,
     Label,
@@ -30,6 +30,7 @@ from lapace.classifiers.outputs import (
     predict_method,
 )
 from lapace.classifiers.pipelines import TrainedKind, train
+from lapace.classifiers.skops_files import save_classifier
 from lapace.errors import ClassifierError, InputError, LapaceError, did_you_mean
 from lapace.schema import Schema
 
@@ -212,7 +213,7 @@ class Classifier:
         rows = len(cells)
         if isinstance(self.model, ExternalModel):
             output = self._call(self.model.query, frame, rows)
-            codes = self._codes(*distinct_labels(output.labels, rows, self.labels))
+            codes = self._codes(*distinct_labels(output.labels, rows))
             if output.probability is None:
                 return Prediction(codes, None)
             raw = as_probability(output.probability, rows, self._n_columns())
@@ -255,7 +256,7 @@ class Classifier:
 
     def _predicted(self, frame: Any, rows: int) -> tuple[list[Label], Ints]:
         """What `predict` returns, as distinct labels and each row's position among them."""
-        return distinct_labels(self._call(self._predict, frame, rows), rows, self.labels)
+        return distinct_labels(self._call(self._predict, frame, rows), rows)
 
     def _probability(self, frame: Any, rows: int) -> Floats:
         """What `predict_proba` returns, in the model's order of columns."""

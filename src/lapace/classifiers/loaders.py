@@ -27,10 +27,8 @@ from lapace.classifiers.onnx_files import OnnxModel
 from lapace.classifiers.outputs import ExternalModel, predict_method
 from lapace.classifiers.pipelines import TrainedKind
 from lapace.classifiers.remote import HttpModel
-from lapace.classifiers.skops_files import read_skops, save_classifier
+from lapace.classifiers.skops_files import read_skops
 from lapace.errors import InputError, did_you_mean
-
-__all__ = ["load_bytes", "load_classifier", "save_classifier"]
 
 PICKLES = (".pkl", ".pickle", ".joblib", ".sav", ".pt", ".pth")
 FILES = (".skops", ".onnx", *PICKLES)

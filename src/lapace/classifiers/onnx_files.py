@@ -31,8 +31,6 @@ from lapace.classifiers.outputs import (
 from lapace.errors import ClassifierError, InputError, did_you_mean
 from lapace.table import Coded, Table, read
 
-__all__ = ["OnnxModel"]
-
 Array: TypeAlias = NDArray[Any]
 
 # onnxruntime's names of the tensors a table can be written into.

@@ -21,23 +21,6 @@ from lapace.arrays import Floats, Ints
 from lapace.errors import ClassifierError, InputError
 from lapace.table import Coded, Column
 
-__all__ = [
-    "ExternalModel",
-    "Label",
-    "ModelOutput",
-    "are_probabilities",
-    "as_array",
-    "as_classes",
-    "as_label",
-    "as_probability",
-    "distinct_labels",
-    "first_line",
-    "import_extra",
-    "predict_method",
-    "python_values",
-    "short",
-]
-
 Label: TypeAlias = str | int | bool
 
 
@@ -146,15 +129,9 @@ def predict_method(model: Any, subject: str = "The classifier is") -> Callable[[
 
 
 def distinct_labels(
-    values: Any, rows: int, known: Sequence[Label] = (), model: str = "The classifier"
+    values: Any, rows: int, model: str = "The classifier"
 ) -> tuple[list[Label], Ints]:
-    """The distinct labels a model returned, the known ones first, and each row's position in them.
-
-    Args:
-        values: What the model returned.
-        rows: How many rows it was queried for.
-        known: Labels seen before, so that large outputs are compared with few values.
-        model: How errors name the model.
+    """The distinct labels a model returned for so many rows, and each row's position in them.
 
     Examples:
         >>> labels, position = distinct_labels(["no", "yes", "no"], 3)
@@ -176,18 +153,14 @@ def distinct_labels(
             f"{model} returned {what} for {rows:,} rows. It has to return one label per row, in "
             "the rows' order."
         )
-    array = array.astype(object)
-    position = np.full(rows, -1, dtype=np.int64)
-    for code, label in enumerate(known):
-        # As an object: a numpy string would lose a trailing NUL.
-        position[array == np.array(label, dtype=object)] = code
-    found: dict[Any, int] = {label: code for code, label in enumerate(known)}
-    rest = np.flatnonzero(position < 0)
+    found: dict[Any, int] = {}
     try:
-        position[rest] = [found.setdefault(value, len(found)) for value in array[rest].tolist()]
-    except TypeError:  # not hashable
-        raise ClassifierError(_not_a_label(array[rest[0]], model)) from None
-    return [as_label(value, model) for value in found], position
+        position = [found.setdefault(value, len(found)) for value in array.tolist()]
+    except TypeError:  # one is not hashable, so it is no label
+        for value in array.tolist():
+            as_label(value, model)
+        raise
+    return [as_label(value, model) for value in found], np.array(position, dtype=np.int64)
 
 
 def as_label(value: Any, model: str = "The classifier") -> Label:
@@ -203,11 +176,7 @@ def as_label(value: Any, model: str = "The classifier") -> Label:
             f"{model} returned {value!r}, a fraction, as a label. If it returns probabilities or a "
             "score, wrap it in a callable that returns labels."
         )
-    raise ClassifierError(_not_a_label(value, model))
-
-
-def _not_a_label(value: Any, model: str) -> str:
-    return (
+    raise ClassifierError(
         f"{model} returned {short(repr(value))} as a label; a label has to be text, a whole "
         "number or a boolean."
     )

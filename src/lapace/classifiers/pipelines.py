@@ -13,8 +13,6 @@ import numpy as np
 from lapace.errors import InputError, did_you_mean
 from lapace.schema import Feature, Schema
 
-__all__ = ["TrainedKind", "train"]
-
 TrainedKind: TypeAlias = Literal["forest", "mlp", "boosting"]
 
 

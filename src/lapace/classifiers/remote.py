@@ -45,8 +45,6 @@ from lapace.table import Table, read
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["TOKEN", "HttpModel"]
-
 TOKEN = "LAPACE_CLASSIFIER_TOKEN"
 ROWS = 1000  # in one request
 CELLS = 200_000  # and cells, for tables as wide as images
@@ -121,6 +119,9 @@ class HttpModel:
                 parts.append(self._output(await self._request(client, _body(rows)), len(rows)))
         return self._joined(parts)
 
+    def _error(self, what: str) -> ClassifierError:
+        return ClassifierError(f"{self._name} {what}")
+
     # -- one request ------------------------------------------------------------------------------
 
     async def _request(self, client: httpx.AsyncClient, body: bytes) -> Any:
@@ -129,17 +130,17 @@ class HttpModel:
             async with asyncio.timeout(self.timeout):
                 response, content = await self._with_retries(client, body)
         except TimeoutError:
-            raise ClassifierError(
-                f"{self._name} did not respond within {self.timeout:g} s. Query fewer instances at "
-                "a time, or raise the timeout."
+            raise self._error(
+                f"did not respond within {self.timeout:g} s. Query fewer instances at a time, or "
+                "raise the timeout."
             ) from None
-        kind = response.headers.get("content-type", "")
+        excerpt = self._excerpt(response, content)
         if response.status_code != 200:
-            excerpt = self._excerpt(kind, content)
-            raise ClassifierError(
-                f"{self._name} responded with status {response.status_code}{excerpt}."
-            )
-        return self._json(kind, content)
+            raise self._error(f"responded with status {response.status_code}{excerpt}.")
+        try:
+            return json.loads(content, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            raise self._error(f"did not respond with JSON{excerpt}. Check the address.") from None
 
     async def _with_retries(
         self, client: httpx.AsyncClient, body: bytes
@@ -152,9 +153,9 @@ class HttpModel:
             except self._httpx.TransportError as error:
                 if attempt == ATTEMPTS:
                     why = str(error).strip(" .") or type(error).__name__
-                    raise ClassifierError(
-                        f"{self._name} could not be reached, or broke off, {ATTEMPTS} times: "
-                        f"{why}. Check that it runs, and its address."
+                    raise self._error(
+                        f"could not be reached, or broke off, {ATTEMPTS} times: {why}. Check that "
+                        "it runs, and its address."
                     ) from None
             else:
                 if response.status_code not in RETRIED or attempt == ATTEMPTS:
@@ -170,66 +171,56 @@ class HttpModel:
             async with client.stream("POST", address, content=body) as response:
                 if response.status_code not in MOVED:
                     return response, await self._content(response)
-                moved = response.next_request  # None without a Location
-                if not (
-                    moved and response.headers["location"] and _same_origin(address, moved.url)
-                ):
-                    raise ClassifierError(
-                        f"{self._name} redirects elsewhere, and is not followed: instances are "
-                        "sent to the address you named and to no other. Name the right address."
+                moved, location = response.next_request, response.headers.get("location")
+                if not (moved and location and _same_origin(address, moved.url)):
+                    raise self._error(
+                        "redirects elsewhere, and is not followed: instances are sent to the "
+                        "address you named and to no other. Name the right address."
                     )
                 address = moved.url
-        raise ClassifierError(f"{self._name} redirects more than {REDIRECTS} times.")
+        raise self._error(f"redirects more than {REDIRECTS} times.")
 
     async def _content(self, response: httpx.Response) -> bytes:
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise ClassifierError(f"{self._name} compresses its responses, against the request.")
+            raise self._error("compresses its responses, against the request.")
         content = bytearray()
         async for part in response.aiter_raw():
             content += part
             if len(content) > LARGEST:
-                raise ClassifierError(
-                    f"{self._name} responded with more than {LARGEST // 2**20} MiB, too much for "
-                    "so few rows."
+                raise self._error(
+                    f"responded with more than {LARGEST // 2**20} MiB, too much for so few rows."
                 )
         return bytes(content)
 
-    # -- the response -----------------------------------------------------------------------------
+    def _excerpt(self, response: httpx.Response, content: bytes) -> str:
+        """The beginning of a response, for a message; without credentials it may repeat."""
+        text = content[:2000].decode("utf-8", errors="replace").strip()
+        if "html" in response.headers.get("content-type", "") or text.startswith("<"):
+            return ": a web page"
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        return f": {short(text)}" if text else ""
 
-    def _json(self, kind: str, content: bytes) -> Any:
-        try:
-            return json.loads(content, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
-            pass
-        page = "html" in kind or content.lstrip()[:1] == b"<"
-        what = "a web page" if page else f"no JSON{self._excerpt(kind, content)}"
-        raise ClassifierError(
-            f"{self._name} responded with {what}. It has to respond in JSON; check the address."
-        )
+    # -- the response -----------------------------------------------------------------------------
 
     def _output(self, data: Any, rows: int) -> ModelOutput:
         """A response's JSON, checked."""
-        if isinstance(data, list):
-            data = {"labels": data}
-        labels = data.get("labels") if isinstance(data, dict) else None
-        scores = data.get("probabilities") if isinstance(data, dict) else None
+        found = data if isinstance(data, dict) else {"labels": data}
+        labels, scores = found.get("labels"), found.get("probabilities")
         if labels is None and scores is None:
-            raise ClassifierError(
-                f"{self._name} responded with neither 'labels' nor 'probabilities'."
-            )
+            raise self._error("responded with neither 'labels' nor 'probabilities'.")
         probability, classes = None, None
         if scores is not None:
-            classes = as_classes(data.get("classes"))
+            classes = as_classes(found.get("classes"))
             if classes is None:
-                raise ClassifierError(
-                    f"{self._name} returned probabilities without 'classes', a list of the labels "
-                    "of their columns."
+                raise self._error(
+                    "returned probabilities without 'classes', a list of their columns' labels."
                 )
             probability = as_probability(scores, rows, len(classes), self._name)
             if not are_probabilities(probability, TOLERANCE):
-                raise ClassifierError(
-                    f"{self._name} returned scores that are no probabilities: each has to be "
-                    "between 0 and 1, and a row's have to sum up to 1."
+                raise self._error(
+                    "returned scores that are no probabilities: each has to be between 0 and 1, "
+                    "and a row's have to sum up to 1."
                 )
             if labels is None:
                 labels = [classes[i] for i in probability.argmax(axis=1)]
@@ -242,17 +233,8 @@ class HttpModel:
         if not parts or len(found) < len(parts):
             return ModelOutput(labels)
         if len({part.classes for part in parts}) > 1:
-            raise ClassifierError(f"{self._name} changes its classes between responses.")
+            raise self._error("changes its classes between responses.")
         return ModelOutput(labels, np.concatenate(found), parts[0].classes)
-
-    def _excerpt(self, kind: str, content: bytes) -> str:
-        """The beginning of a response, for a message; without credentials it may repeat."""
-        text = content[:2000].decode("utf-8", errors="replace").strip()
-        if "html" in kind or text.startswith("<") or not text:
-            return ""
-        for secret in self._secrets:
-            text = text.replace(secret, "…")
-        return f": {short(text)}"
 
     # -- address and credentials ------------------------------------------------------------------
 

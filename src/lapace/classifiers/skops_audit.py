@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Bools
 
-__all__ = ["TREES", "inspectable_types", "shadowed_method", "type_name", "unverified_types"]
-
 Node: TypeAlias = dict[str, Any]
 Enclosing: TypeAlias = tuple[object, ...]
 

@@ -28,8 +28,6 @@ from lapace.classifiers.skops_audit import (
 from lapace.errors import InputError
 from lapace.table import write_whole
 
-__all__ = ["read_skops", "save_classifier"]
-
 LARGEST = 2**31  # bytes that all arrays may unpack to, each counted as often as it is used
 TIGHTEST = 200  # highest compression ratio, beyond the first few megabytes
 SPARE = 2**26

@@ -23,7 +23,7 @@ from lapace.baselines import (
     face_path,
 )
 from lapace.baselines.cchvae import shell_points
-from lapace.baselines.nearest import diverse, stability
+from lapace.baselines.nearest import diverse
 from lapace.baselines.problem import BaselineProblem, interpolate
 from lapace.constraints import System
 from lapace.errors import ClassifierError
@@ -659,12 +659,13 @@ def test_a_greedy_path_hops_through_training_rows_and_arrives():
 
 def test_stability_is_the_mean_less_the_spread():
     model, _, instances, target = bank()
-    problem = BaselineProblem.of(fitted("RobXCE", "bank"), instances, target)
+    method = replace(fitted("RobXCE", "bank"), samples=30)
+    method.training_ = fitted("RobXCE", "bank").training_
+    problem = BaselineProblem.of(method, instances, target)
     schema, noise = problem.schema, np.random.default_rng(0).standard_normal((30, 6))
-    cells = fitted("RobXCE", "bank").training_.rows[:5]
-    got = stability(problem, cells, np.zeros(5, dtype=int), noise, 0.1)
+    cells = method.training_.rows[:5]
     column = list(model.classes_).index("approved")
-    for row, value in zip(cells, got, strict=True):
+    for row, value in zip(cells, method.stability(problem, cells, np.zeros(5, int)), strict=True):
         perturbed = np.repeat(row[None], 30, axis=0)
         for i in schema.numeric:
             feature = schema.features[i]
@@ -683,8 +684,7 @@ def test_robx_rows_are_as_stable_as_the_threshold(world):
         rows = method.counterfactuals(instances, target=target)
         assert rows.instance.tolist() == near.instance.tolist()
         problem = BaselineProblem.of(method, instances, target)
-        noise = method.noise(problem.schema)
-        stable = stability(problem, rows.cells, rows.instance, noise, method.sigma)
+        stable = method.stability(problem, rows.cells, rows.instance)
         assert (stable >= threshold - 1e-12).all()
         if before is not None:
             assert stable.mean() > before
@@ -697,13 +697,10 @@ def test_robx_without_a_threshold_takes_the_median_of_training_rows():
     model, train, instances, target = signs()
     method = RobXCE(model, samples=40).fit(train)
     rows = method.counterfactuals(instances, target=target)
-    problem = BaselineProblem.of(method, instances, target)
-    noise, table = method.noise(problem.schema), train[model(train)]
-    instance = np.full(len(table), problem.tried[0])
-    median = np.median(stability(problem, table, instance, noise, method.sigma))
+    problem, table = BaselineProblem.of(method, instances, target), train[model(train)]
+    median = np.median(method.stability(problem, table, np.full(len(table), problem.tried[0])))
     assert len(table) <= 200  # so that the median is over all of them
-    stable = stability(problem, rows.cells, rows.instance, noise, method.sigma)
-    assert (stable >= median - 1e-12).all()
+    assert (method.stability(problem, rows.cells, rows.instance) >= median - 1e-12).all()
 
 
 def test_robx_says_when_nothing_is_stable_enough():

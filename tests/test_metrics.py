@@ -962,3 +962,10 @@ def test_smallest_breaks_ties_by_position():
             expected = np.argsort(values, axis=1, kind="stable")[:, :k]
             np.testing.assert_array_equal(index, expected)
             np.testing.assert_array_equal(least, np.take_along_axis(values, expected, axis=1))
+
+
+def test_distinct_rows_are_counted_and_missing_equals_missing():
+    cells = np.array([[1.0, np.nan], [0.0, 2.0], [1.0, np.nan], [-0.0, 2.0], [3.0, 2.0]])
+    first, counts = neighbours.distinct_rows(cells)
+    assert first.tolist() == [0, 1, 4]
+    assert counts.tolist() == [2, 2, 1]

@@ -98,7 +98,8 @@ def read_instances(
         >>> from lapace.classifiers import Classifier
         >>> table = [{"age": age} for age in range(20, 60)]
         >>> schema = Schema.infer(table)
-        >>> classifier = Classifier(lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows], schema)
+        >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
+        >>> classifier = Classifier(predict, schema)
         >>> codes = classifier.fit_labels(schema.cells(table))
         >>> known = schema.cells(table[:1])
         >>> found = read_instances([{"age": 30}, {"age": "?"}], schema, classifier, known_row=known)

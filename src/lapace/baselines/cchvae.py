@@ -105,7 +105,7 @@ class CCHVAE:
         cells, instance, _ = self.search(problem)
         reach = f"{self.shells * self.step:g} standard deviations"
         reason = f"No decoded point within {reach} is valid and feasible."
-        return problem.accepted([(cells, instance)], dict.fromkeys(problem.tried.tolist(), reason))
+        return problem.accepted([(cells, instance)], reason)
 
     def search(self, problem: BaselineProblem) -> tuple[Floats, Ints, Floats]:
         """Rows, the instances they are for, and the outer radius of the shell each comes from."""
@@ -133,12 +133,10 @@ class CCHVAE:
 
     def _encode(self, problem: BaselineProblem) -> Floats:
         """The latent means of all instances; those of malformed ones are not used."""
-        x = np.nan_to_num(problem.schema.encode(problem.cells))
+        cells = np.nan_to_num(problem.schema.encode(problem.cells))
+        x, label = torch.as_tensor(cells, dtype=torch.float32), torch.zeros(len(cells)).long()
         with torch.no_grad():
-            label = torch.zeros(len(x), dtype=torch.int64)
-            return (
-                self.model_.encode(torch.as_tensor(x, dtype=torch.float32), label).double().numpy()
-            )
+            return self.model_.encode(x, label).double().numpy()
 
     def _decode(self, problem: BaselineProblem, z: Floats) -> Floats:
         """Latent points as rows on the lattice."""

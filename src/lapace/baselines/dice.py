@@ -1,4 +1,4 @@
-"""DiCE, through the `dice-ml` package: our columns go in, its counterfactuals come back as our rows.
+"""DiCE, through the `dice-ml` package: our columns go in, its rows come back as ours.
 
 The adapter hands DiCE a table it can hold (codes for categories, nothing missing), with ranges and
 precision taken from the schema, and a classifier of two classes, "counterfactual of this instance"
@@ -22,6 +22,7 @@ from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapace.arrays import Floats, Ints
 from lapace.baselines.problem import (
@@ -29,17 +30,17 @@ from lapace.baselines.problem import (
     Constraints,
     SchemaLike,
     TrainingIndex,
+    number_bounds,
 )
-from lapace.errors import ClassifierError, InputError, LapaceError, check_integer, check_number
+from lapace.errors import InputError, LapaceError, check_integer, check_number
 from lapace.metrics.neighbours import distinct_rows
 from lapace.result import Counterfactuals
 from lapace.schema import Feature
 from lapace.schema.features import decimals
-from lapace.table import Coded, Template
+from lapace.table import plain_frame
 
 __all__ = ["DiCE"]
 
-OUTCOME = "outcome"
 METHODS = ("random", "genetic")
 
 
@@ -100,15 +101,11 @@ class DiCE:
                 cells = self._search(problem, instance)
             except _TimeUpError:
                 reasons[instance] = f"DiCE found nothing within {self.seconds:g} seconds."
-            except ClassifierError as error:
-                reasons[instance] = str(error)
-            except (
-                Exception
-            ) as error:  # DiCE reports in exceptions of many kinds that it found none
+            except Exception as error:  # of many kinds, all meaning that DiCE found none
                 reasons[instance] = f"DiCE found nothing: {str(error) or type(error).__name__}"
             else:
                 proposed.append((cells, np.full(len(cells), instance)))
-        return problem.accepted(proposed, reasons)
+        return problem.accepted(proposed, reasons=reasons)
 
     def _search(self, problem: BaselineProblem, instance: int) -> Floats:
         """DiCE's counterfactuals of one instance; when time is up, without its last step.
@@ -183,45 +180,31 @@ class _DiceTable:
         self.columns = {f"c{i}": i for i, f in enumerate(self.features) if _varies(f)}
         self.fill = [_typical(f, training.rows[:, i]) for i, f in enumerate(self.features)]
         numbers = {n: self.features[i] for n, i in self.columns.items() if self.features[i].numeric}
-        frame = self.frame(self.imputed(training.rows), training.codes == training.codes[0])
+        outcome = (training.codes == training.codes[0]).astype(np.int64)
+        frame = self.frame(self.imputed(training.rows), outcome=outcome)
         with _isolated(0):
             self.data = import_module("dice_ml").Data(
                 dataframe=frame,
                 continuous_features=list(numbers),
                 continuous_features_precision={n: _digits(f) for n, f in numbers.items()},
-                outcome_name=OUTCOME,
+                outcome_name="outcome",
             )
 
     def imputed(self, cells: Floats) -> Floats:
         """Rows with typical values in the cells that DiCE cannot hold."""
-        imputed = cells.copy()
-        for i, feature in enumerate(self.features):
-            column = imputed[:, i]
-            unusable = np.isnan(column)
-            if feature.categories:
-                unusable &= not (feature.missing and not feature.numeric)  # else a category
-                unusable |= column >= len(feature.categories)
-            column[unusable] = self.fill[i]
-            if feature.numeric:
-                imputed[:, i] = np.clip(column, feature.lower, feature.upper)
-        return imputed
+        levels = np.array([len(f.categories) or np.inf for f in self.features])
+        held = np.array([f.missing and not f.numeric for f in self.features])  # as a category
+        unusable = (np.isnan(cells) & ~held) | (cells >= levels)
+        return np.clip(np.where(unusable, self.fill, cells), *number_bounds(self.features))
 
-    def frame(self, imputed: Floats, outcome: Any = None) -> Any:
+    def frame(self, imputed: Floats, **more: NDArray[Any]) -> Any:
         """Rows as the pandas frame DiCE gets: numbers as they are, categories as codes in text."""
-        columns: dict[str, Any] = {}
-        dtypes = []
+        columns = {name: imputed[:, i] for name, i in self.columns.items()}
         for name, i in self.columns.items():
-            column, feature = imputed[:, i], self.features[i]
-            columns[name] = column
-            if not feature.numeric:
-                most = len(feature.categories)  # stands for missing
-                codes = np.where(np.isnan(column), most, column).astype(np.int64)
-                columns[name] = Coded(codes, tuple(map(str, range(most + 1))))
-            dtypes.append("float64" if feature.numeric else "object")
-        if outcome is not None:
-            columns[OUTCOME] = np.asarray(outcome, dtype=np.float64)
-            dtypes.append("int64")
-        return Template("pandas", tuple(columns), tuple(dtypes)).build(columns)
+            if not self.features[i].numeric:
+                codes = np.nan_to_num(columns[name], nan=len(self.features[i].categories))
+                columns[name] = codes.astype(np.int64).astype(str).astype(object)
+        return plain_frame("pandas", {**columns, **more})
 
 
 def _varies(feature: Feature) -> bool:
@@ -269,28 +252,21 @@ class _DiceModel:
             column = np.asarray(frame[name], dtype=object).astype(np.float64)
             # DiCE keeps numbers in 32 bits.
             same[:, i] = column.astype(np.float32) == np.float32(self.imputed[i])
-            if feature.numeric:
-                cells[:, i] = np.clip(column, feature.lower, feature.upper)
-            else:
-                cells[:, i] = np.where(column >= len(feature.categories), np.nan, column)
-        snapped = schema.snap(cells)
+            missing = not feature.numeric and column >= len(feature.categories)
+            cells[:, i] = np.where(missing, np.nan, column)
+        snapped = schema.snap(np.clip(cells, *number_bounds(schema.features)))
         return np.where(same | ~schema.changed(self.original, snapped), self.original, snapped)
 
     def predict_proba(self, frame: Any) -> Floats:
         """Of anything else, and of a counterfactual of this instance."""
         if perf_counter() > self.deadline:
             raise _TimeUpError
-        cells, problem = self.cells(frame), self.problem
-        instance = np.full(len(cells), self.instance)
-        codes, probability = problem.training.classifier.query(cells, problem.schema)
-        ok = problem.instances.reaches_target(codes, instance)
-        ok &= problem.system.feasible(cells, np.repeat(self.original[None], len(cells), axis=0))
-        score = ok.astype(np.float64)
-        if probability is not None:
-            # The label decides on which side of one half: of many labels the target may be
-            # predicted with less.
-            score = problem.instances.target_probability(probability, instance)
-            score = np.where(ok, np.maximum(score, 0.501), np.minimum(score, 0.499))
+        cells = self.cells(frame)
+        rows = self.problem.evaluate(cells, np.full(len(cells), self.instance))
+        score = np.where(np.isnan(rows.probability), rows.ok, rows.probability)
+        # Whether a row is ok decides on which side of one half: of many labels the target may be
+        # predicted with less.
+        score = np.where(rows.ok, np.maximum(score, 0.501), np.minimum(score, 0.499))
         return np.stack([1.0 - score, score], axis=1)
 
     def predict(self, frame: Any) -> Any:

@@ -26,7 +26,7 @@ from lapace.baselines.problem import (
     interpolate,
 )
 from lapace.errors import check_integer, check_number
-from lapace.metrics.neighbours import BLOCK, smallest
+from lapace.metrics.neighbours import BLOCK, kneighbors, smallest
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
@@ -80,9 +80,7 @@ class DensityGraph:
         if len(rows) > SAMPLE:
             some = rng.choice(len(rows), SAMPLE, replace=False)
         # Each row is its own nearest: the k-th other one is at position k.
-        near, _ = smallest(
-            training.schema.pairwise_distances(rows[some], rows), min(k + 1, len(rows))
-        )
+        near, _ = kneighbors(training.schema, rows[some], rows, k + 1)
         bandwidth = float(np.median(near[:, -1])) or 1.0
         alone = cls(rows, kept, counts, np.zeros(len(rows)), None, bandwidth, k)
         distance, which, sparsity = alone.neighbourhood(training.schema, rows, exclude_self=True)
@@ -151,14 +149,12 @@ class CheapestPaths(NamedTuple):
         cells: The row it ends in.
         nodes: The graph's rows it passes, in order, the end included.
         cost: The sum of its edges' weights.
-        reasons: Why the other instances have none.
     """
 
     instance: Ints
     cells: Floats
     nodes: list[Ints]
     cost: Floats
-    reasons: dict[int, str]
 
 
 @dataclass(eq=False)
@@ -219,7 +215,11 @@ class FACE:
         """One row per instance, where there is one; `reasons` has the others."""
         problem = BaselineProblem.of(self, X, target, constraints)
         found = self.cheapest_paths(problem)
-        return problem.accepted([(found.cells, found.instance)], found.reasons)
+        reason = (
+            "No valid and feasible training row in a dense region has a confidence of "
+            f"{self.confidence:g}. Lower confidence or density."
+        )
+        return problem.accepted([(found.cells, found.instance)], reason)
 
     def paths(
         self, X: Any, *, target: Any = None, constraints: Constraints = ()
@@ -242,15 +242,9 @@ class FACE:
         """
         graph = self.graph_
         instance, nodes, cost = [], [], []
-        reasons: dict[int, str] = {}
-        reason = (
-            "No valid and feasible training row in a dense region has a confidence of "
-            f"{self.confidence:g}. Lower confidence or density."
-        )
         for group, candidate in problem.groups():
             endpoints = np.flatnonzero(self._may_end(problem, int(group[0]), candidate))
             if not len(endpoints):
-                reasons |= dict.fromkeys(group.tolist(), reason)
                 continue
             remaining, predecessor, _ = dijkstra(
                 graph.weights, indices=endpoints, min_only=True, return_predecessors=True
@@ -265,7 +259,7 @@ class FACE:
             instance += group.tolist()
         endpoints = np.array([path[-1] for path in nodes], dtype=np.int64)
         found = np.array(instance, dtype=np.int64)
-        return CheapestPaths(found, graph.rows[endpoints], nodes, np.array(cost), reasons)
+        return CheapestPaths(found, graph.rows[endpoints], nodes, np.array(cost))
 
     def _may_end(self, problem: BaselineProblem, instance: int, candidate: Bools) -> Bools:
         """Whether a path of this instance, or of its group, may end in each of the graph's rows."""

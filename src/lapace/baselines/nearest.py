@@ -20,13 +20,14 @@ from lapace.baselines.problem import (
     first_of_each,
     has_extra_level,
     interpolate,
+    number_bounds,
 )
 from lapace.errors import check_integer, check_number
 from lapace.metrics.neighbours import distinct_rows, kneighbors
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
-__all__ = ["DRCE", "NNCE", "RobXCE", "stability"]
+__all__ = ["DRCE", "NNCE", "RobXCE"]
 
 ROWS = 100_000  # perturbed rows queried at once
 SAMPLE = 200  # rows whose stability sets the threshold where none is given
@@ -238,16 +239,12 @@ class RobXCE:
     ) -> Counterfactuals:
         """One row per instance, where there is one; `reasons` has the others."""
         problem = BaselineProblem.of(self, X, target, constraints)
-        noise = self.noise(problem.schema)
-        proposed: list[tuple[Floats, Ints]] = []
-        reasons: dict[int, str] = {}
+        proposed = []
         for group, candidate in problem.groups():
             rows = problem.training.rows[candidate]
-            stable = _StableRows(problem, rows, group[:1], noise, self.sigma)
-            threshold = self.threshold
-            if threshold is None:
-                threshold = stable.median(np.random.default_rng(self.random_state))
-            near = stable.nearest(group, self.neighbours, threshold)  # (n, neighbours), -1: none
+            stable = _StableRows(self, problem, rows, group[:1])
+            threshold = stable.median() if self.threshold is None else self.threshold
+            near = stable.nearest(group, threshold)  # (n, neighbours), -1: none
             line, place = np.nonzero(near >= 0)
             instance, end = group[line], rows[near[line, place]]
             _, nearest = kneighbors(problem.schema, problem.cells[group], rows, 1)
@@ -256,34 +253,42 @@ class RobXCE:
             distance = problem.schema.gaps(problem.cells[instance], stop).sum(axis=1)
             best = first_of_each(instance, distance)
             proposed.append((stop[best], instance[best]))
-            reason = (
-                f"None of the nearest valid and feasible rows has a stability of {threshold:.3g}. "
-                "Lower the threshold or sigma."
-            )
-            reasons |= dict.fromkeys(np.setdiff1d(group, instance).tolist(), reason)
-        return problem.accepted(proposed, reasons)
+        level = "the median of training rows" if self.threshold is None else f"{self.threshold:g}"
+        reason = f"No valid and feasible row nearby has a stability of {level}"
+        return problem.accepted(proposed, f"{reason}. Lower threshold or sigma.")
 
-    def noise(self, schema: Schema) -> Floats:
-        """The same noise for every row, so that rows compare, (samples, d)."""
-        rng = np.random.default_rng(self.random_state)
-        return rng.standard_normal((self.samples, len(schema.features)))
+    def stability(self, problem: BaselineProblem, cells: Floats, instance: Ints) -> Floats:
+        """R of rows, each with the target of an instance."""
+        # The same noise for every row, so that rows compare.
+        rng, width = np.random.default_rng(self.random_state), cells.shape[1]
+        noise = rng.standard_normal((self.samples, width))
+        classifier, found = problem.training.classifier, np.empty(len(cells))
+        size = max(1, ROWS // self.samples)
+        for start in range(0, len(cells), size):
+            part = slice(start, start + size)
+            rows = _perturbed(
+                problem.schema, cells[part], noise * self.sigma
+            )  # (size * samples, d)
+            owner = np.repeat(instance[part], self.samples)
+            probability = classifier.predict_proba(rows, problem.schema)
+            if probability is None:
+                codes = classifier.predict(rows, problem.schema)
+                output = problem.instances.reaches_target(codes, owner).astype(np.float64)
+            else:
+                output = problem.instances.target_probability(probability, owner)
+            each = output.reshape(-1, self.samples)
+            found[part] = each.mean(axis=1) - each.std(axis=1)
+        return found
 
     def _first_stable(
-        self,
-        problem: BaselineProblem,
-        start: Floats,
-        end: Floats,
-        instance: Ints,
-        threshold: float,
+        self, problem: BaselineProblem, start: Floats, end: Floats, instance: Ints, threshold: float
     ) -> Floats:
         """On each line the first stop that is a counterfactual and stable; the end is both."""
-        noise, stop, left = self.noise(problem.schema), end.copy(), np.arange(len(end))
+        stop, left = end.copy(), np.arange(len(end))
         for share in np.arange(self.steps) / self.steps:
             cells = interpolate(problem.schema, start[left], end[left], np.full(len(left), share))
             ok = problem.evaluate(cells, instance[left]).ok
-            ok[ok] = (
-                stability(problem, cells[ok], instance[left[ok]], noise, self.sigma) >= threshold
-            )
+            ok[ok] = self.stability(problem, cells[ok], instance[left[ok]]) >= threshold
             stop[left[ok]] = cells[ok]
             left = left[~ok]
         return stop
@@ -293,11 +298,10 @@ class RobXCE:
 class _StableRows:
     """Candidates among the training rows, and the stability of those evaluated so far."""
 
+    method: RobXCE
     problem: BaselineProblem
     rows: Floats
     instance: Ints  # one of the group: all have the same target
-    noise: Floats
-    sigma: float
 
     def __post_init__(self) -> None:
         self.known = np.full(len(self.rows), np.nan)
@@ -306,27 +310,28 @@ class _StableRows:
         """Stability of some of the rows."""
         new = np.unique(which[np.isnan(self.known[which])])
         instance = np.repeat(self.instance, len(new))
-        self.known[new] = stability(self.problem, self.rows[new], instance, self.noise, self.sigma)
+        self.known[new] = self.method.stability(self.problem, self.rows[new], instance)
         found: Floats = self.known[which]
         return found
 
-    def median(self, rng: np.random.Generator) -> float:
+    def median(self) -> float:
         """The median stability of the rows, or of a sample of them."""
-        some = np.arange(len(self.rows))
+        rng, some = np.random.default_rng(self.method.random_state), np.arange(len(self.rows))
         if len(some) > SAMPLE:
             some = rng.choice(len(some), SAMPLE, replace=False)
         return float(np.median(self.stability(some)))
 
-    def nearest(self, instance: Ints, count: int, threshold: float) -> Ints:
-        """For each instance the nearest stable rows, (n, count), -1 where there are fewer.
+    def nearest(self, instance: Ints, threshold: float) -> Ints:
+        """For each instance the nearest stable rows, (n, neighbours), -1 where there are fewer.
 
         For instances without any, more and more of the nearest rows are evaluated.
         """
+        count, schema = self.method.neighbours, self.problem.schema
         found = np.full((len(instance), count), -1, dtype=np.int64)
         left, pool = np.arange(len(instance)), POOL
         while len(left):
             cells = self.problem.cells[instance[left]]
-            _, near = kneighbors(self.problem.schema, cells, self.rows, pool)  # (left, pool)
+            _, near = kneighbors(schema, cells, self.rows, pool)  # (left, pool)
             stable: Bools = self.stability(near.ravel()).reshape(near.shape) >= threshold
             first = np.argsort(~stable, axis=1, kind="stable")[:, :count]  # stable ones first
             near = np.take_along_axis(np.where(stable, near, -1), first, axis=1)
@@ -338,43 +343,18 @@ class _StableRows:
         return found
 
 
-def stability(
-    problem: BaselineProblem, cells: Floats, instance: Ints, noise: Floats, sigma: float
-) -> Floats:
-    """Counterfactual stability of rows: mean less spread of the target's probability around them.
-
-    Args:
-        problem: The instances and the classifier.
-        cells: The rows, (n, d).
-        instance: The position of the instance each is for.
-        noise: Standard normal, (samples, d).
-        sigma: The noise's share of each number's range.
-    """
-    classifier, found = problem.training.classifier, np.empty(len(cells))
-    size = max(1, ROWS // len(noise))
-    for start in range(0, len(cells), size):
-        part = slice(start, start + size)
-        perturbed = _perturbed(problem.schema, cells[part], noise, sigma)  # (size * samples, d)
-        owner = np.repeat(instance[part], len(noise))
-        probability = classifier.predict_proba(perturbed, problem.schema)
-        if probability is None:
-            codes = classifier.predict(perturbed, problem.schema)
-            output = problem.instances.reaches_target(codes, owner).astype(np.float64)
-        else:
-            output = problem.instances.target_probability(probability, owner)
-        each = output.reshape(-1, len(noise))
-        found[part] = each.mean(axis=1) - each.std(axis=1)
-    return found
-
-
-def _perturbed(schema: Schema, cells: Floats, noise: Floats, sigma: float) -> Floats:
+def _perturbed(schema: Schema, cells: Floats, noise: Floats) -> Floats:
     """Each row with each line of the noise on its numbers, on the lattice; (n * samples, d).
 
     Unknown levels of an ordinal, missing cells and categories stay as they are.
+
+    Args:
+        schema: The columns.
+        cells: The rows, (n, d).
+        noise: As a share of each number's range, (samples, d).
     """
-    free = (-np.inf, np.inf)
-    bounds = [(f.lower, f.upper) if f.numeric else free for f in schema.features]
-    scale = sigma * np.array([f.span if f.numeric else 0.0 for f in schema.features])
+    span = np.array([f.span if f.numeric else 0.0 for f in schema.features])
     rows = np.repeat(cells, len(noise), axis=0)
-    moved = np.clip(rows + np.tile(noise, (len(cells), 1)) * scale, *np.transpose(bounds))
+    shift = np.tile(noise * span, (len(cells), 1))
+    moved = np.clip(rows + shift, *number_bounds(schema.features))
     return schema.snap(np.where(has_extra_level(schema, rows), rows, moved))

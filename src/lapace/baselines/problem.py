@@ -149,12 +149,9 @@ class BaselineProblem:
             known: Further columns, such as `tau`.
         """
         training, instances, original = self.training, self.instances, self.cells[instance]
+        known_row, limit = training.rows[:1], MAX_REFUSED
         codes, probability, _ = query_rows(
-            training.classifier,
-            cells,
-            self.schema,
-            known_row=training.rows[:1],
-            max_refused=MAX_REFUSED,
+            training.classifier, cells, self.schema, known_row=known_row, max_refused=limit
         )
         changed = self.schema.changed(original, cells).any(axis=1)
         return Counterfactuals.of(
@@ -172,13 +169,17 @@ class BaselineProblem:
         )
 
     def accepted(
-        self, proposed: Sequence[tuple[Floats, Ints]], reasons: Mapping[int, str] | None = None
+        self,
+        proposed: Sequence[tuple[Floats, Ints]],
+        reason: str = "No valid and feasible row was found.",
+        reasons: Mapping[int, str] | None = None,
     ) -> Counterfactuals:
         """Of the rows proposed those that are ok, by instance, and reasons for the others.
 
         Args:
             proposed: Rows on the schema's lattice, and the positions of the instances they are for.
-            reasons: Why some instances have no row, where the method knows.
+            reason: Why an instance has no row.
+            reasons: Why some have none, where the method knows better.
         """
         none = np.empty((0, len(self.schema.features))), np.empty(0, dtype=np.int64)
         cells, instance = map(np.concatenate, zip(none, *proposed, strict=True))
@@ -186,7 +187,7 @@ class BaselineProblem:
         found = self.evaluate(cells[order], instance[order])
         found = found.where(found.ok)
         known, labels = self.instances, self.training.classifier.labels
-        why = dict.fromkeys(self.tried.tolist(), "No valid and feasible row was found.")
+        why = dict.fromkeys(self.tried.tolist(), reason)
         why |= {**(reasons or {}), **known.malformed}
         for i in np.flatnonzero(known.already_target).tolist():
             why[i] = f"The classifier predicts {labels[known.label_code[i]]!r} already."
@@ -210,6 +211,11 @@ def has_extra_level(schema: Schema, cells: Floats) -> Bools:
     known = [len(f.categories) if f.extra else np.inf for f in schema.features]
     extra: Bools = cells >= np.array(known)
     return extra
+
+
+def number_bounds(features: Sequence[Feature]) -> Floats:
+    """Lower and upper bounds of each column's numbers, (2, d); infinite for categories."""
+    return np.array([(f.lower, f.upper) if f.numeric else (-np.inf, np.inf) for f in features]).T
 
 
 def interpolate(schema: Schema, start: Floats, end: Floats, share: Floats) -> Floats:

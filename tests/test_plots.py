@@ -177,7 +177,7 @@ def test_an_infeasible_step_is_marked(instance):
 
 def test_an_instance_without_a_path_is_refused(explanation):
     done = next(p for p in explanation if p.status == "already_target")
-    with pytest.raises(InputError, match="has no paths: The classifier already says"):
+    with pytest.raises(InputError, match="has no paths: The classifier already predicts"):
         plots.path(done)
 
 
@@ -522,7 +522,15 @@ def test_drawing_needs_no_torch(instance, tmp_path):
     instance.explanation.to_json(tmp_path / "explanation.json")
     code = f"""
 import sys
-sys.modules["torch"] = None
+
+
+class WithoutTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, WithoutTorch())
 from lapace import Explanation, plots
 explanation = Explanation.from_json({str(tmp_path / "explanation.json")!r})
 plots.path(explanation[{instance.position}]).figure.savefig({str(tmp_path / "path.png")!r})

@@ -277,7 +277,7 @@ def _beside_nnce(
     known: Known, instances: Floats, picks: Mapping[str, Counterfactuals]
 ) -> Iterator[Measure]:
     """NNCE, and how far the picks of one answer each are beside it, on the instances both answer."""
-    away = metrics.distances(known.schema, instances, known.wanted)  # (instances, rows)
+    away = known.schema.pairwise_distances(instances, known.wanted)  # (instances, rows)
     nnce = away.min(axis=1)
     yield from _lof(known, "nnce", known.wanted[away.argmin(axis=1)])
     answered = picks["nearest"].instance[picks["nearest"].ok]

@@ -134,19 +134,19 @@ def same(found: float, expected: float) -> bool:
 @cases(SEEDS, st.integers(0, 8), st.integers(0, 8))
 def test_distances_are_those_of_the_schema(seed: int, n: int, m: int) -> None:
     a, b = cells_of(seed, n), cells_of(seed + 1, m)
-    found = metrics.distances(WIDE, a, b)
+    found = WIDE.pairwise_distances(a, b)
     assert found.shape == (n, m)
     for i, j in product(range(n), range(m)):
         assert found[i, j] == pytest.approx(far(a[i], b[j]), abs=1e-9)
         assert WIDE.distance(a[[i]], b[[j]])[0] == pytest.approx(far(a[i], b[j]), abs=1e-9)
-    assert (metrics.distances(WIDE, a, a).diagonal() == 0.0).all()  # exactly: copies are counted
+    assert (WIDE.pairwise_distances(a, a).diagonal() == 0.0).all()  # exactly: copies are counted
 
 
 @pytest.mark.parametrize("columns", [["age", "savings"], ["owner", "job"], ["owner"], ["size"]])
 def test_distances_on_tables_of_one_kind(columns: list[str]) -> None:
     schema = Schema.infer(TRAIN[columns], {"size": SCHEMA["size"]} if "size" in columns else None)
     a, b = schema.cells(TRAIN[columns].head(7)), schema.cells(TRAIN[columns].tail(5))
-    found = metrics.distances(schema, a, b)
+    found = schema.pairwise_distances(a, b)
     expected = [[far(x, y, schema) for y in b] for x in a]
     assert np.allclose(found, expected, atol=1e-12)
 
@@ -409,8 +409,8 @@ def test_lof_agrees_with_scikit_learn() -> None:
     cells = cells_of(1, 50)
     rows[:, 0], cells[:, 0] = rng.uniform(18, 79, len(rows)), rng.uniform(18, 79, 50)
     peer = LocalOutlierFactor(n_neighbors=20, novelty=True, metric="precomputed")
-    peer.fit(metrics.distances(WIDE, rows, rows))
-    expected = -peer.score_samples(metrics.distances(WIDE, cells, rows))
+    peer.fit(WIDE.pairwise_distances(rows, rows))
+    expected = -peer.score_samples(WIDE.pairwise_distances(cells, rows))
     assert np.allclose(Plausibility(WIDE, rows).lof(cells), expected, rtol=1e-9)
 
 

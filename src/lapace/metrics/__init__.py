@@ -18,13 +18,13 @@ needed) is NaN: never 0, never a warning. Shares run from 0 to 1.
 | privacy | `privacy` |
 | cost | `timed` |
 | all that apply | `evaluate`, `Reference` |
-| tools | `distances`, `kneighbors`, `nearest`, `distinct` |
+| tools | `kneighbors`, `nearest`, `distinct` |
 """
 
 from __future__ import annotations
 
 from lapace.metrics.evaluation import Reference, evaluate, timed
-from lapace.metrics.neighbours import distances, distinct, kneighbors, nearest
+from lapace.metrics.neighbours import distinct, kneighbors, nearest
 from lapace.metrics.plausibility import Plausibility, typical
 from lapace.metrics.quality import (
     diversity,
@@ -44,7 +44,6 @@ __all__ = [
     "Reference",
     "agreement",
     "detection",
-    "distances",
     "distinct",
     "diversity",
     "evaluate",

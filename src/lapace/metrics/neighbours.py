@@ -15,17 +15,6 @@ BLOCK = 4_000_000  # distances held at once while neighbours are searched: 32 MB
 CHUNK = 50_000  # pairs whose distance is computed at once: 40 MB for a hundred columns
 
 
-def distances(schema: Schema, a: Floats, b: Floats, weights: Floats | None = None) -> Floats:
-    """`Schema.distance` of every row of `a` to every row of `b`, (n, m): the schema's own.
-
-    Examples:
-        >>> schema = Schema.infer(np.array([[0.0, 1.25], [2.5, 3.5], [1.5, 2.0], [0.5, np.nan]]))
-        >>> distances(schema, np.array([[0.0, 1.25]]), np.array([[2.5, 1.25], [2.0, np.nan]]))
-        array([[1. , 1.8]])
-    """
-    return schema.pairwise_distances(a, b, weights)
-
-
 def kneighbors(
     schema: Schema,
     cells: Floats,
@@ -46,7 +35,7 @@ def kneighbors(
         rows: The rows searched among.
         k: How many; fewer where there are fewer rows.
         exclude_self: `cells` and `rows` are the same rows, and none is its own neighbour.
-        weights: As in `distances`.
+        weights: One factor per column, as from `Schema.weights`.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
@@ -57,7 +46,7 @@ def kneighbors(
     found, index = np.empty((len(cells), k)), np.empty((len(cells), k), dtype=np.int64)
     size = max(1, BLOCK // max(1, len(rows)))
     for start in range(0, len(cells) if k else 0, size):
-        block = distances(schema, cells[start : start + size], rows, weights)  # (size, n)
+        block = schema.pairwise_distances(cells[start : start + size], rows, weights)  # (size, n)
         if exclude_self:
             np.fill_diagonal(block[:, start:], math.inf)
         found[start : start + size], index[start : start + size] = smallest(block, k)

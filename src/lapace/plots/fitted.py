@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -22,6 +22,7 @@ from lapace.result import InstanceExplanation
 from lapace.schema import Feature, Schema
 
 
+@rc_context(style.LITERAL)
 def prototypes(
     explainer: Any,
     label: Any = None,
@@ -65,14 +66,22 @@ def prototypes(
     contrast = _contrast(schema, cells, original)
     largest = np.nan_to_num(np.abs(contrast), nan=1.0).max(axis=0)
     rows = np.sort(np.argsort(-largest, kind="stable")[: 2 * style.ROWS])
-    table = _PrototypeTable.new(schema, rows, len(chosen), original, ax)
-    for column, prototype in enumerate(chosen):
-        table.heading(column, prototype)
-        table.column(column, cells[column], contrast[column])
+    shift = 0 if instance is None else 1
+    ax = _table(schema, rows, max(3, len(chosen) + shift), ax)  # three for the legend
+    _legend(ax, len(rows), len(schema.features) - len(rows), instance is not None)
     if instance is not None and original is not None:
-        table.instance(instance, original)
-    table.finish()
-    return table.ax
+        code = instance.explanation.labels.index(instance.label)
+        name = shorten(f"instance {instance.name}", 14)
+        _heading(ax, 0, str(instance.label), code, name)
+        for y, i in enumerate(rows):
+            _cell(ax, 0, y, schema.features[i].text(original[i]), "white", weight="bold")
+    for x, p in enumerate(chosen, start=shift):
+        known = "" if np.isnan(p.probability) else f"{p.probability:.0%}"
+        _heading(ax, x, str(p.label), p.code, str(p.number), known if p.valid else "refused")
+        for y, i in enumerate(rows):
+            face, ink = _shade(float(contrast[x - shift, i]), instance is not None)
+            _cell(ax, x, y, schema.features[i].text(p.cells[i]), face, color=ink)
+    return ax
 
 
 def _contrast(schema: Schema, cells: Floats, original: Floats | None) -> Floats:
@@ -119,77 +128,54 @@ def _fitted(text: str) -> str:
 MORE, LESS, OTHER = "#5B3A8C", "#1B7837", "#C9A227"  # none the colour of a first label
 
 
-@dataclass
-class _PrototypeTable:
-    """The drawing of prototypes: feature names on the left, a column each."""
+def _shade(contrast: float, beside_instance: bool) -> tuple[Any, str]:
+    """The colours of a cell and its text; beside an instance what does not differ is pale."""
+    if abs(contrast) < (1e-9 if beside_instance else 0.05):
+        return style.PAPER, SOFT if beside_instance else INK
+    if np.isnan(contrast):
+        return tint(OTHER, 0.4), INK
+    return tint(MORE if contrast > 0 else LESS, 0.08 + 0.42 * abs(contrast)), INK
 
-    schema: Schema
-    rows: Ints
-    original: Floats | None  # an instance's row, shown in the first column
-    ax: Axes
 
-    @classmethod
-    def new(
-        cls, schema: Schema, rows: Ints, columns: int, original: Floats | None, ax: Axes | None
-    ) -> _PrototypeTable:
-        wide = max(3, columns + (original is not None))  # what the legend needs
-        if ax is None:
-            size = (2.0 + 0.95 * wide, 1.3 + 0.3 * len(rows))
-            _, ax = plt.subplots(figsize=size, layout="constrained")
-        style.frame(ax, None)
-        ax.set_xlim(-2.0, wide)
-        ax.set_ylim(len(rows) + (1.8 if len(rows) < len(schema.features) else 1.0), -2.4)
-        for y, i in enumerate(rows):
-            name = style.readable(schema.features[i].name)
-            write(ax, -0.1, y + 0.5, name, ha="right", fontsize=9.5)
-        return cls(schema, rows, original, ax)
+def _table(schema: Schema, rows: Ints, columns: int, ax: Axes | None) -> Axes:
+    """Axes for a table with features' names on the left."""
+    if ax is None:
+        size = (2.0 + 0.95 * columns, 1.3 + 0.3 * len(rows))
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    style.frame(ax, None)
+    ax.set_xlim(-2.0, columns)
+    ax.set_ylim(len(rows) + (1.8 if len(rows) < len(schema.features) else 1.0), -2.4)
+    for y, i in enumerate(rows):
+        name = style.readable(schema.features[i].name)
+        write(ax, -0.1, y + 0.5, name, ha="right", fontsize=9.5)
+    return ax
 
-    def cell(self, x: float, y: float, text: str, face: Any = style.PAPER, **look: Any) -> None:
-        self.ax.add_patch(Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, color=face, lw=0))
-        size = 8.5 if len(text) <= 12 else 6.5  # a long category on two lines
-        write(self.ax, x + 0.5, y + 0.5, _fitted(text), fontsize=size, linespacing=1.0, **look)
 
-    def heading(self, column: int, prototype: Any) -> None:
-        x, label = column + (self.original is not None), str(prototype.label)
-        self.cell(x, -2.3, label, colour(prototype.code), color="white", weight="bold")
-        refused = "" if prototype.valid else "refused"
-        known = "" if np.isnan(prototype.probability) else f"{prototype.probability:.0%}"
-        write(self.ax, x + 0.5, -0.95, str(prototype.number), weight="bold", fontsize=10)
-        write(self.ax, x + 0.5, -0.3, refused or known, color=SOFT)
+def _heading(ax: Axes, x: float, label: str, code: int, name: str, note: str = "") -> None:
+    _cell(ax, x, -2.3, label, colour(code), color="white", weight="bold")
+    write(ax, x + 0.5, -0.95, name, weight="bold", fontsize=9.5)
+    write(ax, x + 0.5, -0.3, note, color=SOFT)
 
-    def column(self, column: int, cells: Floats, contrast: Floats) -> None:
-        alone = self.original is None
-        for y, i in enumerate(self.rows):
-            text, share = self.schema.features[i].text(cells[i]), float(contrast[i])
-            ink, face = INK, tint(MORE if share > 0 else LESS, 0.08 + 0.42 * abs(share))
-            if abs(share) < (0.05 if alone else 1e-9):
-                ink, face = INK if alone else SOFT, tint(style.PAPER, 1.0)
-            elif np.isnan(share):
-                face = tint(OTHER, 0.4)
-            self.cell(column + (not alone), y, text, face, color=ink)
 
-    def instance(self, instance: InstanceExplanation, original: Floats) -> None:
-        label = instance.explanation.labels.index(instance.label)
-        self.cell(0, -2.3, str(instance.label), colour(label), color="white", weight="bold")
-        name = shorten(f"instance {instance.name}", 14)
-        write(self.ax, 0.5, -0.95, name, weight="bold", fontsize=9.5)
-        for y, i in enumerate(self.rows):
-            self.cell(0, y, self.schema.features[i].text(original[i]), "white", weight="bold")
+def _cell(ax: Axes, x: float, y: float, text: str, face: Any, **look: Any) -> None:
+    ax.add_patch(Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, color=face, lw=0))
+    size = 8.5 if len(text) <= 12 else 6.5  # a long category on two lines
+    write(ax, x + 0.5, y + 0.5, _fitted(text), fontsize=size, linespacing=1.0, **look)
 
-    def finish(self) -> None:
-        """The names of the heading's lines, the legend, and how many columns are left out."""
-        y = len(self.rows) + 0.6
-        usual = "than most here" if self.original is None else "than the instance"
-        write(self.ax, -0.1, y, usual, ha="right", color=SOFT)
-        for x, shade, text in ((0, MORE, "more"), (1, LESS, "less"), (2, OTHER, "other")):
-            self.ax.scatter([x + 0.15], [y], marker="s", s=60, color=tint(shade, 0.45))
-            write(self.ax, x + 0.32, y, text, ha="left", color=SOFT)
-        hidden = len(self.schema.features) - len(self.rows)
-        if hidden:
-            text = f"{style.counted(hidden, 'column')} that hardly differ are not shown"
-            write(self.ax, -0.1, y + 0.8, text, ha="left", color=SOFT)
-        write(self.ax, -0.1, -0.95, "prototype", ha="right", color=SOFT, fontsize=9.5)
-        write(self.ax, -0.1, -0.3, "probability of its label", ha="right", color=SOFT)
+
+def _legend(ax: Axes, rows: int, hidden: int, beside_instance: bool) -> None:
+    """What the shades and the heading's lines mean, and how many features are left out."""
+    left = {"ha": "right", "color": SOFT}
+    write(ax, -0.1, -0.95, "prototype", fontsize=9.5, **left)
+    write(ax, -0.1, -0.3, "probability of its label", **left)
+    y = rows + 0.6
+    write(ax, -0.1, y, "than the instance" if beside_instance else "than most here", **left)
+    for x, shade, text in ((0, MORE, "more"), (1, LESS, "less"), (2, OTHER, "other")):
+        ax.scatter([x + 0.15], [y], marker="s", s=60, color=tint(shade, 0.45))
+        write(ax, x + 0.32, y, text, ha="left", color=SOFT)
+    if hidden:
+        text = f"{style.counted(hidden, 'column')} that hardly differ are not shown"
+        write(ax, -0.1, y + 0.8, text, ha="left", color=SOFT)
 
 
 # ------------------------------------------------------------------------------------------------

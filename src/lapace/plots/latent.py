@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -24,6 +25,7 @@ Latent: TypeAlias = Mapping[str, NDArray[Any]]
 DISC = 20.0  # points between the numbers of two prototypes, at least
 
 
+@rc_context(style.LITERAL)
 def latent_map(
     latent: Any, instance: InstanceExplanation | None = None, ax: Axes | None = None
 ) -> Axes:
@@ -69,7 +71,7 @@ def latent_map(
     if not arrays["prototype_valid"].all():
         ax.scatter([], [], s=90, marker="X", color=SOFT, ec="white", label="refused prototype")
     below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.05)}
-    style.literal(ax.legend(**below, ncols=3, frameon=False, labelcolor=INK).get_texts())
+    ax.legend(**below, ncols=3, frameon=False, labelcolor=INK)
     return ax
 
 
@@ -190,6 +192,7 @@ def _draw_lines(
 # The two-dimensional illustration
 
 
+@rc_context(style.LITERAL)
 def illustration(
     points: Floats,
     labels: Ints,
@@ -242,8 +245,7 @@ def illustration(
     middle.scatter([], [], s=150, color=SOFT, ec="white", label="centroid; decoded, a prototype")
     handles, texts = middle.get_legend_handles_labels()
     below: dict[str, Any] = {"loc": "outside lower center", "ncols": len(texts), "frameon": False}
-    legend = figure.legend(handles, texts, **below, labelcolor=INK, fontsize=11, handletextpad=0.3)
-    style.literal(legend.get_texts())
+    figure.legend(handles, texts, **below, labelcolor=INK, fontsize=11, handletextpad=0.3)
     return figure
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
@@ -88,6 +89,7 @@ class DrawnPath:
         return [int(i) for i in order if early[i]], [int(i) for i in after if (late & ~early)[i]]
 
 
+@rc_context(style.LITERAL)
 def path(
     instance: InstanceExplanation, prototype: int | None = None, ax: Axes | None = None
 ) -> Axes:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.text import Text
 
 from lapace.errors import InputError
 from lapace.result import Explanation, InstanceExplanation
@@ -19,6 +17,7 @@ COLOURS = (
 )
 INK, SOFT, PALE, FAINT = "#22303C", "#6B7785", "#A9B3BD", "#D5DAE0"
 PAPER = "#F4F6F8"
+LITERAL: dict[Any, Any] = {"text.parse_math": False}  # a dollar sign begins no formula
 ROWS = 14  # features a picture shows at most; it says how many it leaves out
 
 
@@ -78,21 +77,15 @@ def counted(count: int, noun: str) -> str:
 
 
 def write(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
-    """Writes a text, by default centred on a point; a dollar sign in it begins no formula."""
+    """Writes a text, by default centred on a point."""
     style = {"ha": "center", "va": "center", "color": INK, "fontsize": 8.5, **style}
-    ax.text(x, y, text, parse_math=False, **style)
+    ax.text(x, y, text, **style)
 
 
 def title(ax: Axes, text: str, **style: Any) -> None:
     """Writes the title of a picture."""
-    style = {"fontsize": 13, "weight": "bold", "color": INK, "parse_math": False, **style}
+    style = {"fontsize": 13, "weight": "bold", "color": INK, **style}
     ax.set_title(text, loc="left", **style)
-
-
-def literal(texts: Iterable[Text]) -> None:
-    """Has texts taken as they are: a dollar sign in them begins no formula."""
-    for text in texts:
-        text.set_parse_math(False)
 
 
 def frame(ax: Axes, colour: str | None = FAINT) -> None:

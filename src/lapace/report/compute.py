@@ -159,18 +159,17 @@ def _distinctive(
 ) -> list[tuple[FeatureValue, ...]]:
     """What sets each prototype apart from its label's others, or an only one from the table."""
     schema, rows = inputs.schema, inputs.real.cells
-    if schema.shape:  # single pixels describe no image
+    if schema.shape or not len(rows):  # single pixels describe no image
         return [()] * len(cells)
     ranks = _ranks(schema, rows, cells)
+    is_number = np.isin(np.arange(len(schema.features)), schema.numeric)
     found = []
     for i, k in enumerate(label):
         others = (label == k) & (np.arange(len(label)) != i)
         compared = ranks[others] if others.any() else _ranks(schema, rows, rows)
-        contrast = (compared != ranks[i]).mean(axis=0) if len(compared) else np.zeros(len(ranks[i]))
-        if len(compared):
-            numbers = schema.numeric
-            contrast[numbers] = np.abs(ranks[i] - compared.mean(axis=0))[numbers]
         usual = _usual(schema, rows[inputs.real.codes == k] if others.any() else rows)
+        above = np.abs(ranks[i] - compared.mean(axis=0))
+        contrast = np.where(is_number, above, (compared != ranks[i]).mean(axis=0))
         chosen = [j for j in np.argsort(-contrast, kind="stable")[:DISTINCTIVE] if contrast[j] > 0]
         features = [(schema.features[j], float(cells[i, j]), float(usual[j])) for j in chosen]
         found.append(tuple(FeatureValue(f.name, f.text(v), f.text(u)) for f, v, u in features))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,42 +98,6 @@ class LabelledRows(NamedTuple):
     probability: Floats | None = None
 
 
-class JudgedCentroid(Protocol):
-    """What a report reads of a prototype: the attributes of the explainer's `Prototype`."""
-
-    @property
-    def number(self) -> int:
-        """Its number, as in explanations."""
-
-    @property
-    def code(self) -> int:
-        """Its label, as a position."""
-
-    @property
-    def cells(self) -> Floats:
-        """Its row."""
-
-    @property
-    def members(self) -> int:
-        """Training rows in its cluster."""
-
-    @property
-    def valid_before(self) -> bool:
-        """Whether the classifier gave the centroid, before any repair, its label."""
-
-    @property
-    def valid(self) -> bool:
-        """Whether it gives it to the prototype."""
-
-    @property
-    def probability(self) -> float:
-        """Of its label; NaN where unknown."""
-
-    @property
-    def note(self) -> str:
-        """How it was repaired, in words."""
-
-
 @dataclass(frozen=True)
 class ReportInputs:
     """What a report is computed from.
@@ -144,7 +108,7 @@ class ReportInputs:
         codes: Labels of all rows of the table, as positions.
         n_prototypes: Clusters asked for per label.
         recipe: How the model was trained.
-        prototypes: Every centroid, decoded and judged; refused ones too.
+        prototypes: The explainer's `Prototype` of every centroid; refused ones too.
         real: Training rows and their labels, those of `Split.real`.
         held_out: Held-out rows, their labels and probabilities.
         reconstructed: The held-out rows encoded and decoded.
@@ -163,7 +127,7 @@ class ReportInputs:
     codes: Ints
     n_prototypes: int
     recipe: str
-    prototypes: Sequence[JudgedCentroid]
+    prototypes: Sequence[Any]
     real: LabelledRows
     held_out: LabelledRows
     reconstructed: Floats

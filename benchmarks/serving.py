@@ -123,7 +123,8 @@ async def load(address: str, instances: list[dict[str, Any]], arguments: Any) ->
     times: list[float] = []
     limits = httpx.Limits(max_connections=arguments.connections)
     bodies = [
-        json.dumps({"instances": [p], "detail": arguments.detail}).encode() for p in instances
+        json.dumps({"instances": [p], "search": {"detail": arguments.detail}}).encode()
+        for p in instances
     ]
     end = time.perf_counter() + arguments.seconds
 
@@ -132,7 +133,7 @@ async def load(address: str, instances: list[dict[str, Any]], arguments: Any) ->
             start = time.perf_counter()
             try:
                 answer = await client.post(
-                    "/v1/explain",
+                    "/v2/explain",
                     content=bodies[turn % len(bodies)],
                     headers={"Content-Type": "application/json"},
                 )

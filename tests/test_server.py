@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import inspect
 import json
 import os
 import random
@@ -33,11 +34,11 @@ from starlette.exceptions import HTTPException
 
 import worlds
 from lapace import Explainer, InputError, NotFittedError, Search
-from lapace.result import json_schema
+from lapace.result import json_schema, why_not_to_json
 from lapace.schema import Schema
 from lapace.server import _listen, create_app, run, serve
 from lapace.server.http import AccessMiddleware
-from lapace.server.models import ExplainRequest, parse_request, request_models
+from lapace.server.models import ExplainRequest, WhyNotRequest, parse_request, request_models
 from lapace.server.work_queue import THREAD_NAME, WorkQueue
 
 HERE = Path(__file__).resolve().parent
@@ -289,20 +290,27 @@ def test_why_not_covers_every_instance_without_a_counterfactual():
     world = worlds.bank()
     instances = plain(world)[:8]
     constraints = ["fixed income", "fixed debt", "fixed home", "fixed grade"]
-    expected = world.explainer.explain(instances, target="approved", constraints=constraints)
+    explanation = world.explainer.explain(instances, target="approved", constraints=constraints)
     request = {"instances": instances, "target": "approved", "constraints": constraints}
     with serving(world.explainer) as client:
         response = client.post("/v2/why-not", json=request)
+        none = client.post("/v2/why-not", json={**request, "max_queries": 0})
+        plain_explanation = client.post("/v2/explain", json=request)
     assert response.status_code == 200
+    expected = world.explainer.why_not(explanation)
     found = response.json()["instances"]
     assert [p["instance"] for p in found] == list(range(len(instances)))
     assert [p["status"] for p in found] == list(expected.status)
     without = [p for p in found if p["status"] in ("none_found", "infeasible")]
     assert without
     for instance in without:
-        why_not = expected[instance["instance"]].why_not
-        assert instance["why_not"] == in_json(why_not.to_json())
+        assert instance["why_not"] == in_json(expected[instance["instance"]].why_not.to_json())
     assert all(p["why_not"] is None for p in found if p not in without)
+    # The budget of queries is the request's, and only this route spends any.
+    budget = world.explainer.why_not(explanation, max_queries=0)
+    assert none.json() == in_json(why_not_to_json(budget))
+    assert none.json() != response.json()
+    assert all(p["why_not"] is None for p in plain_explanation.json()["instances"])
 
 
 def test_no_instances_are_an_empty_explanation(client):
@@ -361,6 +369,17 @@ def test_labels_that_are_equal_in_python_are_not_mixed_up_between_servers():
         assert found == list(labels)
 
 
+def test_the_page_names_every_route_field_status_and_setting(client):
+    page = (HERE.parent / "docs" / "serving.md").read_text(encoding="utf-8")
+    paths = client.get("/openapi.json").json()["paths"]
+    statuses = {status for path in paths.values() for route in path.values()
+                for status in route["responses"]} - {"200", "500"}  # fmt: skip
+    settings = set(inspect.signature(create_app).parameters) - {"explainer", "loopback"}
+    names = {*WhyNotRequest.model_fields, *SEARCH, *settings}
+    for word in (*paths, *statuses, *(f"`{name}`" for name in names)):
+        assert word in page, word
+
+
 def test_get_responses_match_their_schemas(client):
     document = client.get("/openapi.json").json()
     for path in ("/healthz", "/v2/prototypes", "/v2/report", "/v2/schema"):
@@ -408,7 +427,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
 
 @pytest.mark.parametrize("token", ["", "two words", "schlüssel", "new\nline", 7])
 def test_a_token_no_header_can_carry_is_refused(token):
-    with pytest.raises(InputError, match=r"^token (must consist of|is 7; it must be)"):
+    with pytest.raises(InputError, match=r"^token must be a text"):
         create_app(worlds.post().explainer, token=token)
 
 
@@ -586,9 +605,9 @@ def test_a_body_that_does_not_arrive_times_out():
         (b'{"instances": [{"weight": 3}]}', 422, "lacks column 'speed'"),
         (b'{"instances": [{"weight": 3, "sped": 1, "stamp": 0}]}', 422, "'sped'?"),
         (b'{"instances": [{"weight": [3], "speed": 1, "stamp": "red"}]}', 422,
-         "instances[0].weight is a list of length 1; it must be a string, number, true, false"),
-        (b'{"instances": [], "target": {}}', 422, "target is an object; it must be a label"),
-        (b'{"instances": [], "target": [[]]}', 422, "it must be a label or one label per instance"),
+         "instances[0].weight must be a string, a number, true, false or null."),
+        (b'{"instances": [], "target": {}}', 422, "give one label"),
+        (b'{"instances": [], "target": [[]]}', 422, "1 target"),
         (b'{"instances": [], "target": ["dear"]}', 422, "1 target"),
         (b'{"instances": [], "target": "deer"}', 422, "Did you mean 'dear'?"),
         (b'{"instances": [], "target": 1e30}', 422, "labels"),
@@ -616,6 +635,15 @@ def test_a_body_that_does_not_arrive_times_out():
 def test_what_is_wrong_with_a_body_is_one_sentence_that_names_the_field(client, body, status, says):
     assert says in sentence(client.post("/v2/explain", content=body, headers=JSON), status)
     assert says in sentence(client.post("/v2/why-not", content=body, headers=JSON), status)
+
+
+def test_the_budget_of_queries_is_bounded(client):
+    for wrong in (-1, 50_001, 1.5, "9"):
+        request = {"instances": [], "max_queries": wrong}
+        found = sentence(client.post("/v2/why-not", json=request), 422)
+        assert found.startswith("max_queries is ")
+    refused = client.post("/v2/explain", json={"instances": [], "max_queries": 1})
+    assert "unknown field 'max_queries'" in sentence(refused, 422)
 
 
 def test_limits_hold_and_are_listed():
@@ -664,13 +692,14 @@ def test_long_words_are_cut_in_the_sentence(client):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [({"max_body": 0}, "max_body is 0; it must be"),
-     ({"max_instances": True}, "max_instances is true; it must be"),
-     ({"max_steps": 1}, "max_steps is 1; it must be greater than or equal to 2"),
+     ({"max_instances": True}, "max_instances is True; it must be"),
+     ({"max_steps": 1}, "max_steps is 1; it must be a whole number from 2 on"),
      ({"queue": -1}, "queue is -1"), ({"workers": 0}, "workers is 0"),
-     ({"timeout": 0}, "timeout is 0"), ({"timeout": "3"}, 'timeout is "3"'),
-     ({"cors": ["example.org"]}, "'example.org' is not an origin"),
+     ({"timeout": 0}, "timeout is 0; it must be"), ({"timeout": "3"}, "timeout is '3'"),
+     ({"timeout": 100_000}, "timeout is 100000"),
+     ({"cors": ["example.org"]}, "cors holds 'example.org', not an origin"),
      ({"cors": ["https://example.org/"]}, "not an origin"),
-     ({"cors": "https://example.org"}, "cors is")],
+     ({"cors": "https://example.org"}, "not an origin")],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused_at_once(settings, says):
     with pytest.raises(InputError, match=says):
@@ -1029,8 +1058,8 @@ def test_a_port_that_cannot_be_opened_is_an_input_error():
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=rf"Port {port} of 127\.0\.0\.1 cannot be opened"):
             serve(worlds.post().explainer, port=port)
-    for port, shown in ((-1, "-1"), (70_000, "70000"), ("x", '"x"')):
-        with pytest.raises(InputError, match=f"port is {shown}; it must be"):
+    for port in (-1, 70_000, "x"):
+        with pytest.raises(InputError, match=f"port is {port!r}; it must be"):
             run(create_app(worlds.post().explainer), port=port)
     with pytest.raises(InputError, match="cannot be opened"):
         serve(worlds.post().explainer, host="no such host", port=0)

@@ -150,13 +150,13 @@ def test_from_a_table_never_seen_to_an_answer_over_http(stranger):
             address = listening(server)
             instance = instances(stranger.folder / week, answer)
             question = {"instances": [instance], "target": "no", "constraints": limits}
-            status, over_http = stranger.asks(f"{address}/v1/explain", question)
+            status, over_http = stranger.asks(f"{address}/v2/explain", question)
             assert status == 200
             jsonschema.validate(over_http, json_schema())
             assert over_http["instances"][0]["status"] == "answered"
             obeyed(over_http)
             wrong = {**question, "constraints": ["`monthly fe ($)` >= 1"]}
-            status, refusal = stranger.asks(f"{address}/v1/explain", wrong)
+            status, refusal = stranger.asks(f"{address}/v2/explain", wrong)
             assert status == 422
             assert "Did you mean 'monthly fee ($)'" in refusal["error"]
         finally:

@@ -7,18 +7,18 @@ error is answered with one sentence, `{"error": "…"}`, that reveals nothing ab
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import wraps
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Any, TypeAlias
 
 try:
     import uvicorn
     from fastapi import FastAPI
-    from pydantic import AfterValidator, ConfigDict, Field, ValidationError, validate_call
+    from pydantic import BaseModel
     from starlette.exceptions import HTTPException
     from starlette.middleware.cors import CORSMiddleware
     from starlette.requests import Request
@@ -27,11 +27,26 @@ except ImportError as error:
     raise ImportError("Serving needs fastapi and uvicorn: pip install 'lapace[serve]'.") from error
 
 from lapace import __version__
-from lapace.errors import InputError
+from lapace.errors import ClassifierError, InputError, check_integer, check_number
 from lapace.explainer import Explainer
-from lapace.server.http import AccessMiddleware, error_response
-from lapace.server.models import sentence_of
-from lapace.server.routes import INTERNAL_ERROR, add_routes
+from lapace.result import Explanation, why_not_to_json
+from lapace.server.http import AccessMiddleware, error_response, read_body
+from lapace.server.models import (
+    REF,
+    ErrorResponse,
+    ExplainRequest,
+    HealthResponse,
+    Json,
+    PrototypesResponse,
+    ReportResponse,
+    SchemaResponse,
+    WhyNotResponse,
+    component_schemas,
+    parse_request,
+    request_examples,
+    request_models,
+    row_of,
+)
 from lapace.server.work_queue import WorkQueue
 
 __all__ = ["create_app", "run", "serve"]
@@ -39,62 +54,30 @@ __all__ = ["create_app", "run", "serve"]
 UNQUEUED = 64  # requests in flight beside those that run or wait
 GRACE = 10  # seconds that running requests get when the server stops
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
+INTERNAL_ERROR = "An error occurred inside the server. Its log says more."
+CLASSIFIER_ERROR = "The classifier failed. The server's log says more."
+ROW_ERROR = "The classifier failed on the row of this instance."
+VERSION_1 = "Version 1 of this API is gone. Use /v2/…; GET /openapi.json lists the routes."
+ERRORS_OF_GET = (401, 403, 429, 500)
+ERRORS_OF_POST = (400, 401, 403, 408, 413, 415, 422, 429, 500, 502, 503, 504)
+RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
+
+ToJson: TypeAlias = Callable[[Explanation], dict[str, Any]]
 
 log = logging.getLogger(__name__)
 
 
-def _check_token(token: str) -> str:
-    if not re.fullmatch(r"[!-~]+", token):
-        raise InputError(
-            "token must consist of ASCII letters, digits and punctuation, without spaces: a header "
-            "carries nothing else."
-        )
-    return token
-
-
-def _check_origin(origin: str) -> str:
-    if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
-        raise InputError(
-            f"'{origin}' is not an origin. Give one such as https://example.org, without a path."
-        )
-    return origin
-
-
-Token = Annotated[str, AfterValidator(_check_token)]
-Origin = Annotated[str, AfterValidator(_check_origin)]
-Count = Annotated[int, Field(ge=1)]
-
-
-def _validated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Checks keyword arguments against their annotations; a wrong one raises `InputError`."""
-    checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(function)
-
-    @wraps(function)
-    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        try:
-            return checked(*args, **kwargs)
-        except ValidationError as error:
-            if error.title != function.__name__:  # not about these arguments
-                raise
-            raise InputError(sentence_of(error)) from None
-
-    return call
-
-
-@_validated
 def create_app(
     explainer: Explainer,
     *,
-    token: Token | None = None,
-    cors: Sequence[Origin] = (),
-    max_body: Count = 1_000_000,
-    max_instances: Count = 100,
-    max_steps: Annotated[int, Field(ge=2)] = 100,
-    queue: Annotated[int, Field(ge=0)] = 64,
-    timeout: Annotated[float, Field(gt=0, lt=86_400)] = 30.0,
-    workers: Count = 4,
+    token: str | None = None,
+    cors: Sequence[str] = (),
+    max_body: int = 1_000_000,
+    max_instances: int = 100,
+    max_steps: int = 100,
+    queue: int = 64,
+    timeout: float = 30.0,
+    workers: int = 4,
     loopback: bool = False,
 ) -> FastAPI:
     """Makes an application that explains with one explainer.
@@ -122,6 +105,17 @@ def create_app(
         >>> sorted(app.openapi()["paths"])[:3]
         ['/healthz', '/v2/explain', '/v2/prototypes']
     """
+    _check_access(token, cors)
+    limits = {
+        "body": check_integer("max_body", max_body),
+        "instances": check_integer("max_instances", max_instances),
+        "steps": check_integer("max_steps", max_steps, 2),
+    }
+    work_queue = WorkQueue(
+        workers=check_integer("workers", workers),
+        queue=check_integer("queue", queue, 0),
+        timeout=check_number("timeout", timeout, 0.001, 86_400),
+    )
     # The usual pages of documentation would load scripts from elsewhere; the document is enough.
     app = FastAPI(
         title="lapace",
@@ -131,11 +125,13 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _internal_error)
-    max_in_flight = queue + workers + UNQUEUED
+    app.add_exception_handler(HTTPException, _handle_error)
+    app.add_exception_handler(Exception, _handle_error)
     app.add_middleware(
-        AccessMiddleware, token=token, loopback=loopback, max_in_flight=max_in_flight
+        AccessMiddleware,
+        token=token,
+        loopback=loopback,
+        max_in_flight=queue + workers + UNQUEUED,
     )
     if cors:
         app.add_middleware(
@@ -145,9 +141,7 @@ def create_app(
             allow_headers=["Authorization", "Content-Type"],
             expose_headers=["Retry-After"],
         )
-    limits = {"body": max_body, "instances": max_instances, "steps": max_steps}
-    work_queue = WorkQueue(workers=workers, queue=queue, timeout=timeout)
-    add_routes(app, explainer, work_queue, limits=limits)
+    _add_routes(app, explainer, work_queue, limits)
     if token is not None:
         document = app.openapi()  # kept by the app, and so is what is changed in it
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -162,7 +156,6 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     ready: Callable[[str], None] | None = None,
-    token: str | None = None,
     **settings: Any,
 ) -> None:
     """Serves an explainer until it is interrupted.
@@ -172,22 +165,20 @@ def serve(
         host: The address to listen on; by default only this machine can connect.
         port: The port; 0 for any that is free.
         ready: Called with the server's URL once it listens.
-        token: As in `create_app`.
-        settings: The other settings of `create_app`.
+        settings: Those of `create_app`.
     """
     loopback = host in ("localhost", "::1") or host.startswith("127.")
-    if not loopback and token is None:
+    if not loopback and settings.get("token") is None:
         log.warning("There is no token: every machine that reaches %s may send requests.", host)
-    app = create_app(explainer, token=token, loopback=loopback, **settings)
+    app = create_app(explainer, loopback=loopback, **settings)
     run(app, host=host, port=port, ready=ready)
 
 
-@_validated
 def run(
     app: FastAPI,
     *,
     host: str = "127.0.0.1",
-    port: Annotated[int, Field(ge=0, le=65_535)] = 8000,
+    port: int = 8000,
     ready: Callable[[str], None] | None = None,
 ) -> None:
     """Runs an application until it is interrupted; running requests are answered first.
@@ -198,7 +189,7 @@ def run(
         port: The port; 0 for any that is free.
         ready: Called with the server's URL once it listens.
     """
-    with _listen(host, port) as listener:
+    with _listen(host, check_integer("port", port, 0, 65_535)) as listener:
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -214,24 +205,160 @@ def run(
             uvicorn.Server(config).run(sockets=[listener])
 
 
+def _check_access(token: str | None, cors: Sequence[str]) -> None:
+    if token is not None and not (isinstance(token, str) and re.fullmatch(r"[!-~]+", token)):
+        raise InputError("token must be a text of visible ASCII characters, without spaces.")
+    for origin in cors:
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise InputError(f"cors holds '{origin}', not an origin such as https://example.org.")
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=512)
     except OSError as error:
-        raise InputError(
-            f"Port {port} of {host} cannot be opened: {error.strerror}. Try another."
-        ) from None
+        sentence = f"Port {port} of {host} cannot be opened: {error.strerror}. Try another."
+        raise InputError(sentence) from None
     # Accepted connections inherit this; without it the last packet of a response waits for 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+async def _handle_error(_: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        log.error("A request failed.", exc_info=error)
+        error = HTTPException(500, INTERNAL_ERROR)
     return error_response(error)
 
 
-async def _internal_error(_: Request, error: Exception) -> Response:
-    log.error("A request failed.", exc_info=error)
-    return error_response(HTTPException(500, INTERNAL_ERROR))
+# ------------------------------------------------------------------------------------------------
+# Routes
+
+
+def _add_routes(
+    app: FastAPI, explainer: Explainer, queue: WorkQueue, limits: dict[str, int]
+) -> None:
+    """Adds the routes that explain with one explainer, and their bodies to the OpenAPI document."""
+    explain_model, why_not_model = request_models(
+        explainer, max_instances=limits["instances"], max_steps=limits["steps"]
+    )
+    examples = request_examples(explainer)
+    explanation = {"content": {"application/json": {"schema": {"$ref": f"{REF}Explanation"}}}}
+
+    async def respond(request: Request, model: type[ExplainRequest], to_json: ToJson) -> Response:
+        body = await read_body(request, limits["body"], queue.timeout)
+        parsed = parse_request(model, body)
+        content = await queue.run(
+            lambda: _explain(explainer, parsed, to_json), lambda: _wait_for_disconnect(request)
+        )
+        return Response(content, media_type="application/json")
+
+    @app.post("/v2/explain", **_described(explain_model, examples, explanation))
+    async def explain(request: Request) -> Response:
+        """Everything found for all instances, in the published format."""
+        return await respond(request, explain_model, Explanation.to_json)
+
+    @app.post("/v2/why-not", **_described(why_not_model, examples, {"model": WhyNotResponse}))
+    async def why_not(request: Request) -> Response:
+        """For every instance without a counterfactual: why, and which constraints to relax."""
+        return await respond(request, why_not_model, why_not_to_json)
+
+    @app.api_route("/v1/{path:path}", methods=["GET", "POST"], include_in_schema=False)
+    async def version_1() -> Response:
+        raise HTTPException(410, VERSION_1)
+
+    _add_get_routes(app, explainer, queue, limits)
+    schemas = app.openapi()["components"]["schemas"]  # the app keeps the document it made
+    schemas.update(component_schemas([explain_model, why_not_model]))
+
+
+def _add_get_routes(
+    app: FastAPI, explainer: Explainer, queue: WorkQueue, limits: dict[str, int]
+) -> None:
+    # A fitted explainer does not change, so these bodies are made once.
+    features = explainer.schema_.to_json()["features"]
+    for feature in features:  # values and counts of training rows are not for everyone
+        del feature["knots"], feature["histogram"]
+    rules = [str(rule) for rule in explainer.fitted_.rules]
+    labels = list(explainer.classes_)
+    schema_body = SchemaResponse(labels=labels, rules=rules, features=features, limits=limits)
+    found = [{**vars(p), "row": row_of(explainer, p)} for p in explainer.prototypes_]
+    prototypes_body = PrototypesResponse.model_validate({"prototypes": found})
+    report_body = ReportResponse(**explainer.report_.to_json())
+
+    @app.get("/v2/schema", responses=_errors(ERRORS_OF_GET))
+    async def schema() -> SchemaResponse:
+        """Columns, labels, rules and limits."""
+        return schema_body
+
+    @app.get("/v2/prototypes", responses=_errors(ERRORS_OF_GET))
+    async def prototypes() -> PrototypesResponse:
+        """The endpoints of paths."""
+        return prototypes_body
+
+    @app.get("/v2/report", responses=_errors(ERRORS_OF_GET))
+    async def report() -> ReportResponse:
+        """What was learned, and whether to trust it."""
+        return report_body
+
+    @app.get("/healthz", responses={503: {"model": HealthResponse}})
+    async def healthz(response: Response) -> HealthResponse:
+        """How many requests run, wait and hang; 503 when all threads hang."""
+        health = queue.health()
+        response.status_code = 200 if health.status == "ok" else 503
+        return health
+
+
+def _described(model: type[BaseModel], examples: Json, response: Json) -> Json:
+    """The OpenAPI description of a route that takes a body."""
+    named = {name: {"summary": name, "value": value} for name, value in examples.items()}
+    media = {"schema": {"$ref": f"{REF}{model.__name__}"}, "examples": named}
+    body = {"required": True, "content": {"application/json": media}}
+    return {
+        "openapi_extra": {"requestBody": body},
+        "responses": {200: response, **_errors(ERRORS_OF_POST)},
+    }
+
+
+def _errors(statuses: Iterable[int]) -> dict[int | str, Json]:
+    """The OpenAPI description of errors."""
+    return {
+        status: {"model": ErrorResponse, "headers": RETRY_AFTER if status in (429, 503) else {}}
+        for status in statuses
+    }
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    """Returns when the client closes the connection; the body must have been read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _explain(explainer: Explainer, request: ExplainRequest, to_json: ToJson) -> bytes:
+    """In a thread: explains, and writes the JSON, which takes time as well."""
+    try:
+        found = to_json(request.explain(explainer))
+        _hide_classifier_errors(explainer, request, found["instances"])
+        return json.dumps(found, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except InputError as error:
+        raise HTTPException(422, str(error)) from None
+    except ClassifierError as error:
+        # Its message may name addresses and files: for the log only.
+        log.error("The classifier failed: %s", error)
+        raise HTTPException(502, CLASSIFIER_ERROR) from None
+    except Exception:
+        log.exception("A request failed.")
+        raise HTTPException(500, INTERNAL_ERROR) from None
+
+
+def _hide_classifier_errors(
+    explainer: Explainer, request: ExplainRequest, instances: list[Json]
+) -> None:
+    """Replaces what a classifier said when it raised on one instance's row."""
+    malformed = [i for i, found in enumerate(instances) if found["status"] == "malformed"]
+    unreadable = explainer.schema_.read(request.instances).problems if malformed else {}
+    for i in malformed:
+        if i not in unreadable:
+            log.error("Instance %d: %s", i, instances[i]["reason"])
+            instances[i]["reason"] = ROW_ERROR

@@ -28,10 +28,7 @@ LOOPBACK = re.compile(r"(localhost|\[::1\]|127(\.\d{1,3}){3})(:\d*)?", re.IGNORE
 DISCARDED = 8_000_000  # bytes of a body too large that are still read, so that 413 arrives
 MAX_NUMBER = 1e100  # squares of such numbers, and their multiples of any unit, are finite
 MAX_SENTENCE = 600  # characters: a sentence may quote the request
-ROUTING = {
-    404: "There is no such path. GET /openapi.json lists the routes.",
-    405: "This path does not take this method. GET /openapi.json lists the routes.",
-}
+NO_ROUTE = "There is no such path, or not for this method. GET /openapi.json lists the routes."
 
 
 def error_response(error: HTTPException) -> JSONResponse:
@@ -41,8 +38,8 @@ def error_response(error: HTTPException) -> JSONResponse:
         >>> error_response(HTTPException(429, "Try again later.", {"Retry-After": "2"})).body
         b'{"error":"Try again later."}'
     """
-    sentence = cut(ROUTING.get(error.status_code, error.detail), MAX_SENTENCE)
-    return JSONResponse({"error": sentence}, error.status_code, error.headers)
+    sentence = NO_ROUTE if error.status_code in (404, 405) else error.detail
+    return JSONResponse({"error": cut(sentence, MAX_SENTENCE)}, error.status_code, error.headers)
 
 
 def cut(text: str, length: int = 80) -> str:

@@ -13,45 +13,31 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import partial
 from itertools import islice
+from math import isnan
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    StringConstraints,
     ValidationError,
     create_model,
     model_validator,
 )
 from pydantic.json_schema import models_json_schema
-from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 
-from lapace.constraints import parse_all
 from lapace.errors import InputError, did_you_mean
 from lapace.explainer import ANY_OTHER, Explainer, Prototype, Search
+from lapace.explainer.why_not import MAX_QUERIES
 from lapace.result import Explanation, WhyNot, json_schema
 from lapace.schema import Feature, Schema
 from lapace.server.http import cut, read_json
 from lapace.table import Template
 
-__all__ = [
-    "ErrorResponse",
-    "ExplainRequest",
-    "HealthResponse",
-    "PrototypesResponse",
-    "ReportResponse",
-    "SchemaResponse",
-    "WhyNotResponse",
-    "component_schemas",
-    "parse_request",
-    "request_examples",
-    "request_models",
-    "sentence_of",
-]
+# And the models of responses, which only the routes need.
+__all__ = ["ExplainRequest", "WhyNotRequest", "parse_request", "request_models"]
 
 MAX_CONSTRAINTS = 100
 MAX_CONSTRAINT_LENGTH = 1_000  # characters
@@ -66,17 +52,8 @@ Label: TypeAlias = str | int | bool
 Body = TypeVar("Body", bound="ExplainRequest")
 
 
-def sentence_of(error: ValidationError) -> str:
-    """The first problem pydantic found, as one sentence that names the field.
-
-    Examples:
-        >>> from pydantic import TypeAdapter
-        >>> try:
-        ...     TypeAdapter(dict[str, list[int]]).validate_python({"steps": [1, None]})
-        ... except ValidationError as error:
-        ...     print(sentence_of(error))
-        steps[1] is null; it must be a valid integer.
-    """
+def _sentence(error: ValidationError) -> str:
+    """The first problem pydantic found, as one sentence that names the field."""
     problem = error.errors(include_url=False)[0]
     parts = [f"[{part}]" if isinstance(part, int) else f".{cut(part)}" for part in problem["loc"]]
     where, value = "".join(parts).removeprefix("."), problem["input"]
@@ -120,7 +97,7 @@ class ExplainRequest(RequestModel):
 
     instances: list[Json]
     target: Any = None
-    constraints: list[Annotated[str, StringConstraints(max_length=MAX_CONSTRAINT_LENGTH)]] = Field(
+    constraints: list[Annotated[str, Field(max_length=MAX_CONSTRAINT_LENGTH)]] = Field(
         [], max_length=MAX_CONSTRAINTS
     )
     costs: dict[str, float] = {}
@@ -141,6 +118,12 @@ class ExplainRequest(RequestModel):
 
 class WhyNotRequest(ExplainRequest):
     """The arguments of `Explainer.explain` and `Explainer.why_not`."""
+
+    max_queries: int = Field(MAX_QUERIES, ge=0, le=MAX_QUERIES)
+
+    def explain(self, explainer: Explainer) -> Explanation:
+        """Calls `Explainer.explain`, then `Explainer.why_not`, with what was requested."""
+        return explainer.why_not(super().explain(explainer), max_queries=self.max_queries)
 
 
 def request_models(
@@ -164,14 +147,11 @@ def request_models(
     # and to it the labels of one explainer, 0 and 1, equal those of another, false and true.
     schema, labels = explainer.schema_, list(explainer.classes_)
     cells = {feature.name: _cell_schema(feature) for feature in schema.features}
+    several = {"type": "array", "items": {"enum": labels}}
     weights = {name: {"type": "number", "minimum": 0} for name in cells}
     shapes: dict[str, Json] = {
-        "instances": {
-            "items": {"type": "object", "required": list(cells), "properties": cells},
-        },
-        "target": {
-            "anyOf": [{"enum": [*labels, ANY_OTHER]}, {"type": "array", "items": {"enum": labels}}],
-        },
+        "instances": {"items": {"type": "object", "required": list(cells), "properties": cells}},
+        "target": {"anyOf": [{"enum": [*labels, ANY_OTHER]}, several]},
         "costs": {"properties": weights, "additionalProperties": False},
     }
     steps = (int, Field(min(Search().steps, max_steps), ge=2, le=max_steps))
@@ -180,10 +160,10 @@ def request_models(
     )
     narrowed: Json = {
         "instances": (
-            Annotated[list[dict[str, Cell]], BeforeValidator(partial(_select_columns, schema))],
+            Annotated[list[Json], BeforeValidator(partial(_select_columns, schema))],
             Field(max_length=max_instances, json_schema_extra=shapes["instances"]),
         ),
-        "target": (Target, Field(None, json_schema_extra=shapes["target"])),
+        "target": (Any, Field(None, json_schema_extra=shapes["target"])),
         "costs": (dict[str, float], Field({}, json_schema_extra=shapes["costs"])),
         "search": (search, search()),
     }
@@ -199,7 +179,7 @@ def parse_request(model: type[Body], body: bytes) -> Body:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise HTTPException(422, sentence_of(error)) from None
+        raise HTTPException(422, _sentence(error)) from None
 
 
 def _cell_schema(feature: Feature) -> Json:
@@ -211,31 +191,19 @@ def _cell_schema(feature: Feature) -> Json:
 
 
 def _select_columns(schema: Schema, rows: Any) -> Any:
-    """The schema's columns of every row; a column that no row has is refused."""
+    """The schema's columns of every row; a column that no row has, or a nested cell, is refused."""
     if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
         return rows
     known, sent = set(schema.names), dict.fromkeys(name for row in rows for name in row)
     if rows and not known <= sent.keys():
         # The library has a sentence for this, and needs the names only.
         schema.read([dict.fromkeys([*(known & sent.keys()), *islice(sent, MAX_NAMES)])])
+    for i, row in enumerate(rows):
+        for name in known & row.keys():
+            if isinstance(row[name], dict | list):
+                where = f"instances[{i}].{cut(name)}"
+                raise InputError(f"{where} must be a string, a number, true, false or null.")
     return [{name: row[name] for name in schema.names if name in row} for row in rows]
-
-
-def _check_cell(value: Any) -> Any:
-    if isinstance(value, dict | list):
-        raise PydanticCustomError("cell", "Input should be a string, number, true, false or null")
-    return value
-
-
-def _check_target(target: Any) -> Any:
-    for label in target if isinstance(target, list) else [target]:
-        if label is None or isinstance(label, dict | list):
-            raise PydanticCustomError("label", "Input should be a label or one label per instance")
-    return target
-
-
-Cell = Annotated[Any, AfterValidator(_check_cell)]
-Target = Annotated[Any, AfterValidator(_check_target)]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -265,15 +233,6 @@ class SchemaResponse(BaseModel):
     features: list[Json]
     limits: dict[str, int]
 
-    @classmethod
-    def of(cls, explainer: Explainer, limits: dict[str, int]) -> SchemaResponse:
-        """The schema without the values and counts of training rows."""
-        features = explainer.schema_.to_json()["features"]
-        for feature in features:
-            del feature["knots"], feature["histogram"]
-        rules = [str(rule) for rule in parse_all(explainer.rules)]
-        return cls(labels=list(explainer.classes_), rules=rules, features=features, limits=limits)
-
 
 class PrototypeResponse(BaseModel):
     """A cluster's centroid, decoded and classified."""
@@ -281,7 +240,7 @@ class PrototypeResponse(BaseModel):
     number: int
     label: Label
     valid: bool
-    probability: float | None
+    probability: Annotated[float | None, BeforeValidator(lambda p: None if isnan(p) else p)]
     members: int
     note: str
     row: Json
@@ -291,23 +250,6 @@ class PrototypesResponse(BaseModel):
     """The endpoints of paths."""
 
     prototypes: list[PrototypeResponse]
-
-    @classmethod
-    def of(cls, explainer: Explainer) -> PrototypesResponse:
-        """All prototypes of an explainer."""
-        found = [
-            PrototypeResponse(
-                number=p.number,
-                label=explainer.classes_[p.label],
-                valid=bool(p.valid),
-                probability=None if p.probability != p.probability else float(p.probability),
-                members=int(p.members),
-                note=p.note,
-                row=_record(explainer.schema_, p),
-            )
-            for p in explainer.prototypes_
-        ]
-        return cls(prototypes=found)
 
 
 class ReportResponse(BaseModel):
@@ -338,8 +280,9 @@ class WhyNotResponse(BaseModel):
     instances: list[InstanceWhyNot]
 
 
-def _record(schema: Schema, prototype: Prototype) -> Json:
+def row_of(explainer: Explainer, prototype: Prototype) -> Json:
     """A prototype's row by column, in plain values."""
+    schema = explainer.schema_
     dtypes = tuple("integer" if f.integer else "number" for f in schema.features)
     template = Template("records", schema.names, dtypes)
     row: Json = schema.frame(prototype.cells[None], template)[0]
@@ -355,31 +298,27 @@ def component_schemas(models: Iterable[type[BaseModel]]) -> Json:
     _, document = models_json_schema(
         [(model, "validation") for model in models], ref_template=REF + "{model}"
     )
-    published = json.loads(json.dumps(json_schema()).replace("#/$defs/", f"{REF}Explanation-"))
-    parts = {f"Explanation-{name}": part for name, part in published.pop("$defs").items()}
-    explanation = {k: v for k, v in published.items() if k not in ("$schema", "$id")}
+    explanation = json.loads(json.dumps(json_schema()).replace("#/$defs/", f"{REF}Explanation-"))
+    parts = {f"Explanation-{name}": part for name, part in explanation.pop("$defs").items()}
+    del explanation["$schema"], explanation["$id"]
     return {**document["$defs"], "Explanation": explanation, **parts}
 
 
 def request_examples(explainer: Explainer) -> dict[str, Json]:
     """Requests that can be sent to this explainer as they are, by what they show."""
-    schema, prototypes = explainer.schema_, explainer.prototypes_
+    names, prototypes = explainer.schema_.names, explainer.prototypes_
     end = next((p for p in prototypes if p.valid), None)
     if end is None:
         return {}
     start = next((p for p in prototypes if p.label != end.label), end)
-    instance, target = _record(schema, start), explainer.classes_[end.label]
-    one = {"instances": [instance], "target": target}
+    rows = [row_of(explainer, start), row_of(explainer, end)]
+    one: Json = {"instances": rows[:1], "target": end.label}
+    two: Json = {"instances": rows, "target": [end.label, end.label]}
+    constraints = [f"fixed `{names[0]}`", "changes <= 6"]
     search = {"steps": 5, "detail": "picks"}
-    constraints = [f"fixed `{schema.names[0]}`", "changes <= 6"]
-    costs = {schema.names[-1]: 2.0}
     return {
         "one instance": one,
         "any other label, in few steps": {**one, "target": ANY_OTHER, "search": search},
-        "under constraints": {**one, "constraints": constraints, "costs": costs},
-        "one target for each instance": {
-            "instances": [instance, _record(schema, end)],
-            "target": [target, target],
-            "search": {"stable": False, "sparse": True},
-        },
+        "under constraints": {**one, "constraints": constraints, "costs": {names[-1]: 2.0}},
+        "one target for each instance": {**two, "search": {"stable": False, "sparse": True}},
     }

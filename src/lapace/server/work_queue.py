@@ -68,7 +68,7 @@ class WorkQueue:
         """How many calls run in time, wait, and are stuck; whether a thread is left to run them."""
         threads, stuck = self._limiter.statistics(), len(self._stuck)
         return HealthResponse(
-            status="ok" if stuck < self.workers + self.spare else "stuck",
+            status="ok" if self._free else "stuck",
             running=threads.borrowed_tokens - stuck,
             waiting=threads.tasks_waiting,
             stuck=stuck,
@@ -106,21 +106,20 @@ class WorkQueue:
                 "fewer steps; if that does not help, the classifier is too slow.",
             )
         finally:
-            if done.cancelled():
-                self._abandon(done)
+            if done.cancelled():  # but its thread goes on
+                self._stuck.add(done)
+                self._resize()
 
     async def _acquire(
         self, done: asyncio.Future[bytes], disconnected: Callable[[], Awaitable[None]]
     ) -> None:
         """Takes a token for a call, after waiting for one if need be."""
-        waiting = len(self._waiting)
-        if self.health().status == "stuck":
-            raise self._hung()
         with suppress(WouldBlock):
             self._limiter.acquire_on_behalf_of_nowait(done)
             return
-        if waiting >= self.queue:
-            raise self._busy(f"{waiting} requests are waiting already.")
+        waiting = len(self._waiting)
+        if waiting >= self.queue or not self._free:
+            raise self._refusal(f"{waiting} requests are waiting already.")
         with move_on_after(2 * self.timeout) as scope:
             self._waiting.add(scope)
             watcher = asyncio.ensure_future(_cancel_after(disconnected, scope))
@@ -130,20 +129,14 @@ class WorkQueue:
             finally:
                 watcher.cancel()
                 self._waiting.remove(scope)
-        if self.health().status == "stuck":
-            raise self._hung()
-        raise self._busy("The requests before this one took too long.")
-
-    def _abandon(self, done: asyncio.Future[bytes]) -> None:
-        """Counts the thread of a call as stuck, and adds a spare one while there are any."""
-        self._stuck.add(done)
-        self._resize()
-        if self.health().status == "stuck":
-            for scope in self._waiting:
-                scope.cancel()
+        raise self._refusal("The requests before this one took too long.")
 
     def _resize(self) -> None:
+        """Has a spare token for every stuck thread while there are any; then nothing may wait."""
         self._limiter.total_tokens = self.workers + min(len(self._stuck), self.spare)
+        if not self._free:
+            for scope in self._waiting:
+                scope.cancel()
 
     def _work(self, work: Work, done: asyncio.Future[bytes]) -> None:
         """In a thread: makes the call and hands its result to the event loop."""
@@ -167,21 +160,21 @@ class WorkQueue:
         else:
             done.set_result(result)
 
-    def _busy(self, reason: str) -> HTTPException:
-        """429, with the seconds after which the queue should have moved on."""
-        ahead = 1 + len(self._waiting)
-        free = max(1, self.workers + min(0, self.spare - len(self._stuck)))
-        pause = min(max(math.ceil(self._seconds * ahead / free), 1), MAX_RETRY_AFTER)
-        sentence = f"{reason} Try again in {pause} {'second' if pause == 1 else 'seconds'}."
-        return HTTPException(429, sentence, {"Retry-After": str(pause)})
+    @property
+    def _free(self) -> int:
+        """How many threads are left that may run calls."""
+        return self.workers + min(0, self.spare - len(self._stuck))
 
-    def _hung(self) -> HTTPException:
-        return HTTPException(
-            503,
-            f"The classifier does not respond: {len(self._stuck)} requests hang in it. Try again "
-            "later.",
-            {"Retry-After": str(MAX_RETRY_AFTER)},
-        )
+    def _refusal(self, reason: str) -> HTTPException:
+        """429 and when the queue should have moved on; 503 when every thread is stuck."""
+        status, pause = 503, MAX_RETRY_AFTER
+        if self._free:
+            status, seconds = 429, self._seconds * (1 + len(self._waiting)) / self._free
+            pause = min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER)
+        else:
+            reason = f"The classifier does not respond: {len(self._stuck)} requests hang in it."
+        sentence = f"{reason} Try again in {pause} {'second' if pause == 1 else 'seconds'}."
+        return HTTPException(status, sentence, {"Retry-After": str(pause)})
 
 
 async def _cancel_after(disconnected: Callable[[], Awaitable[None]], scope: CancelScope) -> None:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run experiments, write their tables and the report."""
+"""`python -m benchmarks`: run experiments, write their tables and pages."""
 
 from __future__ import annotations
 
@@ -11,64 +11,57 @@ from pathlib import Path
 # Small products gain nothing from a second thread. Set before anything loads numpy or torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks import EXPERIMENTS, Plan, Store, run
-from benchmarks.writing import write
-from lapace.errors import LapaceError
+from benchmarks.plan import EXPERIMENTS, Plan
+from benchmarks.running import run
+from benchmarks.store import Store
+from benchmarks.writing import write_all
+from lapace import LapaceError
 
 RESULTS = Path("benchmarks/results")
+RECIPES = {"both": ("default", "paper"), "all": ("default", "paper", "baselines")}
 
 
 def parser() -> argparse.ArgumentParser:
-    """What may be said on the command line."""
+    """The command line."""
     found = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     found.add_argument(
         "--experiment",
         nargs="+",
         choices=(*EXPERIMENTS, "e5"),
         default=list(EXPERIMENTS),
-        help="e1 utility and centroids, e2 the benchmark, e3 actionability, e4 points of paths, "
-        "e5 MNIST, e6 the illustration, clusters their number swept, extra tables the paper does "
-        "not have (default: all but e5)",
+        help="e1 utility and centroids, e2 the comparison of methods, e3 actionability, e4 points "
+        "along paths, e5 MNIST, e6 the illustration, clusters their number swept, extra E1 on "
+        "tables the paper does not have (default: all but e5)",
     )
     found.add_argument("--pair", nargs="+", default=[], help="only these, such as wine-RF")
     found.add_argument("--repeats", type=int, help="at most this many of the plan's seeds")
     found.add_argument(
         "--recipe",
-        choices=("default", "paper", "baselines", "both", "all"),
+        choices=("default", "paper", "baselines", *RECIPES),
         default="all",
-        help="which ways of training, both without and all with the baselines (default: all)",
+        help="both: the explainers of both recipes; all: the baselines too (default: all)",
     )
     found.add_argument("--quick", action="store_true", help="the plan's short version")
-    found.add_argument("--render", action="store_true", help="run nothing, only write the tables")
+    found.add_argument("--render", action="store_true", help="run nothing, only write the pages")
+    plan, cache = Path("benchmarks/paper.toml"), Path(".cache/benchmark")
+    found.add_argument("--plan", type=Path, default=plan, help=f"what is run (default: {plan})")
     found.add_argument(
-        "--plan",
-        type=Path,
-        default=Path("benchmarks/paper.toml"),
-        help="what is run (default: benchmarks/paper.toml)",
+        "--cache", type=Path, default=cache, help=f"where results are kept (default: {cache})"
     )
     found.add_argument(
-        "--cache",
-        type=Path,
-        default=Path(".cache/benchmark"),
-        help="where what was found is kept (default: .cache/benchmark)",
-    )
-    found.add_argument(
-        "--out", type=Path, help="where tables go (default: benchmarks/results; quick: the cache)"
+        "-o", "--out", type=Path, help=f"where pages go (default: {RESULTS}; quick: the cache)"
     )
     return found
 
 
-RECIPES = {
-    "both": ("default", "paper"),
-    "all": ("default", "paper", "baselines"),
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is asked for and writes the tables, the pages and the report.
+    """Runs what is asked for and writes tables and pages.
 
-    They always show everything that has been run under the plan's settings, not only what this
-    call ran.
+    They always show everything that has been run with the plan's settings, not only what this call
+    ran.
+
+    Returns:
+        0 when all went well, 1 when a job failed, 2 for a mistake in the arguments.
     """
     chosen = parser().parse_args(arguments)
     try:
@@ -81,28 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         store = Store(chosen.cache)
         out = chosen.out or (chosen.cache / "quick" if plan.is_quick else RESULTS)
-        failed = []
-        if not chosen.render:
-            shown = out == RESULTS
-            failed = run(jobs, store, say=_say, after=lambda: write(plan, store, out, shown=shown))
-        write(plan, store, out, shown=out == RESULTS)
+        write = lambda: write_all(plan, store, out, shown=out == RESULTS)  # noqa: E731
+        failed = [] if chosen.render else run(jobs, store, say=_say, after=write)
+        write()
         if chosen.render:
             sys.stderr.write(f"Wrote the tables and pages in '{out}'.\n")
-        if "e5" in chosen.experiment and not chosen.render:
-            _digits(out, quick=chosen.quick)
+        elif "e5" in chosen.experiment:
+            from benchmarks.e5 import main_e5
+
+            main_e5(out, quick=chosen.quick, say=_say)
     except LapaceError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     for job in failed:
         _say(f"Failed: {job}")
     return 1 if failed else 0
-
-
-def _digits(out: Path, *, quick: bool) -> None:
-    """E5, which stands apart: pictures of digits, with tables and pages of its own."""
-    from benchmarks.e5 import main_e5
-
-    main_e5(out, quick=quick, say=_say)
 
 
 def _say(line: str) -> None:

@@ -1,21 +1,18 @@
-"""What constraints cost, and what each way of enforcing them reaches.
+"""What constraints cost, and how each mode of enforcing them does.
+
+Five random constraints for each instance, the same for `latent`, `naive` and `exact`: how many
+instances have an ok counterfactual, and how plausible it is (LOF of the nearest and of the first
+rows, paired with naive's on the instances both answer). Then the time the README's five constraints
+add to `explain`, in one run. Writes benchmarks/results/constraints.csv.
 
     python -m benchmarks.constraints                 # both tables, 200 instances, some minutes
     python -m benchmarks.constraints --table loans --instances 50
-
-Five random constraints for each instance, the same for `latent`, `naive` and `exact`: how many have
-an ok answer, and how plausible it is (LOF of the nearest and of the first rows, paired with naive's
-on the instances both answer); what a why-not would cost is left out.
-Then the time the README's five constraints add to `explain`, in one run.
-Writes benchmarks/results/constraints.csv.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -24,15 +21,16 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+import pandas as pd
 
-from lapace import Explainer, Search, datasets
-from lapace.errors import CentroidWarning, InputError
-from lapace.explainer import asking
+from lapace import Explainer, InputError, Search, datasets
+from lapace.errors import CentroidWarning
 from lapace.metrics import Plausibility
 from lapace.schema import Schema
 
 TABLES = {"loans": "forest", "adult-full": "boosting"}
-WAYS = ("latent", "naive", "exact")
+MODES = ("latent", "naive", "exact")
+PICKS = ("nearest", "first")
 README = [
     "income >= original",
     "education in {bachelor, master}",
@@ -45,20 +43,18 @@ README = [
 def drawn(schema: Schema, rows: np.ndarray, rng: np.random.Generator, count: int) -> list[str]:
     """Random constraints of all forms, on different columns, with constants from the data."""
     found: list[str] = []
-    columns = rng.permutation(len(schema.features))
-    for k in columns:
+    for k in rng.permutation(len(schema.features))[: count - 1]:
         feature, values = schema.features[k], rows[:, k]
-        values = values[~np.isnan(values)]
         name = f"`{feature.name}`"
         if feature.kind == "continuous":
-            low, high = (feature.snap(np.quantile(values, q)) for q in sorted(rng.random(2)))
-            lowest = min(float(low), float(high))
+            places = np.quantile(values[~np.isnan(values)], sorted(rng.random(2)))
+            low, high = sorted(float(feature.snap(place)) for place in places)
             forms = [
                 f"{name} >= original",
                 f"{name} <= original",
                 f"{name} == original",
-                f"{name} <= {max(float(high), lowest):.12g}",
-                f"{name} >= {lowest:.12g}",
+                f"{name} <= {high:.12g}",
+                f"{name} >= {low:.12g}",
                 f"abs({name} - original) <= 0.2*original",
             ]
         else:
@@ -66,117 +62,111 @@ def drawn(schema: Schema, rows: np.ndarray, rng: np.random.Generator, count: int
             listed = ", ".join(f'"{feature.categories[i]}"' for i in some)
             forms = [f"{name} == original", f"{name} in {{{listed}}}"]
         found.append(str(rng.choice(forms)))
-        if len(found) == count - 1:
-            break
     return [*found, f"changes <= {rng.integers(3, 7)}"]
 
 
-def fitted(table: str, seed: int) -> tuple[Any, Explainer]:
+def fitted(table: str, seed: int, instances: int) -> tuple[Explainer, np.ndarray, np.ndarray, Any]:
+    """An explainer, the training rows, the first unfavourable test rows, and the target."""
     data = datasets.load(table) if table == "loans" else datasets.load(table, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CentroidWarning)
-        return data, Explainer(data.classifier(TABLES[table]), random_state=seed).fit(data.train)
+        classifier = data.classifier(TABLES[table])
+        explainer = Explainer(classifier, random_state=seed).fit(data.train)
+    target = "approved" if table == "loans" else explainer.classes_[-1]
+    test = explainer.schema_.cells(data.test)
+    unfavourable = explainer.classifier_.predict(test) != explainer.classifier_.code(target)
+    rows = explainer.schema_.cells(data.train)
+    return explainer, rows, test[np.flatnonzero(unfavourable)[:instances]], target
 
 
-def measure(table: str, instances: int, seed: int) -> list[dict[str, Any]]:
-    data, explainer = fitted(table, seed)
+def measure(table: str, instances: int, seed: int) -> pd.DataFrame:
+    """A line per mode: instances answered, and LOF of counterfactuals, paired with naive's."""
+    explainer, rows, queried, target = fitted(table, seed, instances)
     schema, classifier = explainer.schema_, explainer.classifier_
-    rows = schema.cells(data.train)
-    labels = classifier.predict(rows)
-    target = (
-        len(explainer.classes_) - 1 if table != "loans" else explainer.classes_.index("approved")
-    )
-    test = schema.cells(data.test)
-    asked = test[np.flatnonzero(classifier.predict(test) != target)[:instances]]
-    scale = Plausibility(schema, rows[labels == target])
+    usual = Plausibility(schema, rows[classifier.predict(rows) == classifier.code(target)])
     rng = np.random.default_rng(seed)
-    asking.why_not = lambda *_: {}  # type: ignore[assignment]
-    limits = [drawn(schema, rows, rng, 5) for _ in asked]
-    lof = {way: {"nearest": np.full(len(asked), np.nan), "first": np.full(len(asked), np.nan)}
-           for way in WAYS}  # fmt: skip
-    ok = {way: np.zeros(len(asked), dtype=bool) for way in WAYS}
-    seconds = dict.fromkeys(WAYS, 0.0)
-    impossible = 0
-    for i, instance in enumerate(asked):
-        for way in WAYS:
+    constraints = [drawn(schema, rows, rng, 5) for _ in queried]
+    lines = []
+    for number, instance in enumerate(queried):
+        for mode in MODES:
+            line: dict[str, Any] = {"instance": number, "enforce": mode, "infeasible": False}
             start = time.perf_counter()
             try:
-                answer = explainer.explain(
+                found = explainer.explain(
                     schema.frame(instance[None]),
-                    target=explainer.classes_[target],
-                    constraints=limits[i],
-                    search=Search(enforce=way),
+                    target=target,
+                    constraints=constraints[number],
+                    search=Search(enforce=mode),
                 )
-            except InputError:  # nobody can keep these: the same sentence whatever the way
-                impossible += way == "exact"
-                continue
-            finally:
-                seconds[way] += time.perf_counter() - start
-            ok[way][i] = answer.status[0] == "answered"
-            for pick in ("nearest", "first"):
-                rows_ = getattr(answer, pick)()
-                if rows_.ok.any():
-                    lof[way][pick][i] = scale.lof(rows_.cells[rows_.ok]).mean()
+            except InputError:  # no row satisfies them, whatever the mode
+                line["infeasible"] = True
+            else:
+                line["answered"] = found.status[0] == "answered"
+                for pick in PICKS:
+                    ok = (picked := getattr(found, pick)()).where(picked.ok)
+                    line[pick] = usual.lof(ok.cells).mean() if len(ok) else np.nan
+            lines.append({**line, "seconds": time.perf_counter() - start})
+    return summary(table, pd.DataFrame(lines))
+
+
+def summary(table: str, found: pd.DataFrame) -> pd.DataFrame:
+    """One line per mode from one line per instance and mode."""
+    wide = found.pivot(index="instance", columns="enforce")
     lines = []
-    for way in WAYS:
+    for mode in MODES:
+        own = found[found["enforce"] == mode]
         line: dict[str, Any] = {
-            "table": table, "way": way, "instances": len(asked), "impossible": impossible,
-            "answered": int(ok[way].sum()), "seconds": round(seconds[way], 1),
-        }  # fmt: skip
-        for pick in ("nearest", "first"):
-            both = ~np.isnan(lof[way][pick]) & ~np.isnan(lof["naive"][pick])
-            line[f"{pick}_pairs"] = int(both.sum())
-            line[f"{pick}_lof"] = round(float(lof[way][pick][both].mean()), 4) if both.any() else ""
-            line[f"{pick}_lof_naive"] = (
-                round(float(lof["naive"][pick][both].mean()), 4) if both.any() else ""
-            )
+            "table": table,
+            "enforce": mode,
+            "instances": len(own),
+            "infeasible": int(own["infeasible"].sum()),
+            "answered": int((own["answered"] == True).sum()),  # noqa: E712  None where infeasible
+            "seconds": round(own["seconds"].sum(), 1),
+        }
+        for pick in PICKS:
+            both = wide[pick].dropna(subset=[mode, "naive"])
+            line[f"{pick}_pairs"] = len(both)
+            line[f"{pick}_lof"] = round(both[mode].mean(), 4)
+            line[f"{pick}_lof_naive"] = round(both["naive"].mean(), 4)
         lines.append(line)
-    return lines
+    return pd.DataFrame(lines)
 
 
-def cost(seed: int, repeats: int = 5) -> dict[str, Any]:
-    """The time outside the classifier, without and with the README's constraints, best of some."""
-    data, explainer = fitted("loans", seed)
-    target = explainer.classes_.index("approved")
-    cells = explainer.schema_.cells(data.test)
-    refused = np.flatnonzero(explainer.classifier_.predict(cells) != target)[:100]
-    instances = explainer.schema_.frame(cells[refused])
+def cost(seed: int, repeats: int = 5) -> pd.DataFrame:
+    """The time outside the classifier with the README's constraints, over the time without."""
+    explainer, _, queried, target = fitted("loans", seed, 100)
+    frame = explainer.schema_.frame(queried)
 
-    def once(limits: list[str], enforce: Any = "exact") -> float:
-        how = Search(enforce=enforce)
-        found = explainer.explain(
-            instances, target="approved", constraints=limits, search=how
-        ).seconds
-        return found["total"] - found["classifier"] - found.get("why_not", 0.0)
+    def least(constraints: list[str], mode: Any = "exact") -> float:
+        found = [
+            explainer.explain(
+                frame, target=target, constraints=constraints, search=Search(enforce=mode)
+            ).seconds
+            for _ in range(repeats)
+        ]
+        return min(seconds["total"] - seconds["classifier"] for seconds in found)
 
-    once([])
-    free = min(once([]) for _ in range(repeats))
-    record: dict[str, Any] = {"table": "loans", "way": "time", "instances": len(refused)}
-    for way in ("naive", "exact"):
-        record[f"{way}_over_free"] = round(
-            min(once(README, enforce=way) for _ in range(repeats)) / free, 2
-        )
-    return record
+    least([])  # loads what is loaded once
+    without = least([])
+    ratios = {f"{m}_time_ratio": round(least(README, m) / without, 2) for m in MODES[1:]}
+    return pd.DataFrame(
+        [{"table": "loans", "enforce": "time", "instances": len(queried), **ratios}]
+    )
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", nargs="+", choices=tuple(TABLES), default=list(TABLES))
     parser.add_argument("--instances", type=int, default=200)
     parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/constraints.csv"))
-    given = parser.parse_args()
-    lines = [line for table in given.table for line in measure(table, given.instances, given.seed)]
-    lines.append(cost(given.seed))
-    names = list(dict.fromkeys(name for line in lines for name in line))
-    with given.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(lines)
-    for line in lines:
-        print("  ".join(f"{name} {value}" for name, value in line.items()))
-    return 0
+    out = Path("benchmarks/results/constraints.csv")
+    parser.add_argument("-o", "--out", type=Path, default=out)
+    chosen = parser.parse_args()
+    parts = [measure(table, chosen.instances, chosen.seed) for table in chosen.table]
+    found = pd.concat([*parts, cost(chosen.seed)], ignore_index=True)
+    found.to_csv(chosen.out, index=False)
+    print(found.to_string(index=False))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

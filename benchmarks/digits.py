@@ -1,8 +1,7 @@
-"""What E5 is about: the digits, a network that reads them, and a seven without a dash."""
+"""The digits of E5: MNIST, the network that is explained, and the constraint against a dash."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lapace.arrays import Floats, Ints
+from lapace import datasets
+from lapace.arrays import Bools, Floats, Ints
 from lapace.constraints import Custom
-from lapace.datasets import load
 from lapace.schema import Schema
 
-__all__ = ["DASH", "Digits", "Network", "Told", "network", "no_dash", "read"]
+__all__ = ["DASH", "Digits", "Network", "TrueLabels", "network", "no_dash", "read"]
 
 Images: TypeAlias = NDArray[np.float32]
 
@@ -28,7 +27,7 @@ DASH: Ints = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)[12:18, 7:14].ravel()
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """Images of digits, (n, 28, 28), and what they truly are."""
+    """Images of digits, (n, 28, 28), and their true labels."""
 
     name: str
     schema: Schema
@@ -40,13 +39,13 @@ class Digits:
 
 def read(quick: bool) -> Digits:
     """All of MNIST, or the small part of it."""
-    found = load("mnist-5k" if quick else "mnist")
+    found = datasets.load("mnist-5k" if quick else "mnist")
     labels = found.train_labels.astype(np.int64), found.test_labels.astype(np.int64)
     return Digits(found.name, found.schema, found.train, labels[0], found.test, labels[1])
 
 
 class Network:
-    """A small convolutional network as a black box: arrays of images in, labels out.
+    """A small convolutional network as a classifier: arrays of images in, labels out.
 
     Examples:
         >>> images = np.zeros((40, 28, 28), dtype=np.float32)
@@ -70,7 +69,7 @@ class Network:
         return found
 
     def predict(self, images: Any) -> Ints:
-        """The likeliest digit: (n,)."""
+        """The most probable digit: (n,)."""
         found: Ints = self.predict_proba(images).argmax(axis=1)
         return found
 
@@ -79,9 +78,7 @@ def network(
     images: Images, labels: Ints, *, epochs: int = 4, device: str | None = None, seed: int = 0
 ) -> Network:
     """Trains a network of two convolutions on images and their labels."""
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = torch.device(device)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         layers = nn.Sequential(
@@ -100,47 +97,44 @@ def network(
         for rows in order.tensor_split(steps // epochs):
             loss = nn.functional.cross_entropy(layers(x[rows]), y[rows])
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
     return Network(layers.eval().requires_grad_(False), place)
 
 
-class Told:
-    """A classifier that has been told the true labels of some images, and guesses the others.
+class TrueLabels:
+    """A classifier that returns the true labels of known images and asks another about the rest.
 
-    The paper trains on the true labels; this hands them over through the door every classifier
-    uses.
+    The paper trains on the true labels; this hands them over as a classifier's predictions.
 
     Examples:
-        >>> images = np.zeros((2, 28, 28), dtype=np.float32)
-        >>> images[1] = 1.0
-        >>> guess = lambda images: np.full(len(images), 9)
-        >>> Told(guess, images[:1], np.array([4])).predict(images).tolist()
+        >>> images = np.zeros((60, 28, 28), dtype=np.float32)
+        >>> images[:, 0, 0] = np.linspace(0, 1, 60)
+        >>> model = network(images, np.full(60, 9), epochs=5, device="cpu")
+        >>> TrueLabels(model, images[:1], np.array([4])).predict(images[:2]).tolist()
         [4, 9]
     """
 
-    def __init__(self, other: Any, images: Images, truth: Ints) -> None:
+    def __init__(self, other: Network, images: Images, truth: Ints) -> None:
         self.other = other
         self.classes_ = np.arange(LABELS)
         self.known = {i.tobytes(): int(t) for i, t in zip(images, truth, strict=True)}
 
     def predict(self, images: Any) -> Ints:
-        """The true label where it is known, else what the other classifier says."""
-        ask: Callable[[Any], Any] = getattr(self.other, "predict", self.other)
-        guessed = np.asarray(ask(images), dtype=np.int64)
+        """The true label where it is known, else the other classifier's prediction."""
+        predicted = self.other.predict(images)
         rows = np.ascontiguousarray(images, dtype=np.float32)
-        told = [self.known.get(row.tobytes(), -1) for row in rows]
-        return np.where(np.array(told, dtype=np.int64) >= 0, told, guessed).astype(np.int64)
+        known = np.array([self.known.get(row.tobytes(), -1) for row in rows], dtype=np.int64)
+        return np.where(known >= 0, known, predicted)
 
     def predict_proba(self, images: Any) -> Floats:
-        """What the other classifier says: it is asked about what nobody knows."""
-        found: Floats = self.other.predict_proba(images)
-        return found
+        """The other classifier's probabilities."""
+        return self.other.predict_proba(images)
 
 
 def no_dash() -> Custom:
-    """Nothing where the dash of a crossed seven is.
+    """The constraint: nothing where the dash of a crossed seven is.
 
     Examples:
         >>> seven = np.zeros((1, 784))
@@ -152,7 +146,7 @@ def no_dash() -> Custom:
     def penalty(x: torch.Tensor) -> torch.Tensor:
         return (x[:, torch.as_tensor(DASH, device=x.device)] - FADED).clamp(min=0).sum(dim=1)
 
-    def check(rows: Floats) -> NDArray[np.bool_]:
+    def check(rows: Floats) -> Bools:
         return np.asarray((rows[:, DASH] <= FADED).all(axis=1))
 
     def project(rows: Floats) -> Floats:

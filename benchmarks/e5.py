@@ -1,14 +1,14 @@
-"""E5, the digits: pictures the paper shows, and figures it does not.
+"""E5, the digits: the pictures the paper shows, and figures it does not.
 
-For both recipes, trained on a network's predictions and, as in the paper, on the true labels:
-which prototypes the network accepts, how well digits are rebuilt, whether paths from test digits
-to every other digit arrive and stay, how sure the network is along them, how near answers come to
-training digits, and what all of it takes. And the pictures: all thirty prototypes, the ways from a
+For both recipes, trained on a network's predictions and, as in the paper, on the true labels: which
+prototypes are valid, how well digits are reconstructed, whether paths from test digits to every
+other digit are valid, the network's probability along them, how near counterfactuals are to
+training digits, and what all of it takes. And the pictures: all thirty prototypes, the paths from a
 five to the three sevens, the same without a dash, every digit turned into every other.
 
     python -m benchmarks --experiment e5
 
-Everything found is written down at once, so a run cut short leaves what it had.
+Every part is written when it is done, so a run cut short leaves what it had.
 """
 
 from __future__ import annotations
@@ -17,71 +17,61 @@ import logging
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from PIL import Image
 
-from benchmarks.digits import DASH, FADED, SIDE, Digits, Network, Told, network, no_dash, read
+from benchmarks.digits import DASH, FADED, SIDE, Digits, Network, TrueLabels, network, no_dash, read
 from benchmarks.digits_page import gallery, table_of
-from lapace import plots
+from benchmarks.drawing import save
+from benchmarks.store import write
+from lapace import Explainer, Search, plots
 from lapace.arrays import Floats
 from lapace.errors import CentroidWarning
-from lapace.explainer import Explainer, Search
-from lapace.result import Counterfactuals, Explanation
-from lapace.table import write_file, write_whole
+from lapace.result import Explanation
 from lapace.training import DEFAULT, IMAGES, PAPER, Recipe
 
-__all__ = ["COLUMNS", "Settings", "main_e5", "run"]
+__all__ = ["COLUMNS", "Settings", "main_e5"]
 
-
+Say: TypeAlias = Callable[[str], None]
 log = logging.getLogger(__name__)
 
 COLUMNS = ("labels", "recipe", "seed", "metric", "value", "count", "label")
-# METHOD's reading of the paper's settings for the digits: weights 1:1:1, batches of 1,024.
+# Our reading of the paper's settings for the digits: weights 1:1:1, batches of 1,024.
 RECIPES: dict[str, Recipe] = {"default": DEFAULT, "paper": replace(PAPER, weights=(1.0, 1.0, 1.0))}
+PICKS = ("first", "middle", "last")
 RESULTS, DOCS = Path("benchmarks/results"), Path("docs")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is run.
+    """How much is run."""
 
-    Attributes:
-        instances: Test digits whose paths to all other digits are walked, with the first seed.
-        fewer: The same with the other seeds and with true labels.
-        near: Answers whose nearest training digit is looked for.
-        clusters: Prototypes of each digit.
-        epochs: Passes of the network that is explained.
-        fives: Fives whose paths to a seven are walked without a dash.
-        recipes: How models are trained.
-        seconds: After which nothing more is begun.
-    """
-
-    instances: int = 1000
-    fewer: int = 100
-    near: int = 1000
-    clusters: int = 3
-    epochs: int = 4
-    fives: int = 100
+    instances: int = 1000  # test digits explained for every other digit, with the first seed
+    fewer: int = 100  # the same with the other seeds and with true labels
+    near: int = 1000  # counterfactuals whose nearest training digit is looked for
+    n_prototypes: int = 3  # of each digit
+    epochs: int = 4  # of the network that is explained
+    fives: int = 100  # fives explained as a seven without a dash
     recipes: Mapping[str, Recipe] = field(default_factory=lambda: RECIPES)
-    seconds: float = 3600.0
+    seconds: float = 3600.0  # after which no further fit is begun
 
 
 QUICK = Settings(
     instances=10,
     fewer=5,
     near=50,
-    clusters=2,
+    n_prototypes=2,
     fives=5,
     recipes={
         "default": replace(IMAGES, hidden=128, steps=800),
@@ -91,20 +81,23 @@ QUICK = Settings(
 
 
 class Job(NamedTuple):
-    """One fit: labels as a network predicts them or as they truly are, a recipe, a seed."""
+    """One fit: on predicted or true labels, with a recipe and a seed."""
 
     labels: str
     recipe: str
     seed: int
 
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
 
 @dataclass
-class Sheet:
-    """What has been found, written to a file line by line."""
+class Results:
+    """The figures so far, and what failed."""
 
     path: Path
     lines: list[tuple[Any, ...]] = field(default_factory=list)
-    trouble: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def add(self, job: Job, metric: str, value: float, count: int, label: str = "") -> None:
         """One figure."""
@@ -115,19 +108,43 @@ class Sheet:
         """All figures."""
         return pd.DataFrame(self.lines, columns=list(COLUMNS))
 
-    def save(self) -> None:
-        """Writes them down."""
-        write_file(self.table, self.path)
-
     @contextmanager
-    def trying(self, what: str) -> Iterator[None]:
-        """Goes on with the rest where a part fails, and says so in the end."""
+    def part(self, name: str) -> Iterator[None]:
+        """Saves the figures after a part; one that fails is noted and does not cost the others."""
         try:
             yield
         except Exception as error:
-            log.exception("%s failed", what)
-            self.trouble.append(f"{what}: {type(error).__name__}: {error}")
-        self.save()
+            log.exception("%s failed", name)
+            self.problems.append(f"{name}: {type(error).__name__}: {error}")
+        write(self.path, self.table.to_csv(index=False))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all fits share."""
+
+    digits: Digits
+    model: Network
+    settings: Settings
+    results: Results
+    images: Path
+    device: str | None
+
+    def classifier(self, job: Job) -> Any:
+        """The classifier to be explained."""
+        if job.labels == "predictions":
+            return self.model
+        return TrueLabels(self.model, self.digits.train, self.digits.truth)
+
+    def add_nearest(self, job: Job, name: str, rows: Floats) -> None:
+        """The distance to the nearest training digit, in root mean squares of a pixel."""
+        flat = self.digits.train.reshape(len(self.digits.train), -1)
+        train = torch.as_tensor(flat, device=self.model.device)
+        x = torch.as_tensor(rows, dtype=torch.float32, device=train.device)
+        parts = [torch.cdist(part, train).amin(dim=1) for part in torch.split(x, 256)]
+        away = torch.cat(parts).double().cpu().numpy() / SIDE
+        self.results.add(job, "nearest training digit, mean", away.mean(), len(away), name)
+        self.results.add(job, "nearest training digit, least", away.min(), len(away), name)
 
 
 def main_e5(
@@ -137,112 +154,75 @@ def main_e5(
     device: str | None = None,
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
     settings: Settings | None = None,
-    docs: Path | None = None,
-    say: Callable[[str], None] = log.info,
+    say: Say = log.info,
 ) -> None:
     """Runs E5 and writes `e5.csv`, `e5.md`, the pictures and the gallery page.
 
     Args:
-        out: Where the tables go.
+        out: Where they go; the gallery and its pictures go to `docs` where `out` is the
+            repository's folder of results.
         quick: On the small part of MNIST, and little of everything.
         device: As in `Explainer`.
-        seeds: Of the fits; all else is done with the first of them.
+        seeds: Of the fits; everything else is done with the first of them.
         settings: How much is run; by default what `quick` says.
-        docs: Where `gallery.md` and its `images` go; by default `docs` where the results go to
-            `benchmarks/results`, else `out`.
-        say: Told what is being done.
+        say: Called with a line on what was done.
     """
     chosen = settings or (QUICK if quick else Settings())
-    if docs is None:
-        docs = DOCS if out == RESULTS and DOCS.exists() and not quick else out
-    (docs / "images").mkdir(parents=True, exist_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    sheet = Sheet(out / "e5.csv")
-    begun = time.perf_counter()
+    docs = DOCS if out == RESULTS and not quick else out
+    results, start = Results(out / "e5.csv"), time.perf_counter()
     digits = read(quick)
     model = network(digits.train, digits.truth, epochs=chosen.epochs, device=device)
     accuracy = float((model.predict(digits.test) == digits.test_truth).mean())
     about = Job("predictions", "", 0)
-    sheet.add(about, "test accuracy", accuracy, len(digits.test))
-    sheet.add(about, "network seconds", time.perf_counter() - begun, len(digits.train))
-    say(f"The network reads {accuracy:.2%} of {len(digits.test):,} test digits.")
-    room = _Room(digits, model, chosen, sheet, docs / "images", device)
-    _strangers(room, about)
-    for job in _jobs(seeds):
-        if time.perf_counter() - begun > chosen.seconds:
-            sheet.trouble.append(f"{' '.join(map(str, job))}: not begun, the time was up")
+    results.add(about, "test accuracy", accuracy, len(digits.test))
+    results.add(about, "network seconds", time.perf_counter() - start, len(digits.train))
+    say(f"The network has an accuracy of {accuracy:.2%} on {len(digits.test):,} test digits.")
+    run = Run(digits, model, chosen, results, docs / "images", device)
+    with results.part("neighbours of test digits"):
+        test = digits.test[: chosen.near]
+        run.add_nearest(about, "test digits", test.reshape(len(test), -1).astype(np.float64))
+    for job in jobs(seeds):
+        begin = time.perf_counter()
+        if begin - start > chosen.seconds:
+            results.problems.append(f"{job}: not begun, the time was up")
             continue
-        start = time.perf_counter()
-        with sheet.trying(" ".join(map(str, job))):
-            _run(room, job, first=job.seed == seeds[0])
-        say(f"{' '.join(map(str, job))}: {time.perf_counter() - start:.1f} s")
-    with sheet.trying("the picture of probabilities"):
-        _save(_probabilities(sheet.table), room.images / "e5-probability.png")
-    _write(out / "e5.md", table_of(sheet.table, digits.name, sheet.trouble))
-    _write(docs / "gallery.md", gallery(sheet.table, digits.name))
+        with results.part(str(job)):
+            _run(run, job, shown=job.seed == seeds[0])
+        say(f"{job}: {time.perf_counter() - begin:.1f} s")
+    with results.part("the picture of probabilities"):
+        _save(_probabilities(results.table), run.images / "e5-probability.png")
+    write(out / "e5.md", table_of(results.table, digits.name, results.problems))
+    write(docs / "gallery.md", gallery(results.table, digits.name))
 
 
-def run(cache: Path, out: Path, *, quick: bool, say: Callable[[str], None] = log.info) -> None:
-    """E5 as the command runs it; a quick run leaves the kept results alone."""
-    main_e5(cache / "quick" if quick and out == RESULTS else out, quick=quick, say=say)
-
-
-def _jobs(seeds: Sequence[int]) -> list[Job]:
-    """What matters most first: a run may be cut short."""
+def jobs(seeds: Sequence[int]) -> list[Job]:
+    """All fits, the most important first: a run may be cut short."""
     shown = [Job(labels, name, seeds[0]) for labels in ("predictions", "truth") for name in RECIPES]
-    ours, theirs = ([Job("predictions", name, seed) for seed in seeds[1:]] for name in RECIPES)
-    return [*shown[:2], *ours, *shown[2:], *theirs]
+    ours, paper = ([Job("predictions", name, seed) for seed in seeds[1:]] for name in RECIPES)
+    return [*shown[:2], *ours, *shown[2:], *paper]
 
 
-def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda place: place.write_text(text, encoding="utf-8"))
-
-
-@dataclass(frozen=True)
-class _Room:
-    """What all fits share."""
-
-    digits: Digits
-    model: Network
-    settings: Settings
-    sheet: Sheet
-    images: Path
-    device: str | None
-
-    @property
-    def train(self) -> torch.Tensor:
-        """The training digits as rows, where there is most room to compare with them."""
-        flat = self.digits.train.reshape(len(self.digits.train), -1)
-        return torch.as_tensor(flat, device=self.model.device)
-
-    def box(self, job: Job) -> Any:
-        """The classifier to be explained."""
-        if job.labels == "predictions":
-            return self.model
-        return Told(self.model, self.digits.train, self.digits.truth)
+def _run(run: Run, job: Job, *, shown: bool) -> None:
+    explainer = _fit(run, job)
+    settings, part = run.settings, run.results.part
+    with part(f"{job} reconstructions"):
+        _reconstructions(run, job, explainer)
+    most = settings.instances if shown and job.labels == "predictions" else settings.fewer
+    with part(f"{job} paths"):
+        _time(run, job, explainer)
+        _paths(run, job, explainer, run.digits.test[:most])
+    if shown:
+        with part(f"{job} pictures"):
+            _pictures(run, job, explainer)
+        with part(f"{job} no dash"):
+            _no_dash(run, job, explainer)
 
 
 # ------------------------------------------------------------------------------------------------
 # Figures
 
 
-def _run(room: _Room, job: Job, *, first: bool) -> None:
-    sheet, box = room.sheet, room.box(job)
-    explainer = _fit(room, job, box)
-    sheet.save()
-    with sheet.trying(f"{job} rebuilding"):
-        _rebuilding(room, job, explainer)
-    most = room.settings.instances if first and job.labels == "predictions" else room.settings.fewer
-    with sheet.trying(f"{job} walking"):
-        _walking(room, job, explainer, most)
-    if first:
-        with sheet.trying(f"{job} pictures"):
-            _pictures(room, job, explainer)
-        with sheet.trying(f"{job} the dash"):
-            _without_dash(room, job, explainer)
-
-
-def _fit(room: _Room, job: Job, box: Any) -> Explainer:
+def _fit(run: Run, job: Job) -> Explainer:
     marks: list[float] = []
 
     def watch(what: str, _done: int, _total: int) -> None:
@@ -253,275 +233,191 @@ def _fit(room: _Room, job: Job, box: Any) -> Explainer:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CentroidWarning)  # counted below
         explainer = Explainer(
-            box,
-            n_prototypes=room.settings.clusters,
-            recipe=room.settings.recipes[job.recipe],
-            schema=room.digits.schema,
-            device=room.device,
+            run.classifier(job),
+            n_prototypes=run.settings.n_prototypes,
+            recipe=run.settings.recipes[job.recipe],
+            schema=run.digits.schema,
+            device=run.device,
             random_state=job.seed,
-        ).fit(room.digits.train, progress=watch)
-    seconds = time.perf_counter() - start
-    found, rows = explainer.prototypes_, len(room.digits.train)
-    add = room.sheet.add
-    add(job, "fit seconds", seconds, rows)
-    add(job, "training seconds", marks[-1] - marks[0] if marks else np.nan, rows)
-    history = explainer.history_["step"]
-    add(job, "steps or epochs", float(history[-1]) + 1, rows)
-    add(job, "prototypes valid", float(np.mean([p.valid for p in found])), len(found))
-    before = [p.valid_before for p in found]
-    add(job, "prototypes valid before repair", float(np.mean(before)), len(found))
-    add(job, "prototype probability", float(np.mean([p.probability for p in found])), len(found))
-    add(job, "prototype least probability", min(p.probability for p in found), len(found))
+        ).fit(run.digits.train, progress=watch)
+    seconds, rows = time.perf_counter() - start, len(run.digits.train)
+    prototypes = explainer.prototypes_
+    probability = [p.probability for p in prototypes]
+    training = marks[-1] - marks[0] if marks else np.nan
+    for metric, value, count in (
+        ("fit seconds", seconds, rows),
+        ("training seconds", training, rows),
+        ("steps or epochs", explainer.history_["step"][-1] + 1, rows),
+        ("prototypes valid", np.mean([p.valid for p in prototypes]), len(prototypes)),
+        ("prototypes valid before repair", np.mean([p.valid_before for p in prototypes]),
+         len(prototypes)),
+        ("prototype probability", np.mean(probability), len(prototypes)),
+        ("prototype least probability", min(probability), len(prototypes)),
+    ):  # fmt: skip
+        run.results.add(job, metric, value, count)
     return explainer
 
 
-def _rebuilding(room: _Room, job: Job, explainer: Explainer) -> None:
-    schema, test = explainer.schema_, room.digits.test[:2000]
-    cells, label = schema.cells(test), room.model.predict(test)
-    rebuilt = explainer.fitted_.decoder.rebuild(cells, label)
-    error = float(((rebuilt - cells) ** 2).mean())
-    said = room.model.predict(rebuilt)
-    room.sheet.add(job, "reconstruction error", error, len(test))
-    room.sheet.add(job, "reconstruction agreement", float((said == label).mean()), len(test))
+def _reconstructions(run: Run, job: Job, explainer: Explainer) -> None:
+    test = run.digits.test[:2000]
+    cells, label = explainer.schema_.cells(test), run.model.predict(test)
+    found = explainer.fitted_.decoder.reconstruct(cells, label)
+    agreement = (run.model.predict(found) == label).mean()
+    run.results.add(job, "reconstruction error", ((found - cells) ** 2).mean(), len(test))
+    run.results.add(job, "reconstruction agreement", agreement, len(test))
 
 
-def _walking(room: _Room, job: Job, explainer: Explainer, most: int) -> None:
+def _time(run: Run, job: Job, explainer: Explainer) -> None:
+    """What one digit and target takes, with nothing else running."""
+    test = run.digits.test[:100]
+    for detail, name in (("path", "per digit and target"), ("picks", "picks only")):
+        search = Search(detail=detail)
+        explainer.explain(test[:5], target=explainer.classes_[7], search=search)  # loads all
+        start = time.perf_counter()
+        explainer.explain(test, target=explainer.classes_[7], search=search)
+        spent = 1000 * (time.perf_counter() - start) / len(test)
+        run.results.add(job, f"milliseconds, {name}", spent, len(test))
+
+
+def _paths(run: Run, job: Job, explainer: Explainer, instances: Any) -> None:
     """From test digits to every other digit."""
-    instances = room.digits.test[:most]
-    _clock(room, job, explainer, instances[:100])
     rng = np.random.default_rng(job.seed)
-    order = rng.permutation(len(instances) * room.settings.clusters)
-    share = -(-room.settings.near // len(explainer.classes_))
+    order = rng.permutation(len(instances) * run.settings.n_prototypes)
+    share = -(-run.settings.near // len(explainer.classes_))
 
-    def walk(target: Any) -> tuple[_Tally, dict[str, Floats]]:
-        answer = explainer.explain(instances, target=target)
-        tally = _Tally()
-        tally.add(answer)
-        picked = {name: getattr(answer, name)().cells for name in PICKS}
-        return tally, {n: c[order[order < len(c)][:share]] for n, c in picked.items()}
+    def explained(target: Any) -> tuple[Counter[Any], dict[str, Floats]]:
+        found = explainer.explain(instances, target=target)
+        cells = {name: getattr(found, name)().cells for name in PICKS}
+        return sums(found), {n: c[order[order < len(c)][:share]] for n, c in cells.items()}
 
-    # An explainer may be asked from several threads, and a target takes much memory.
+    # An explainer may be called from several threads, and a target takes much memory.
     with ThreadPoolExecutor(max(1, min(8, (os.cpu_count() or 1) // 2))) as pool:
-        found = list(pool.map(walk, explainer.classes_))
-    tally = _Tally()
-    for part, _ in found:
-        tally.join(part)
-    for name, value, count in tally.figures():
-        room.sheet.add(job, name, value, count)
-    for tau, level in tally.course():
-        room.sheet.add(job, "probability at tau", level, tally.paths, f"{tau:.2f}")
+        parts = list(pool.map(explained, explainer.classes_))
+    total: Counter[Any] = Counter()
+    for part, _ in parts:
+        total.update(part)
+    pairs, paths = int(total.pop("pairs")), int(total.pop("paths"))
+    for (metric, label), value in total.items():
+        count = pairs if metric.endswith("pairs") else paths
+        run.results.add(job, metric, value / max(1, count), count, label)
     for name in PICKS:
-        _near(room, job, name, np.concatenate([picked[name] for _, picked in found]))
-    _near(room, job, "prototypes", np.stack([p.cells for p in explainer.prototypes_]))
+        run.add_nearest(job, name, np.concatenate([cells[name] for _, cells in parts]))
+    run.add_nearest(job, "prototypes", np.stack([p.cells for p in explainer.prototypes_]))
 
 
-def _clock(room: _Room, job: Job, explainer: Explainer, instances: Any) -> None:
-    """What a digit takes, one thing at a time."""
-    ways: tuple[tuple[Literal["path", "picks"], str], ...] = (
-        ("path", "per digit and target"),
-        ("picks", "picks only"),
-    )
-    for detail, name in ways:
-        explainer.explain(
-            instances[:5], target=explainer.classes_[7], search=Search(detail=detail)
-        )  # all is loaded
+def sums(found: Explanation) -> Counter[Any]:
+    """Sums over the pairs of a digit and a target, and over the paths to prototypes."""
+    tried, ours = np.unique(found.instance), np.flatnonzero(found.prototype >= 0)
+    total: dict[Any, float] = {"pairs": len(tried), "paths": len(ours)}
+    every = np.ones(len(found), dtype=bool)
+    for name in PICKS:
+        pick = getattr(found, name)()
+        some = np.isin(np.arange(len(found)), pick.instance[pick.ok])
+        every &= some
+        total[f"{name} ok, pairs", ""] = some[tried].sum()
+        total[f"{name} ok, paths", ""] = pick.ok.sum()
+        total[f"{name} distance", ""] = pick.distance.sum()
+        total[f"{name} density", ""] = np.nan_to_num(pick.density).sum()
+    total["all three ok, pairs", ""] = every[tried].sum()
+    total["re-crossing", ""] = (found.crossings[ours] > 0).sum()
+    total["first tau", ""] = found.first().tau.sum()
+    grid = found.tau.shape[1] - 2  # the refined first and the midpoint are stored after the grid
+    levels = np.nansum(found.probability[ours, :grid], axis=0)
+    for tau, level in zip(found.tau[0, :grid], levels, strict=True):
+        total["probability at tau", f"{tau:.2f}"] = level
+    return Counter(total)
+
+
+def _no_dash(run: Run, job: Job, explainer: Explainer) -> None:
+    """Paths to sevens under the constraint: points the network calls a seven have no dash."""
+    fives = np.flatnonzero(run.model.predict(run.digits.test) == 5)[: run.settings.fives]
+    instances = run.digits.test[fives]
+    for mode in ("free", "exact", "latent"):
+        search = Search(enforce="latent" if mode == "latent" else "exact")
+        constraints = [] if mode == "free" else [no_dash()]
         start = time.perf_counter()
-        explainer.explain(instances, target=explainer.classes_[7], search=Search(detail=detail))
-        spent = 1000 * (time.perf_counter() - start) / len(instances)
-        room.sheet.add(job, f"milliseconds, {name}", spent, len(instances))
-
-
-PICKS = ("first", "middle", "last")
-
-
-class _Tally:
-    """Sums over explanations, so that none has to be kept."""
-
-    def __init__(self) -> None:
-        self.pairs = self.paths = 0
-        self.sums: dict[str, float] = {}
-        self.levels: list[tuple[Floats, Floats]] = []
-
-    def add(self, answer: Explanation) -> None:
-        """Counts one explanation in; only paths to prototypes."""
-        tried, ours = np.unique(answer.instance), np.flatnonzero(answer.prototype >= 0)
-        self.pairs += len(tried)
-        self.paths += len(ours)
-        every = np.ones(len(answer), dtype=bool)
-        for name in PICKS:
-            pick: Counterfactuals = getattr(answer, name)()
-            some = np.zeros(len(answer), dtype=bool)
-            some[pick.instance[pick.ok]] = True
-            every &= some
-            self._count(f"{name} ok, pairs", some[tried].sum())
-            self._count(f"{name} ok, paths", pick.ok.sum())
-            self._count(f"{name} distance", pick.distance.sum())
-            self._count(f"{name} density", np.nan_to_num(pick.density).sum())
-        self._count("all three ok, pairs", every[tried].sum())
-        self._count("re-crossing", (answer.crossings[ours] > 0).sum())
-        self._count("first tau", answer.first().tau.sum())
-        # Grid steps only: the refined first and the midpoint stand behind them.
-        grid = answer.tau.shape[1] - 2
-        level = answer.probability[ours, :grid]
-        self.levels.append((answer.tau[ours[:1], :grid], np.nansum(level, axis=0)))
-
-    def join(self, other: _Tally) -> None:
-        """Counts another tally in."""
-        self.pairs += other.pairs
-        self.paths += other.paths
-        for name, total in other.sums.items():
-            self._count(name, total)
-        self.levels += other.levels
-
-    def _count(self, name: str, value: float) -> None:
-        self.sums[name] = self.sums.get(name, 0.0) + float(value)
-
-    def figures(self) -> Iterator[tuple[str, float, int]]:
-        """Shares and means."""
-        for name, total in self.sums.items():
-            count = self.pairs if name.endswith("pairs") else self.paths
-            yield name, total / max(1, count), count
-
-    def course(self) -> Iterator[tuple[float, float]]:
-        """The mean probability of the target at each step of the grid."""
-        level = np.sum([total for _, total in self.levels], axis=0) / max(1, self.paths)
-        yield from zip(self.levels[0][0][0].tolist(), level.tolist(), strict=True)
-
-
-def _near(room: _Room, job: Job, what: str, rows: Floats) -> None:
-    """How far rows are from the nearest training digit, in root mean squares of a pixel."""
-    away = _nearest(room, rows)
-    room.sheet.add(job, "nearest training digit, mean", float(away.mean()), len(away), what)
-    room.sheet.add(job, "nearest training digit, least", float(away.min()), len(away), what)
-
-
-def _nearest(room: _Room, rows: Floats) -> Floats:
-    train = room.train
-    x = torch.as_tensor(rows, dtype=torch.float32, device=train.device)
-    parts = [torch.cdist(part, train).amin(dim=1) for part in torch.split(x, 256)]
-    found: Floats = torch.cat(parts).double().cpu().numpy() / SIDE
-    return found
-
-
-def _strangers(room: _Room, about: Job) -> None:
-    """The same for test digits: as near as a digit is that nobody trained on."""
-    test = room.digits.test[: room.settings.near]
-    with room.sheet.trying("test digits' neighbours"):
-        _near(room, about, "test digits", test.reshape(len(test), -1).astype(np.float64))
-
-
-# ------------------------------------------------------------------------------------------------
-# The dash
-
-
-def _five(room: _Room) -> int:
-    """The first test digit that is a five and read as one."""
-    fives = room.digits.test_truth == 5
-    return int(np.flatnonzero(fives & (room.model.predict(room.digits.test) == 5))[0])
-
-
-def _without_dash(room: _Room, job: Job, explainer: Explainer) -> None:
-    """Paths to sevens under the constraint: what the network calls a seven has no dash."""
-    fives = np.flatnonzero(room.model.predict(room.digits.test) == 5)[: room.settings.fives]
-    instances = room.digits.test[fives]
-    for way in ("free", "exact", "latent"):
-        settings: dict[str, Any] = {} if way == "free" else {"constraints": [no_dash()]}
-        if way == "latent":
-            settings["search"] = Search(enforce="latent")
-        start = time.perf_counter()
-        answer = explainer.explain(instances, target=7, **settings)
+        found = explainer.explain(instances, target=7, constraints=constraints, search=search)
         seconds = time.perf_counter() - start
-        walked = (answer.tau > 0) & (answer.prototype >= 0)[:, None]
-        seven = (answer.valid == 1) & walked
-        dash = answer.cells[..., DASH].max(axis=2)  # (paths, steps)
-        count, label = int(seven.sum()), f"dash: {way}"
-        add = room.sheet.add
-        add(
-            job,
-            "brightest in the dash, sevens",
-            dash[seven].max() if count else np.nan,
-            count,
-            label,
-        )
-        share = float((dash[seven] <= FADED).mean()) if count else np.nan
-        add(job, "sevens without a dash", share, count, label)
-        answered = np.mean([status == "answered" for status in answer.status])
-        add(job, "fives answered", float(answered), len(instances), label)
-        add(job, "seconds", seconds, len(instances), label)
-        dense = answer.first().density
-        add(job, "density of first", float(np.nanmean(dense)), len(dense), label)
+        later = (found.tau > 0) & (found.prototype >= 0)[:, None]
+        dash = found.cells[..., DASH].max(axis=2)[(found.valid == 1) & later]  # (sevens,)
+        answered = np.mean([status == "answered" for status in found.status])
+        density = found.first().density
+        for metric, value, count in (
+            ("brightest in the dash, sevens", dash.max() if len(dash) else np.nan, len(dash)),
+            ("sevens without a dash", np.mean(dash <= FADED) if len(dash) else np.nan, len(dash)),
+            ("fives answered", answered, len(instances)),
+            ("seconds", seconds, len(instances)),
+            ("density of first", np.nanmean(density), len(density)),
+        ):
+            run.results.add(job, metric, value, count, f"dash: {mode}")
 
 
 # ------------------------------------------------------------------------------------------------
 # Pictures
 
 
-def _pictures(room: _Room, job: Job, explainer: Explainer) -> None:
+def _save(figure: Any, path: Path) -> None:
+    save(figure, path, dpi=60, colours=32)
+
+
+def _pictures(run: Run, job: Job, explainer: Explainer) -> None:
     name = f"{job.recipe}-{job.labels}"
-    axes = plots.prototypes(explainer)
-    _save(axes.figure, room.images / f"e5-prototypes-{name}.png")
-    instance = room.digits.test[_five(room)][None]
-    answer = explainer.explain(instance, target=7)
-    sevens = sorted(answer[0].prototypes)
-    figure = _films([(answer, p, f"prototype {p}") for p in sevens])
-    _save(figure, room.images / f"e5-paths-{name}.png")
-    crossed = _crossed(explainer, sevens)
-    films = [(answer, crossed, f"to prototype {crossed}, free")]
-    for way, title in (("exact", "the same, no dash"), ("latent", "by gradients alone")):
-        search = Search(enforce=way)
-        held = explainer.explain(instance, target=7, constraints=[no_dash()], search=search)
-        films.append((held, crossed, title))
-    _save(_films(films), room.images / f"e5-dash-{name}.png")
-    if job.labels == "predictions":
-        _save(_every_other(room, explainer), room.images / f"e5-others-{job.recipe}.png")
-
-
-def _crossed(explainer: Explainer, sevens: Sequence[int]) -> int:
-    """The seven with most of a dash."""
+    _save(plots.prototypes(explainer).figure, run.images / f"e5-prototypes-{name}.png")
+    fives = (run.digits.test_truth == 5) & (run.model.predict(run.digits.test) == 5)
+    instance = run.digits.test[np.flatnonzero(fives)[:1]]
+    found = explainer.explain(instance, target=7)
+    sevens = sorted(found[0].prototypes)
+    rows = [(found, number, f"prototype {number}") for number in sevens]
+    _save(_stacked(rows), run.images / f"e5-paths-{name}.png")
     ink = {p.number: float(p.cells[DASH].mean()) for p in explainer.prototypes_}
-    return max(sevens, key=lambda number: ink[number])
+    crossed = max(sevens, key=lambda number: ink[number])  # the seven with most of a dash
+    rows = [(found, crossed, f"to prototype {crossed}, free")]
+    for mode, title in (("exact", "the same, no dash"), ("latent", "by gradients alone")):
+        search = Search(enforce=mode)
+        held = explainer.explain(instance, target=7, constraints=[no_dash()], search=search)
+        rows.append((held, crossed, title))
+    _save(_stacked(rows), run.images / f"e5-dash-{name}.png")
+    if job.labels == "predictions":
+        _save(_every_other(run, explainer), run.images / f"e5-others-{job.recipe}.png")
 
 
-def _films(films: Sequence[tuple[Explanation, int, str]]) -> Figure:
+def _stacked(rows: Sequence[tuple[Explanation, int, str]]) -> Figure:
     """Paths of one digit, one under another."""
-    figure, grid = plt.subplots(
-        len(films), 1, figsize=(9.6, 1.5 * len(films)), layout="constrained", squeeze=False
-    )
-    for ax, (answer, prototype, title) in zip(grid[:, 0], films, strict=True):
-        plots.path(answer[0], prototype, ax=ax)
+    size = (9.6, 1.5 * len(rows))
+    figure, axes = plt.subplots(len(rows), 1, figsize=size, layout="constrained", squeeze=False)
+    for ax, (found, prototype, title) in zip(axes[:, 0], rows, strict=True):
+        plots.path(found[0], prototype, ax=ax)
         ax.set_title(title, loc="left", fontsize=9)
     return figure
 
 
-def _every_other(room: _Room, explainer: Explainer) -> Figure:
-    """Every digit turned into every other: the middles nearest to it; on the diagonal itself."""
-    said, truth = room.model.predict(room.digits.test), room.digits.test_truth
+def _every_other(run: Run, explainer: Explainer) -> Figure:
+    """Every digit turned into every other: the middle of its shortest path."""
+    predicted, truth = run.model.predict(run.digits.test), run.digits.test_truth
     labels = explainer.classes_
-    ours = [int(np.flatnonzero((said == k) & (truth == k))[0]) for k in labels]
-    instances = room.digits.test[ours]
-    figure, grid = plt.subplots(
+    chosen = [int(np.flatnonzero((predicted == k) & (truth == k))[0]) for k in labels]
+    instances = run.digits.test[chosen]
+    figure, axes = plt.subplots(
         len(labels), len(labels), figsize=(5.6, 5.6), gridspec_kw={"wspace": 0.04, "hspace": 0.04}
     )
     for column, target in enumerate(labels):
-        answer = explainer.explain(instances, target=target)
-        first, middle = answer.first(), answer.middle()
-        for row, instance in enumerate(instances):
-            ax = grid[row, column]
+        found = explainer.explain(instances, target=target)
+        first, middle = found.first(), found.middle()
+        for row, ax in enumerate(axes[:, column]):
             own = np.flatnonzero(middle.instance == row)
-            cells = instance.reshape(-1).astype(np.float64)
+            image, colour, width = instances[row], "#E07B00", 2.0
             if len(own):
                 near = own[np.where(first.ok[own], first.distance[own], np.inf).argmin()]
-                cells = middle.cells[near]
-            ax.imshow(cells.reshape(SIDE, SIDE), cmap="gray_r", vmin=0.0, vmax=1.0)
+                image, colour, width = middle.cells[near].reshape(SIDE, SIDE), "#D5DAE0", 0.6
+            ax.imshow(image, cmap="gray_r", vmin=0.0, vmax=1.0)
             ax.set(xticks=[], yticks=[])
-            shade = "#E07B00" if not len(own) else "#D5DAE0"
             for spine in ax.spines.values():
-                spine.set(color=shade, linewidth=2.0 if not len(own) else 0.6)
+                spine.set(color=colour, linewidth=width)
     return figure
 
 
 def _probabilities(table: pd.DataFrame) -> Figure:
-    """The network's probability of the target along the way, recipe by recipe."""
+    """The network's probability of the target along the path, recipe by recipe."""
     part = table[(table["metric"] == "probability at tau") & (table["labels"] == "predictions")]
     figure, ax = plt.subplots(figsize=(5.6, 2.8), layout="constrained")
     for name, own in part.groupby("recipe"):
@@ -533,11 +429,3 @@ def _probabilities(table: pd.DataFrame) -> Figure:
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False)
     return figure
-
-
-def _save(figure: Any, path: Path) -> None:
-    # Few colours are enough for greys, and the pages have to stay small.
-    figure.savefig(path, dpi=60, bbox_inches="tight", pad_inches=0.05)
-    picture = Image.open(path).convert("RGB").quantize(32)
-    picture.save(path, optimize=True)
-    plt.close(figure)

@@ -1,117 +1,131 @@
-"""Figures over repeats, and the Markdown every page is made of.
+"""Figures over repeats, and Markdown tables made of them.
 
-Everything here is made from the tidy table alone; nothing is run. A figure is the mean over the
-repeats there are, with its standard deviation behind ±.
+A figure is the mean over the repeats that were run, with its standard deviation after ±. Columns
+of a table are templates such as `"{gap_raw:±.1p}"` or `"{first_lof} ({nnce_lof})"`, filled from the
+figures of one pair, recipe, method and label.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-__all__ = ["NONE", "NOTHING", "Figure", "Figures", "grid", "into"]
+__all__ = ["NONE", "NO_FIGURE", "Figure", "Figures", "Line", "grid", "insert"]
 
 NONE = "–"
+SPEC = re.compile(r"(±?)(?:\.(\d))?(p?)")
+KEYS = ["pair", "recipe", "method", "label", "metric"]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric of one pair and recipe, over its repeats.
+    """One metric over its repeats.
+
+    Format it with `.2` (digits), `±` (with the deviation), `p` (times 100, for percent and
+    points), or `of` (counted over all repeats).
 
     Attributes:
         mean: Over repeats.
         deviation: Standard deviation over repeats; NaN for one.
         repeats: How many.
-        hits: Of shares, what they are shares of, times the share, over all repeats together.
-        count: What they are shares of, over all repeats together.
+        hits: For shares, the number of hits over all repeats.
+        count: The number of cases over all repeats.
 
     Examples:
-        >>> Figure(0.0123, 0.0045, 5, 0, 0).text(100, 1)
-        '1.2 ± 0.4'
+        >>> figure = Figure(0.98, 0.0045, 5, 49, 50)
+        >>> f"{figure}; {figure:.1p}; {figure:±.1p}; {figure:of}"
+        '0.98; 98.0; 98.0 ± 0.4; 49 of 50'
     """
 
-    mean: float
-    deviation: float
-    repeats: int
-    hits: int
-    count: int
+    mean: float = math.nan
+    deviation: float = math.nan
+    repeats: int = 0
+    hits: int = 0
+    count: int = 0
 
-    def text(self, scale: float = 1.0, digits: int = 2) -> str:
-        """Mean ± deviation."""
+    def __format__(self, spec: str) -> str:
+        if spec == "of":
+            return f"{self.hits} of {self.count}" if self.count else NONE
+        match = SPEC.fullmatch(spec)
+        if match is None:
+            raise ValueError(f"A figure is not formatted by {spec!r}.")
         if math.isnan(self.mean):
             return NONE
-        spread = "" if math.isnan(self.deviation) else f" ± {scale * self.deviation:.{digits}f}"
-        return f"{scale * self.mean:.{digits}f}{spread}"
-
-    def bare(self, scale: float = 1.0, digits: int = 2) -> str:
-        """The mean alone."""
-        return NONE if math.isnan(self.mean) else f"{scale * self.mean:.{digits}f}"
-
-    @property
-    def of(self) -> str:
-        """Counted out: 49 of 50."""
-        return f"{self.hits} of {self.count}" if self.count else NONE
+        digits, scale = int(match[2] or 2), 100.0 if match[3] else 1.0
+        text = f"{scale * self.mean:.{digits}f}"
+        if not match[1] or math.isnan(self.deviation):
+            return text
+        return f"{text} ± {scale * self.deviation:.{digits}f}"
 
 
-NOTHING = Figure(math.nan, math.nan, 0, 0, 0)
+NO_FIGURE = Figure()
 
 
 @dataclass(frozen=True)
+class Line:
+    """The figures of one pair, recipe, method and label: `line["lof"]`."""
+
+    figures: Mapping[tuple[str, ...], Figure]
+    key: tuple[str, ...]
+
+    def __getitem__(self, metric: str) -> Figure:
+        return self.figures.get((*self.key, metric), NO_FIGURE)
+
+
 class Figures:
-    """All figures of a tidy table, by pair, recipe, method, metric and label."""
+    """All figures of a tidy table.
 
-    by_name: dict[tuple[str, str, str, str, str], Figure]
+    Examples:
+        >>> line = {"pair": "wine-RF", "recipe": "default", "metric": "ks", "label": ""}
+        >>> table = pd.DataFrame([{**line, "mean": v, "count": 100} for v in (0.1, 0.3)])
+        >>> figures = Figures(table)
+        >>> figures.get("wine-RF", "default", "ks").mean
+        0.2
+        >>> "KS {ks}".format_map(figures.line("wine-RF", "default"))
+        'KS 0.20'
+    """
 
-    @classmethod
-    def of(cls, table: pd.DataFrame) -> Figures:
-        """From a table as `tidy` makes it.
-
-        Examples:
-            >>> line = {"pair": "wine-RF", "recipe": "default", "metric": "ks", "label": ""}
-            >>> table = pd.DataFrame([{**line, "mean": v, "count": 100} for v in (0.1, 0.3)])
-            >>> Figures.of(table).get("wine-RF", "default", "ks").mean
-            0.2
-        """
-        found = {}
-        filled = table.assign(
-            label=table["label"].fillna("").astype(str),
-            method=table["method"].fillna("").astype(str) if "method" in table else "",
+    def __init__(self, table: pd.DataFrame) -> None:
+        if "method" not in table:
+            table = table.assign(method="")
+        known = (
+            table[table["mean"].notna()] if len(table) else pd.DataFrame(columns=[*KEYS, "mean"])
         )
-        for name, part in filled.groupby(["pair", "recipe", "method", "metric", "label"]):
-            values = part["mean"].to_numpy(dtype=np.float64)
-            counts = part["count"].to_numpy(dtype=np.int64)
-            known = ~np.isnan(values)
-            values, counts = values[known], counts[known]
-            if len(values):
-                found[name] = Figure(
-                    float(values.mean()),
-                    float(values.std(ddof=1)) if len(values) > 1 else math.nan,
-                    len(values),
-                    round(float(values @ counts)),
-                    int(counts.sum()),
-                )
-        return cls(found)
+        known = known.assign(
+            method=known["method"].fillna("").astype(str),
+            label=known["label"].fillna("").astype(str),
+            count=known.get("count", 0),
+            hits=known["mean"] * known.get("count", 0),
+        )
+        groups = known.groupby(KEYS, sort=False)
+        found = groups.agg(
+            mean=("mean", "mean"),
+            deviation=("mean", "std"),
+            repeats=("mean", "size"),
+            hits=("hits", "sum"),
+            count=("count", "sum"),
+        )
+        self.by_key: dict[tuple[str, ...], Figure] = {
+            key: Figure(mean, deviation, int(repeats), round(hits), int(count))
+            for key, mean, deviation, repeats, hits, count in found.itertuples(name=None)
+        }
 
-    def get(self, pair: str, recipe: str, metric: str, label: str = "", method: str = "") -> Figure:
-        """One figure; all NaN where there is none."""
-        return self.by_name.get((pair, recipe, method, metric, label), NOTHING)
+    def line(self, pair: str, recipe: str, method: str = "", label: str = "") -> Line:
+        """The figures of one pair, recipe, method and label, by metric."""
+        return Line(self.by_key, (pair, recipe, method, label))
+
+    def get(self, pair: str, recipe: str, metric: str, method: str = "", label: str = "") -> Figure:
+        """One figure; without a mean where there is none."""
+        return self.line(pair, recipe, method, label)[metric]
 
     def labels(self, pair: str, recipe: str, metric: str) -> list[str]:
         """The labels a metric was measured for."""
-        return sorted(
-            label
-            for p, r, _, m, label in self.by_name
-            if (p, r, m) == (pair, recipe, metric) and label
-        )
-
-    def ratio(self, pair: str, recipe: str, over: str, under: str) -> float:
-        """One metric's mean over another's."""
-        below = self.get(pair, recipe, under).mean
-        return self.get(pair, recipe, over).mean / below if below else math.nan
+        found = (key for key in self.by_key if (key[0], key[1], key[4]) == (pair, recipe, metric))
+        return sorted({key[3] for key in found if key[3]})
 
 
 def grid(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -127,15 +141,15 @@ def grid(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def into(page: str, name: str, part: str) -> str:
-    r"""A page with `part` between its marks `<!-- name -->` and `<!-- /name -->`.
+def insert(page: str, name: str, block: str) -> str:
+    r"""A page with `block` between its markers `<!-- name -->` and `<!-- /name -->`.
 
     Examples:
-        >>> into("a <!-- e1 -->old<!-- /e1 --> z", "e1", "new")
+        >>> insert("a <!-- e1 -->old<!-- /e1 --> z", "e1", "new")
         'a <!-- e1 -->\n\nnew\n\n<!-- /e1 --> z'
-        >>> into("nowhere to put it", "e1", "new")
-        'nowhere to put it'
+        >>> insert("no markers", "e1", "new")
+        'no markers'
     """
     before, mark, rest = page.partition(f"<!-- {name} -->")
     _, end, after = rest.partition(f"<!-- /{name} -->")
-    return f"{before}{mark}\n\n{part}\n\n{end}{after}" if mark and end else page
+    return f"{before}{mark}\n\n{block}\n\n{end}{after}" if mark and end else page

@@ -1,42 +1,139 @@
-"""A fitted explainer of a pair, and what the classifier says of the pair's rows.
+"""What every experiment starts from: a pair's rows and classifier, and an explainer fitted on them.
 
-Every experiment begins here. Fits and retrained classifiers are remembered while a process runs,
-so that experiments on one pair and seed share them; with the same seed another process makes the
-same ones.
-
-Everything is measured in the units of one schema, the data set's, whatever the recipe.
+Setups, fits and retrained classifiers are cached while a process runs, so that experiments on one
+pair and seed share them; with the same seed another process makes the same ones. Everything is
+measured in the units of one schema, the data set's, whatever the recipe.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from benchmarks.plan import Job, Pair
-from benchmarks.subjects import Subject, retrained, subject
-from lapace import metrics
+from benchmarks.store import Measure
+from benchmarks.tables import load, retrained
+from lapace import Explainer, metrics
 from lapace.arrays import Floats, Ints
-from lapace.classifiers import Classifier, TrainedKind
+from lapace.classifiers import Classifier
+from lapace.datasets import Dataset
 from lapace.errors import CentroidWarning
-from lapace.explainer import Explainer
 from lapace.schema import Schema
 from lapace.training import DEFAULT, PAPER, Recipe
 
-__all__ = ["Fit", "Known", "Scene", "fit_of", "fitted", "known_of", "models", "recipe_of", "scene"]
+__all__ = [
+    "Cost",
+    "Fit",
+    "Setup",
+    "fit",
+    "fitted",
+    "recipe_of",
+    "retrained_models",
+    "setup",
+    "spent",
+]
+
+NEXT_TRY = 1000  # between the seeds of the tries of one fit
 
 
-OTHER_SEED = 1000  # between the seeds of the tries of one fit
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A pair's data set, split by a seed, its classifier, and the classifier's predictions.
+
+    Attributes:
+        data: The data set, split.
+        model: The classifier, trained on its training rows.
+        classifier: The same, wrapped, with its labels.
+        schema: The data set's.
+        wide: The same with the levels only test rows have.
+        target: The favourable label, as a code.
+        train: Training rows as cells.
+        codes: The classifier's labels of them.
+        test: Held-out rows as cells of `wide`.
+        test_codes: The classifier's labels of them.
+        instances: The test rows with an unfavourable label that are explained.
+    """
+
+    data: Dataset
+    model: Any
+    classifier: Classifier
+    schema: Schema
+    wide: Schema
+    target: int
+    train: Floats
+    codes: Ints
+    test: Floats
+    test_codes: Ints
+    instances: Floats
+
+    @property
+    def frame(self) -> Any:
+        """The instances as a table."""
+        return self.wide.frame(self.instances)
+
+    @property
+    def target_rows(self) -> Floats:
+        """Training rows the classifier gives the target."""
+        rows: Floats = self.train[self.codes == self.target]
+        return rows
+
+    @cached_property
+    def plausibility(self) -> metrics.Plausibility:
+        """How plausible rows are among the training rows the classifier gives the target."""
+        return metrics.Plausibility(self.schema, self.target_rows)
+
+
+def setup(job: Job) -> Setup:
+    """The setup of a job's pair and seed."""
+    return _setup(job.pair, job.seed, job.protocol.rows, job.protocol.instances)
+
+
+@lru_cache(maxsize=2)
+def _setup(pair: Pair, seed: int, rows: int | None, count: int) -> Setup:
+    data = load(pair, seed, rows)
+    model = data.classifier(pair.classifier, random_state=seed)
+    train, read = data.schema.cells(data.train), data.schema.read(data.test)
+    classifier = Classifier(model, data.schema)
+    codes = classifier.fit_labels(train)
+    target = classifier.code(data.target)
+    test_codes = classifier.predict(read.cells, read.schema)
+    return Setup(
+        data=data,
+        model=model,
+        classifier=classifier,
+        schema=data.schema,
+        wide=read.schema,
+        target=target,
+        train=train,
+        codes=codes,
+        test=read.cells,
+        test_codes=test_codes,
+        instances=read.cells[test_codes != target][:count],
+    )
+
+
+@lru_cache(maxsize=1)
+def retrained_models(
+    pair: Pair, seed: int, rows: int | None, count: int, share: float
+) -> list[Any]:
+    """Classifiers of the same kind, each trained on its own selection of the data set."""
+    data = load(pair, seed, rows)
+    return [
+        retrained(data, pair.classifier, seed=100 * seed + k, share=share) for k in range(count)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------
+# Fits
 
 
 class Fit(NamedTuple):
-    """An explainer and what it cost.
-
-    The classifier's rows, seconds and processor seconds are those of the fit that was kept;
-    `all_seconds` are those of all tries.
-    """
+    """An explainer and what it cost: the fit that was kept, and `all_seconds` of all tries."""
 
     explainer: Explainer
     tries: int
@@ -47,184 +144,107 @@ class Fit(NamedTuple):
 
 
 def recipe_of(job: Job) -> tuple[Recipe, int | None]:
-    """How to train, and the dimensions of z (None for the rule)."""
-    tuned = job.pair.paper
-    if job.recipe == "default" or tuned is None:
+    """How to train, and the number of latent dimensions (None for the rule)."""
+    paper = job.pair.paper
+    if job.recipe == "default" or paper is None:
         return DEFAULT, None
     recipe = replace(
         PAPER,
-        weights=tuned.weights,
-        batch=tuned.batch,
-        rate=tuned.rate,
+        weights=paper.weights,
+        batch=paper.batch,
+        rate=paper.rate,
         epochs=job.limits.epochs,
         patience=job.limits.patience,
     )
-    return recipe, tuned.latent
+    return recipe, paper.n_latent
 
 
-def fit_of(job: Job, given: Subject) -> Fit:
-    """A fitted explainer: of several tries, the first whose centroids pass, or the best."""
-    recipe, latent = recipe_of(job)
-    most = job.limits.tries if job.recipe == "paper" else 1
-    best, best_valid, spent, tries = None, -1, 0.0, 0
-    for again in range(most):
+def fit(job: Job, data: Dataset, model: Any) -> Fit:
+    """A fitted explainer: of several tries, the first with valid centroids only, or the best."""
+    recipe, n_latent = recipe_of(job)
+    found, most_valid, all_seconds, tries = None, -1, 0.0, 0
+    for again in range(job.limits.tries if job.recipe == "paper" else 1):
         explainer = Explainer(
-            given.model,
-            n_prototypes=job.protocol.clusters,
-            n_latent=latent,
+            model,
+            n_prototypes=job.protocol.n_prototypes,
+            n_latent=n_latent,
             recipe=recipe,
-            schema=given.data.schema,
-            random_state=job.seed + OTHER_SEED * again,
+            schema=data.schema,
+            random_state=job.seed + NEXT_TRY * again,
         )
-        begin, begin_processor = time.perf_counter(), time.process_time()
-        with warnings.catch_warnings():  # refused centroids are counted below
-            warnings.simplefilter("ignore", CentroidWarning)
-            explainer.fit(given.data.train)
-        seconds, processor = time.perf_counter() - begin, time.process_time() - begin_processor
-        spent, tries = spent + seconds, tries + 1
+        with warnings.catch_warnings(), spent() as cost:
+            warnings.simplefilter("ignore", CentroidWarning)  # invalid centroids are counted below
+            explainer.fit(data.train)
+        all_seconds, tries = all_seconds + cost.wall, tries + 1
         valid = sum(p.valid for p in explainer.prototypes_)
-        if valid > best_valid:
-            best_valid = valid
-            best = Fit(explainer, 0, explainer.classifier_.n_queries, seconds, processor, 0.0)
+        if valid > most_valid:
+            queries = explainer.classifier_.n_queries
+            found = Fit(explainer, 0, queries, cost.wall, cost.processor, 0.0)
+            most_valid = valid
         if valid == len(explainer.prototypes_):
             break
-    assert best is not None  # there is at least one try
-    return best._replace(tries=tries, all_seconds=spent)
-
-
-# ------------------------------------------------------------------------------------------------
-# Rows and what the classifier says of them
-
-
-@dataclass(frozen=True)
-class Known:
-    """Rows as cells of one schema, with M's labels as codes.
-
-    Attributes:
-        schema: The data set's.
-        wide: The same with the levels only test rows have.
-        classifier: M, with a count of its own.
-        labels: Its labels.
-        target: The favourable one, as a code.
-        train: Training rows.
-        codes: What M says of them.
-        test: Held-out rows.
-        test_codes: What M says of them.
-        usual: How plausible rows are, among the distinct training rows M gives the target.
-    """
-
-    schema: Schema
-    wide: Schema
-    classifier: Classifier
-    labels: tuple[Any, ...]
-    target: int
-    train: Floats
-    codes: Ints
-    test: Floats
-    test_codes: Ints
-    usual: metrics.Plausibility
-
-    def named(self, code: int) -> str:
-        """A class in words."""
-        return str(self.labels[code])
-
-    @property
-    def wanted(self) -> Floats:
-        """Training rows M gives the target."""
-        rows: Floats = self.train[self.codes == self.target]
-        return rows
-
-
-def known_of(given: Subject, explainer: Explainer | None = None) -> Known:
-    """Asks the classifier about all rows there are.
-
-    Args:
-        given: The data set and the classifier.
-        explainer: Whose labels and their order to take; without one the classifier's are learned.
-    """
-    schema = given.data.schema
-    train, test = schema.cells(given.data.train), schema.read(given.data.test)
-    if explainer is None:
-        classifier = Classifier(given.model, schema)
-        codes = classifier.fit_labels(train)
-    else:
-        classifier = explainer.classifier_.with_fresh_count()
-        codes = classifier.predict(train)
-    target = classifier.code(given.target)
-    return Known(
-        schema=schema,
-        wide=test.schema,
-        classifier=classifier,
-        labels=tuple(classifier.labels),
-        target=target,
-        train=train,
-        codes=codes,
-        test=test.cells,
-        test_codes=classifier.predict(test.cells, test.schema),
-        usual=metrics.Plausibility(schema, train[codes == target]),
-    )
-
-
-# ------------------------------------------------------------------------------------------------
-# Shared by the experiments of one process
-
-
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """What the answers of every method are made for and measured against.
-
-    Attributes:
-        given: The data set and the classifier.
-        known: What the classifier says of all rows.
-        reference: The training rows as metrics compare with them.
-        instances: Test rows with an unfavourable label, as cells of `known.wide`.
-        frame: The same as a table.
-    """
-
-    given: Subject
-    known: Known
-    reference: metrics.Reference
-    instances: Floats
-    frame: Any
-
-    @property
-    def target(self) -> Any:
-        """The favourable label."""
-        return self.given.target
-
-
-def scene(job: Job) -> Scene:
-    """The pair of a job, its first instances, and what is known of the rows."""
-    return _scene(job.pair, job.seed, job.protocol.rows, job.protocol.instances)
-
-
-@lru_cache(maxsize=2)
-def _scene(pair: Pair, seed: int, rows: int | None, count: int) -> Scene:
-    given = subject(pair, seed, rows)
-    known = known_of(given)
-    instances = known.test[known.test_codes != known.target][:count]
-    reference = metrics.Reference(
-        known.schema, known.classifier.with_fresh_count(), known.train, known.codes
-    )
-    return Scene(given, known, reference, instances, known.wide.frame(instances))
+    assert found is not None  # there is at least one try
+    return found._replace(tries=tries, all_seconds=all_seconds)
 
 
 def fitted(job: Job) -> Fit:
-    """The explainer of a job's pair, recipe, seed and number of clusters."""
-    protocol = replace(job.protocol, instances=0, steps=0, trees=0)  # nothing a fit depends on
-    return _fitted(replace(job, protocol=protocol, task="e1", details=None), job.protocol.instances)
+    """The explainer of a job's pair, recipe, seed and number of prototypes."""
+    protocol = replace(job.protocol, steps=0, trees=0)  # a fit does not depend on these
+    return _fitted(replace(job, protocol=protocol, experiment="e1", details=None))
 
 
 @lru_cache(maxsize=2)
-def _fitted(job: Job, instances: int) -> Fit:
-    return fit_of(job, _scene(job.pair, job.seed, job.protocol.rows, instances).given)
+def _fitted(job: Job) -> Fit:
+    return fit(job, setup(job).data, setup(job).model)
 
 
-@lru_cache(maxsize=1)
-def models(
-    given: Subject, kind: TrainedKind, count: int, share: float, seed: int
-) -> tuple[Any, ...]:
-    """Classifiers of the same kind, each trained on its own selection of the data set."""
-    return tuple(
-        retrained(given.data, kind, seed=100 * seed + k, share=share) for k in range(count)
-    )
+# ------------------------------------------------------------------------------------------------
+# Cost
+
+
+@dataclass
+class Cost:
+    """What a block of code cost.
+
+    With one thread processor time is what the clock shows on an idle machine, and the same on a
+    busy one, so methods are compared by it.
+
+    Attributes:
+        processor: Processor seconds.
+        wall: Wall-clock seconds.
+        n_queries: Rows the classifier was queried about.
+
+    Examples:
+        >>> [m.value for m in Cost(1.0, 2.0, 300).measures(50, "NNCE")]
+        [2.0, 4.0, 600.0]
+    """
+
+    processor: float = 0.0
+    wall: float = 0.0
+    n_queries: float = 0
+
+    def measures(self, instances: int, method: str) -> Iterator[Measure]:
+        """The same per 100 instances."""
+        each = 100 / instances
+        yield Measure("seconds", self.processor * each, instances, method=method)
+        yield Measure("wall_seconds", self.wall * each, instances, method=method)
+        yield Measure("n_queries", self.n_queries * each, instances, method=method)
+
+
+@contextmanager
+def spent() -> Iterator[Cost]:
+    """Times a block.
+
+    Examples:
+        >>> with spent() as cost:
+        ...     _ = sum(range(100_000))
+        >>> cost.processor > 0, cost.wall > 0
+        (True, True)
+    """
+    cost = Cost()
+    processor, wall = time.process_time(), time.perf_counter()
+    try:
+        yield cost
+    finally:
+        cost.processor = time.process_time() - processor
+        cost.wall = time.perf_counter() - wall

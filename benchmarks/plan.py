@@ -1,8 +1,8 @@
-"""What is to be run: pairs of a table and a classifier, settings, seeds, and what names a job.
+"""What is run: pairs of a table and a classifier, settings, seeds, and the jobs they make.
 
-A job is one experiment's work on one pair with one seed: an explainer of one recipe, or all the
-baselines. Its `settings` hold everything its figures depend on, and its `key` is their hash:
-results kept under another key are results of something else. Jobs are plain frozen data and can be
+A job is one experiment on one pair with one seed and one side of the comparison: the explainer of
+one recipe, or all baselines. Its `settings` hold everything its figures depend on, and its `key` is
+their hash: results kept under another key belong to other settings. Jobs are frozen data and can be
 sent to another process.
 """
 
@@ -16,80 +16,46 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-import lapace
-from benchmarks.settings import Act, Compare, Details, Sweep, Walk
 from lapace.classifiers import TrainedKind
 from lapace.errors import InputError, did_you_mean
 
-__all__ = [
-    "EXPERIMENTS",
-    "RECIPE_REVISION",
-    "REVISIONS",
-    "Job",
-    "Limits",
-    "Pair",
-    "Plan",
-    "Protocol",
-    "Published",
-    "Tuned",
-]
+__all__ = ["EXPERIMENTS", "REVISIONS", "Actionability", "Comparison", "Job", "Pair", "Plan"]
 
-Experiment: TypeAlias = Literal["e1", "extra"]
-Task: TypeAlias = Literal["e1", "e2", "e3", "e4", "e6", "clusters"]
-RecipeName: TypeAlias = Literal["default", "paper"]
-Side: TypeAlias = Literal["default", "paper", "baselines"]
+Recipe: TypeAlias = Literal["default", "paper", "baselines"]
 Kind = TypeVar("Kind")
 
-# Counts the changes that move figures without moving the version: of a recipe, of how paths are
-# walked, of how something is measured. Raise those it concerns with such a change; older results
-# are then set aside, not mixed in.
-RECIPE_REVISION: dict[str, int] = {"default": 2, "paper": 1, "baselines": 1}
-# The same for what only one experiment measures.
-REVISIONS: Mapping[str, int] = {"e2": 1, "e3": 1, "e4": 1, "e6": 1, "clusters": 1}
 EXPERIMENTS = ("e1", "extra", "e2", "e3", "e4", "clusters", "e6")
-ALONE = "illustration"  # the name of what E6 is about, which no pair is
+UTILITY = ("e1", "extra")  # E1 on the paper's tables and on tables the paper does not have
+# Raise a number when a change moves figures: of a recipe, or of what one experiment measures. Older
+# results are then set aside, not mixed with new ones.
+REVISIONS = {
+    "default": 2, "paper": 1, "baselines": 1, "e2": 1, "e3": 1, "e4": 1, "clusters": 1, "e6": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """The paper's settings of the L-GMVAE for one pair.
+class PaperSettings:
+    """The paper's settings of the L-GMVAE for one pair."""
 
-    Attributes:
-        latent: Dimensions of z.
-        batch: Rows per step.
-        rate: Adam's learning rate.
-        weights: Of KL(c), KL(z) and reconstruction.
-
-    Examples:
-        >>> Tuned(latent=8, batch=64, rate=1e-3, weights=(0.1, 0.05, 1.0)).latent
-        8
-    """
-
-    latent: int
+    n_latent: int
     batch: int
-    rate: float
-    weights: tuple[float, float, float]
+    rate: float  # Adam's learning rate
+    weights: tuple[float, float, float]  # of KL(c), KL(z) and reconstruction
 
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper reports for one pair, in percent.
-
-    Attributes:
-        accuracy: Of the classifier, on true labels.
-        real: Of a forest trained on real rows, on the classifier's labels.
-        synthetic: The same, trained on synthetic rows.
-        actionability: E3's shares: FACE-Interpolate, FACE-Greedy, LAPACE-naive, -constrained.
+    """The paper's figures for one pair, in percent.
 
     Examples:
         >>> round(Published(accuracy=81.15, real=93.82, synthetic=81.13).gap, 2)
         12.69
     """
 
-    accuracy: float
-    real: float
-    synthetic: float
-    actionability: tuple[float, ...] | None = None
+    accuracy: float  # of the classifier, on true labels
+    real: float  # of a forest trained on real rows, on the classifier's labels
+    synthetic: float  # of a forest trained on synthetic rows
+    actionability: tuple[float, ...] | None = None  # FACE-Interpolate, -Greedy, LAPACE-naive, -…
 
     @property
     def gap(self) -> float:
@@ -99,77 +65,81 @@ class Published:
 
 @dataclass(frozen=True)
 class Pair:
-    """A table and a classifier.
-
-    Attributes:
-        name: Such as `wine-RF`.
-        data: A data set of `lapace.datasets`, or one of the benchmark's own tables.
-        classifier: `forest`, `mlp` or `boosting`.
-        experiment: `e1` for the paper's pairs, `extra` for tables it does not have.
-        balanced: Whether labels are made equally frequent before the split.
-        impute: Whether missing cells are filled from the training rows.
-        paper: The paper's settings; without them its recipe is not run.
-        published: The paper's figures.
-
-    Examples:
-        >>> Pair("wine-RF", "wine", "forest").experiment
-        'e1'
-    """
+    """A table and a classifier."""
 
     name: str
-    data: str
+    data: str  # a data set of `lapace.datasets`, or a table of `benchmarks.tables`
     classifier: TrainedKind
-    experiment: Experiment = "e1"
-    balanced: bool = False
-    impute: bool = False
-    paper: Tuned | None = None
+    experiment: Literal["e1", "extra"] = "e1"  # extra: a table the paper does not have
+    balanced: bool = False  # labels are made equally frequent before the split
+    impute: bool = False  # missing cells are filled from the training rows
+    paper: PaperSettings | None = None  # without them the paper's recipe is not run
     published: Published | None = None
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is done with every pair.
+    """What is done with every pair."""
 
-    Attributes:
-        seeds: One per repeat: of the split, the classifier and the fit.
-        clusters: Per label.
-        instances: Test rows with an unfavourable label whose paths are walked.
-        steps: Of a path.
-        trees: Of the forests trained on real and on synthetic rows.
-        rows: Training rows at most; None for all.
-
-    Examples:
-        >>> Protocol().seeds
-        (1, 2, 3, 4, 5)
-    """
-
-    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
-    clusters: int = 5
-    instances: int = 100
-    steps: int = 20
-    trees: int = 100
-    rows: int | None = None
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)  # one per repeat: of split, classifier and fit
+    n_prototypes: int = 5  # per label
+    instances: int = 100  # test rows with an unfavourable label that are explained
+    steps: int = 20  # of a path
+    trees: int = 100  # of the forests trained on real and on synthetic rows
+    rows: int | None = None  # training rows at most
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds the time the paper's recipe takes.
+    """What bounds the time of the paper's recipe."""
 
-    Attributes:
-        repeats: Of the protocol's seeds, how many.
-        tries: Fits at most until every centroid is accepted.
-        epochs: Of a fit, at most.
-        patience: Epochs without a better validation loss before stopping.
-
-    Examples:
-        >>> Limits().tries
-        3
-    """
-
-    repeats: int = 2
-    tries: int = 3
+    repeats: int = 2  # of the protocol's seeds
+    tries: int = 3  # fits at most until every centroid is valid
     epochs: int = 100
-    patience: int = 10
+    patience: int = 10  # epochs without a better validation loss before stopping
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """E2, the comparison of methods; also how the sweep over clusters measures."""
+
+    n_models: int = 20  # classifiers retrained, each on its own selection of the data set
+    share: float = 0.8  # of the data set's rows in a selection
+    n_perturbations: int = 10  # of every instance
+    scale: float = 0.02  # their max-norm, in units of each column's range
+    confidences: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9)  # required of First, on the same fit
+    methods: tuple[str, ...] = ("NNCE", "FACE", "RobXCE", "DiCE", "DRCE", "CCHVAE")
+    n_counterfactuals: int = 5  # of a baseline that can return several
+    max_instances: Mapping[str, int] = field(default_factory=dict, hash=False)
+    max_perturbed: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Actionability:
+    """E3, the comparison under constraints."""
+
+    n_constraints: int = 5  # drawn for each instance
+    n_fixed: int = 3  # features that keep the instance's value in the hard setting
+    low: float = 0.1  # quantiles the hard setting's ranges are narrowed to
+    high: float = 0.9
+    repeats: int = 5  # of the protocol's seeds
+    constraints: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class PathPoints:
+    """E4, points along paths. Prototypes of different fits are not comparable: one repeat."""
+
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The number of clusters, swept."""
+
+    n_prototypes: tuple[int, ...] = (2, 3, 5, 8, 12)
+    pairs: tuple[str, ...] = ()
+    repeats: int = 2
 
 
 @dataclass(frozen=True)
@@ -178,81 +148,71 @@ class Job:
 
     Attributes:
         pair: The table and the classifier.
-        recipe: Which explainer, or `baselines` for what it is compared with.
+        recipe: Which explainer, or `baselines`.
         seed: Of the split, the classifier, the fit and everything drawn.
         protocol: What is done with every pair.
         limits: What bounds the paper's recipe.
-        task: What is measured.
+        experiment: What is measured.
         details: What that depends on beside the protocol.
 
     Examples:
         >>> job = Job(Pair("wine-RF", "wine", "forest"), "default", 1, Protocol(), Limits())
         >>> str(job), len(job.key)
         ('wine-RF, default recipe, seed 1', 12)
-        >>> job.key == replace(job, limits=Limits(tries=9)).key  # the default has no tries
+        >>> job.key == replace(job, limits=Limits(tries=9)).key  # the default recipe has no tries
         True
-        >>> job.key == replace(job, protocol=Protocol(instances=9)).key
-        False
     """
 
     pair: Pair
-    recipe: Side
+    recipe: Recipe
     seed: int
     protocol: Protocol
     limits: Limits
-    task: Task = "e1"
-    details: Details | None = None
+    experiment: str = "e1"
+    details: Comparison | Actionability | PathPoints | None = None
 
     def __str__(self) -> str:
-        if self.task == "e6":
+        if self.experiment == "e6":
             return "e6: the illustration"
         side = self.recipe if self.recipe == "baselines" else f"{self.recipe} recipe"
-        many = f"{self.protocol.clusters} " if self.task == "clusters" else ""
-        what = "" if self.task == "e1" else f"{many}{self.task}: "
+        count = f"{self.protocol.n_prototypes} " if self.experiment == "clusters" else ""
+        what = "" if self.experiment in UTILITY else f"{count}{self.experiment}: "
         return f"{what}{self.pair.name}, {side}, seed {self.seed}"
 
     @property
-    def experiment(self) -> str:
-        """The experiment it belongs to; tables the paper does not have are `extra` of E1."""
-        return self.pair.experiment if self.task == "e1" else self.task
-
-    @property
     def settings(self) -> dict[str, Any]:
-        """All its figures depend on, as JSON values."""
-        paper = self.recipe == "paper"
+        """Everything its figures depend on, as JSON values."""
+        paper, utility = self.recipe == "paper", self.experiment in UTILITY
         pair, protocol, limits = asdict(self.pair), asdict(self.protocol), asdict(self.limits)
         del pair["published"], protocol["seeds"], limits["repeats"]
         if not paper:
             del pair["paper"]
+        if not utility:
+            del protocol["trees"]  # of forests only E1 trains
         found = {
-            "lapace": lapace.__version__,
-            "revision": RECIPE_REVISION[self.recipe],
+            "revision": [REVISIONS[self.recipe], REVISIONS.get(self.experiment, 1)],
+            "experiment": self.experiment,
             "pair": pair,
             "recipe": self.recipe,
             "seed": self.seed,
             "protocol": protocol,
             "limits": limits if paper else None,
+            "details": self._details(),
         }
-        if self.task != "e1":
-            del protocol["trees"]  # of forests only E1 trains
-            found |= {"task": self.task, "task_revision": REVISIONS[self.task]}
-            found["details"] = self._details()
         plain: dict[str, Any] = json.loads(json.dumps(found))  # tuples become lists, as when read
         return plain
 
-    def _details(self) -> dict[str, Any] | None:
-        """The part of the details this side of the comparison depends on."""
-        if self.details is None:
-            return None
-        known = asdict(self.details)
-        known.pop("repeats", None)
-        if isinstance(self.details, Act):
-            known["constraints"] = known["constraints"].get(self.pair.data, ())
-        if isinstance(self.details, Compare):
-            ours = self.recipe != "baselines"
-            for name in ("methods", "answers", "most", "perturbed") if ours else ("confidences",):
-                del known[name]
-        return known
+    def _details(self) -> dict[str, Any]:
+        """The details this side of the comparison depends on."""
+        found = {} if self.details is None else asdict(self.details)
+        found.pop("repeats", None)
+        if isinstance(self.details, Actionability):
+            found["constraints"] = found["constraints"].get(self.pair.data, ())
+        elif isinstance(self.details, Comparison):
+            only_baselines = ("methods", "n_counterfactuals", "max_instances", "max_perturbed")
+            for name in ("confidences",) if self.recipe == "baselines" else only_baselines:
+                del found[name]
+        return found
 
     @property
     def key(self) -> str:
@@ -269,28 +229,25 @@ class Plan:
         pairs: In the order of the tables.
         protocol: What is done with each.
         limits: What bounds the paper's recipe.
-        compare: E2's settings.
-        act: E3's.
-        walk: E4's.
-        sweep: Those of the sweep over clusters.
-        is_quick: Whether this is a short version that proves nothing but that it works.
+        e2: Settings of the comparison.
+        e3: Settings of the comparison under constraints.
+        e4: Settings of the points along paths.
+        sweep: Settings of the sweep over clusters.
+        is_quick: Whether this is the short version, which only shows that everything runs.
 
     Examples:
-        >>> pairs = (Pair("wine-RF", "wine", "forest"), Pair("codes-BT", "codes", "boosting"))
-        >>> plan = Plan(pairs, Protocol(), Limits())
-        >>> [str(job) for job in plan.jobs(experiments=["e1"], pairs=["wine-RF"], repeats=1)]
-        ['wine-RF, default recipe, seed 1']
-        >>> [str(job) for job in plan.jobs(experiments=["e2"], pairs=["wine-RF"], repeats=1)]
+        >>> plan = Plan((Pair("wine-RF", "wine", "forest"),))
+        >>> [str(job) for job in plan.jobs(experiments=["e2"], repeats=1)]
         ['e2: wine-RF, default recipe, seed 1', 'e2: wine-RF, baselines, seed 1']
     """
 
-    pairs: tuple[Pair, ...]
-    protocol: Protocol
-    limits: Limits
-    compare: Compare = field(default_factory=Compare)
-    act: Act = field(default_factory=Act)
-    walk: Walk = field(default_factory=Walk)
-    sweep: Sweep = field(default_factory=Sweep)
+    pairs: tuple[Pair, ...] = ()
+    protocol: Protocol = Protocol()
+    limits: Limits = Limits()
+    e2: Comparison = Comparison()
+    e3: Actionability = Actionability()
+    e4: PathPoints = PathPoints()
+    sweep: Sweep = Sweep()
     is_quick: bool = False
 
     @classmethod
@@ -299,61 +256,42 @@ class Plan:
 
         Args:
             path: Such as `benchmarks/paper.toml`.
-            quick: Take the file's `[quick]` version.
+            quick: Use the file's `[quick]` version.
         """
         path = Path(path)
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
+            short = data.pop("quick", {})
+            if quick:
+                names = short.pop("pairs", list(data["pairs"])[:1])
+                data["pairs"] = {name: data["pairs"][name] for name in names}
+                data |= {part: {**data.get(part, {}), **short[part]} for part in short}
+            return replace(cls.parse(data), is_quick=quick)
         except OSError:
             raise InputError(
                 f"There is no plan '{path}'. Run this in the project's folder, or name the plan."
             ) from None
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"'{path}' is not TOML: {error}.") from None
-        try:
-            plan = cls.parse(data)
-            return plan.quick(data.get("quick", {})) if quick else plan
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"'{path}' is not a plan: {error}") from None
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Plan:
-        """A plan from what a TOML file says."""
-        pairs = tuple(_pair(name, dict(known)) for name, known in data["pairs"].items())
-        protocol = dict(data.get("protocol", {}))
-        if "seeds" in protocol:
-            protocol["seeds"] = tuple(protocol["seeds"])
-        limits = _made(Limits, data.get("paper", {}), "paper")
-        compare = _made(Compare, _tuples(data.get("e2", {})), "e2")
-        constraints = {name: tuple(texts) for name, texts in data.get("constraints", {}).items()}
-        act = _made(Act, {**data.get("e3", {}), "constraints": constraints}, "e3")
-        sweep = {**_tuples(data.get("clusters", {})), "compare": compare}
-        return cls(
-            pairs,
-            _made(Protocol, protocol, "protocol"),
-            limits,
-            compare,
-            act,
-            _made(Walk, data.get("e4", {}), "e4"),
-            _made(Sweep, sweep, "clusters"),
-        )
+        """A plan from the tables of a TOML file."""
 
-    def quick(self, data: Mapping[str, Any]) -> Plan:
-        """The short version of this plan: fewer pairs, rows, instances, trees and passes."""
-        repeats = data.get("repeats", 1)
-        protocol = {k: data[k] for k in ("instances", "steps", "trees", "rows") if k in data}
-        limits = {k: data[k] for k in ("tries", "epochs", "patience") if k in data}
-        compare = _made(Compare, {**vars(self.compare), **_tuples(data.get("e2", {}))}, "quick.e2")
-        sweep = {"repeats": repeats, **_tuples(data.get("clusters", {})), "compare": compare}
-        return Plan(
-            tuple(self[name] for name in data.get("pairs", self.names[:1])),
-            replace(self.protocol, seeds=self.protocol.seeds[:repeats], **protocol),
-            replace(self.limits, repeats=repeats, **limits),
-            compare,
-            self.act,
-            self.walk,
-            _made(Sweep, {**vars(self.sweep), **sweep}, "quick.clusters"),
-            is_quick=True,
+        def made(kind: type[Kind], name: str, **more: Any) -> Kind:
+            return _record(kind, {**data.get(name, {}), **more}, name)
+
+        constraints = {name: tuple(texts) for name, texts in data.get("constraints", {}).items()}
+        return cls(
+            tuple(_pair(name, dict(known)) for name, known in data["pairs"].items()),
+            made(Protocol, "protocol"),
+            made(Limits, "paper"),
+            made(Comparison, "e2"),
+            made(Actionability, "e3", constraints=constraints),
+            made(PathPoints, "e4"),
+            made(Sweep, "clusters"),
         )
 
     @property
@@ -365,21 +303,20 @@ class Plan:
         for pair in self.pairs:
             if pair.name == name:
                 return pair
-        hint = did_you_mean(name, self.names)
-        raise InputError(f"There is no pair '{name}'. There are: {', '.join(self.names)}.{hint}")
+        raise InputError(_unknown("pair", name, self.names))
 
     def jobs(
         self,
         *,
         experiments: Sequence[str] = EXPERIMENTS,
         pairs: Sequence[str] = (),
-        recipes: Sequence[str] = get_args(Side),
+        recipes: Sequence[str] = get_args(Recipe),
         repeats: int | None = None,
     ) -> list[Job]:
-        """What to run, in order: every pair once before any pair twice.
+        """The jobs to run, in order: every pair once before any pair twice.
 
-        E1 first, the default recipe before the paper's; then the others, all that shares a fit
-        side by side, so that one process makes it once.
+        E1 first, the default recipe before the paper's; then the others, those that share a fit
+        side by side, so that one process fits it once.
 
         Args:
             experiments: Which of `EXPERIMENTS`.
@@ -389,83 +326,71 @@ class Plan:
         """
         for name in experiments:
             if name not in EXPERIMENTS:
-                hint = did_you_mean(name, EXPERIMENTS)
-                known = ", ".join(EXPERIMENTS)
-                raise InputError(f"There is no experiment '{name}'. There are: {known}.{hint}")
-        chosen = [self[name] for name in pairs] or list(self.pairs)
-        found = [
-            job
-            for recipe in get_args(RecipeName)
-            for experiment in get_args(Experiment)
-            if recipe in recipes and experiment in experiments
-            for job in self._repeats(
-                [pair for pair in chosen if pair.experiment == experiment], recipe, repeats
-            )
-        ]
-        for number, seed in enumerate(self.protocol.seeds[:repeats]):
-            for pair in chosen:
-                found += [
-                    job
-                    for job in self._others(pair, seed, number)
-                    if job.task in experiments and job.recipe in recipes
-                ]
-        if "e6" in experiments and "default" in recipes and not pairs:
-            alone = Pair(ALONE, ALONE, "forest")
-            protocol = Protocol(seeds=(1,), rows=self.protocol.rows)
-            found.append(Job(alone, "default", 1, protocol, self.limits, "e6"))
-        return found
-
-    def _repeats(
-        self, pairs: Sequence[Pair], recipe: RecipeName, repeats: int | None
-    ) -> Iterator[Job]:
+                raise InputError(_unknown("experiment", name, EXPERIMENTS))
+        names = {self[name].name for name in pairs}
         seeds = self.protocol.seeds[:repeats]
-        for seed in seeds[: self.limits.repeats] if recipe == "paper" else seeds:
-            for pair in pairs:
-                if recipe == "default" or pair.paper is not None:
-                    yield Job(pair, recipe, seed, self.protocol, self.limits)
+        return [
+            job
+            for job in self._all()
+            if job.experiment in experiments
+            and job.recipe in recipes
+            and (not names or job.pair.name in names)
+            and (job.seed in seeds or job.experiment == "e6")
+        ]
 
-    def _others(self, pair: Pair, seed: int, number: int) -> Iterator[Job]:
-        """All but E1 of one of the paper's pairs and one seed, what shares a fit side by side."""
-        if pair.experiment != "e1":
-            return
-        job = Job(pair, "default", seed, self.protocol, self.limits)
-        yield replace(job, task="e2", details=self.compare)
-        if pair.data in self.act.constraints and number < self.act.repeats:
-            yield replace(job, task="e3", details=self.act)
-        if number < self.walk.repeats:
-            yield replace(job, task="e4", details=self.walk)
-        if pair.paper is not None and number < self.limits.repeats:
-            yield replace(job, task="e2", details=self.compare, recipe="paper")
-        yield replace(job, task="e2", details=self.compare, recipe="baselines")
-        if pair.name in self.sweep.pairs and number < self.sweep.repeats:
-            for clusters in self.sweep.clusters:
-                protocol = replace(self.protocol, clusters=clusters)
-                swept = replace(job, task="clusters", details=self.sweep.compare)
-                yield replace(swept, protocol=protocol)
+    def _all(self) -> Iterator[Job]:
+        """All jobs, in order."""
+        seeds = self.protocol.seeds
+        for recipe in ("default", "paper"):
+            for experiment in UTILITY:
+                for seed in seeds[: self.limits.repeats] if recipe == "paper" else seeds:
+                    for pair in self.pairs:
+                        if pair.experiment == experiment and (pair.paper or recipe == "default"):
+                            yield Job(pair, recipe, seed, self.protocol, self.limits, experiment)
+        for repeat, seed in enumerate(seeds):
+            for pair in self.pairs:
+                if pair.experiment == "e1":
+                    yield from self._others(pair, seed, repeat)
+        alone, once = Pair("illustration", "illustration", "forest"), Protocol((1,))
+        yield Job(alone, "default", 1, replace(once, rows=self.protocol.rows), self.limits, "e6")
+
+    def _others(self, pair: Pair, seed: int, repeat: int) -> Iterator[Job]:
+        """All but E1 of one pair and seed; jobs that share a fit are side by side."""
+        job = Job(pair, "default", seed, self.protocol, self.limits, "e2", self.e2)
+        yield job
+        if pair.data in self.e3.constraints and repeat < self.e3.repeats:
+            yield replace(job, experiment="e3", details=self.e3)
+        if repeat < self.e4.repeats:
+            yield replace(job, experiment="e4", details=self.e4)
+        if pair.paper is not None and repeat < self.limits.repeats:
+            yield replace(job, recipe="paper")
+        yield replace(job, recipe="baselines")
+        if pair.name in self.sweep.pairs and repeat < self.sweep.repeats:
+            for count in self.sweep.n_prototypes:
+                protocol = replace(self.protocol, n_prototypes=count)
+                yield replace(job, experiment="clusters", protocol=protocol)
 
 
-def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    """TOML's lists as tuples, which are what can be hashed and compared."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
+    hint = did_you_mean(name, known)
+    return f"There is no {kind} '{name}'. There are: {', '.join(known)}.{hint}"
 
 
 def _pair(name: str, data: dict[str, Any]) -> Pair:
     place = f"pairs.{name}"
-    if "paper" in data:
-        paper = {**data["paper"], "weights": tuple(data["paper"]["weights"])}
-        data["paper"] = _made(Tuned, paper, f"{place}.paper")
-    if "published" in data:
-        data["published"] = _made(Published, _tuples(data["published"]), f"{place}.published")
-    pair = _made(Pair, {"name": name, **data}, place)
-    for value, options in ((pair.classifier, TrainedKind), (pair.experiment, Experiment)):
-        if value not in get_args(options):
-            raise ValueError(f"[{place}] says {value!r}, which is none of {get_args(options)}.")
+    for part, kind in (("paper", PaperSettings), ("published", Published)):
+        if part in data:
+            data[part] = _record(kind, data[part], f"{place}.{part}")
+    pair = _record(Pair, {"name": name, **data}, place)
+    for value, options in ((pair.classifier, get_args(TrainedKind)), (pair.experiment, UTILITY)):
+        if value not in options:
+            raise ValueError(f"[{place}] says {value!r}, which is none of {options}.")
     return pair
 
 
-def _made(kind: type[Kind], data: Mapping[str, Any], place: str) -> Kind:
-    """A record from a TOML table; what it does not know is refused, not dropped."""
+def _record(kind: type[Kind], data: Mapping[str, Any], place: str) -> Kind:
+    """A dataclass from a TOML table; an unknown key is refused, not dropped."""
     try:
-        return kind(**data)
+        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
     except TypeError as error:
         raise ValueError(f"[{place}] {str(error).partition(' ')[2]}.") from None

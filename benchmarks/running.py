@@ -1,94 +1,58 @@
-"""Running jobs: one after the other here, or anywhere a process can be started.
-
-`jobs(plan)` says what there is to run, `run_job(job, store)` runs one of them unless it is done
-already. Both take and give plain data, so a pool of processes needs nothing more:
-
-    with ProcessPoolExecutor(16) as pool:
-        for line in pool.map(partial(run_job, store=Store(Path("cache"))), jobs(plan)):
-            print(line)
-"""
+"""Running jobs: one after the other here, or in any process that is given one."""
 
 from __future__ import annotations
 
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import TypeAlias
 
-from benchmarks.plan import Job, Plan
-from benchmarks.store import Found, Measure, Record, Store, versions
+from benchmarks.plan import Job
+from benchmarks.store import Measure, Record, Store, versions
 
-__all__ = ["Say", "jobs", "run", "run_job", "time_left", "work"]
+__all__ = ["measured", "run", "run_job", "time_left"]
 
 Say: TypeAlias = Callable[[str], None]
+Measuring: TypeAlias = Callable[[Job, Store], Record]
 
 
-Work: TypeAlias = Callable[[Job], "list[Measure] | Found"]
-
-
-def jobs(plan: Plan, **chosen: Any) -> list[Job]:
-    """What there is to run: `Plan.jobs`, as a function.
-
-    Examples:
-        >>> from benchmarks.plan import Limits, Protocol
-        >>> [str(job) for job in jobs(Plan((), Protocol(), Limits()))]
-        ['e6: the illustration']
-    """
-    return plan.jobs(**chosen)
-
-
-def work(job: Job, store: Store) -> list[Measure] | Found:
-    """A job's experiment. What an unfinished record has already is not done again."""
+def measured(job: Job, store: Store) -> Record:
+    """What a job's experiment finds. Methods an unfinished record has are not run again."""
     from benchmarks import e1, e2, e3, e4, e6
 
-    before = store.load(job)
-    if job.task == "e1":
-        return e1.measure(job)
-    if job.task == "e2":
-        return e2.measure(job, [] if before is None else before.measures)
-    if job.task == "e3":
-        return e3.measure(job, [] if before is None else before.measures)
-    if job.task == "e4":
-        return e4.measure(job)
-    if job.task == "e6":
-        return e6.measure(job, store.path(job).with_suffix(".png"))
-    return e2.sweep(job)
+    known = store.load(job)
+    done: list[Measure] = [] if known is None else known.measures
+    if job.experiment in ("e2", "e3"):
+        return {"e2": e2, "e3": e3}[job.experiment].measure(job, done)
+    if job.experiment == "e6":
+        return Record(e6.measure(job, store.path(job).with_suffix(".png")))
+    kinds = {"e4": e4.measure, "clusters": e2.sweep}
+    return Record(list(kinds.get(job.experiment, e1.measure)(job)))
 
 
-def run_job(job: Job, store: Store, *, do: Work | None = None) -> str:
-    """Runs one job, unless it is done already, and keeps what it found.
+def run_job(job: Job, store: Store, *, measure: Measuring = measured) -> str:
+    """Runs one job, unless it is done, and keeps what it finds.
 
-    Raises whatever the work raises; nothing is kept of it then.
+    Raises whatever measuring raises; nothing is kept then.
 
     Args:
         job: What to run.
-        store: Where results are kept. Any number of processes may share it.
-        do: What a job is; by default its experiment.
+        store: Where results are kept.
+        measure: Finds a job's figures; by default its experiment.
 
     Returns:
         One line on how it went.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from benchmarks.plan import Limits, Pair, Protocol
-        >>> job = Job(Pair("wine-RF", "wine", "forest"), "default", 1, Protocol(), Limits())
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     store = Store(Path(folder))
-        ...     run_job(job, store, do=lambda job: []), run_job(job, store)
-        ('wine-RF, default recipe, seed 1: 0 s', 'wine-RF, default recipe, seed 1: done already')
     """
     if job in store:
-        return f"{job}: done already"
+        return f"{job}: already done"
     before = store.load(job)
-    begin = time.perf_counter()
-    found = work(job, store) if do is None else do(job)
-    if isinstance(found, list):
-        found = Found(found)
-    seconds = time.perf_counter() - begin + (before.seconds if before else 0.0)
-    store.save(job, Record(found.measures, seconds, versions(), found.open))
-    left = "".join(f"; still open: {name}, {why}" for name, why in found.open.items())
-    return f"{job}: {_duration(seconds)}{left}"
+    start = time.perf_counter()
+    found = measure(job, store)
+    seconds = time.perf_counter() - start + (before.seconds if before else 0.0)
+    store.save(job, replace(found, seconds=seconds, versions=versions(job)))
+    rest = "".join(f"; not run: {name}, {reason}" for name, reason in found.not_run.items())
+    return f"{job}: {_duration(seconds)}{rest}"
 
 
 def run(
@@ -96,76 +60,60 @@ def run(
     store: Store,
     *,
     say: Say,
-    after: Callable[[], None] | None = None,
-    work: Work | None = None,
+    after: Callable[[], None] = lambda: None,
+    measure: Measuring = measured,
 ) -> list[Job]:
-    """Runs what has not been run yet, one job after the other.
+    """Runs the jobs that are not done, one after the other.
 
     Args:
-        jobs: All that is wanted.
+        jobs: All that are wanted.
         store: Where results are kept.
-        say: Told what is going on, a line at a time.
+        say: Called with a line at a time on what is going on.
         after: Called after every job that was run.
-        work: What a job is; by default its experiment.
+        measure: Finds a job's figures; by default its experiment.
 
     Returns:
-        The jobs that failed. They are not kept, so they are tried again next time; so are those of
-        which something could not be run here, but for what they have found.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from benchmarks.plan import Limits, Pair, Protocol
-        >>> job = Job(Pair("wine-RF", "wine", "forest"), "default", 1, Protocol(), Limits())
-        >>> heard = []
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     store = Store(Path(folder))
-        ...     failed = run([job], store, say=heard.append, work=lambda job: [])
-        ...     failed, job in store
-        ([], True)
-        >>> heard[1]
-        '[1/1] wine-RF, default recipe, seed 1 ...'
+        The jobs that failed. Nothing is kept of them, so they are tried again next time; so are
+        methods that could not be run here.
     """
     left = [job for job in jobs if job not in store]
-    say(f"{len(jobs) - len(left)} of {len(jobs)} jobs are done already.")
+    done = len(jobs) - len(left)
+    say(f"{done} of {len(jobs)} jobs are already done.")
     failed = []
-    for number, job in enumerate(left):
-        say(f"[{len(jobs) - len(left) + number + 1}/{len(jobs)}] {job} ...")
+    for number, job in enumerate(left, start=1):
+        say(f"[{done + number}/{len(jobs)}] {job} ...")
         try:
-            line = run_job(job, store, do=work)
-        except Exception:  # one job's trouble must not cost the others
+            line = run_job(job, store, measure=measure)
+        except Exception:  # one job's failure must not cost the others
             say(traceback.format_exc())
             failed.append(job)
             continue
-        rest = time_left(jobs, left[number + 1 :], store)
-        say(f"    {line.rpartition(f'{job}: ')[2]}; about {_duration(rest)} left.")
-        if after is not None:
-            after()
+        rest = time_left(jobs, left[number:], store)
+        say(f"    {line.removeprefix(f'{job}: ')}; about {_duration(rest)} left.")
+        after()
     return failed
 
 
 def time_left(jobs: Iterable[Job], rest: Iterable[Job], store: Store) -> float:
-    """Seconds the rest will take, going by what other repeats of the same took.
+    """Seconds the rest will take, by the mean of the most similar jobs that were run.
 
-    Where there are none, by what the experiment's recipe took on average, or any job at all.
+    The same experiment, recipe and pair, else the same experiment and recipe, else any job.
     """
     known = {job: r.seconds for job in jobs if (r := store.load(job)) is not None}
 
-    def guess(job: Job) -> float:
-        for like in (
-            [s for j, s in known.items() if _like(j) == _like(job) and j.pair == job.pair],
-            [s for j, s in known.items() if _like(j) == _like(job)],
-            list(known.values()),
-        ):
-            if like:
-                return sum(like) / len(like)
+    def estimate(job: Job) -> float:
+        own = (job.experiment, job.recipe, job.pair)
+        for length in (3, 2, 0):
+            similar = [
+                seconds
+                for other, seconds in known.items()
+                if (other.experiment, other.recipe, other.pair)[:length] == own[:length]
+            ]
+            if similar:
+                return sum(similar) / len(similar)
         return 0.0
 
-    return sum(map(guess, rest))
-
-
-def _like(job: Job) -> tuple[str, str]:
-    return job.task, job.recipe
+    return sum(map(estimate, rest))
 
 
 def _duration(seconds: float) -> str:

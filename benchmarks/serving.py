@@ -1,7 +1,7 @@
 """What serving costs: `python -m benchmarks.serving --seconds 60`.
 
-One process serves an explainer of the `loans` forest, this one asks it for single instances over many
-connections at once, and right before and after makes the same explanations in a loop with the
+One process serves an explainer of the `loans` forest, this one queries it for single instances over
+many connections at once, and right before and after makes the same explanations in a loop with the
 library alone. Machines are shared and noisy, so the figure to look at is the ratio.
 """
 

@@ -350,15 +350,15 @@ def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypat
         test_truth=all_of_them.test_truth[:200],
     )
     jobs = [e5.Job("predictions", "default", 0), e5.Job("truth", "paper", 0)]  # of all four
-    assert set(jobs) < set(e5._jobs([0]))
+    assert set(jobs) < set(e5.jobs([0]))
     monkeypatch.setattr(e5, "read", lambda quick: few)
-    monkeypatch.setattr(e5, "_jobs", lambda seeds: jobs)
+    monkeypatch.setattr(e5, "jobs", lambda seeds: jobs)
     recipes = {
         "default": replace(IMAGES, hidden=64, steps=900, batch=128, rate=4e-3),
         "paper": replace(e5.RECIPES["paper"], hidden=64, epochs=4),
     }
     settings = replace(
-        e5.QUICK, instances=4, fewer=2, near=20, fives=3, clusters=1, epochs=6, recipes=recipes
+        e5.QUICK, instances=4, fewer=2, near=20, fives=3, n_prototypes=1, epochs=6, recipes=recipes
     )
     before = plt.get_fignums()  # other tests may have left some
     e5.main_e5(tmp_path, quick=True, device="cpu", seeds=[0], settings=settings)

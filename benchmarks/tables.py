@@ -1,0 +1,192 @@
+"""The tables experiments run on: data sets of `lapace.datasets`, and a few small ones of our own.
+
+The latter come with scikit-learn or are generated here, to see whether defaults chosen on other
+tables hold: few rows, many columns, wide categories, three and ten classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
+from sklearn.model_selection import train_test_split
+
+from benchmarks.plan import Pair
+from lapace import datasets
+from lapace.classifiers import TrainedKind
+from lapace.datasets import Dataset
+from lapace.schema import Schema
+
+__all__ = ["TABLES", "load", "retrained"]
+
+Labels: TypeAlias = NDArray[Any]
+
+
+def load(pair: Pair, seed: int, rows: int | None = None) -> Dataset:
+    """A pair's data set, split by the seed.
+
+    Args:
+        pair: Which.
+        seed: Of the split.
+        rows: Training rows at most, and half as many test rows.
+
+    Examples:
+        >>> table = load(Pair("cultivars-RF", "cultivars", "forest"), seed=1)
+        >>> table.train.shape, table.target
+        ((142, 13), 'class_0')
+        >>> load(Pair("loans-RF", "loans", "forest"), seed=1, rows=200).test.shape[0]
+        100
+    """
+    if pair.data in TABLES:
+        data = _split(pair.data, TABLES[pair.data], seed)
+    else:
+        settings = {"balanced": pair.balanced, "impute": pair.impute}
+        data = datasets.load(pair.data, random_state=seed, **settings)
+    if rows is None:
+        return data
+    train, test = data.train.head(rows), data.test.head(rows // 2)  # split at random already
+    kinds = {f.name: f.kind for f in data.schema.features if f.kind == "continuous"}
+    return replace(
+        data,
+        train=train,
+        test=test,
+        train_labels=data.train_labels[:rows],
+        test_labels=data.test_labels[: rows // 2],
+        schema=Schema.infer(train, kinds),
+    )
+
+
+def _split(name: str, own: _Table, seed: int) -> Dataset:
+    table, labels = own.build()
+    train, test, train_labels, test_labels = train_test_split(
+        table, labels, test_size=0.2, stratify=labels, random_state=seed
+    )
+    train = train.reset_index(drop=True)
+    return Dataset(
+        name=name,
+        description=own.description,
+        licence=own.licence,
+        train=train,
+        test=test.reset_index(drop=True),
+        train_labels=train_labels,
+        test_labels=test_labels,
+        schema=Schema.infer(train, own.kinds),
+        rules=(),
+        target=own.target,
+        settings={},
+    )
+
+
+def retrained(data: Dataset, kind: TrainedKind, *, seed: int, share: float = 0.8) -> Any:
+    """A classifier of the same kind, trained on another selection of the whole data set.
+
+    Rows are drawn from training and test rows together, so that a selection differs from the
+    training rows as one split differs from another.
+
+    Args:
+        data: The data set, split.
+        kind: Of classifier.
+        seed: Of the selection and the training.
+        share: Of all rows that are drawn.
+
+    Examples:
+        >>> table = load(Pair("cultivars-RF", "cultivars", "forest"), seed=1)
+        >>> model = retrained(table, "forest", seed=2)
+        >>> bool((model.predict(table.test) == table.test_labels).mean() > 0.9)
+        True
+    """
+    rows = pd.concat([data.train, data.test], ignore_index=True)
+    labels = np.concatenate([np.asarray(data.train_labels), np.asarray(data.test_labels)])
+    rng = np.random.default_rng(90_000 + seed)
+    chosen = np.sort(rng.permutation(len(rows))[: round(share * len(rows))])
+    table = rows.iloc[chosen].reset_index(drop=True)
+    return replace(data, train=table, train_labels=labels[chosen]).classifier(
+        kind, random_state=seed
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Tables of our own
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table that needs no download."""
+
+    description: str
+    build: Callable[[], tuple[pd.DataFrame, Labels]]
+    target: str
+    licence: str = "made by this package"
+    kinds: Mapping[str, str] | None = None
+
+
+def _bundled(load_table: Callable[..., Any]) -> Callable[[], tuple[pd.DataFrame, Labels]]:
+    """A table of scikit-learn's, its classes by name."""
+
+    def build() -> tuple[pd.DataFrame, Labels]:
+        found = load_table(as_frame=True)
+        names = np.array([str(name) for name in found.target_names])
+        return found.data, names[np.asarray(found.target)]
+
+    return build
+
+
+def _codes(rows: int = 6000) -> tuple[pd.DataFrame, Labels]:
+    """Six categories of 12 to 60 levels and three numbers, all derived from a hidden position.
+
+    Every level of a category has a position on a plane, and rows tend to have levels near their
+    own; the label depends on the row's position, which no column shows.
+    """
+    rng = np.random.default_rng(7)
+    place = rng.normal(size=(rows, 2))
+    columns: dict[str, Any] = {}
+    for width in (12, 18, 25, 32, 40, 60):
+        home = rng.normal(scale=1.2, size=(width, 2))
+        away = ((place[:, None] - home) ** 2).sum(axis=2)  # (rows, width)
+        luck = rng.gumbel(size=away.shape)
+        level = (luck - 1.5 * away).argmax(axis=1)
+        columns[f"code_{width}"] = np.array([f"c{k:02d}" for k in range(width)])[level]
+    columns["amount"] = np.round(np.exp(6 + 0.5 * place[:, 0] + 0.6 * rng.normal(size=rows)), 2)
+    columns["age"] = np.round(np.clip(45 + 9 * place[:, 1] + 9 * rng.normal(size=rows), 18, 90))
+    columns["visits"] = rng.poisson(np.exp(0.6 - 0.4 * place[:, 0]))
+    merit = place[:, 0] + 0.8 * np.sin(1.5 * place[:, 1]) + 0.4 * rng.logistic(size=rows)
+    return pd.DataFrame(columns), np.where(merit > 0.4, "yes", "no")
+
+
+def _columns(rows: int = 4000) -> tuple[pd.DataFrame, Labels]:
+    """Eighty numbers, half of them noise, and three classes."""
+    values, classes = make_classification(
+        rows,
+        n_features=80,
+        n_informative=20,
+        n_redundant=20,
+        n_classes=3,
+        n_clusters_per_class=2,
+        class_sep=1.5,
+        random_state=7,
+    )
+    names = [f"x{k:02d}" for k in range(values.shape[1])]
+    return pd.DataFrame(np.round(values, 3), columns=names), np.array(list("abc"))[classes]
+
+
+_WITH_SKLEARN = "comes with scikit-learn"
+_PIXELS = {f"pixel_{i}_{j}": "continuous" for i in range(8) for j in range(8)}
+
+TABLES: Mapping[str, _Table] = {
+    "cancer": _Table(
+        "569 tumours, 30 measures.", _bundled(load_breast_cancer), "benign", _WITH_SKLEARN
+    ),
+    "cultivars": _Table(
+        "178 wines of three growers.", _bundled(load_wine), "class_0", _WITH_SKLEARN
+    ),
+    "digits": _Table(
+        "1,797 digits of 8 x 8 pixels.", _bundled(load_digits), "7", _WITH_SKLEARN, _PIXELS
+    ),
+    "codes": _Table("6,000 rows with categories of 12 to 60 levels.", _codes, "yes"),
+    "columns": _Table("4,000 rows of 80 columns, three classes.", _columns, "a"),
+}

@@ -1,0 +1,419 @@
+"""What is written from the results: figures, targets, pages, pictures, and the blocks of pages."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import (
+    comparison,
+    digits_page,
+    drawing,
+    figures,
+    pages,
+    plan,
+    store,
+    targets,
+    writing,
+)
+from benchmarks.figures import Figures
+from benchmarks.plan import Plan
+from benchmarks.store import Store
+
+ROOT = Path(__file__).resolve().parent.parent
+PAPER = Plan.read(ROOT / "benchmarks" / "paper.toml")
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def lines(pair, metric, values, count=10):
+    base = {"pair": pair, "recipe": "default", "metric": metric, "label": "", "count": count}
+    return [{**base, "mean": value} for value in values]
+
+
+def test_figures_are_means_deviations_and_pooled_counts():
+    table = pd.DataFrame(
+        [*lines("a", "middle_valid", (1.0, 0.9)), *lines("a", "ks", (0.1, math.nan))]
+    )
+    known = Figures(table)
+    found = known.get("a", "default", "middle_valid")
+    assert (found.mean, found.repeats, f"{found:of}") == (0.95, 2, "19 of 20")
+    assert found.deviation == pytest.approx(np.std([1.0, 0.9], ddof=1))
+    assert known.get("a", "default", "ks").repeats == 1
+    assert f"{known.get('a', 'default', 'ks'):±}" == "0.10"
+    assert f"{known.get('b', 'default', 'ks')}" == figures.NONE
+    with pytest.raises(ValueError, match=r"not formatted by '\.2f'"):
+        f"{found:.2f}"
+
+
+def test_bounds_are_compared_with_the_worst_pair_or_the_mean():
+    table = pd.DataFrame([*lines("a", "gap_raw", (0.01, 0.02)), *lines("b", "gap_raw", (0.04,))])
+    known = Figures(table)
+    each, mean = (b for b in targets.BOUNDS if b.text == "TSTR gap, raw, points")
+    value, pair, met = each.reached(known, ["a", "b"])
+    assert (value, pair, met) == (0.04, "b", False)
+    assert each.reached(known, ["a"])[1:] == ("a", True)
+    assert mean.reached(known, ["a", "b"])[0] == pytest.approx(0.0275)
+    assert each.reached(known, ["c"]) is None
+    assert each.verdict(known, ["a", "b"]) == "4.00 (b) **missed**"
+
+
+def test_an_empty_table_makes_an_honest_page():
+    empty = pd.DataFrame(columns=list(store.COLUMNS))
+    found = writing.pages_of(PAPER, empty)
+    assert set(found) == {"targets"}
+    assert found["targets"].count("| not run |") == 15
+    assert pages.blocks(PAPER, empty) == {}
+
+
+# --- pages, from made-up tables --------------------------------------------------------------
+
+
+def made_up(*lines, experiment="e2"):
+    """A tidy table: (pair, recipe, method, metric, means[, label[, count]])."""
+    found = []
+    for pair, recipe, method, metric, means, *rest in lines:
+        label, count = (*rest, "", 100)[:2] if len(rest) < 2 else rest
+        for repeat, mean in enumerate(np.atleast_1d(means), start=1):
+            head = (experiment, pair, recipe, repeat, 10 + repeat, method, metric, label)
+            found.append((*head, float(mean), 0.1, count or 100, "key", "lapace 0, Python 3"))
+    return pd.DataFrame(found, columns=list(store.COLUMNS))
+
+
+PAIRS = ("wine-RF", "adult-NN")
+
+
+@pytest.fixture
+def benchmark():
+    """Two pairs; figures chosen so that every target is met."""
+    found = []
+    for pair in PAIRS:
+        mixed = float(pair == "adult-NN")
+        found.append((pair, "default", "", "mixed", mixed))
+        for pick, lof, diversity in (
+            ("First", 1.05, 0.5),
+            ("Middle", 1.0, 0.8),
+            ("Last", 0.9, 1.1),
+        ):
+            ours = {
+                "validity": 1.0, "valid_counterfactuals": 1.0, "distance": 0.6, "lof": lof,
+                "diversity": diversity, "model_robustness": 1.0 if pick == "Last" else 0.7,
+                "input_max_set_distance": 0.0 if pick == "Last" else 0.1,
+                "input_set_distance": 0.0 if pick == "Last" else 0.05, "seconds": 0.4,
+                "n_counterfactuals": 5.0,
+            }  # fmt: skip
+            found += [(pair, "default", pick, m, (v, v)) for m, v in ours.items()]
+        for metric, value in (("validity", 1.0), ("model_robustness", 0.97), ("lof", 1.02)):
+            found.append((pair, "default", "First@0.6", metric, value))
+        for pick in ("nearest", "sparse"):
+            for metric, value in (
+                ("validity", 1.0),
+                ("paired_distance", 0.3),
+                ("paired_nnce", 0.4),
+            ):
+                found.append((pair, "default", pick, metric, value))
+        for name, lof, seconds in (("NNCE", 1.2, 0.1), ("DRCE", 1.1, 0.9), ("DiCE", 1.4, 90.0)):
+            theirs = {
+                "validity": 1.0, "distance": 0.4, "lof": lof, "model_robustness": 0.8,
+                "input_max_set_distance": 0.3, "input_set_distance": 0.2, "seconds": seconds,
+            }  # fmt: skip
+            if name != "NNCE":
+                theirs |= {"diversity": 0.9, "n_counterfactuals": 4.5}
+            found += [(pair, "baselines", name, m, v) for m, v in theirs.items()]
+    return made_up(*found)
+
+
+@pytest.fixture
+def actions():
+    found = [("wine-RF", "default", "", "infeasible", 0.1, "hard")]
+    for method, easy, hard in (
+        ("FACE-Interpolate", 0.9, 0.5), ("LAPACE-naive", 1.0, 0.6), ("LAPACE-exact", 1.0, 0.8),
+    ):  # fmt: skip
+        for setting, share in (("easy", easy), ("hard", hard)):
+            found.append(("wine-RF", "default", method, "satisfied", share, setting))
+            found.append(("wine-RF", "default", method, "feasible_points", 1.0, setting))
+    return made_up(*found, experiment="e3")
+
+
+def changed(table, method, metric, value, pair="wine-RF"):
+    here = (table["pair"] == pair) & (table["method"] == method) & (table["metric"] == metric)
+    assert here.any()
+    return table.assign(mean=table["mean"].where(~here, value))
+
+
+def judged(table):
+    return {v.target: v for v in targets.verdicts(PAPER, table)}
+
+
+def test_targets_that_are_reached_are_met(benchmark, actions):
+    found = judged(pd.concat([benchmark, actions]))
+    assert {v.text for v in found.values()} == {"met"}
+    assert found["validity"].reached == "First 400 of 400; Middle 400 of 400; Last 400 of 400"
+    text = targets.markdown(PAPER, pd.concat([benchmark, actions]))
+    assert "met (2 of 8 pairs)" in text
+    assert "met (1 of 4 pairs)" in text
+    assert "**missed**" not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "metric", "value", "target"),
+    [
+        ("Middle", "valid_counterfactuals", 0.99, "validity"),
+        ("nearest", "paired_distance", 0.41, "proximity, one counterfactual each"),
+        ("Middle", "lof", 1.11, "plausibility (LOF)"),
+        ("Last", "lof", 1.11, "plausibility (LOF)"),
+        ("NNCE", "lof", 0.95, "plausibility (LOF)"),
+        ("DRCE", "diversity", 1.2, "diversity against DRCE"),
+        ("DiCE", "diversity", 1.2, "diversity against DiCE"),
+        ("Last", "model_robustness", 0.999, "robustness to model changes, Last"),
+        ("First@0.6", "model_robustness", 0.94, "robustness to model changes, First"),
+        ("First@0.6", "validity", 0.9, "robustness to model changes, First"),
+        ("Last", "input_max_set_distance", 0.001, "robustness to input changes, Last"),
+        ("First", "input_set_distance", 0.21, "robustness to input changes, First, set distance"),
+        ("First", "seconds", 0.91, "runtime"),
+        ("DiCE", "seconds", 19.0, "runtime against DiCE"),
+    ],
+)
+def test_a_figure_that_misses_prints_missed(benchmark, method, metric, value, target):
+    table = changed(benchmark, method, metric, value)
+    found = judged(table)
+    assert found[target].text == "**missed** on wine-RF"
+    text = targets.markdown(PAPER, table)
+    line = next(line for line in text.splitlines() if line.startswith(f"| {target} |"))
+    assert "**missed** on wine-RF (2 of 8 pairs)" in line
+
+
+@pytest.mark.parametrize(
+    ("method", "metric", "value", "target"),
+    [
+        ("LAPACE-exact", "feasible_points", 0.999, "E3, feasible points"),
+        ("LAPACE-exact", "satisfied", 0.59, "E3, easy constraints"),
+        ("LAPACE-exact", "satisfied", 0.59, "E3, hard constraints"),
+        ("FACE-Interpolate", "satisfied", 0.81, "E3, hard constraints"),
+    ],
+)
+def test_constraints_that_are_missed_print_missed(actions, method, metric, value, target):
+    assert judged(changed(actions, method, metric, value))[target].text == "**missed** on wine-RF"
+
+
+def test_targets_are_read_where_they_apply(benchmark):
+    far = changed(benchmark, "DiCE", "lof", 1.6)
+    assert judged(changed(far, "DiCE", "diversity", 9.0))["diversity against DiCE"].missed == ()
+    assert judged(far)["diversity against DiCE"].judged == ("adult-NN",)
+    # With categories it is the sparse answer that is held to NNCE, without them the nearest.
+    for pair, pick, other in (("adult-NN", "sparse", "nearest"), ("wine-RF", "nearest", "sparse")):
+        worse = changed(benchmark, other, "paired_distance", 9.0, pair)
+        assert judged(worse)["proximity, one counterfactual each"].text == "met"
+        worse = changed(benchmark, pick, "paired_distance", 9.0, pair)
+        assert judged(worse)["proximity, one counterfactual each"].missed == (pair,)
+    every = changed(changed(benchmark, "Last", "lof", 2), "Last", "lof", 2, "adult-NN")
+    assert judged(every)["plausibility (LOF)"].text == "**missed** on every pair"
+
+
+def test_the_best_is_marked_and_only_the_best(benchmark):
+    page = writing.pages_of(PAPER, benchmark)["e2"]
+    table = page.split("## wine-RF\n\n")[1].split("\n\n")[0]
+    rows = {cells[1]: cells[2:-1] for line in table.splitlines()[2:] if (cells := line.split("|"))}
+    rows = {name.strip(): [cell.strip() for cell in cells] for name, cells in rows.items()}
+    column = {m.key: k for k, m in enumerate(comparison.METRICS)}
+
+    def marked(metric):
+        return {name for name, cells in rows.items() if cells[column[metric]].startswith("**")}
+
+    assert marked("lof") == {"Last"}
+    assert marked("diversity") == {"Last"}
+    assert marked("distance") == {"NNCE", "DRCE", "DiCE"}  # level as far as digits tell
+    assert marked("seconds") == {"NNCE"}
+    assert marked("input_max_set_distance") == {"Last"}
+    assert marked("n_queries") == set()  # never measured
+    assert rows["NNCE"][column["diversity"]] == figures.NONE
+
+
+def test_words_say_where_we_win_and_where_we_lose(benchmark):
+    text = comparison.in_words(Figures(benchmark), PAIRS)
+    assert "local outlier factor*: best on 2 of 2 pairs (by Last 2)." in text
+    assert (
+        "distance to the instance*: best on 0 of 2 pairs. A baseline is better on wine-RF" in text
+    )
+    worse = changed(benchmark, "NNCE", "lof", 0.5)
+    text = comparison.in_words(Figures(worse), PAIRS)
+    assert "A baseline is better on wine-RF (Last 0.90, NNCE 0.50)." in text
+
+
+def test_the_confidence_that_lasts_is_the_least_that_does(benchmark):
+    known = Figures(benchmark)
+    assert comparison.reaching(known, "wine-RF") == 0.6
+    sure = Figures(changed(benchmark, "First", "model_robustness", 0.96))
+    assert comparison.reaching(sure, "wine-RF") == 0.0
+    never = Figures(changed(benchmark, "First@0.6", "model_robustness", 0.9))
+    assert comparison.reaching(never, "wine-RF") is None
+    page = writing.pages_of(PAPER, benchmark)["e2"]
+    assert "| wine-RF | 70.0 (1.05, 0.60) | 97.0 (1.02, –) | at 0.6 |" in page
+
+
+def test_actionability_stands_beside_the_papers(actions):
+    text = writing.pages_of(PAPER, actions)["e3"]
+    line = next(line for line in text.splitlines() if line.startswith("| wine-RF | easy |"))
+    assert "0.900 (0.74)" in line
+    assert "**1.000** (1.00)" in line
+    hard = next(line for line in text.splitlines() if line.startswith("| wine-RF | hard |"))
+    assert hard.count("**") == 2
+    assert "**0.800**" in hard
+    assert hard.endswith("| 10.0 |")
+
+
+def test_pictures_show_every_metric_pair_and_endpoint(benchmark):
+    before = plt.get_fignums()
+    figure = drawing.metrics(Figures(benchmark), PAIRS)
+    assert len(figure.axes) == len(comparison.METRICS)
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == [method.name for method in comparison.methods(Figures(benchmark), PAIRS)]
+    seconds = figure.axes[[m.key for m in comparison.METRICS].index("seconds")]
+    assert seconds.get_xscale() == "log"
+    assert sorted(seconds.lines[0].get_xdata()) == [0.1, 0.1]  # NNCE, a dot per pair
+    plt.close(figure)
+    points = [
+        ("wine-RF", "default", "", f"{metric}@{tau}", tau, label)
+        for metric in ("probability", "lof")
+        for tau in (0, 0.5, 1)
+        for label in ("-1", "5")
+    ]
+    figure = drawing.paths(made_up(*points, experiment="e4"), ["wine-RF"])
+    assert len(figure.axes) == 4
+    assert [ax.get_title() for ax in figure.axes[:2]] == ["sampled endpoint", "prototype 5"]
+    assert figure.axes[1].lines[1].get_ydata().tolist() == [0, 0.5, 1]
+    plt.close(figure)
+    swept = [
+        ("wine-RF", "default", pick, m.key, 0.5, count)
+        for pick in ("First", "Last")
+        for m in comparison.SWEPT
+        for count in ("2", "12")
+    ]
+    figure = drawing.sweeps(made_up(*swept, experiment="clusters"), ["wine-RF"])
+    assert len(figure.axes) == len(comparison.SWEPT)
+    assert figure.axes[0].lines[0].get_xdata().tolist() == [2, 12]
+    plt.close(figure)
+    assert plt.get_fignums() == before
+
+
+def test_a_picture_is_a_small_file(tmp_path):
+    figure, ax = plt.subplots()
+    ax.plot([1, 2, 3])
+    drawing.save(figure, tmp_path / "pictures" / "line.png")
+    picture = tmp_path / "pictures" / "line.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size < 10_000
+
+
+# --- what is kept with the code --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return store.kept(ROOT / "benchmarks" / "results")
+
+
+@pytest.fixture(scope="module")
+def blocks(kept):
+    return pages.blocks(PAPER, kept)
+
+
+def test_the_kept_results_are_of_the_plans_settings(kept):
+    keys = {job.key for job in PAPER.jobs()}
+    assert set(kept["settings"]) == keys
+
+
+def test_the_pages_are_those_of_the_results_that_are_kept(kept):
+    for name, text in writing.pages_of(PAPER, kept).items():
+        page = ROOT / "benchmarks" / "results" / f"{name}.md"
+        assert page.read_text(encoding="utf-8") == text, f"{name}.md: run --render"
+
+
+def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, kept, blocks):
+    """Blocks go between their markers; a marker without results keeps what it has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(writing, "_draw", lambda *_: None)
+    for path in (ROOT / "benchmarks" / "results").glob("*.csv"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    marks = "\n".join(f"<!-- {name} -->\nold\n<!-- /{name} -->" for name in (*blocks, "e9"))
+    Path("README.md").write_text(f"before\n{marks}\nafter\n")
+    writing.write_all(PAPER, Store(tmp_path / "nothing"), tmp_path, shown=True)
+    for name in ("e1", "e2", "e3", "e4", "clusters", "e6", "runs"):
+        own, page = tmp_path / f"{name}.csv", ROOT / "benchmarks" / "results" / f"{name}.csv"
+        assert own.read_bytes() == page.read_bytes(), name
+    text = Path("README.md").read_text(encoding="utf-8")
+    assert set(blocks) == {"e1", "e2", "e2-words", "e3", "clusters", "targets"}
+    assert all(part in text for part in blocks.values())
+    assert text.count("old") == 1
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+
+
+def test_the_digits_pages_are_those_of_the_results_that_are_kept():
+    table = pd.read_csv(ROOT / "benchmarks" / "results" / "e5.csv")
+    page = (ROOT / "benchmarks" / "results" / "e5.md").read_text(encoding="utf-8")
+    assert page == digits_page.table_of(table, "mnist")
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert page == digits_page.gallery(table, "mnist")
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/reproducing.md"])
+def test_pages_show_the_results_that_are_kept(name, blocks):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    shown = [mark for mark in blocks if f"<!-- {mark} -->" in text]
+    assert "e1" in shown
+    for mark in shown:
+        assert f"<!-- {mark} -->\n\n{blocks[mark]}\n\n<!-- /{mark} -->" in text, mark
+
+
+def test_the_page_on_reproducing_names_every_experiment_and_has_room_for_every_block():
+    text = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
+    for name in (*plan.EXPERIMENTS, "e5"):
+        assert any(
+            name in line.split() for line in text.splitlines() if "python -m benchmarks" in line
+        ), name
+    for mark in ("e1", "e2", "e2-words", "targets", "e3", "clusters"):
+        assert text.count(f"<!-- {mark} -->") == text.count(f"<!-- /{mark} -->") == 1
+
+
+def test_the_first_pages_sentences_are_of_the_results_that_are_kept(kept):
+    page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    paper = kept[(kept["experiment"] == "e1") & (kept["recipe"] == "default")]
+
+    def counted(metric):
+        part = paper[paper["metric"] == metric]
+        return round((part["mean"] * part["count"]).sum()), part["count"].sum()
+
+    valid, all_ = counted("centroids_before")
+    assert f"{valid} of {all_} were before it" in page
+    for pick in ("first", "middle", "last"):
+        valid, all_ = counted(f"{pick}_valid")
+        assert f"{valid:,} of {all_:,} each" in page
+    after = paper.loc[paper["metric"] == "recrossing_after", "mean"]
+    assert len(after) == 40
+    assert (after == 0).all()
+    three = kept[kept["experiment"] == "e3"]
+    hard = three[(three["label"] == "hard") & (three["metric"] == "lof_after")]
+
+    def span(method):
+        found = hard[hard["method"] == method].groupby("pair")["mean"].mean()
+        assert len(found) == 4
+        return f"{found.min():.2f}–{found.max():.2f}"
+
+    assert (
+        f"(LOF {span('LAPACE-exact')} against {span('LAPACE-naive')} in the hard setting)" in page
+    )
+    five = pd.read_csv(ROOT / "benchmarks/results/e5.csv", keep_default_na=False)
+    accuracy = five.loc[five["metric"] == "test accuracy", "value"].astype(float)
+    assert f"reads {accuracy.item():.2%} of the test digits".replace("%", " %") in page
+    ours = five[(five["recipe"] == "default") & (five["labels"] == "predictions")]
+    valid = ours[ours["metric"] == "prototypes valid"]
+    accepted, count = (valid["value"] * valid["count"]).sum(), valid["count"].sum()
+    assert f"{accepted:.0f} of {count} prototypes accepted over five seeds" in page
+    assert len(valid) == 5

@@ -761,8 +761,10 @@ def test_a_row_with_a_problem_costs_no_other():
     assert not np.isinf(reading.cells).any()
     with pytest.raises(InputError, match=r"^Column 'income' holds an infinity in row 1\. Use a nu"):
         SCHEMA.cells(frame)
-    with pytest.raises(InputError, match=r"^Column 'age' holds 'old' in row 0"):
+    with pytest.raises(InputError, match=r"^Column 'age' holds 'old' in row 2"):
         SCHEMA.distance(CELLS[:1], frame[2:3])
+    named = SCHEMA.read(as_records(frame.assign(id=list("ABCDEF"))))
+    assert named.problems[4] == "Column 'member' holds 'maybe' in row E, neither true nor false."
 
 
 @pytest.mark.parametrize(

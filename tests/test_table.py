@@ -662,7 +662,8 @@ def test_a_column_named_id_identifies_the_rows_exactly():
         assert read(frame, id_column="x").ids == (1, 3)
         assert read(frame, id_column="y").ids is None
     indexed = pd.DataFrame(rows, index=["p", "q"])
-    assert read(indexed).ids == ("p", "q")
+    assert read(indexed).ids == read(indexed, id_column="y").ids == ("p", "q")
+    assert read(indexed, id_column="id").ids == (large, 2)
     assert read(np.zeros((2, 2))).ids is None
 
 

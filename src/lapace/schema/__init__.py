@@ -189,14 +189,15 @@ class Schema:
         table = self._matched(read(data))
         cells = np.full((len(table), len(self.features)), np.nan)
         problems: dict[int, str] = {}
+        # A column named `id` identifies the rows only if it is not one of the features.
+        ids = None if table.template.index == ("id",) and "id" in self.names else table.ids
         features = list(self.features)
         for i, feature in enumerate(self.features):
-            features[i], cells[:, i] = read_cells(feature, table.columns[feature.name], problems)
+            column = table.columns[feature.name]
+            features[i], cells[:, i] = read_cells(feature, column, problems, ids)
         same = all(wide is own for wide, own in zip(features, self.features, strict=True))
         schema = self if same else replace(self, features=tuple(features))
         template = table.template.select(self.names)
-        # A column named `id` identifies the rows only if it is not one of the features.
-        ids = None if template.index == ("id",) and "id" in self.names else table.ids
         return Reading(schema, cells, problems, template, ids)
 
     def _matched(self, table: Table) -> Table:

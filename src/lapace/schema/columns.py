@@ -13,7 +13,7 @@ The kind of a column, unless an override names it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -249,33 +249,42 @@ def _refuse_unreadable(name: str, column: Column) -> None:
 
 
 def read_cells(
-    feature: Feature, column: Column, problems: dict[int, str]
+    feature: Feature,
+    column: Column,
+    problems: dict[int, str],
+    ids: Sequence[Any] | None = None,
 ) -> tuple[Feature, Floats]:
-    """A column's cells, and the feature widened by levels it lacks; notes unusable rows."""
+    """A column's cells, and the feature widened by levels it lacks.
+
+    Notes rows that cannot be used in `problems`, named by their id, or else by their position.
+    """
+    ids = range(len(column.missing)) if ids is None else ids
     _refuse_unreadable(feature.name, column)
     if feature.kind == "continuous":
-        return feature, _numbers(feature, column, problems)
-    return _codes(feature, column, problems)
+        return feature, _numbers(feature, column, problems, ids)
+    return _codes(feature, column, problems, ids)
 
 
-def _numbers(feature: Feature, column: Column, problems: dict[int, str]) -> Floats:
+def _numbers(
+    feature: Feature, column: Column, problems: dict[int, str], ids: Sequence[Any]
+) -> Floats:
     """A column as numbers; text is read as the number it spells, blank text as missing."""
     values = column.values
     if isinstance(values, Coded):
         levels, codes = values.levels, values.codes
         spelt = [*map(_spelt, levels), np.nan]
         for row in np.flatnonzero(np.array([v is None for v in spelt])[codes]).tolist():
-            problems.setdefault(row, _says(feature, levels[codes[row]], row, "not a number"))
+            problems.setdefault(row, _says(feature, levels[codes[row]], ids[row], "not a number"))
         values = np.array([np.nan if v is None else v for v in spelt])[codes]
     infinite = np.isinf(values)
     for row in np.flatnonzero(infinite).tolist():
-        problems.setdefault(row, _infinite(feature.name, row))
+        problems.setdefault(row, _infinite(feature.name, ids[row]))
     if column.kind == "integer":
         for row in np.flatnonzero(np.abs(values) >= EXACT).tolist():
             problems.setdefault(
                 row,
-                f"Column '{feature.name}' holds a whole number of 2^53 or more in row {row}, too "
-                "large to be exact. Drop the column if it is an identifier, or rescale it.",
+                f"Column '{feature.name}' holds a whole number of 2^53 or more in row {ids[row]}, "
+                "too large to be exact. Drop the column if it is an identifier, or rescale it.",
             )
     return np.where(infinite, np.nan, values)
 
@@ -295,7 +304,9 @@ def _blank(level: Level) -> bool:
     return isinstance(level, str) and not level.strip()
 
 
-def _codes(feature: Feature, column: Column, problems: dict[int, str]) -> tuple[Feature, Floats]:
+def _codes(
+    feature: Feature, column: Column, problems: dict[int, str], ids: Sequence[Any]
+) -> tuple[Feature, Floats]:
     """A column as codes, and the feature widened by levels it lacks."""
     coded = as_coded(column.values)
     known: dict[Level, int] = {spelling(level): k for k, level in enumerate(feature.levels)}
@@ -319,9 +330,9 @@ def _codes(feature: Feature, column: Column, problems: dict[int, str]) -> tuple[
     for row in np.flatnonzero(unusable[coded.codes]).tolist():
         level = coded.levels[coded.codes[row]]
         if isinstance(level, float) and np.isinf(level):
-            problems.setdefault(row, _infinite(feature.name, row))
+            problems.setdefault(row, _infinite(feature.name, ids[row]))
         wanted = "neither true nor false" if _all(feature, bool) else "not a number"
-        problems.setdefault(row, _says(feature, level, row, wanted))
+        problems.setdefault(row, _says(feature, level, ids[row], wanted))
     wide = replace(feature, extra=tuple(extra)) if len(extra) > len(feature.extra) else feature
     return wide, codes[coded.codes]
 
@@ -351,9 +362,9 @@ def _all(feature: Feature, kind: type) -> bool:
     return all(isinstance(v, kind) for v in feature.categories)
 
 
-def _says(feature: Feature, level: Level, row: int, what: str) -> str:
+def _says(feature: Feature, level: Level, row: Any, what: str) -> str:
     return f"Column '{feature.name}' holds {level!r} in row {row}, {what}."
 
 
-def _infinite(name: str, row: int) -> str:
+def _infinite(name: str, row: Any) -> str:
     return f"Column '{name}' holds an infinity in row {row}. Use a number or none."

@@ -159,14 +159,15 @@ class Table:
         return Table(columns, self.template, len(some), ids)
 
 
-def read(data: Any, *, id_column: str = "id") -> Table:
+def read(data: Any, *, id_column: str | None = None) -> Table:
     """Any table as numpy columns.
 
     Args:
         data: A pandas, polars or pyarrow frame, a numpy array (rows, columns) or
             (rows, height, width), a list of dicts (a key one of them lacks is a missing value),
             or a `Table`, which is returned as it is.
-        id_column: The column that identifies the rows, where the table has one of that name.
+        id_column: The column that identifies the rows, where the table has one of that name; by
+            default the index of a pandas frame, or else a column named `id`.
 
     Examples:
         >>> table = read([{"age": 31, "job": "nurse"}, {"age": None, "job": "cook"}])
@@ -194,7 +195,7 @@ def read(data: Any, *, id_column: str = "id") -> Table:
     return _read_frame(frame, id_column)
 
 
-def _read_frame(frame: nw.DataFrame[Any], id_column: str) -> Table:
+def _read_frame(frame: nw.DataFrame[Any], id_column: str | None) -> Table:
     kind = frame.implementation.value
     if kind not in ("pandas", "polars", "pyarrow"):
         raise InputError(
@@ -204,10 +205,10 @@ def _read_frame(frame: nw.DataFrame[Any], id_column: str) -> Table:
     columns = {name: _read_series(frame[name]) for name in frame.columns}
     dtypes = tuple(_dtype_text(kind, frame[name].to_native()) for name in frame.columns)
     index = _pandas_index(frame.to_native()) if kind == "pandas" else None
-    if index is not None:
+    if index is not None and id_column not in columns:
         plain = [n if isinstance(n, str | int | None) else str(n) for n in index.names]
         ids, names = tuple(index), tuple(plain)
-    elif id_column in columns:
+    elif (id_column := id_column or "id") in columns:
         ids, names = tuple(frame[id_column].to_list()), (id_column,)
     else:
         ids, names = None, ()
@@ -433,7 +434,8 @@ def _read_array(array: NDArray[Any]) -> Table:
     return Table(columns, template, len(array))
 
 
-def _read_records(records: Sequence[Any], id_column: str) -> Table:
+def _read_records(records: Sequence[Any], id_column: str | None) -> Table:
+    id_column = id_column or "id"
     names: dict[Any, None] = {}
     for i, record in enumerate(records):
         if not isinstance(record, Mapping):

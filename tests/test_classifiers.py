@@ -7,6 +7,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -28,7 +29,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
-from lapace import classifiers
+import lapace
 from lapace.classifiers import Classifier, train
 from lapace.errors import ClassifierError, InputError
 from lapace.schema import Feature, Schema
@@ -72,6 +73,11 @@ class TunedThreshold:
     def predict_proba(self, rows):
         p = 1 / (1 + np.exp(-rows["a"].to_numpy()))
         return np.stack([1 - p, p], axis=1)
+
+
+def test_the_public_names_are_exactly_those_listed():
+    names = {n for n, v in vars(lapace.classifiers).items() if not isinstance(v, ModuleType)}
+    assert {n for n in names if not n.startswith("_")} == set(lapace.classifiers.__all__)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -567,21 +573,23 @@ def test_large_queries_are_cut_into_chunks(monkeypatch):
     whole = Classifier(model, SCHEMA)
     expected = whole.fit_labels(CELLS)
     assert calls == [ROWS]
-    monkeypatch.setattr(classifiers, "ROWS_PER_CALL", 100)
+    monkeypatch.setattr("lapace.classifiers.classifier.ROWS_PER_CALL", 100)
     calls.clear()
     cut = Classifier(model, SCHEMA)
     assert (cut.fit_labels(CELLS) == expected).all()
     assert (cut.predict(CELLS) == expected).all()
     assert calls == [100, 100, 40] * 2
     assert cut.n_queries == 2 * ROWS
-    monkeypatch.setattr(classifiers, "CELLS_PER_CALL", 100)  # two columns: fifty rows
+    monkeypatch.setattr(
+        "lapace.classifiers.classifier.CELLS_PER_CALL", 100
+    )  # two columns: fifty rows
     calls.clear()
     assert (cut.predict(CELLS) == expected).all()
     assert max(calls) == 50
 
 
 def test_chunks_may_each_lack_some_labels(monkeypatch):
-    monkeypatch.setattr(classifiers, "ROWS_PER_CALL", 1)
+    monkeypatch.setattr("lapace.classifiers.classifier.ROWS_PER_CALL", 1)
     model = RandomForestClassifier(3, random_state=0).fit(NUMBERS, POSITIVE)
     classifier = Classifier(model, SCHEMA)
     codes = classifier.fit_labels(CELLS[:20])

@@ -21,9 +21,11 @@ from lapace.plots.fitted import _contrast
 from lapace.plots.paths import DrawnPath, _runs
 from lapace.plots.style import colour
 from lapace.schema import Schema
+from lapace.training import DEFAULT
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 HOMES = ["own", "rent", "family"]
+QUICK = replace(DEFAULT, hidden=32, steps=400)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +67,7 @@ def instances(count, seed):
 
 @pytest.fixture(scope="module")
 def explainer():
-    return Explainer(Bank(), n_prototypes=2, random_state=0).fit(instances(400, 0))
+    return Explainer(Bank(), n_prototypes=2, recipe=QUICK).fit(instances(400, 0))
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +222,9 @@ def test_any_other_label_has_a_title_too(explainer):
 def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(300, 20)).round(2)
-    explainer = Explainer(lambda x: (x.sum(axis=1) > 0).astype(int), n_prototypes=1).fit(table)
+    explainer = Explainer(
+        lambda x: (x.sum(axis=1) > 0).astype(int), n_prototypes=1, recipe=QUICK
+    ).fit(table)
     one = explainer.explain(np.full((1, 20), -1.0))[0]
     ax = plots.path(one)
     changed = len(one.changes())
@@ -264,7 +268,9 @@ def test_images_become_a_strip():
     rng = np.random.default_rng(0)
     bright = rng.integers(0, 2, 200)
     images = np.clip(0.2 * rng.random((200, 4, 4)) + 0.7 * bright[:, None, None], 0, 1)
-    explainer = Explainer(lambda x: (x.mean(axis=(1, 2)) > 0.5).astype(int), n_prototypes=1)
+    explainer = Explainer(
+        lambda x: (x.mean(axis=(1, 2)) > 0.5).astype(int), n_prototypes=1, recipe=QUICK
+    )
     one = explainer.fit(images).explain(images[bright == 0][:1])[0]
     ax = plots.path(one)
     assert 11 <= len(ax.images) <= 12
@@ -478,7 +484,9 @@ def test_a_history_without_values_is_refused(history):
 def flat():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(300, 2)).round(3)
-    explainer = Explainer(lambda x: (x[:, 0] > x[:, 1]).astype(int), n_prototypes=2, n_latent=2)
+    explainer = Explainer(
+        lambda x: (x[:, 0] > x[:, 1]).astype(int), n_prototypes=2, n_latent=2, recipe=QUICK
+    )
     explainer.fit(table)
     return table, explainer, explainer.explain(np.array([[-1.0, 1.0]]))[0]
 

@@ -1,7 +1,6 @@
-"""A stranger's path: a table nobody has seen, from the file to an answer over HTTP.
+"""From a new table to an explanation over HTTP, in real processes.
 
-Real processes only, and only words the README and the help use: fit, report, explain, serve.
-Nothing is known of the library but its command.
+Only the command and what the README and its help show are used: fit, report, explain, serve.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from lapace.cli.commands import EXAMPLES
 from lapace.result import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
-FEW = 10  # commands, and this has to be fewer
 
 COLUMNS = [
     "customer no.",
@@ -41,7 +39,7 @@ LEVELS = ("bad", "fair", "good")
 
 
 def customers(path: Path, count: int, seed: int) -> None:
-    """Odd names, gaps, numbers, words, an order, truth values, and an identifier."""
+    """Columns with odd names: missing values, numbers, categories, an order, booleans, an id."""
     rng = random.Random(seed)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -60,15 +58,13 @@ def customers(path: Path, count: int, seed: int) -> None:
             writer.writerow(row)
 
 
-class Stranger:
-    """Types commands in a folder, and counts them."""
+class Shell:
+    """Runs the command in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.commands = 0
 
     def start(self, *arguments: object) -> subprocess.Popen:
-        self.commands += 1
         return subprocess.Popen(
             [sys.executable, "-m", "lapace.cli", *map(str, arguments)],
             cwd=self.folder,
@@ -79,16 +75,16 @@ class Stranger:
             encoding="utf-8",
         )
 
-    def types(self, *arguments: object, code: int = 0) -> tuple[str, str]:
+    def run(self, *arguments: object, code: int = 0) -> tuple[str, str]:
         with self.start(*arguments) as process:
             out, err = process.communicate(timeout=600)
         assert process.returncode == code, err
         assert "Traceback" not in err
         return out, err
 
-    def asks(self, address: str, question: dict | None = None) -> tuple[int, dict]:
-        """Over HTTP, as any program would."""
-        body = None if question is None else json.dumps(question).encode()
+    def post(self, address: str, query: dict) -> tuple[int, dict]:
+        """Status and JSON of a response."""
+        body = json.dumps(query).encode()
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=120) as response:
@@ -99,64 +95,64 @@ class Stranger:
 
 
 @pytest.fixture
-def stranger(tmp_path):
+def shell(tmp_path):
     customers(tmp_path / "customers 2024.csv", 420, seed=1)
     customers(tmp_path / "this week.csv", 12, seed=2)
-    return Stranger(tmp_path)
+    return Shell(tmp_path)
 
 
-def test_from_a_table_never_seen_to_an_answer_over_http(stranger):
+def test_from_a_new_table_to_an_explanation_response(shell):
     table, week = "customers 2024.csv", "this week.csv"
     fit = ["fit", table, "--classifier", "mlp", "--label", "left us?", "-o", "churn.lapace"]
 
-    # The first try is refused, and the sentence says what to do.
-    _, err = stranger.types(*fit, code=2)
+    # The first command is refused, and the message says what to do.
+    _, err = shell.run(*fit, code=2)
     assert err == (
         "lapace: Column 'customer no.' only numbers the rows. Drop it, or say it is 'continuous'.\n"
     )
-    assert not list(stranger.folder.glob("churn*"))
+    assert not list(shell.folder.glob("churn*"))
 
-    out, err = stranger.types(
+    out, err = shell.run(
         *fit, "--drop", "customer no.", "--kind", "satisfaction=ordinal:bad<fair<good",
         "--clusters", 2, "--rule", "age == original",
     )  # fmt: skip
     assert out.startswith("Can it be trusted?")
     assert "Wrote 'churn.lapace' and its classifier 'churn.skops'." in err
 
-    out, _ = stranger.types("report", "churn.lapace", "--json")
+    out, _ = shell.run("report", "churn.lapace", "--json")
     assert json.loads(out)["verdict"] in ("passes", "usable with care")
 
-    limits = [
+    constraints = [
         "`monthly fee ($)` >= 0.5 * original",
         "`Has App?` == original",
         "satisfaction >= original",
     ]
-    said = [word for limit in limits for word in ("--constraint", limit)]
-    asked = ["explain", "churn.lapace", week, "--target", "no", *said]
-    out, err = stranger.types(*asked, "--format", "json")
-    answer = json.loads(out)
-    jsonschema.validate(answer, json_schema())
-    statuses = {instance["status"] for instance in answer["instances"]}
-    assert len(answer["instances"]) == 12
+    flags = [word for text in constraints for word in ("--constraint", text)]
+    query = ["explain", "churn.lapace", week, "--target", "no", *flags]
+    out, err = shell.run(*query, "--format", "json")
+    explanation = json.loads(out)
+    jsonschema.validate(explanation, json_schema())
+    statuses = {instance["status"] for instance in explanation["instances"]}
+    assert len(explanation["instances"]) == 12
     assert "answered" in statuses
     assert statuses <= {"answered", "already_target", "none_found", "infeasible"}
     assert re.match(r"Explanation of 12 instances: \d+ answered", err)
-    obeyed(answer)
+    check_constraints(explanation)
 
     # The example of the help, with this table's name and any free port.
     example = EXAMPLES["serve"].replace("loans.lapace", "churn.lapace").replace("8000", "0")
-    with stranger.start(*example.split()[1:]) as server:
+    with shell.start(*example.split()[1:]) as server:
         try:
             address = listening(server)
-            instance = instances(stranger.folder / week, answer)
-            question = {"instances": [instance], "target": "no", "constraints": limits}
-            status, over_http = stranger.asks(f"{address}/v2/explain", question)
+            instance = first_answered(shell.folder / week, explanation)
+            query = {"instances": [instance], "target": "no", "constraints": constraints}
+            status, response = shell.post(f"{address}/v2/explain", query)
             assert status == 200
-            jsonschema.validate(over_http, json_schema())
-            assert over_http["instances"][0]["status"] == "answered"
-            obeyed(over_http)
-            wrong = {**question, "constraints": ["`monthly fe ($)` >= 1"]}
-            status, refusal = stranger.asks(f"{address}/v2/explain", wrong)
+            jsonschema.validate(response, json_schema())
+            assert response["instances"][0]["status"] == "answered"
+            check_constraints(response)
+            wrong = {**query, "constraints": ["`monthly fe ($)` >= 1"]}
+            status, refusal = shell.post(f"{address}/v2/explain", wrong)
             assert status == 422
             assert "Did you mean 'monthly fee ($)'" in refusal["error"]
         finally:
@@ -165,33 +161,32 @@ def test_from_a_table_never_seen_to_an_answer_over_http(stranger):
     assert server.returncode in (0, 130)
     assert out == ""
     assert "Traceback" not in err
-    assert stranger.commands < FEW
 
 
-def obeyed(answer):
-    """Every step said to be feasible obeys the limits, by our own arithmetic."""
-    names = [feature["name"] for feature in answer["schema"]["features"]]
+def check_constraints(explanation):
+    """Every feasible first row satisfies the constraints, computed here once more."""
+    names = [feature["name"] for feature in explanation["schema"]["features"]]
     checked = 0
-    for instance in answer["instances"]:
-        own = dict(zip(names, instance["row"], strict=True))
+    for instance in explanation["instances"]:
+        original = dict(zip(names, instance["row"], strict=True))
         for path in instance["paths"]:
             first = path["steps"][path["picks"]["first"]]
             if not (first["valid"] and first["feasible"]):
                 continue
             row = dict(zip(names, first["row"], strict=True))
-            assert row["age"] == own["age"]
-            assert row["Has App?"] == own["Has App?"]
-            if own["monthly fee ($)"] is not None:
-                assert row["monthly fee ($)"] >= 0.5 * own["monthly fee ($)"]
-            if own["satisfaction"] is not None:
-                assert LEVELS.index(row["satisfaction"]) >= LEVELS.index(own["satisfaction"])
+            assert row["age"] == original["age"]
+            assert row["Has App?"] == original["Has App?"]
+            if original["monthly fee ($)"] is not None:
+                assert row["monthly fee ($)"] >= 0.5 * original["monthly fee ($)"]
+            if original["satisfaction"] is not None:
+                assert LEVELS.index(row["satisfaction"]) >= LEVELS.index(original["satisfaction"])
             checked += 1
     assert checked
 
 
-def instances(path, answer):
-    """The first instance with an answer, as the plain values of the file."""
-    instance = [one["status"] for one in answer["instances"]].index("answered")
+def first_answered(path, explanation):
+    """The first instance with a counterfactual, as plain values of the file."""
+    instance = [one["status"] for one in explanation["instances"]].index("answered")
     with path.open(encoding="utf-8", newline="") as file:
         row = list(csv.DictReader(file))[instance]
     row = {name: value or None for name, value in row.items() if name != "left us?"}
@@ -201,7 +196,7 @@ def instances(path, answer):
 
 
 def listening(server):
-    """The address, once the server says it."""
+    """The address, once the server has printed it."""
     for line in server.stderr:
         if found := re.search(r"Listening at (http://\S+?);", line):
             return found[1]

@@ -139,7 +139,7 @@ def _against_nnce(here: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator
     """The picks of one counterfactual per instance against NNCE, on the same instances."""
     if not len(here.target_rows):
         return
-    nnce = metrics.nearest(here.wide, here.instances, here.target_rows)[:, 0]
+    nnce = metrics.kneighbors(here.wide, here.instances, here.target_rows)[0][:, 0]
     for name in ("nearest", "sparse"):
         if name in picks:
             ok = picks[name].where(picks[name].ok)
@@ -281,7 +281,7 @@ class _Judge:
         yield Measure("lof_median", typical.median, len(ok), method=method)
         yield _spread("isolation", usual.isolation(ok.cells), method)
         yield _spread("knn_distance", usual.knn(ok.cells), method)
-        away = metrics.nearest(ok.schema, ok.cells, self.here.train)
+        away, _ = metrics.kneighbors(ok.schema, ok.cells, self.here.train)
         yield Measure("copies", _mean(away[:, :1] == 0), len(ok), method=method)
 
     def stability(

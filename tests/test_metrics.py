@@ -166,7 +166,7 @@ def test_distinct_rows(seed: int, rows: int) -> None:
 def test_nearest_rows(seed: int, n: int, m: int, k: int) -> None:
     cells, rows = cells_of(seed, n), cells_of(seed + 1, m)
     expected = [sorted(far(cell, row) for row in rows)[:k] for cell in cells]
-    found = metrics.nearest(WIDE, cells, rows, k)
+    found, _ = metrics.kneighbors(WIDE, cells, rows, k)
     assert found.shape == (n, min(k, m))
     assert np.allclose(found, np.reshape(expected, found.shape), atol=1e-9)
 

@@ -256,11 +256,11 @@ def test_a_label_the_classifier_denies_its_samples(share, verdict):
 def test_columns_by_brute_force(report):
     e = inputs()
     for i, (feature, column) in enumerate(zip(SCHEMA.features, report.columns, strict=True)):
-        there = sorted(v for v in e.real.cells[:, i] if not np.isnan(v))
+        present = sorted(v for v in e.real.cells[:, i] if not np.isnan(v))
         if feature.numeric:
-            usual = there[(len(there) - 1) // 2]
+            usual = present[(len(present) - 1) // 2]
         else:
-            usual = max(set(there), key=there.count)
+            usual = max(set(present), key=present.count)
         error = guess = 0.0
         for own, back in zip(e.held_out.cells[:, i], e.reconstructed[:, i], strict=True):
             for other, is_guess in ((back, False), (usual, True)):

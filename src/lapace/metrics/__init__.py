@@ -18,13 +18,13 @@ needed) is NaN: never 0, never a warning. Shares run from 0 to 1.
 | privacy | `privacy` |
 | cost | `timed` |
 | all that apply | `evaluate`, `Reference` |
-| tools | `kneighbors`, `nearest`, `distinct` |
+| tools | `kneighbors`, `distinct` |
 """
 
 from __future__ import annotations
 
 from lapace.metrics.evaluation import Reference, evaluate, timed
-from lapace.metrics.neighbours import distinct, kneighbors, nearest
+from lapace.metrics.neighbours import distinct, kneighbors
 from lapace.metrics.plausibility import Plausibility, typical
 from lapace.metrics.quality import (
     diversity,
@@ -51,7 +51,6 @@ __all__ = [
     "kneighbors",
     "ks",
     "model_robustness",
-    "nearest",
     "number_share",
     "perturb",
     "privacy",

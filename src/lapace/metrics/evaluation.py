@@ -17,7 +17,7 @@ from lapace.arrays import Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.errors import InputError
 from lapace.metrics import quality
-from lapace.metrics.neighbours import join, mean, median, nearest, recode
+from lapace.metrics.neighbours import join, kneighbors, mean, median, recode
 from lapace.metrics.plausibility import Plausibility, typical
 from lapace.metrics.robustness import input_robustness, model_robustness, votes
 from lapace.metrics.synthetic import privacy
@@ -100,7 +100,10 @@ class Reference:
             schema: Of the counterfactuals to be compared.
             random_state: Of `Plausibility`.
         """
-        schema, cells = _read(table, schema)
+        reading = schema.read(table)
+        if reading.problems:
+            raise InputError(min(reading.problems.items())[1])
+        schema, cells = reading.schema, reading.cells
         known = classifier.labels if isinstance(classifier, Classifier) else ()
         model = classifier.model if isinstance(classifier, Classifier) else classifier
         own = Classifier(model, schema, known)
@@ -186,7 +189,7 @@ def evaluate(
     ok = found.where(found.ok)
     values = _shares(found, tried) | _quality(ok) | _plausibility(ok, reference)
     if held_out is not None:
-        kept = privacy(ok.schema, ok.cells, reference.cells, _read(held_out, ok.schema)[1])
+        kept = privacy(ok.schema, ok.cells, reference.cells, ok.schema.cells(held_out))
         values["held_out_distance"] = kept.held_out
         values["held_out_copies"] = kept.held_out_copies
         values["privacy_ratio"] = kept.ratio
@@ -233,7 +236,7 @@ def _plausibility(ok: Counterfactuals, reference: Reference) -> dict[str, float]
         cells = ok.cells[mask]
         scores[:, mask] = usual.lof(cells), usual.isolation(cells), usual.knn(cells)
     lof, isolation, knn = map(typical, scores)
-    to_training = nearest(ok.schema, ok.cells, reference.cells).ravel()
+    to_training = kneighbors(ok.schema, ok.cells, reference.cells)[0].ravel()
     return {
         "lof": lof.mean,
         "lof_median": lof.median,
@@ -254,13 +257,6 @@ def _input_robustness(
         row[tried] = classifier.predict(moved.instances[tried], moved.schema) != before
     robustness = input_robustness(found, perturbed, flipped)
     return {f"input_{name}": float(value) for name, value in robustness._asdict().items()}
-
-
-def _read(table: Any, schema: Schema) -> tuple[Schema, Floats]:
-    reading = schema.read(table)
-    if reading.problems:
-        raise InputError(min(reading.problems.items())[1])
-    return reading.schema, reading.cells
 
 
 def _recoded(found: Counterfactuals, schema: Schema) -> Counterfactuals:

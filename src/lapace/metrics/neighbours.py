@@ -19,7 +19,7 @@ def kneighbors(
     schema: Schema,
     cells: Floats,
     rows: Floats,
-    k: int,
+    k: int = 1,
     *,
     exclude_self: bool = False,
     weights: Floats | None = None,
@@ -68,17 +68,6 @@ def smallest(values: Floats, k: int) -> tuple[Floats, Ints]:
     order = np.argsort(np.take_along_axis(values, index, axis=1), axis=1, kind="stable")
     index = np.take_along_axis(index, order, axis=1)
     return np.take_along_axis(values, index, axis=1), index
-
-
-def nearest(schema: Schema, cells: Floats, rows: Floats, k: int = 1) -> Floats:
-    """Distances to the k nearest of `rows`, ascending, (m, k); fewer columns if rows are fewer.
-
-    Examples:
-        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> nearest(schema, np.array([[1.0]]), np.array([[0.0], [1.25], [2.5]]), k=2)
-        array([[0.1, 0.4]])
-    """
-    return kneighbors(schema, cells, rows, k)[0]
 
 
 def pair_distances(schema: Schema, a: Floats, b: Floats, i: Ints, j: Ints) -> Floats:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.ensemble import IsolationForest
 
 from lapace.arrays import Floats
-from lapace.metrics.neighbours import distinct, kneighbors, mean, median, nearest, tree_columns
+from lapace.metrics.neighbours import distinct, kneighbors, mean, median, tree_columns
 from lapace.schema import Schema
 
 
@@ -105,8 +105,9 @@ class Plausibility:
         """
         if not len(self.rows):
             return np.full(len(cells), math.nan)
-        distances: Floats = nearest(self.schema, cells, self.rows, k).mean(axis=1)
-        return distances
+        distances, _ = kneighbors(self.schema, cells, self.rows, k)
+        means: Floats = distances.mean(axis=1)
+        return means
 
     @cached_property
     def _local(self) -> tuple[Floats, Floats]:

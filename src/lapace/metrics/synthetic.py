@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from lapace.arrays import Floats
-from lapace.metrics.neighbours import mean, median, nearest, tree_columns
+from lapace.metrics.neighbours import kneighbors, mean, median, tree_columns
 from lapace.schema import Schema
 
 
@@ -196,7 +196,7 @@ def privacy(schema: Schema, cells: Floats, train: Floats, held_out: Floats) -> P
         >>> privacy(schema, np.array([[0.625]]), train, held_out)
         Privacy(distance=0.25, held_out=0.25, ratio=1.0, copies=0.0, held_out_copies=0.5)
     """
-    ours, theirs = (nearest(schema, rows, train).ravel() for rows in (cells, held_out))
+    ours, theirs = (kneighbors(schema, rows, train)[0].ravel() for rows in (cells, held_out))
     middle, usual = median(ours), median(theirs)
     ratio = middle / usual if usual else math.inf if middle > 0 else math.nan
     return Privacy(middle, usual, ratio, mean(ours == 0), mean(theirs == 0))

@@ -1,8 +1,8 @@
 """Pictures of results: one path, the latent map, the prototypes, the training.
 
 Every function draws plain results and returns the matplotlib `Axes` or `Figure`, to be changed,
-shown or saved. A colour means a label; the colours can be told apart with any common colour
-vision, and every label is also written out.
+shown or saved. A colour means a label; the colours suit all common kinds of colour vision, and
+every label is also written out.
 """
 
 from __future__ import annotations

@@ -26,10 +26,9 @@ from lapace.classifiers.outputs import (
     as_label,
     first_line,
     import_extra,
-    python_values,
 )
 from lapace.errors import ClassifierError, InputError, did_you_mean
-from lapace.table import Coded, Table, read
+from lapace.table import Coded, Table, Template, read
 
 Array: TypeAlias = NDArray[Any]
 
@@ -144,7 +143,8 @@ class OnnxModel:
         """One column as the graph takes it; missing numbers are NaN, missing text is empty."""
         dtype, column = DTYPES[kind], table.columns[name]
         if dtype is object:
-            texts = ["" if v is None else str(v) for v in python_values(column)]
+            rows = Template("records", (name,), (column.kind,)).build({name: column.values})
+            texts = ["" if row[name] is None else str(row[name]) for row in rows]
             return np.array(texts, dtype=object)
         numbers = column.values
         if isinstance(numbers, Coded):

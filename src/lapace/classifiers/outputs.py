@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Floats, Ints
 from lapace.errors import ClassifierError, InputError
-from lapace.table import Coded, Column
 
 Label: TypeAlias = str | int | bool
 
@@ -220,7 +219,7 @@ def are_probabilities(scores: Floats, tolerance: float) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------
-# Arrays, columns and texts
+# Arrays, extras and texts
 
 
 def as_array(values: Any, model: str = "The classifier") -> NDArray[Any]:
@@ -234,22 +233,6 @@ def as_array(values: Any, model: str = "The classifier") -> NDArray[Any]:
         raise ClassifierError(
             f"{model} returned a {type(values).__name__} that is not one label per row: {error}"
         ) from error
-
-
-def python_values(column: Column) -> list[Any]:
-    """A column's cells as plain Python values; None is missing.
-
-    Examples:
-        >>> python_values(Column("integer", np.array([2.0, np.nan])))
-        [2, None]
-    """
-    values = column.values
-    if isinstance(values, Coded):
-        levels = np.array([*values.levels, None], dtype=object)
-        found: list[Any] = levels[values.codes].tolist()
-        return found
-    whole = column.kind == "integer"
-    return [None if v != v else int(v) if whole else v for v in values.tolist()]  # noqa: PLR0124
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:

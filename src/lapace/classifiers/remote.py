@@ -36,11 +36,10 @@ from lapace.classifiers.outputs import (
     as_probability,
     distinct_labels,
     import_extra,
-    python_values,
     short,
 )
 from lapace.errors import ClassifierError, InputError, check_number
-from lapace.table import Table, read
+from lapace.table import Table, Template, read
 
 if TYPE_CHECKING:
     import httpx
@@ -78,8 +77,7 @@ class HttpModel:
         self.timeout = check_number("timeout", timeout, 0.001, 86_400)
         self._httpx = import_extra("httpx", "http", "A classifier at an address")
         self._name = f"The classifier at {_without_secrets(url)}"
-        self._address = self._parse(url)
-        self._headers, self._secrets = self._credentials(url)
+        self._address, self._headers, self._secrets = self._parse(url)
         # Certificates are read once: it takes longer than a small request.
         https = self._address.scheme == "https"
         self._verify = self._httpx.create_ssl_context() if https else False
@@ -100,8 +98,10 @@ class HttpModel:
         return output
 
     async def _query(self, table: Table) -> ModelOutput:
-        columns = {name: python_values(table.columns[name]) for name in table.names}
-        most = max(1, min(ROWS, CELLS // max(1, len(columns))))
+        kinds = tuple(table.columns[name].kind for name in table.names)
+        values = {name: column.values for name, column in table.columns.items()}
+        rows = Template("records", table.names, kinds).build(values)
+        most = max(1, min(ROWS, CELLS // max(1, len(kinds))))
         parts = []
         client = self._httpx.AsyncClient(
             verify=self._verify,
@@ -113,10 +113,9 @@ class HttpModel:
             timeout=self._httpx.Timeout(None, connect=min(CONNECT, self.timeout)),
         )
         async with client:
-            for start in range(0, len(table), most):
-                cells = zip(*(c[start : start + most] for c in columns.values()), strict=True)
-                rows = [dict(zip(columns, row, strict=True)) for row in cells]
-                parts.append(self._output(await self._request(client, _body(rows)), len(rows)))
+            for start in range(0, len(rows), most):
+                some = rows[start : start + most]
+                parts.append(self._output(await self._request(client, _body(some)), len(some)))
         return self._joined(parts)
 
     def _error(self, what: str) -> ClassifierError:
@@ -238,8 +237,8 @@ class HttpModel:
 
     # -- address and credentials ------------------------------------------------------------------
 
-    def _parse(self, url: str) -> httpx.URL:
-        """The address without user name and password, which are sent as a header."""
+    def _parse(self, url: str) -> tuple[httpx.URL, dict[str, str], tuple[str, ...]]:
+        """The address without credentials, the headers, and the texts no message may repeat."""
         try:
             parsed: httpx.URL = self._httpx.URL(url)
             valid = parsed.host and (parsed.port or 0) < 2**16 and not any(map(str.isspace, url))
@@ -250,22 +249,17 @@ class HttpModel:
                 f"'{_without_secrets(url)}' is not an address. Write http://host:port/path or "
                 "https://host/path."
             )
-        return parsed.copy_with(userinfo=b"", fragment=None)
-
-    def _credentials(self, url: str) -> tuple[dict[str, str], tuple[str, ...]]:
-        """The headers of every request, and the texts in them that no message may repeat."""
-        parsed = self._httpx.URL(url)
-        token = os.environ.get(TOKEN, "").strip()
+        address, token = parsed.copy_with(userinfo=b"", fragment=None), os.environ.get(TOKEN, "")
         if parsed.userinfo:
-            password = parsed.userinfo.partition(b":")[2].decode()
             basic = b64encode(f"{parsed.username}:{parsed.password}".encode()).decode()
-            secrets = filter(None, (password, parsed.password, basic))
-            return {**HEADERS, "authorization": f"Basic {basic}"}, tuple(secrets)
-        if not token:
-            return HEADERS, ()
+            quoted = parsed.userinfo.partition(b":")[2].decode()
+            secrets = filter(None, (parsed.password, quoted, basic))
+            return address, {**HEADERS, "authorization": f"Basic {basic}"}, tuple(secrets)
+        if not (token := token.strip()):
+            return address, HEADERS, ()
         if not (token.isascii() and token.isprintable()):
             raise InputError(f"The token in {TOKEN} has characters that no header can carry.")
-        return {**HEADERS, "authorization": f"Bearer {token}"}, (token,)
+        return address, {**HEADERS, "authorization": f"Bearer {token}"}, (token,)
 
 
 def _without_secrets(url: str) -> str:

@@ -113,8 +113,8 @@ def test_a_label_with_one_cluster_is_certain_of_it() -> None:
     assert model.q_c(x, torch.full((7,), 2)).exp()[:, 5].tolist() == [1.0] * 7
 
 
-@pytest.mark.parametrize("soft", [False, True])
-def test_people_of_a_label_without_clusters_still_have_a_place(soft: bool) -> None:
+@pytest.mark.parametrize("follows_paper", [False, True])
+def test_people_of_a_label_without_clusters_still_have_a_place(follows_paper: bool) -> None:
     model = made(Shape(2, (3,), (2, 0, 3), latent=4, hidden=8))
     x = torch.randn(6, 5).double()
     y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -122,7 +122,7 @@ def test_people_of_a_label_without_clusters_still_have_a_place(soft: bool) -> No
     assert torch.allclose(probability.sum(dim=1), torch.ones(6).double())
     assert (probability[y == 0][:, 2:] == 0).all()
     assert (probability[y == 2][:, :2] == 0).all()
-    assert model.encode(x, y, soft=soft).isfinite().all()
+    assert model.encode(x, y, follows_paper=follows_paper).isfinite().all()
 
 
 def test_encoding_takes_the_likeliest_cluster_or_all_of_them(model: LGMVAE) -> None:
@@ -130,7 +130,7 @@ def test_encoding_takes_the_likeliest_cluster_or_all_of_them(model: LGMVAE) -> N
     probability = model.q_c(x, y).exp()
     likeliest = torch.eye(6).double()[probability.argmax(dim=1)]
     assert torch.equal(model.encode(x, y), model.q_z(x, likeliest, y).mean)
-    assert torch.equal(model.encode(x, y, soft=True), model.q_z(x, probability, y).mean)
+    assert torch.equal(model.encode(x, y, follows_paper=True), model.q_z(x, probability, y).mean)
     by_hand = model.latent_network(torch.cat([x, torch.eye(3).double()[y], likeliest], dim=1))
     assert torch.equal(model.encode(x, y), by_hand[:, : model.shape.latent])
 

@@ -39,7 +39,11 @@ each_world = pytest.mark.parametrize(
 
 
 def arrays(answer: Explanation) -> dict[str, bytes]:
-    found = {k: v.tobytes() for k, v in vars(answer).items() if isinstance(v, np.ndarray)}
+    found = {
+        k: repr(v.tolist()).encode() if v.dtype == object else v.tobytes()
+        for k, v in vars(answer).items()
+        if isinstance(v, np.ndarray)
+    }
     return found | {"words": repr((answer.status, answer.reason)).encode()}
 
 

@@ -973,7 +973,7 @@ def test_statuses_tell_the_impossible_from_the_not_found():
     assert not answer.feasible[np.isin(answer.instance, np.flatnonzero(poor)), 1:].any()
     nothing = explained(here, constraints=["changes <= 0"])
     assert set(nothing.status) == {"none_found"}
-    assert "and obeys the constraints" in nothing[0].reason
+    assert "and satisfies the constraints" in nothing[0].reason
     assert not nothing.first().valid.any()
     jsonschema.validate(nothing[0].explanation.to_json()["instances"][0], _part("instance"))
 
@@ -1647,7 +1647,7 @@ def test_what_is_typed_into_a_notebook_prints_in_a_line():
     for thing in (answer, answer.first(), answer[0], world.explainer, world.explainer.schema_):
         assert len(repr(thing)) < 500
     assert repr(Explainer(world.classifier)).endswith("not fitted")
-    assert f"{len(answer.first())} rows" in repr(answer.first())
+    assert f"{len(answer.first())} of" in repr(answer.first())
 
 
 def test_a_path_shows_no_step_twice():

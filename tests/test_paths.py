@@ -19,7 +19,16 @@ from torch import Tensor
 
 from lapace.categories import CategoryTree
 from lapace.model import LGMVAE, Mixture, Shape
-from lapace.paths import Decoder, Lines, Start, Steps, Traced, block_states, states_of, trace
+from lapace.paths import (
+    Decoder,
+    EncodedInstances,
+    Lines,
+    Steps,
+    TracedPaths,
+    block_states,
+    states_of,
+    trace,
+)
 from lapace.paths import decoder as decoding
 from lapace.paths.decoder import write_states
 from lapace.schema import Feature, Schema
@@ -71,12 +80,12 @@ def schema() -> Schema:
 
 
 @cache
-def decoder(trees: bool = False, anchored: bool = True, seed: int = 0) -> Decoder:
+def decoder(trees: bool = False, follows_paper: bool = False, seed: int = 0) -> Decoder:
     """A decoder nobody trained, with weights large enough to decide something."""
     columns = schema()
     shape = Shape(len(columns.numeric), columns.widths, (2, 2), latent=3, hidden=8)
     torch.manual_seed(seed)
-    model = LGMVAE(replace(shape, heads="softmax" if anchored else "sigmoid"))
+    model = LGMVAE(replace(shape, heads="sigmoid" if follows_paper else "softmax"))
     for weights in model.parameters():
         torch.nn.init.normal_(weights, std=0.6)
     model = model.eval().requires_grad_(False)
@@ -85,7 +94,7 @@ def decoder(trees: bool = False, anchored: bool = True, seed: int = 0) -> Decode
     states, half = states_of(columns, cells), len(cells) // 2
     parts = (states[:half], states[half:]) if trees else ()
     found = tuple(CategoryTree.fit(part, block_states(columns)) for part in parts)
-    return Decoder(columns, model, mixtures, found, anchored=anchored)
+    return Decoder(columns, model, mixtures, found, follows_paper=follows_paper)
 
 
 def last_layer(model: LGMVAE) -> torch.nn.Linear:
@@ -128,17 +137,22 @@ STRANGE: dict[str, InstanceExplanation] = {
 def begin(
     found: Decoder,
     instances: Sequence[InstanceExplanation],
-    held: Ints | None = None,
-    barred: Any = None,
-) -> Start:
+    fixed: Ints | None = None,
+    excluded: Any = None,
+) -> EncodedInstances:
     reading = found.schema.read(list(instances))
     assert not reading.problems
     labels = np.zeros(len(instances), dtype=np.int64)
-    return found.start(reading.schema, reading.cells, labels, held, barred)
+    return found.encode_instances(reading.schema, reading.cells, labels, fixed, excluded)
 
 
 def along(
-    found: Decoder, start: Start, tau: Any, end: Tensor, frozen: bool = False, label: int = 1
+    found: Decoder,
+    start: EncodedInstances,
+    tau: Any,
+    end: Tensor,
+    frozen: bool = False,
+    label: int = 1,
 ) -> Floats:
     """Everyone of a start, each at each tau on the line to `end`: (instances, taus, columns)."""
     tau = np.atleast_1d(np.asarray(tau, dtype=np.float64))
@@ -147,7 +161,7 @@ def along(
     share = torch.as_tensor(where, dtype=torch.float32)[:, None]
     z = (1 - share) * start.z[torch.as_tensor(instance)] + share * end
     labels = np.full(len(instance), label)
-    rows = found.rows(start, instance, where, z, labels, np.full(len(instance), frozen))
+    rows = found.path_rows(start, instance, where, z, labels, np.full(len(instance), frozen))
     return rows.reshape(count, len(tau), -1)
 
 
@@ -167,7 +181,7 @@ def test_a_path_begins_exactly_at_the_instance(instance: str) -> None:
     for seed in range(3):
         found = decoder(seed=seed)
         start = begin(found, [STRANGE[instance]])
-        row = found.rows(
+        row = found.path_rows(
             start, np.zeros(1, int), np.zeros(1), start.z, np.ones(1, int), np.zeros(1, bool)
         )
         np.testing.assert_array_equal(row, start.cells)
@@ -192,7 +206,7 @@ def test_a_path_ends_at_the_prototype_whoever_walks_it(trees: bool) -> None:
     start = begin(found, instances)
     for k in (2, 3):
         end = found.model.centroids()[k]
-        prototype = found.prototypes(end[None], np.ones(1, dtype=np.int64))
+        prototype = found.decode(end[None], np.ones(1, dtype=np.int64))
         there = along(found, start, 1.0, end)[:, 0]
         np.testing.assert_allclose(there, np.repeat(prototype, 30, axis=0), atol=1e-4)
 
@@ -205,12 +219,12 @@ def test_at_the_end_nothing_of_a_strange_person_is_left(instance: str, trees: bo
         found = decoder(trees, seed=seed)
         start = begin(found, [STRANGE[instance]])
         end = found.model.centroids()[2]
-        prototype = found.prototypes(end[None], np.ones(1, dtype=np.int64))
+        prototype = found.decode(end[None], np.ones(1, dtype=np.int64))
         np.testing.assert_array_equal(along(found, start, 1.0, end)[:, 0], prototype)
 
 
 def test_the_papers_path_begins_at_the_reconstruction() -> None:
-    found = decoder(anchored=False)
+    found = decoder(follows_paper=True)
     start = begin(found, table()[1:7])
     assert not start.residual.any()
     means = found.model.decode(start.z).double().numpy()
@@ -242,8 +256,8 @@ def test_numbers_carry_the_fading_residual() -> None:
             if np.isnan(own):
                 continue
             value = schema().units(means[:, : len(schema().numeric)])[0, k]
-            settled = schema().snap(start.cells[i : i + 1])[0, j]
-            expected = own if abs(value - settled) <= feature.step / 2 else value
+            snapped = schema().snap(start.cells[i : i + 1])[0, j]
+            expected = own if abs(value - snapped) <= feature.step / 2 else value
             slack = feature.span * 1e-4 if not feature.resolution else 1e-9
             if abs(rows[i, t, j] - expected) > slack:  # the last bit may round to the next step
                 assert abs(rows[i, t, j] - expected) <= feature.step * 1.01
@@ -351,7 +365,7 @@ def test_nothing_goes_missing_however_much_the_decoder_wants_it(trees: bool) -> 
     instances = [PERSON, STRANGE["of a new pet"], STRANGE["of a new badge"]]
     start = begin(found, instances)
     assert not np.isnan(along(found, start, GRID, found.model.centroids()[2])).any()
-    end = found.prototypes(found.model.centroids(), np.array([0, 0, 1, 1]))
+    end = found.decode(found.model.centroids(), np.array([0, 0, 1, 1]))
     assert not np.isnan(end).any()
 
 
@@ -405,9 +419,11 @@ def test_an_unseen_category_stays_while_no_known_one_is_stronger() -> None:
 # -- the choice of categories --------------------------------------------------------------------
 
 
-def anchored_scores(found: Decoder, start: Start, i: int, tau: float, z: Tensor) -> list[Floats]:
+def anchored_scores(
+    found: Decoder, start: EncodedInstances, i: int, tau: float, z: Tensor
+) -> list[Floats]:
     """What each state of each block has in its favour, for an instance without unknown states."""
-    least = decoding.LEAST if found.trees else 1e-9
+    least = decoding.MIN_PROBABILITY if found.trees else 1e-9
     encoded = schema().encode(start.cells[i : i + 1])[0]
     now, then = (found.model.decode(p[None]).double().numpy()[0] for p in (z, start.z[i]))
     means = now + (1 - tau) * (encoded - then)
@@ -417,7 +433,7 @@ def anchored_scores(found: Decoder, start: Start, i: int, tau: float, z: Tensor)
         part = np.array([1 - part[0], part[0]]) if width == 1 else part
         scores = np.log(np.maximum(part, least))
         own = start.states[i, block]
-        scores[own] += decoding.LOYALTY * (1 - tau)
+        scores[own] += decoding.ORIGINAL_BONUS * (1 - tau)
         if schema().features[feature].missing and own != len(scores) - 1:
             scores[-1] = -np.inf
         blocks.append(scores)
@@ -431,12 +447,12 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, limited: bool)
     instances = table()[:12]
     rng = np.random.default_rng(1)
     widths = block_states(schema())
-    held = barred = None
+    fixed = excluded = None
     if limited:
         own = begin(found, instances).states
-        held = np.where(rng.random(own.shape) < 0.3, own, -1)
-        barred = rng.random((12, sum(widths))) < 0.2
-    start = begin(found, instances, held, barred)
+        fixed = np.where(rng.random(own.shape) < 0.3, own, -1)
+        excluded = rng.random((12, sum(widths))) < 0.2
+    start = begin(found, instances, fixed, excluded)
     end = found.model.centroids()[2]
     every = np.array(list(itertools.product(*map(range, widths))))
     for tau in (0.1, 0.5, 0.9):
@@ -445,12 +461,12 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, limited: bool)
             share = torch.tensor(tau, dtype=torch.float32)
             blocks = anchored_scores(found, start, i, tau, (1 - share) * start.z[i] + share * end)
             scores = np.concatenate(blocks)
-            if barred is not None and held is not None:
-                scores[barred[i]] = -np.inf
+            if excluded is not None and fixed is not None:
+                scores[excluded[i]] = -np.inf
             ends = np.cumsum(widths)
             worth = np.zeros(len(every))
             for block, (last, width) in enumerate(zip(ends, widths, strict=True)):
-                own_state = -1 if held is None else held[i, block]
+                own_state = -1 if fixed is None else fixed[i, block]
                 if own_state >= 0:
                     worth[every[:, block] != own_state] = -np.inf
                 else:
@@ -458,7 +474,7 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, limited: bool)
             if trees:
                 worth = worth + found.trees[1].log_probability(every)
             if not np.isfinite(worth.max()):
-                continue  # everything is barred: the projection has to sort it out
+                continue  # everything is excluded: the projection has to sort it out
             place = np.flatnonzero((every == chosen[i]).all(axis=1))[0]
             assert worth[place] == pytest.approx(worth.max(), abs=1e-4)
 
@@ -474,8 +490,8 @@ def test_without_trees_the_likeliest_category_wins_however_unlikely() -> None:
     last_layer(model).bias.data[1 + 7] = 0.1
     model = model.eval().requires_grad_(False)
     found = Decoder(columns, model, ())
-    assert model.decode(model.centroids())[:, 1:].max() < decoding.LEAST
-    row = found.prototypes(model.centroids(), np.array([0, 1]))
+    assert model.decode(model.centroids())[:, 1:].max() < decoding.MIN_PROBABILITY
+    row = found.decode(model.centroids(), np.array([0, 1]))
     assert row[:, 1].tolist() == [7.0, 7.0]
 
 
@@ -484,14 +500,16 @@ def test_held_and_barred_states_are_obeyed_all_along() -> None:
         found = decoder(trees)
         instances = table()[:20]
         free = begin(found, instances)
-        held = np.full(free.states.shape, -1)
+        fixed = np.full(free.states.shape, -1)
         job = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("job"))
         home = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("home"))
-        held[:, home] = free.states[:, home]
-        barred = np.zeros((20, sum(block_states(schema()))), dtype=bool)
+        fixed[:, home] = free.states[:, home]
+        excluded = np.zeros((20, sum(block_states(schema()))), dtype=bool)
         begin_job = sum(block_states(schema())[:job])
-        barred[:, begin_job : begin_job + 3] = True  # all jobs but the last
-        rows = along(found, begin(found, instances, held, barred), GRID, found.model.centroids()[2])
+        excluded[:, begin_job : begin_job + 3] = True  # all jobs but the last
+        rows = along(
+            found, begin(found, instances, fixed, excluded), GRID, found.model.centroids()[2]
+        )
         own = free.cells[:, None, column("home")]
         assert (rows[:, :, column("home")] == own).all()
         assert (rows[:, :, column("job")] == 3).all()
@@ -572,8 +590,8 @@ def test_encoding_is_the_models() -> None:
     labels = np.array([0, 1, 0, 1, 1])
     x = torch.tensor(schema().encode(cells), dtype=torch.float32)
     assert torch.allclose(found.encode(cells, labels), found.model.encode(x, torch.tensor(labels)))
-    soft = replace(found, anchored=False)
-    expected = found.model.encode(x, torch.tensor(labels), soft=True)
+    soft = replace(found, follows_paper=True)
+    expected = found.model.encode(x, torch.tensor(labels), follows_paper=True)
     assert torch.allclose(soft.encode(cells, labels), expected)
 
 
@@ -603,7 +621,7 @@ def test_sampled_categories_have_the_decoders_probabilities() -> None:
 
 
 def test_the_papers_samples_are_decoded_means() -> None:
-    found = decoder(anchored=False)
+    found = decoder(follows_paper=True)
     z = found.mixtures[0].sample(30, torch.Generator().manual_seed(2))
     expected = schema().decode(found.model.decode(z).double().numpy())
     np.testing.assert_array_equal(found.sample(0, 30, 2), expected)
@@ -613,17 +631,20 @@ def test_the_papers_samples_are_decoded_means() -> None:
 # Walking, with rows that only say where they are and judges that read a script
 
 
+@dataclass
 class Compass:
-    """A decoder whose rows say where they stand: tau and the latent point."""
+    """A decoder whose rows are their position: tau and the latent point."""
 
-    def rows(
+    follows_paper: bool = False
+
+    def path_rows(
         self, start: Any, instance: Ints, tau: Floats, z: Tensor, labels: Ints, frozen: Any
     ) -> Floats:
         assert ((tau > 0) & (tau < 1)).all()  # the ends are known: nobody decodes them
         return np.stack([tau, z[:, 0].double().numpy(), frozen.astype(float)], axis=1)
 
     def density(self, schema: Any, cells: Floats, labels: Ints) -> Floats:
-        """Told by the row itself: its second column is its latent point."""
+        """A function of the row: its second column is its latent point."""
         del schema
         return cells[:, 1] + 100.0 * labels
 
@@ -651,12 +672,13 @@ class Judge:
         return Steps.of(
             np.array([t for _, t in pairs]),
             cells,
-            np.array([self.scripts[k](t) for k, t in pairs], dtype=np.int8),
+            np.array([self.scripts[k](t) for k, t in pairs], dtype=np.int64),
+            np.array([self.scripts[k](t) for k, t in pairs], dtype=bool),
             np.array([self.feasible(k, t) for k, t in pairs], dtype=bool),
             np.array([self.probability(k, t) for k, t in pairs], dtype=np.float64),
         )
 
-    def asked(self, line: int) -> list[float]:
+    def queried(self, line: int) -> list[float]:
         return sorted(t for call in self.calls for k, t in call if k == line)
 
     def ok(self, line: int, tau: float) -> bool:
@@ -671,8 +693,9 @@ def walk(
     prototype: Sequence[int] | None = None,
     frozen: Sequence[bool] | None = None,
     gaps: Callable[[Floats, Floats], Floats] = lambda a, b: np.abs(a - b),
+    follows_paper: bool = False,
     **how: Any,
-) -> Traced:
+) -> TracedPaths:
     count = len(judge.scripts)
     persons = np.arange(count) if instance is None else np.array(instance)
     instances = int(persons.max(initial=-1)) + 1
@@ -694,14 +717,15 @@ def walk(
         before,
         judge.says([(k, 1.0) for k in range(count)], after_cells),
     )
-    return trace(cast(Decoder, Compass()), cast(Start, start), lines, judge, steps=steps, **how)
+    compass = cast(Decoder, Compass(follows_paper))
+    return trace(compass, cast(EncodedInstances, start), lines, judge, steps=steps, **how)
 
 
-def tau_of(traced: Traced, pick: str, path: int = 0) -> float:
+def tau_of(traced: TracedPaths, pick: str, path: int = 0) -> float:
     return float(traced.steps.tau[path, getattr(traced, pick)[path]])
 
 
-def is_ok(traced: Traced, pick: str, path: int = 0) -> bool:
+def is_ok(traced: TracedPaths, pick: str, path: int = 0) -> bool:
     return bool(traced.steps.ok[path, getattr(traced, pick)[path]])
 
 
@@ -746,7 +770,7 @@ def run_start(ok: Sequence[bool], stable: bool) -> int | None:
 def test_first_is_the_crossing_to_a_64th_of_a_step(
     threshold: float, steps: int, stable: bool, every: bool
 ) -> None:
-    traced = walk(Judge([above(threshold)]), steps, stable=stable, every=every)
+    traced = walk(Judge([above(threshold)]), steps, stable=stable, every_step=every)
     fine = np.arange(1, 64 * steps + 1) / (64 * steps)
     expected = fine[fine >= threshold - 1e-12][0]
     found = tau_of(traced, "first")
@@ -795,7 +819,7 @@ def test_unstable_first_is_the_first_good_row_anyone_saw(many: list[Script], ste
             continue
         found = tau_of(traced, "first", path)
         assert grid[begin - 1] < found <= grid[begin] + 1e-12
-        assert not any(judge.ok(path, t) for t in judge.n_queries(path) if t < found)
+        assert not any(judge.ok(path, t) for t in judge.queried(path) if t < found)
 
 
 def test_a_path_that_loses_the_label_again_is_taken_from_its_last_run() -> None:
@@ -880,18 +904,18 @@ def test_where_only_the_prototype_is_good_all_picks_are_near_it() -> None:
 @settings(max_examples=80)
 def test_literal_picks_are_the_papers(script: Script, steps: int) -> None:
     judge = Judge([script])
-    traced = walk(judge, steps, literal=True, stable=False)
+    traced = walk(judge, steps, follows_paper=True)
     grid = [i / steps for i in range(steps + 1)]
     assert tau_of(traced, "last") == 1.0
     good = [tau for tau in grid if judge.ok(0, tau)]
     if good:
         assert tau_of(traced, "first") == pytest.approx(good[0])
         assert tau_of(traced, "middle") == pytest.approx((good[0] + 1) / 2)
-    assert len(judge.n_queries(0)) <= steps  # the inner grid and one midpoint
+    assert len(judge.queried(0)) <= steps  # the inner grid and one midpoint
 
 
 def test_the_papers_middle_and_last_stand_even_where_they_fail() -> None:
-    traced = walk(Judge([between((0.2, 0.4))]), steps=10, literal=True, stable=False)
+    traced = walk(Judge([between((0.2, 0.4))]), steps=10, follows_paper=True)
     assert tau_of(traced, "first") == pytest.approx(0.2)
     assert tau_of(traced, "middle") == pytest.approx(0.6)
     assert not is_ok(traced, "middle")
@@ -912,7 +936,7 @@ def test_without_a_good_row_the_best_found_is_shown(steps: int, every: bool, dat
         feasible=lambda line, tau: obeys[round(tau * steps)],
         probability=lambda line, tau: chance[round(tau * steps)],
     )
-    traced = walk(judge, steps, every=every)
+    traced = walk(judge, steps, every_step=every)
 
     def worth(i: int) -> tuple[bool, float, int]:
         return obeys[i], 0.0 if np.isnan(chance[i]) else chance[i], i
@@ -933,7 +957,7 @@ def test_the_input_is_never_passed_off_as_an_answer(every: bool) -> None:
             return super().says(pairs, np.where(still, 0.0, cells))
 
     judge = Stubborn([never], probability=lambda line, tau: 0.9 - 0.5 * tau)
-    traced = walk(judge, steps=10, every=every)
+    traced = walk(judge, steps=10, every_step=every)
     for pick in ("first", "middle", "last"):
         assert tau_of(traced, pick) == pytest.approx(0.5)
         assert traced.steps.cells[0, getattr(traced, pick)[0]].any()
@@ -948,7 +972,7 @@ def test_where_nothing_may_move_a_step_that_was_judged_is_shown(every: bool) -> 
             return super().says(pairs, np.zeros_like(cells))
 
     judge = Nailed([never], probability=lambda line, tau: 0.9 if tau == 0 else 0.1)
-    traced = walk(judge, steps=5, every=every)
+    traced = walk(judge, steps=5, every_step=every)
     for pick in ("first", "middle", "last"):
         assert tau_of(traced, pick) == 1.0
 
@@ -957,10 +981,11 @@ def test_rows_nobody_asked_about_are_not_good() -> None:
     steps = Steps.of(
         np.zeros(3),
         np.zeros((3, 1)),
-        np.array([1, 0, -1], dtype=np.int8),
+        np.zeros(3, dtype=np.int64),
+        np.ones(3, dtype=bool),
         np.array([True, True, True]),
         np.zeros(3),
-    )
+    )._replace(valid=np.array([1, 0, -1], dtype=np.int8))
     assert steps.ok.tolist() == [True, False, False]
 
 
@@ -973,7 +998,7 @@ def test_in_brief_first_is_good_and_the_row_before_it_was_asked_and_is_not(
     many: list[Script], steps: int, stable: bool
 ) -> None:
     judge = Judge(many)
-    traced = walk(judge, steps, every=False, stable=stable)
+    traced = walk(judge, steps, every_step=False, stable=stable)
     whole = walk(Judge(many), steps, stable=stable)
     for path in range(len(many)):
         if judge.ok(path, 1.0):
@@ -985,7 +1010,7 @@ def test_in_brief_first_is_good_and_the_row_before_it_was_asked_and_is_not(
         if not is_ok(traced, "first", path):
             continue
         found = tau_of(traced, "first", path)
-        asked = [t for t in judge.n_queries(path) if t < found]
+        asked = [t for t in judge.queried(path) if t < found]
         assert not judge.ok(path, max(asked, default=0.0))
         assert is_ok(traced, "middle", path)
         assert is_ok(traced, "last", path)
@@ -993,8 +1018,8 @@ def test_in_brief_first_is_good_and_the_row_before_it_was_asked_and_is_not(
 
 def test_in_brief_few_rows_are_asked_about() -> None:
     judge = Judge([above(0.333)] * 3)
-    traced = walk(judge, steps=64, every=False)
-    assert [len(judge.n_queries(k)) for k in range(3)] == [
+    traced = walk(judge, steps=64, every_step=False)
+    assert [len(judge.queried(k)) for k in range(3)] == [
         6 + 14 + 1
     ] * 3  # halving, refining, middle
     assert tau_of(traced, "first") == pytest.approx(0.333, abs=1 / 64 / 64)
@@ -1003,7 +1028,7 @@ def test_in_brief_few_rows_are_asked_about() -> None:
 
 def test_in_brief_a_path_whose_end_is_not_good_keeps_its_last_good_step() -> None:
     judge = Judge([between((0.3, 0.8))])
-    traced = walk(judge, steps=20, every=False)
+    traced = walk(judge, steps=20, every_step=False)
     assert tau_of(traced, "first") == pytest.approx(0.3, abs=1 / 64 / 20)
     assert tau_of(traced, "last") == pytest.approx(0.8)
     assert tau_of(traced, "middle") == pytest.approx((tau_of(traced, "first") + 1) / 2)
@@ -1011,7 +1036,7 @@ def test_in_brief_a_path_whose_end_is_not_good_keeps_its_last_good_step() -> Non
 
 def test_in_brief_and_unstable_the_first_good_step_of_all_is_found() -> None:
     judge = Judge([between((0.2, 0.4), (0.6, 0.8))])
-    traced = walk(judge, steps=20, every=False, stable=False)
+    traced = walk(judge, steps=20, every_step=False, stable=False)
     assert tau_of(traced, "first") == pytest.approx(0.2, abs=1 / 64 / 20)
 
 
@@ -1120,9 +1145,9 @@ def test_paths_come_in_the_order_of_people_and_prototypes() -> None:
 def test_a_path_does_not_depend_on_the_paths_beside_it(
     many: list[Script], every: bool, stable: bool
 ) -> None:
-    together = walk(Judge(many), 8, every=every, stable=stable)
+    together = walk(Judge(many), 8, every_step=every, stable=stable)
     for path, script in enumerate(many):
-        alone = walk(Judge([script]), 8, every=every, stable=stable)
+        alone = walk(Judge([script]), 8, every_step=every, stable=stable)
         for pick in ("first", "middle", "last"):
             assert getattr(together, pick)[path] == getattr(alone, pick)[0]
         np.testing.assert_array_equal(together.steps.tau[path], alone.steps.tau[0])
@@ -1137,6 +1162,7 @@ def numbered(*shape: int) -> Steps:
     return Steps(
         number.reshape(shape),
         np.stack([number, -number], axis=-1).reshape(*shape, 2),
+        number.astype(np.int64).reshape(shape),
         (number % 3 - 1).astype(np.int8).reshape(shape),
         (number % 2 == 0).reshape(shape),
         (number / 10).reshape(shape),
@@ -1146,17 +1172,17 @@ def numbered(*shape: int) -> Steps:
 
 def test_steps_are_indexed_reshaped_joined_and_written_together() -> None:
     steps = numbered(6)
-    matrix = steps.shaped(2, 3)
+    matrix = steps.reshape(2, 3)
     np.testing.assert_array_equal(matrix.cells[1, 0], [3.0, -3.0])
-    both = Steps.join([matrix, matrix.at(slice(None), slice(0, 1))])
+    both = Steps.join([matrix, matrix.take(slice(None), slice(0, 1))])
     assert both.tau.tolist() == [[0, 1, 2, 0], [3, 4, 5, 3]]
-    picked = both.at(np.array([0, 1]), np.array([2, 0]))
+    picked = both.take(np.array([0, 1]), np.array([2, 0]))
     assert picked.tau.tolist() == [2.0, 3.0]
     assert picked.cells.tolist() == [[2.0, -2.0], [3.0, -3.0]]
     both.write((np.array([0, 1]), np.array([3, 3])), picked)
     assert both.tau[:, 3].tolist() == [2.0, 3.0]
     assert both.valid[:, 3].tolist() == picked.valid.tolist()
-    assert both.before[:, 3].tolist() == picked.before.tolist() == [0.1, 0.15]
+    assert both.density_before[:, 3].tolist() == picked.density_before.tolist() == [0.1, 0.15]
     assert steps.tau.tolist() == [0, 1, 2, 3, 4, 5]  # a copy was written over
 
 
@@ -1168,7 +1194,7 @@ def test_a_real_decoder_walks_from_each_person_to_each_prototype(every: bool) ->
     found = decoder(trees=True)
     start = begin(found, ALL)
     z = found.model.centroids()[2:]
-    ends = found.prototypes(z, np.ones(2, dtype=np.int64))
+    ends = found.decode(z, np.ones(2, dtype=np.int64))
     count = len(ALL)
     instance, prototype = np.repeat(np.arange(count), 2), np.tile([0, 1], count)
     asked: list[Floats] = []
@@ -1177,8 +1203,9 @@ def test_a_real_decoder_walks_from_each_person_to_each_prototype(every: bool) ->
         asked.append(cells)
         near = start.schema.gaps(cells, ends[prototype[lines]]).sum(axis=1)
         far = start.schema.gaps(start.cells[instance[lines]], ends[prototype[lines]]).sum(axis=1)
-        valid = (near < 0.6 * far).astype(np.int8)
-        return Steps.of(tau, cells, valid, np.ones(len(tau), dtype=bool), np.full(len(tau), np.nan))
+        valid = near < 0.6 * far
+        unknown = np.full(len(tau), np.nan)
+        return Steps.of(tau, cells, lines, valid, np.ones(len(tau), dtype=bool), unknown)
 
     every_line = np.arange(2 * count)
     lines = Lines(
@@ -1190,14 +1217,14 @@ def test_a_real_decoder_walks_from_each_person_to_each_prototype(every: bool) ->
         verdict(np.zeros(2 * count), start.cells[instance], every_line),
         verdict(np.ones(2 * count), ends[prototype], every_line),
     )
-    traced = trace(found, start, lines, verdict, steps=10, every=every)
+    traced = trace(found, start, lines, verdict, steps=10, every_step=every)
     assert traced.lines.tolist() == list(range(2 * count))
-    shown = traced.steps.at(every_line, traced.first)
+    shown = traced.steps.take(every_line, traced.first)
     assert shown.ok.all()
     rows = {tuple(np.nan_to_num(row, nan=-1.0)) for row in np.concatenate(asked)}
     for row in np.nan_to_num(shown.cells, nan=-1.0):
         assert tuple(row) in rows  # exactly this row was judged
     np.testing.assert_array_equal(traced.steps.cells[:, 0], start.cells[instance])
-    last = traced.steps.at(every_line, traced.last)
+    last = traced.steps.take(every_line, traced.last)
     np.testing.assert_array_equal(last.cells, ends[prototype])
     assert np.isfinite(traced.density).all()

@@ -508,7 +508,7 @@ def test_the_papers_density_is_its_prior(rows: Rows) -> None:
     assert found[1].log_weights.tolist() == pytest.approx([-math.log(3)] * 3)
     variances = (found[1].scales @ found[1].scales.transpose(1, 2)).diagonal(dim1=1, dim2=2)
     assert torch.allclose(variances, prior.log_variance[2:5].exp())
-    own = model.encode(x[y == 1], y[y == 1], soft=True)
+    own = model.encode(x[y == 1], y[y == 1], follows_paper=True)
     assert torch.equal(found[1].typical, found[1].log_density(own).sort().values)
 
 

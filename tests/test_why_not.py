@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, combinations, product
 from typing import Any
-from unittest.mock import patch
 
 import jsonschema
 import numpy as np
@@ -86,12 +85,17 @@ def random_limits(rng: np.random.Generator, least: int, most: int) -> list[Limit
     return [LIMITS[k] for k in rng.choice(len(LIMITS), count, replace=False)]
 
 
+def explained(explainer: Explainer, instances: Any, **settings: Any) -> Explanation:
+    """The explanation with the reasons of instances without a counterfactual."""
+    return explainer.why_not(explainer.explain(instances, **settings), max_queries=10**7)
+
+
 def tried(explainer: Explainer, instances: Any, limits: Sequence[Limit], **settings: Any) -> Any:
     """The answer, or None where nobody at all can obey."""
     try:
         texts = [limit.text for limit in limits]
-        return explainer.explain(
-            instances, target="yes", constraints=texts, **worlds.searched(settings)
+        return explained(
+            explainer, instances, target="yes", constraints=texts, **worlds.searched(settings)
         )
     except InputError:
         return None
@@ -158,24 +162,24 @@ def check_moves(why: WhyNot, clash: list[Limit], limits: list[Limit], own: Row) 
 def test_who_contradicts_more_than_once_is_told():
     instances = [{"a": 3, "b": 3, "c": "x"}]
     limits = ["fixed a", "a >= 4", "fixed b", "b >= 4"]
-    why = tiny().explain(instances, constraints=limits)[0].why_not
+    why = explained(tiny(), instances, constraints=limits)[0].why_not
     assert why is not None
     assert why.clash == ("fixed b", "b >= 4")
     assert why.text == (
-        "For this instance 'fixed b' and 'b >= 4' cannot hold together: no row obeys. If the others "
-        "stay, 'fixed b' would have to allow b to change by 1 or 'b >= 4' would have to allow 1 "
-        "less. Even then other constraints would stand in each other's way."
+        "For this instance 'fixed b' and 'b >= 4' cannot hold together: no row is feasible. If the "
+        "others stay, 'fixed b' would have to allow b to change by 1 or 'b >= 4' would have to allow 1 "
+        "less. Even then other constraints would contradict each other."
     )
 
 
 def test_one_constraint_alone_can_be_impossible():
-    answer = tiny().explain([{"a": 3, "b": 0, "c": "x"}], constraints=["a >= original + 5"])
+    answer = explained(tiny(), [{"a": 3, "b": 0, "c": "x"}], constraints=["a >= original + 5"])
     why = answer.why_not[0]
     assert (why.clash, why.drop, why.exact) == (("a >= original + 5",), (), True)
     assert why.moves[0].by == 2  # at the upper end, not at the instance
     assert why.row == {"a": 6, "b": 0, "c": "x"}
     assert why.text.endswith(
-        "To be kept by any row, 'a >= original + 5' would have to allow 2 less."
+        "For any row to satisfy it, 'a >= original + 5' would have to allow 2 less."
     )
 
 
@@ -188,10 +192,8 @@ def smallest_drops(explainer: Explainer, instances: Any, limits: Sequence[Any], 
     helped: list[set[tuple[str, ...]]] = [set() for _ in range(len(instances))]
     for some in subsets(limits):
         kept = [c for c in limits if c not in some]
-        with patch.object(why_not, "why_not", lambda *_: {}):  # not asked here: it takes its time
-            answer = explainer.explain(
-                instances, constraints=kept, **worlds.searched({**settings, "detail": "picks"})
-            )
+        search = worlds.searched({**settings, "detail": "picks"})
+        answer = Explainer.explain(explainer, instances, constraints=kept, **search)
         for i, status in enumerate(answer.status):
             if status == "answered":
                 sizes[i].add(len(some))
@@ -203,7 +205,7 @@ def compare(
     explainer: Explainer, instances: Any, limits: Sequence[Any], **settings: Any
 ) -> list[int]:
     """Checks everybody's WhyNot against brute force; how large the sets dropped were."""
-    answer = explainer.explain(instances, constraints=limits, **worlds.searched(settings))
+    answer = explained(explainer, instances, constraints=limits, **worlds.searched(settings))
     lacking = [i for i, status in enumerate(answer.status) if status == "none_found"]
     if not lacking:
         return []
@@ -277,11 +279,9 @@ def test_sets_of_three_and_more_help_too():
     limits = ["a <= 1", "b <= 1", "c != z", "a + b <= 2", "2*a + b <= 3"]
     sizes = compare(tiny(), instances, limits, target="yes", steps=8)
     assert max(sizes) >= 3
-    why = (
-        tiny()
-        .explain(instances, target="yes", constraints=limits, search=Search(steps=8))
-        .why_not[0]
-    )
+    why = explained(
+        tiny(), instances, target="yes", constraints=limits, search=Search(steps=8)
+    ).why_not[0]
     assert why.exact == (len(why.drop) <= 3)
     assert why.exact or "sets of more than two are not all tried" in why.text
 
@@ -319,7 +319,7 @@ def test_a_constraint_from_python_can_be_the_one():
     instances = [{"a": 0, "b": 1, "c": "x"}, {"a": 1, "b": 5, "c": "x"}]
     sizes = compare(tiny(), instances, [small, low, "fixed c"], target="yes", steps=8)
     assert len(sizes) >= 1
-    answer = tiny().explain(instances, target="yes", constraints=[small, low, "fixed c"])
+    answer = explained(tiny(), instances, target="yes", constraints=[small, low, "fixed c"])
     why = answer.why_not[0]
     assert set(why.drop) & {"custom: small", "custom: low"}
     custom = [m for m in why.moves if m.constraint.startswith("custom")]
@@ -328,7 +328,7 @@ def test_a_constraint_from_python_can_be_the_one():
 
 
 def test_an_infinite_cost_is_a_constraint_like_any():
-    answer = tiny().explain(
+    answer = explained(tiny(),
         [{"a": 1, "b": 2, "c": "x"}], target="yes", costs={"a": np.inf, "b": 2.0}, search=Search(steps=8),
         constraints=["c == original"],
     )  # fmt: skip
@@ -348,14 +348,14 @@ def test_a_rule_is_dropped_only_where_no_constraint_will_do():
     instance = [{"a": 1, "b": 1, "c": "x"}]
     rules = ("a <= 4", "fixed c")  # with b <= 4 nobody has more than 8
     here = tiny(rules)
-    answer = here.explain(instance, target="yes", constraints=["b <= 4"], search=Search(steps=8))
+    answer = explained(here, instance, target="yes", constraints=["b <= 4"], search=Search(steps=8))
     assert answer.constraints == (*rules, "b <= 4")
     _, helped = smallest_drops(tiny(), instance, [*rules, "b <= 4"], target="yes", steps=8)
     assert {("a <= 4",), ("b <= 4",)} <= helped[0]  # a rule would do as well
     assert answer.why_not[0].drop == ("b <= 4",)
     forced = tiny((*rules, "b <= 4"))
-    answer = forced.explain(
-        instance, target="yes", constraints=["a >= original"], search=Search(steps=8)
+    answer = explained(
+        forced, instance, target="yes", constraints=["a >= original"], search=Search(steps=8)
     )
     assert len(answer.why_not[0].drop) == 1
     assert answer.why_not[0].drop != ("a >= original",)
@@ -366,7 +366,9 @@ def test_a_rule_is_dropped_only_where_no_constraint_will_do():
 
 def test_without_constraints_what_is_known_is_told():
     here = worlds.bank()
-    answer = here.explainer.explain(here.instances.head(6), target="approved", confidence=0.9999999)
+    answer = explained(
+        here.explainer, here.instances.head(6), target="approved", confidence=0.9999999
+    )
     lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
     assert lacking
     assert sorted(answer.why_not) == lacking
@@ -374,20 +376,26 @@ def test_without_constraints_what_is_known_is_told():
         why = answer.why_not[i]
         assert (why.clash, why.drop, why.moves) == ((), (), ())
         assert why.text.startswith(answer.reason[i] + " The highest probability reached is 0.")
-        assert "; 0.9999999 was asked for." in why.text
+        assert "; 0.9999999 is required." in why.text
         assert "Even without" not in why.text
         best = np.nanmax(answer.probability[answer.instance == i][:, 1:])
         said = float(why.text.split("a confidence of at most ")[1].split(" ")[0])
         assert said <= best
         assert said == pytest.approx(best, abs=1e-3)
-        again = here.explainer.explain(here.instances.iloc[[i]], target="approved", confidence=said)
+        again = explained(
+            here.explainer, here.instances.iloc[[i]], target="approved", confidence=said
+        )
         assert again.status[0] in ("answered", "already_target")
 
 
 def test_dropping_everything_may_not_help():
     here = worlds.bank()
-    answer = here.explainer.explain(
-        here.instances.head(6), target="approved", confidence=0.9999999, constraints=["fixed age"]
+    answer = explained(
+        here.explainer,
+        here.instances.head(6),
+        target="approved",
+        confidence=0.9999999,
+        constraints=["fixed age"],
     )
     why = next(iter(answer.why_not.values()))
     assert (why.drop, why.moves, why.exact) == ((), (), True)
@@ -397,21 +405,21 @@ def test_dropping_everything_may_not_help():
 
 def test_another_target_is_advised_where_there_is_one():
     here = worlds.seasons()
-    answer = here.explainer.explain(here.instances, target=2, constraints=["changes <= 0"])
+    answer = explained(here.explainer, here.instances, target=2, constraints=["changes <= 0"])
     assert all(why.drop == ("changes <= 0",) for why in answer.why_not.values())
-    stuck = tiny().explain([{"a": 0, "b": 0, "c": "x"}], constraints=["changes <= 0"])
+    stuck = explained(tiny(), [{"a": 0, "b": 0, "c": "x"}], constraints=["changes <= 0"])
     assert stuck.why_not[0].moves[0].by >= 1
 
 
 def test_nowhere_to_walk_to_is_no_trouble():
     fitted = tiny()
     explainer = Explainer(high, n_prototypes=2, recipe=QUICK, schema=TINY, device="cpu")
-    own = tuple(p for p in fitted.prototypes_ if fitted.classes_[p.label] == "no")
+    own = tuple(p for p in fitted.prototypes_ if p.label == "no")
     explainer.fitted_ = replace(fitted.fitted_, prototypes=own)
     explainer._report = fitted.report_
     explainer.classifier_ = Classifier(high, fitted.schema_, fitted.classes_)
-    answer = explainer.explain(
-        [{"a": 1, "b": 1, "c": "x"}], target="any-other", constraints=["a <= 3"]
+    answer = explained(
+        explainer, [{"a": 1, "b": 1, "c": "x"}], target="any-other", constraints=["a <= 3"]
     )
     why = answer.why_not[0]
     assert (why.drop, why.row) == ((), None)
@@ -439,16 +447,68 @@ def counted(instances: Any, **settings: Any) -> tuple[Explanation, int, int]:
     fitted = tiny()
     explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
     explainer.classifier_ = Classifier(classifier, fitted.schema_, fitted.classes_)
-    answer = explainer.explain(instances, target="yes", **worlds.searched(settings))
+    answer = explained(explainer, instances, target="yes", **worlds.searched(settings))
     return answer, classifier.calls, classifier.rows
 
 
-def test_nobody_without_an_answer_costs_nothing(monkeypatch):
+def test_without_an_instance_to_explain_no_query_is_made():
     instances = [row for row in ROWS if high([row]) == ["no"]][:20]
-    monkeypatch.setattr(why_not, "why_not", None)  # calling it would fail
-    answer, _, _ = counted(instances)
+    answer = tiny().explain(instances, target="yes")
     assert set(answer.status) == {"answered"}
+    again = tiny().why_not(answer)
+    assert again.why_not == {}
+    assert again.n_queries == answer.n_queries
+
+
+def test_explain_leaves_why_not_to_those_who_ask():
+    instances = [{"a": 0, "b": 0, "c": "x"}]
+    answer = tiny().explain(instances, target="yes", constraints=["a <= 1", "b <= 1", "fixed c"])
+    assert answer.status == ("none_found",)
     assert answer.why_not == {}
+    asked = tiny().why_not(answer)
+    assert set(asked.why_not) == {0}
+    assert asked.n_queries > answer.n_queries
+    assert replace(asked, why_not={}, n_queries=answer.n_queries) == answer
+
+
+@pytest.mark.parametrize("max_queries", [0, 1, 50, 300])
+def test_a_query_budget_is_never_exceeded_and_cut_reasons_say_so(max_queries):
+    instances = [row for row in ROWS if high([row]) == ["no"]][:8]
+    limits = ["a <= 1", "b <= 1", "fixed c", "changes <= 1"]
+    answer = tiny().explain(instances, target="yes", constraints=limits)
+    lacking = [i for i, status in enumerate(answer.status) if status == "none_found"]
+    assert lacking
+    asked = tiny().why_not(answer, max_queries=max_queries)
+    assert asked.n_queries - answer.n_queries <= max_queries
+    assert set(asked.why_not) == set(lacking)
+    if max_queries <= 1:
+        assert all("query budget" in asked.why_not[i].text for i in lacking)
+        assert not any(asked.why_not[i].exact for i in lacking)
+
+
+def test_why_not_can_be_asked_after_a_round_trip_through_json():
+    instances = [row for row in ROWS if high([row]) == ["no"]][::9]
+    limits = ["a <= 2", "b <= original", "c == original", "changes <= 1"]
+    settings = {"constraints": limits, "costs": {"a": 2.0}, "search": Search(steps=8)}
+    answer = tiny().explain(instances, target="yes", **settings)
+    again = Explanation.from_json(json.loads(json.dumps(answer.to_json())))
+    assert again.request is None
+    assert tiny().why_not(again).why_not == tiny().why_not(answer).why_not != {}
+
+
+def test_a_python_function_cannot_be_asked_about_after_json():
+    small = Custom("small a", lambda x: x[:, 0] - 1, lambda x: x[:, 0] <= 1)
+    answer = tiny().explain([{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=[small, "b<=1"])
+    assert answer.status == ("none_found",)
+    assert tiny().why_not(answer).why_not[0].drop
+    with pytest.raises(InputError, match="Explain again, then ask why not"):
+        tiny().why_not(Explanation.from_json(answer.to_json()))
+
+
+def test_another_explainers_explanation_is_refused():
+    answer = worlds.post().explainer.explain(worlds.post().instances[:2])
+    with pytest.raises(InputError, match="not one of this explainer's"):
+        tiny().why_not(answer)
 
 
 def test_people_are_searched_for_together():
@@ -466,14 +526,12 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
     limits = [f"a + {k}*b <= {4 + k}" for k in range(1, 25)]
     instances = [row for row in ROWS if high([row]) == ["no"]][:5]
     searches = []
-    small = why_not.why_not
+    search = why_not.search
     monkeypatch.setattr(
-        why_not,
-        "why_not",
-        lambda case, search: small(case, lambda s, w: searches.append(len(w)) or search(s, w)),
+        why_not, "search", lambda problem, some: searches.append(len(some)) or search(problem, some)
     )
-    answer = tiny().explain(
-        instances, target="yes", constraints=[*limits, "c != z"], search=Search(steps=4)
+    answer = explained(
+        tiny(), instances, target="yes", constraints=[*limits, "c != z"], search=Search(steps=4)
     )
     lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
     assert lacking
@@ -489,10 +547,14 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
 def test_one_persons_trouble_changes_nothing_for_another():
     instances = [row for row in ROWS if high([row]) == ["no"]][::9]
     limits = ["a <= 2", "b <= original", "c == original", "changes <= 1", "a >= original + 2"]
-    together = tiny().explain(instances, target="yes", constraints=limits, search=Search(steps=8))
+    together = explained(
+        tiny(), instances, target="yes", constraints=limits, search=Search(steps=8)
+    )
     assert {"none_found", "infeasible"} <= set(together.status)
     for i, instance in enumerate(instances):
-        alone = tiny().explain([instance], target="yes", constraints=limits, search=Search(steps=8))
+        alone = explained(
+            tiny(), [instance], target="yes", constraints=limits, search=Search(steps=8)
+        )
         assert alone.status[0] == together.status[i]
         assert alone.why_not.get(0) == together.why_not.get(i)
 
@@ -500,7 +562,7 @@ def test_one_persons_trouble_changes_nothing_for_another():
 def test_the_same_call_gives_the_same():
     instances = [row for row in ROWS if high([row]) == ["no"]][::9]
     limits = ["a <= 2", "b <= original", "c == original", "changes <= 1"]
-    one, two = (tiny().explain(instances, target="yes", constraints=limits) for _ in range(2))
+    one, two = (explained(tiny(), instances, target="yes", constraints=limits) for _ in range(2))
     assert one.why_not == two.why_not
     assert one.n_queries == two.n_queries
 
@@ -517,8 +579,11 @@ def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
     explainer = Explainer(picky, n_prototypes=2, recipe=QUICK, schema=TINY, device="cpu")
     explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
     explainer.classifier_ = Classifier(picky, fitted.schema_, fitted.classes_)
-    answer = explainer.explain(
-        [{"a": 1, "b": 1, "c": "x"}], target="yes", constraints=["a <= 3", "b <= 1", "fixed c"]
+    answer = explained(
+        explainer,
+        [{"a": 1, "b": 1, "c": "x"}],
+        target="yes",
+        constraints=["a <= 3", "b <= 1", "fixed c"],
     )
     why = answer.why_not[0]
     assert "a <= 3" not in why.drop
@@ -531,7 +596,7 @@ def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
 def test_it_is_in_the_answer_and_in_json(tmp_path):
     instances = [*([row for row in ROWS if high([row]) == ["no"]][::9]), {"a": 6, "b": 6, "c": "z"}]
     limits = ["a <= 2", "b <= original", "a >= original + 2", "c == original"]
-    answer = tiny().explain(instances, target="yes", constraints=limits, search=Search(steps=4))
+    answer = explained(tiny(), instances, target="yes", constraints=limits, search=Search(steps=4))
     lacking = {i for i, s in enumerate(answer.status) if s in ("none_found", "infeasible")}
     assert {answer.status[i] for i in lacking} == {"none_found", "infeasible"}
     assert set(answer.why_not) == lacking != set(range(len(instances)))
@@ -549,7 +614,7 @@ def test_it_is_in_the_answer_and_in_json(tmp_path):
 
 
 def test_json_without_it_is_read_too():
-    data = tiny().explain([{"a": 0, "b": 0, "c": "x"}]).to_json()
+    data = explained(tiny(), [{"a": 0, "b": 0, "c": "x"}]).to_json()
     assert data["instances"][0]["why_not"] is None
     del data["instances"][0]["why_not"]
     jsonschema.validate(data, json_schema())
@@ -565,7 +630,7 @@ def test_json_without_it_is_read_too():
 )  # fmt: skip
 def test_damaged_json_is_refused(damage):
     limits = ["a <= 2", "b <= 2", "fixed c"]
-    answer = tiny().explain([{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
+    answer = explained(tiny(), [{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
     data = answer.to_json()
     data["instances"][0]["why_not"] |= damage
     with pytest.raises(InputError, match="damaged"):
@@ -574,7 +639,7 @@ def test_damaged_json_is_refused(damage):
 
 def test_whatever_is_damaged_is_refused_or_can_be_used():
     limits = ["a <= 2", "b <= 2", "fixed c"]
-    answer = tiny().explain([{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
+    answer = explained(tiny(), [{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
     text = json.dumps(answer.to_json())
     refused = 0
     for name, value in product(

@@ -79,11 +79,17 @@ def _problem_of(
         raise InputError(
             "This explanation is not one of this explainer's: its labels or columns differ."
         )
+    # JSON leaves out what only encoding needs.
+    features = tuple(
+        replace(feature, knots=known.knots)
+        for feature, known in zip(explanation.schema.features, fitted.schema.features, strict=True)
+    )
+    schema = replace(explanation.schema, features=features)
     constraints: Sequence[str | Constraint] = explanation.request
     if constraints is None:  # read from JSON
         constraints = explanation.constraints
     try:
-        system = System.of(parse_all(constraints), explanation.schema, check=False)
+        system = System.of(parse_all(constraints), schema, check=False)
     except InputError as error:
         raise InputError(
             "The constraints of this explanation cannot be read back, as where one is a Python "
@@ -95,9 +101,7 @@ def _problem_of(
     malformed = {
         i: explanation.reason[i] for i, s in enumerate(explanation.status) if s == "malformed"
     }
-    reading = Reading(
-        explanation.schema, explanation.instances, {}, explanation.template, explanation.ids
-    )
+    reading = Reading(schema, explanation.instances, {}, explanation.template, explanation.ids)
     unknown = np.full((len(label), len(fitted.labels)), np.nan)
     instances = LabelledInstances(reading, label, unknown, target, malformed)
     # Whether a path has an ok row does not depend on the steps that picks leave out.

@@ -1,0 +1,227 @@
+"""The explainer as a scikit-learn estimator: parameters, clones, fitted attributes, warnings."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.exceptions
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils import estimator_checks
+
+import lapace
+import worlds
+from lapace import CentroidWarning, Explainer, InputError, NotFittedError
+from worlds import QUICK
+
+PARAMETERS = [
+    "classifier", "device", "n_latent", "n_prototypes", "random_state", "recipe", "rules", "schema",
+]  # fmt: skip
+
+
+def quick(classifier=worlds.postage, **settings) -> Explainer:
+    return Explainer(classifier, n_prototypes=1, recipe=QUICK, device="cpu", **settings)
+
+
+# --- parameters ---------------------------------------------------------------------------------
+
+
+def test_parameters_are_the_constructors_and_the_classifier_is_not_opened():
+    explainer = Explainer(LogisticRegression(C=3.0))
+    assert sorted(explainer.get_params(deep=True)) == PARAMETERS
+    assert explainer.set_params(n_prototypes=3, random_state=7) is explainer
+    assert (explainer.n_prototypes, explainer.random_state) == (3, 7)
+    with pytest.raises(ValueError, match="Invalid parameter 'seed'"):
+        explainer.set_params(seed=1)
+
+
+def test_a_clone_is_unfitted_and_keeps_the_fitted_classifier():
+    here = worlds.bank()
+    copied = clone(here.explainer)
+    assert copied is not here.explainer
+    assert copied.classifier is here.explainer.classifier
+    assert not hasattr(copied, "fitted_")
+    for name in set(PARAMETERS) - {"classifier"}:
+        assert repr(getattr(copied, name)) == repr(getattr(here.explainer, name))
+    rules = ["fixed age"]
+    assert clone(Explainer(worlds.postage, rules=rules)).rules is not rules
+
+
+CHECKS = [
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_tags_renamed",
+    "check_estimators_unfitted",
+    "check_get_params_invariance",
+    "check_mixin_order",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_set_params",
+    "check_valid_tag_types",
+]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_scikit_learns_own_checks(name):
+    """Checks of what needs no array of floats.
+
+    The others fit on random numbers with a `y` to learn from. An explainer learns from what its
+    classifier predicts, in the classifier's own columns, and has no `predict` or `transform`.
+    """
+    check = getattr(estimator_checks, name)
+    check("Explainer", Explainer(worlds.postage))
+
+
+def test_an_explainer_is_no_classifier():
+    assert not is_classifier(Explainer(worlds.postage))
+
+
+# --- fitted attributes --------------------------------------------------------------------------
+
+
+FITTED = [
+    "classes_", "feature_names_in_", "history_", "n_features_in_", "prototypes_", "report_",
+    "schema_",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_before_fit_there_is_no_fitted_attribute(name):
+    assert not hasattr(Explainer(worlds.postage), name)
+    with pytest.raises(sklearn.exceptions.NotFittedError, match="not fitted yet"):
+        getattr(Explainer(worlds.postage), name)
+    assert issubclass(NotFittedError, sklearn.exceptions.NotFittedError)
+    assert hasattr(worlds.post().explainer, name)
+
+
+def test_fitted_attributes_are_scikit_learns():
+    explainer = worlds.bank().explainer
+    assert explainer.classes_.tolist() == ["approved", "refused"]
+    assert explainer.feature_names_in_.tolist() == list(explainer.schema_.names)
+    assert explainer.n_features_in_ == len(explainer.schema_.features)
+
+
+def test_true_labels_are_accepted_and_not_learned_from():
+    rows = worlds.letters(300, 0)
+    plain, labelled = quick().fit(rows), quick().fit(rows, ["dear"] * 300)
+    np.testing.assert_array_equal(
+        np.stack([p.cells for p in plain.prototypes_]),
+        np.stack([p.cells for p in labelled.prototypes_]),
+    )
+
+
+# --- frozen after fit ---------------------------------------------------------------------------
+
+
+def test_parameters_assigned_after_fit_change_no_explanation():
+    explainer = quick(rules=["fixed stamp"]).fit(worlds.letters(300, 0))
+    instances = worlds.letters(20, 5)
+    before = explainer.explain(instances)
+    explainer.rules = ["weight <= 1"]
+    explainer.classifier = None
+    explainer.n_prototypes = 9
+    assert explainer.explain(instances) == before
+
+
+def test_counterfactuals_take_constraints():
+    here = worlds.post()
+    found = here.explainer.counterfactuals(here.instances, constraints=["fixed stamp"])
+    stamp = found.schema.index("stamp")
+    rows = found.where(found.ok)
+    assert len(rows)
+    assert (rows.cells[:, stamp] == rows.instances[rows.instance, stamp]).all()
+
+
+# --- odd input ----------------------------------------------------------------------------------
+
+
+def test_a_set_of_targets_is_refused():
+    here = worlds.bank()
+    with pytest.raises(InputError, match="target is a set, which has no order"):
+        here.explainer.explain(here.instances.head(2), target={"approved", "refused"})
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [(["a"] * 2 + ["b"] * 3, "No label has"), (["a"] * 2 + ["b"] * 30, "Only one label has")],
+)
+def test_too_few_rows_are_counted_rightly(labels, sentence):
+    rows = [{"x": float(i)} for i in range(len(labels))]
+    with pytest.raises(InputError, match=f"{sentence} enough rows to learn from"):
+        quick(lambda table: [labels[int(row["x"])] for row in table]).fit(rows)
+
+
+def test_submodules_are_reachable_after_import():
+    for name in ("baselines", "classifiers", "constraints", "datasets", "metrics", "plots"):
+        assert getattr(lapace, name).__name__ == f"lapace.{name}"
+
+
+# --- warnings and threads -----------------------------------------------------------------------
+
+
+def test_warnings_point_at_the_caller(tmp_path):
+    here = worlds.post()
+    here.explainer.save(tmp_path / "it.lapace")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Explainer.load(tmp_path / "it.lapace", lambda rows: ["cheap"] * len(rows))
+        label = pd.DataFrame({"x": np.arange(200) % 37, "label": ["no", "yes"] * 100})
+        quick(lambda frame: frame["label"].to_numpy()).fit(label)
+    assert [w.category for w in caught][:1] == [CentroidWarning]
+    assert any("has exactly the classifier's labels" in str(w.message) for w in caught)
+    assert {w.filename for w in caught} == {__file__}
+
+
+def test_overlapping_fits_restore_the_threads_of_torch():
+    before = torch.get_num_threads()
+    inside, outside = threading.Event(), threading.Event()
+    seen = []
+
+    def first(what: str, done: int, total: int) -> None:
+        if not inside.is_set():
+            inside.set()  # the other fit starts now, and ends after this one
+            assert outside.wait(60)
+
+    def second(what: str, done: int, total: int) -> None:
+        seen.append(torch.get_num_threads())
+        outside.set()
+        if done == total:
+            one.join()
+
+    one = threading.Thread(
+        target=lambda: quick().fit(worlds.letters(300, 0), progress=first), daemon=True
+    )
+    torch.set_num_threads(3)
+    try:
+        one.start()
+        assert inside.wait(60)
+        quick().fit(worlds.letters(300, 1), progress=second)
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_explaining_runs_on_one_thread_and_restores_them():
+    before = torch.get_num_threads()
+    seen = []
+
+    def watched(rows):
+        seen.append(torch.get_num_threads())
+        return worlds.postage(rows)
+
+    explainer = quick(watched).fit(worlds.letters(300, 0))
+    torch.set_num_threads(3)
+    try:
+        seen.clear()
+        explainer.explain(worlds.letters(5, 5))
+        assert seen[0] == 3  # the instances are read before any network runs
+        assert set(seen[1:]) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -164,7 +164,9 @@ def test_a_rule_that_is_a_python_function_cannot_be_saved(saved):
     explainer = Explainer(
         worlds.postage, n_prototypes=1, recipe=worlds.QUICK, rules=[area], device="cpu"
     ).fit(worlds.letters(300, 0))
-    with pytest.raises(InputError, match="'area' is a Python function and cannot be written to a file"):
+    with pytest.raises(
+        InputError, match="'area' is a Python function and cannot be written to a file"
+    ):
         explainer.save(saved)
     assert saved.read_bytes() == before
 

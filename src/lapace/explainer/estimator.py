@@ -112,6 +112,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         copied = {name: clone(value, safe=False) for name, value in params.items()}
         return type(self)(classifier, **copied)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # missing values are kept or filled along the path
+        return tags
+
     def __repr__(self, **_: Any) -> str:
         fitted: Fitted | None = getattr(self, "fitted_", None)
         settings = f"n_prototypes={self.n_prototypes}, random_state={self.random_state}"

@@ -24,6 +24,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.exceptions import DuplicateError
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
@@ -184,6 +185,8 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
         hint = " Call its collect() first." if hasattr(data, "collect") else ""
+        if issparse(data):
+            raise InputError("Sparse input is not supported. Hand over X.toarray() instead.")
         raise InputError(
             f"A {type(data).__name__} is not a table. Hand over a pandas, polars or pyarrow "
             f"frame, a numpy array, or a list of dicts.{hint}"

@@ -186,7 +186,7 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
     except TypeError:
         hint = " Call its collect() first." if hasattr(data, "collect") else ""
         if issparse(data):
-            raise InputError("Sparse input is not supported. Hand over X.toarray() instead.")
+            raise InputError("Sparse input is not supported. Hand over X.toarray().") from None
         raise InputError(
             f"A {type(data).__name__} is not a table. Hand over a pandas, polars or pyarrow "
             f"frame, a numpy array, or a list of dicts.{hint}"

@@ -247,8 +247,7 @@ def _add_routes(
     explanation = {"content": {"application/json": {"schema": {"$ref": f"{REF}Explanation"}}}}
 
     async def respond(request: Request, model: type[ExplainRequest], to_json: ToJson) -> Response:
-        body = await read_body(request, limits["body"], queue.timeout)
-        parsed = parse_request(model, body)
+        parsed = parse_request(model, await read_body(request, limits["body"], queue.timeout))
         content = await queue.run(
             lambda: _explain(explainer, parsed, to_json), lambda: _wait_for_disconnect(request)
         )
@@ -278,10 +277,9 @@ def _add_get_routes(
 ) -> None:
     # A fitted explainer does not change, so these bodies are made once.
     features = explainer.schema_.to_json()["features"]
-    for feature in features:  # values and counts of training rows are not for everyone
+    for feature in features:  # values and counts of training rows stay private
         del feature["knots"], feature["histogram"]
-    rules = [str(rule) for rule in explainer.fitted_.rules]
-    labels = list(explainer.classes_)
+    labels, rules = list(explainer.classes_), list(map(str, explainer.fitted_.rules))
     schema_body = SchemaResponse(labels=labels, rules=rules, features=features, limits=limits)
     found = [{**vars(p), "row": row_of(explainer, p)} for p in explainer.prototypes_]
     prototypes_body = PrototypesResponse.model_validate({"prototypes": found})

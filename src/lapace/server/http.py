@@ -140,8 +140,7 @@ async def read_body(request: Request, max_bytes: int, timeout: float) -> bytes:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise HTTPException(415, "Send JSON, with the header Content-Type: application/json.")
-    size, body = 0, bytearray()
-    close = {"Connection": "close"}
+    size, body, close = 0, bytearray(), {"Connection": "close"}
     try:
         with fail_after(timeout):
             async for part in request.stream():

@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
+from lapace.classifiers import Label
 from lapace.errors import InputError, did_you_mean
 from lapace.explainer import ANY_OTHER, Explainer, Prototype, Search
 from lapace.explainer.why_not import MAX_QUERIES
@@ -48,7 +49,6 @@ SEARCH_FIELDS: dict[str, Any] = {
 }
 
 Json: TypeAlias = dict[str, Any]
-Label: TypeAlias = str | int | bool
 Body = TypeVar("Body", bound="ExplainRequest")
 
 

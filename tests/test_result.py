@@ -434,7 +434,7 @@ def test_a_slice_keeps_reasons_and_why_nots_with_their_instances():
     assert part[0].why_not.text == "Why."
     assert list(part.why_not) == [0]
     assert whole[[i for i in range(12) if i != lost]].why_not == {}
-    assert part.request is None  # it is about other positions
+    assert part.request is whole.request
     for wrong in ([12], [-13], np.ones(3, dtype=bool)):
         with pytest.raises(IndexError):
             whole[wrong]

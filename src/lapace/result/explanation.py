@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast, overload
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ STEP = (  # the fields that have one value per path and step
     "tau", "cells", "predicted", "valid", "feasible", "probability", "density", "density_before",
     "distance",
 )  # fmt: skip
-SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 ANY_OTHER = "any-other"  # the target that is any label but the instance's
 
 
@@ -55,16 +54,11 @@ class Explanation:
         instance: The position of the instance each path starts from.
         prototype: The prototype each path leads to; -1 for a sampled endpoint, which only `nearest`
             and `sparse` use.
-        tau: Where on its path each step lies.
-        cells: The rows.
         predicted: What the classifier says of each step, as a position in `labels`; -1 where it was
             not queried or could not say.
         valid: Whether that is the target: 1, 0, or -1 where the classifier was not queried.
-        feasible: Whether each step satisfies the constraints.
-        probability: Of the target.
-        density: Percentile among training rows.
-        density_before: The percentile before the constraints moved the row.
-        distance: From the instance.
+        tau, cells, feasible, probability, density, density_before, distance: Of each step, as in
+            `Counterfactuals`.
         picked: For `first`, `middle`, `last` (and `sparse`) the step chosen on each path.
         crossings: How often the label leaves the target again on each path's grid.
         n_queries: Rows the classifier was asked about.
@@ -76,8 +70,8 @@ class Explanation:
             smallest relaxation; empty until `Explainer.why_not` is called.
         seconds: How long it took: in all, in the classifier, and for the constraints. Neither
             compared nor part of the JSON.
-        request: What `Explainer.explain` keeps for `Explainer.why_not`. Neither compared nor part
-            of the JSON; a slice has none.
+        request: The constraints as objects, for `Explainer.why_not`. Neither compared nor part of
+            the JSON.
     """
 
     schema: Schema
@@ -129,27 +123,27 @@ class Explanation:
         Several are an explanation of their own, in which positions count from 0 again; `n_queries`
         stays that of the whole.
         """
-        count = len(self)
+        positions = np.arange(len(self))
         if isinstance(key, int | np.integer):
-            if not -count <= key < count:
-                raise IndexError(f"There is no instance {key}: the query had {count}.")
-            return InstanceExplanation(self, int(key) % count)
-        positions = np.arange(count)
+            if not -len(self) <= key < len(self):
+                raise IndexError(f"There is no instance {key}: the query had {len(self)}.")
+            return InstanceExplanation(self, int(positions[key]))
         chosen = positions[key] if isinstance(key, slice) or len(key) else positions[:0]
         order = np.argsort(self.instance, kind="stable")
-        first, end = (np.searchsorted(self.instance[order], chosen, side) for side in SIDES)
-        paths = order[_ranges(first, end)]
+        first = np.searchsorted(self.instance[order], chosen, "left")
+        count = np.searchsorted(self.instance[order], chosen, "right") - first
+        steps = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        paths = order[np.repeat(first, count) + steps]
         return replace(
             self,
             **{name: getattr(self, name)[chosen] for name in ("instances", "label", "target")},
             **{name: getattr(self, name)[paths] for name in ("prototype", "crossings", *STEP)},
-            instance=np.repeat(np.arange(len(chosen)), end - first),
+            instance=np.repeat(np.arange(len(chosen)), count),
             status=tuple(self.status[i] for i in chosen),
             reason=tuple(self.reason[i] for i in chosen),
             ids=None if self.ids is None else tuple(self.ids[i] for i in chosen),
             picked={name: steps[paths] for name, steps in self.picked.items()},
             why_not={k: self.why_not[i] for k, i in enumerate(chosen) if i in self.why_not},
-            request=None,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -295,13 +289,6 @@ class Explanation:
 
 def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
-
-
-def _ranges(first: Ints, end: Ints) -> Ints:
-    """The numbers of several ranges, one range after the other."""
-    size: Ints = end - first
-    numbers: Ints = np.arange(size.sum()) + np.repeat(first - (np.cumsum(size) - size), size)
-    return numbers
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["Move", "WhyNot"]
 
@@ -65,18 +66,13 @@ class WhyNot:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        lists = {name: list(getattr(self, name)) for name in ("clash", "drop")}
-        return {**asdict(self), **lists, "moves": [asdict(move) for move in self.moves]}
+        return cast(dict[str, Any], json.loads(json.dumps(asdict(self))))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WhyNot:
         """The inverse of `to_json`."""
+        lists = {name: tuple(data[name]) for name in ("clash", "drop")}
+        row = None if data["row"] is None else dict(data["row"])
         return cls(
-            data["status"],
-            tuple(data["clash"]),
-            tuple(data["drop"]),
-            data["exact"],
-            tuple(Move(m["constraint"], m["by"], m["text"]) for m in data["moves"]),
-            None if data["row"] is None else dict(data["row"]),
-            data["text"],
+            **{**data, **lists, "row": row, "moves": tuple(Move(**m) for m in data["moves"])}
         )

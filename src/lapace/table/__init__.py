@@ -207,23 +207,19 @@ def _read_frame(frame: nw.DataFrame[Any], id_column: str | None) -> Table:
     _check_names(frame.columns)
     columns = {name: _read_series(frame[name]) for name in frame.columns}
     dtypes = tuple(_dtype_text(kind, frame[name].to_native()) for name in frame.columns)
-    index = _pandas_index(frame.to_native()) if kind == "pandas" else None
+    index, ids = None, None
+    if kind == "pandas":
+        index = frame.to_native().index
+        if type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1:
+            index = None  # the numbers that every frame gets
+    names: tuple[Any, ...] = ()
     if index is not None and id_column not in columns:
-        plain = [n if isinstance(n, str | int | None) else str(n) for n in index.names]
+        plain = (n if isinstance(n, str | int | None) else str(n) for n in index.names)
         ids, names = tuple(index), tuple(plain)
     elif (id_column := id_column or "id") in columns:
         ids, names = tuple(frame[id_column].to_list()), (id_column,)
-    else:
-        ids, names = None, ()
     template = Template(kind, tuple(frame.columns), dtypes, index=names)
     return Table(columns, template, len(frame), ids)
-
-
-def _pandas_index(frame: Any) -> Any:
-    """The index of a pandas frame, if it is not the numbers from 0 on that every frame gets."""
-    index = frame.index
-    default = type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
-    return None if default else index
 
 
 def _check_names(names: Sequence[Any]) -> None:
@@ -371,10 +367,13 @@ def _is_scalar(value: Any) -> bool:
 
 def _decimal_text(values: Iterable[Any]) -> str | None:
     """The type of a column of `Decimal`s, with their digits after the point; None for others."""
-    cells = [v for v in values if not _is_missing(v)]
-    if {type(v) for v in cells} != {Decimal}:
-        return None
-    return f"decimal({max([0, *(-v.as_tuple().exponent for v in cells if v.is_finite())])})"
+    digits = [0]
+    for value in values:
+        if not _is_missing(value):
+            if not isinstance(value, Decimal):
+                return None
+            digits.append(-int(value.as_tuple().exponent) if value.is_finite() else 0)
+    return f"decimal({max(digits)})" if len(digits) > 1 else None
 
 
 def _is_missing(value: Any) -> bool:

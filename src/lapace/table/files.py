@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import json
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -87,50 +87,41 @@ def _refuse_ragged(lines: Iterable[str], name: str) -> None:
         lines: A CSV file's lines, their ends as they are.
         name: What to call the file.
     """
+    refused = f"{name} could not be read as a table:"
     reader = csv.reader(lines)
-    header: list[str] = []
-    wrong: tuple[int, int, int] | None = None  # first line, last line, fields
-    end = 0
+    rows = _rows(reader)
     try:
-        for row in reader:
-            first, end = end + 1, reader.line_num
-            if not row or (len(row) == 1 and row[0].isspace()):  # readers skip empty lines
+        names = next(rows, (1, []))[1]
+        for line, row in rows:
+            if len(row) == len(names):
                 continue
-            if wrong is not None:
-                raise InputError(_ragged(name, wrong, len(header), last=False))
-            if not header:
-                header = row
-            elif len(row) != len(header):
-                wrong = first, end, len(row)
+            several, last = reader.line_num > line, next(rows, None) is None
+            if len(row) > len(names):
+                columns = f"{len(names)} column" + ("s" if len(names) > 1 else "")
+                hint = f", and the first line names {columns}. Put a value with a comma in it in "
+                raise InputError(f"{refused} line {line} has {len(row)} fields{hint}double quotes.")
+            hint = ": the file may be cut short."
+            if several:
+                hint = ": a double quote may never be closed there."
+            if not last:
+                hint = ". Where a value is missing, leave its comma."
+            raise InputError(f"{refused} line {line} has {len(row)} of {len(names)} fields{hint}")
     except csv.Error:  # left to the reader of the table, which describes it
         return
-    if wrong is not None:
-        raise InputError(_ragged(name, wrong, len(header), last=True))
-    named = [column for column in header if column]
-    twice = next((column for k, column in enumerate(named) if column in named[:k]), None)
-    if twice is not None:
-        raise InputError(
-            f"{name} could not be read as a table: column '{twice}' is in the table twice. Rename "
-            "one of them."
-        )
+    for k, column in enumerate(names):
+        if column and column in names[:k]:
+            raise InputError(
+                f"{refused} column '{column}' is in the table twice. Rename one of them."
+            )
 
 
-def _ragged(name: str, wrong: tuple[int, int, int], wanted: int, last: bool) -> str:
-    first, end, fields = wrong
-    where = f"{name} could not be read as a table: line {first} has"
-    if fields > wanted:
-        columns = f"{wanted} column" + ("s" if wanted > 1 else "")
-        return (
-            f"{where} {fields} fields, and the first line names {columns}. Put a value with a "
-            "comma in it in double quotes."
-        )
-    if not last:
-        hint = ". Where a value is missing, leave its comma."
-    elif end > first:
-        hint = ": a double quote may never be closed there."
-    else:
-        hint = ": the file may be cut short."
-    return f"{where} {fields} of {wanted} fields{hint}"
+def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Lines of CSV that are not empty (readers skip those), each with the number it begins at."""
+    end = 0
+    for row in reader:
+        begin, end = end + 1, reader.line_num
+        if row and not (len(row) == 1 and row[0].isspace()):
+            yield begin, row
 
 
 def write_file(frame: Any, path: str | Path) -> None:

@@ -925,6 +925,27 @@ def test_levels_new_to_counterfactuals_and_to_reference_are_kept_apart() -> None
         assert metrics.evaluate(one, classifier=by_age(40), reference=table_)["copies"] == copies
 
 
+def test_a_level_only_held_out_rows_have_is_not_taken_for_a_missing_value() -> None:
+    counterfactuals = counterfactuals_of(3, 5, 20)
+    row = TRAIN.head(1)
+    reference = pd.concat([TRAIN, row.assign(job=None)])
+    for job, copies in ((None, 1.0), ("astronaut", 0.0)):
+        extras = {"classifier": by_age(40), "held_out": row.assign(job=job)}
+        found = metrics.evaluate(counterfactuals, reference=reference, **extras)
+        assert found["held_out_copies"] == copies
+
+
+def test_a_level_new_to_a_prepared_reference_is_not_taken_for_a_missing_value() -> None:
+    reading = SCHEMA.read(TRAIN.head(1).assign(job="pilot"))
+    one = Counterfactuals.of(
+        reading.schema, reading.cells, reading.cells, np.array([0]), valid=np.array([True])
+    )
+    table_ = pd.concat([TRAIN, TRAIN.head(1).assign(job=None)])
+    narrow, wide = (Reference.of(table_, by_age(40), s) for s in (SCHEMA, reading.schema))
+    expected = metrics.evaluate(one, reference=wide)
+    assert metrics.evaluate(one, reference=narrow) == pytest.approx(expected, nan_ok=True)
+
+
 def test_a_wrapped_classifier_is_taken_and_its_count_left_alone() -> None:
     counterfactuals = counterfactuals_of(3, 5, 20)
     classifier = Classifier(by_age(40), SCHEMA)

@@ -100,10 +100,7 @@ class Reference:
             schema: Of the counterfactuals to be compared.
             random_state: Of `Plausibility`.
         """
-        reading = schema.read(table)
-        if reading.problems:
-            raise InputError(min(reading.problems.items())[1])
-        schema, cells = reading.schema, reading.cells
+        schema, cells = _read(table, schema)
         known = classifier.labels if isinstance(classifier, Classifier) else ()
         model = classifier.model if isinstance(classifier, Classifier) else classifier
         own = Classifier(model, schema, known)
@@ -189,7 +186,8 @@ def evaluate(
     ok = found.where(found.ok)
     values = _shares(found, tried) | _quality(ok) | _plausibility(ok, reference)
     if held_out is not None:
-        kept = privacy(ok.schema, ok.cells, reference.cells, ok.schema.cells(held_out))
+        schema, fresh = _read(held_out, ok.schema)  # which may have levels of its own
+        kept = privacy(schema, ok.cells, reference.cells, fresh)
         values["held_out_distance"] = kept.held_out
         values["held_out_copies"] = kept.held_out_copies
         values["privacy_ratio"] = kept.ratio
@@ -257,6 +255,14 @@ def _input_robustness(
         row[tried] = classifier.predict(moved.instances[tried], moved.schema) != before
     robustness = input_robustness(found, perturbed, flipped)
     return {f"input_{name}": float(value) for name, value in robustness._asdict().items()}
+
+
+def _read(table: Any, schema: Schema) -> tuple[Schema, Floats]:
+    """A table's cells, and the schema with levels that only it has."""
+    reading = schema.read(table)
+    if reading.problems:
+        raise InputError(min(reading.problems.items())[1])
+    return reading.schema, reading.cells
 
 
 def _recoded(found: Counterfactuals, schema: Schema) -> Counterfactuals:

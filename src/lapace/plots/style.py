@@ -23,15 +23,12 @@ ROWS = 14  # features a picture shows at most; it says how many it leaves out
 
 def check_instance(instance: Any, function: str) -> None:
     """Refuses a whole explanation, or anything else, where one instance is to be drawn."""
-    if isinstance(instance, Explanation):
-        raise InputError(
-            f"plots.{function} draws one instance, and this is an explanation of {len(instance)}: "
-            "hand over one of them, such as explanation[0]."
-        )
     if not isinstance(instance, InstanceExplanation):
+        whole = isinstance(instance, Explanation)
+        kind = f"all {len(instance)}" if whole else f"a {type(instance).__name__}"
         raise InputError(
-            f"plots.{function} draws one instance of an explanation, such as explanation[0], not a "
-            f"{type(instance).__name__}."
+            f"plots.{function} draws one instance of an explanation, such as explanation[0], not "
+            f"{kind}."
         )
 
 

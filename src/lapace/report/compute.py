@@ -78,7 +78,7 @@ def make_report(inputs: ReportInputs) -> Report:
         utility=None if isinstance(predictions, str) else accuracies(expected, *predictions),
         paths=len(inputs.crossings),
         recrossed=int((inputs.crossings > 0).sum()),
-        warnings=(*inputs.warnings, *_warnings(inputs, labels)),
+        warnings=_warnings(inputs, labels),
     )
 
 
@@ -345,7 +345,7 @@ def _of_rules(inputs: ReportInputs) -> _Values:
     return {"rules": _worst("rules", values)} if values else {}
 
 
-def _warnings(inputs: ReportInputs, labels: Sequence[LabelFit]) -> list[str]:
+def _warnings(inputs: ReportInputs, labels: Sequence[LabelFit]) -> tuple[str, ...]:
     """What is scarce, label by label."""
     found = []
     for x in labels if inputs.prototypes else ():
@@ -357,4 +357,4 @@ def _warnings(inputs: ReportInputs, labels: Sequence[LabelFit]) -> list[str]:
             found.append(f"{rows} and got {x.clusters} of the {wanted}.")
         elif x.rows < RARE:
             found.append(f"{rows}: what is said of it is uncertain.")
-    return found
+    return tuple(found)

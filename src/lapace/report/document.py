@@ -287,19 +287,19 @@ class Report:
     def headline(self) -> str:
         """The verdict as a sentence."""
         words = {"passes": "Yes: passes", "usable with care": "Partly: usable with care"}
-        counts = [
-            (sum(c.verdict == kind for c in self.checks), one, many)
-            for kind, one, many in (
-                ("fails", "fails", "fail"),
-                ("usable with care", "asks for care", "ask for care"),
-                ("not measured", "could not be measured", "could not be measured"),
+        verdicts, total = [c.verdict for c in self.checks], len(self.checks)
+        parts = [
+            f"{n} {one if n == 1 else many}"
+            for n, one, many in (
+                (verdicts.count("fails"), "fails", "fail"),
+                (verdicts.count("usable with care"), "asks for care", "ask for care"),
+                (verdicts.count("not measured"), *["could not be measured"] * 2),
             )
+            if n
         ]
-        parts = [f"{n} {one if n == 1 else many}" for n, one, many in counts if n]
-        all_pass = "The one check passes" if len(self.checks) == 1 else "All {} checks pass"
-        rest = f"Of {len(self.checks)} checks " + ", ".join(parts) if parts else all_pass
-        verdict = words.get(self.verdict, "No: fails")
-        return f"Can it be trusted? {verdict}. {rest.format(len(self.checks))}."
+        rest = "The one check passes" if total == 1 else f"All {total} checks pass"
+        rest = f"Of {total} checks {', '.join(parts)}" if parts else rest
+        return f"Can it be trusted? {words.get(self.verdict, 'No: fails')}. {rest}."
 
     @property
     def advice(self) -> tuple[str, ...]:

@@ -118,7 +118,6 @@ class ReportInputs:
         rules: On how many rows each rule holds.
         n_queries: Rows the classifier was queried about.
         seconds: What fitting took.
-        warnings: Sentences to be shown in the report.
         random_state: Of the quick forests.
     """
 
@@ -136,7 +135,6 @@ class ReportInputs:
     rules: Sequence[Rule] = ()
     n_queries: Queries = field(default_factory=Queries)
     seconds: float = 0.0
-    warnings: Sequence[str] = ()
     random_state: int = 0
 
     def __post_init__(self) -> None:

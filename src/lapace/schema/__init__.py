@@ -451,9 +451,11 @@ class Schema:
         """Category columns with a place for every level and for missing, times their weights."""
         blocks = []
         for i in self.categorical:
-            count = len(self.features[i].levels)
-            codes = np.where(np.isnan(cells[:, i]), count, cells[:, i])
-            blocks.append((codes[:, None] == np.arange(count + 1)) * weight[i])
+            # Missing is -1: the code after the last level may be a level of a wider schema.
+            codes = np.where(np.isnan(cells[:, i]), -1, cells[:, i])
+            blocks.append(
+                (codes[:, None] == np.arange(-1, len(self.features[i].levels))) * weight[i]
+            )
         return np.concatenate(blocks, axis=1)  # (n, levels)
 
     def weights(self, costs: Mapping[str, float] | None) -> Floats:

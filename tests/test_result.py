@@ -301,7 +301,7 @@ def test_distance_is_measured_on_cells_not_on_codes_read_again():
 
 
 def test_columns_called_like_ours_stay_apart():
-    names = ("instance", "counterfactual_instance", "tau", "id", "counterfactual_id")
+    names = ("instance", "lapace_instance", "tau", "id", "lapace_id")
     table = [{name: float(i + k) for k, name in enumerate(names)} for i in range(60)]
     for kind in KINDS:
         schema = Schema.infer(as_kind(table, kind))
@@ -314,10 +314,10 @@ def test_columns_called_like_ours_stay_apart():
         assert len(set(columns)) == len(columns)
         assert columns[-5:] == (names if kind != "records" else list(names))
         line = _records(frame)[0]
-        assert line["counterfactual_counterfactual_instance"] == 0
-        assert (line["instance"], line["counterfactual_instance"], line["tau"]) == (1, 2, 3)
-        assert line["counterfactual_tau"] is None
-        assert line.get("counterfactual_counterfactual_id") == (None if kind == "pandas" else "p")
+        assert line["lapace_lapace_instance"] == 0
+        assert (line["instance"], line["lapace_instance"], line["tau"]) == (1, 2, 3)
+        assert line["lapace_tau"] is None
+        assert line.get("lapace_lapace_id") == (None if kind == "pandas" else "p")
 
 
 @given(seeds)

@@ -487,7 +487,7 @@ def _list(column):
     return column.to_pylist() if isinstance(column, pa.ChunkedArray) else column.to_list()
 
 
-def test_numbers_go_into_text_as_a_person_writes_them():
+def test_numbers_go_into_text_without_a_trailing_point():
     text = pd.DataFrame({"x": pd.Series(["31"], dtype="string")})
     frames = (text, pl.DataFrame({"x": ["31"]}), pa.table({"x": ["31"]}))
     for frame in frames:
@@ -770,13 +770,13 @@ def test_files_come_back_as_they_were(tmp_path, kind, suffix):
             np.testing.assert_array_equal(other.values, column.values)
 
 
-def test_files_are_read_as_pandas_unless_told(tmp_path):
+def test_files_are_read_as_pandas_by_default(tmp_path):
     write_file(INSTANCES, tmp_path / "instances.csv")
     assert isinstance(read_file(tmp_path / "instances.csv"), pd.DataFrame)
 
 
 def test_a_long_csv_has_one_type_per_column(tmp_path):
-    # pandas reads such a file in pieces, and guesses anew for each, unless it is told not to.
+    # pandas reads such a file in pieces, and guesses anew for each, unless low_memory is off.
     path = tmp_path / "long.csv"
     path.write_text("x,y\n" + "1,1\n" * 300_000 + "a,1\n" * 10)
     column = read(read_file(path, "pandas")).columns["x"]
@@ -786,9 +786,9 @@ def test_a_long_csv_has_one_type_per_column(tmp_path):
 
 @pytest.mark.parametrize("kind", LIBRARIES)
 def test_broken_files_say_so(tmp_path, kind):
-    good = tmp_path / "good.parquet"
-    write_file(INSTANCES, good)
-    (tmp_path / "short.parquet").write_bytes(good.read_bytes()[:-20])
+    whole = tmp_path / "whole.parquet"
+    write_file(INSTANCES, whole)
+    (tmp_path / "short.parquet").write_bytes(whole.read_bytes()[:-20])
     (tmp_path / "empty.parquet").write_bytes(b"")
     (tmp_path / "empty.csv").write_bytes(b"")
     (tmp_path / "text.parquet").write_text("age,home\n31,own\n")

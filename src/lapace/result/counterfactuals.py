@@ -13,21 +13,19 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.schema import Schema
-from lapace.table import Template
+from lapace.table import Template, plain_frame
 
 __all__ = [
     "Counterfactuals",
     "html_table",
-    "own_table",
     "public_schema",
     "record",
+    "records",
     "same_content",
-    "values",
 ]
 
 SHARED = ("schema", "template", "instances", "ids", "reasons")  # not one per counterfactual
 SHOWN = 20  # lines of an HTML table
-PREFIX = "counterfactual_"  # of our columns' names that are also columns of the table
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,18 +156,13 @@ class Counterfactuals:
     @property
     def about(self) -> Any:
         """What is known of each counterfactual, one line each."""
-        return own_table(self.template, self._about(), self._row_ids)
+        template = self.template
+        return plain_frame(template.kind, self._about(), self._row_ids, template.index)
 
     @property
     def frame(self) -> Any:
-        """`about` and `rows` side by side; our names that the table has too get a prefix."""
-        about: dict[str, NDArray[Any]] = {}
-        columns = _identified(self.template, self._about(), self._row_ids)
-        for name, column in columns.items():
-            while name in self.schema.names:
-                name = PREFIX + name  # noqa: PLW2901
-            about[name] = column
-        return self.schema.frame(self.cells, self.template, before=about, ids=self._row_ids)
+        """`about` and `rows` side by side; a name of `about` that the table has too is prefixed."""
+        return self.schema.frame(self.cells, self.template, before=self._about(), ids=self._row_ids)
 
     @property
     def _row_ids(self) -> tuple[Any, ...] | None:
@@ -196,22 +189,6 @@ class Counterfactuals:
             "changed": self.changed,
             "features": features,
         }
-
-
-def _identified(
-    template: Template, columns: dict[str, NDArray[Any]], ids: tuple[Any, ...] | None
-) -> dict[str, NDArray[Any]]:
-    """Columns with the identifiers before them, in the kinds of frame that have no index."""
-    if ids is None or template.kind in ("pandas", "array"):
-        return columns
-    return {"id": np.fromiter(ids, dtype=object, count=len(ids)), **columns}
-
-
-def own_table(
-    template: Template, columns: dict[str, NDArray[Any]], ids: tuple[Any, ...] | None = None
-) -> Any:
-    """Columns that are not the table's, as the table's kind of frame."""
-    return template.select(()).build({}, before=_identified(template, columns, ids), ids=ids)
 
 
 def html_table(title: str, columns: Mapping[str, Iterable[Any]]) -> str:
@@ -251,19 +228,13 @@ def public_schema(schema: Schema) -> Schema:
     return replace(schema, features=tuple(features))
 
 
-def values(schema: Schema, cells: Floats) -> list[Any]:
-    """One row as JSON values, in the columns' order."""
-    values: list[Any] = []
-    for feature, cell in zip(schema.features, cells.tolist(), strict=True):
-        if cell != cell:  # noqa: PLR0124  NaN
-            values.append(None)
-        elif feature.kind == "continuous":
-            values.append(int(cell) if feature.integer and cell == int(cell) else cell)
-        else:
-            values.append(feature.levels[int(cell)])
-    return values
+def records(schema: Schema, cells: Floats) -> list[dict[str, Any]]:
+    """Rows as plain values by column."""
+    dtypes = tuple("integer" if feature.integer else "number" for feature in schema.features)
+    rows: list[dict[str, Any]] = schema.frame(cells, Template("records", schema.names, dtypes))
+    return rows
 
 
 def record(schema: Schema, cells: Floats) -> dict[str, Any]:
     """One row as plain values by column."""
-    return dict(zip(schema.names, values(schema, cells), strict=True))
+    return records(schema, cells[None])[0]

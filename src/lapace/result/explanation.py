@@ -15,13 +15,12 @@ from lapace.errors import InputError
 from lapace.result.counterfactuals import (
     Counterfactuals,
     html_table,
-    own_table,
     record,
     same_content,
 )
 from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
-from lapace.table import Level, Template, read_json, write_json
+from lapace.table import Level, Template, plain_frame, read_json, write_json
 
 __all__ = ["ANY_OTHER", "STATUSES", "Explanation", "InstanceExplanation"]
 
@@ -154,7 +153,7 @@ class Explanation:
     @property
     def summary(self) -> Any:
         """One line per instance: label, target, status, and the reason in words."""
-        return own_table(self.template, self._summary(), self.ids)
+        return plain_frame(self.template.kind, self._summary(), self.ids, self.template.index)
 
     def _summary(self) -> dict[str, NDArray[Any]]:
         return {
@@ -331,14 +330,12 @@ class InstanceExplanation:
     @property
     def label(self) -> Level | None:
         """What the classifier says of this instance."""
-        label: Level | None = self.explanation.label[self.position]
-        return label
+        return cast("Level | None", self.explanation.label[self.position])
 
     @property
     def target(self) -> Level | None:
         """The label wanted; None for any other than `label`."""
-        target: Level | None = self.explanation.target[self.position]
-        return target
+        return cast("Level | None", self.explanation.target[self.position])
 
     @property
     def wanted(self) -> Level | None:
@@ -391,7 +388,7 @@ class InstanceExplanation:
                 their row was found on.
             pick: `first`, `middle`, `last`, `nearest` or `sparse`.
         """
-        return own_table(self.explanation.template, self._changes(prototype, pick))
+        return plain_frame(self.explanation.template.kind, self._changes(prototype, pick))
 
     def _changes(self, prototype: int | None, pick: str) -> dict[str, NDArray[Any]]:
         whole = self.explanation
@@ -408,24 +405,22 @@ class InstanceExplanation:
         path = self.path(int(whole.prototype[index]))
         # The sparse row lies on no path: it is what is left of the path's nearest row.
         end = whole.tau[index, nearest[index] if pick == "sparse" else step]
-        before_pick = path.tau <= end
-        lines = []
-        for i in np.flatnonzero(whole.schema.changed(original, row)):
-            feature = whole.schema.features[i]
-            moved = whole.schema.changed(original[None], path.cells)[:, i] & before_pick
-            still = np.flatnonzero(~moved & before_pick)
-            start = path.tau[still[-1] + 1] if len(still) and still[-1] + 1 < len(path) else 0.0
-            start = min(float(start), float(end))
-            lines.append((feature.name, feature.text(original[i]), feature.text(row[i]), start))
-        columns = list(zip(*lines, strict=True)) if lines else [()] * 4
-        names = {"feature": object, "before": object, "after": object, "from_tau": np.float64}
+        same = ~whole.schema.changed(
+            original[None], path.cells[path.tau <= end]
+        )  # (steps, columns)
+        last = np.where(same.any(axis=0), len(same) - 1 - same[::-1].argmax(axis=0), -1)
+        start = np.minimum(np.append(path.tau, end)[last + 1], end)
+        changed = np.flatnonzero(whole.schema.changed(original, row))
+        features = [(i, whole.schema.features[i]) for i in changed]
         table: dict[str, NDArray[Any]] = {
-            name: np.array(list(column), dtype=dtype)
-            for (name, dtype), column in zip(names.items(), columns, strict=True)
+            "feature": np.array([f.name for _, f in features], dtype=object),
+            "before": np.array([f.text(original[i]) for i, f in features], dtype=object),
+            "after": np.array([f.text(row[i]) for i, f in features], dtype=object),
+            "from_tau": start[changed],
         }
         if self._any_other:
             label = (*whole.labels, None)[whole.predicted[index, step]]
-            table["label"] = np.full(len(lines), label, dtype=object)
+            table["label"] = np.full(len(changed), label, dtype=object)
         return table
 
     def __repr__(self) -> str:
@@ -454,10 +449,10 @@ class InstanceExplanation:
         if not len(paths):
             raise InputError(f"Instance {self.name} has no paths: {self.reason}")
         wanted = self._default() if prototype is None else prototype
-        ends = self.explanation.prototype[paths]
-        if wanted not in ends:
-            known = ", ".join(map(str, sorted(ends)))
+        endpoints = self.explanation.prototype[paths]
+        if wanted not in endpoints:
+            known = ", ".join(map(str, sorted(endpoints)))
             raise InputError(
                 f"Instance {self.name} has no path to prototype {wanted}. There are: {known}."
             )
-        return int(paths[ends == wanted][0])
+        return int(paths[endpoints == wanted][0])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Floats
 from lapace.errors import InputError
-from lapace.result.counterfactuals import public_schema, values
+from lapace.result.counterfactuals import public_schema, records
 from lapace.result.explanation import STATUSES, Explanation, InstanceExplanation
 from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
@@ -60,7 +60,7 @@ def _instance_to_json(instance: InstanceExplanation) -> dict[str, Any]:
     whole, why = instance.explanation, instance.why_not
     return {
         **({} if whole.ids is None else {"id": _id_to_json(instance.id)}),
-        "row": values(whole.schema, whole.instances[instance.position]),
+        "row": list(instance.row.values()),
         "label": instance.label,
         "target": instance.target,
         "status": instance.status,
@@ -84,13 +84,13 @@ def _path_to_json(whole: Explanation, index: int) -> dict[str, Any]:
     verdicts, labels = (False, True, None), (*whole.labels, None)
     steps = [
         {
-            "row": values(whole.schema, whole.cells[index, s]),
+            "row": list(row.values()),
             "label": labels[whole.predicted[index, s]],
             "valid": verdicts[whole.valid[index, s]],
             "feasible": bool(whole.feasible[index, s]),
             **{name: _number(getattr(whole, name)[index, s]) for name in NUMBERS},
         }
-        for s in range(whole.tau.shape[1])
+        for s, row in enumerate(records(whole.schema, whole.cells[index]))
     ]
     return {
         "prototype": None if whole.prototype[index] < 0 else int(whole.prototype[index]),

@@ -45,11 +45,11 @@ def read_file(source: str | Path | bytes, like: FrameKind | None = None) -> Any:
         2
     """
     kind = _library(like)
-    opened: Any = source
+    content: Any = source
     text: Callable[..., TextIOWrapper[Any]]
     if isinstance(source, bytes):
         name, ending = "Standard input", ".parquet" if source.startswith(PARQUET) else ".csv"
-        opened, text = BytesIO(source), partial(TextIOWrapper, BytesIO(source))
+        content, text = BytesIO(source), partial(TextIOWrapper, BytesIO(source))
     else:
         path = Path(source)
         name, ending, text = f"'{path.name}'", path.suffix.lower(), path.open
@@ -61,7 +61,7 @@ def read_file(source: str | Path | bytes, like: FrameKind | None = None) -> Any:
         with text(encoding="utf-8-sig", errors="replace", newline="") as lines:
             _refuse_ragged(lines, name)
     try:
-        return _READERS[kind, ending](opened)
+        return _READERS[kind, ending](content)
     except Exception as error:  # every library describes a broken file in its own way
         raise InputError(f"{name} could not be read as a table: {_reason(error)}") from error
 

@@ -27,7 +27,7 @@ Level: TypeAlias = str | int | float | bool
 
 ARROW_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 TRUTHS = {"True": True, "False": False}
-# Families of dtypes, told by how their text begins in any of the libraries.
+# Families of dtypes, by how their text begins in any of the libraries.
 FAMILIES = {
     "levels": "category:|dictionary|object",
     "decimal": "decimal",
@@ -107,9 +107,11 @@ class Template:
 
         Args:
             columns: For every name a float64 array (NaN is missing) or a `Coded` column.
-            before: Plain numpy columns to put before them. An array cannot hold them: it becomes a
-                pandas frame, or records where pandas is not installed.
-            ids: One per row, for the index of a pandas frame; other kinds have no index.
+            before: Plain numpy columns to put before them; a name that the template has too gets
+                the prefix `lapace_`. An array cannot hold them: it becomes a pandas frame, or
+                records where pandas is not installed.
+            ids: One per row: the index of a pandas frame, and in the other kinds of frame a column
+                `id`, the first of those before.
 
         Examples:
             >>> template = Template("records", ("age",), ("integer",))
@@ -121,25 +123,19 @@ class Template:
             if before is None:
                 return _build_array(self, columns)
             kind = "pandas" if importlib.util.find_spec("pandas") else "records"
-        library = None if kind == "records" else importlib.import_module(kind)
+        plain = dict(before or {})
+        if ids is not None and plain and kind != "pandas":
+            plain = {"id": np.fromiter(ids, dtype=object, count=len(ids)), **plain}
         made: dict[str, Any] = {}
-        for name, values in (before or {}).items():
+        for name, values in plain.items():
+            while name in self.names:
+                name = f"lapace_{name}"  # noqa: PLW2901
             listed = kind != "pandas" and (kind != "polars" or values.dtype == object)
             made[name] = values.tolist() if listed else values.copy()
+        library = None if kind == "records" else importlib.import_module(kind)
         for name, dtype in zip(self.names, self.dtypes, strict=True):
             made[name] = _MAKERS[kind](library, dtype, columns[name])
-        if library is None:
-            return [dict(zip(made, row, strict=True)) for row in zip(*made.values(), strict=True)]
-        if kind == "pyarrow":
-            return library.table(made)
-        if kind == "polars":
-            return library.DataFrame(made)
-        frame = library.DataFrame(made, copy=False)
-        if ids is not None:
-            names = self.index or ("id",)
-            frame.index = library.Index(list(ids), tupleize_cols=len(names) > 1)
-            frame.index.names = list(names)
-        return frame
+        return _joined(library, made, ids, list(self.index) or ["id"])
 
     def select(self, names: Iterable[str]) -> Template:
         """The template with only some of the columns, still in its own order."""
@@ -162,16 +158,44 @@ class Template:
         return cls(data["kind"], tuple(data["names"]), tuple(data["dtypes"]), shape, index)
 
 
-def plain_frame(kind: FrameKind, columns: Mapping[str, NDArray[Any]]) -> Any:
-    """A frame straight from numpy columns, for our own tables (labels, status, distances).
+def _joined(
+    library: Any, columns: dict[str, Any], ids: Sequence[Any] | None, index: list[Any]
+) -> Any:
+    """Columns made by one library (None: lists) as its frame."""
+    if library is None:
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if library.__name__ == "pyarrow":
+        return library.table(columns)
+    if library.__name__ == "polars":
+        return library.DataFrame(columns)
+    frame = library.DataFrame(columns, copy=False)
+    if ids is not None:
+        frame.index = library.Index(list(ids), tupleize_cols=len(index) > 1)
+        frame.index.names = index
+    return frame
+
+
+def plain_frame(
+    kind: FrameKind,
+    columns: Mapping[str, NDArray[Any]],
+    ids: Sequence[Any] | None = None,
+    index: tuple[str | int | None, ...] = (),
+) -> Any:
+    """A frame straight from numpy columns, for lapace's tables (labels, status, distances).
 
     An `array` user gets pandas if it is installed, else records: text does not fit in an array.
+
+    Args:
+        kind: The kind of frame.
+        columns: The columns.
+        ids: One identifier per row, if any, as for `Template.build`.
+        index: What the identifiers are called.
 
     Examples:
         >>> plain_frame("records", {"instance": np.array([0, 1]), "ok": np.array([True, False])})
         [{'instance': 0, 'ok': True}, {'instance': 1, 'ok': False}]
     """
-    return Template(kind, (), ()).build({}, before=columns)
+    return Template(kind, (), (), index=index).build({}, before=columns, ids=ids)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -248,11 +248,11 @@ if __name__ == "__main__":
     makers += [(name, lambda n=name: real(datasets.load(n))) for name in TABLES]
     for number, (kind, make) in enumerate(makers):
         try:
-            made, asked = make()
+            made, rows = make()
         except LapaceError as error:
             print(f"{kind}: {error}")
             continue
-        problems, counts = run(made, asked, wanted, 1000 + number)
+        problems, counts = run(made, rows, wanted, 1000 + number)
         bad += [f"{kind}: {line}" for line in problems]
         total += counts
         total["explainers"] += 1

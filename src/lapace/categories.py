@@ -1,20 +1,18 @@
 r"""The joint choice of categories: which combination belongs together.
 
-Choosing every category column on its own leaves the manifold: someone becomes a husband and stays
-unmarried. Here the columns are chosen together. Per class a Chow-Liu tree holds the pairwise
-frequencies of that class's rows,
+Choosing every category column on its own leaves the data manifold: a row is decoded as a husband
+who is not married. Here the columns are chosen together. Per class a Chow-Liu tree holds the
+pairwise frequencies of that class's rows,
 
 $$\log p(x) = \sum_j \log p(x_j \mid x_{\text{parent}(j)}),$$
 
-and three questions are asked of it: how probable a combination is (`log_probability`), how typical
-that is for the class (`quantile`), and which combination is the best compromise between someone
-else's scores, say a decoder's, and the tree (`choose`: exact max-sum, with fixed columns as
-evidence).
+and gives the probability of a combination (`log_probability`), how typical that is for the class
+(`quantile`), and the combination that maximises given scores, say a decoder's, plus the tree's
+log-probability (`choose`: exact max-sum, with fixed columns as evidence).
 
 A column is a number of categories, a row a tuple of codes 0 .. width - 1. A code outside that range
-is a category the class has never heard of. It costs its column a fixed floor and *cuts* the tree
-there: neither its parent nor its children learn anything from it, and each child falls back on its
-own marginal.
+is a category unseen in the class. It costs its column a fixed floor and *cuts* the tree there: it
+carries no information to its parent or its children, and each child falls back on its marginal.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class CategoryTree:
 
     Attributes:
         widths: How many categories each of the b columns has.
-        parents: The column each column hangs on, -1 at a root. (b,)
+        parents: The parent of each column, -1 at a root. (b,)
         order: The columns with parents before children. (b,)
         tables: Per column log p(child | parent), (parent width, width); at a root (1, width).
         floors: Per column the log-probability of a code outside 0 .. width - 1. (b,)
@@ -82,10 +80,10 @@ class CategoryTree:
     typical: Floats
 
     def __post_init__(self) -> None:
-        """Refuse a tree that does not hang together, such as one from a damaged file."""
+        """Refuses a tree whose parts do not fit together, such as one from a damaged file."""
         shapes = _table_shapes(self.widths, self.parents, self.order)
         if tuple(table.shape for table in self.tables) != shapes:
-            raise _damaged("its tables do not have the shapes its widths and parents ask for")
+            raise _damaged("its tables do not have the shapes its widths and parents require")
         if self.floors.shape != (len(self.widths),) or self.typical.ndim != 1:
             raise _damaged("its floors or its typical log-probabilities have the wrong shape")
         numbers = (*self.tables, self.floors, self.typical)
@@ -134,17 +132,17 @@ class CategoryTree:
                 f"such as {_SMOOTHING}."
             )
         codes = _as_codes(codes, len(widths), "codes")  # (n, b)
-        parents, order = _spanning_forest(_information(codes, widths))
-        counts = [_counts(codes, widths, int(parents[j]), j) for j in range(len(widths))]
-        rows = _known(codes, widths).sum(axis=0)  # (b,) how often each column has a category
-        tree = cls(
-            widths=widths,
-            parents=parents,
-            order=order,
-            tables=tuple(_log_shares(table + smoothing) for table in counts),
-            floors=np.log(smoothing / (rows + smoothing * np.array(widths, dtype=np.float64))),
-            typical=np.empty(0),
-        )
+        counts = _pair_counts(codes, widths)  # (W, W)
+        parents, order = _spanning_forest(_information(counts, widths, len(codes)))
+        starts = _starts(widths)
+        tables = []
+        for start, width, parent in zip(starts, widths, parents, strict=True):
+            above = slice(starts[parent], starts[parent] + widths[parent])
+            table = counts[above] if parent >= 0 else np.diag(counts)[None]
+            tables.append(_log_shares(table[:, start : start + width] + smoothing))
+        known = np.add.reduceat(np.diag(counts), starts)  # (b,) rows with a known code
+        floors = np.log(smoothing / (known + smoothing * np.array(widths, dtype=np.float64)))
+        tree = cls(widths, parents, order, tuple(tables), floors, typical=np.empty(0))
         return replace(tree, typical=_compress(tree.log_probability(codes)))
 
     def log_probability(self, codes: NDArray[Any]) -> Floats:
@@ -207,7 +205,7 @@ class CategoryTree:
         $$\arg\max_x \; \sum_j \text{scores}_j[x_j] + \text{weight} \cdot \log p(x)$$
 
         over all combinations that agree with the evidence, by max-sum from the leaves to the roots
-        and back. Ties go to the lowest code, column by column in `order`. A row's answer does not
+        and back. Ties go to the lowest code, column by column in `order`. A row's result does not
         depend on the rows beside it.
 
         Args:
@@ -215,8 +213,8 @@ class CategoryTree:
                 log-probabilities. (n, sum of widths) -inf forbids a category; where a whole block
                 is forbidden there is no best choice and its tree's free columns get any.
             evidence: Codes to keep, negative where free. (n, b) A kept column's scores do not
-                count. A code unknown to the tree (width or more) stays as given and its
-                neighbours learn nothing from it.
+                count. A code unknown to the tree (width or more) stays as it is and carries no
+                information to its neighbours.
             weight: How much the tree counts, 0 or more; with 0 every free column is chosen alone.
 
         Returns:
@@ -286,28 +284,20 @@ class CategoryTree:
             >>> again.widths, np.array_equal(again.tables[1], tree.tables[1])
             ((2, 2), True)
         """
-        names = ("widths", "parents", "order", "tables", "floors", "typical")
-        if absent := [name for name in names if name not in arrays]:
+        kinds: dict[str, Any] = dict.fromkeys(("widths", "parents", "order"), np.int64)
+        kinds |= dict.fromkeys(("tables", "floors", "typical"), np.float64)
+        if absent := [name for name in kinds if name not in arrays]:
             raise _damaged(f"{', '.join(absent)} missing")
-        whole = {name: np.array(arrays[name], dtype=np.int64) for name in names[:3]}
-        real = {name: np.array(arrays[name], dtype=np.float64) for name in names[3:]}
-        widths = tuple(whole["widths"].ravel().tolist())
-        shapes = _table_shapes(widths, whole["parents"], whole["order"])
+        parts: dict[str, Any]
+        parts = {name: np.array(arrays[name], dtype=kind) for name, kind in kinds.items()}
+        parts["widths"] = widths = tuple(parts["widths"].ravel().tolist())
+        shapes = _table_shapes(widths, parts["parents"], parts["order"])
         sizes = [rows * columns for rows, columns in shapes]
-        if real["tables"].shape != (sum(sizes),):
+        if parts["tables"].shape != (sum(sizes),):
             raise _damaged(f"its tables should hold {sum(sizes)} numbers")
-        ends = np.cumsum(sizes, dtype=np.int64)
-        return cls(
-            widths=widths,
-            parents=whole["parents"],
-            order=whole["order"],
-            tables=tuple(
-                real["tables"][end - size : end].reshape(shape)
-                for end, size, shape in zip(ends, sizes, shapes, strict=True)
-            ),
-            floors=real["floors"],
-            typical=real["typical"],
-        )
+        flat = np.split(parts["tables"], np.cumsum(sizes, dtype=np.int64)[:-1]) if sizes else []
+        parts["tables"] = tuple(t.reshape(shape) for t, shape in zip(flat, shapes, strict=True))
+        return cls(**parts)
 
     @cached_property
     def _extended(self) -> tuple[Floats, ...]:
@@ -350,8 +340,7 @@ class CategoryTree:
         """`choose` for one chunk of rows: kept and result are (b, n), tables already weighted."""
         # Rows last: every step below then runs along long contiguous lines.
         lines = scores.T.astype(np.float64, order="C")  # (sum of widths, n)
-        ends = np.cumsum(self.widths, dtype=np.int64)
-        blocks = [lines[end - width : end] for end, width in zip(ends, self.widths, strict=True)]
+        blocks = np.split(lines, _starts(self.widths)[1:])
         for j in self.order[::-1]:
             parent = self.parents[j]
             if parent >= 0 and np.any(kept[parent] < 0):
@@ -362,26 +351,26 @@ class CategoryTree:
             if not free.any():
                 continue
             parent = self.parents[j]
-            given = tables[j][:, :-1].T  # (width, parent width + 1), (width, 1) at a root
+            prior = tables[j][:, :-1].T  # (width, parent width + 1), (width, 1) at a root
             if parent >= 0:
-                given = given.take(chosen[parent], axis=1)  # (width, n)
-            best = (blocks[j] + given).argmax(axis=0)  # (n,), the lowest code among equals
+                prior = prior.take(chosen[parent], axis=1)  # (width, n)
+            best = (blocks[j] + prior).argmax(axis=0)  # (n,), the lowest code among equals
             chosen[j] = np.where(free, best, chosen[j])
         return np.where(kept < 0, chosen, kept)
 
 
 def _message(block: Floats, kept: Ints, table: Floats) -> Floats:
-    """What a column's best choice is worth under each code of its parent: (parent width, n).
+    """The value of a column's best choice under each code of its parent: (parent width, n).
 
     A kept column has no choice: its message is its column of the table, up to a constant, and the
     table's last column, all floor, where its code is unknown.
     """
     rows = np.flatnonzero(kept >= 0)
-    given = table.take(np.minimum(kept[rows], len(block)), axis=1)  # (parent width, rows kept)
+    fixed = table.take(np.minimum(kept[rows], len(block)), axis=1)  # (parent width, rows kept)
     if len(rows) == len(kept):
-        return given
+        return fixed
     best = _best_child(block, table[:, :-1])
-    best[:, rows] = given
+    best[:, rows] = fixed
     return best
 
 
@@ -399,69 +388,44 @@ def _best_child(block: Floats, table: Floats) -> Floats:
     return best
 
 
-def _known(codes: Ints, widths: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Which codes (n, b) are among the categories of their column: (n, b)."""
-    return (codes >= 0) & (codes < np.array(widths, dtype=np.int64))
+def _starts(widths: tuple[int, ...]) -> Ints:
+    """Where each column's categories start among all of them, (b,)."""
+    return np.cumsum((0, *widths), dtype=np.int64)[:-1]
 
 
-def _counts(codes: Ints, widths: tuple[int, ...], parent: int, child: int) -> Floats:
-    """The contingency table of two columns, (parent width, width); parent -1: (1, width)."""
-    below, width = codes[:, child], widths[child]
-    above, rows = (codes[:, parent], widths[parent]) if parent >= 0 else (np.zeros_like(below), 1)
-    known = (below >= 0) & (below < width) & (above >= 0) & (above < rows)
-    cells = above[known] * width + below[known]
-    counts = np.bincount(cells, minlength=rows * width).reshape(rows, width)
-    return counts.astype(np.float64)
+def _pair_counts(codes: Ints, widths: tuple[int, ...]) -> Floats:
+    """Every pair's contingency table at once: H'H of the one-hot rows H, (W, W).
 
-
-def _all_counts(codes: Ints, widths: tuple[int, ...]) -> Floats:
-    """Every pair's contingency table at once: H'H of the one-hot rows H, (W, W)."""
-    starts = np.cumsum((0, *widths[:-1]), dtype=np.int64)
+    Rows where a pair has an unknown code do not count for that pair.
+    """
     total = sum(widths)
     counts = np.zeros((total, total))
-    known = _known(codes, widths)  # (n, b)
-    step = max(1, _CHUNK_BYTES // (4 * total))
+    known = (codes >= 0) & (codes < np.array(widths, dtype=np.int64))  # (n, b)
+    step = max(1, _CHUNK_BYTES // (4 * max(1, total)))
     for start in range(0, len(codes), step):
         part, mask = codes[start : start + step], known[start : start + step]
         # float32 counts are exact: a chunk has fewer than 2**24 rows
         hot = np.zeros((len(part), total), dtype=np.float32)  # (rows, W)
-        hot[np.nonzero(mask)[0], (part + starts)[mask]] = 1.0
+        hot[np.nonzero(mask)[0], (part + _starts(widths))[mask]] = 1.0
         counts += hot.T @ hot
     return counts
 
 
-def _information(codes: Ints, widths: tuple[int, ...]) -> Floats:
-    """Mutual information of every pair of columns, less its chance value: (b, b), diagonal 0.
+def _information(counts: Floats, widths: tuple[int, ...], n: int) -> Floats:
+    """Mutual information of every pair of columns, less its chance value: (b, b), diagonal 0."""
+    from scipy.special import xlogy
 
-    Rows where a pair has an unknown code do not count for that pair.
-    """
-    count = len(widths)
-    information = np.zeros((count, count))
-    if count < 2 or len(codes) == 0:
-        return information
-    counts = _all_counts(codes, widths)  # (W, W)
-    starts = np.cumsum((0, *widths[:-1]), dtype=np.int64)
-    for j, width in enumerate(widths):
-        joint = counts[starts[j] : starts[j] + width]  # (width, W)
-        rows = np.add.reduceat(joint, starts, axis=1)  # (width, b) this column's counts per pair
-        columns = joint.sum(axis=0)  # (W,) the other column's counts per pair
-        gain = (
-            np.add.reduceat(_x_log_x(joint).sum(axis=0), starts)
-            - _x_log_x(rows).sum(axis=0)
-            - np.add.reduceat(_x_log_x(columns), starts)
-            + _x_log_x(rows.sum(axis=0))
-        )  # (b,) n times the mutual information
-        seen = (rows > 0).sum(axis=0) - 1  # (b,)
-        others = np.add.reduceat((columns > 0).astype(np.int64), starts) - 1  # (b,)
-        information[j] = (gain - seen * others / 2) / len(codes)
+    starts = _starts(widths)
+    rows = np.add.reduceat(counts, starts, axis=1)  # (W, b) a column's counts in each of its pairs
+    total = np.add.reduceat(rows, starts, axis=0)  # (b, b)
+    joint = np.add.reduceat(xlogy(counts, counts), starts, axis=1)  # (W, b)
+    single = np.add.reduceat(xlogy(rows, rows), starts, axis=0)  # (b, b)
+    gain = np.add.reduceat(joint, starts, axis=0) - single - single.T + xlogy(total, total)
+    seen = np.add.reduceat((rows > 0).astype(np.int64), starts, axis=0) - 1  # (b, b)
+    information = (gain - seen * seen.T / 2) / max(n, 1)
     # one half is mirrored: both halves are equal but for the order of summation
-    upper = np.triu(np.round(information, _DECIMALS), 1)
+    upper: Floats = np.triu(np.round(information, _DECIMALS), 1)
     return upper + upper.T
-
-
-def _x_log_x(counts: Floats) -> Floats:
-    """The function x log x of whole numbers, 0 at 0."""
-    return counts * np.log(np.maximum(counts, 1.0))
 
 
 def _spanning_forest(information: Floats) -> tuple[Ints, Ints]:

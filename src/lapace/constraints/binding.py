@@ -43,12 +43,10 @@ class BoundConstraint:
     def holds(self, rows: Candidates) -> Bools:
         """Whether each row satisfies it, (n,)."""
         holds = logic.truth(self.formula, rows) >= 0
-        for column in self.columns:
-            if column in rows.lost:
-                holds &= ~rows.lost[column]
-        for column in self.compared:
-            if column in rows.filled:
-                holds &= ~rows.filled[column]
+        if rows.lost is not None:
+            holds &= ~rows.lost[:, self.columns].any(axis=1)
+        if rows.filled is not None:
+            holds &= ~rows.filled[:, self.compared].any(axis=1)
         return holds
 
 

@@ -42,14 +42,16 @@ class Candidates:
         return len(self.cells)
 
     @cached_property
-    def lost(self) -> dict[int, Bools]:
-        """By column, where any: the cell is missing though the instance's is not."""
-        return _by_column(np.isnan(self.cells) & ~np.isnan(self.instances))
+    def lost(self) -> Bools | None:
+        """Cells that are missing though the instance's are not, (n, d); None if there are none."""
+        lost = np.isnan(self.cells) & ~np.isnan(self.instances)
+        return lost if lost.any() else None
 
     @cached_property
-    def filled(self) -> dict[int, Bools]:
-        """By column, where any: the cell is present though the instance's is missing."""
-        return _by_column(~np.isnan(self.cells) & np.isnan(self.instances))
+    def filled(self) -> Bools | None:
+        """Cells that are present though the instance's are missing; None if there are none."""
+        filled = ~np.isnan(self.cells) & np.isnan(self.instances)
+        return filled if filled.any() else None
 
     @cached_property
     def changed(self) -> Bools:
@@ -62,10 +64,6 @@ class Candidates:
             old, new = self.instances[:, column], self.cells[:, column]
             self._slots[column] = _slots(old, old, levels), _slots(new, old, levels)
         return self._slots[column]
-
-
-def _by_column(marks: Bools) -> dict[int, Bools]:
-    return {int(column): marks[:, column] for column in np.flatnonzero(marks.any(axis=0))}
 
 
 def _slots(codes: Floats, original: Floats, levels: int) -> Ints:

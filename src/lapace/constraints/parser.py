@@ -12,28 +12,15 @@ from dataclasses import replace
 from math import isfinite
 from typing import NamedTuple, NoReturn, TypeVar, cast, get_args
 
+from lapace.constraints import language
 from lapace.constraints.language import (
-    KEYWORDS,
-    NUMBER,
     Absolute,
     Category,
-    ChangeLimit,
-    Changes,
     Comparison,
-    Conditional,
     Constraint,
-    Keyword,
     Linear,
-    Membership,
-    Relation,
-    Shorthand,
-    Side,
-    Simple,
     Term,
-    Transition,
     Value,
-    column_text,
-    noted,
 )
 from lapace.errors import InputError, did_you_mean
 
@@ -45,7 +32,7 @@ TOKEN = re.compile(
     rf"""
     (?P<space>\s+)
   | (?P<note>\#.*)
-  | (?P<number>{NUMBER}(?!\w))
+  | (?P<number>{language.NUMBER}(?!\w))
   | (?P<word>\w+)
   | `(?P<column>(?:[^`]|``)*)`
   | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
@@ -56,7 +43,7 @@ TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 SPELLINGS = {"≤": "<=", "≥": ">=", "≠": "!=", "=": "==", "→": "->", "−": "-"}
-SHORTHANDS = get_args(Keyword)
+SHORTHANDS = get_args(language.Keyword)
 BARE_ORIGINAL = "\0original\0"  # stands for the one column named until the comparison is read
 
 
@@ -155,7 +142,7 @@ class _Parser:
 
     @property
     def at_keyword(self) -> bool:
-        return self.token.kind == "word" and self.token.text in KEYWORDS
+        return self.token.kind == "word" and self.token.text in language.KEYWORDS
 
     def take(self) -> Token:
         token = self.token
@@ -201,49 +188,49 @@ class _Parser:
             self.fail(f"'{self.token.text}' cannot join constraints.{hint}")
         if self.token.kind != "end":
             self.wanted("the end of the constraint", self.unquoted_hint())
-        return noted(found, self.note) if self.note else found
+        return language.noted(found, self.note) if self.note else found
 
     def form(self) -> Constraint:
         if self.skip("if"):
             when = self.separated("and", self.simple)
             self.expect("then")
-            return Conditional(tuple(when), tuple(self.separated("and", self.simple)))
+            return language.Conditional(tuple(when), tuple(self.separated("and", self.simple)))
         if self.skip("not"):
             return self.transition()
         if self.at("changes") and self.following.kind == "relation":
             return self.change_limit()
         if self.at(*SHORTHANDS) and self.following.kind in ("word", "column", "end"):
-            word = cast(Keyword, self.take().text)
-            return Shorthand(word, tuple(dict.fromkeys(self.separated(",", self.name))))
+            word = cast(language.Keyword, self.take().text)
+            return language.Shorthand(word, tuple(dict.fromkeys(self.separated(",", self.name))))
         return self.simple()
 
-    def simple(self) -> Simple:
+    def simple(self) -> language.Simple:
         named = self.token.kind in ("column", "word") and self.following.kind == "word"
         if not named or self.following.text not in ("changes", "in", "not"):
             return self.comparison()
         feature = self.name()
         if self.skip("changes"):
-            return Changes(feature)
+            return language.Changes(feature)
         negated = self.skip("not")
         self.expect("in", " after 'not'" if negated else "")
-        return Membership(feature, *self.members(), negated)
+        return language.Membership(feature, *self.members(), negated)
 
-    def transition(self) -> Transition:
+    def transition(self) -> language.Transition:
         hint = " A change that is ruled out reads 'not education: master -> bachelor'."
         feature = self.name()
         self.expect(":", hint=hint)
         before = self.one_or_more()
         self.expect("->", hint=hint)
-        return Transition(feature, before, self.one_or_more())
+        return language.Transition(feature, before, self.one_or_more())
 
-    def change_limit(self) -> ChangeLimit:
+    def change_limit(self) -> language.ChangeLimit:
         self.take()
-        relation = cast(Relation, self.take().text)
+        relation = cast(language.Relation, self.take().text)
         if relation == "!=":
             self.fail("'changes' can be compared by <=, <, ==, > and >= only")
         if self.token.kind != "number" or not re.fullmatch("[0-9]+", self.token.text):
             self.wanted("a whole number of columns")
-        return ChangeLimit(relation, int(self.take().text))
+        return language.ChangeLimit(relation, int(self.take().text))
 
     def members(self) -> tuple[tuple[Value, ...], bool]:
         """The values between braces, each once, and whether `original` is among them."""
@@ -293,7 +280,7 @@ class _Parser:
         start = self.token.start
         sides, relations = [self.side()], []
         while self.token.kind == "relation":
-            relations.append(cast(Relation, self.take().text))
+            relations.append(cast(language.Relation, self.take().text))
             sides.append(self.side())
         if not relations:
             self.no_relation(sides[0].word or "")
@@ -323,7 +310,7 @@ class _Parser:
         named = [word for word in found.words if word != BARE_ORIGINAL]
         if BARE_ORIGINAL in found.words:
             if len(named) != 1:
-                choices = [f"original({column_text(name)})" for name in named]
+                choices = [f"original({language.column_text(name)})" for name in named]
                 which = " or ".join(choices) or "a column beside it"
                 hint = " A name with a '-' in it goes in backticks." if "-" in self.text else ""
                 self.fail(f"which column's original value is meant? Name {which}.{hint}", start)
@@ -334,7 +321,7 @@ class _Parser:
             self.fail(f"a comparison must name a column that can change{hint}", start)
         return found
 
-    def side(self) -> Side:
+    def side(self) -> language.Side:
         if self.token.kind == "text":
             return Category(self.take().text)
         if self.at("abs") and self.following.text == "(":
@@ -402,7 +389,7 @@ class _Parser:
         return name
 
 
-def _resolved(side: Side, name: str) -> Side:
+def _resolved(side: language.Side, name: str) -> language.Side:
     if isinstance(side, Category):
         return side
     if isinstance(side, Absolute):

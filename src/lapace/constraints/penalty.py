@@ -13,22 +13,10 @@ import torch
 from torch import Tensor
 
 from lapace.arrays import Bools, Floats
+from lapace.constraints import logic
 from lapace.constraints.binding import BoundConstraint
 from lapace.constraints.language import Custom
-from lapace.constraints.logic import (
-    And,
-    Candidates,
-    ChangeCount,
-    Formula,
-    LevelTable,
-    LinearRelation,
-    Or,
-    Unchanged,
-    call,
-    conjuncts,
-    slack,
-    truth,
-)
+from lapace.constraints.logic import Candidates, ChangeCount, Formula, LevelTable, LinearRelation
 from lapace.schema import Schema
 
 __all__ = ["penalty"]
@@ -42,7 +30,7 @@ def penalty(
     hinges = _Hinges(schema, values, Candidates(schema, cells, instances))
     total = values.new_zeros(len(values))
     for constraint in constraints:
-        for part in filter(_is_smooth, conjuncts(constraint.formula)):
+        for part in filter(_is_smooth, logic.conjuncts(constraint.formula)):
             total = total + hinges.of(part)
     return total
 
@@ -50,7 +38,7 @@ def penalty(
 def _is_smooth(formula: Formula) -> bool:
     """Whether it has a gradient: a nominal category is right or wrong."""
     match formula:
-        case And(parts) | Or(parts):
+        case logic.And(parts) | logic.Or(parts):
             return any(_is_smooth(part) for part in parts)
         case LinearRelation():
             return any(column not in formula.level_values for column in formula.cells)
@@ -72,20 +60,20 @@ class _Hinges:
 
     def of(self, formula: Formula) -> Tensor:
         match formula:
-            case And(parts):
+            case logic.And(parts):
                 return torch.stack([self.of(part) for part in parts]).sum(dim=0)
-            case Or(parts):
+            case logic.Or(parts):
                 return torch.stack([self.of(part) for part in parts]).amin(dim=0)
             case LinearRelation():
                 return self.relation(formula.positive())
             case LevelTable():
                 return self.level(formula)
-            case Unchanged():
+            case logic.Unchanged():
                 return self.difference(formula)
             case ChangeCount():
                 return self.values.new_zeros(len(self.values))
             case Custom():
-                g: Tensor = call(formula, "penalty", self.values, (len(self.values),))
+                g: Tensor = logic.call(formula, "penalty", self.values, (len(self.values),))
                 return g.clamp(min=0)
 
     def constant(self, numbers: Floats) -> Tensor:
@@ -111,14 +99,14 @@ class _Hinges:
     def level(self, table: LevelTable) -> Tensor:
         """The share of an ordinal's levels to the nearest allowed one; 1 for other categories."""
         if not table.ordered:
-            return self.constant(slack(table, self.rows))
+            return self.constant(logic.slack(table, self.rows))
         _, new = self.rows.slots(table.column, table.levels)
-        violated = self.mask((new < table.levels) & (truth(table, self.rows) < 0))
+        violated = self.mask((new < table.levels) & (logic.truth(table, self.rows) < 0))
         target = self.constant(table.nearest(self.rows).astype(np.float64))
         distance = (torch.where(violated, self.values[:, table.column], target) - target).abs()
         return distance / self.schema.features[table.column].span
 
-    def difference(self, formula: Unchanged) -> Tensor:
+    def difference(self, formula: logic.Unchanged) -> Tensor:
         """How far a number is from the instance's, or short of one step from it."""
         feature = self.schema.features[formula.column]
         original = self.rows.instances[:, formula.column]

@@ -524,8 +524,8 @@ class _Program:
             (np.array([t for _, _, t in entries]), (places[:, 0], places[:, 1])),
             shape=(len(self.rows), len(self.cost)),
         )
-        ends = np.array([(low, high) for _, low, high in self.rows]).reshape(-1, 2)
-        rows = [LinearConstraint(matrix, ends[:, 0], ends[:, 1])] if self.rows else []
+        sides = np.array([(low, high) for _, low, high in self.rows]).reshape(-1, 2)
+        rows = [LinearConstraint(matrix, sides[:, 0], sides[:, 1])] if self.rows else []
         return milp(
             np.array(self.cost),
             integrality=np.array(self.integral),
@@ -558,7 +558,5 @@ class _Program:
             moved = float(round(moved))
         if moved == 0 and not isnan(self.start[column]) and column not in self.kept:
             return float(self.start[column])
-        cells = self.start[None].copy()
-        cells[0, column] = cell.constant + unit * moved
-        value = float(self.schema.snap(cells)[0, column])
+        value = float(feature.snap(np.array(cell.constant + unit * moved)))
         return original if abs(value - original) <= 1e-9 * feature.span else value

@@ -14,21 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
+from lapace.constraints import logic
 from lapace.constraints.binding import BoundConstraint, feasible
 from lapace.constraints.language import Custom
-from lapace.constraints.logic import (
-    And,
-    Candidates,
-    ChangeCount,
-    Formula,
-    LevelTable,
-    LinearRelation,
-    Or,
-    Unchanged,
-    call,
-    conjuncts,
-    truth,
-)
+from lapace.constraints.logic import Candidates, ChangeCount, Formula, LevelTable, LinearRelation
 from lapace.constraints.program import solve
 from lapace.schema import Schema
 
@@ -97,18 +86,6 @@ class Domains:
     unchanged: Bools
     allowed: dict[int, Bools]
 
-    def take(self, rows: Ints) -> Domains:
-        """Some of the rows."""
-        return Domains(
-            lower=self.lower[rows],
-            upper=self.upper[rows],
-            least=self.least[rows],
-            greatest=self.greatest[rows],
-            pinned=self.pinned[rows],
-            unchanged=self.unchanged[rows],
-            allowed={column: levels[rows] for column, levels in self.allowed.items()},
-        )
-
 
 def domains(schema: Schema, constraints: Sequence[BoundConstraint], instances: Floats) -> Domains:
     """Each instance's domains."""
@@ -120,9 +97,9 @@ def domains(schema: Schema, constraints: Sequence[BoundConstraint], instances: F
     for constraint in constraints:
         for column in constraint.compared:
             pinned[:, column] |= np.isnan(instances[:, column])
-        for part in filter(_is_unary, conjuncts(constraint.formula)):
+        for part in filter(_is_unary, logic.conjuncts(constraint.formula)):
             match part:
-                case Unchanged(column):
+                case logic.Unchanged(column):
                     pinned[:, column] = True
                 case LinearRelation():
                     _narrow(part.positive(), rows, least, greatest)
@@ -145,12 +122,17 @@ def _is_unary(formula: Formula) -> bool:
     match formula:
         case LevelTable():
             return True
-        case Unchanged(_, exact, negated):
+        case logic.Unchanged(_, exact, negated):
             return exact and not negated
         case LinearRelation():
             single = len(formula.cells) == 1 and not formula.cells.keys() & formula.level_values
             return single and formula.positive().relation != "!="
     return False
+
+
+def _is_stuck(formula: Formula) -> bool:
+    """Whether it is a constraint from Python without a projection."""
+    return isinstance(formula, Custom) and formula.project is None
 
 
 def _narrow(relation: LinearRelation, rows: Candidates, least: Floats, greatest: Floats) -> None:
@@ -169,11 +151,11 @@ def _narrow(relation: LinearRelation, rows: Candidates, least: Floats, greatest:
 
 
 def _on_lattice(schema: Schema, least: Floats, greatest: Floats) -> tuple[Floats, Floats]:
-    """The ends moved inside the schema's bounds and onto the lattice."""
+    """The known moved inside the schema's bounds and onto the lattice."""
     numbers = np.array([f.kind == "continuous" for f in schema.features])
-    ends = np.array([(f.lower, f.upper, f.resolution) for f in schema.features])
-    floor, top = np.where(numbers, ends[:, 0], -np.inf), np.where(numbers, ends[:, 1], np.inf)
-    steps = ends[:, 2]
+    known = np.array([(f.lower, f.upper, f.resolution) for f in schema.features])
+    floor, top = np.where(numbers, known[:, 0], -np.inf), np.where(numbers, known[:, 1], np.inf)
+    steps = known[:, 2]
     on = numbers & (steps > 0)
     lower, upper = np.maximum(least, floor), np.minimum(greatest, top)
     lower[:, on] = np.ceil(lower[:, on] / steps[on] - CLOSE) * steps[on]
@@ -190,118 +172,123 @@ def _on_lattice(schema: Schema, least: Floats, greatest: Floats) -> tuple[Floats
 # Repair
 
 
-@dataclass(frozen=True)
 class _Repair:
-    """Rows being repaired: cells, instances, what each cell may be and whether it may move."""
+    """Rows being repaired by closed-form moves: methods move some of `cells`, `at`, in place."""
 
-    schema: Schema
-    weights: Floats
-    cells: Floats
-    instances: Floats
-    domains: Domains
-    free: Bools
+    def __init__(
+        self,
+        schema: Schema,
+        constraints: Sequence[BoundConstraint],
+        cells: Floats,
+        instances: Floats,
+        weights: Floats,
+    ) -> None:
+        self.schema = schema
+        self.constraints = constraints
+        self.cells = cells.copy()  # (n, d)
+        self.instances = instances  # (n, d)
+        self.weights = weights
+        self.domains = domains(schema, constraints, instances)
+        self.free = ~self.domains.pinned  # cells that may move
 
-    def take(self, rows: Ints) -> _Repair:
-        return replace(
-            self,
-            cells=self.cells[rows],
-            instances=self.instances[rows],
-            domains=self.domains.take(rows),
-            free=self.free[rows],
-        )
-
-    def rows(self, cells: Floats | None = None) -> Candidates:
-        return Candidates(self.schema, self.cells if cells is None else cells, self.instances)
-
-    # -- forms ------------------------------------------------------------------------------------
-
-    def apply(self, formula: Formula) -> Floats:
-        """The rows with one part of one constraint satisfied, where a closed form does it."""
-        match formula:
-            case LinearRelation():
-                self.move_numbers(formula.positive())
-            case LevelTable(column):
-                self.move_level(formula, column)
-            case Unchanged(column, _, negated):
-                self.step(column) if negated else self.revert(column)
-            case And(parts):
-                for part in parts:
-                    self.apply_where_violated(part)
-            case Or():
-                return self.cheapest(formula)
-            case Custom():
-                moved = np.where(
-                    self.free,
-                    call(formula, "project", self.cells.copy(), self.cells.shape),
-                    self.cells,
-                )
-                moved = _proposable(self.schema, moved, self.instances)
-                return _into_domains(self.schema, moved, self.instances, self.domains)
+    def repaired(self) -> Floats:
+        """The rows after a few rounds of moves; some may still be infeasible."""
+        todo = np.arange(len(self.cells))
+        self.move_into_domains(todo)
+        parts = [part for c in self.constraints for part in logic.conjuncts(c.formula)]
+        parts = [part for part in parts if not _is_unary(part) and not _is_stuck(part)]
+        parts.sort(key=lambda part: isinstance(part, ChangeCount))  # counts come last
+        for _ in range(ROUNDS if parts else 0):
+            todo = todo[~feasible(self.constraints, self.rows(todo))]
+            for part in parts:
+                self.satisfy(part, todo)
         return self.cells
 
-    def apply_where_violated(self, formula: Formula) -> None:
-        violated = np.flatnonzero(truth(formula, self.rows()) < 0)
-        if len(violated):
-            self.cells[violated] = self.take(violated).apply(formula)
+    def rows(self, at: Ints) -> Candidates:
+        return Candidates(self.schema, self.cells[at], self.instances[at])
 
-    def cheapest(self, formula: Or) -> Floats:
-        """Each part satisfied by itself; for each row the cheapest that will do."""
-        best = self.cells.copy()
-        least = np.full(len(best), np.inf)
+    def satisfy(self, formula: Formula, at: Ints) -> None:
+        """Moves the rows that violate one part of one constraint."""
+        violated = at[logic.truth(formula, self.rows(at)) < 0]
+        if len(violated):
+            self.move(formula, violated)
+
+    def move(self, formula: Formula, at: Ints) -> None:
+        """Moves rows, all of which violate a formula, to where it holds, if a closed form does."""
+        match formula:
+            case LinearRelation():
+                self.move_numbers(formula.positive(), at)
+            case LevelTable(column):
+                self.move_level(column, at, formula.allowed(self.rows(at)))
+            case logic.Unchanged(column, _, negated):
+                self.step(column, at) if negated else self.revert(column, at)
+            case logic.And(parts):
+                for part in parts:
+                    self.satisfy(part, at)
+            case logic.Or():
+                self.satisfy_cheapest(formula, at)
+            case ChangeCount():
+                self.undo_cheapest(formula, at)
+            case Custom():
+                cells = self.cells[at]
+                moved = logic.call(formula, "project", cells.copy(), cells.shape)
+                moved = np.where(self.free[at], moved, cells)
+                self.cells[at] = _proposable(self.schema, moved, self.instances[at])
+                self.move_into_domains(at)
+
+    def satisfy_cheapest(self, formula: logic.Or, at: Ints) -> None:
+        """Satisfies each part by itself; for each row the cheapest that will do stays."""
+        before, best = self.cells[at], self.cells[at]
+        least = np.full(len(at), np.inf)
         for part in formula.parts:
-            tried = replace(self, cells=self.cells.copy()).apply(part)
-            price = self.schema.gaps(tried, self.cells) @ self.weights
-            price[truth(formula, self.rows(tried)) < 0] = np.inf
+            self.cells[at] = before
+            self.move(part, at)
+            tried = self.cells[at]
+            price = self.schema.gaps(tried, before) @ self.weights
+            price[logic.truth(formula, self.rows(at)) < 0] = np.inf
             better = price < least
             best[better], least[better] = tried[better], price[better]
-        return best
+        self.cells[at] = best
 
-    def revert(self, column: int) -> None:
-        back = self.free[:, column] & self.domains.unchanged[:, column]
-        self.cells[back, column] = self.instances[back, column]
+    def revert(self, column: int, at: Ints) -> None:
+        at = at[self.free[at, column] & self.domains.unchanged[at, column]]
+        self.cells[at, column] = self.instances[at, column]
 
-    def step(self, column: int) -> None:
+    def step(self, column: int, at: Ints) -> None:
         """A number that has to change moves one step, up if it can."""
         step = self.schema.features[column].step
-        original = self.instances[:, column]
-        lower, upper = self.domains.lower[:, column], self.domains.upper[:, column]
+        original = self.instances[at, column]
+        lower, upper = self.domains.lower[at, column], self.domains.upper[at, column]
         up, down = np.clip(original + step, lower, upper), np.clip(original - step, lower, upper)
         target = np.where(up > original, up, down)
-        go = self.free[:, column] & (lower <= upper) & ~np.isnan(target)
-        cells = self.cells.copy()
-        cells[go, column] = target[go]
+        go = self.free[at, column] & (lower <= upper) & ~np.isnan(target)
         # From an original value off the lattice a step leads off it too: snap, check again later.
-        self.cells[go, column] = self.schema.snap(cells)[go, column]
+        self.cells[at[go], column] = self.schema.features[column].snap(target[go])
 
-    def move_level(self, table: LevelTable, column: int) -> None:
-        allowed = table.allowed(self.rows())
-        if column in self.domains.allowed:
-            allowed = allowed & self.domains.allowed[column]
-        moved = _nearest_level(self.schema, column, self.cells, self.instances, allowed)
-        self.cells[:, column] = np.where(self.free[:, column], moved, self.cells[:, column])
-
-    def move_numbers(self, relation: LinearRelation) -> None:
+    def move_numbers(self, relation: LinearRelation, at: Ints) -> None:
         if relation.relation == "!=":
-            self.cells[:] = self.cheapest(Or(relation.split()))
+            self.satisfy_cheapest(logic.Or(relation.split()), at)
             return
-        value, _ = relation.value(self.rows())
+        value, _ = relation.value(self.rows(at))
         weights = {c: w for c, w in relation.cells.items() if c not in relation.level_values}
-        spans = self.schema.spans
         # Columns first that change the sum most for the distance they cost.
-        gains = {c: abs(w) * spans[c] / max(self.weights[c], 1e-9) for c, w in weights.items()}
-        columns = sorted(weights, key=lambda c: -gains[c])
+        gains = np.abs(self.schema.spans) / np.maximum(self.weights, 1e-9)
+        columns = sorted(weights, key=lambda c: -abs(weights[c]) * gains[c])
         if relation.relation == "==":
             columns.sort(key=lambda c: -abs(weights[c]) * self.schema.features[c].resolution)
         elif relation.relation == "<":
             value = value + (relation.margin or 1e-6 * relation.unit)
         for column in columns:
-            value = self.shift(relation, column, weights[column], value)
-        self.snap(columns)
+            value = self.shift(relation, column, weights[column], value, at)
+        for column in columns:
+            self.snap(column, at)
 
-    def shift(self, relation: LinearRelation, column: int, weight: float, value: Floats) -> Floats:
+    def shift(
+        self, relation: LinearRelation, column: int, weight: float, value: Floats, at: Ints
+    ) -> Floats:
         """Moves one column to bring the sum to zero as far as its domain goes; returns the rest."""
-        cells, equal = self.cells[:, column], relation.relation == "=="
-        lower, upper = self.domains.lower[:, column], self.domains.upper[:, column]
+        cells, equal = self.cells[at, column], relation.relation == "=="
+        lower, upper = self.domains.lower[at, column], self.domains.upper[at, column]
         step = self.schema.features[column].resolution
         target = cells - value / weight
         if step and equal:
@@ -313,73 +300,67 @@ class _Repair:
         target = np.clip(target, lower, np.maximum(lower, upper))
         toward = equal or (target < cells if weight > 0 else target > cells)
         needed = np.abs(value) > 0 if equal else value > 0
-        go = self.free[:, column] & needed & toward & (lower <= upper) & ~np.isnan(target)
-        rest = np.where(go, value + weight * (target - cells), value)
-        self.cells[go, column] = target[go]
-        return rest
+        go = self.free[at, column] & needed & toward & (lower <= upper) & ~np.isnan(target)
+        self.cells[at[go], column] = target[go]
+        return np.where(go, value + weight * (target - cells), value)
 
-    def snap(self, columns: Sequence[int]) -> None:
+    def snap(self, column: int, at: Ints) -> None:
         """Moved numbers as decimals of their resolution, or as the original where they reach it."""
-        snapped = self.schema.snap(self.cells)
-        close = CLOSE * self.schema.spans
-        for column in columns:
-            old, new, original = (a[:, column] for a in (self.cells, snapped, self.instances))
-            tidy = np.where(np.abs(old - new) <= close[column], new, old)
-            self.cells[:, column] = np.where(
-                np.abs(old - original) <= close[column], original, tidy
-            )
+        cells, original = self.cells[at, column], self.instances[at, column]
+        snapped = self.schema.features[column].snap(cells)
+        close = CLOSE * self.schema.spans[column]
+        tidy = np.where(np.abs(cells - snapped) <= close, snapped, cells)
+        self.cells[at, column] = np.where(np.abs(cells - original) <= close, original, tidy)
 
-    def undo_cheapest(self, count: ChangeCount) -> None:
+    def undo_cheapest(self, count: ChangeCount, at: Ints) -> None:
         """Too many changes: the cheapest are undone, and what is unchanged is held."""
-        changed = self.schema.changed(self.cells, self.instances)  # (n, d)
+        changed = self.rows(at).changed  # (n, d)
         surplus = changed.sum(axis=1) - count.most
-        hit = np.flatnonzero(surplus > 0)
-        if not len(hit):
-            return
-        price = self.schema.gaps(self.cells[hit], self.instances[hit]) * self.weights
-        able = changed[hit] & self.domains.unchanged[hit] & self.free[hit]
-        price = np.where(able, price, np.inf)
+        cells, instances = self.cells[at], self.instances[at]
+        able = changed & self.domains.unchanged[at] & self.free[at]
+        price = np.where(able, self.schema.gaps(cells, instances) * self.weights, np.inf)
         rank = price.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-        back = (rank < surplus[hit, None]) & able
-        self.cells[hit] = np.where(back, self.instances[hit], self.cells[hit])
-        self.free[hit] &= changed[hit] & ~back
+        back = (rank < surplus[:, None]) & able
+        self.cells[at] = np.where(back, instances, cells)
+        self.free[at] &= (changed & ~back) | (surplus <= 0)[:, None]
 
+    def move_into_domains(self, at: Ints) -> None:
+        """Every cell moves into its domain: the nearest number, the nearest or original level."""
+        limits, instances = self.domains, self.instances[at]
+        cells = np.where(limits.pinned[at], instances, self.cells[at])
+        lower, upper = limits.lower[at], limits.upper[at]
+        close = CLOSE * self.schema.spans
+        below, above = cells < limits.least[at] - close, cells > limits.greatest[at] + close
+        some = lower <= upper  # else there is nothing to move to
+        moved = np.where(below & some, lower, np.where(above & some, upper, cells))
+        nearer = np.abs(instances - cells) <= np.abs(moved - cells)  # NaN is not
+        nearer &= limits.unchanged[at]
+        self.cells[at] = np.where((below | above) & nearer, instances, moved)
+        for column, allowed in limits.allowed.items():
+            self.move_level(column, at, allowed[at], free=True)
 
-def _repaired(
-    schema: Schema,
-    constraints: Sequence[BoundConstraint],
-    cells: Floats,
-    instances: Floats,
-    weights: Floats,
-) -> Floats:
-    """Rows after a few rounds of closed-form moves; some may still be infeasible."""
-    limits = domains(schema, constraints, instances)
-    cells = _into_domains(schema, cells, instances, limits)
-    parts = [p for c in constraints for p in conjuncts(c.formula) if not _is_unary(p)]
-    counts = [part for part in parts if isinstance(part, ChangeCount)]
-    moves = [part for part in parts if not isinstance(part, ChangeCount) and not _is_stuck(part)]
-    if not moves and not counts:
-        return cells
-    repair = _Repair(schema, weights, cells, instances, limits, ~limits.pinned)
-    todo = np.arange(len(cells))
-    for _ in range(ROUNDS):
-        rows = Candidates(schema, cells[todo], instances[todo])
-        todo = todo[~feasible(constraints, rows)]
-        if not len(todo):
-            break
-        some = repair.take(todo)
-        for part in moves:
-            some.apply_where_violated(part)
-        for count in counts:
-            some.undo_cheapest(count)
-        cells[todo] = some.cells
-        repair.free[todo] = some.free
-    return cells
-
-
-def _is_stuck(formula: Formula) -> bool:
-    """A constraint from Python without a projection."""
-    return isinstance(formula, Custom) and formula.project is None
+    def move_level(self, column: int, at: Ints, allowed: Bools, *, free: bool = False) -> None:
+        """A level that is not allowed becomes the nearest that is; ties go to the original."""
+        feature, levels = self.schema.features[column], allowed.shape[1] - 3
+        if not free and column in self.domains.allowed:
+            allowed = allowed & self.domains.allowed[column][at]
+        originals, new = self.rows(at).slots(column, levels)
+        movable = free | self.free[at, column]
+        hit = np.flatnonzero(~allowed[np.arange(len(at)), new] & movable)
+        at, allowed, original, new = at[hit], allowed[hit], originals[hit], new[hit]
+        slots, each = np.arange(levels + 3), np.arange(len(hit))
+        usable = allowed & (slots < len(feature.categories))
+        usable[each, original] = allowed[each, original]
+        price = np.ones(usable.shape)
+        if feature.numeric:
+            here = np.where(new < levels, new, original)
+            price = np.abs(slots - here[:, None]).astype(float)
+        price[each, original] -= 0.5
+        price[~usable] = np.inf
+        best, found = price.argmin(axis=1), usable.any(axis=1)
+        # Only the instance's own level can be one unseen in training, or missing.
+        values = np.where(best >= levels, self.instances[at, column], best.astype(float))
+        self.cells[at[found], column] = values[found]
 
 
 def _proposable(schema: Schema, cells: Floats, instances: Floats) -> Floats:
@@ -388,49 +369,6 @@ def _proposable(schema: Schema, cells: Floats, instances: Floats) -> Floats:
     snapped = np.where(numbers, schema.snap(cells), cells)
     lost = np.isnan(cells) & ~np.isnan(instances)  # a value that was lost is restored
     return np.where((cells == instances) | lost, instances, snapped)
-
-
-def _into_domains(schema: Schema, cells: Floats, instances: Floats, limits: Domains) -> Floats:
-    """Every cell moved into its domain: the nearest number, the nearest or original category."""
-    cells = np.where(limits.pinned, instances, cells)
-    close = CLOSE * schema.spans
-    below, above = cells < limits.least - close, cells > limits.greatest + close
-    some = limits.lower <= limits.upper  # else there is nothing to move to
-    moved = np.where(below & some, limits.lower, np.where(above & some, limits.upper, cells))
-    nearer = limits.unchanged & (np.abs(instances - cells) <= np.abs(moved - cells))  # NaN is not
-    cells = np.where((below | above) & nearer, instances, moved)
-    for column, allowed in limits.allowed.items():
-        cells[:, column] = _nearest_level(schema, column, cells, instances, allowed)
-    return cells
-
-
-def _nearest_level(
-    schema: Schema, column: int, cells: Floats, instances: Floats, allowed: Bools
-) -> Floats:
-    """The level itself where it is allowed, else the nearest that is; ties go to the original."""
-    feature = schema.features[column]
-    levels = allowed.shape[1] - 3
-    originals, new = Candidates(schema, cells, instances).slots(column, levels)
-    bad = np.flatnonzero(~allowed[np.arange(len(cells)), new])
-    if not len(bad):
-        return cells[:, column]
-    slots, at = np.arange(levels + 3), np.arange(len(bad))
-    original = originals[bad]
-    usable = allowed[bad] & (slots < len(feature.categories))
-    usable[at, original] = allowed[bad, original]
-    price = np.ones(usable.shape)
-    if feature.numeric:
-        here = np.where(new[bad] < levels, new[bad], original)
-        price = np.abs(slots - here[:, None]).astype(float)
-    price[at, original] -= 0.5
-    price[~usable] = np.inf
-    best = price.argmin(axis=1)
-    found = usable.any(axis=1)
-    # Only the instance's own level can be one unseen in training, or missing.
-    values = np.where(best >= levels, instances[bad, column], best.astype(float))
-    result = cells[:, column].copy()
-    result[bad[found]] = values[found]
-    return result
 
 
 # ------------------------------------------------------------------------------------------------
@@ -455,7 +393,7 @@ def project(
     if not len(bad):
         return Projection(result, ok, proved, 0, 0)
     start, originals = _proposable(schema, cells[bad], instances[bad]), instances[bad]
-    moved = _repaired(schema, constraints, start.copy(), originals, weights)
+    moved = _Repair(schema, constraints, start, originals, weights).repaired()
     linear = [c for c in constraints if not isinstance(c.formula, Custom)]
     solver = _ExactSolver(schema, linear, weights, node_limit, max_programs)
     # A row that violates nothing but constraints from Python is beyond a program.
@@ -536,17 +474,16 @@ class _ExactSolver:
             )
             if solution.cells is None:
                 return None, solution.status
-            row = self.polished(solution.cells[None].copy(), instance[None])
+            row = self.polished(solution.cells[None], instance[None])
             if row is not None:
                 return row, "solved"
             rounded = solution.variables
         return None, "unsolved"
 
-    def polished(self, rows: Floats, instances: Floats) -> Floats | None:
+    def polished(self, rows: Floats, instances: Floats, *, again: bool = True) -> Floats | None:
         """The solver's row if it is feasible, moved by its tolerance if need be."""
-        if not self.is_feasible(rows, instances):
-            rows = _repaired(self.schema, self.constraints, rows, instances, self.weights)
-        return rows[0] if self.is_feasible(rows, instances) else None
-
-    def is_feasible(self, rows: Floats, instances: Floats) -> bool:
-        return bool(feasible(self.constraints, Candidates(self.schema, rows, instances))[0])
+        if feasible(self.constraints, Candidates(self.schema, rows, instances))[0]:
+            row: Floats = rows[0]
+            return row
+        repair = _Repair(self.schema, self.constraints, rows, instances, self.weights)
+        return self.polished(repair.repaired(), instances, again=False) if again else None

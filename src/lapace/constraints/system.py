@@ -241,15 +241,15 @@ def _interact(a: BoundConstraint, b: BoundConstraint) -> bool:
 def _refusal(schema: Schema, bound: tuple[BoundConstraint, ...]) -> str:
     """Why no instance could satisfy these: the ranges of their columns, or their lattices."""
     *texts, last = (f"'{b.constraint}'" for b in bound)
-    sentence = f"{', '.join(texts)} and {last} can never hold together" if texts else (
-        f"{last} can never hold"
-    )  # fmt: skip
+    sentence = f"{last} can never hold"
+    if texts:
+        sentence = f"{', '.join(texts)} and {sentence} together"
     features = [schema.features[c] for c in sorted({c for b in bound for c in b.columns})]
-    if _possible_off_lattice(schema, bound):
-        reasons = [_steps(feature) for feature in features if feature.resolution]
-    else:
-        reasons = [] if texts else [_range(feature) for feature in features]
-    return f"{sentence}{': ' if reasons else ''}{' and '.join(reasons[:4])}."
+    lattice = _possible_off_lattice(schema, bound)
+    if lattice:
+        features = [f for f in features if f.kind == "continuous" and f.resolution]
+    reasons = [_values(f, lattice=lattice) for f in features[:4] if lattice or not texts]
+    return f"{sentence}{': ' if reasons else ''}{' and '.join(reasons)}."
 
 
 def _possible_off_lattice(schema: Schema, bound: Sequence[BoundConstraint]) -> bool:
@@ -263,16 +263,13 @@ def _possible_off_lattice(schema: Schema, bound: Sequence[BoundConstraint]) -> b
     return solve(relaxed, again).status == "solved"
 
 
-def _range(feature: Feature) -> str:
+def _values(feature: Feature, *, lattice: bool) -> str:
+    """The values a column takes: its categories, its range, or the lattice in its range."""
     if feature.kind != "continuous":
         levels = ", ".join(str(level) for level in feature.categories[:8])
         return f"column '{feature.name}' is one of {levels}"
-    low, high = feature.text(feature.lower), feature.text(feature.upper)
-    return f"column '{feature.name}' lies between {low} and {high}"
-
-
-def _steps(feature: Feature) -> str:
-    step = feature.text(feature.resolution)
+    low, high, step = map(feature.text, (feature.lower, feature.upper, feature.resolution))
+    if not lattice:
+        return f"column '{feature.name}' lies between {low} and {high}"
     values = "whole numbers" if feature.resolution == 1 else f"multiples of {step}"
-    low, high = feature.text(feature.lower), feature.text(feature.upper)
     return f"column '{feature.name}' takes only {values}, from {low} to {high}"

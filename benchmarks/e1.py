@@ -171,7 +171,7 @@ def _prototypes(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure
     ]
     cells = np.array(kept).reshape(len(kept), len(here.schema.features))
     lof = here.plausibility.lof(cells)
-    yield Measure("prototype_lof", metrics.typical(lof).mean, len(cells))
+    yield Measure("prototype_lof", metrics.mean(lof), len(cells))
     yield Measure("prototype_lof_max", float(lof.max()) if len(lof) else math.nan, len(cells))
     own = metrics.spread(here.schema, cells)
     # Which centroids are a fair comparison depends on the coding they are found in: report two.
@@ -224,9 +224,9 @@ def _paths(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure]:
 
 
 def _lof(here: Setup, name: str, cells: Floats) -> Iterator[Measure]:
-    found = metrics.typical(here.plausibility.lof(cells))
-    yield Measure(f"{name}_lof", found.mean, len(cells))
-    yield Measure(f"{name}_lof_median", found.median, len(cells))
+    lof = here.plausibility.lof(cells)
+    yield Measure(f"{name}_lof", metrics.mean(lof), len(cells))
+    yield Measure(f"{name}_lof_median", metrics.median(lof), len(cells))
 
 
 def _against_nnce(here: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:

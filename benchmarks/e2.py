@@ -276,9 +276,8 @@ class _Judge:
     def _plausibility(self, method: str, ok: Counterfactuals) -> Iterator[Measure]:
         usual = self.here.plausibility
         lof = usual.lof(ok.cells)
-        typical = metrics.typical(lof)
-        yield replace(_spread("lof", lof, method), value=typical.mean)
-        yield Measure("lof_median", typical.median, len(ok), method=method)
+        yield replace(_spread("lof", lof, method), value=metrics.mean(lof))
+        yield Measure("lof_median", metrics.median(lof), len(ok), method=method)
         yield _spread("isolation", usual.isolation(ok.cells), method)
         yield _spread("knn_distance", usual.knn(ok.cells), method)
         away, _ = metrics.kneighbors(ok.schema, ok.cells, self.here.train)

@@ -159,7 +159,7 @@ def _constrained(
     for metric, rows in (("lof_after", after), ("lof_before", method.rows)):
         scores = here.plausibility.lof(rows)
         spread = float(np.std(scores, ddof=1)) if len(scores) > 1 else math.nan
-        yield Measure(metric, metrics.typical(scores).mean, len(rows), setting, name, spread)
+        yield Measure(metric, metrics.mean(scores), len(rows), setting, name, spread)
     before, count = method.before.processor, len(points)
     seconds = cost.processor + (before if name in FACE else 0.0)  # FACE's paths were made before
     yield Measure("seconds_before", before * 100 / count, count, setting, name)

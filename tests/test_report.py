@@ -393,7 +393,7 @@ def test_labels_with_few_rows_are_reported():
         "Label 'maybe' has 3 rows: too few for a prototype, so no path leads to it.",
     )
     uncertain = make_report(inputs(codes=codes[:930])).warnings
-    assert uncertain == ("Label 'yes' has 30 rows: what is said of it is uncertain.",)
+    assert uncertain == ("Label 'yes' has 30 rows: its values are uncertain.",)
 
 
 def test_the_rule_most_rows_break_is_judged():

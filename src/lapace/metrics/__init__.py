@@ -11,21 +11,21 @@ needed) is NaN: never 0, never a warning. Shares run from 0 to 1.
 |---|---|
 | validity | `validity`, `satisfaction`, `recrossing` |
 | distance and sparsity | `proximity`, `sparsity`, `number_share` |
-| plausibility | `Plausibility` (LOF, isolation forest, k-NN distance), `typical` |
+| plausibility | `Plausibility` (LOF, isolation forest, k-NN distance) |
 | diversity | `diversity`, `spread` |
 | robustness | `votes`, `model_robustness`, `perturb`, `input_robustness` |
 | sampled rows | `utility`, `detection`, `ks`, `agreement` |
 | privacy | `privacy` |
 | cost | `timed` |
 | all that apply | `evaluate`, `Reference` |
-| tools | `kneighbors`, `distinct` |
+| tools | `kneighbors`, `distinct`, `mean`, `median` |
 """
 
 from __future__ import annotations
 
 from lapace.metrics.evaluation import Reference, evaluate, timed
-from lapace.metrics.neighbours import distinct, kneighbors
-from lapace.metrics.plausibility import Plausibility, typical
+from lapace.metrics.neighbours import distinct, kneighbors, mean, median
+from lapace.metrics.plausibility import Plausibility
 from lapace.metrics.quality import (
     diversity,
     number_share,
@@ -50,6 +50,8 @@ __all__ = [
     "input_robustness",
     "kneighbors",
     "ks",
+    "mean",
+    "median",
     "model_robustness",
     "number_share",
     "perturb",
@@ -60,7 +62,6 @@ __all__ = [
     "sparsity",
     "spread",
     "timed",
-    "typical",
     "utility",
     "validity",
     "votes",

@@ -18,7 +18,7 @@ from lapace.classifiers import Classifier
 from lapace.errors import InputError
 from lapace.metrics import quality
 from lapace.metrics.neighbours import join, kneighbors, mean, median, recode
-from lapace.metrics.plausibility import Plausibility, typical
+from lapace.metrics.plausibility import Plausibility
 from lapace.metrics.robustness import input_robustness, model_robustness, votes
 from lapace.metrics.synthetic import privacy
 from lapace.result import Counterfactuals
@@ -214,32 +214,31 @@ def _shares(found: Counterfactuals, tried: ArrayLike | None) -> dict[str, float]
 
 
 def _quality(ok: Counterfactuals) -> dict[str, float]:
-    on_numbers, density = quality.number_share(ok), typical(ok.density)
+    on_numbers = quality.number_share(ok)
     return {
         "distance": quality.proximity(ok),
         "changed": quality.sparsity(ok),
         "number_share": on_numbers,
         "category_share": 1.0 - on_numbers,
-        "density": density.mean,
-        "density_median": density.median,
+        "density": mean(ok.density),
+        "density_median": median(ok.density),
         "diversity": quality.diversity(ok),
     }
 
 
 def _plausibility(ok: Counterfactuals, reference: Reference) -> dict[str, float]:
     codes = reference.classifier.predict(ok.cells, ok.schema)
-    scores = np.full((3, len(ok)), math.nan)
+    lof, isolation, knn = scores = np.full((3, len(ok)), math.nan)
     for code in np.unique(codes):
         mask, usual = codes == code, reference.plausibility(code)
         cells = ok.cells[mask]
         scores[:, mask] = usual.lof(cells), usual.isolation(cells), usual.knn(cells)
-    lof, isolation, knn = map(typical, scores)
     to_training = kneighbors(ok.schema, ok.cells, reference.cells)[0].ravel()
     return {
-        "lof": lof.mean,
-        "lof_median": lof.median,
-        "isolation": isolation.mean,
-        "knn_distance": knn.mean,
+        "lof": mean(lof),
+        "lof_median": median(lof),
+        "isolation": mean(isolation),
+        "knn_distance": mean(knn),
         "training_distance": median(to_training),
         "copies": mean(to_training == 0),
     }

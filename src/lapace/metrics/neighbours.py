@@ -126,15 +126,30 @@ def tree_columns(schema: Schema, cells: Floats) -> Floats:
 
 
 def mean(values: ArrayLike) -> float:
-    """The mean; of nothing NaN, without numpy's warning."""
-    array = np.asarray(values, dtype=np.float64)
-    return float(array.mean()) if array.size else math.nan
+    """The mean of the values that are not NaN; of none NaN, without numpy's warning.
+
+    Examples:
+        >>> mean([1.0, 1.0, 7.0, np.nan]), mean([])
+        (3.0, nan)
+    """
+    known = _known(values)
+    return float(known.mean()) if known.size else math.nan
 
 
 def median(values: ArrayLike) -> float:
-    """The median; of nothing NaN, without numpy's warning."""
+    """The median of the values that are not NaN: LOF has a long tail, so look at both.
+
+    Examples:
+        >>> median([1.0, 1.0, 7.0, np.nan])
+        1.0
+    """
+    known = _known(values)
+    return float(np.median(known)) if known.size else math.nan
+
+
+def _known(values: ArrayLike) -> Floats:
     array = np.asarray(values, dtype=np.float64)
-    return float(np.median(array)) if array.size else math.nan
+    return array[~np.isnan(array)]
 
 
 def join(schema: Schema, other: Schema) -> Schema:

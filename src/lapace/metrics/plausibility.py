@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.ensemble import IsolationForest
 
 from lapace.arrays import Floats
-from lapace.metrics.neighbours import distinct, kneighbors, mean, median, tree_columns
+from lapace.metrics.neighbours import distinct, kneighbors, tree_columns
 from lapace.schema import Schema
 
 
@@ -127,22 +126,3 @@ def _reachability(distances: Floats, kth: Floats) -> Floats:
     """Local reachability density: one over the mean reach. The tiny term is scikit-learn's."""
     density: Floats = 1.0 / (np.maximum(distances, kth).mean(axis=1) + 1e-10)
     return density
-
-
-class Typical(NamedTuple):
-    """Mean and median of scores; NaN when there are none."""
-
-    mean: float
-    median: float
-
-
-def typical(scores: ArrayLike) -> Typical:
-    """Mean and median over the scores that are known: LOF has a long tail, so look at both.
-
-    Examples:
-        >>> typical([1.0, 1.0, 7.0, np.nan])
-        Typical(mean=3.0, median=1.0)
-    """
-    known = np.asarray(scores, dtype=np.float64)
-    known = known[~np.isnan(known)]
-    return Typical(mean(known), median(known))

@@ -81,7 +81,7 @@ def satisfaction(
     """
     feasible = counterfactuals.feasible
     if check is not None:
-        originals = _originals(counterfactuals)
+        originals = counterfactuals.instances[counterfactuals.instance]
         feasible = np.asarray(check(counterfactuals.cells, originals), dtype=bool)
     ok = counterfactuals.valid & feasible
     return Share(_instances_with(counterfactuals, ok, tried), mean(feasible))
@@ -93,10 +93,9 @@ def _instances_with(found: Counterfactuals, flags: Bools, tried: ArrayLike | Non
     return mean(np.isin(instances, found.instance[flags]))
 
 
-def _originals(counterfactuals: Counterfactuals) -> Floats:
-    """The instance's row for each counterfactual."""
-    rows: Floats = counterfactuals.instances[counterfactuals.instance]  # (m, d)
-    return rows
+def _gaps(found: Counterfactuals) -> Floats:
+    """Each column's part of the distance between counterfactuals and their instances, (m, d)."""
+    return found.schema.gaps(found.instances[found.instance], found.cells)
 
 
 def proximity(counterfactuals: Counterfactuals) -> float:
@@ -109,8 +108,7 @@ def proximity(counterfactuals: Counterfactuals) -> float:
         >>> proximity(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
         0.75
     """
-    gaps = counterfactuals.schema.gaps(_originals(counterfactuals), counterfactuals.cells)
-    return mean(gaps.sum(axis=1))
+    return mean(_gaps(counterfactuals).sum(axis=1))
 
 
 def sparsity(counterfactuals: Counterfactuals) -> float:
@@ -139,10 +137,9 @@ def number_share(counterfactuals: Counterfactuals) -> float:
         >>> number_share(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
         0.5
     """
-    schema = counterfactuals.schema
-    gaps = schema.gaps(_originals(counterfactuals), counterfactuals.cells)  # (m, d)
+    gaps = _gaps(counterfactuals)
     total = float(gaps.sum())
-    return float(gaps[:, schema.numeric].sum()) / total if total else math.nan
+    return float(gaps[:, counterfactuals.schema.numeric].sum()) / total if total else math.nan
 
 
 def diversity(counterfactuals: Counterfactuals) -> float:

@@ -158,7 +158,7 @@ def input_robustness(
         lost += int(counted.sum()) - len(rows)
     single, both, farthest = np.concatenate(found).T
     return InputRobustness(
-        distance=mean(single[~np.isnan(single)]),
+        distance=mean(single),
         set_distance=mean(both),
         max_set_distance=mean(farthest),
         compared=len(both),

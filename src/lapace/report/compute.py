@@ -356,5 +356,5 @@ def _warnings(inputs: ReportInputs, labels: Sequence[LabelFit]) -> tuple[str, ..
             wanted = f"{inputs.n_prototypes} clusters asked for"
             found.append(f"{rows} and got {x.clusters} of the {wanted}.")
         elif x.rows < RARE:
-            found.append(f"{rows}: what is said of it is uncertain.")
+            found.append(f"{rows}: its values are uncertain.")
     return tuple(found)

@@ -19,7 +19,7 @@ REAL = 4000  # real rows a quick forest is trained on, at most
 DRAWS = 200  # rows sampled for every label, at least; fewer each where there are many labels
 INSTANCES = 20  # instances whose paths are computed
 MIN_HELD_OUT = 20  # rows held out that are enough to take those instances from
-RARE = 50  # a label of fewer rows has none held out, and what the report says of it is uncertain
+RARE = 50  # a label of fewer rows has none held out, and its values are uncertain
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from lapace import Explainer, Explanation, InputError, Search
 from lapace.constraints import Custom, System
 from lapace.explainer.oracle import LatentCorrection
 from lapace.explainer.problem import make_problem
-from lapace.explainer.search import Paths, _category_limits
+from lapace.explainer.search import Paths, _category_limits, _replaced
 from lapace.paths import EncodedInstances, Lines, Steps
 from lapace.schema import Schema
 from test_constraints_random import Slow, random_constraint
@@ -201,34 +201,31 @@ def test_the_answer_of_one_person_does_not_depend_on_who_is_asked_beside_them():
     assert same.mean() > 0.98  # products of other batches may round otherwise
 
 
-def part(instance: list[int], prototype: list[int], mark: float) -> Paths:
-    """Paths that can be told apart by a mark."""
+def part(instance: list[int], prototype: list[int], mark: int) -> Paths:
+    """Paths whose other columns hold a mark."""
     count = len(instance)
-    steps = Steps.of(
-        np.full((count, 2), mark), np.full((count, 2, 3), mark),
-        np.full((count, 2), int(mark)), np.ones((count, 2), bool),
-        np.ones((count, 2), bool), np.full((count, 2), mark),
-    )._replace(density_before=np.full((count, 2), mark))  # fmt: skip
-    marks = np.full(count, int(mark))
-    return Paths(
-        np.array(instance), np.array(prototype), marks, steps, np.full((count, 2), mark),
-        *(marks.copy() for _ in range(5)),
-    )  # fmt: skip
+    return {
+        "instance": np.array(instance),
+        "prototype": np.array(prototype),
+        "first": np.full(count, mark),
+        "density": np.full((count, 2), float(mark)),
+        "cells": np.full((count, 2, 3), float(mark)),
+    }
 
 
-def test_paths_found_elsewhere_take_their_peoples_place_however_many_they_are():
-    mine = part([0, 0, 0, 2, 2, 5, 5, 5], [1, 3, -1, 1, 3, 1, 3, -1], 1.0)
-    theirs = part([0, 0, 0, 2, 2, 2, 5, 5], [1, 3, -1, 1, 3, -1, 1, 3], 2.0)
-    both = mine.replaced(np.array([2, 5, 2]), theirs)
-    assert both.instance.tolist() == [0, 0, 0, 2, 2, 2, 5, 5]
-    assert both.prototype.tolist() == [1, 3, -1, 1, 3, -1, 1, 3]
+def test_paths_found_again_replace_those_of_their_instances_however_many_they_are():
+    mine = part([0, 0, 0, 2, 2, 5, 5, 5], [1, 3, -1, 1, 3, 1, 3, -1], 1)
+    theirs = part([0, 0, 0, 2, 2, 2, 5, 5], [1, 3, -1, 1, 3, -1, 1, 3], 2)
+    both = _replaced(mine, np.array([2, 5, 2]), theirs)
+    assert both["instance"].tolist() == [0, 0, 0, 2, 2, 2, 5, 5]
+    assert both["prototype"].tolist() == [1, 3, -1, 1, 3, -1, 1, 3]
     expected = [1, 1, 1, 2, 2, 2, 2, 2]
-    for column in (both.first, both.density[:, 1], both.steps.tau[:, 0], both.steps.cells[:, 1, 2]):
+    for column in (both["first"], both["density"][:, 1], both["cells"][:, 1, 2]):
         assert column.tolist() == expected
-    assert mine.instance.tolist() == [0, 0, 0, 2, 2, 5, 5, 5]
-    nobody = mine.replaced(np.array([], dtype=np.int64), theirs)
-    assert nobody.instance.tolist() == mine.instance.tolist()
-    assert set(nobody.first.tolist()) == {1}
+    assert mine["instance"].tolist() == [0, 0, 0, 2, 2, 5, 5, 5]
+    none = _replaced(mine, np.array([], dtype=np.int64), theirs)
+    assert none["instance"].tolist() == mine["instance"].tolist()
+    assert set(none["first"].tolist()) == {1}
 
 
 # --- correcting -------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """Undoes changes of a counterfactual while it stays ok: the pick `sparse`.
 
-The costliest change is undone first, as long as the row stays ok and does not become less typical of
-the target than it may. A change that could not be undone once is not tried again, which bounds the
-queries.
+The costliest change is undone first, as long as the row stays ok and does not become too atypical
+of the target. A change that could not be undone once is not tried again, which bounds the queries.
 """
 
 from __future__ import annotations

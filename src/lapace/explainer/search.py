@@ -29,6 +29,7 @@ from lapace.paths import (
     EncodedInstances,
     Lines,
     Steps,
+    TracedPaths,
     block_states,
     rows_differ,
     states_of,
@@ -36,46 +37,31 @@ from lapace.paths import (
 )
 from lapace.result import Explanation
 
-__all__ = ["Contradictions", "Paths", "Searched", "explain", "search"]
+__all__ = ["Contradictions", "Paths", "Searched", "explain", "has_ok_step", "search"]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 ROWS = 50_000  # rows evaluated at a time, so that memory does not grow with the query
 
 
-class Paths(NamedTuple):
-    """Paths of some instances: `TracedPaths` with their instance and prototype."""
+Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
 
-    instance: Ints
-    prototype: Ints
-    lines: Ints
-    steps: Steps
-    density: Floats
-    first: Ints
-    middle: Ints
-    last: Ints
-    crossings: Ints
-    sparse: Ints
 
-    def take(self, rows: Bools | Ints) -> Paths:
-        """A selection of the paths."""
-        kept = {name: column[rows] for name, column in self.columns().items()}
-        return Paths(steps=self.steps.take(rows), **kept)
+def _replaced(paths: Paths, instance: Ints, other: Paths) -> Paths:
+    """The paths, those of some instances taken from `other`, in order of instances."""
+    mine = ~np.isin(paths["instance"], instance)
+    theirs = np.isin(other["instance"], instance)
+    joined = {
+        name: np.concatenate([part[mine], other[name][theirs]]) for name, part in paths.items()
+    }
+    order = np.argsort(joined["instance"], kind="stable")
+    return {name: part[order] for name, part in joined.items()}
 
-    def replaced(self, instance: Ints, other: Paths) -> Paths:
-        """The paths, those of some instances taken from `other`, in order of instances."""
-        mine = self.take(~np.isin(self.instance, instance))
-        theirs = other.take(np.isin(other.instance, instance))
-        steps = Steps.join([mine.steps, theirs.steps], axis=0)
-        columns = {
-            name: np.concatenate([column, getattr(theirs, name)])
-            for name, column in mine.columns().items()
-        }
-        return Paths(steps=steps, **columns).take(np.argsort(columns["instance"], kind="stable"))
 
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """All but the steps, by name."""
-        return {name: getattr(self, name) for name in self._fields if name != "steps"}
+def has_ok_step(paths: Paths) -> Bools:
+    """Whether each path has a step that is valid and feasible."""
+    ok: Bools = ((paths["valid"] == 1) & paths["feasible"]).any(axis=1)
+    return ok
 
 
 class Searched(NamedTuple):
@@ -111,14 +97,14 @@ def _search_chunk(problem: Problem, instance: Ints) -> Searched:
         return found
     for other, thorough in ((problem.with_search(enforce="naive"), False), (problem, True)):
         paths: Paths = found.paths
-        answered = paths.instance[paths.steps.ok.any(axis=1)]
-        left = np.setdiff1d(paths.instance, [*answered.tolist(), *found.infeasible])
+        answered = paths["instance"][has_ok_step(paths)]
+        left = np.setdiff1d(paths["instance"], [*answered.tolist(), *found.infeasible])
         if not len(left):
             break
         again = _trace_lines(other, left, found.infeasible, thorough)
         if again.paths is not None:
-            better = again.paths.instance[again.paths.steps.ok.any(axis=1)]
-            paths = paths.replaced(better, again.paths)
+            better = again.paths["instance"][has_ok_step(again.paths)]
+            paths = _replaced(paths, better, again.paths)
         found = Searched(paths, again.infeasible, _added(found.seconds, again.seconds))
     return found
 
@@ -172,46 +158,47 @@ def _trace_lines(
         every_step=problem.search.detail == "path",
         weights=problem.weights,
     )
-    paths = Paths(
-        instance[start[traced.lines]], ends.prototype[endpoint[traced.lines]], *traced, traced.first
-    )
     if problem.search.sparse:
-        paths = _with_sparse(oracle, paths)
+        traced, sparse = _with_sparse(oracle, traced)
+    paths: Paths = {**traced.steps._asdict(), **traced._asdict()}
+    del paths["steps"], paths["lines"]
+    paths["instance"] = instance[start[traced.lines]]
+    paths["prototype"] = ends.prototype[endpoint[traced.lines]]
+    originals = known.cells[paths["instance"]]
+    paths["distance"] = problem.schema.gaps(originals[:, None], paths["cells"]) @ problem.weights
+    if problem.search.sparse:
+        paths["sparse"] = sparse
     return Searched(paths, frozenset(oracle.infeasible), oracle.seconds)
 
 
-def _with_sparse(oracle: Oracle, paths: Paths) -> Paths:
-    """The paths with one more step each: their nearest row with changes undone."""
-    problem, lines = oracle.problem, paths.lines
+def _with_sparse(oracle: Oracle, paths: TracedPaths) -> tuple[TracedPaths, Ints]:
+    """The paths with one more step, the nearest row with changes undone; and `sparse`."""
+    problem, lines, steps = oracle.problem, paths.lines, paths.steps
     schema, decoder, weights = problem.schema, problem.fitted.decoder, problem.weights
-    originals = problem.instances.cells[paths.instance]
-    count, size = paths.steps.tau.shape
-    ok = paths.steps.ok
-    cost = np.where(ok, schema.gaps(originals[:, None], paths.steps.cells) @ weights, np.inf)
-    start = np.where(ok.any(axis=1), cost.argmin(axis=1), paths.first)
-    nearest = paths.steps.take(np.arange(count), start)
+    originals, labels = problem.instances.cells[oracle.instance[lines]], oracle.label[lines]
+    count, size = steps.tau.shape
+    cost = np.where(steps.ok, schema.gaps(originals[:, None], steps.cells) @ weights, np.inf)
+    start = np.where(steps.ok.any(axis=1), cost.argmin(axis=1), paths.first)
+    nearest = steps.take(np.arange(count), start)
 
     def costs(a: Floats, b: Floats) -> Floats:
         # A change that costs nothing is a change all the same.
         return np.where(schema.changed(a, b), np.maximum(schema.gaps(a, b) * weights, 1e-12), 0.0)
 
-    def density(cells: Floats, rows: Ints) -> Floats:
-        return decoder.density(schema, cells, oracle.label[lines[rows]])
-
     def percentile(cells: Floats, rows: Ints) -> Floats:
         # Undoing one category alone can make an unseen pair of categories, which the tree notices.
-        typical = decoder.category_percentile(schema, cells, oracle.label[lines[rows]])
-        return np.minimum(density(cells, rows), typical)
+        typical = decoder.category_percentile(schema, cells, labels[rows])
+        return np.minimum(decoder.density(schema, cells, labels[rows]), typical)
 
     best = undo_changes(
         nearest, originals, costs, lambda cells, rows: oracle.check(cells, lines[rows]), percentile
     )
-    dense = density(best.cells, np.arange(count))
-    return paths._replace(
-        steps=Steps.join([paths.steps, best.reshape(count, 1)]),
-        density=np.concatenate([paths.density, dense[:, None]], axis=1),
-        sparse=np.where(nearest.ok, size, paths.first),
+    density = decoder.density(schema, best.cells, labels)[:, None]
+    traced = paths._replace(
+        steps=Steps.join([steps, best.reshape(count, 1)]),
+        density=np.concatenate([paths.density, density], axis=1),
     )
+    return traced, np.where(nearest.ok, size, paths.first)
 
 
 def _category_limits(system: System, originals: Floats) -> tuple[Ints, Bools]:
@@ -259,7 +246,7 @@ def _start_steps(oracle: Oracle, encoded: EncodedInstances, start: Ints) -> Step
 
 
 def _end_steps(oracle: Oracle, ends: Endpoints, endpoint: Ints, correct: Correct | None) -> Steps:
-    """Step 1 of each line: a prototype as judged at `fit`; queried anew where constraints move it."""
+    """Step 1 of each line: a prototype as judged at `fit`, queried again where it is moved."""
     problem = oracle.problem
     cells, valid = ends.cells[endpoint], ends.valid[endpoint]
     probability = ends.probability[endpoint]
@@ -310,7 +297,9 @@ def explain(problem: Problem, progress: Progress | None = None) -> Explanation:
             if progress:
                 progress("explaining", done, len(problem.tried))
         seconds["total"] = perf_counter() - begin
-        return _explanation(problem, columns.filled(), infeasible, seconds)
+        return _explanation(
+            problem, columns.filled(len(problem.schema.features)), infeasible, seconds
+        )
 
 
 def _added(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
@@ -321,53 +310,42 @@ class _PathColumns:
     """The arrays of all paths, allocated once at full size, so that no chunk is held twice."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
         tried = problem.tried  # each may have one sampled endpoint beside the prototypes
         self.most = int(reachable_prototypes(problem, tried).sum()) + len(tried)
         self.count = 0
-        self.columns: dict[str, NDArray[Any]] = {}
+        self.columns: Paths = {}
 
     def add(self, paths: Paths) -> None:
         """Writes the next paths."""
-        originals = self.problem.instances.cells[paths.instance][:, None]
-        gaps = self.problem.schema.gaps(originals, paths.steps.cells)
-        found = {
-            **paths.steps._asdict(),
-            **paths.columns(),
-            "distance": gaps @ self.problem.weights,
-        }
         if not self.columns:
             self.columns = {
                 name: np.empty((self.most, *part.shape[1:]), dtype=part.dtype)
-                for name, part in found.items()
+                for name, part in paths.items()
             }
-        rows = slice(self.count, self.count + len(paths.instance))
+        rows = slice(self.count, self.count + len(paths["instance"]))
         for name, column in self.columns.items():
-            column[rows] = found[name]
+            column[rows] = paths[name]
         self.count = rows.stop
 
-    def filled(self) -> dict[str, NDArray[Any]]:
+    def filled(self, features: int) -> Paths:
         """The arrays as far as they are filled; of no paths where there are none."""
         if not self.columns:
             none, step = np.empty(0, dtype=np.int64), np.empty((0, 1))
-            cells = np.empty((0, 1, len(self.problem.schema.features)))
-            of = Steps(step, cells, none[:, None], step.astype(np.int8), step > 0, step, step)
-            self.add(Paths(none, none, none, of, step, none, none, none, none, none))
+            cells, index = np.empty((0, 1, features)), none[:, None]
+            of = Steps(step, cells, index, step.astype(np.int8), step > 0, step, step)
+            names = ("instance", "prototype", "first", "middle", "last", "crossings", "sparse")
+            return {**of._asdict(), **dict.fromkeys(names, none), "density": step, "distance": step}
         return {name: column[: self.count] for name, column in self.columns.items()}
 
 
 def _explanation(
-    problem: Problem,
-    columns: dict[str, NDArray[Any]],
-    infeasible: set[int],
-    seconds: dict[str, float],
+    problem: Problem, columns: Paths, infeasible: set[int], seconds: dict[str, float]
 ) -> Explanation:
     known, fitted = problem.instances, problem.fitted
     status, reason = _statuses(problem, columns, infeasible)
     picks = ("first", "middle", "last", *(("sparse",) if problem.search.sparse else ()))
     picked = {name: columns[name] for name in picks}
-    for name in ("first", "middle", "last", "sparse", "lines"):
-        del columns[name]
+    columns = {name: column for name, column in columns.items() if name not in (*picks, "sparse")}
     before = columns["density_before"]
     columns["density_before"] = np.where(np.isnan(before), columns["density"], before)
     labels = np.array([*fitted.labels, None], dtype=object)
@@ -411,13 +389,13 @@ class Contradictions:
 
 
 def _statuses(
-    problem: Problem, columns: dict[str, NDArray[Any]], infeasible: set[int]
+    problem: Problem, columns: Paths, infeasible: set[int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The status of each instance, and the reason in words."""
     known, labels = problem.instances, problem.fitted.labels
     count, contradictions = len(known), Contradictions(problem.system)
     instance, prototype = columns["instance"], columns["prototype"] >= 0
-    ok = ((columns["valid"] == 1) & columns["feasible"]).any(axis=1)
+    ok = has_ok_step(columns)
     paths = np.bincount(instance, weights=prototype, minlength=count).astype(np.int64)
     reached = np.bincount(instance, weights=ok & prototype, minlength=count).astype(np.int64)
     sampled = set(instance[ok & ~prototype].tolist())
@@ -453,7 +431,7 @@ def _statuses(
     return tuple(status for status, _ in found), tuple(reason for _, reason in found)
 
 
-def _labels_reached(problem: Problem, columns: dict[str, NDArray[Any]], mine: Bools) -> str:
+def _labels_reached(problem: Problem, columns: Paths, mine: Bools) -> str:
     """The labels that `first` has on some paths, most frequent first."""
     paths = np.flatnonzero(mine)
     codes = Counter(columns["predicted"][paths, columns["first"][paths]].tolist())

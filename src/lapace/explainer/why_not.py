@@ -10,12 +10,12 @@ is tried are searched together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from math import floor
 from time import perf_counter
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +72,7 @@ def with_why_not(
 def _problem_of(
     fitted: Fitted, classifier: Classifier, explanation: Explanation, max_queries: int
 ) -> Problem:
-    """The problem an explanation solves, with the cheapest search that tells whether it succeeds."""
+    """The problem an explanation solves, with the cheapest search for whether it succeeds."""
     if tuple(explanation.labels) != fitted.labels or explanation.schema.names != (
         fitted.schema.names
     ):
@@ -136,26 +136,21 @@ class FoundRows(NamedTuple):
     probability: Floats
 
     @classmethod
-    def of(
-        cls, instance: Ints, tau: Floats, cells: Floats, ok: Bools, feasible: Bools, p: Floats
-    ) -> FoundRows:
-        """The rows of paths: their instances (paths,), their steps (paths, steps)."""
-        score = np.nan_to_num(p) + 2.0 * feasible + 1e-6 * tau
+    def of(cls, paths: Mapping[str, NDArray[Any]]) -> FoundRows:
+        """The rows of paths, arrays by name as in `Explanation`."""
+        tau, feasible, probability = paths["tau"], paths["feasible"], paths["probability"]
+        ok = (paths["valid"] == 1) & feasible
+        score = np.nan_to_num(probability) + 2.0 * feasible + 1e-6 * tau
         score = np.where(tau > 0, score, -np.inf)  # the input is no counterfactual
         none = ~ok.any(axis=1, keepdims=True)
         keep = ok | (none & (score == score.max(axis=1, keepdims=True)))
-        paths, _ = np.nonzero(keep)
-        return cls(instance[paths], cells[keep], ok[keep], feasible[keep], p[keep])
+        instance = paths["instance"][np.nonzero(keep)[0]]
+        return cls(instance, paths["cells"][keep], ok[keep], feasible[keep], probability[keep])
 
     def take(self, rows: Bools | Ints) -> FoundRows:
         """A selection of the rows."""
-        return FoundRows(
-            self.instance[rows],
-            self.cells[rows],
-            self.ok[rows],
-            self.feasible[rows],
-            self.probability[rows],
-        )
+        columns: list[Any] = [column[rows] for column in self]
+        return FoundRows(*columns)
 
 
 class _Drop(NamedTuple):
@@ -331,17 +326,7 @@ class _Relaxer:
         try:
             for _, found in search(problem, instance):
                 if found.paths is not None:
-                    steps = found.paths.steps
-                    parts.append(
-                        FoundRows.of(
-                            found.paths.instance,
-                            steps.tau,
-                            steps.cells,
-                            steps.ok,
-                            steps.feasible,
-                            steps.probability,
-                        )
-                    )
+                    parts.append(FoundRows.of(found.paths))
         except QueryBudgetError:
             self.cut, self.why_cut = True, "The query budget ended before any set could be tried."
             return None
@@ -354,16 +339,9 @@ class _Relaxer:
 
     def _rows_of(self, instance: Ints) -> FoundRows:
         """The rows the explanation has of instances."""
-        e = self.explanation
-        mine = np.isin(e.instance, instance)
-        return FoundRows.of(
-            e.instance[mine],
-            e.tau[mine],
-            e.cells[mine],
-            e.ok[mine],
-            e.feasible[mine],
-            e.probability[mine],
-        )
+        mine = np.isin(self.explanation.instance, instance)
+        names = ("instance", "tau", "cells", "valid", "feasible", "probability")
+        return FoundRows.of({name: getattr(self.explanation, name)[mine] for name in names})
 
     def _best_rows(self, which: Set, found: FoundRows) -> dict[int, tuple[float, float, Floats]]:
         """Of each instance the ok row that violates a set least, then the nearest."""

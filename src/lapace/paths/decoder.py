@@ -74,7 +74,7 @@ class Decoder:
         """Where the model lives."""
         return self.model.mask.device
 
-    # -- encoder ------------------------------------------------------------------------------------
+    # -- encoder ----------------------------------------------------------------------------------
 
     def encode(self, cells: Floats, labels: Ints) -> Tensor:
         """Latent points of rows, given their labels: (n, h)."""
@@ -351,7 +351,7 @@ def _draw(probabilities: Floats, widths: Sequence[int], rng: np.random.Generator
 
 
 def _unplaced(schema: Schema, cells: Floats) -> Bools:
-    """Numbers without a position on their scale: missing, or an ordinal level unseen in training."""
+    """Numbers without a position on their scale: missing, or an unseen ordinal level."""
     columns = [schema.features[i] for i in schema.numeric]
     known = np.array([len(f.categories) if f.extra else np.inf for f in columns])
     placeless: Bools = ~(cells[:, schema.numeric] < known)  # (n, numeric)

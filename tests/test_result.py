@@ -482,6 +482,7 @@ def test_notebooks_show_small_escaped_tables():
         assert len(root.findall(".//tbody/tr")) == count
         assert root.find("p").text == repr(value)
     assert "and 10 more" in explanation._repr_html_()
+    assert "nan" not in explanation.first()._repr_html_()
     assert "&lt;b&gt;&amp;&lt;/b&gt;" in explanation._repr_html_()
     first = answered.changes()[0]
     change = f"{first['feature']}: {first['before']} → {first['after']}"
@@ -783,6 +784,10 @@ def test_json_keeps_the_options_of_the_query():
     again = Explanation.from_json(data)
     assert (again.costs, again.confidence) == (explanation.costs, explanation.confidence)
     assert again.search == explanation.search
+    fixed = replace(explanation, costs={"age": np.inf, "income": np.int64(3)})
+    text = json.dumps(fixed.to_json(), allow_nan=False)
+    jsonschema.validate(json.loads(text), json_schema())
+    assert Explanation.from_json(json.loads(text)) == fixed
     plain = Explanation.from_json(replace(explanation, costs=None, confidence=None).to_json())
     assert (plain.costs, plain.confidence, plain.request) == (None, None, None)
 

@@ -108,7 +108,8 @@ class Counterfactuals:
 
     def __repr__(self) -> str:
         instances = len(np.unique(self.instance))
-        return f"Counterfactuals: {len(self)} of {instances} instances, {int(self.ok.sum())} ok"
+        rows = f"{len(self)} rows for {instances} instances"
+        return f"Counterfactuals: {rows}, {int(self.ok.sum())} ok"
 
     def _repr_html_(self) -> str:
         """A table for notebooks: of each counterfactual what it changes."""
@@ -195,7 +196,8 @@ def html_table(title: str, columns: Mapping[str, Iterable[Any]]) -> str:
     """A small HTML table, everything in it escaped."""
 
     def row(cells: Iterable[Any], tag: str) -> str:
-        texts = ("" if c is None else f"{c:.4g}" if isinstance(c, float) else str(c) for c in cells)
+        known = ("" if c is None or c != c else c for c in cells)  # noqa: PLR0124  NaN
+        texts = (f"{c:.4g}" if isinstance(c, float) else str(c) for c in known)
         return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
 
     lines = list(zip(*columns.values(), strict=True))

@@ -38,7 +38,7 @@ def json_schema() -> dict[str, Any]:
 
 def to_json(explanation: Explanation) -> dict[str, Any]:
     """An explanation as plain JSON values."""
-    costs = explanation.costs
+    costs, confidence = explanation.costs, explanation.confidence
     return {
         "format": "lapace/explanation",
         "version": VERSION,
@@ -47,8 +47,8 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "labels": list(explanation.labels),
         "constraints": list(explanation.constraints),
         "options": {
-            "costs": None if costs is None else dict(costs),
-            "confidence": explanation.confidence,
+            "costs": None if costs is None else {k: _finite(v) for k, v in costs.items()},
+            "confidence": None if confidence is None else float(confidence),
             "search": dict(explanation.search),
         },
         "n_queries": explanation.n_queries,
@@ -88,7 +88,7 @@ def _path_to_json(whole: Explanation, index: int) -> dict[str, Any]:
             "label": labels[whole.predicted[index, s]],
             "valid": verdicts[whole.valid[index, s]],
             "feasible": bool(whole.feasible[index, s]),
-            **{name: _number(getattr(whole, name)[index, s]) for name in NUMBERS},
+            **{name: _finite(getattr(whole, name)[index, s]) for name in NUMBERS},
         }
         for s, row in enumerate(records(whole.schema, whole.cells[index]))
     ]
@@ -100,8 +100,9 @@ def _path_to_json(whole: Explanation, index: int) -> dict[str, Any]:
     }
 
 
-def _number(value: float) -> float | None:
-    return None if value != value else float(value)  # noqa: PLR0124  NaN
+def _finite(value: float) -> float | None:
+    """A number that JSON has; None for NaN (unknown) and infinity (the cost of a fixed column)."""
+    return float(value) if np.isfinite(value) else None
 
 
 def why_not_to_json(explanation: Explanation) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def _checked(found: Explanation) -> Explanation:
         "a label": all(isinstance(label, str | int) for label in found.labels),
         "a status": set(found.status) <= set(STATUSES),
         "a text": all(isinstance(text, str) for text in texts),
-        "an option": _are_numbers([found.confidence, *(found.costs or {}).values()]),
+        "an option": _are_numbers([found.confidence, *(found.costs or {}).values()], np.inf),
         "a pick": {"first", "middle", "last"} <= set(found.picked)
         and all(((step >= 0) & (step < steps)).all() for step in found.picked.values()),
         "a verdict": bool(np.isin(found.valid, (-1, 0, 1)).all()),
@@ -167,8 +168,11 @@ def _is_id(value: Any) -> bool:
     return all(isinstance(part, str | int | float | None) for part in parts)
 
 
-def _are_numbers(found: Sequence[Any]) -> bool:
-    return all(v is None or (isinstance(v, int | float) and np.isfinite(v)) for v in found)
+def _are_numbers(found: Sequence[Any], *others: Any) -> bool:
+    """Whether all are finite numbers, None, or one of the others."""
+    return all(
+        v is None or (isinstance(v, int | float) and (np.isfinite(v) or v in others)) for v in found
+    )
 
 
 def _is_why_not(why: WhyNot, status: str, names: set[str]) -> bool:
@@ -186,7 +190,7 @@ def _is_why_not(why: WhyNot, status: str, names: set[str]) -> bool:
 
 def _parse(data: Mapping[str, Any]) -> Explanation:
     schema, labels = Schema.from_json(data["schema"]), tuple(data["labels"])
-    instances, options = data["instances"], data["options"]
+    instances, options, costs = data["instances"], data["options"], data["options"]["costs"]
     paths = [(i, path) for i, instance in enumerate(instances) for path in instance["paths"]]
     steps = [path["steps"] for _, path in paths]
     shape = (len(paths), len(steps[0]) if steps else 1)
@@ -225,7 +229,7 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
         crossings=np.array([path["crossings"] for _, path in paths], dtype=np.int64),
         n_queries=int(data["n_queries"]),
         ids=tuple(ids) or None,
-        costs=None if options["costs"] is None else dict(options["costs"]),
+        costs=None if costs is None else {k: np.inf if v is None else v for k, v in costs.items()},
         confidence=options["confidence"],
         search=dict(options["search"]),
         why_not={

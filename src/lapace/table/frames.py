@@ -255,19 +255,18 @@ def _held(dtype: str, values: Values) -> tuple[str, str, Any]:
         holds (truth values, `Decimal`s, texts; levels as they are for categories and objects).
     """
     family = next((f for f, begin in FAMILIES.items() if re.match(f"(?i){begin}", dtype)), "text")
-    named = str.capitalize if dtype[:1].isupper() else str.lower
     if family == "levels":
         return family, dtype, as_coded(values)
     if family == "decimal":
         decimals = _decimals(dtype, values)
         if decimals is not None:
             return family, *decimals
-        family, dtype = "number", named("float64")
+        family, dtype = "number", _spelt_like(dtype, "float64")
     if family == "truth":
         truths = as_truths(values)
         if truths is not None:
             return family, dtype, truths
-        family, dtype = "number", named("int64")
+        family, dtype = "number", _spelt_like(dtype, "int64")
     numbers = as_numbers(values) if family == "number" else None
     if numbers is not None:
         return family, _roomy(ARROW_FLOATS.get(dtype, dtype), numbers), numbers
@@ -276,19 +275,19 @@ def _held(dtype: str, values: Values) -> tuple[str, str, Any]:
 
 def _roomy(dtype: str, numbers: Floats) -> str:
     """An integer type, or the first wider one that holds the numbers: 64 bits, then floats."""
-    match = re.fullmatch(r"(u?)int(\d+)", dtype.lower())
-    if match is None:
+    if not re.fullmatch(r"(?i)u?int\d+", dtype):
         return dtype
     present = numbers[~np.isnan(numbers)]
-    bits = int(match[2])
-    least, most = (0.0, 2.0**bits) if match[1] else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
     if (present != np.rint(present)).any() or (np.abs(present) >= 2.0**63).any():
-        wider = "float64"
-    elif present.size and (present.min() < least or present.max() >= most):
-        wider = "int64"
-    else:
-        return dtype
-    return wider.capitalize() if dtype[0].isupper() else wider
+        return _spelt_like(dtype, "float64")
+    range_ = np.iinfo(dtype.lower())
+    fits = (present >= range_.min) & (present <= range_.max)
+    return dtype if fits.all() else _spelt_like(dtype, "int64")
+
+
+def _spelt_like(dtype: str, name: str) -> str:
+    """A type's name, capitalised where another's is: polars' types and pandas' nullable ones."""
+    return name.capitalize() if dtype[0].isupper() else name
 
 
 def _decimals(dtype: str, values: Values) -> tuple[str, Coded] | None:
@@ -348,12 +347,9 @@ def _pandas_numbers(pd: Any, dtype: str, numbers: Floats) -> Any:
         dense = np.dtype(re.split(r"[\[\],]", dtype)[1])
         whole = not np.issubdtype(dense, np.floating) and np.isnan(numbers).any()
         return pd.arrays.SparseArray(numbers if whole else numbers.astype(dense))
-    gaps = np.isnan(numbers)
     if dtype[0].isupper():  # pandas' nullable numbers
-        filled = pd.array(np.where(gaps, 0.0, numbers).astype(dtype.lower()), dtype=dtype)
-        filled[gaps] = pd.NA
-        return filled
-    return numbers if "int" in dtype and gaps.any() else numbers.astype(dtype)
+        return pd.array(numbers, dtype=dtype)
+    return numbers if "int" in dtype and np.isnan(numbers).any() else numbers.astype(dtype)
 
 
 def _pandas_text(pd: Any, dtype: str) -> Any:

@@ -1,19 +1,18 @@
-"""What every test stands on: one thread, repeatable properties, and honest skips.
+"""Settings of every test: one thread per process, repeatable properties, explicit skips.
 
-A test that needs something the machine may lack says so:
+A test that needs something a machine may lack says so:
 
-    @pytest.mark.needs("browser")
+    @pytest.mark.needs("onnx")
 
-and is skipped where it is missing. `LAPACE_REQUIRE=browser,onnx` turns the skips of those
+and is skipped where it is missing. `LAPACE_REQUIRE=data,onnx` turns the skips of those
 capabilities into failures, so that a machine meant to have them cannot pass without them. Where
-only trying can tell (a data set that may or may not be within reach), the test asks the `missing`
-fixture instead: `missing("data", "heloc could not be fetched")`.
+only trying shows it (a data set that may not be reachable), the test calls the `missing` fixture
+instead: `missing("data", "heloc could not be fetched")`.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import NoReturn
@@ -27,49 +26,58 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+# Every run draws the same examples, wherever and however it was started;
+# `--hypothesis-profile=random` draws new ones.
 settings.register_profile(
-    "ci",
+    "repeatable",
     derandomize=True,
     deadline=None,
     print_blob=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("dev", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.register_profile(
+    "random", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
-# How to tell that a capability is there, and what its absence is called. `data` has no probe:
-# only fetching tells.
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+# Per capability: whether it is present, and the reason to give where it is not. Only fetching
+# shows whether there is `data`: its tests use the `missing` fixture.
 PROBES: dict[str, tuple[Callable[[], bool], str]] = {
-    "browser": (lambda: any(map(shutil.which, BROWSERS)), "no Chromium on the PATH"),
+    "data": (lambda: True, "a data set could not be fetched"),
     "dice": (lambda: find_spec("dice_ml") is not None, "dice-ml is not installed"),
+    "gpu": (_has_gpu, "torch sees no GPU"),
     "onnx": (
         lambda: all(map(find_spec, ("onnx", "onnxruntime", "skl2onnx"))),
         "one of onnx, onnxruntime and skl2onnx is not installed",
     ),
-    "ray": (lambda: find_spec("ray") is not None, "ray is not installed"),
 }
-CAPABILITIES = frozenset(PROBES) | {"data"}
 
 
-def required() -> frozenset[str]:
-    """The capabilities LAPACE_REQUIRE names; a misspelt one stops the run."""
-    named = frozenset(os.environ.get("LAPACE_REQUIRE", "").replace(",", " ").split())
-    if unknown := ", ".join(sorted(named - CAPABILITIES)):
-        known = ", ".join(sorted(CAPABILITIES))
-        raise pytest.UsageError(f"LAPACE_REQUIRE names {unknown}; known are {known}.")
-    return named
+def known(*capabilities: str) -> tuple[str, ...]:
+    """The capabilities, each of which has to be one of `PROBES`."""
+    if unknown := ", ".join(sorted(set(capabilities) - set(PROBES))):
+        raise pytest.UsageError(f"There is no capability {unknown}; there are {', '.join(PROBES)}.")
+    return capabilities
 
 
-def give_up(capability: str, reason: str) -> NoReturn:
+def required() -> tuple[str, ...]:
+    """The capabilities named by LAPACE_REQUIRE."""
+    return known(*os.environ.get("LAPACE_REQUIRE", "").replace(",", " ").split())
+
+
+def skip_or_fail(capability: str, reason: str) -> NoReturn:
     """Skip the running test, or fail it where the capability is required."""
-    if capability not in CAPABILITIES:
-        raise pytest.UsageError(f"'{capability}' is not one of {', '.join(sorted(CAPABILITIES))}.")
     if capability in required():
         pytest.fail(f"'{capability}' is required here, but {reason}.", pytrace=False)
-    pytest.skip(f"{capability}: {reason}")
+    pytest.skip(f"{known(capability)[0]}: {reason}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,15 +86,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Honour `@pytest.mark.needs(...)`."""
+    """Apply `@pytest.mark.needs(...)`."""
     for mark in item.iter_markers("needs"):
-        for capability in mark.args:
+        for capability in known(*mark.args):
             present, reason = PROBES[capability]
             if not present():
-                give_up(capability, reason)
+                skip_or_fail(capability, reason)
 
 
 @pytest.fixture
 def missing() -> Callable[[str, str], NoReturn]:
-    """Says that a capability turned out to be missing: `missing("data", "why")`."""
-    return give_up
+    """Reports that a capability turned out to be missing: `missing("data", "why")`."""
+    return skip_or_fail

@@ -307,7 +307,7 @@ def test_training_is_the_plain_loop_bit_for_bit():
     np.testing.assert_array_equal(history.array, plain_loop(recipe, shape, *rows, 3).array)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.needs("gpu")
 @pytest.mark.parametrize("recipe", [DEFAULT, replace(PAPER, epochs=6)], ids=["default", "paper"])
 def test_recorded_steps_learn_what_plain_steps_do(monkeypatch, recipe):
     from lapace import training

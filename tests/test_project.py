@@ -179,35 +179,57 @@ def test_the_pins_are_plain_sorted_and_the_ones_installed():
 @pytest.mark.parametrize(
     ("require", "status", "says"),
     [
-        ("", 0, "2 skipped"),
-        ("data,browser", 1, "1 failed, 1 skipped"),
-        ("data,dice", 1, "1 failed, 1 error"),
-        ("brwser", pytest.ExitCode.USAGE_ERROR, "LAPACE_REQUIRE names brwser"),
+        ("", 1, "1 failed, 1 passed, 2 skipped, 1 error"),
+        ("data, onnx", 1, "2 failed, 1 passed, 1 skipped, 1 error"),
+        ("data dice", 1, "2 failed, 1 passed, 2 errors"),
+        (
+            "dcie",
+            pytest.ExitCode.USAGE_ERROR,
+            "no capability dcie; there are data, dice,",
+        ),
     ],
 )
-def test_a_required_capability_cannot_be_skipped(tmp_path, require, status, says):
+def test_a_missing_capability_skips_or_where_required_fails(tmp_path, require, status, says):
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = needs\n")
     code = """
         import conftest, pytest
         conftest.PROBES["dice"] = (lambda: False, "it is not installed")
+        conftest.PROBES["onnx"] = (lambda: True, "it is not installed")
 
-        @pytest.mark.needs("dice")
+        @pytest.mark.needs("dice", "onnx")
         def test_marked(): pass
 
+        @pytest.mark.needs("onnx")
+        def test_present(): pass
+
         def test_found_missing(missing): missing("data", "it could not be fetched")
+
+        @pytest.mark.needs("onxx")
+        def test_misspelt_mark(): pass
+
+        def test_misspelt_call(missing): missing("dta", "it could not be fetched")
     """
     (tmp_path / "test_needs.py").write_text(textwrap.dedent(code))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,
-        env={**os.environ, "LAPACE_REQUIRE": require},
+        env={**os.environ, "LAPACE_REQUIRE": require, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == status, done.stdout + done.stderr
     assert says in done.stdout + done.stderr
+
+
+def test_continuous_integration_requires_every_capability_tests_need_but_a_gpu():
+    pages = [page for page in Path(__file__).parent.glob("test_*.py") if page != Path(__file__)]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    needed = set(re.findall(r'\b(?:needs|missing)\("(\w+)"', text))
+    commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (required,) = re.findall(r"^LAPACE_REQUIRE=(\S+) make test$", commands, flags=re.MULTILINE)
+    assert needed == {*required.split(","), "gpu"}
 
 
 def test_torch_has_one_thread():

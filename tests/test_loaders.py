@@ -311,7 +311,7 @@ def test_an_object_is_explained_and_has_to_be_named_again(tmp_path, monkeypatch)
     again = Explainer.load("m.lapace", load_classifier("my_bank_again:clerk"), device="cpu")
     assert explained(again) == explained(explainer)
     explainer.save("m.lapace")
-    with pytest.raises(InputError, match=r"'m\.lapace' has no classifier beside it .*Hand it over"):
+    with pytest.raises(InputError, match=r"'m\.lapace' has no classifier beside it .*Pass it"):
         Explainer.load("m.lapace")
     del sys.modules["my_bank_again"]
 

@@ -142,9 +142,9 @@ def _absolute(classifier: str) -> str:
 
 
 def _is_followed(output: Path, classifier: str) -> bool:
-    from lapace.explainer.storage import reference
+    from lapace.classifiers.references import refer_to
 
-    return "file" in reference(output, _absolute(classifier))
+    return "file" in refer_to(output, _absolute(classifier))
 
 
 def _labels(table: Table, label: str | None, classifier: str) -> list[Level]:

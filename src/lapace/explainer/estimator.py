@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator, clone
 
 from lapace.arrays import Floats
 from lapace.classifiers import Classifier
+from lapace.classifiers.references import open_referred, refer_to
 from lapace.constraints import Constraint, System, parse_all
 from lapace.errors import InputError, NotFittedError, check_integer
 from lapace.explainer import storage
@@ -396,7 +397,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             "n_latent": None if self.n_latent is None else int(self.n_latent),
             "random_state": int(self.random_state),
         }
-        reference = None if classifier is None else storage.reference(path, classifier)
+        reference = None if classifier is None else refer_to(path, classifier)
         storage.save(path, fitted, self.report_, settings, reference)
 
     @classmethod
@@ -421,7 +422,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         """
         fitted, report, settings = storage.load(path, _device(device))
         if classifier is None:
-            classifier = storage.follow(path, trust)
+            classifier = open_referred(Path(path), storage.read_reference(path), trust)
         explainer = cls(
             classifier,
             recipe=fitted.recipe,

@@ -9,23 +9,18 @@ prototypes.json        the prototypes as they were judged
 report.json            the fit report
 ```
 
-Reading it loads JSON and tensors, never code. The classifier is not in it: it is handed back, or
-lies beside it as a skops or ONNX file that `config.json` names, with a hash of what it held; and
-the prototypes are judged again.
+Reading it loads JSON and tensors, never code. The classifier is not in it: the caller passes it, or
+it lies beside it as a skops or ONNX file that `config.json` refers to with a hash.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -33,8 +28,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from lapace.categories import CategoryTree
-from lapace.classifiers import Label, load_bytes
-from lapace.classifiers.loaders import PICKLES
+from lapace.classifiers.references import Reference, check_reference
 from lapace.constraints import from_toml, to_toml
 from lapace.errors import InputError
 from lapace.explainer.fit import Fitted, Prototype
@@ -45,7 +39,7 @@ from lapace.schema import Schema
 from lapace.table import write_whole
 from lapace.training import Recipe
 
-__all__ = ["Stored", "follow", "load", "reference", "save"]
+__all__ = ["Stored", "load", "read_reference", "save"]
 
 FORMAT, VERSION = "lapace/explainer", 2
 MEMBERS = (
@@ -54,15 +48,15 @@ MEMBERS = (
 )  # fmt: skip
 LARGEST = 2**30  # bytes all members may unpack to, together
 SETTINGS = ("n_prototypes", "n_latent", "random_state")  # arguments of `Explainer` kept
+PROTOTYPE = ("number", "code", "valid", "members", "valid_before", "note")  # kept as JSON
+PROTOTYPE_ARRAYS = ("cells", "probability", "z")  # kept as tensors
 TIGHTEST = 200  # times a member may be larger unpacked; real ones are not ten times
-FOLLOWED = (".skops", ".onnx")  # files of classifiers that can be opened again unasked
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take memory before they give any
 DAY = (2020, 1, 1, 0, 0, 0)  # the same explainer is the same file, bit for bit
 
 T = TypeVar("T")
 Settings = dict[str, Any]
 Stored = tuple[Fitted, Report, Settings]
-Reference = dict[str, str]  # {"file", "sha256"} to be followed, or {"named"} to be told of
 
 
 def save(
@@ -75,11 +69,11 @@ def save(
     """Writes the file, whole or not at all.
 
     Args:
-        path: Where to; by custom it ends in `.lapace`.
-        fitted: What `fit` left behind.
+        path: The file; by convention it ends in `.lapace`.
+        fitted: What `fit` learned.
         report: The fit report.
-        settings: Plain JSON values to keep with it: the explainer's arguments.
-        classifier: What `reference` made of the classifier's file or name.
+        settings: The explainer's arguments, as plain JSON values.
+        classifier: A reference to the classifier's own file.
     """
     decoder = fitted.decoder
     config = {
@@ -88,23 +82,11 @@ def save(
         "rules": to_toml(fitted.rules),
         "recipe": asdict(fitted.recipe),
         "shape": decoder.model.shape.to_json(),
-        "history": {"names": list(fitted.history_names), "lines": fitted.history.tolist()},
+        "history": list(fitted.history_names),
         "trees": len(decoder.trees),
         **({} if classifier is None else {"classifier": classifier}),
     }
-    prototypes = [
-        {
-            "number": p.number,
-            "code": p.code,
-            "cells": [None if np.isnan(v) else v for v in p.cells.tolist()],
-            "valid": p.valid,
-            "probability": None if np.isnan(p.probability) else p.probability,
-            "members": p.members,
-            "valid_before": p.valid_before,
-            "note": p.note,
-        }
-        for p in fitted.prototypes
-    ]
+    prototypes = [{name: getattr(p, name) for name in PROTOTYPE} for p in fitted.prototypes]
     members: dict[str, bytes] = {
         "format.json": _json({"format": FORMAT, "version": VERSION}),
         "schema.json": _json(fitted.schema.to_json()),
@@ -137,13 +119,24 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     for label, tree in enumerate(decoder.trees):
         for name, array in tree.to_arrays().items():
             tensors[f"tree.{label}.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
-    tensors["prototypes.z"] = torch.from_numpy(np.stack([p.z for p in fitted.prototypes]))
+    for name in PROTOTYPE_ARRAYS:
+        array = np.stack([np.asarray(getattr(p, name)) for p in fitted.prototypes])
+        tensors[f"prototype.{name}"] = torch.from_numpy(array)
+    tensors["history"] = torch.from_numpy(np.ascontiguousarray(fitted.history))
     return tensors
 
 
 def load(path: str | Path, device: torch.device) -> Stored:
     """Reads the file back; anything that is not exactly such a file is refused with a sentence."""
     return _read(Path(path), lambda members: _parse(members, device))
+
+
+def read_reference(path: str | Path) -> Reference | None:
+    """The reference to the classifier's own file, if one was saved."""
+    return _read(
+        Path(path),
+        lambda members: check_reference(json.loads(members["config.json"]).get("classifier")),
+    )
 
 
 def _read(path: Path, parse: Callable[[Mapping[str, bytes]], T]) -> T:
@@ -209,90 +202,6 @@ def _swollen(entry: zipfile.ZipInfo) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------
-# The classifier beside the file
-
-
-def reference(path: str | Path, classifier: str | os.PathLike[str]) -> Reference:
-    """What a saved explainer keeps of its classifier.
-
-    A skops or ONNX file in the explainer's own folder, or below it, is kept by its relative path
-    and a hash; of anything else only what to call it is kept, to be said when it is missing.
-
-    Args:
-        path: Where the explainer is to be saved.
-        classifier: The classifier's file, `package.module:object`, or address.
-    """
-    text = os.fspath(classifier)
-    if re.match("https?://", text, re.IGNORECASE):
-        parts = urlsplit(text)  # without name, password and query: those are nobody's business
-        return {"named": f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"}
-    folder = Path(path).absolute().parent
-    beside = folder / text
-    found = beside if beside.is_file() else Path(text).absolute()
-    if found.is_file():
-        inside = Path(os.path.normpath(found))
-        if inside.suffix.lower() in FOLLOWED and inside.is_relative_to(os.path.normpath(folder)):
-            relative = inside.relative_to(os.path.normpath(folder)).as_posix()
-            return {"file": relative, "sha256": hashlib.sha256(found.read_bytes()).hexdigest()}
-        return {"named": found.name}
-    if ":" in text and Path(text).suffix.lower() not in FOLLOWED:
-        return {"named": text}
-    raise InputError(f"There is no file '{text}' to refer to as the classifier's.")
-
-
-def follow(path: str | Path, trust: Sequence[str] = ()) -> Any:
-    """Opens the classifier a saved explainer refers to, if it still is what it was.
-
-    Args:
-        path: The saved explainer.
-        trust: As in `load_classifier`.
-    """
-    path = Path(path)
-    kept = _read(path, _reference)
-    hand_over = "Hand it over: Explainer.load(path, classifier), or --classifier."
-    if kept is None:
-        raise InputError(f"'{path.name}' has no classifier beside it to open. {hand_over}")
-    if "named" in kept:
-        name = kept["named"]
-        pickled = name.lower().endswith(PICKLES)
-        what, more = (", a pickle", " --unsafe-pickle") if pickled else ("", "")
-        raise InputError(
-            f"'{path.name}' was fitted with '{name}'{what}, which is not followed: name it, "
-            f"--classifier {name}{more}, or in Python Explainer.load(path, classifier)."
-        )
-    file = path.absolute().parent / kept["file"]
-    try:
-        data = file.read_bytes()
-    except OSError:
-        raise InputError(
-            f"The classifier '{kept['file']}' is not beside '{path.name}' any more. {hand_over}"
-        ) from None
-    if hashlib.sha256(data).hexdigest() != kept["sha256"]:
-        raise InputError(
-            f"The classifier '{kept['file']}' has changed since '{path.name}' was saved, and is "
-            f"not opened. Fit again with it. Or, if you know it for the right one: {hand_over}"
-        )
-    return load_bytes(data, file.name, trust=trust)
-
-
-def _reference(members: Mapping[str, bytes]) -> Reference | None:
-    kept = json.loads(members["config.json"]).get("classifier")
-    if kept is None:
-        return None
-    if not isinstance(kept, dict) or not all(isinstance(v, str) for v in kept.values()):
-        raise ValueError("a reference that is none")
-    if set(kept) == {"named"}:
-        return {"named": "".join(c for c in kept["named"][:200] if c.isprintable())}
-    file = PurePosixPath(kept["file"])
-    inside = not file.is_absolute() and ".." not in file.parts and file.name
-    if not inside or re.search(r"[\\:\0]", kept["file"]) or file.suffix.lower() not in FOLLOWED:
-        raise InputError(f"A saved explainer refers to '{file.name}' outside of its own folder.")
-    if not re.fullmatch("[0-9a-f]{64}", kept["sha256"]):
-        raise ValueError("a hash that is none")
-    return {"file": kept["file"], "sha256": kept["sha256"]}
-
-
-# ------------------------------------------------------------------------------------------------
 # The parts
 
 
@@ -313,12 +222,17 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         tuple(_tree(_under(tensors, f"tree.{k}.")) for k in range(config["trees"])),
         follows_paper=recipe.follows_paper,
     )
-    z = tensors["prototypes.z"].numpy()
+    arrays = {name: tensors[f"prototype.{name}"].numpy() for name in PROTOTYPE_ARRAYS}
     prototypes = tuple(
-        _prototype(data, labels, z[i])
+        Prototype(
+            **{name: data[name] for name in PROTOTYPE},
+            label=labels[data["code"]],
+            cells=arrays["cells"][i],
+            z=arrays["z"][i],
+            probability=float(arrays["probability"][i]),
+        )
         for i, data in enumerate(json.loads(members["prototypes.json"]))
     )
-    history = config["history"]
     fitted = Fitted(
         schema,
         labels,
@@ -326,8 +240,8 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         decoder,
         prototypes,
         recipe,
-        np.array(history["lines"], dtype=np.float64).reshape(-1, len(history["names"])),
-        tuple(history["names"]),
+        tensors["history"].double().numpy().reshape(-1, len(config["history"])),
+        tuple(config["history"]),
     )
     report = Report.from_json(json.loads(members["report.json"]))
     _try_out(fitted, report)
@@ -347,7 +261,7 @@ def _check_shape(shape: Shape, schema: Schema, tensors: Mapping[str, torch.Tenso
 
 
 def _try_out(fitted: Fitted, report: Report) -> None:
-    """Goes through the motions once: parts that do not fit together fail here, not later on."""
+    """Uses every part once, so that parts that do not fit together fail here and not later."""
     schema, decoder, prototypes = fitted.schema, fitted.decoder, fitted.prototypes
     labels = np.array([p.code for p in prototypes], dtype=np.int64)
     cells = np.stack([p.cells for p in prototypes])  # (prototypes, d)
@@ -376,22 +290,3 @@ def _under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.
 
 def _tree(tensors: Mapping[str, torch.Tensor]) -> CategoryTree:
     return CategoryTree.from_arrays({name: value.numpy() for name, value in tensors.items()})
-
-
-def _prototype(
-    data: Mapping[str, Any], labels: Sequence[Label], z: np.ndarray[Any, Any]
-) -> Prototype:
-    cells = [np.nan if v is None else float(v) for v in data["cells"]]
-    probability = data["probability"]
-    return replace(
-        Prototype(
-            **{
-                **data,
-                "label": labels[data["code"]],
-                "z": z,
-                "cells": np.array(cells),
-                "probability": np.nan,
-            }
-        ),
-        probability=np.nan if probability is None else float(probability),
-    )

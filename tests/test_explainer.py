@@ -1666,3 +1666,40 @@ def test_what_changes_can_be_read_of_the_one_answer_picks_too():
         good = rows.where(rows.ok)
         for instance, changed in zip(good.instance, good.changed, strict=True):
             assert len(answer[int(instance)].changes(pick=pick)) == changed
+
+
+# --- identifiers and slices ------------------------------------------------------------------
+
+
+def test_the_index_of_the_instances_is_kept():
+    here = worlds.bank()
+    index = pd.Index([f"c{i}" for i in range(len(here.instances))], name="customer")
+    plain = explained(here)
+    named = here.explainer.explain(here.instances.set_axis(index))
+    assert named.ids == tuple(index)
+    assert named.summary.index.equals(index)
+    assert named.first().rows.index.tolist() == [index[i] for i in named.first().instance]
+    np.testing.assert_array_equal(named.cells, plain.cells)
+    assert repr(named[3]).startswith("Instance c3: ")
+
+
+def test_an_id_column_is_kept_and_no_feature():
+    here = worlds.seasons()
+    ids = [2**60 + i for i in range(len(here.instances))]
+    table = here.instances.with_columns(id=pl.Series(ids))
+    answer = here.explainer.explain(table, target=2)
+    assert answer.summary["id"].to_list() == ids
+    assert answer.nearest().frame.columns[0] == "id"
+    assert "id" not in answer.nearest().rows.columns
+    again = Explanation.from_json(json.loads(json.dumps(answer.to_json())))
+    assert again == answer
+
+
+def test_a_slice_is_what_explaining_those_instances_gives():
+    here = worlds.bank()
+    whole, part = explained(here), here.explainer.explain(here.instances.iloc[4:9])
+    some = whole[4:9]
+    assert some.status == part.status
+    assert some.label.tolist() == part.label.tolist()
+    np.testing.assert_array_equal(some.instance, part.instance)
+    np.testing.assert_allclose(some.tau, part.tau)

@@ -151,11 +151,12 @@ def _narrow(relation: LinearRelation, rows: Candidates, least: Floats, greatest:
 
 
 def _on_lattice(schema: Schema, least: Floats, greatest: Floats) -> tuple[Floats, Floats]:
-    """The known moved inside the schema's bounds and onto the lattice."""
-    numbers = np.array([f.kind == "continuous" for f in schema.features])
-    known = np.array([(f.lower, f.upper, f.resolution) for f in schema.features])
-    floor, top = np.where(numbers, known[:, 0], -np.inf), np.where(numbers, known[:, 1], np.inf)
-    steps = known[:, 2]
+    """The ends of domains moved inside the schema's bounds and onto the lattice."""
+    features = schema.features
+    numbers = np.array([f.kind == "continuous" for f in features])
+    floor = np.where(numbers, [f.lower for f in features], -np.inf)
+    top = np.where(numbers, [f.upper for f in features], np.inf)
+    steps = np.array([f.resolution for f in features])
     on = numbers & (steps > 0)
     lower, upper = np.maximum(least, floor), np.minimum(greatest, top)
     lower[:, on] = np.ceil(lower[:, on] / steps[on] - CLOSE) * steps[on]

@@ -513,7 +513,7 @@ def by_age(limit: float, below: str = "no", above: str = "yes"):
 
 def test_votes_compare_labels_not_codes() -> None:
     counterfactuals = counterfactuals_of(1, 3, 10)
-    reference = Reference.of(TRAIN, by_age(40), SCHEMA)
+    reference = Reference(TRAIN, by_age(40), SCHEMA)
     newcomer = SimpleNamespace(
         predict=by_age(50, below="a new label"), classes_=np.array(["a new label", "no", "yes"])
     )
@@ -845,7 +845,7 @@ def test_evaluate_everything() -> None:
         )
         for _ in range(2)
     ]
-    reference = Reference.of(TRAIN, by_age(40), SCHEMA)
+    reference = Reference(TRAIN, by_age(40), SCHEMA)
     extras = {
         "held_out": TRAIN.sample(50, random_state=0),
         "retrained": [by_age(45), by_age(35)],
@@ -918,7 +918,7 @@ def test_levels_new_to_counterfactuals_and_to_reference_are_kept_apart() -> None
     )
     divers, pilots = (pd.concat([TRAIN, TRAIN.head(1).assign(job=j)]) for j in ("diver", "pilot"))
     for table_, copies in ((divers, 0.0), (pilots, 1.0)):
-        reference = Reference.of(table_, by_age(40), SCHEMA)
+        reference = Reference(table_, by_age(40), SCHEMA)
         assert reference.cells[-1, 4] == reading.cells[0, 4]  # the same code, whatever it means
         assert metrics.evaluate(one, reference=reference)["copies"] == copies
         assert metrics.evaluate(one, classifier=by_age(40), reference=table_)["copies"] == copies
@@ -940,7 +940,7 @@ def test_a_level_new_to_a_prepared_reference_is_not_taken_for_a_missing_value() 
         reading.schema, reading.cells, reading.cells, np.array([0]), valid=np.array([True])
     )
     table_ = pd.concat([TRAIN, TRAIN.head(1).assign(job=None)])
-    narrow, wide = (Reference.of(table_, by_age(40), s) for s in (SCHEMA, reading.schema))
+    narrow, wide = (Reference(table_, by_age(40), s) for s in (SCHEMA, reading.schema))
     expected = metrics.evaluate(one, reference=wide)
     assert metrics.evaluate(one, reference=narrow) == pytest.approx(expected, nan_ok=True)
 
@@ -964,7 +964,7 @@ def test_what_is_wrong_is_said() -> None:
     broken = TRAIN.assign(age=np.where(np.arange(300) == 7, np.inf, TRAIN["age"]))
     with pytest.raises(InputError, match="row 7"):
         metrics.evaluate(counterfactuals, classifier=by_age(40), reference=broken)
-    reference = Reference.of(TRAIN, by_age(40), SCHEMA)
+    reference = Reference(TRAIN, by_age(40), SCHEMA)
     with pytest.raises(ClassifierError, match="predicted for no training row"):
         metrics.evaluate(counterfactuals, reference=reference, retrained=[by_age(50, below="new")])
 

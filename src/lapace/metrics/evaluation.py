@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lapace.arrays import Floats, Ints
+from lapace.arrays import Floats
 from lapace.classifiers import Classifier
 from lapace.errors import InputError
 from lapace.metrics import quality
@@ -64,7 +63,6 @@ def timed(classifier: Classifier | None = None) -> Iterator[Runtime]:
         runtime.n_queries = 0 if classifier is None else classifier.n_queries - before
 
 
-@dataclass(frozen=True)
 class Reference:
     """A training table with the classifier's predictions: prepared once, compared with often.
 
@@ -72,26 +70,18 @@ class Reference:
         schema: The columns, with levels that only these rows have.
         classifier: The classifier, its labels known.
         cells: The rows.
-        codes: Their labels, as positions in the classifier's.
-        random_state: Of `Plausibility`.
+        plausibility: Among the rows of each label, in the order of the classifier's labels.
 
     Examples:
         >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
-        >>> reference = Reference.of(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
-        >>> reference.classifier.labels, reference.codes.tolist()
-        ((False, True), [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1])
-        >>> len(reference.plausibility(0).rows)
-        5
+        >>> reference = Reference(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
+        >>> reference.classifier.labels, [len(label.rows) for label in reference.plausibility]
+        ((False, True), [5, 6])
     """
 
-    schema: Schema
-    classifier: Classifier
-    cells: Floats = field(repr=False)
-    codes: Ints = field(repr=False)
-    random_state: int = 0
-
-    @classmethod
-    def of(cls, table: Any, classifier: Any, schema: Schema, random_state: int = 0) -> Reference:
+    def __init__(
+        self, table: Any, classifier: Any, schema: Schema, *, random_state: int = 0
+    ) -> None:
         """Reads the table and queries the classifier about each row once.
 
         Args:
@@ -100,26 +90,16 @@ class Reference:
             schema: Of the counterfactuals to be compared.
             random_state: Of `Plausibility`.
         """
-        schema, cells = _read(table, schema)
+        self.schema, self.cells = _read(table, schema)
         known = classifier.labels if isinstance(classifier, Classifier) else ()
         model = classifier.model if isinstance(classifier, Classifier) else classifier
-        own = Classifier(model, schema, known)
-        codes = own.predict(cells) if known else own.fit_labels(cells)
-        return cls(schema, own, cells, codes, random_state)
-
-    def rows_of(self, code: int) -> Floats:
-        """The rows the classifier gives one label."""
-        rows: Floats = self.cells[self.codes == code]
-        return rows
-
-    def plausibility(self, code: int) -> Plausibility:
-        """Plausibility among the rows of one label; the same object each time."""
-        return self._plausibility[code]
-
-    @cached_property
-    def _plausibility(self) -> tuple[Plausibility, ...]:
-        rows = map(self.rows_of, range(len(self.classifier.labels)))
-        return tuple(Plausibility(self.schema, r, random_state=self.random_state) for r in rows)
+        self.classifier = Classifier(model, self.schema, known)
+        label = self.classifier.predict if known else self.classifier.fit_labels
+        codes = label(self.cells)
+        parts = (self.cells[codes == k] for k in range(len(self.classifier.labels)))
+        self.plausibility = [
+            Plausibility(self.schema, rows, random_state=random_state) for rows in parts
+        ]
 
 
 def evaluate(
@@ -181,7 +161,7 @@ def evaluate(
     if not isinstance(reference, Reference):
         if classifier is None:
             raise InputError("A table says nothing about labels: hand over the classifier too.")
-        reference = Reference.of(reference, classifier, counterfactuals.schema)
+        reference = Reference(reference, classifier, counterfactuals.schema)
     found = _recoded(counterfactuals, join(reference.schema, counterfactuals.schema))
     ok = found.where(found.ok)
     values = _shares(found, tried) | _quality(ok) | _plausibility(ok, reference)
@@ -230,7 +210,7 @@ def _plausibility(ok: Counterfactuals, reference: Reference) -> dict[str, float]
     codes = reference.classifier.predict(ok.cells, ok.schema)
     lof, isolation, knn = scores = np.full((3, len(ok)), math.nan)
     for code in np.unique(codes):
-        mask, usual = codes == code, reference.plausibility(code)
+        mask, usual = codes == code, reference.plausibility[code]
         cells = ok.cells[mask]
         scores[:, mask] = usual.lof(cells), usual.isolation(cells), usual.knn(cells)
     to_training = kneighbors(ok.schema, ok.cells, reference.cells)[0].ravel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,8 +54,7 @@ def _labels(classifier: Classifier, cells: Floats, schema: Schema) -> NDArray[An
     return np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
 
 
-@dataclass(frozen=True)
-class ModelRobustness:
+class ModelRobustness(NamedTuple):
     """How many retrained classifiers still accept counterfactuals.
 
     Attributes:
@@ -68,10 +66,10 @@ class ModelRobustness:
     """
 
     mean: float
-    by_model: Floats = field(repr=False)
-    by_counterfactual: Floats = field(repr=False)
-    low: Floats = field(repr=False)
-    high: Floats = field(repr=False)
+    by_model: Floats
+    by_counterfactual: Floats
+    low: Floats
+    high: Floats
 
 
 def model_robustness(votes: ArrayLike, confidence: float = 0.95) -> ModelRobustness:

@@ -17,7 +17,7 @@ import pandas as pd
 __all__ = ["NONE", "NO_FIGURE", "Figure", "Figures", "Line", "grid", "insert"]
 
 NONE = "–"
-SPEC = re.compile(r"(±?)(?:\.(\d))?(p?)")
+SPEC = re.compile(r"([±~]?)(?:\.(\d))?(p?)")
 KEYS = ["pair", "recipe", "method", "label", "metric"]
 
 
@@ -25,14 +25,14 @@ KEYS = ["pair", "recipe", "method", "label", "metric"]
 class Figure:
     """One metric over its repeats.
 
-    Format it with `.2` (digits), `±` (with the deviation), `p` (times 100, for percent and
-    points), or `of` (counted over all repeats).
+    Format it with `.2` (digits), `±` (with the deviation), `~` (weighted by counts), `p` (times
+    100, for percent and points), or `of` (counted over all repeats).
 
     Attributes:
         mean: Over repeats.
         deviation: Standard deviation over repeats; NaN for one.
         repeats: How many.
-        hits: For shares, the number of hits over all repeats.
+        hits: The sum of means times counts: for shares, the number of hits.
         count: The number of cases over all repeats.
 
     Examples:
@@ -44,20 +44,21 @@ class Figure:
     mean: float = math.nan
     deviation: float = math.nan
     repeats: int = 0
-    hits: int = 0
+    hits: float = 0.0
     count: int = 0
 
     def __format__(self, spec: str) -> str:
         if spec == "of":
-            return f"{self.hits} of {self.count}" if self.count else NONE
+            return f"{self.hits:.0f} of {self.count}" if self.count else NONE
         match = SPEC.fullmatch(spec)
         if match is None:
             raise ValueError(f"A figure is not formatted by {spec!r}.")
         if math.isnan(self.mean):
             return NONE
         digits, scale = int(match[2] or 2), 100.0 if match[3] else 1.0
-        text = f"{scale * self.mean:.{digits}f}"
-        if not match[1] or math.isnan(self.deviation):
+        mean = self.hits / self.count if match[1] == "~" and self.count else self.mean
+        text = f"{scale * mean:.{digits}f}"
+        if match[1] != "±" or math.isnan(self.deviation):
             return text
         return f"{text} ± {scale * self.deviation:.{digits}f}"
 
@@ -110,7 +111,7 @@ class Figures:
             count=("count", "sum"),
         )
         self.by_key: dict[tuple[str, ...], Figure] = {
-            key: Figure(mean, deviation, int(repeats), round(hits), int(count))
+            key: Figure(mean, deviation, int(repeats), hits, int(count))
             for key, mean, deviation, repeats, hits, count in found.itertuples(name=None)
         }
 

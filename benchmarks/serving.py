@@ -27,11 +27,10 @@ from lapace.server import serve
 
 
 def main() -> None:
-    """Runs the load, and the loop it is compared with."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of load")
     parser.add_argument("--connections", type=int, default=50)
-    parser.add_argument("--workers", type=int, default=4, help="questions answered at once")
+    parser.add_argument("--workers", type=int, default=4, help="requests computed at once")
     parser.add_argument("--queue", type=int, default=64)
     parser.add_argument("--detail", choices=["path", "picks"], default="path")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -41,8 +40,8 @@ def main() -> None:
     if arguments.serve:
         settings = {"workers": arguments.workers, "queue": arguments.queue}
         serve(explainer, port=0, ready=lambda address: print(address, flush=True), **settings)
-        return
-    report(arguments, explainer, instances)
+    else:
+        report(arguments, explainer, instances)
 
 
 def fitted() -> tuple[Explainer, list[dict[str, Any]]]:
@@ -55,37 +54,38 @@ def fitted() -> tuple[Explainer, list[dict[str, Any]]]:
 
 
 def report(arguments: Any, explainer: Explainer, instances: list[dict[str, Any]]) -> None:
-    """The table."""
-    share = min(10.0, arguments.seconds / 4)
-    child = start_server(arguments)
-    try:
-        assert child.stdout is not None
-        address = child.stdout.readline().strip()
-        loop = [library(explainer, instances, share, arguments.detail)]
-        before = resident(child.pid)
-        found = asyncio.run(load(address, instances, arguments))
-        after = resident(child.pid)
-        loop.append(library(explainer, instances, share, arguments.detail))
-        alive = child.poll() is None
-    finally:
-        child.terminate()
-        child.wait()
-    alone = float(np.mean(loop))
-    done = found["codes"][200]
-    failed = sum(n for code, n in found["codes"].items() if code not in (200, 429))
-    rate = done / found["seconds"]
-    first, late = np.percentile(found["times"], [50, 99]) if done else (np.nan, np.nan)
+    """Runs the load between two loops of the library, and prints the table."""
+    share, search = min(10.0, arguments.seconds / 4), Search(detail=arguments.detail)
+    options = ["--workers", str(arguments.workers), "--queue", str(arguments.queue)]
+    command = [sys.executable, "-m", "benchmarks.serving", "--serve", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            loop = [library(explainer, instances, share, search)]
+            before = resident(server.pid)
+            codes, times, seconds = asyncio.run(load(address, instances, arguments))
+            after = resident(server.pid)
+            loop.append(library(explainer, instances, share, search))
+            alive = server.poll() is None
+        finally:
+            server.terminate()
+    done, alone = codes[200], float(np.mean(loop))
+    failed = sum(n for code, n in codes.items() if code not in (200, 429))
+    rate = done / seconds
+    median, late = np.percentile(times, [50, 99]) if done else (np.nan, np.nan)
     for name, value, target in (
         ("connections", f"{arguments.connections}", ""),
         ("completed", f"{done:,}", ""),
-        ("told to come back (429)", f"{found['codes'][429]:,}", ""),
-        ("failed in any other way", f"{failed:,}", "0"),
+        ("refused for now (429)", f"{codes[429]:,}", ""),
+        ("failed otherwise", f"{failed:,}", "0"),
         ("served, explanations a second", f"{rate:.2f}", ""),
         ("library in a loop, explanations a second", f"{alone:.2f}", ""),
         ("  before and after the load", " and ".join(f"{r:.2f}" for r in loop), ""),
         ("served / library", f"{rate / alone:.2f}", "0.5 or more"),
-        ("p50 of an answer, ms", f"{1e3 * first:,.0f}", ""),
-        ("p99 of an answer, ms", f"{1e3 * late:,.0f}", ""),
+        ("p50 of a response, ms", f"{1e3 * median:,.0f}", ""),
+        ("p99 of a response, ms", f"{1e3 * late:,.0f}", ""),
         ("memory of the server at the start, MB", f"{before / 1e6:,.0f}", ""),
         ("memory of the server at the end, MB", f"{after / 1e6:,.0f}", ""),
         ("server alive at the end", "yes" if alive else "no", "yes"),
@@ -95,63 +95,48 @@ def report(arguments: Any, explainer: Explainer, instances: list[dict[str, Any]]
         sys.exit(1)
 
 
-def start_server(arguments: Any) -> subprocess.Popen[str]:
-    """The server, in a process of its own."""
-    options = ["--workers", str(arguments.workers), "--queue", str(arguments.queue)]
-    return subprocess.Popen(
-        [sys.executable, __file__, "--serve", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def library(
-    explainer: Explainer, instances: list[dict[str, Any]], seconds: float, detail: Any
+    explainer: Explainer, instances: list[dict[str, Any]], seconds: float, search: Search
 ) -> float:
     """Explanations a second, one after the other, without any JSON."""
     start, done = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
-        explainer.explain([instances[done % len(instances)]], search=Search(detail=detail))
+        explainer.explain([instances[done % len(instances)]], search=search)
         done += 1
     return done / (time.perf_counter() - start)
 
 
-async def load(address: str, instances: list[dict[str, Any]], arguments: Any) -> dict[str, Any]:
-    """Everyone asks, waits for the answer, and asks again, until the time is over."""
+async def load(
+    address: str, instances: list[dict[str, Any]], arguments: Any
+) -> tuple[Counter[int], list[float], float]:
+    """Every connection sends requests one after the other until the time is over."""
     codes: Counter[int] = Counter()
     times: list[float] = []
+    search = {"detail": arguments.detail}
+    bodies = [json.dumps({"instances": [p], "search": search}).encode() for p in instances]
+    headers = {"Content-Type": "application/json"}
     limits = httpx.Limits(max_connections=arguments.connections)
-    bodies = [
-        json.dumps({"instances": [p], "search": {"detail": arguments.detail}}).encode()
-        for p in instances
-    ]
     end = time.perf_counter() + arguments.seconds
 
     async def one(client: httpx.AsyncClient, turn: int) -> None:
-        while time.perf_counter() < end:
-            start = time.perf_counter()
+        while (start := time.perf_counter()) < end:
+            body = bodies[turn % len(bodies)]
             try:
-                answer = await client.post(
-                    "/v2/explain",
-                    content=bodies[turn % len(bodies)],
-                    headers={"Content-Type": "application/json"},
-                )
+                response = await client.post("/v2/explain", content=body, headers=headers)
             except httpx.HTTPError:
                 codes[0] += 1
                 continue
-            codes[answer.status_code] += 1
-            if answer.status_code == 200:
+            codes[response.status_code] += 1
+            if response.status_code == 200:
                 times.append(time.perf_counter() - start)
-            elif answer.status_code == 429:
-                await asyncio.sleep(float(answer.headers["Retry-After"]))
+            elif response.status_code == 429:
+                await asyncio.sleep(float(response.headers["Retry-After"]))
             turn += arguments.connections
 
     async with httpx.AsyncClient(base_url=address, limits=limits, timeout=120) as client:
         start = time.perf_counter()
         await asyncio.gather(*(one(client, k) for k in range(arguments.connections)))
-        seconds = time.perf_counter() - start
-    return {"codes": codes, "times": times, "seconds": seconds}
+        return codes, times, time.perf_counter() - start
 
 
 def resident(pid: int) -> float:
@@ -159,8 +144,7 @@ def resident(pid: int) -> float:
     status = Path(f"/proc/{pid}/statm")
     if not status.exists():
         return float("nan")
-    pages = int(status.read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return int(status.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

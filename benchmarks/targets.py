@@ -7,10 +7,10 @@ run is judged on those, and says how many they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import pandas as pd
 
@@ -22,6 +22,7 @@ from benchmarks.plan import Plan
 __all__ = ["BOUNDS", "Bound", "Verdict", "e1", "markdown", "verdicts"]
 
 SLACK = 1e-9
+DICE_LOF = 1.5  # its diversity is compared where its counterfactuals are plausible
 
 
 # ------------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ class Results:
         return self.figures.get(self.pair, "baselines", metric, method).mean
 
     def best(self, metric: str, *, but: str = "") -> tuple[float, str]:
-        """The least mean of any baseline, and which it is; NaN for none."""
+        """The smallest mean of any baseline, and which it is; NaN for none."""
         found = [
             (value, m.name)
             for m in METHODS
@@ -213,165 +214,129 @@ class Results:
         return min(found, key=lambda item: item[0], default=(math.nan, ""))
 
 
-@dataclass(frozen=True)
-class Target:
-    """What every pair is to reach: a margin of at least 0, and the figures in words."""
-
-    name: str
-    wanted: str
-    margin: Callable[[Results], float]
-    text: Callable[[Results], str]
-
-    def verdict(self, figures: Figures, pairs: Sequence[str]) -> Verdict:
-        """Judged on the pairs with figures; the worst of them is shown."""
-        margins = {pair: self.margin(Results(figures, pair)) for pair in pairs}
-        margins = {pair: margin for pair, margin in margins.items() if not math.isnan(margin)}
-        if not margins:
-            return Verdict(self.name, self.wanted)
-        worst = min(margins, key=lambda pair: margins[pair])
-        missed = tuple(pair for pair, margin in margins.items() if margin < -SLACK)
-        shown = f"{worst}: {self.text(Results(figures, worst))}"
-        return Verdict(self.name, self.wanted, shown, missed, tuple(margins))
+Judged: TypeAlias = tuple[float, str]  # a margin, at least 0 where the target is met; the figures
 
 
-def _proximity(r: Results) -> tuple[str, float, float]:
-    """The pick that is compared with NNCE, and both distances."""
+def _proximity(r: Results) -> Judged:
     mixed = r.figures.get(r.pair, "default", "mixed").mean > 0
     pick = "sparse" if mixed else "nearest"
-    return pick, r(pick, "paired_distance"), r(pick, "paired_nnce")
+    own, nnce = r(pick, "paired_distance"), r(pick, "paired_nnce")
+    return nnce / own - 1 if own else math.nan, f"{pick} {own:.3f}, NNCE {nnce:.3f}"
 
 
-def _diversity_margin(other: str, r: Results) -> float:
-    if other == "DiCE" and not r.baseline(other, "lof") < 1.5:
-        return math.nan
-    return r("Last", "diversity") - r.baseline(other, "diversity")
+def _plausibility(r: Results) -> Judged:
+    middle, last, (other, name) = r("Middle", "lof"), r("Last", "lof"), r.best("lof")
+    text = f"Middle {middle:.2f}, Last {last:.2f}, {name} {other:.2f}"
+    return other - max(middle, last), text
 
 
-def _diversity_text(other: str, r: Results) -> str:
-    diversity, lof, count = (
-        r.baseline(other, m) for m in ("diversity", "lof", "n_counterfactuals")
-    )
-    return (
-        f"Last {r('Last', 'diversity'):.2f} at LOF {r('Last', 'lof'):.2f}, {other} "
-        f"{diversity:.2f} at {lof:.2f} ({count:.1f} counterfactuals each)"
-    )
-
-
-def _diversity(other: str, where: str = "") -> Target:
-    margin, text = partial(_diversity_margin, other), partial(_diversity_text, other)
-    return Target(f"diversity against {other}", f"Last above {other}{where}", margin, text)
-
-
-def _first_input(metric: str, words: str) -> Target:
-    return Target(
-        f"robustness to input changes, First, {words}",
-        "no worse than DRCE",
-        lambda r: r.baseline("DRCE", metric) - r("First", metric),
-        lambda r: f"First {r('First', metric):.3f}, DRCE {r.baseline('DRCE', metric):.3f}",
+def _diversity(r: Results, other: str) -> Judged:
+    own, lof = r("Last", "diversity"), r("Last", "lof")
+    metrics = ("diversity", "lof", "n_counterfactuals")
+    theirs, their_lof, count = (r.baseline(other, metric) for metric in metrics)
+    applies = other != "DiCE" or their_lof < DICE_LOF
+    return own - theirs if applies else math.nan, (
+        f"Last {own:.2f} at LOF {lof:.2f}, {other} {theirs:.2f} at {their_lof:.2f} ({count:.1f} "
+        "counterfactuals each)"
     )
 
 
-def _other_constrained(r: Results) -> tuple[float, str]:
-    """The best other method of E3 in the hard setting."""
-    names = [name for name in CONSTRAINED if name != "LAPACE-exact"]
-    found = [(r(name, "satisfied", "hard"), name) for name in names]
+def _model_changes(r: Results) -> Judged:
+    share = r("Last", "model_robustness")
+    return share - 1, f"{100 * share:.2f} %"
+
+
+def _input_changes(r: Results) -> Judged:
+    distance = r("Last", "input_max_set_distance")
+    return -distance, f"{distance:.4f}"
+
+
+def _first_input_changes(r: Results, metric: str) -> Judged:
+    own, drce = r("First", metric), r.baseline("DRCE", metric)
+    return drce - own, f"First {own:.3f}, DRCE {drce:.3f}"
+
+
+def _runtime(r: Results) -> Judged:
+    own, (other, name) = r("First", "seconds"), r.best("seconds", but="NNCE")
+    return other / own - 1, f"{own:.2f} s, {name} {other:.2f} s per 100 instances"
+
+
+def _dice_runtime(r: Results) -> Judged:
+    ratio = r.baseline("DiCE", "seconds") / r("First", "seconds")
+    return ratio - 50, f"{ratio:.0f} times"
+
+
+def _easy(r: Results) -> Judged:
+    share = r("LAPACE-exact", "satisfied", "easy")
+    return share - 1, f"{share:.3f}"
+
+
+def _hard(r: Results) -> Judged:
+    own = r("LAPACE-exact", "satisfied", "hard")
+    found = [(r(m, "satisfied", "hard"), m) for m in CONSTRAINED if m != "LAPACE-exact"]
     known = [item for item in found if not math.isnan(item[0])]
-    return max(known, key=lambda item: item[0], default=(math.nan, ""))
+    other, name = max(known, key=lambda item: item[0], default=(math.nan, ""))
+    return own - other, f"exact {own:.3f}, {name} {other:.3f}"
 
 
-def _least_feasible(r: Results) -> float:
-    found = [r("LAPACE-exact", "feasible_points", setting) for setting in ("easy", "hard")]
-    return math.nan if any(map(math.isnan, found)) else min(found)
+def _feasible(r: Results) -> Judged:
+    shares = [r("LAPACE-exact", "feasible_points", setting) for setting in ("easy", "hard")]
+    least = math.nan if any(map(math.isnan, shares)) else min(shares)
+    return least - 1, f"{100 * least:.2f} %"
 
 
-E2: Mapping[str, Target] = {
-    target.name: target
-    for target in (
-        Target(
-            "proximity, one counterfactual each",
-            "nearest, or sparse where there are categories, no farther than NNCE, paired",
-            lambda r: _proximity(r)[2] / _proximity(r)[1] - 1 if _proximity(r)[1] else math.nan,
-            lambda r: "{} {:.3f}, NNCE {:.3f}".format(*_proximity(r)),
-        ),
-        Target(
-            "plausibility (LOF)",
-            "Middle and Last below every baseline",
-            lambda r: r.best("lof")[0] - max(r("Middle", "lof"), r("Last", "lof")),
-            lambda r: (
-                f"Middle {r('Middle', 'lof'):.2f}, Last {r('Last', 'lof'):.2f}, "
-                "{1} {0:.2f}".format(*r.best("lof"))
-            ),
-        ),
-        _diversity("DRCE"),
-        _diversity("DiCE", " where its LOF is below 1.5"),
-        Target(
-            "robustness to model changes, Last",
-            "100 %",
-            lambda r: r("Last", "model_robustness") - 1,
-            lambda r: f"{100 * r('Last', 'model_robustness'):.2f} %",
-        ),
-        Target(
-            "robustness to input changes, Last",
-            "0",
-            lambda r: -r("Last", "input_max_set_distance"),
-            lambda r: f"{r('Last', 'input_max_set_distance'):.4f}",
-        ),
-        _first_input("input_max_set_distance", "max-set-distance"),
-        _first_input("input_set_distance", "set distance"),
-        Target(
-            "runtime",
-            "faster than every baseline but NNCE",
-            lambda r: r.best("seconds", but="NNCE")[0] / r("First", "seconds") - 1,
-            lambda r: f"{r('First', 'seconds'):.2f} s, {{1}} {{0:.2f}} s per 100 instances".format(
-                *r.best("seconds", but="NNCE")
-            ),
-        ),
-        Target(
-            "runtime against DiCE",
-            "at least 50 times faster",
-            lambda r: r.baseline("DiCE", "seconds") / r("First", "seconds") - 50,
-            lambda r: f"{r.baseline('DiCE', 'seconds') / r('First', 'seconds'):.0f} times",
-        ),
-    )
-}
+PAIRED = "nearest, or sparse where there are categories, no farther than NNCE, paired"
+DICE = f"Last above DiCE where its LOF is below {DICE_LOF}"
+INPUT = "robustness to input changes, First"
+E2: tuple[tuple[str, str, Callable[[Results], Judged]], ...] = (
+    ("proximity, one counterfactual each", PAIRED, _proximity),
+    ("plausibility (LOF)", "Middle and Last below every baseline", _plausibility),
+    ("diversity against DRCE", "Last above DRCE", partial(_diversity, other="DRCE")),
+    ("diversity against DiCE", DICE, partial(_diversity, other="DiCE")),
+    ("robustness to model changes, Last", "100 %", _model_changes),
+    ("robustness to input changes, Last", "0", _input_changes),
+    (f"{INPUT}, max-set-distance", "no worse than DRCE",
+     partial(_first_input_changes, metric="input_max_set_distance")),
+    (f"{INPUT}, set distance", "no worse than DRCE",
+     partial(_first_input_changes, metric="input_set_distance")),
+    ("runtime", "faster than every baseline but NNCE", _runtime),
+    ("runtime against DiCE", "at least 50 times faster", _dice_runtime),
+)  # fmt: skip
 E3 = (
-    Target(
-        "E3, easy constraints",
-        "1.00 with exact",
-        lambda r: r("LAPACE-exact", "satisfied", "easy") - 1,
-        lambda r: f"{r('LAPACE-exact', 'satisfied', 'easy'):.3f}",
-    ),
-    Target(
-        "E3, hard constraints",
-        "exact no worse than any other method",
-        lambda r: r("LAPACE-exact", "satisfied", "hard") - _other_constrained(r)[0],
-        lambda r: f"exact {r('LAPACE-exact', 'satisfied', 'hard'):.3f}, {{1}} {{0:.3f}}".format(
-            *_other_constrained(r)
-        ),
-    ),
-    Target(
-        "E3, feasible points",
-        "every point of exact",
-        lambda r: _least_feasible(r) - 1,
-        lambda r: f"{100 * _least_feasible(r):.2f} %",
-    ),
+    ("E3, easy constraints", "1.00 with exact", _easy),
+    ("E3, hard constraints", "exact no worse than any other method", _hard),
+    ("E3, feasible points", "every point of exact", _feasible),
 )
+
+
+def _verdict(
+    figures: Figures,
+    pairs: Sequence[str],
+    name: str,
+    wanted: str,
+    judge: Callable[[Results], Judged],
+) -> Verdict:
+    """A target judged on the pairs with figures; the worst of them is shown."""
+    found = {pair: judge(Results(figures, pair)) for pair in pairs}
+    found = {pair: judged for pair, judged in found.items() if not math.isnan(judged[0])}
+    if not found:
+        return Verdict(name, wanted)
+    worst = min(found, key=lambda pair: found[pair][0])
+    missed = tuple(pair for pair, (margin, _) in found.items() if margin < -SLACK)
+    return Verdict(name, wanted, f"{worst}: {found[worst][1]}", missed, tuple(found))
 
 
 def verdicts(plan: Plan, table: pd.DataFrame) -> list[Verdict]:
     """All targets of E2 and E3, judged on the tidy table."""
     two, three = (Figures(table[table["experiment"] == name]) for name in ("e2", "e3"))
     pairs = [pair.name for pair in plan.pairs if pair.experiment == "e1"]
-    found = {name: target.verdict(two, pairs) for name, target in E2.items()}
+    found = [_validity(two, pairs), *(_verdict(two, pairs, *target) for target in E2)]
     lof = [Results(two, pair).baseline("DiCE", "lof") for pair in pairs]
     lof = [value for value in lof if not math.isnan(value)]
-    dice = found["diversity against DiCE"]
-    if lof and not dice.judged:
-        found[dice.target] = replace(dice, reached=f"its LOF is {min(lof):.2f} or more")
-    ordered = list(found.values())
-    ordered.insert(5, _confidence(two, pairs))
-    constrained = [target.verdict(three, _constrained(plan)) for target in E3]
-    return [_validity(two, pairs), *ordered, *constrained]
+    if lof and not found[4].judged:  # DiCE's LOF is too large everywhere
+        found[4] = replace(found[4], reached=f"its LOF is {min(lof):.2f} or more")
+    found.insert(6, _confidence(two, pairs))
+    return [*found, *(_verdict(three, _constrained(plan), *target) for target in E3)]
 
 
 def _constrained(plan: Plan) -> list[str]:
@@ -384,9 +349,9 @@ def _validity(figures: Figures, pairs: Sequence[str]) -> Verdict:
         for pair in pairs
     }
     found = {pair: own for pair, own in found.items() if all(f.count for f in own)}
-    missed = tuple(pair for pair, own in found.items() if any(f.hits < f.count for f in own))
+    missed = tuple(pair for pair, own in found.items() if any(round(f.hits) < f.count for f in own))
     sums = [
-        f"{pick} {sum(f.hits for f in own):,} of {sum(f.count for f in own):,}"
+        f"{pick} {sum(f.hits for f in own):,.0f} of {sum(f.count for f in own):,}"
         for pick, own in zip(PICKS, zip(*found.values(), strict=True), strict=False)
     ]
     wanted = "every counterfactual of First, Middle and Last valid"

@@ -20,7 +20,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from benchmarks import e1, e2, e3, fits, plan, running, store, tables, targets
+from benchmarks import ablation, e1, e2, e3, fits, plan, running, store, tables, targets
 from benchmarks.__main__ import main
 from benchmarks.figures import Figures
 from benchmarks.plan import Job, Limits, Pair, PaperSettings, Plan, Protocol
@@ -32,6 +32,7 @@ from lapace.training import DEFAULT
 
 ROOT = Path(__file__).resolve().parent.parent
 PAPER_TOML = ROOT / "benchmarks" / "paper.toml"
+SHORT = replace(DEFAULT, hidden=32)  # with few steps: what is guaranteed holds for any fit
 
 LOANS = """
     [protocol]
@@ -62,15 +63,15 @@ LOANS = """
 
     [clusters]
     n_prototypes = [2]
-    pairs = ["loans-RF"]
+    pairs = ["loans-NN"]
     repeats = 1
 
     [constraints]
     loans = ["income >= 500", "18 <= age <= 80", "months <= 72"]
 
-    [pairs.loans-RF]
+    [pairs.loans-NN]
     data = "loans"
-    classifier = "forest"
+    classifier = "mlp"
     paper = { n_latent = 4, batch = 128, rate = 1e-3, weights = [0.1, 0.1, 1.0] }
     published = { accuracy = 80, real = 90, synthetic = 85, actionability = [0.5, 0.6, 0.7, 0.8] }
 """
@@ -298,7 +299,8 @@ def world(tmp_path_factory):
     arguments = [f"--plan={folder / 'plan.toml'}", f"--cache={cache}", f"--out={out}"]
     experiments = ["--experiment", "e2", "e3", "e4", "clusters"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fits, "DEFAULT", replace(DEFAULT, steps=500))
+        patch.setattr(fits, "DEFAULT", SHORT)
+        patch.setattr("lapace.training.steps_for", lambda *_: 200)
         patch.setattr("benchmarks.__main__.write_all", lambda *_, **__: None)  # rendered below
         assert main([*arguments, "--experiment", "e1", "--recipe", "both"]) == 0
         for recipe in ("default", "baselines"):
@@ -352,15 +354,16 @@ def test_the_default_recipe_keeps_its_guarantees_even_here(world):
 def test_every_bound_reads_a_metric_that_is_measured(world):
     known = Figures(store.kept(world.out))
     for bound in targets.BOUNDS:
-        assert bound.reached(known, ["loans-RF"]) is not None, bound.text
+        assert bound.reached(known, ["loans-NN"]) is not None, bound.text
 
 
 @pytest.fixture(scope="module")
 def small(world):
     """The setup and the fit of the small plan."""
     one = world.jobs("e1")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fits, "DEFAULT", replace(DEFAULT, steps=500))
+    with pytest.MonkeyPatch.context() as patch:  # where another test has filled the cache
+        patch.setattr(fits, "DEFAULT", SHORT)
+        patch.setattr("lapace.training.steps_for", lambda *_: 200)
         return one, fits.setup(one), fits.fitted(one).explainer
 
 
@@ -738,7 +741,7 @@ def test_a_job_runs_in_a_process_of_its_own_and_finds_the_same(tmp_path, world):
     kept = Store(tmp_path)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         (line,) = pool.map(partial(run_job, store=kept), [alone])
-    assert line.startswith("e2: loans-RF, baselines, seed 1: ")
+    assert line.startswith("e2: loans-NN, baselines, seed 1: ")
     assert alone in kept
     again = {m.metric: m for m in kept.load(alone).measures if m.method == "NNCE"}
     for metric in ("distance", "lof", "model_robustness", "input_distance", "n_queries"):
@@ -858,7 +861,8 @@ def test_no_nan_reaches_a_file(world):
 # --- the command -----------------------------------------------------------------------------
 
 
-def test_a_second_run_runs_nothing_and_writes_the_same(world, capsys):
+def test_a_second_run_runs_nothing_and_writes_the_same(world, capsys, monkeypatch):
+    monkeypatch.setattr("benchmarks.writing._draw", lambda *_: None)
     before = {path.name: path.read_bytes() for path in world.out.iterdir()}
     arguments = [*world.arguments, "--recipe", "default", "--experiment", "e1", "e3", "e4"]
     assert main(arguments) == 0
@@ -867,8 +871,8 @@ def test_a_second_run_runs_nothing_and_writes_the_same(world, capsys):
 
 
 def test_a_mistake_on_the_command_line_is_a_sentence(world, capsys):
-    assert main([*world.arguments, "--pair", "loans-RV"]) == 2
-    assert "Did you mean 'loans-RF'?" in capsys.readouterr().err
+    assert main([*world.arguments, "--pair", "loans-NM"]) == 2
+    assert "Did you mean 'loans-NN'?" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["--experiment", "e9"])
 
@@ -878,7 +882,7 @@ def test_pages_of_a_run_have_tables_that_hold_together(world):
     assert set(pages) == {"e1", "e2", "e3", "e4", "clusters", "targets"}
     for name, page in pages.items():
         assert "nan" not in page, name
-        assert "loans-RF" in page
+        assert "loans-NN" in page
         for block in page.split("\n\n"):
             if block.startswith("|"):
                 assert len({line.count(" | ") for line in block.splitlines()}) == 1
@@ -888,9 +892,18 @@ def test_pages_of_a_run_have_tables_that_hold_together(world):
     for title in ("Targets", "Utility", "Centroids and prototypes", "Paths", "Cost"):
         assert f"\n## {title}\n" in pages["e1"]
     for recipe in ("default", "paper"):
-        assert f"| loans-RF | {recipe} |" in pages["e1"]
+        assert f"| loans-NN | {recipe} |" in pages["e1"]
     assert "80.0, 90.0, 5.00" in pages["e1"]
     assert sum("![" in page for page in pages.values()) == 3
+
+
+def test_the_ablations_variants_change_what_exists():
+    for name, change in ablation.VARIANTS.items():
+        if isinstance(change, dict):
+            replace(DEFAULT, **change)
+        else:
+            module, attribute, value = change
+            assert getattr(module, attribute) is not value, name
 
 
 def test_the_illustration_is_drawn_and_measured(tmp_path, monkeypatch):

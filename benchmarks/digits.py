@@ -19,7 +19,7 @@ __all__ = ["DASH", "Digits", "Network", "TrueLabels", "network", "no_dash", "rea
 
 Images: TypeAlias = NDArray[np.float32]
 
-SIDE, LABELS = 28, 10
+SIDE = 28
 FADED = 0.01  # the brightest a pixel may be where the dash was
 # The 13th to 18th rows and 8th to 14th columns, counting from one, as positions among the pixels.
 DASH: Ints = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)[12:18, 7:14].ravel()
@@ -52,16 +52,14 @@ class Network:
         >>> images[20:, :, 14:] = 1.0
         >>> model = network(images, np.repeat([3, 8], 20), epochs=20, device="cpu")
         >>> model.predict(images[[0, 30]]).tolist(), model.predict_proba(images).shape
-        ([3, 8], (40, 10))
+        ([3, 8], (40, 2))
     """
 
-    def __init__(self, layers: nn.Module, device: torch.device) -> None:
-        self.layers = layers
-        self.device = device
-        self.classes_ = np.arange(LABELS)
+    def __init__(self, layers: nn.Module, device: torch.device, classes: Ints) -> None:
+        self.layers, self.device, self.classes_ = layers, device, classes
 
     def predict_proba(self, images: Any) -> Floats:
-        """The probability of each digit: (n, 10)."""
+        """The probability of each digit: (n, classes)."""
         x = torch.as_tensor(np.asarray(images, dtype=np.float32)).reshape(-1, 1, SIDE, SIDE)
         with torch.inference_mode():
             parts = [self.layers(part.to(self.device)).cpu() for part in torch.split(x, 8192)]
@@ -70,7 +68,7 @@ class Network:
 
     def predict(self, images: Any) -> Ints:
         """The most probable digit: (n,)."""
-        found: Ints = self.predict_proba(images).argmax(axis=1)
+        found: Ints = self.classes_[self.predict_proba(images).argmax(axis=1)]
         return found
 
 
@@ -78,16 +76,17 @@ def network(
     images: Images, labels: Ints, *, epochs: int = 4, device: str | None = None, seed: int = 0
 ) -> Network:
     """Trains a network of two convolutions on images and their labels."""
+    classes, codes = np.unique(labels, return_inverse=True)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         layers = nn.Sequential(
             *(nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU()),
             *(nn.Conv2d(16, 32, 5, stride=2, padding=2), nn.ReLU(), nn.Flatten()),
-            *(nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, LABELS)),
+            *(nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, len(classes))),
         ).to(place)
     x = torch.as_tensor(images, device=place)[:, None]
-    y = torch.as_tensor(labels, device=place)
+    y = torch.as_tensor(codes, device=place)
     optimizer = torch.optim.Adam(layers.parameters())
     steps = epochs * -(-len(x) // 128)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
@@ -100,7 +99,7 @@ def network(
             loss.backward()
             optimizer.step()
             schedule.step()
-    return Network(layers.eval().requires_grad_(False), place)
+    return Network(layers.eval().requires_grad_(False), place, classes)
 
 
 class TrueLabels:
@@ -109,16 +108,15 @@ class TrueLabels:
     The paper trains on the true labels; this hands them over as a classifier's predictions.
 
     Examples:
-        >>> images = np.zeros((60, 28, 28), dtype=np.float32)
-        >>> images[:, 0, 0] = np.linspace(0, 1, 60)
-        >>> model = network(images, np.full(60, 9), epochs=5, device="cpu")
-        >>> TrueLabels(model, images[:1], np.array([4])).predict(images[:2]).tolist()
+        >>> images = np.zeros((2, 28, 28), dtype=np.float32)
+        >>> images[1] = 1.0
+        >>> model = network(images[1:], np.array([9]), epochs=1, device="cpu")
+        >>> TrueLabels(model, images[:1], np.array([4])).predict(images).tolist()
         [4, 9]
     """
 
     def __init__(self, other: Network, images: Images, truth: Ints) -> None:
-        self.other = other
-        self.classes_ = np.arange(LABELS)
+        self.other, self.classes_ = other, other.classes_
         self.known = {i.tobytes(): int(t) for i, t in zip(images, truth, strict=True)}
 
     def predict(self, images: Any) -> Ints:

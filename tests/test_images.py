@@ -15,7 +15,6 @@ from matplotlib import pyplot as plt
 
 from lapace import Explainer, InputError, plots
 from lapace.constraints import Custom
-from lapace.errors import LapaceError
 from lapace.explainer.fit import range_coded
 from lapace.result import Explanation
 from lapace.schema import Feature, Schema
@@ -333,53 +332,3 @@ def test_recorded_steps_learn_what_plain_steps_do(monkeypatch, recipe):
     _, plain = fit(shape, recipe, *rows, random_state=3)
     np.testing.assert_allclose(recorded.array[:10], plain.array[:10], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(recorded.array[-1, 1], plain.array[-1, 1], rtol=0.05)
-
-
-# -- the digits -----------------------------------------------------------------------------------
-
-
-def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypatch, missing):
-    from benchmarks import e5
-    from benchmarks.digits import read
-    from benchmarks.digits_page import gallery, table_of
-
-    try:
-        all_of_them = read(quick=True)
-    except LapaceError as error:
-        missing("data", f"mnist-5k could not be fetched ({error})")
-    few = replace(
-        all_of_them,
-        train=all_of_them.train[:2000],
-        truth=all_of_them.truth[:2000],
-        test=all_of_them.test[:200],
-        test_truth=all_of_them.test_truth[:200],
-    )
-    jobs = [e5.Job("predictions", "default", 0), e5.Job("truth", "paper", 0)]  # of all four
-    assert set(jobs) < set(e5.jobs([0]))
-    monkeypatch.setattr(e5, "read", lambda quick: few)
-    monkeypatch.setattr(e5, "jobs", lambda seeds: jobs)
-    recipes = {
-        "default": replace(IMAGES, hidden=64, steps=900, batch=128, rate=4e-3),
-        "paper": replace(e5.RECIPES["paper"], hidden=64, epochs=4),
-    }
-    settings = replace(
-        e5.QUICK, instances=4, fewer=2, near=20, fives=3, n_prototypes=1, epochs=6, recipes=recipes
-    )
-    before = plt.get_fignums()  # other tests may have left some
-    e5.main_e5(tmp_path, quick=True, device="cpu", seeds=[0], settings=settings)
-    table = pd.read_csv(tmp_path / "e5.csv")
-    assert tuple(table.columns) == e5.COLUMNS
-    done = set(zip(table["labels"], table["recipe"].fillna(""), strict=True))
-    assert done == {("predictions", ""), ("predictions", "default"), ("truth", "paper")}
-    page = (tmp_path / "e5.md").read_text("utf-8")
-    assert "What failed" not in page, page
-    assert page == table_of(table, few.name)
-    assert (tmp_path / "gallery.md").read_text("utf-8") == gallery(table, few.name)
-    dash = table[table["label"] == "dash: exact"].set_index("metric")["value"]
-    assert dash["brightest in the dash, sevens"].dropna().max() <= 0.01
-    shown = {line.split("](")[1].rstrip(")") for line in gallery(table, few.name).splitlines()
-             if line.startswith("![")}  # fmt: skip
-    assert shown
-    for name in sorted(shown):
-        assert (tmp_path / name).stat().st_size > 500, name
-    assert plt.get_fignums() == before

@@ -17,9 +17,9 @@ import worlds
 from lapace import Explainer, Explanation, Feature, InputError, Search
 from lapace.classifiers import Classifier
 from lapace.constraints import Custom, System, parse
+from lapace.constraints.relaxation import relaxation
 from lapace.explainer import oracle, why_not
-from lapace.explainer.relaxation import relaxation
-from lapace.result import Move, WhyNot, json_schema
+from lapace.result import WhyNot, json_schema
 from lapace.schema import Schema
 from worlds import QUICK
 
@@ -720,11 +720,10 @@ def test_moves_in_words(constraint, point, by, text):
     row, own = (WORDS.cells([r])[0] for r in (OWN | point, OWN))
     found = relaxation(parse(constraint), WORDS, row, own)
     assert found.by == (by if by is None else pytest.approx(by))
-    assert found.text == f"'{parse(constraint)}' would have to {text}"
+    assert found.text == f"would have to {text}"
 
 
 def test_a_constraint_that_holds_need_not_move():
     own = WORDS.cells([OWN])[0]
-    assert relaxation(parse("age <= 30"), WORDS, own, own) == Move(
-        "age <= 30", 0.0, "'age <= 30' holds on this row all the same"
-    )
+    held = relaxation(parse("age <= 30"), WORDS, own, own)
+    assert held == (0.0, "holds on this row all the same")

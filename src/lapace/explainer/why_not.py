@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System, parse_all
+from lapace.constraints.relaxation import joined, relaxation, violation_scales
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer.fit import Fitted
 from lapace.explainer.oracle import QueryBudgetError
 from lapace.explainer.problem import Problem, Search
-from lapace.explainer.relaxation import changes_text, joined, quoted, relaxation, scales
 from lapace.explainer.search import Contradictions, search
 from lapace.instances import LabelledInstances
 from lapace.model import few_threads
-from lapace.result import Explanation, WhyNot, record
+from lapace.result import Explanation, Move, WhyNot, record
 from lapace.schema import Reading
 
 __all__ = ["MAX_QUERIES", "with_why_not"]
@@ -41,6 +41,7 @@ SEARCHES = 64  # searches for sets of one, two and all constraints, at most
 GREEDY = 32  # further searches for larger sets, at most
 CORNERS = 3  # numbers of a contradiction whose bounds are combined exhaustively
 FREE = 1e-3  # cost of a change that matters little
+FEW = 5  # changes a sentence names
 
 Set: TypeAlias = tuple[int, ...]  # constraints of the system, by position, in order
 
@@ -192,7 +193,7 @@ class _Relaxer:
         self.every: Set = tuple(range(len(self.system)))
         rules = set(self.problem.fitted.rules)
         self.is_rule = [c in rules for c in self.system.constraints]
-        self.scales = scales(self.system)
+        self.scales = violation_scales(self.system)
         self.originals = self.problem.instances.cells
 
     def _with(self, status: str) -> Ints:
@@ -235,7 +236,7 @@ class _Relaxer:
         found = {}
         for k, i in enumerate(instance.tolist()):
             moves = tuple(
-                relaxation(constraint, schema, cells[k], self.originals[i])
+                self._move(constraint, cells[k], i)
                 for constraint, (cells, _) in zip(contradiction, tries, strict=True)
             )
             texts = [move.text for move in moves]
@@ -437,8 +438,9 @@ class _Relaxer:
     def _droppable(self, instance: int, drop: _Drop) -> WhyNot:
         schema, original = self.problem.schema, self.originals[instance]
         dropped = [self.system.constraints[k] for k in drop.which]
-        moves = tuple(relaxation(c, schema, drop.row, original) for c in dropped)
-        text = f"{self.explanation.reason[instance]} Without {quoted(dropped)} the same search "
+        moves = tuple(self._move(c, drop.row, instance) for c in dropped)
+        quoted = joined([f"'{c}'" for c in dropped])
+        text = f"{self.explanation.reason[instance]} Without {quoted} the same search "
         text += "finds one"
         if not drop.exact:
             why = "sets of more than two are not all tried"
@@ -452,7 +454,7 @@ class _Relaxer:
             text += f". For the best row found, {joined(needed)}"
         else:
             text += ". That row satisfies every constraint all the same"
-        text += f": {changes_text(schema, drop.row, original)}."
+        text += f": {self._changes(drop.row, original)}."
         names = tuple(map(str, dropped))
         return WhyNot("none_found", (), names, drop.exact, moves, record(schema, drop.row), text)
 
@@ -483,6 +485,22 @@ class _Relaxer:
             best = _first(seen.instance, ~seen.feasible, -probable, far)[0]
             row = record(self.problem.schema, seen.cells[best])
         return WhyNot("none_found", exact=not cut, row=row, text=" ".join(text))
+
+    def _move(self, constraint: Constraint, row: Floats, instance: int) -> Move:
+        by, text = relaxation(constraint, self.problem.schema, row, self.originals[instance])
+        return Move(str(constraint), by, f"'{constraint}' {text}")
+
+    def _changes(self, row: Floats, original: Floats) -> str:
+        """What differs from the instance, at most a few columns of it: `age 30 → 40`."""
+        schema = self.problem.schema
+        texts = [
+            f"{schema.features[i].name} {schema.features[i].text(original[i])} → "
+            f"{schema.features[i].text(row[i])}"
+            for i in np.flatnonzero(schema.changed(original, row))
+        ]
+        if len(texts) > FEW + 1:
+            texts = [*texts[:FEW], f"{len(texts) - FEW} more"]
+        return joined(texts)
 
     def _advice(self, reached: float) -> str:
         options = []

@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from lapace.arrays import Floats
-from lapace.constraints import (
+from lapace.constraints.binding import bind
+from lapace.constraints.language import (
+    MIRROR,
     ChangeLimit,
     Changes,
     Comparison,
     Conditional,
     Constraint,
+    Linear,
     Membership,
     Shorthand,
-    System,
     Transition,
 )
-from lapace.constraints.binding import bind
-from lapace.constraints.language import MIRROR, Linear
 from lapace.constraints.logic import Candidates
-from lapace.result import Move
+from lapace.constraints.system import System
 from lapace.schema import Feature, Schema
 from lapace.schema.features import on_lattice
 
-__all__ = ["changes_text", "joined", "quoted", "relaxation", "scales"]
+__all__ = ["Relaxation", "joined", "relaxation", "violation_scales"]
+
+VERBS = {"fixed": "change", "increasing": "fall", "decreasing": "rise"}  # against each shorthand
 
 
-FEW = 5  # changes a sentence names
+class Relaxation(NamedTuple):
+    """How far a constraint would have to be relaxed.
+
+    Attributes:
+        by: In its own units; None where it is not a number: a category, a Python function, several
+            columns at once.
+        text: The same in words, to follow the constraint: `would have to allow 12 more`.
+    """
+
+    by: float | None
+    text: str
 
 
-def relaxation(constraint: Constraint, schema: Schema, row: Floats, original: Floats) -> Move:
-    """How far a constraint is from admitting a row.
+def relaxation(constraint: Constraint, schema: Schema, row: Floats, original: Floats) -> Relaxation:
+    """How far a constraint would have to be relaxed to admit a row.
 
     Args:
-        constraint: One that the row breaks, or keeps after all.
-        schema: What the columns are.
+        constraint: A constraint, which the row need not violate.
+        schema: The columns.
         row: Cells (d,).
         original: Cells of the instance the row is for, (d,).
 
@@ -45,65 +58,43 @@ def relaxation(constraint: Constraint, schema: Schema, row: Floats, original: Fl
         >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
         >>> row, original = np.array([25.0, 52.0]), np.array([30.0, 50.0])
         >>> relaxation(parse("hours <= 40"), schema, row, original).text
-        "'hours <= 40' would have to allow 12 more"
+        'would have to allow 12 more'
         >>> relaxation(parse("age >= original"), schema, row, original).text
-        "'age >= original' would have to allow 5 less"
+        'would have to allow 5 less'
     """
-    by, demand = _RowText(schema, row, original).relaxation(constraint)
-    return Move(str(constraint), by, f"'{constraint}' {demand}")
+    if bind(constraint, schema).holds(Candidates(schema, row[None], original[None]))[0]:
+        return Relaxation(0.0, "holds on this row all the same")
+    by, text = _Violations(schema, row, original).allowance(constraint)
+    return Relaxation(by, f"would have to allow {text}")
 
 
-def scales(system: System) -> Floats:
-    """What the slack of each constraint is divided by, so that different ones can be added up.
+def violation_scales(system: System) -> Floats:
+    """What the slack of each constraint is divided by, so that slacks can be added up.
 
-    The widest range of the numbers a constraint names; of a limit on changes, all columns there
-    are; of anything else 1.
+    The widest range of the numbers a constraint names; for a limit on changes the number of
+    columns; for anything else 1.
     """
     features = system.schema.features
     found = []
     for bound in system.bound:
-        if isinstance(bound.constraint, ChangeLimit):
-            found.append(float(len(features)))
-        else:
-            spans = [features[c].span for c in bound.columns if features[c].numeric]
-            found.append(max(spans, default=1.0))
+        spans = [features[c].span for c in bound.columns if features[c].numeric]
+        limit = isinstance(bound.constraint, ChangeLimit)
+        found.append(float(len(features)) if limit else max(spans, default=1.0))
     return np.array(found)
 
 
-def quoted(constraints: Sequence[object]) -> str:
-    """Constraints in quotes, as a list in a sentence.
+def joined(texts: Sequence[str], word: str = "and") -> str:
+    """Texts as a list in a sentence.
 
     Examples:
-        >>> quoted(["fixed age", "hours <= 40", "age > 20"])
-        "'fixed age', 'hours <= 40' and 'age > 20'"
+        >>> joined(["age", "hours", "job"])
+        'age, hours and job'
     """
-    return joined([f"'{c}'" for c in constraints])
-
-
-def joined(texts: Sequence[str], word: str = "and") -> str:
-    """Texts as a list in a sentence."""
     texts = list(texts)
     return f" {word} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
-def changes_text(schema: Schema, row: Floats, original: Floats) -> str:
-    """What differs from the instance, a few columns of it: `age 30 → 40 and job cook → nurse`."""
-    different = np.flatnonzero(schema.changed(original, row))
-    features = [schema.features[i] for i in different]
-    texts = [
-        f"{f.name} {f.text(original[i])} → {f.text(row[i])}"
-        for f, i in zip(features, different, strict=True)
-    ]
-    if len(texts) > FEW + 1:
-        texts = [*texts[:FEW], f"{len(texts) - FEW} more"]
-    return joined(texts)
-
-
-# ------------------------------------------------------------------------------------------------
-# Each form
-
-
-class _RowText:
+class _Violations:
     """What constraints would have to allow for one row of one instance."""
 
     def __init__(self, schema: Schema, row: Floats, original: Floats) -> None:
@@ -112,21 +103,19 @@ class _RowText:
         self.original = original
         self.rows = Candidates(schema, row[None], original[None])
 
-    def relaxation(self, constraint: Constraint) -> tuple[float | None, str]:
-        """How far, where that is a number, and what the constraint would have to do."""
+    def allowance(self, constraint: Constraint) -> tuple[float | None, str]:
+        """How far a violated constraint has to be relaxed, and what it would have to allow."""
         bound = bind(constraint, self.schema)
-        if bound.holds(self.rows)[0]:
-            return 0.0, "holds on this row all the same"
         named = list({*bound.columns, *bound.compared})
         gone = np.isnan(self.row[named]) != np.isnan(self.original[named])
-        if gone.any():  # what is missing is not far from anything
+        if gone.any():  # no distance to a missing value
             columns = [named[i] for i in np.flatnonzero(gone)]
-            return None, f"would have to allow {self._now(columns)}"
+            return None, self._values(columns)
         match constraint:
             case Comparison():
                 return self._comparison(constraint)
             case ChangeLimit(relation):
-                return self._counted(constraint, relation)
+                return self._change_limit(constraint, relation)
             case Shorthand():
                 return self._shorthand(constraint)
             case Conditional():
@@ -134,9 +123,9 @@ class _RowText:
             case Membership(name) | Transition(name) | Changes(name):
                 column = self.schema.index(name)
                 by = self._slack(constraint) if self._is_number(column) else None
-                return by, f"would have to allow {self._now([column])}"
+                return by, self._values([column])
             case _:
-                return None, "would have to allow this row"
+                return None, "this row"
 
     def _slack(self, constraint: Constraint) -> float:
         slack = System.of([constraint], self.schema, check=False)
@@ -146,8 +135,8 @@ class _RowText:
     def _is_number(self, column: int) -> bool:
         return self.schema.features[column].numeric
 
-    def _now(self, columns: Sequence[int]) -> str:
-        """What the row has there."""
+    def _values(self, columns: Sequence[int]) -> str:
+        """The row's values of columns."""
         features = [self.schema.features[c] for c in columns]
         return joined(
             [f"{f.name} {f.text(self.row[c])}" for f, c in zip(features, columns, strict=True)]
@@ -166,47 +155,47 @@ class _RowText:
                 return self._categories(part, bound.columns)
             number_first = isinstance(left, Linear) and not left.terms  # 20 <= hours: hours >= 20
             return self._numbers(part, MIRROR[relation] if number_first else relation)
-        return None, "would have to allow this row"  # pragma: no cover (some part is broken)
+        raise AssertionError("no part of a violated comparison is violated")
 
     def _numbers(self, part: Comparison, relation: str) -> tuple[float | None, str]:
         """One relation between numbers."""
         far = self._slack(part)
-        text = _written(far, self._subject(part))
+        text = _formatted(far, self._subject(part))
         match relation:
             case "<=" | "<":
-                return far, f"would have to allow {text} more"
+                return far, f"{text} more"
             case ">=" | ">":
-                return far, f"would have to allow {text} less"
+                return far, f"{text} less"
             case "==":
-                return far, f"would have to allow a difference of {text}"
+                return far, f"a difference of {text}"
         columns = [self.schema.index(name) for name in part.words]
-        return None, f"would have to allow {self._now(columns)}"
+        return None, self._values(columns)
 
     def _categories(self, part: Comparison, columns: Sequence[int]) -> tuple[float | None, str]:
         """Levels of one ordinal can be counted; other categories cannot."""
-        words = f"would have to allow {self._now(columns)}"
+        values = self._values(columns)
         if len(columns) > 1 or not self._is_number(columns[0]):
-            return None, words
+            return None, values
         far = self._slack(part)
-        return far, f"{words}, {far:.0f} level{'s' * (far != 1)} off"
+        return far, f"{values}, {far:.0f} level{'s' * (far != 1)} off"
 
     def _subject(self, part: Comparison) -> Feature:
-        """The column whose numbers a relation is about: a way of writing them."""
-        own = [t.feature for t in part.terms if abs(t.coefficient) == 1 and not t.original]
-        return self.schema[own[0] if own else part.words[0]]
+        """The column whose format the slack of a relation is written in."""
+        named = [t.feature for t in part.terms if abs(t.coefficient) == 1 and not t.original]
+        return self.schema[named[0] if named else part.words[0]]
 
     # -- the rest ---------------------------------------------------------------------------------
 
-    def _counted(self, limit: ChangeLimit, relation: str) -> tuple[float, str]:
+    def _change_limit(self, limit: ChangeLimit, relation: str) -> tuple[float | None, str]:
         far = self._slack(limit)
         many = int(self.schema.changed(self.row, self.original).sum())
         if relation == "==":
-            return far, f"would have to allow {many} change{'s' * (many != 1)}"
+            return far, f"{many} change{'s' * (many != 1)}"
         word = "more" if relation in ("<=", "<") else "fewer"
-        return far, f"would have to allow {far:.0f} {word}"
+        return far, f"{far:.0f} {word}"
 
     def _shorthand(self, shorthand: Shorthand) -> tuple[float | None, str]:
-        """Column by column: `fixed age, job` may be broken by one of them or by both."""
+        """Column by column: `fixed age, job` may be violated in one of them or in both."""
         by: list[float | None] = []
         texts = []
         for name in shorthand.features:
@@ -218,24 +207,27 @@ class _RowText:
             if feature.kind != "continuous":
                 texts.append(f"{name} to become {feature.text(self.row[column])}")
                 continue
-            ways = {"fixed": "change", "increasing": "fall", "decreasing": "rise"}
-            texts.append(f"{name} to {ways[shorthand.word]} by {_written(by[-1] or 0.0, feature)}")
-        return by[0] if len(by) == 1 else None, f"would have to allow {joined(texts)}"
+            far = _formatted(by[-1] or 0.0, feature)
+            texts.append(f"{name} to {VERBS[shorthand.word]} by {far}")
+        single = by[0] if len(by) == 1 else None
+        return single, joined(texts)
 
     def _conditional(self, conditional: Conditional) -> tuple[float | None, str]:
         """What follows `then` is what would have to move."""
-        broken = [
+        violated = [
             part for part in conditional.then if not bind(part, self.schema).holds(self.rows)[0]
         ]
-        if len(broken) != 1:
-            columns = sorted({c for part in broken for c in bind(part, self.schema).columns})
-            return None, f"would have to allow {self._now(columns)}"
-        by, demand = self.relaxation(broken[0])
-        return by, f"{demand} than '{broken[0]}'" if demand.endswith(("more", "less")) else demand
+        if len(violated) != 1:
+            columns = sorted({c for part in violated for c in bind(part, self.schema).columns})
+            return None, self._values(columns)
+        by, text = self.allowance(violated[0])
+        if text.endswith(("more", "less")):
+            text += f" than '{violated[0]}'"
+        return by, text
 
 
-def _written(number: float, feature: Feature) -> str:
-    """Like a value of the column where it lies on its lattice, else with a few digits."""
+def _formatted(number: float, feature: Feature) -> str:
+    """A number in the column's format where it lies on its lattice, else with a few digits."""
     lattice = feature.kind == "continuous" and feature.resolution
     if lattice and np.isclose(on_lattice(np.array(number), feature.resolution), number):
         return feature.text(number)

@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "illustration.py
 
 
 def measure(job: Job, picture: Path) -> list[Measure]:
-    """Draws the picture, and measures how many refused instances get a counterfactual.
+    """Draws the picture, and measures how many denied instances get a counterfactual.
 
     Args:
         job: Its seed and rows.
@@ -33,7 +33,7 @@ def measure(job: Job, picture: Path) -> list[Measure]:
     example["save"](drawn.figure, picture)
     plt.close(drawn.figure)
     valid = [p.valid for p in drawn.explainer.prototypes_]
-    explanation = drawn.explainer.explain(drawn.refused[:100], target="approved")
+    explanation = drawn.explainer.explain(drawn.denied[:100], target="approved")
     answered = np.array([status == "answered" for status in explanation.status])
     return [
         Measure("prototypes_valid", float(np.mean(valid)), len(valid)),

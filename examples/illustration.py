@@ -1,8 +1,8 @@
 """The idea in one picture: `python examples/illustration.py [where.png]`.
 
-A made-up table of two numbers: six bent arms around a centre, every other one approved. Three
+A generated table of two numbers: six bent arms around a centre, every other one approved. Three
 panels show the classifier's regions, the latent clusters with their centroids, and the decoded
-paths of one refused instance. The picture opens the README.
+paths of one denied instance. It is the README's first picture.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
 
 from lapace import Explainer, plots
+from lapace.result import InstanceExplanation
 
 FAST = bool(os.environ.get("LAPACE_FAST"))  # fewer rows, for the tests
 ROWS = 2400
 
 
-def whirl(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def bent_arms(rows: int, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Six bent arms, labelled in turn: rows (n, 2), and their labels."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     arm = rng.integers(0, 6, rows)
     out = 1.0 + 0.34 * rng.standard_normal(rows)
     aside = 0.07 * rng.standard_normal(rows)
@@ -33,27 +34,29 @@ def whirl(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([x, y], axis=1).round(3), np.where(arm % 2 == 0, "approved", "denied")
 
 
-class Drawn(NamedTuple):
+class Illustration(NamedTuple):
     """The picture, and what it was made from."""
 
     figure: Any
     explainer: Explainer
-    refused: np.ndarray
-    instance: Any
+    denied: np.ndarray
+    instance: InstanceExplanation
 
 
-def draw(rows: int, seed: int) -> Drawn:
+def draw(rows: int, random_state: int) -> Illustration:
     """Fits, explains one instance far out on an arm, and draws all of it in three panels."""
-    table, labels = whirl(rows)
+    table, labels = bent_arms(rows)
     classifier = KNeighborsClassifier(31).fit(table, labels)
-    explainer = Explainer(classifier, n_prototypes=3, n_latent=2, random_state=seed).fit(table)
-    refused = table[classifier.predict(table) == "denied"]
-    far_out = int(np.abs(refused - [1.3, 0.3]).sum(axis=1).argmin())
-    instance = explainer.explain(refused[[far_out]], target="approved")[0]
-    decide = explainer.classifier_.predict
+    explainer = Explainer(classifier, n_prototypes=3, n_latent=2, random_state=random_state).fit(
+        table
+    )
+    denied = table[classifier.predict(table) == "denied"]
+    far_out = int(np.abs(denied - [1.3, 0.3]).sum(axis=1).argmin())
+    instance = explainer.explain(denied[[far_out]], target="approved")[0]
+    predict = explainer.classifier_.predict  # labels as positions
     latent = explainer.latent_map(instance, points=700)
-    figure = plots.illustration(table, decide(table), decide, latent, instance)
-    return Drawn(figure, explainer, refused, instance)
+    figure = plots.illustration(table, predict(table), predict, latent, instance)
+    return Illustration(figure, explainer, denied, instance)
 
 
 def save(figure: Any, where: Path) -> None:
@@ -63,9 +66,9 @@ def save(figure: Any, where: Path) -> None:
 
 
 def main(where: Path) -> None:
-    drawn = draw(600 if FAST else ROWS, seed=1)
-    save(drawn.figure, where)
-    print(f"Three panels are in {where}: {drawn.instance.reason}")
+    illustration = draw(600 if FAST else ROWS, random_state=1)
+    save(illustration.figure, where)
+    print(f"Three panels are in {where}: {illustration.instance.reason}")
 
 
 if __name__ == "__main__":

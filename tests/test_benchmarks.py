@@ -925,7 +925,7 @@ class Explainer:
     def explain(self, rows, target):
         return SimpleNamespace(status=["answered"] * len(rows))
 def draw(rows, seed):
-    return SimpleNamespace(figure=None, explainer=Explainer(), refused=list(range(rows)))
+    return SimpleNamespace(figure=None, explainer=Explainer(), denied=list(range(rows)))
 def save(figure, where):
     where.parent.mkdir(parents=True)
     where.write_bytes(b"drawn")

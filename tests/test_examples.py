@@ -19,7 +19,7 @@ EXPECTED = {
         {f"demo-output/{name}.png" for name in ("path", "prototypes", "latent-map", "training")},
         (
             r"Can it be trusted\?\n─+\n\s*\S",
-            r"Way 1, .* if\n(    .+  →  .+\n)+",
+            r"Option 1: approved, .* if\n(    .+  →  .+\n)+",
             r"not the legal\s+reason",
         ),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
+import inspect
 import os
 import re
 import shutil
@@ -12,11 +13,12 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from types import FunctionType
+from typing import NamedTuple, get_args
 
 import pytest
 from packaging.requirements import Requirement
@@ -24,12 +26,20 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import lapace
+from lapace import Explainer, InputError, Search
+from lapace.constraints.language import KEYWORDS, Relation
+from lapace.report import threshold_table
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
-# Rooms whose import, however indirect, must not bring in torch.
+# Modules whose import, however indirect, must not bring in torch.
 WITHOUT_TORCH = ("table", "schema", "result", "metrics", "report", "plots")
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def run_python(code: str) -> str:
@@ -50,7 +60,7 @@ def run_python(code: str) -> str:
 
 def names_seen_by_type_checkers() -> set[str]:
     """What `lapace/__init__.py` imports under TYPE_CHECKING."""
-    tree = ast.parse(Path(lapace.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(read(Path(lapace.__file__)))
     guarded = [
         node
         for block in tree.body
@@ -79,8 +89,8 @@ def test_every_public_name_loads_from_its_home(name):
         assert re.fullmatch(r"\d+\.\d+\.\d+", value)
         return
     home = lapace._HOMES[name]
-    room = importlib.import_module(f"lapace.{home}")
-    assert value is (room if name == home else getattr(room, name))
+    module = importlib.import_module(f"lapace.{home}")
+    assert value is (module if name == home else getattr(module, name))
     if name != home:
         assert value.__module__.startswith("lapace.")
 
@@ -101,11 +111,9 @@ def test_import_brings_in_nothing_heavy():
     assert run_python(textwrap.dedent(code)).split() == ["lapace"]
 
 
-@pytest.mark.parametrize("room", WITHOUT_TORCH)
-def test_rooms_that_do_without_torch(room):
-    if find_spec(f"lapace.{room}") is None:
-        pytest.skip(f"{room} is not built yet")
-    code = f"import sys, lapace.{room}; print('torch' in sys.modules)"
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_modules_that_do_without_torch(module):
+    code = f"import sys, lapace.{module}; print('torch' in sys.modules)"
     assert run_python(code).strip() == "False"
 
 
@@ -113,7 +121,7 @@ def test_rooms_that_do_without_torch(room):
 
 
 def project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
 
 
 def requirements() -> list[Requirement]:
@@ -124,14 +132,14 @@ def requirements() -> list[Requirement]:
 
 
 def pins() -> dict[str, Version]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    lines = read(ROOT / "constraints.txt").splitlines()
     pairs = [line.split("==") for line in lines if not line.startswith("#")]
     return {canonicalize_name(name): Version(version) for name, version in pairs}
 
 
 def test_the_version_is_said_once_and_the_same_everywhere():
     assert "version" in project()["dynamic"]
-    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    citation = read(ROOT / "CITATION.cff")
     assert f"\nversion: {lapace.__version__}\n" in citation
 
 
@@ -157,7 +165,7 @@ def test_every_requirement_is_pinned_within_its_bound():
 
 
 def test_the_pins_are_plain_sorted_and_the_ones_installed():
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    lines = read(ROOT / "constraints.txt").splitlines()
     pinned = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", line) for line in pinned)
     names = [line.partition("==")[0].lower() for line in pinned]
@@ -313,19 +321,102 @@ def test_the_collector_finds_what_is_meant_to_run():
     assert len(blocks("<!-- not run: -->\n```python\n1\n```")) == 1, "a reason is needed"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+# Pages whose code is run. The others have shell commands, which the tests of the command line run,
+# or none at all.
+WITH_CODE = {
+    "README.md",
+    "docs/baselines.md",
+    "docs/classifiers.md",
+    "docs/constraints.md",
+    "docs/examples.md",
+    "docs/guide.md",
+    "docs/method.md",
+    "docs/quickstart.md",
+    "docs/serving.md",
+}
+
+
+def test_the_pages_with_code_are_known():
+    pages = {page.relative_to(ROOT).as_posix() for page in PAGES if blocks(read(page))}
+    assert pages == WITH_CODE
+
+
+@pytest.mark.parametrize("page", sorted(WITH_CODE))
 def test_the_code_in_the_pages_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for line, code in blocks(page.read_text(encoding="utf-8")):
+    for line, code in blocks(read(ROOT / page)):
         # Empty lines in front make a traceback point at the line in the page.
-        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+        exec(compile("\n" * (line - 1) + code, page, "exec"), namespace)
+
+
+# --- what the pages must name ------------------------------------------------------------------
 
 
 def test_every_public_name_is_in_the_reference():
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^::: lapace\.([\w.]+)$", page, flags=re.MULTILINE)
+    shown = re.findall(r"^::: lapace\.([\w.]+)$", read(DOCS / "api.md"), flags=re.MULTILINE)
     assert sorted(shown) == sorted(set(lapace.__all__) - {"__version__"})
+
+
+def test_the_guide_names_every_metric_and_data_set_and_the_baselines_page_every_method():
+    guide = read(DOCS / "guide.md")
+    named = [*lapace.metrics.__all__, *lapace.datasets.names()]
+    assert [name for name in named if f"`{name}`" not in guide] == []
+    methods = read(DOCS / "baselines.md")
+    assert [name for name in lapace.baselines.__all__ if f"`{name}" not in methods] == []
+
+
+def test_the_guide_has_the_reports_thresholds():
+    assert threshold_table() in read(DOCS / "guide.md")
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("Explainer", Explainer.__init__), ("explain", Explainer.explain), ("Search", Search)],
+)
+def test_the_guide_has_the_signatures(name, function):
+    parameters = [
+        parameter.replace(annotation=parameter.empty)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name != "self"
+    ]
+    signature = str(inspect.Signature(parameters)).replace("'", '"')
+    assert f"`{name}{signature}`" in read(DOCS / "guide.md")
+
+
+def constraints_in(page: str) -> list[str]:
+    """What stands in quotes or backticks and is a constraint."""
+    found = []
+    for text in {text for pair in re.findall(r'"([^"\n]+)"|`([^`\n]+)`', page) for text in pair}:
+        with suppress(InputError):
+            found.append(str(lapace.constraints.parse(text)))
+    return found
+
+
+def test_the_search_for_constraints_finds_them():
+    page = 'Say `fixed age`, or `age`, or:\n\n    explain(X, constraints=["age >= 40"])\n'
+    assert sorted(constraints_in(page)) == ["age >= 40", "fixed age"]
+
+
+def test_every_form_of_constraint_is_on_their_page():
+    page = read(DOCS / "constraints.md")
+    texts = constraints_in(page)
+    forms = {type(lapace.constraints.parse(text)) for text in texts}
+    assert forms == set(get_args(lapace.constraints.Constraint)) - {lapace.constraints.Custom}
+    assert "Custom(" in page
+    words = {word for text in texts for word in re.findall(r"[a-z]+|[<>=!]+", text)}
+    assert words >= KEYWORDS | set(get_args(Relation))
+
+
+def reference_names() -> list[str]:
+    """The public names, and the classes and functions of those that are modules."""
+    names = []
+    for name in set(lapace.__all__) - {"__version__"}:
+        value = getattr(lapace, name)
+        inner = getattr(value, "__all__", ()) if inspect.ismodule(value) else ()
+        kinds = (type, FunctionType)
+        names += [name, *(f"{name}.{n}" for n in inner if isinstance(getattr(value, n), kinds))]
+    return names
 
 
 def test_the_documentation_builds_without_a_warning(tmp_path):
@@ -337,12 +428,12 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    reference = (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
-    public = set(lapace.__all__) - {"__version__"}
-    assert {name for name in public if f'id="lapace.{name}"' in reference} == public
+    reference = read(tmp_path / "site" / "api" / "index.html")
+    missing = [name for name in reference_names() if f'id="lapace.{name}"' not in reference]
+    assert not missing
 
 
 def test_every_page_is_in_the_table_of_contents():
-    contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    contents = read(ROOT / "mkdocs.yml")
     nav = set(re.findall(r": ([\w/-]+\.md)$", contents, flags=re.MULTILINE))
-    assert nav == {p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.name != "README.md"}
+    assert nav == {page.relative_to(DOCS).as_posix() for page in PAGES if page.name != "README.md"}

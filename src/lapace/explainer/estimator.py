@@ -175,9 +175,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             random_state=random_state,
             progress=progress,
         )
-        judging, repairing = classifier.with_fresh_count(), classifier.with_fresh_count()
-        fitted = with_prototypes(bare, judging, repairing, cells[train], members)
-        queries = Queries(classifier.n_queries, judging.n_queries, repairing.n_queries)
+        judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
+        fitted = with_prototypes(bare, judge, repairer, cells[train], members)
+        queries = Queries(classifier.n_queries, judge.n_queries, repairer.n_queries)
         found = collect_report_inputs(
             fitted,
             classifier.with_fresh_count(),

@@ -282,21 +282,21 @@ def _judge(classifier: Classifier, cells: Floats, codes: Ints) -> _Judged:
 
 
 def with_prototypes(
-    fitted: Fitted, judging: Classifier, repairing: Classifier, cells: Floats, members: Ints
+    fitted: Fitted, judge: Classifier, repairer: Classifier, cells: Floats, members: Ints
 ) -> Fitted:
     """Decodes every centroid, has the classifier judge it, and repairs those it refuses.
 
     Args:
         fitted: What was learned.
-        judging: The classifier, counting the queries about centroids.
-        repairing: The classifier, counting the queries of repairs.
+        judge: The classifier, counting the queries about centroids.
+        repairer: The same, counting the queries of repairs.
         cells: Training rows.
         members: The cluster of each.
     """
     shape = fitted.decoder.model.shape
     codes = np.repeat(np.arange(len(shape.clusters)), shape.clusters)
     z = fitted.decoder.model.centroids()
-    judged = _judge(judging, fitted.decoder.decode(z, codes), codes)
+    judged = _judge(judge, fitted.decoder.decode(z, codes), codes)
     found = []
     for k, code in enumerate(codes.tolist()):
         valid = bool(judged.valid[k])
@@ -312,7 +312,7 @@ def with_prototypes(
             valid_before=valid,
         )
         if not valid and not fitted.recipe.follows_paper:
-            prototype = _repaired(fitted, repairing, prototype, cells[members == k])
+            prototype = _repaired(fitted, repairer, prototype, cells[members == k])
         if not prototype.valid:
             _warn_of_invalid(fitted, prototype)
         found.append(prototype)

@@ -182,14 +182,14 @@ def bind_constraints(
     schema says, and feasibility is decided for each instance instead.
     """
     schema, cells = instances.schema, instances.cells
-    outside = any(
+    unseen = any(
         bool(feature.extra)
         if feature.categories
         else bool((np.nan_to_num(cells[:, i] - feature.lower, nan=0.0) < 0).any())
         or bool((np.nan_to_num(cells[:, i] - feature.upper, nan=0.0) > 0).any())
         for i, feature in enumerate(schema.features)
     )
-    return System.of(constraints, schema, check=not outside)
+    return System.of(constraints, schema, check=not unseen)
 
 
 def _checked_costs(costs: Mapping[str, float] | None) -> Mapping[str, float]:

@@ -126,11 +126,11 @@ def _trace_lines(
         problem.schema, known.cells[instance], known.label_code[instance], fixed, excluded
     )
     oracle = Oracle(problem, instance[:0], instance[:0], set(infeasible))
-    ends = find_endpoints(problem, instance, oracle)
-    start, endpoint = ends.instance, ends.endpoint
+    endpoints = find_endpoints(problem, instance, oracle)
+    start, endpoint = endpoints.instance, endpoints.endpoint
     if not len(start):
         return Searched(None, frozenset(oracle.infeasible), oracle.seconds)
-    label = ends.label[endpoint]
+    label = endpoints.label[endpoint]
     copied = frozen_category_lines(problem, encoded, start, label)
     start, endpoint, label = (
         np.concatenate([part, part[copied]]) for part in (start, endpoint, label)
@@ -138,7 +138,7 @@ def _trace_lines(
     frozen = np.arange(len(start)) >= len(start) - len(copied)
     oracle.instance, oracle.label = instance[start], label
     first_step = _start_steps(oracle, encoded, start)
-    lines = Lines(start, endpoint, frozen, ends.z, label, first_step, first_step)
+    lines = Lines(start, endpoint, frozen, endpoints.z, label, first_step, first_step)
     correct = None
     if len(problem.system) and problem.search.enforce != "naive":
         correction = LatentCorrection(problem, encoded, lines, thorough)
@@ -150,7 +150,7 @@ def _trace_lines(
     traced = trace(
         decoder,
         encoded,
-        lines._replace(end=_end_steps(oracle, ends, endpoint, correct)),
+        lines._replace(end=_end_steps(oracle, endpoints, endpoint, correct)),
         oracle,
         correct=correct,
         steps=problem.search.steps,
@@ -163,7 +163,7 @@ def _trace_lines(
     paths: Paths = {**traced.steps._asdict(), **traced._asdict()}
     del paths["steps"], paths["lines"]
     paths["instance"] = instance[start[traced.lines]]
-    paths["prototype"] = ends.prototype[endpoint[traced.lines]]
+    paths["prototype"] = endpoints.prototype[endpoint[traced.lines]]
     originals = known.cells[paths["instance"]]
     paths["distance"] = problem.schema.gaps(originals[:, None], paths["cells"]) @ problem.weights
     if problem.search.sparse:
@@ -245,18 +245,20 @@ def _start_steps(oracle: Oracle, encoded: EncodedInstances, start: Ints) -> Step
     return Steps.of(tau, encoded.cells[start], original, no, feasible, reached)
 
 
-def _end_steps(oracle: Oracle, ends: Endpoints, endpoint: Ints, correct: Correct | None) -> Steps:
+def _end_steps(
+    oracle: Oracle, endpoints: Endpoints, endpoint: Ints, correct: Correct | None
+) -> Steps:
     """Step 1 of each line: a prototype as judged at `fit`, queried again where it is moved."""
     problem = oracle.problem
-    cells, valid = ends.cells[endpoint], ends.valid[endpoint]
-    probability = ends.probability[endpoint]
+    cells, valid = endpoints.cells[endpoint], endpoints.valid[endpoint]
+    probability = endpoints.probability[endpoint]
     predicted = np.where(valid, oracle.label, -1)
     if problem.confidence is not None:
         valid = valid & (probability >= problem.confidence)
     lines, tau = np.arange(len(endpoint)), np.ones(len(endpoint))
     corrected = cells
     if correct is not None:
-        z = ends.z[torch.as_tensor(endpoint, device=ends.z.device)]
+        z = endpoints.z[torch.as_tensor(endpoint, device=endpoints.z.device)]
         corrected = correct(tau, z, cells, lines)
     projected, feasible = oracle.project(corrected, lines)
     steps = Steps.of(tau, projected, predicted, valid, feasible, probability)

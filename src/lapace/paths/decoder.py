@@ -130,7 +130,7 @@ class Decoder:
         scores = self._scores(means)
         for block, (feature, _, _) in enumerate(self.schema.blocks):
             if self.schema.features[feature].missing:
-                scores[:, self._ends[block] - 1] = -np.inf
+                scores[:, self._block_ends[block] - 1] = -np.inf
         states = self._choose(scores, labels, None)
         return write_states(self.schema, cells, states)
 
@@ -236,7 +236,7 @@ class Decoder:
         scores = self._scores(means)  # (m, sum of states)
         evidence = instances.fixed[instance]
         for block, (feature, _, width) in enumerate(schema.blocks):
-            first, end = self._ends[block] - self._states[block], self._ends[block]
+            first, end = self._block_ends[block] - self._states[block], self._block_ends[block]
             known = original[:, block] < self._states[block]
             rows, unseen = np.flatnonzero(known), np.flatnonzero(~known)
             if not self.follows_paper:
@@ -263,7 +263,7 @@ class Decoder:
         return block_states(self.schema)
 
     @cached_property
-    def _ends(self) -> Ints:
+    def _block_ends(self) -> Ints:
         return np.cumsum(self._states)
 
     def _scores(self, means: Floats) -> Floats:
@@ -285,7 +285,7 @@ class Decoder:
     def _choose(self, scores: Floats, labels: Ints, evidence: Ints | None) -> Ints:
         chosen = np.empty((len(scores), len(self.schema.blocks)), dtype=np.int64)
         if not self.trees:
-            for block, end in enumerate(self._ends):
+            for block, end in enumerate(self._block_ends):
                 first = end - self._states[block]
                 chosen[:, block] = scores[:, first:end].argmax(axis=1)
             return chosen if evidence is None else np.where(evidence >= 0, evidence, chosen)

@@ -723,7 +723,7 @@ def test_a_data_set_is_written_whole(tmp_path, monkeypatch):
     assert written["decision"].tolist() == [*loans.train_labels, *loans.test_labels]
     both = pd.concat([loans.train, loans.test], ignore_index=True)
     pd.testing.assert_frame_equal(written.drop(columns="decision"), both, check_dtype=False)
-    assert len(lapace.constraints.files.read_file("own.toml")) == len(loans.rules)
+    assert len(lapace.constraints.read_file("own.toml")) == len(loans.rules)
     streamed = done("data fetch loans --rows 200 --part test -o -")
     assert len(pd.read_csv(io.StringIO(streamed.stdout))) == 40
     assert done("data fetch loans --rows 200").stdout == ""

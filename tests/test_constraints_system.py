@@ -268,11 +268,11 @@ REFUSED = {
     "education <= income": "'education' holds categories. Compare it with one of them (in quotes "
     "where it is not one word), with 'original' or with another column of categories.",
     "housing == with - family": "'housing' holds categories.",
-    "2*education <= 3": "'education' holds categories that are no numbers; it cannot be added up.",
+    "2*education <= 3": "'education' holds categories that are no numbers to add up.",
     'age == "old"': 'the category "old" is compared with numbers.',
     "age in {old}": 'the category "old" is compared with numbers.',
     "age <= age + 3": "says nothing: its columns cancel out.",
-    "abs(age - 3) <= abs(rent - 3)": "abs(…) can stand on one side of a relation only.",
+    "abs(age - 3) <= abs(rent - 3)": "abs(…) can be on one side of a relation only.",
     "chnages <= 2": "column 'chnages' is not in the table. Did you mean 'changes'?",
     "changes < 0": "no row can have that many changes: there are 8 columns.",
     "changes >= 9": "no row can have that many changes: there are 8 columns.",

@@ -2,8 +2,7 @@
 
 ```
 language    what a constraint says: small frozen values that print as the text they are read from
-parser      text to values
-files       TOML files of them
+parser      text and TOML files to values
 logic       bound constraints as formulas over cells, in three-valued logic
 binding     from values to formulas, against a schema
 program     the nearest feasible row, or the proof that there is none (HiGHS)
@@ -13,7 +12,6 @@ system      all of it behind one value
 ```
 """
 
-from lapace.constraints.files import from_toml, read_file, to_toml, write_file
 from lapace.constraints.language import (
     ChangeLimit,
     Changes,
@@ -29,7 +27,14 @@ from lapace.constraints.language import (
     increasing,
     noted,
 )
-from lapace.constraints.parser import parse, parse_all
+from lapace.constraints.parser import (
+    from_toml,
+    parse,
+    parse_all,
+    read_file,
+    to_toml,
+    write_file,
+)
 from lapace.constraints.projection import Domains, Projection
 from lapace.constraints.system import System
 

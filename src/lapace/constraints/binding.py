@@ -165,18 +165,18 @@ class _Binder:
     # -- comparing two sides ----------------------------------------------------------------------
 
     def pair(self, left: Side, relation: Relation, right: Side) -> Formula:
-        for side, other, way in ((left, right, relation), (right, left, MIRROR[relation])):
+        for side, other, op in ((left, right, relation), (right, left, MIRROR[relation])):
             column = self.category_column(side)
             if column is None:
                 continue
             name = self.feature(column).name
             value = self.literal(column, other)
             if value is not None:
-                return self.level(self.column(name), way, value)
+                return self.level(self.column(name), op, value)
             if other == _term(name, original=True):
-                return self.original_level(self.column(name), way)
+                return self.original_level(self.column(name), op)
             if (second := self.category_column(other)) is not None:
-                return self.two(column, way, second)
+                return self.two(column, op, second)
             if self.numbers(column) is None:
                 self.fail(
                     f"'{name}' holds categories. Compare it with one of them (in quotes where it "
@@ -257,7 +257,7 @@ class _Binder:
         """Numbers on both sides."""
         if isinstance(right, language.Absolute):
             if isinstance(left, language.Absolute):
-                self.fail("abs(…) can stand on one side of a relation only.")
+                self.fail("abs(…) can be on one side of a relation only.")
             return self.sums(right, MIRROR[relation], left)
         for side in (left, right):
             if isinstance(side, Category):
@@ -304,9 +304,13 @@ class _Binder:
             return Unchanged(first, exact=relation == "==", negated=relation == "!=")
         if relation != "!=":
             self.compared |= both
-        values = level_values or {
-            c: self.level_values(c) for c in (first, *others) if not self.continuous(c)
-        }
+        values = level_values or {}
+        for column in (first, *others):
+            if column not in values and not self.continuous(column):
+                numbers, name = self.numbers(column), self.feature(column).name
+                if numbers is None:
+                    self.fail(f"'{name}' holds categories that are no numbers to add up.")
+                values[column] = numbers
         found = LinearRelation.of(self.schema, cells, originals, constant, relation, values)
         return found if self.continuous(first) or others else self.tabulated(first, found)
 
@@ -358,17 +362,9 @@ class _Binder:
         known = numbers[: len(feature.categories)]
         return None if feature.kind == "ordinal" and (np.diff(known) <= 0).any() else numbers
 
-    def level_values(self, column: int) -> Floats:
-        numbers = self.numbers(column)
-        if numbers is None:
-            name = self.feature(column).name
-            self.fail(f"'{name}' holds categories that are no numbers; it cannot be added up.")
-        return numbers
-
     def order(self, column: int, relation: Relation) -> Floats:
         """What to compare levels by; NaN for a level of an ordinal unseen in training."""
-        feature = self.feature(column)
-        numbers = self.numbers(column)
+        feature, numbers = self.feature(column), self.numbers(column)
         if numbers is not None:
             return numbers
         if feature.kind != "ordinal":

@@ -215,7 +215,7 @@ class Comparison:
 
     @property
     def pairs(self) -> tuple[tuple[Side, Relation, Side], ...]:
-        """Each relation with the sides it stands between."""
+        """Each relation with the sides before and after it."""
         return tuple(zip(self.sides, self.relations, self.sides[1:], strict=False))
 
     def __str__(self) -> str:

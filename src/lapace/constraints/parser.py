@@ -1,16 +1,22 @@
-"""From text to constraints.
+"""From text to constraints, and TOML files of them.
 
 A recursive descent over a dozen kinds of tokens. Every error says at which character of which text
 reading stopped, what was expected there and what was found.
+
+A file has a version, and each constraint is a text or a text with a note. Notes survive reading and
+writing; TOML comments in the file do not.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import isfinite
-from typing import NamedTuple, NoReturn, TypeVar, cast, get_args
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast, get_args
 
 from lapace.constraints import language
 from lapace.constraints.language import (
@@ -24,9 +30,15 @@ from lapace.constraints.language import (
 )
 from lapace.errors import InputError, did_you_mean
 
-__all__ = ["parse", "parse_all"]
+__all__ = ["from_toml", "parse", "parse_all", "read_file", "to_toml", "write_file"]
 
 T = TypeVar("T")
+
+VERSION = 2  # of constraint files
+HEADER = """\
+# Constraints on counterfactuals, one in each line: a text, or a text with a note saying why.
+# Columns with other characters than letters, digits and _ go in backticks: `capital-gain`.
+"""
 
 TOKEN = re.compile(
     rf"""
@@ -44,11 +56,11 @@ TOKEN = re.compile(
 )
 SPELLINGS = {"≤": "<=", "≥": ">=", "≠": "!=", "=": "==", "→": "->", "−": "-"}
 SHORTHANDS = get_args(language.Keyword)
-BARE_ORIGINAL = "\0original\0"  # stands for the one column named until the comparison is read
+BARE_ORIGINAL = "\0original\0"  # replaced by the one column named once the comparison is read
 
 
 class Token(NamedTuple):
-    """A piece of the text: its kind, what it stands for, where it starts."""
+    """A piece of the text: its kind, its text without quotes, where it starts."""
 
     kind: str
     text: str
@@ -397,3 +409,111 @@ def _resolved(side: language.Side, name: str) -> language.Side:
     terms = (replace(t, feature=name) if t.feature == BARE_ORIGINAL else t for t in side.terms)
     # Adding nothing joins `original` and `original(age)`, which are now one term.
     return Linear(tuple(terms), side.constant) + Linear()
+
+
+# ------------------------------------------------------------------------------------------------
+# Files
+
+
+def to_toml(constraints: Iterable[Constraint | str]) -> str:
+    """The text of a constraint file; notes are kept.
+
+    Examples:
+        >>> print(to_toml(["fixed age", "hours <= 50  # by law"]).split("version")[1])
+         = 2
+        constraints = [
+            "fixed age",
+            { constraint = "hours <= 50", note = "by law" },
+        ]
+    """
+    lines = []
+    for constraint in parse_all(constraints):
+        if isinstance(constraint, language.Custom):
+            raise InputError(
+                f"The constraint '{constraint.name}' is a Python function and cannot be written "
+                "to a file. Hand it over in Python."
+            )
+        text = _toml(str(constraint))
+        if constraint.note:
+            text = f"{{ constraint = {text}, note = {_toml(constraint.note)} }}"
+        lines.append(f"    {text},\n")
+    return f"{HEADER}version = {VERSION}\nconstraints = [\n{''.join(lines)}]\n"
+
+
+def from_toml(text: str, where: str = "The constraint file") -> tuple[Constraint, ...]:
+    r"""The constraints of such a text; `where` begins the error sentences.
+
+    Examples:
+        >>> [str(c) for c in from_toml('version = 2\nconstraints = ["fixed age"]')]
+        ['fixed age']
+    """
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where} is not TOML: {error}.") from None
+    if "version" not in content:
+        raise InputError(f"{where} does not say its version. Begin it with: version = {VERSION}")
+    if content["version"] != VERSION:
+        raise InputError(
+            f"{where} has version {content['version']!r}; this lapace reads version {VERSION}, "
+            'whose entries are texts or { constraint = "…", note = "…" }.'
+        )
+    _refuse_unknown(content, ("version", "constraints"), where)
+    entries = content.get("constraints", [])
+    if not isinstance(entries, list):
+        raise InputError(f'{where} must list its constraints: constraints = ["age == original"].')
+    return tuple(_entry(entry, f"{where}, entry {i}") for i, entry in enumerate(entries, 1))
+
+
+def _entry(entry: object, where: str) -> Constraint:
+    text, note = entry, ""
+    if isinstance(entry, dict):
+        _refuse_unknown(entry, ("constraint", "note"), where)
+        text, note = entry.get("constraint"), entry.get("note", "")
+    if not isinstance(text, str) or not isinstance(note, str):
+        shape = 'a text, or { constraint = "age == original", note = "why" }'
+        raise InputError(f"{where} must be {shape}.")
+    try:
+        found = parse(text)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return language.noted(found, note) if note else found
+
+
+def _refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in content:
+        if key not in known:
+            hint = did_you_mean(key, known)
+            raise InputError(f"{where} has a key '{key}' that means nothing here.{hint}")
+
+
+def read_file(path: str | Path) -> tuple[Constraint, ...]:
+    """Reads a constraint file (TOML).
+
+    Examples:
+        >>> read_file("nowhere.toml")
+        Traceback (most recent call last):
+        lapace.errors.InputError: There is no constraint file 'nowhere.toml'.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"There is no constraint file '{path}'.")
+    return from_toml(path.read_text(encoding="utf-8"), f"The constraint file '{path}'")
+
+
+def write_file(constraints: Iterable[Constraint | str], path: str | Path) -> None:
+    """Writes a constraint file that `read_file` reads back.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_file(["fixed age"], f"{folder}/rules.toml")
+        ...     print(*read_file(f"{folder}/rules.toml"))
+        fixed age
+    """
+    Path(path).write_text(to_toml(constraints), encoding="utf-8")
+
+
+def _toml(text: str) -> str:
+    """A TOML basic string: a JSON string, but that TOML wants DEL escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

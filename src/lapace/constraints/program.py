@@ -186,7 +186,7 @@ class _Program:
     integral: list[int] = field(default_factory=list)
     rows: list[tuple[dict[int, float], float, float]] = field(default_factory=list)
     cells: dict[int, NumberCell | CategoryCell] = field(default_factory=dict)
-    # Of an instance that is not given: its cells as variables.
+    # Without an instance: its cells as variables.
     instance_cells: dict[int, NumberCell | CategoryCell] = field(default_factory=dict)
     # Binaries by column. Kept: the original value, as an option of a category, or of a number that
     # could not be proposed. Reverted: the original value, of a column no constraint names.
@@ -239,13 +239,13 @@ class _Program:
                 self.reverted[column] = self.binary(cost=float(gaps[column]))
 
     def is_missing(self, column: int) -> bool:
-        """Whether the instance is given and its cell is missing."""
+        """Whether there is an instance and its cell is missing."""
         return not self.any_instance and isnan(self.instance[column])
 
     # -- cells ------------------------------------------------------------------------------------
 
     def cell(self, column: int, weight: float) -> NumberCell | CategoryCell:
-        """Variables for one cell, of the row or of an instance that is not given."""
+        """Variables for one cell, of the row or, without an instance, of the instance."""
         if self.schema.features[column].kind == "continuous":
             return self.number(column, weight)
         return self.category(column, weight)
@@ -358,7 +358,7 @@ class _Program:
         return [var for slot, var in cell.options.items() if table.truths[original, slot] >= 0]
 
     def original_slot(self, table: LevelTable) -> int:
-        """The slot of the instance's level; of an instance that is not given, any."""
+        """The slot of the instance's level; any, without an instance."""
         return 0 if self.any_instance else _slot(self.instance[table.column], table.levels)
 
     def emit_relation(self, relation: LinearRelation, guard: int | None) -> None:
@@ -394,14 +394,14 @@ class _Program:
                 terms[variable] = terms.get(variable, 0.0) + weight * factor
         terms, most, scale = self.scaled(terms, parts, constant, relation)
         reach = sum(max(w * n.low, w * n.high) - w * n.constant for w, n in parts) / scale
-        spare = reach + 1e-6 * max(1.0, abs(reach)) - most
-        if spare <= 0:
+        big_m = reach + 1e-6 * max(1.0, abs(reach)) - most
+        if big_m <= 0:
             return  # it cannot be violated
         for variable in {missing for _, number in parts for missing in number.missing}:
-            terms[variable] = terms.get(variable, 0.0) - spare
+            terms[variable] = terms.get(variable, 0.0) - big_m
         if guard is not None:
-            terms[guard] = terms.get(guard, 0.0) + spare
-            most += spare
+            terms[guard] = terms.get(guard, 0.0) + big_m
+            most += big_m
         self.row(terms, -np.inf, most)
 
     def scaled(

@@ -719,6 +719,8 @@ def test_an_instances_row_is_plain_values_by_column():
 
 def test_the_published_schema_is_itself_valid():
     jsonschema.Draft202012Validator.check_schema(json_schema())
+    assert json_schema()["$id"].endswith("/explanation-2.json")
+    assert json_schema()["properties"]["version"] == {"const": made_up(4).to_json()["version"]}
 
 
 @settings(max_examples=40)

@@ -302,8 +302,6 @@ def _read_pandas(native: Any) -> Column:
     objects = pd.api.types.is_object_dtype(dtype)
     if objects and pd.api.types.infer_dtype(native, skipna=True) not in ALIKE:
         return _read_objects(native.to_numpy())
-    if isinstance(dtype, np.dtype) and dtype.kind in "iuf":
-        return _numbers("number" if dtype.kind == "f" else "integer", native.to_numpy(np.float64))
     return _of_levels(*pd.factorize(native))
 
 

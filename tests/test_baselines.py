@@ -56,7 +56,7 @@ def bank():
     """Pandas, every kind of column, gaps, probabilities."""
     train, instances = worlds.applicants(250, 0), worlds.applicants(10, 1)
     instances.loc[0, "home"] = "boat"
-    return worlds.clerk(train, worlds.decisions(train)), train, instances, "approved"
+    return worlds.credit_model(train, worlds.decisions(train)), train, instances, "approved"
 
 
 @cache

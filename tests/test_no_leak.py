@@ -47,12 +47,12 @@ TABLES = ("wine", "heloc", "adult-full", "compas")
 
 def applicants(seed: int) -> tuple[Explainer, Any]:
     train = worlds.applicants(250, seed)
-    clerk = worlds.clerk(train, worlds.decisions(train))
+    model = worlds.credit_model(train, worlds.decisions(train))
     instances = worlds.applicants(6, seed + 100)
     instances.loc[0, "home"] = "castle"
     instances.loc[1, "income"] = 9_999.9
     instances.loc[2, "debt"] = pd.NA
-    return Explainer(clerk, n_prototypes=2, recipe=QUICK, device="cpu", random_state=seed).fit(
+    return Explainer(model, n_prototypes=2, recipe=QUICK, device="cpu", random_state=seed).fit(
         train
     ), instances
 

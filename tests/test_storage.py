@@ -455,7 +455,9 @@ def test_nothing_in_a_file_is_run(saved, monkeypatch):
 def test_a_classifier_that_judges_otherwise_is_noticed(tmp_path):
     here = worlds.bank()
     here.explainer.save(tmp_path / "it.lapace")
-    retrained = worlds.clerk(here.train, np.where(here.train["income"] > 45, "approved", "refused"))
+    retrained = worlds.credit_model(
+        here.train, np.where(here.train["income"] > 45, "approved", "refused")
+    )
     with pytest.warns(CentroidWarning, match="not the one this explainer was fitted for"):
         other = Explainer.load(tmp_path / "it.lapace", retrained)
     answer = other.explain(here.instances, target="approved")

@@ -1,7 +1,7 @@
-"""Small made-up worlds: a table, a classifier, and an explainer fitted once per session.
+"""Small worlds: a table, a classifier, and an explainer fitted once per process.
 
-Each function is one world and remembers what it made, so that every test module shares the same
-fitted explainers. Between them the worlds cover every kind of frame, of label and of classifier.
+Each function is one world and caches it, so that all test modules share the same fitted
+explainers. Together they cover every kind of frame, of label and of classifier.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lapace import Explainer, Search
+from lapace import Explainer, Explanation, Search
 from lapace.training import DEFAULT, PAPER
 
 # A narrow network learns these few hundred rows as well, in a third of the time; one that runs a
@@ -27,11 +27,11 @@ GRADES = ("low", "mid", "high")
 
 @dataclass(frozen=True)
 class World:
-    """A user's own things, and the explainer made of them.
+    """A classifier, its tables, and the fitted explainer.
 
     Attributes:
-        classifier: As the user holds it.
-        train: The table it was fitted on.
+        classifier: As the user has it: an estimator, a pipeline or a function.
+        train: The table the explainer was fitted on.
         instances: Other rows of the same kind.
         explainer: Fitted.
     """
@@ -47,7 +47,7 @@ class World:
 
 
 def applicants(count: int, seed: int) -> Any:
-    """Every kind of column, gaps among the numbers and among the words."""
+    """Every kind of column, with missing numbers and missing categories."""
     import pandas as pd
 
     rng = np.random.default_rng(seed)
@@ -69,7 +69,7 @@ def applicants(count: int, seed: int) -> Any:
 
 
 def decisions(frame: Any) -> Any:
-    """What the bank's clerks said: the classifier learns from these."""
+    """The true labels, which the classifier learns."""
     score = (
         frame["income"].to_numpy()
         - frame["debt"].to_numpy(dtype=float, na_value=40.0)
@@ -79,8 +79,8 @@ def decisions(frame: Any) -> Any:
     return np.where(score > 20, "approved", "refused")
 
 
-def clerk(frame: Any, labels: Any) -> Any:
-    """A pipeline on raw columns, as a user writes one."""
+def credit_model(frame: Any, labels: Any) -> Any:
+    """A scikit-learn pipeline on raw columns."""
     from sklearn.compose import make_column_transformer
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression
@@ -111,7 +111,7 @@ def _texts(frame: Any) -> Any:
 def bank() -> World:
     """The everyday case."""
     train = applicants(500, 0)
-    classifier = clerk(train, decisions(train))
+    classifier = credit_model(train, decisions(train))
     explainer = Explainer(classifier, n_prototypes=3, recipe=NARROW, device="cpu").fit(train)
     return World(classifier, train, applicants(40, 1), explainer)
 
@@ -121,7 +121,7 @@ def bank() -> World:
 
 
 def days(count: int, seed: int) -> Any:
-    """Warm, wet or neither; a column of unordered words."""
+    """Two numbers and an unordered category."""
     import polars as pl
 
     rng = np.random.default_rng(seed)
@@ -155,7 +155,7 @@ def seasons() -> World:
 
 @cache
 def digits() -> World:
-    """Scikit-learn's own little images, 8 by 8."""
+    """Scikit-learn's images of digits, 8 by 8."""
     import torch
     from sklearn.datasets import load_digits
 
@@ -172,13 +172,13 @@ def digits() -> World:
             torch.nn.functional.cross_entropy(module(x), y).backward()
             optimizer.step()
 
-    def reader(rows: Any) -> Any:
+    def predict(rows: Any) -> Any:
         flat = torch.as_tensor(rows.reshape(len(rows), -1), dtype=torch.float32)
         return module(flat).argmax(dim=1)
 
     longer = replace(QUICK, epochs=60)  # pixels are coded by value, which takes longer than ranks
-    explainer = Explainer(reader, n_prototypes=1, recipe=longer, device="cpu").fit(images[:700])
-    return World(reader, images[:700], images[1000:1020], explainer)
+    explainer = Explainer(predict, n_prototypes=1, recipe=longer, device="cpu").fit(images[:700])
+    return World(predict, images[:700], images[1000:1020], explainer)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def digits() -> World:
 
 @cache
 def signs() -> World:
-    """Two numbers and their sum's sign, without any category: lines have no twins."""
+    """The sign of a sum of two numbers; no category, so there are no frozen-category lines."""
     from lightgbm import LGBMClassifier
 
     rng = np.random.default_rng(0)
@@ -203,7 +203,7 @@ def signs() -> World:
 
 
 def baskets(count: int, seed: int) -> Any:
-    """Numbers only, one of them with gaps."""
+    """Numbers and a boolean, one column with missing values."""
     import pyarrow as pa
 
     rng = np.random.default_rng(seed)
@@ -218,7 +218,7 @@ def baskets(count: int, seed: int) -> Any:
 
 
 class Boosted:
-    """xgboost behind the columns of an arrow table, as a user would put it there."""
+    """xgboost on the columns of an arrow table."""
 
     classes_ = (0, 1)
 
@@ -279,7 +279,7 @@ def post() -> World:
 
 @cache
 def paper() -> World:
-    """The same letters under the paper's own recipe."""
+    """The same letters under the paper's recipe."""
     train = letters(400, 0)
     explainer = Explainer(postage, n_prototypes=2, recipe=QUICK_PAPER, device="cpu").fit(train)
     return World(postage, train, letters(20, 1), explainer)
@@ -291,7 +291,7 @@ def paper() -> World:
 
 @cache
 def rare() -> World:
-    """A label too small for the clusters asked for, and one too small for any."""
+    """A label with too few rows for `n_prototypes` clusters, and one with too few for any."""
     rng = np.random.default_rng(3)
     train = rng.normal(size=(310, 3))
     few, fewer = np.sort(train[:, 0])[[-10, -3]]
@@ -304,6 +304,16 @@ def rare() -> World:
     return World(grade, train, instances, explainer)
 
 
+def explain(world: World, target: Any = None, **settings: Any) -> Explanation:
+    """What a world's explainer finds for its instances; settings as in `searched`."""
+    return world.explainer.explain(world.instances, target=target, **searched(settings))
+
+
+def answered(explanation: Explanation) -> np.ndarray:
+    """Which instances have a counterfactual."""
+    return np.array([status == "answered" for status in explanation.status])
+
+
 def searched(settings: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `explain`, with those that are settings of the search made a `Search`."""
     names = {field.name for field in fields(Search)}
@@ -311,6 +321,6 @@ def searched(settings: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "search": Search(**{k: v for k, v in settings.items() if k in names})}
 
 
-def codes(explanation, values) -> np.ndarray:
-    """Labels as their positions among the classifier's; -1 for none."""
+def codes(explanation: Explanation, values: Any) -> np.ndarray:
+    """Labels as their positions in `explanation.labels`; -1 for None."""
     return np.array([-1 if v is None else explanation.labels.index(v) for v in values])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import warnings
 
@@ -67,6 +68,7 @@ EXCEPTIONS = {
     "check_dtype_object": "an array of objects is no table; it is refused with a sentence",
     "check_estimators_dtypes": "of its 20 rows one label has four, too few to learn from",
     "check_estimators_empty_data_messages": "refused, in other words than scikit-learn's",
+    "check_estimators_pickle": "its 30 rows, half of them missing, leave a label without a prototype",
     "check_f_contiguous_array_estimator": "its 80 random rows leave a label without a prototype",
     "check_fit2d_1sample": "refused, in other words than scikit-learn's",
 }
@@ -85,6 +87,12 @@ def scikit_learns_checks() -> list:
 @pytest.mark.parametrize("check", scikit_learns_checks())
 def test_scikit_learns_own_checks(check):
     check(Explainer(AboveMedian(), n_prototypes=1, recipe=QUICK, device="cpu"))
+
+
+def test_a_pickled_explainer_explains_identically():
+    here = worlds.bank()
+    again = pickle.loads(pickle.dumps(here.explainer))
+    assert again.explain(here.instances) == here.explainer.explain(here.instances)
 
 
 def test_an_explainer_is_no_classifier():
@@ -116,13 +124,29 @@ def test_fitted_attributes_are_scikit_learns():
     assert explainer.n_features_in_ == len(explainer.schema_.features)
 
 
-def test_true_labels_are_accepted_and_not_learned_from():
+def test_true_labels_give_the_classifiers_accuracy_and_are_not_learned_from(tmp_path):
     rows = worlds.letters(300, 0)
-    plain, labelled = quick().fit(rows), quick().fit(rows, ["dear"] * 300)
+    plain, labelled = quick().fit(rows), quick().fit(rows, np.array(["dear"] * 300))
+    share = worlds.postage(rows).count("dear") / 300
+    assert plain.report_.accuracy is None
+    assert 0 < share < 1
+    assert labelled.report_.accuracy == pytest.approx(share)
+    assert f"true label of {share:.1%} of the rows" in str(labelled.report_)
+    labelled.save(tmp_path / "it.lapace")
+    again = Explainer.load(tmp_path / "it.lapace", worlds.postage)
+    assert again.report_.accuracy == labelled.report_.accuracy
     np.testing.assert_array_equal(
         np.stack([p.cells for p in plain.prototypes_]),
         np.stack([p.cells for p in labelled.prototypes_]),
     )
+
+
+def test_true_labels_that_cannot_be_used():
+    rows = worlds.letters(300, 0)
+    with pytest.raises(InputError, match="y has 2 labels for 300 rows"):
+        quick().fit(rows, ["dear", "cheap"])
+    with pytest.warns(UserWarning, match="No label of y is one the classifier predicts"):
+        assert quick().fit(rows, [0, 1] * 150).report_.accuracy is None
 
 
 # --- frozen after fit ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from os import PathLike
 from pathlib import Path
@@ -14,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 
-from lapace.arrays import Floats
+from lapace.arrays import Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.classifiers.references import open_referred, refer_to
 from lapace.constraints import Constraint, System, parse_all
-from lapace.errors import InputError, NotFittedError, check_integer
+from lapace.errors import InputError, NotFittedError, check_integer, warn
 from lapace.explainer import storage
 from lapace.explainer.fit import (
     Fitted,
@@ -134,7 +135,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
     # -- fit --------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Explainer:  # noqa: ARG002
+    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Explainer:
         """Learns from a table, labelled by the classifier.
 
         Args:
@@ -160,6 +161,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         classifier = Classifier(self.classifier, schema)
         codes = classifier.fit_labels(cells)
         warn_of_leaks(schema, cells, classifier.labels, codes)
+        accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
         parts = split(codes, len(classifier.labels), random_state=random_state)
         train = parts.train
         bare, members = fit_model(
@@ -189,7 +191,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             seconds=perf_counter() - start,
             random_state=random_state,
         )
-        self._report = make_report(found)
+        self._report = replace(make_report(found), accuracy=accuracy)
         self.fitted_ = fitted
         self.classifier_ = classifier
         return self
@@ -435,6 +437,18 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         explainer.fitted_ = judge_again(fitted, explainer.classifier_)
         explainer._report = report
         return explainer
+
+
+def _accuracy(y: Any, labels: Sequence[Any], codes: Ints) -> float | None:
+    """The share of rows whose true label the classifier predicts; None where none can be."""
+    true = np.asarray(y, dtype=object).ravel()
+    if len(true) != len(codes):
+        raise InputError(f"y has {len(true)} labels for {len(codes)} rows; give one per row.")
+    if not {*true.tolist()} & {*labels}:
+        warn("No label of y is one the classifier predicts: its accuracy is not reported.")
+        return None
+    predicted = np.array([*labels], dtype=object)[codes]
+    return float((true == predicted).mean())
 
 
 def _device(name: str | None) -> torch.device:

@@ -248,11 +248,13 @@ class Report:
         paths: Paths computed for the re-crossing rate.
         recrossed: Those that left the target again.
         warnings: What else to know, in words.
+        accuracy: Of the classifier on all rows, where `fit` was given the true labels.
 
     Examples:
         >>> from lapace.report import THRESHOLDS
         >>> check = Check(THRESHOLDS["agreement"], 0.95)
-        >>> report = Report("default", 0, 0, 0.0, Queries(), (check,), (), (), (), (), None, 0, 0, ())
+        >>> none = ((), (), (), ())
+        >>> report = Report("default", 0, 0, 0.0, Queries(), (check,), *none, None, 0, 0, ())
         >>> print(report.headline)
         Can it be trusted? Yes: passes. The one check passes.
         >>> Report.from_json(report.to_json()) == report
@@ -273,6 +275,7 @@ class Report:
     paths: int
     recrossed: int
     warnings: tuple[str, ...]
+    accuracy: float | None = None
 
     @property
     def verdict(self) -> Verdict:

@@ -49,10 +49,12 @@ def _facts(report: Report) -> str:
         "this report": queries.report,
     }
     parts = ", ".join(f"{n:,} for {purpose}" for purpose, n in purposes.items() if n)
+    right = report.accuracy
+    accuracy = "" if right is None else f" It predicts the true label of {right:.1%} of the rows."
     return (
         f"{report.rows:,} rows, {len(report.labels)} labels, recipe '{report.recipe}', fitted in "
         f"{report.seconds:.1f} s; {report.held_out:,} rows were held out for this report. "
-        f"The classifier was queried about {queries.total:,} rows{': ' * bool(parts)}{parts}."
+        f"The classifier was queried about {queries.total:,} rows{': ' * bool(parts)}{parts}.{accuracy}"
     )
 
 

@@ -100,7 +100,7 @@ class Decoder:
         residual = encoded - self._means(z)
         numeric = schema.numeric
         # A missing number, or an unseen level, has no residual.
-        residual[:, : len(numeric)][_unplaced(schema, cells)] = 0.0
+        residual[:, : len(numeric)][schema.unplaced(cells)] = 0.0
         if self.follows_paper:
             residual = np.zeros_like(residual)
         if fixed is None:
@@ -218,7 +218,7 @@ class Decoder:
         self, schema: Schema, original: Floats, means: Floats, tau: Floats
     ) -> Bools:
         """Numbers that stay missing or unseen: no decoded number has replaced them yet."""
-        still = _unplaced(schema, original)  # (m, numeric)
+        still = schema.unplaced(original)  # (m, numeric)
         flags = dict(schema.flags)
         for k, i in enumerate(schema.numeric):
             if still[:, k].any():
@@ -348,14 +348,6 @@ def _draw(probabilities: Floats, widths: Sequence[int], rng: np.random.Generator
             drawn[np.arange(len(block)), start + which] = 1.0
         start += width
     return drawn
-
-
-def _unplaced(schema: Schema, cells: Floats) -> Bools:
-    """Numbers without a position on their scale: missing, or an unseen ordinal level."""
-    columns = [schema.features[i] for i in schema.numeric]
-    known = np.array([len(f.categories) if f.extra else np.inf for f in columns])
-    placeless: Bools = ~(cells[:, schema.numeric] < known)  # (n, numeric)
-    return placeless
 
 
 def block_states(schema: Schema) -> list[int]:

@@ -13,7 +13,8 @@ decoder cannot miss, and keeps decoded values inside the range that was seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.columns import infer, read_cells
 from lapace.schema.features import Feature, Knots
-from lapace.table import Coded, Column, Table, Template, read
+from lapace.table import Coded, Table, Template, read
 
 __all__ = ["Feature", "Knots", "Reading", "Schema"]
 
@@ -195,26 +196,23 @@ class Schema:
         for i, feature in enumerate(self.features):
             column = table.columns[feature.name]
             features[i], cells[:, i] = read_cells(feature, column, problems, ids)
-        same = all(wide is own for wide, own in zip(features, self.features, strict=True))
+        same = all(map(operator.is_, features, self.features))
         schema = self if same else replace(self, features=tuple(features))
-        template = table.template.select(self.names)
-        return Reading(schema, cells, problems, template, ids)
+        return Reading(schema, cells, problems, table.template.select(self.names), ids)
 
     def _matched(self, table: Table) -> Table:
         """The table, if it has the columns of the schema; an empty list of records gets them."""
-        ours, theirs = self.template, table.template
-        if theirs.kind == "records" and not len(table):
-            blank = Column("text", Coded(np.empty(0, dtype=np.int64), ()))
-            template = Template("records", self.names, ("text",) * len(self.names))
-            return Table(dict.fromkeys(self.names, blank), template, 0)
-        if theirs.kind == "array" and ours.kind != "array":
+        width, kind = len(self.names), table.template.kind
+        if kind == "records" and not len(table):
+            return read([dict.fromkeys(self.names)]).take([])
+        if kind == "array" and self.template.kind != "array":
             raise InputError(
                 "An array has no column names, and this schema has. Hand over a frame or a list "
                 "of dicts."
             )
-        if theirs.kind == "array" and len(theirs.names) != len(self.names):
+        if kind == "array" and len(table.names) != width:
             raise InputError(
-                f"The array has {len(theirs.names):,} columns; there should be {len(self.names):,}."
+                f"The array has {len(table.names):,} columns; there should be {width:,}."
             )
         lacking = [name for name in self.names if name not in table.columns]
         if lacking:
@@ -280,23 +278,13 @@ class Schema:
             array([[1.5, 0. , 0. , 1. ]])
         """
         encoded = np.zeros((len(cells), self.width))  # (n, width)
-        for feature, places in self._scales:
-            values = cells[:, self.numeric[places]]
-            known = ~np.isnan(values)
-            if feature.extra:
-                known &= values < len(feature.categories)
-            encoded[:, places] = np.where(known, _knots(feature).scores(values), 0.0)
+        scores = self._scaled(lambda f, some: _knots(f).scores(some), cells[:, self.numeric])
+        encoded[:, : len(self.numeric)] = np.where(self.unplaced(cells), 0.0, scores)
         for i, start, width in self.blocks:
-            feature, codes = self.features[i], cells[:, i]
-            if width == 1:
-                encoded[:, start] = np.isnan(codes) if feature.missing else codes == 1
-            else:
-                known = codes < len(feature.categories)
-                slots = np.where(known, codes, -1).astype(np.int64)
-                if feature.missing:
-                    slots[np.isnan(codes)] = len(feature.categories)
-                rows = np.flatnonzero(slots >= 0)
-                encoded[rows, start + slots[rows]] = 1.0
+            codes, count = cells[:, i, None], len(self.features[i].categories)
+            slots = np.where(np.isnan(codes), count, np.where(codes < count, codes, -1))
+            # One place says whether the second of two states holds.
+            encoded[:, start : start + width] = slots == np.arange(width) + (width == 1)
         for i, column in self.flags:
             encoded[:, column] = np.isnan(cells[:, i])
         return encoded
@@ -316,25 +304,24 @@ class Schema:
 
     def units(self, scores: Floats) -> Floats:
         """Scores of the numeric columns to values on their lattice, inside their bounds."""
-        values = np.empty_like(scores, dtype=np.float64)  # (n, numeric)
-        for feature, places in self._scales:
-            values[:, places] = feature.snap(_knots(feature).units(scores[:, places]))
-        return values
+        return self._scaled(lambda f, some: f.snap(_knots(f).units(some)), scores)
 
     def slopes(self, scores: Floats) -> Floats:
         """How fast the numeric columns' values rise with their scores."""
-        slopes = np.empty_like(scores)  # (n, numeric)
-        for feature, places in self._scales:
-            slopes[:, places] = _knots(feature).slopes(scores[:, places])
-        return slopes
+        return self._scaled(lambda f, some: _knots(f).slopes(some), scores)
 
     def snap(self, cells: Floats) -> Floats:
         """Numbers moved into their bounds and onto their lattice; categories untouched."""
         snapped = cells.copy()
-        for feature, places in self._scales:
-            columns = self.numeric[places]
-            snapped[:, columns] = feature.snap(cells[:, columns])
+        snapped[:, self.numeric] = self._scaled(Feature.snap, cells[:, self.numeric])
         return snapped
+
+    def _scaled(self, scale: Callable[[Feature, Floats], Floats], values: Floats) -> Floats:
+        """The numeric columns mapped by their features, (n, numeric)."""
+        mapped = np.empty(values.shape)
+        for feature, places in self._scales:
+            mapped[:, places] = scale(feature, values[:, places])
+        return mapped
 
     @cached_property
     def _scales(self) -> list[tuple[Feature, Ints]]:
@@ -369,12 +356,22 @@ class Schema:
         places = [len(f.categories) if f.kind == "ordinal" else np.inf for f in self.features]
         return np.where([f.numeric for f in self.features], places, 0.0)
 
+    def unseen(self, cells: Floats) -> Bools:
+        """Whether each cell holds a level unseen in training: kept, never proposed."""
+        known = [len(f.categories) if f.extra else np.inf for f in self.features]
+        unseen: Bools = cells >= np.array(known)
+        return unseen
+
+    def unplaced(self, cells: Floats) -> Bools:
+        """Numbers without a position on their scale, missing or unseen: (n, numeric)."""
+        unplaced: Bools = (np.isnan(cells) | self.unseen(cells))[:, self.numeric]
+        return unplaced
+
     def gaps(self, a: Floats, b: Floats, columns: Any = slice(None)) -> Floats:
         """Each column's share of the distance between cells (of some columns only)."""
-        missing_a, missing_b = np.isnan(a), np.isnan(b)
-        far, first = np.abs(a - b), self._unordered[columns]  # (..., d)
-        difference = np.where((a >= first) | (b >= first), far > 0.5, far / self.spans[columns])
-        return np.where(missing_a | missing_b, (missing_a != missing_b).astype(float), difference)
+        apart, first = np.abs(a - b), self._unordered[columns]  # (..., d)
+        gaps = np.where((a >= first) | (b >= first), apart > 0.5, apart / self.spans[columns])
+        return np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), gaps)
 
     def distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
         """How far rows of `a` are from rows of `b`, in L1.
@@ -470,9 +467,8 @@ class Schema:
 
     def changed(self, a: Floats, b: Floats) -> Bools:
         """Where cells differ by more than half a step of their column."""
-        missing_a, missing_b = np.isnan(a), np.isnan(b)
-        apart = np.abs(a - b) > self._tolerance
-        return np.where(missing_a | missing_b, missing_a != missing_b, apart)
+        apart = np.abs(a - b)
+        return np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), apart > self._tolerance)
 
     # -- JSON -------------------------------------------------------------------------------------
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.features import KINDS, RARE, Feature, Kind, Knots, on_lattice, unknown_kind
+from lapace.schema.features import RARE, Feature, Kind, Knots, column_error, on_lattice
 from lapace.table import Coded, Column, Level, spelling
 from lapace.table.frames import as_coded
 
@@ -33,6 +33,13 @@ UNREADABLE: Mapping[str, str] = {
     "other": "values that are neither numbers nor text. Convert or drop it.",
 }
 TRUTHS = {"true": True, "false": False}  # how text spells them, in any case
+INFINITY = "an infinity", ". Use a number or none."
+TOO_LARGE = (
+    "a whole number of 2^53 or more",
+    ", too large to be exact. Drop the column if it is an identifier, or rescale it.",
+)
+# A row that cannot be used, what its cell holds, and how the sentence about it ends.
+Unusable: TypeAlias = tuple[int, str, str]
 
 # ------------------------------------------------------------------------------------------------
 # Inferring
@@ -42,35 +49,32 @@ def infer(name: str, column: Column, override: str | Feature | None = None) -> F
     """The feature of a training column."""
     _refuse_unreadable(name, column)
     if column.missing.all():
-        raise InputError(f"Column '{name}' has no value in any row. Drop it.")
-    if not isinstance(column.values, Coded) and np.isinf(column.values).any():
-        raise InputError(_infinite(name, int(np.isinf(column.values).argmax())))
+        raise column_error(name, "has no value in any row. Drop it.")
     if isinstance(override, Feature):
         if override.name != name:
             raise InputError(
                 f"The override for column '{name}' is a Feature of the name '{override.name}'."
             )
         return _fitted(override, column)
-    if override is not None and override not in KINDS:
-        raise unknown_kind(override)
-    return _fitted(_feature(name, column, override or _guess(name, column)), column)
+    kind = _guess(name, column) if override is None else override
+    return _fitted(_feature(name, column, kind), column)
 
 
-def _feature(name: str, column: Column, kind: str) -> Feature:
+def _feature(name: str, column: Column, kind: Any) -> Feature:
     if kind == "continuous":
         return Feature.continuous(name)
-    if kind == "ordinal":
-        levels = column.ordered or _levels(column)
-        if column.ordered is None and any(isinstance(v, str) for v in levels):
-            raise InputError(
-                f"Column '{name}' cannot be ordinal without its order. Say "
-                f"Feature.ordinal('{name}', [least, ..., greatest])."
-            )
-        return Feature.ordinal(name, levels)
-    if kind == "binary":
-        declared = column.ordered or ()
-        return Feature.binary(name, declared if len(declared) == 2 else _levels(column))
-    return Feature.categorical(name, _levels(column, PROPOSED))
+    if kind == "categorical":
+        return Feature.categorical(name, _levels(column, PROPOSED))
+    levels = column.ordered or _levels(column)
+    if kind == "ordinal" and column.ordered is None and any(isinstance(v, str) for v in levels):
+        raise column_error(
+            name,
+            "cannot be ordinal without its order. Say "
+            f"Feature.ordinal('{name}', [least, ..., greatest]).",
+        )
+    if kind == "binary" and len(levels) != 2:  # of those declared, two may occur
+        levels = _levels(column)
+    return Feature(name, kind, categories=levels)
 
 
 def _guess(name: str, column: Column) -> Kind:
@@ -78,22 +82,19 @@ def _guess(name: str, column: Column) -> Kind:
     if column.ordered is not None and len(column.ordered) > 1:
         return "ordinal" if len(column.ordered) > 2 else "binary"
     if column.kind == "mixed":
-        raise InputError(
-            f"Column '{name}' mixes numbers and text. Make it one of them, or say it is "
-            "'categorical'."
+        raise column_error(
+            name, "mixes numbers and text. Make it one of them, or say it is 'categorical'."
         )
     if isinstance(values, Coded):
         distinct = int(values.used.sum())
         _refuse_identifiers(name, values, distinct)
         return "binary" if distinct == 2 else "categorical"
     numbers = np.unique(values[~np.isnan(values)])
-    if len(numbers) == 2 and numbers[0] == 0.0 and numbers[1] == 1.0:
+    if np.array_equal(numbers, [0.0, 1.0]):
         return "binary"
     running = column.kind == "integer" and len(numbers) == len(values) >= ENOUGH
     if running and numbers[-1] - numbers[0] == len(numbers) - 1:
-        raise InputError(
-            f"Column '{name}' only numbers the rows. Drop it, or say it is 'continuous'."
-        )
+        raise column_error(name, "only numbers the rows. Drop it, or say it is 'continuous'.")
     return "continuous"
 
 
@@ -101,15 +102,15 @@ def _refuse_identifiers(name: str, values: Coded, distinct: int) -> None:
     rows = int((values.codes >= 0).sum())
     if rows < ENOUGH or distinct <= rows / 2:
         return
-    if all(isinstance(v, str) and _spelt(v) is not None for v in values.levels):
-        raise InputError(
-            f"Column '{name}' holds numbers written as text. Convert it to numbers, or say it is "
-            "'categorical'."
-        )
-    raise InputError(
-        f"Column '{name}' holds {distinct:,} different values in {rows:,} rows, as names, "
-        "identifiers or free text do. Drop it, or say it is 'categorical'."
+    sentence = (
+        f"holds {distinct:,} different values in {rows:,} rows, as names, identifiers or free "
+        "text do. Drop it, or say it is 'categorical'."
     )
+    if all(isinstance(v, str) and _spelt(v) is not None for v in values.levels):
+        sentence = (
+            "holds numbers written as text. Convert it to numbers, or say it is 'categorical'."
+        )
+    raise column_error(name, sentence)
 
 
 def _levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
@@ -125,10 +126,8 @@ def _fitted(feature: Feature, column: Column) -> Feature:
     """A feature with what only the data can say: bounds, lattice, rank map, histogram."""
     text = isinstance(column.values, Coded) and column.kind in ("text", "mixed")
     if feature.kind == "continuous" and text:
-        raise InputError(
-            f"Column '{feature.name}' holds text and cannot be continuous. Convert it to numbers "
-            "first."
-        )
+        sentence = "holds text and cannot be continuous. Convert it to numbers first."
+        raise column_error(feature.name, sentence)
     problems: dict[int, str] = {}
     wide, cells = read_cells(feature, column, problems)
     if problems:
@@ -140,10 +139,8 @@ def _fitted(feature: Feature, column: Column) -> Feature:
         present = present[present < len(feature.categories)]
         if not present.size:
             held = ", ".join(repr(v) for v in _levels(column, 3))
-            raise InputError(
-                f"Column '{feature.name}' holds none of the categories given for it; it holds "
-                f"{held}."
-            )
+            sentence = f"holds none of the categories given for it; it holds {held}."
+            raise column_error(feature.name, sentence)
     if feature.kind == "ordinal" and wide is not feature:
         raise _not_in_order(feature, wide.extra[len(feature.extra) :], cells)
     if not feature.numeric:
@@ -166,9 +163,10 @@ def _not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) -
     value, near = next(((v, hint) for v in unknown if (hint := did_you_mean(v, unused))), ("", ""))
     if len(unknown) > 1:
         near = near.replace(" Did", f" For {value!r}, did")
-    return InputError(
-        f"Column '{feature.name}' holds {held}{more}, {which} not among the categories given."
-        f"{near} Name every value that the column holds."
+    return column_error(
+        feature.name,
+        f"holds {held}{more}, {which} not among the categories given.{near} "
+        "Name every value that the column holds.",
     )
 
 
@@ -178,10 +176,8 @@ def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
     lower = float(values.min()) if np.isnan(feature.lower) else feature.lower
     upper = float(values.max()) if np.isnan(feature.upper) else feature.upper
     if not np.isfinite(upper - lower):
-        raise InputError(
-            f"Column '{feature.name}' reaches from {lower:g} to {upper:g}, too far to compute "
-            "with. Rescale it."
-        )
+        sentence = f"reaches from {lower:g} to {upper:g}, too far to compute with. Rescale it."
+        raise column_error(feature.name, sentence)
     integer = feature.integer or whole or (step >= 1 and step % 1 == 0)
     found = replace(feature, lower=lower, upper=upper, resolution=step, integer=integer)
     if not step:
@@ -192,9 +188,8 @@ def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
     low = np.rint(low) if np.isnan(feature.lower) else np.ceil(low - 1e-9)
     high = np.rint(high) if np.isnan(feature.upper) else np.floor(high + 1e-9)
     if low > high:
-        raise InputError(
-            f"Column '{feature.name}' has no multiple of {step:g} between {lower:g} and {upper:g}."
-        )
+        sentence = f"has no multiple of {step:g} between {lower:g} and {upper:g}."
+        raise column_error(feature.name, sentence)
     lower, upper = (on_lattice(np.array([low, high]) * step, step) + 0.0).tolist()
     return replace(found, lower=lower, upper=upper)
 
@@ -221,10 +216,9 @@ def _resolution(values: Floats) -> float:
 def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Edges and counts; a bin of few rows joins its neighbour, so that no row is singled out."""
     low, high = float(values.min()), float(values.max())
-    # numpy's own refuses a range too narrow for its bins, such as two neighbouring floats.
+    # numpy's own edges refuse a range too narrow for its bins, such as two neighbouring floats.
     edges = np.linspace(low, high, bins + 1) if low < high else np.array([low - 0.5, low + 0.5])
-    places = np.searchsorted(edges, values, side="right") - 1
-    counts = np.bincount(np.clip(places, 0, len(edges) - 2), minlength=len(edges) - 1)
+    counts, _ = np.histogram(values, edges)
     kept_edges, kept_counts, rows = [edges[0]], list[int](), 0
     for count, edge in zip(counts.tolist(), edges[1:], strict=True):
         rows += count
@@ -245,7 +239,7 @@ def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple
 def _refuse_unreadable(name: str, column: Column) -> None:
     """Raises for columns that are neither numbers nor categories."""
     if column.kind in UNREADABLE:
-        raise InputError(f"Column '{name}' holds {UNREADABLE[column.kind]}")
+        raise column_error(name, f"holds {UNREADABLE[column.kind]}")
 
 
 def read_cells(
@@ -260,33 +254,27 @@ def read_cells(
     """
     ids = range(len(column.missing)) if ids is None else ids
     _refuse_unreadable(feature.name, column)
-    if feature.kind == "continuous":
-        return feature, _numbers(feature, column, problems, ids)
-    return _codes(feature, column, problems, ids)
+    wide, cells, unusable = (_numbers if feature.kind == "continuous" else _codes)(feature, column)
+    for row, held, why in unusable:
+        problems.setdefault(row, f"Column '{feature.name}' holds {held} in row {ids[row]}{why}")
+    return wide, cells
 
 
-def _numbers(
-    feature: Feature, column: Column, problems: dict[int, str], ids: Sequence[Any]
-) -> Floats:
+def _numbers(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Unusable]]:
     """A column as numbers; text is read as the number it spells, blank text as missing."""
-    values = column.values
+    values, unusable = column.values, list[Unusable]()
     if isinstance(values, Coded):
         levels, codes = values.levels, values.codes
         spelt = [*map(_spelt, levels), np.nan]
         for row in np.flatnonzero(np.array([v is None for v in spelt])[codes]).tolist():
-            problems.setdefault(row, _says(feature, levels[codes[row]], ids[row], "not a number"))
+            unusable.append((row, repr(levels[codes[row]]), ", not a number."))
         values = np.array([np.nan if v is None else v for v in spelt])[codes]
     infinite = np.isinf(values)
-    for row in np.flatnonzero(infinite).tolist():
-        problems.setdefault(row, _infinite(feature.name, ids[row]))
+    unusable += [(row, *INFINITY) for row in np.flatnonzero(infinite).tolist()]
     if column.kind == "integer":
-        for row in np.flatnonzero(np.abs(values) >= EXACT).tolist():
-            problems.setdefault(
-                row,
-                f"Column '{feature.name}' holds a whole number of 2^53 or more in row {ids[row]}, "
-                "too large to be exact. Drop the column if it is an identifier, or rescale it.",
-            )
-    return np.where(infinite, np.nan, values)
+        large = np.flatnonzero(np.abs(values) >= EXACT).tolist()
+        unusable += [(row, *TOO_LARGE) for row in large]
+    return feature, np.where(infinite, np.nan, values), unusable
 
 
 def _spelt(level: Level) -> float | None:
@@ -304,37 +292,31 @@ def _blank(level: Level) -> bool:
     return isinstance(level, str) and not level.strip()
 
 
-def _codes(
-    feature: Feature, column: Column, problems: dict[int, str], ids: Sequence[Any]
-) -> tuple[Feature, Floats]:
+def _codes(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Unusable]]:
     """A column as codes, and the feature widened by levels it lacks."""
     coded = as_coded(column.values)
     known: dict[Level, int] = {spelling(level): k for k, level in enumerate(feature.levels)}
     known.update({level: k for k, level in enumerate(feature.levels)})
-    extra = list(feature.extra)
+    extra, refused = list(feature.extra), dict[int, tuple[str, str]]()
+    why = ", neither true nor false." if _all(feature, bool) else ", not a number."
     codes = np.full(len(coded.levels) + 1, np.nan)
-    unusable = np.zeros(len(coded.levels) + 1, dtype=bool)
     for k in np.flatnonzero(coded.used).tolist():
         level = coded.levels[k]
-        found = _find(level, known)
-        if found is None and _blank(level) and not _all(feature, str):
-            continue  # missing
-        if found is None:
-            new = _unseen(feature, level)
-            if new is None:
-                unusable[k] = True
-                continue
-            found = known[new] = known[spelling(new)] = len(feature.categories) + len(extra)
+        code = _find(level, known)
+        new = _unseen(feature, level) if code is None else None
+        if isinstance(level, float) and np.isinf(level) and not _all(feature, str):
+            refused[k] = INFINITY
+        elif code is not None:
+            codes[k] = code
+        elif new is not None:
+            codes[k] = known[new] = known[spelling(new)] = len(feature.categories) + len(extra)
             extra.append(new)
-        codes[k] = found
-    for row in np.flatnonzero(unusable[coded.codes]).tolist():
-        level = coded.levels[coded.codes[row]]
-        if isinstance(level, float) and np.isinf(level):
-            problems.setdefault(row, _infinite(feature.name, ids[row]))
-        wanted = "neither true nor false" if _all(feature, bool) else "not a number"
-        problems.setdefault(row, _says(feature, level, ids[row], wanted))
+        elif not _blank(level):  # blank text is missing
+            refused[k] = repr(level), why
+    rows = np.flatnonzero(np.isin(coded.codes, list(refused))).tolist()
+    unusable = [(row, *refused[int(coded.codes[row])]) for row in rows]
     wide = replace(feature, extra=tuple(extra)) if len(extra) > len(feature.extra) else feature
-    return wide, codes[coded.codes]
+    return wide, codes[coded.codes], unusable
 
 
 def _find(level: Level, known: Mapping[Any, int]) -> int | None:
@@ -351,7 +333,7 @@ def _unseen(feature: Feature, level: Level) -> Level | None:
         truth = TRUTHS.get(level.lower()) if isinstance(level, str) else level
         return bool(truth) if truth in (0, 1) else None
     if any(isinstance(v, str) for v in feature.categories):
-        return level
+        return None if _blank(level) else level
     number = _spelt(level)
     if number is None or not np.isfinite(number):
         return None
@@ -360,11 +342,3 @@ def _unseen(feature: Feature, level: Level) -> Level | None:
 
 def _all(feature: Feature, kind: type) -> bool:
     return all(isinstance(v, kind) for v in feature.categories)
-
-
-def _says(feature: Feature, level: Level, row: Any, what: str) -> str:
-    return f"Column '{feature.name}' holds {level!r} in row {row}, {what}."
-
-
-def _infinite(name: str, row: Any) -> str:
-    return f"Column '{name}' holds an infinity in row {row}. Use a number or none."

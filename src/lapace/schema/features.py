@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from scipy.special import ndtri
@@ -15,7 +15,7 @@ from lapace.table import Level
 
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 
-KINDS = ("continuous", "ordinal", "binary", "categorical")
+KINDS = get_args(Kind)
 KNOTS = 256  # support points of a column's rank map; more do not change a decoded value
 RARE = 5  # rows under which a histogram bin or category count is not shown
 SPIKE = 0.01  # share of the rows from which a value gets an interval of scores
@@ -134,7 +134,10 @@ class Feature:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise unknown_kind(self.kind)
+            hint = did_you_mean(self.kind, KINDS)
+            raise InputError(
+                f"'{self.kind}' is no kind of column. There are: {', '.join(KINDS)}.{hint}"
+            )
         if self.kind == "ordinal":  # its numbers are the codes
             codes = {"integer": True, "lower": 0.0, "resolution": 1.0}
             for name, value in {**codes, "upper": float(len(self.categories) - 1)}.items():
@@ -142,7 +145,7 @@ class Feature:
         checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
         for wrong, sentence in checks:
             if wrong:
-                raise InputError(f"Column '{self.name}' {sentence}")
+                raise column_error(self.name, sentence)
 
     def _number_checks(self) -> Iterable[tuple[object, str]]:
         yield self.categories, "is continuous and has no categories."
@@ -293,13 +296,7 @@ class Feature:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {
-            **vars(self),
-            "categories": list(self.categories),
-            "extra": list(self.extra),
-            "knots": None if self.knots is None else [k.tolist() for k in self.knots],
-            "histogram": [list(part) for part in self.histogram],
-        }
+        return {**vars(self), "knots": self.knots and [part.tolist() for part in self.knots]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Feature:
@@ -310,12 +307,19 @@ class Feature:
             >>> Feature.from_json(home.to_json()) == home
             True
         """
-        values = {f.name: data[f.name] for f in fields(cls)}
-        knots, (edges, counts) = data["knots"], data["histogram"]
-        if knots is not None:
-            values["knots"] = Knots(*(np.array(k, dtype=np.float64) for k in knots))
-        lists = {name: tuple(data[name]) for name in ("categories", "extra")}
-        return cls(**{**values, **lists, "histogram": (tuple(edges), tuple(counts))})
+        values = {f.name: _tuples(data[f.name]) for f in fields(cls)}
+        knots = values["knots"] and Knots(*map(np.array, values["knots"]))
+        return cls(**{**values, "knots": knots})
+
+
+def _tuples(value: Any) -> Any:
+    """A JSON value with tuples for its lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def column_error(name: str, sentence: str) -> InputError:
+    """The error about a column that cannot be used."""
+    return InputError(f"Column '{name}' {sentence}")
 
 
 def on_lattice(values: Floats, resolution: float) -> Floats:
@@ -330,11 +334,3 @@ def on_lattice(values: Floats, resolution: float) -> Floats:
 def decimals(resolution: float) -> int:
     """Places after the point that multiples of a resolution need: 2 for 0.01 and for 0.25."""
     return len(f"{resolution:.12f}".rstrip("0").partition(".")[2])
-
-
-def unknown_kind(kind: object) -> InputError:
-    """The error about an unknown kind of column."""
-    kinds = ", ".join(KINDS)
-    return InputError(
-        f"'{kind}' is no kind of column. There are: {kinds}.{did_you_mean(kind, KINDS)}"
-    )

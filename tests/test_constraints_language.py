@@ -9,13 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapace.constraints import (
+    Absolute,
+    Category,
     ChangeLimit,
     Changes,
     Comparison,
     Conditional,
     Custom,
+    Linear,
     Membership,
     Shorthand,
+    Term,
     Transition,
     decreasing,
     fixed,
@@ -28,7 +32,6 @@ from lapace.constraints import (
     to_toml,
     write_file,
 )
-from lapace.constraints.language import Absolute, Category, Linear, Term
 from lapace.errors import InputError
 
 # Text as it may be typed, and as it is printed.

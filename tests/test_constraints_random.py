@@ -19,11 +19,14 @@ import numpy as np
 import pytest
 
 from lapace.constraints import (
+    Absolute,
+    Category,
     ChangeLimit,
     Changes,
     Comparison,
     Conditional,
     Custom,
+    Linear,
     Membership,
     Shorthand,
     System,
@@ -31,7 +34,6 @@ from lapace.constraints import (
     parse_all,
 )
 from lapace.constraints.binding import bind
-from lapace.constraints.language import Absolute, Category, Linear
 from lapace.constraints.program import solve
 from lapace.errors import InputError
 from lapace.schema import Feature, Schema

@@ -9,18 +9,23 @@ program     the nearest feasible row, or the proof that there is none (HiGHS)
 projection  cheap vectorised repairs first, programs for what is left
 penalty     the differentiable g of the latent correction (torch)
 system      all of it behind one value
+relaxation  how far a constraint would have to be relaxed to admit a row, in words
 ```
 """
 
 from lapace.constraints.language import (
+    Absolute,
+    Category,
     ChangeLimit,
     Changes,
     Comparison,
     Conditional,
     Constraint,
     Custom,
+    Linear,
     Membership,
     Shorthand,
+    Term,
     Transition,
     decreasing,
     fixed,
@@ -39,6 +44,8 @@ from lapace.constraints.projection import Domains, Projection
 from lapace.constraints.system import System
 
 __all__ = [
+    "Absolute",
+    "Category",
     "ChangeLimit",
     "Changes",
     "Comparison",
@@ -46,10 +53,12 @@ __all__ = [
     "Constraint",
     "Custom",
     "Domains",
+    "Linear",
     "Membership",
     "Projection",
     "Shorthand",
     "System",
+    "Term",
     "Transition",
     "decreasing",
     "fixed",

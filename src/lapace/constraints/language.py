@@ -87,7 +87,14 @@ def _values(values: Iterable[Value]) -> str:
 
 @dataclass(frozen=True)
 class Term:
-    """A column, or the instance's original value of it, times a number."""
+    """A column, or the instance's original value of it, times a number.
+
+    Examples:
+        >>> from lapace.constraints import Comparison, Linear, parse
+        >>> sides = Linear((Term(2.0, "rent"),)), Linear((Term(1.0, "income", original=True),))
+        >>> Comparison(sides, ("<=",)) == parse("2*rent <= original(income)")
+        True
+    """
 
     coefficient: float
     feature: str

@@ -8,20 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lapace.arrays import Floats
+from lapace.constraints import language
 from lapace.constraints.binding import bind
-from lapace.constraints.language import (
-    MIRROR,
-    ChangeLimit,
-    Changes,
-    Comparison,
-    Conditional,
-    Constraint,
-    Linear,
-    Membership,
-    Shorthand,
-    Transition,
-)
-from lapace.constraints.logic import Candidates
+from lapace.constraints.language import ChangeLimit, Comparison, Constraint, Linear, Shorthand
+from lapace.constraints.logic import Candidates, slack
 from lapace.constraints.system import System
 from lapace.schema import Feature, Schema
 from lapace.schema.features import on_lattice
@@ -109,8 +99,7 @@ class _Violations:
         named = list({*bound.columns, *bound.compared})
         gone = np.isnan(self.row[named]) != np.isnan(self.original[named])
         if gone.any():  # no distance to a missing value
-            columns = [named[i] for i in np.flatnonzero(gone)]
-            return None, self._values(columns)
+            return None, self._values([named[i] for i in np.flatnonzero(gone)])
         match constraint:
             case Comparison():
                 return self._comparison(constraint)
@@ -118,9 +107,9 @@ class _Violations:
                 return self._change_limit(constraint, relation)
             case Shorthand():
                 return self._shorthand(constraint)
-            case Conditional():
+            case language.Conditional():
                 return self._conditional(constraint)
-            case Membership(name) | Transition(name) | Changes(name):
+            case language.Membership(name) | language.Transition(name) | language.Changes(name):
                 column = self.schema.index(name)
                 by = self._slack(constraint) if self._is_number(column) else None
                 return by, self._values([column])
@@ -128,9 +117,8 @@ class _Violations:
                 return None, "this row"
 
     def _slack(self, constraint: Constraint) -> float:
-        slack = System.of([constraint], self.schema, check=False)
-        far = slack.slack(self.row[None], self.original[None])[0, 0]
-        return float(f"{far:.12g}")  # 0.1 + 0.2 is 0.3 here too
+        distance = slack(bind(constraint, self.schema).formula, self.rows)[0]
+        return float(f"{distance:.12g}")  # 0.1 + 0.2 is 0.3 here too
 
     def _is_number(self, column: int) -> bool:
         return self.schema.features[column].numeric
@@ -145,8 +133,7 @@ class _Violations:
     # -- comparisons ------------------------------------------------------------------------------
 
     def _comparison(self, comparison: Comparison) -> tuple[float | None, str]:
-        sides, relations = comparison.sides, comparison.relations
-        for left, relation, right in zip(sides, relations, sides[1:], strict=False):
+        for left, relation, right in comparison.pairs:
             part = Comparison((left, right), (relation,))
             bound = bind(part, self.schema)
             if bound.holds(self.rows)[0]:
@@ -154,7 +141,7 @@ class _Violations:
             if all(self.schema.features[c].kind != "continuous" for c in bound.columns):
                 return self._categories(part, bound.columns)
             number_first = isinstance(left, Linear) and not left.terms  # 20 <= hours: hours >= 20
-            return self._numbers(part, MIRROR[relation] if number_first else relation)
+            return self._numbers(part, language.MIRROR[relation] if number_first else relation)
         raise AssertionError("no part of a violated comparison is violated")
 
     def _numbers(self, part: Comparison, relation: str) -> tuple[float | None, str]:
@@ -168,8 +155,7 @@ class _Violations:
                 return far, f"{text} less"
             case "==":
                 return far, f"a difference of {text}"
-        columns = [self.schema.index(name) for name in part.words]
-        return None, self._values(columns)
+        return None, self._values([self.schema.index(name) for name in part.words])
 
     def _categories(self, part: Comparison, columns: Sequence[int]) -> tuple[float | None, str]:
         """Levels of one ordinal can be counted; other categories cannot."""
@@ -212,7 +198,7 @@ class _Violations:
         single = by[0] if len(by) == 1 else None
         return single, joined(texts)
 
-    def _conditional(self, conditional: Conditional) -> tuple[float | None, str]:
+    def _conditional(self, conditional: language.Conditional) -> tuple[float | None, str]:
         """What follows `then` is what would have to move."""
         violated = [
             part for part in conditional.then if not bind(part, self.schema).holds(self.rows)[0]

@@ -58,9 +58,8 @@ class TrainingIndex:
     @classmethod
     def of(cls, classifier: Any, X: Any, schema: SchemaLike) -> TrainingIndex:
         """Reads the training table and queries the classifier about its rows."""
-        reading = (schema if isinstance(schema, Schema) else Schema.infer(X, schema)).read(X)
-        if reading.problems:
-            raise InputError(min(reading.problems.items())[1])
+        known = schema if isinstance(schema, Schema) else Schema.infer(X, schema)
+        reading = known.read(X).checked()
         if not len(reading.cells):
             raise InputError("The training table has no rows.")
         schema = reading.schema  # with names for rare categories too, which some rows have

@@ -152,9 +152,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         schema = self.schema
         if not isinstance(schema, Schema):
             schema = Schema.infer(table, schema)
-        reading = schema.read(table)
-        if reading.problems:
-            raise InputError(min(reading.problems.items())[1])
+        reading = schema.read(table).checked()
         schema, cells = reading.schema, reading.cells  # with categories too rare to be proposed
         rules = tuple(parse_all(self.rules))
         System.of(rules, schema)  # refuses rules that cannot hold before training

@@ -16,17 +16,16 @@ needed) is NaN: never 0, never a warning. Shares run from 0 to 1.
 | robustness | `votes`, `model_robustness`, `perturb`, `input_robustness` |
 | sampled rows | `utility`, `detection`, `ks`, `agreement` |
 | privacy | `privacy` |
-| cost | `timed` |
 | all that apply | `evaluate`, `Reference` |
-| tools | `kneighbors`, `distinct`, `mean`, `median` |
+| tools | `kneighbors`, `distinct_rows`, `mean`, `median` |
 """
 
 from __future__ import annotations
 
-from lapace.metrics.evaluation import Reference, evaluate, timed
-from lapace.metrics.neighbours import distinct, kneighbors, mean, median
-from lapace.metrics.plausibility import Plausibility
+from lapace.metrics.evaluation import Reference, evaluate
+from lapace.metrics.neighbours import distinct_rows, kneighbors, mean, median
 from lapace.metrics.quality import (
+    Plausibility,
     diversity,
     number_share,
     proximity,
@@ -44,7 +43,7 @@ __all__ = [
     "Reference",
     "agreement",
     "detection",
-    "distinct",
+    "distinct_rows",
     "diversity",
     "evaluate",
     "input_robustness",
@@ -61,7 +60,6 @@ __all__ = [
     "satisfaction",
     "sparsity",
     "spread",
-    "timed",
     "utility",
     "validity",
     "votes",

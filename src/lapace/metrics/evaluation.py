@@ -1,66 +1,24 @@
-"""All metrics that apply to counterfactuals, in one call, and what making them cost."""
+"""All metrics that apply to counterfactuals, in one call."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from time import perf_counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lapace.arrays import Floats
 from lapace.classifiers import Classifier
 from lapace.errors import InputError
 from lapace.metrics import quality
 from lapace.metrics.neighbours import join, kneighbors, mean, median, recode
-from lapace.metrics.plausibility import Plausibility
+from lapace.metrics.quality import Plausibility
 from lapace.metrics.robustness import input_robustness, model_robustness, votes
 from lapace.metrics.synthetic import privacy
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
-
-
-@dataclass
-class Runtime:
-    """What a block of code cost, filled in when the block ends.
-
-    Attributes:
-        seconds: Wall-clock time.
-        n_queries: Rows the classifier was queried about; 0 without a classifier.
-    """
-
-    seconds: float = math.nan
-    n_queries: float = 0
-
-    def per(self, instances: int, of: int = 100) -> Runtime:
-        """The same per 100 instances, as in the paper; NaN per no instances."""
-        share = of / instances if instances else math.nan
-        return Runtime(self.seconds * share, self.n_queries * share)
-
-
-@contextmanager
-def timed(classifier: Classifier | None = None) -> Iterator[Runtime]:
-    """Times a block and counts the rows a (wrapped) classifier is queried about in it.
-
-    Examples:
-        >>> with timed() as runtime:
-        ...     _ = sum(range(1000))
-        >>> runtime.seconds > 0, runtime.n_queries
-        (True, 0)
-        >>> Runtime(seconds=3.0, n_queries=600).per(instances=50)
-        Runtime(seconds=6.0, n_queries=1200.0)
-    """
-    runtime = Runtime()
-    before, start = 0 if classifier is None else classifier.n_queries, perf_counter()
-    try:
-        yield runtime
-    finally:
-        runtime.seconds = perf_counter() - start
-        runtime.n_queries = 0 if classifier is None else classifier.n_queries - before
 
 
 class Reference:
@@ -90,7 +48,8 @@ class Reference:
             schema: Of the counterfactuals to be compared.
             random_state: Of `Plausibility`.
         """
-        self.schema, self.cells = _read(table, schema)
+        reading = schema.read(table).checked()
+        self.schema, self.cells = reading.schema, reading.cells
         known = classifier.labels if isinstance(classifier, Classifier) else ()
         model = classifier.model if isinstance(classifier, Classifier) else classifier
         self.classifier = Classifier(model, self.schema, known)
@@ -112,7 +71,6 @@ def evaluate(
     retrained: Sequence[Any] = (),
     perturbed: Sequence[Counterfactuals] = (),
     steps: ArrayLike | None = None,
-    runtime: Runtime | None = None,
 ) -> dict[str, float]:
     """All metrics that apply, by name.
 
@@ -136,7 +94,6 @@ def evaluate(
     | **with** `perturbed` | `input_distance`, `input_set_distance`, `input_max_set_distance` |
     | | and the counts `input_compared`, `input_flipped`, `input_lost` |
     | **with** `steps` | `recrossing` |
-    | **with** `runtime` | `seconds`, `n_queries` |
 
     Args:
         counterfactuals: What a pick or a baseline returned.
@@ -148,7 +105,6 @@ def evaluate(
         perturbed: Counterfactuals of the same instances slightly perturbed, a round each. Instances
             whose label flips are found by querying the classifier.
         steps: Valid flags along paths, as in `recrossing`.
-        runtime: What making the counterfactuals cost, from `timed`.
 
     Examples:
         >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
@@ -164,10 +120,10 @@ def evaluate(
         reference = Reference(reference, classifier, counterfactuals.schema)
     found = _recoded(counterfactuals, join(reference.schema, counterfactuals.schema))
     ok = found.where(found.ok)
-    values = _shares(found, tried) | _quality(ok) | _plausibility(ok, reference)
+    values = _quality(found, ok, tried) | _plausibility(ok, reference)
     if held_out is not None:
-        schema, fresh = _read(held_out, ok.schema)  # which may have levels of its own
-        kept = privacy(schema, ok.cells, reference.cells, fresh)
+        fresh = ok.schema.read(held_out).checked()  # which may have levels of its own
+        kept = privacy(fresh.schema, ok.cells, reference.cells, fresh.cells)
         values["held_out_distance"] = kept.held_out
         values["held_out_copies"] = kept.held_out_copies
         values["privacy_ratio"] = kept.ratio
@@ -178,24 +134,19 @@ def evaluate(
         values |= _input_robustness(found, perturbed, reference)
     if steps is not None:
         values["recrossing"] = quality.recrossing(steps)
-    if runtime is not None:
-        values |= {"seconds": runtime.seconds, "n_queries": float(runtime.n_queries)}
     return values
 
 
-def _shares(found: Counterfactuals, tried: ArrayLike | None) -> dict[str, float]:
+def _quality(
+    found: Counterfactuals, ok: Counterfactuals, tried: ArrayLike | None
+) -> dict[str, float]:
     valid, feasible = quality.validity(found, tried), quality.satisfaction(found, tried=tried)
+    on_numbers = quality.number_share(ok)
     return {
         "validity": valid.instances,
         "valid_counterfactuals": valid.counterfactuals,
         "satisfaction": feasible.instances,
         "feasible_counterfactuals": feasible.counterfactuals,
-    }
-
-
-def _quality(ok: Counterfactuals) -> dict[str, float]:
-    on_numbers = quality.number_share(ok)
-    return {
         "distance": quality.proximity(ok),
         "changed": quality.sparsity(ok),
         "number_share": on_numbers,
@@ -234,14 +185,6 @@ def _input_robustness(
         row[tried] = classifier.predict(moved.instances[tried], moved.schema) != before
     robustness = input_robustness(found, perturbed, flipped)
     return {f"input_{name}": float(value) for name, value in robustness._asdict().items()}
-
-
-def _read(table: Any, schema: Schema) -> tuple[Schema, Floats]:
-    """A table's cells, and the schema with levels that only it has."""
-    reading = schema.read(table)
-    if reading.problems:
-        raise InputError(min(reading.problems.items())[1])
-    return reading.schema, reading.cells
 
 
 def _recoded(found: Counterfactuals, schema: Schema) -> Counterfactuals:

@@ -79,28 +79,15 @@ def pair_distances(schema: Schema, a: Floats, b: Floats, i: Ints, j: Ints) -> Fl
     return found
 
 
-def matches(a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    """All index pairs (i, j) with a[i] == b[j]."""
-    order = np.argsort(b, kind="stable")
-    low, high = (np.searchsorted(b[order], a, side) for side in ("left", "right"))
-    counts = high - low
-    i = np.repeat(np.arange(len(a)), counts)
-    within = np.arange(len(i)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return i, order[np.repeat(low, counts) + within]
+def distinct_rows(cells: Floats) -> tuple[Ints, Ints]:
+    """Positions at which each different row occurs first, ascending, and how often it occurs.
 
-
-def distinct(cells: Floats) -> Floats:
-    """The different rows, each once, in order of first appearance; missing equals missing.
+    Missing equals missing.
 
     Examples:
-        >>> distinct(np.array([[2.5], [np.nan], [0.5], [2.5], [np.nan]])).ravel()
-        array([2.5, nan, 0.5])
+        >>> distinct_rows(np.array([[2.5], [np.nan], [0.5], [2.5], [np.nan]]))
+        (array([0, 1, 2]), array([2, 2, 1]))
     """
-    return cells[distinct_rows(cells)[0]]
-
-
-def distinct_rows(cells: Floats) -> tuple[Ints, Ints]:
-    """Positions at which each different row occurs first, ascending, and how often it occurs."""
     # One bit pattern for each of NaN and zero, so that equal rows have equal bytes: sorting rows
     # as bytes is many times faster than np.unique(axis=0).
     rows = np.ascontiguousarray(np.where(np.isnan(cells), np.nan, cells) + 0.0)

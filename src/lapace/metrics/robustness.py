@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binomtest
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, matches
 from lapace.classifiers import Classifier
-from lapace.metrics.neighbours import join, matches, mean, pair_distances, recode
+from lapace.metrics.neighbours import join, mean, pair_distances, recode
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 

@@ -55,6 +55,12 @@ class Reading(NamedTuple):
     template: Template
     ids: tuple[Any, ...] | None = None
 
+    def checked(self) -> Reading:
+        """The same, or an `InputError` about the first row that cannot be used."""
+        if self.problems:
+            raise InputError(min(self.problems.items())[1])
+        return self
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -232,9 +238,7 @@ class Schema:
         matrix = isinstance(data, np.ndarray) and data.dtype == np.float64 and data.ndim == 2
         if matrix_is_cells and matrix and data.shape[1] == len(self.features):
             return self, data
-        reading = self.read(data)
-        if reading.problems:
-            raise InputError(min(reading.problems.items())[1])
+        reading = self.read(data).checked()
         return reading.schema, reading.cells
 
     def frame(

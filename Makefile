@@ -14,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs clean
+.PHONY: help install demo test lint format docs benchmarks clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test: lint ## Everything above, then the tests; ARGS="tests/test_schema.py -x" n
 
 docs: $(STAMP) ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+benchmarks: $(STAMP) ## The paper's experiments; ARGS="--quick" runs a short version
+	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## Remove everything made here, the environment too
 	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,10 +2,9 @@
 
     python -m benchmarks.digits_gpu -o results/ --seconds 440
 
-Writes `e5.csv`, `e5.md`, `gallery.md` and `images/` (see `benchmarks.e5`), and two tables of its
-own: `e5-graphs.csv`, whether steps recorded as a CUDA graph learn what plain steps do, and what
-each takes; `e5-recipes.csv`, other sizes of the default recipe for images. Every part is written
-when it is done, and a part that fails does not cost the others.
+Writes `e5.csv`, `e5.md`, `gallery.md` and `images/` (see `benchmarks.e5`), and `e5-graphs.csv`:
+whether steps recorded as a CUDA graph learn what plain steps do, and what each takes. A part that
+fails does not cost the other.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from benchmarks import e5
-from benchmarks.digits import Digits, Network, network, read
-from lapace import Explainer, training
+from benchmarks.digits import Digits, read
+from lapace import training
 from lapace.explainer.fit import range_coded
 from lapace.model import Shape
 
@@ -90,66 +87,6 @@ def _synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-EVEN = (1.0, 1.0, 1.0)
-SIZES: tuple[dict[str, Any], ...] = (
-    {"hidden": 256, "latent": 16, "steps": 6000},
-    {"hidden": 128, "latent": 16, "steps": 2000},
-    {"hidden": 256, "latent": 32, "steps": 6000},
-    {"hidden": 512, "latent": 16, "steps": 6000},
-    {"hidden": 256, "latent": 16, "steps": 2000},
-    {"hidden": 256, "latent": 24, "steps": 6000},
-    {"hidden": 256, "latent": 16, "steps": 6000, "weights": EVEN},
-    {"hidden": 256, "latent": 32, "steps": 6000, "weights": EVEN},
-    {"hidden": 512, "latent": 32, "steps": 6000, "weights": EVEN},
-    {"hidden": 256, "latent": 16, "steps": 12000},
-)
-
-
-def sizes(digits: Digits, model: Network, device: str, out: Path, until: float) -> None:
-    """Other sizes of the default recipe, as long as there is time."""
-    found: list[dict[str, Any]] = []
-    for size in SIZES:
-        if time.perf_counter() - START > until:
-            say("no time for more sizes")
-            break
-        measured = partial(measure, digits, model, device, size)
-        attempt(f"size {size}", lambda measured=measured: found.append(measured()))
-        pd.DataFrame(found).to_csv(out / "e5-recipes.csv", index=False)
-
-
-def measure(digits: Digits, model: Network, device: str, size: dict[str, Any]) -> dict[str, Any]:
-    """One size of the default recipe."""
-    recipe = replace(training.DEFAULT, **size)
-    start = time.perf_counter()
-    explainer = Explainer(
-        model, n_prototypes=3, recipe=recipe, schema=digits.schema, device=device
-    ).fit(digits.train)
-    seconds = time.perf_counter() - start
-    test, prototypes = digits.test[:2000], explainer.prototypes_
-    label, cells = model.predict(test), explainer.schema_.cells(test)
-    again = explainer.fitted_.decoder.reconstruct(cells, label)
-    targets = (label[:200] + 1 + np.arange(200) % 9) % 10
-    explanation = explainer.explain(test[:200], target=targets.tolist())
-    first, middle = explanation.first(), explanation.middle()
-    found = {
-        **size,
-        "fit seconds": seconds,
-        "valid before": sum(p.valid_before for p in prototypes),
-        "valid": sum(p.valid for p in prototypes),
-        "least probability": min(p.probability for p in prototypes),
-        "mean probability": np.mean([p.probability for p in prototypes]),
-        "reconstruction": ((again - cells) ** 2).mean(),
-        "agreement": (model.predict(again) == label).mean(),
-        "first ok": first.ok.mean(),
-        "middle ok": middle.ok.mean(),
-        "re-crossing": (explanation.crossings[explanation.prototype >= 0] > 0).mean(),
-        "first tau": first.tau.mean(),
-        "middle probability": middle.probability.mean(),
-    }
-    say(str(found))
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--out", type=Path, default=Path(os.environ.get("OUT", "e5")))
@@ -165,11 +102,9 @@ def main() -> None:
     digits = read(chosen.quick)
     attempt("graphs", lambda: graphs(digits, device, out))
     settings = e5.QUICK if chosen.quick else e5.Settings()
-    settings = replace(settings, seconds=0.7 * chosen.seconds - (time.perf_counter() - START))
+    settings = replace(settings, seconds=chosen.seconds - (time.perf_counter() - START))
     shared = {"quick": chosen.quick, "device": device, "settings": settings, "say": say}
     attempt("e5", lambda: e5.main_e5(out, seeds=range(chosen.seeds), **shared))
-    model = network(digits.train, digits.truth, device=device)
-    attempt("sizes", lambda: sizes(digits, model, device, out, chosen.seconds - 25.0))
 
 
 if __name__ == "__main__":

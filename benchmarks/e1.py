@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ def measure(job: Job) -> Iterator[Measure]:
     """All figures of one job."""
     here, fit = setup(job), fitted(job)
     predicted, truth = here.model.predict(here.data.test), np.asarray(here.data.test_labels)
-    yield Measure("accuracy", _mean(np.asarray(predicted) == truth), len(truth))
+    yield Measure.of("accuracy", np.asarray(predicted) == truth)
     yield Measure("rows", len(here.train), 1)
     yield Measure("columns", len(here.schema.features), 1)
     yield from _costs(fit)
@@ -137,8 +137,8 @@ def _agreement(here: Setup, sample: _Sample) -> Iterator[Measure]:
 def _centroids(explainer: Explainer, here: Setup) -> Iterator[Measure]:
     """Centroids valid as trained and after repair, and how evenly clusters are used."""
     prototypes = explainer.prototypes_
-    yield _share("centroids_before", [p.valid_before for p in prototypes])
-    yield _share("centroids_after", [p.valid for p in prototypes])
+    yield Measure.of("centroids_before", [p.valid_before for p in prototypes])
+    yield Measure.of("centroids_after", [p.valid for p in prototypes])
     yield Measure("least_used", _least_used(explainer, here), len(prototypes))
 
 
@@ -171,7 +171,7 @@ def _prototypes(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure
     ]
     cells = np.array(kept).reshape(len(kept), len(here.schema.features))
     lof = here.plausibility.lof(cells)
-    yield Measure("prototype_lof", metrics.mean(lof), len(cells))
+    yield Measure.of("prototype_lof", lof)
     yield Measure("prototype_lof_max", float(lof.max()) if len(lof) else math.nan, len(cells))
     own = metrics.spread(here.schema, cells)
     # Which centroids are a fair comparison depends on the coding they are found in: report two.
@@ -217,15 +217,15 @@ def _paths(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure]:
         picks["sparse"] = again.sparse()
     for name, pick in picks.items():
         ok = pick.where(pick.ok)
-        yield _share(f"{name}_valid", pick.ok)
-        yield Measure(f"{name}_changed", _mean(ok.changed), len(ok))
+        yield Measure.of(f"{name}_valid", pick.ok)
+        yield Measure.of(f"{name}_changed", ok.changed)
         yield from _lof(here, name, ok.cells)
     yield from _against_nnce(here, picks)
 
 
 def _lof(here: Setup, name: str, cells: Floats) -> Iterator[Measure]:
     lof = here.plausibility.lof(cells)
-    yield Measure(f"{name}_lof", metrics.mean(lof), len(cells))
+    yield Measure.of(f"{name}_lof", lof)
     yield Measure(f"{name}_lof_median", metrics.median(lof), len(cells))
 
 
@@ -235,12 +235,12 @@ def _against_nnce(here: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator
     nnce = away.min(axis=1)
     yield from _lof(here, "nnce", here.target_rows[away.argmin(axis=1)])
     answered = picks["nearest"].instance[picks["nearest"].ok]
-    yield Measure("nnce_distance", _mean(nnce[answered]), len(answered))
+    yield Measure.of("nnce_distance", nnce[answered])
     for name in ("nearest", "sparse"):
         if name in picks:
             ok = picks[name].where(picks[name].ok)
-            yield Measure(f"{name}_distance", _mean(ok.distance), len(ok))
-            yield _share(f"{name}_no_farther", ok.distance <= nnce[ok.instance] + 1e-9)
+            yield Measure.of(f"{name}_distance", ok.distance)
+            yield Measure.of(f"{name}_no_farther", ok.distance <= nnce[ok.instance] + 1e-9)
 
 
 def _crossings(job: Job, explanation: Explanation) -> Iterator[Measure]:
@@ -252,12 +252,4 @@ def _crossings(job: Job, explanation: Explanation) -> Iterator[Measure]:
     yield Measure("recrossing_before", metrics.recrossing(valid), reached)
     later = tau > explanation.tau[paths, first][:, None]
     left = ((valid == 0) & later).any(axis=1)
-    yield _share("recrossing_after", left[explanation.ok[paths, first]])
-
-
-def _share(metric: str, flags: Any) -> Measure:
-    return Measure(metric, _mean(flags), len(flags))
-
-
-def _mean(values: Any) -> float:
-    return float(np.mean(values)) if len(values) else math.nan
+    yield Measure.of("recrossing_after", left[explanation.ok[paths, first]])

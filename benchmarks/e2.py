@@ -21,13 +21,11 @@ process it is run. Only counterfactuals that are ok count, but for validity.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -83,8 +81,7 @@ def _ours(job: Job, details: Comparison) -> Iterator[Measure]:
     yield Measure("instances", count, count)
     yield Measure("mixed", float(len(here.schema.categorical) > 0), 1)
     yield Measure("fit_seconds", fit.processor, 1)
-    valid = [p.valid for p in explainer.prototypes_]
-    yield Measure("prototypes_valid", _mean(valid), len(valid))
+    yield Measure.of("prototypes_valid", [p.valid for p in explainer.prototypes_])
     if not explainer.fitted_.of_label(here.target):
         return  # no prototype of the target
     judge, sparse = _Judge.of(job, details), job.recipe == "default"
@@ -143,11 +140,11 @@ def _against_nnce(here: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator
     for name in ("nearest", "sparse"):
         if name in picks:
             ok = picks[name].where(picks[name].ok)
-            other, count = nnce[ok.instance], len(ok)
-            yield Measure("paired_distance", _mean(ok.distance), count, method=name)
-            yield Measure("paired_nnce", _mean(other), count, method=name)
-            yield _spread("paired_difference", ok.distance - other, name)
-            yield Measure("no_farther", _mean(ok.distance <= other + 1e-9), count, method=name)
+            other = nnce[ok.instance]
+            yield Measure.of("paired_distance", ok.distance, method=name)
+            yield Measure.of("paired_nnce", other, method=name)
+            yield Measure.of("paired_difference", ok.distance - other, method=name)
+            yield Measure.of("no_farther", ok.distance <= other + 1e-9, method=name)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -262,26 +259,26 @@ class _Judge:
         yield Measure("validity", valid.instances, instances, method=method)
         yield Measure("valid_counterfactuals", valid.counterfactuals, len(found), method=method)
         each = np.bincount(ok.instance, minlength=instances)
-        yield _spread("n_counterfactuals", each, method)
-        yield _spread("distance", ok.distance, method)
-        yield _spread("changed", ok.changed, method)
+        yield Measure.of("n_counterfactuals", each, method=method)
+        yield Measure.of("distance", ok.distance, method=method)
+        yield Measure.of("changed", ok.changed, method=method)
         several = int((each > 1).sum())
         yield Measure("diversity", metrics.diversity(ok), several, method=method)
         yield from self._plausibility(method, ok)
         votes = metrics.votes(ok, self.here.classifier, self.retrained)
         robust = metrics.model_robustness(votes)
-        share = _spread("model_robustness", robust.by_counterfactual, method)
+        share = Measure.of("model_robustness", robust.by_counterfactual, method=method)
         yield replace(share, value=robust.mean)
 
     def _plausibility(self, method: str, ok: Counterfactuals) -> Iterator[Measure]:
         usual = self.here.plausibility
         lof = usual.lof(ok.cells)
-        yield replace(_spread("lof", lof, method), value=metrics.mean(lof))
+        yield Measure.of("lof", lof, method=method)
         yield Measure("lof_median", metrics.median(lof), len(ok), method=method)
-        yield _spread("isolation", usual.isolation(ok.cells), method)
-        yield _spread("knn_distance", usual.knn(ok.cells), method)
+        yield Measure.of("isolation", usual.isolation(ok.cells), method=method)
+        yield Measure.of("knn_distance", usual.knn(ok.cells), method=method)
         away, _ = metrics.kneighbors(ok.schema, ok.cells, self.here.train)
-        yield Measure("copies", _mean(away[:, :1] == 0), len(ok), method=method)
+        yield Measure.of("copies", away[:, :1] == 0, method=method)
 
     def stability(
         self, method: str, before: Counterfactuals, after: Counterfactuals, moved: _Moved
@@ -302,13 +299,3 @@ def _some(found: Counterfactuals, begin: int, end: int) -> Counterfactuals:
     """The counterfactuals of some instances, numbered from 0."""
     own = found.where((found.instance >= begin) & (found.instance < end))
     return replace(own, instances=found.instances[begin:end], instance=own.instance - begin)
-
-
-def _spread(metric: str, values: NDArray[Any], method: str) -> Measure:
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-    return Measure(metric, _mean(values), len(values), method=method, deviation=deviation)
-
-
-def _mean(values: Any) -> float:
-    array = np.asarray(values, dtype=np.float64)
-    return float(array.mean()) if array.size else math.nan

@@ -22,7 +22,6 @@ most that overwriting can do for a method without constraints.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -33,7 +32,7 @@ import numpy as np
 from benchmarks.fits import Cost, Setup, fitted, setup, spent
 from benchmarks.plan import Actionability, Job
 from benchmarks.store import Measure, Record
-from lapace import InputError, Search, baselines, metrics
+from lapace import InputError, Search, baselines
 from lapace.arrays import Bools, Floats
 from lapace.constraints import System
 
@@ -85,8 +84,7 @@ def measure(job: Job, done: Sequence[Measure] = ()) -> Record:
     found, not_run = list(done), {}
     if not done:
         for setting, own in constraints.items():
-            share = float(np.mean([texts is None for texts in own]))
-            found.append(Measure("infeasible", share, len(own), setting))
+            found.append(Measure.of("infeasible", [texts is None for texts in own], setting))
     for name in METHODS:
         if name in {m.method for m in done}:
             continue
@@ -153,13 +151,10 @@ def _constrained(
         "valid_points": _joined([own.valid.ravel() for own in known]),
     }
     for metric, flags in shares.items():
-        share = float(flags.mean()) if len(flags) else math.nan
-        yield Measure(metric, share, len(flags), setting, name)
+        yield Measure.of(metric, flags, setting, name)
     after = np.concatenate([here.train[:0], *(own.cells[own.ok] for own in known)])
     for metric, rows in (("lof_after", after), ("lof_before", method.rows)):
-        scores = here.plausibility.lof(rows)
-        spread = float(np.std(scores, ddof=1)) if len(scores) > 1 else math.nan
-        yield Measure(metric, metrics.mean(scores), len(rows), setting, name, spread)
+        yield Measure.of(metric, here.plausibility.lof(rows), setting, name)
     before, count = method.before.processor, len(points)
     seconds = cost.processor + (before if name in FACE else 0.0)  # FACE's paths were made before
     yield Measure("seconds_before", before * 100 / count, count, setting, name)

@@ -7,7 +7,6 @@ training rows labelled with the target, mean and deviation over instances.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -35,7 +34,4 @@ def measure(job: Job) -> Iterator[Measure]:
         own = found.prototype == prototype
         for step, tau in enumerate(found.tau[own][0, :steps]):
             for metric, values in points.items():
-                at = values[own, step].astype(np.float64)
-                spread = float(np.std(at, ddof=1)) if len(at) > 1 else math.nan
-                name, mean = f"{metric}@{tau:.4g}", float(np.mean(at))
-                yield Measure(name, mean, len(at), str(prototype), deviation=spread)
+                yield Measure.of(f"{metric}@{tau:.4g}", values[own, step], str(prototype))

@@ -8,8 +8,6 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.plan import Job
 from benchmarks.store import Measure
 
@@ -32,10 +30,9 @@ def measure(job: Job, picture: Path) -> list[Measure]:
     drawn = example["draw"](min(rows, job.protocol.rows or rows), job.seed)
     example["save"](drawn.figure, picture)
     plt.close(drawn.figure)
-    valid = [p.valid for p in drawn.explainer.prototypes_]
     explanation = drawn.explainer.explain(drawn.denied[:100], target="approved")
-    answered = np.array([status == "answered" for status in explanation.status])
+    answered = [status == "answered" for status in explanation.status]
     return [
-        Measure("prototypes_valid", float(np.mean(valid)), len(valid)),
-        Measure("validity", float(answered.mean()), len(answered), method="First"),
+        Measure.of("prototypes_valid", [p.valid for p in drawn.explainer.prototypes_]),
+        Measure.of("validity", answered, method="First"),
     ]

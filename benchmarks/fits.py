@@ -133,7 +133,10 @@ def retrained_models(
 
 
 class Fit(NamedTuple):
-    """An explainer and what it cost: the fit that was kept, and `all_seconds` of all tries."""
+    """An explainer and what it cost: the fit that was kept, and `all_seconds` of all tries.
+
+    The queries are those of the fit without its report, which counts its own.
+    """
 
     explainer: Explainer
     tries: int
@@ -178,8 +181,9 @@ def fit(job: Job, data: Dataset, model: Any) -> Fit:
         all_seconds, tries = all_seconds + cost.wall, tries + 1
         valid = sum(p.valid for p in explainer.prototypes_)
         if valid > most_valid:
-            queries = explainer.classifier_.n_queries
-            found = Fit(explainer, 0, queries, cost.wall, cost.processor, 0.0)
+            queries = explainer.report_.n_queries
+            count = queries.total - queries.report
+            found = Fit(explainer, 0, count, cost.wall, cost.processor, 0.0)
             most_valid = valid
         if valid == len(explainer.prototypes_):
             break

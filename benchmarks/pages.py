@@ -76,8 +76,8 @@ def _ks(figures: Figures, pair: Pair, recipe: str) -> str:
     return f"{figures.get(pair.name, recipe, 'ks'):.3} / {largest:.3f}"
 
 
-def _published(_: Figures, pair: Pair, __: str) -> str:
-    known = pair.published
+def _reported(_: Figures, pair: Pair, __: str) -> str:
+    known = pair.reported
     return f"{known.accuracy:.1f}, {known.real:.1f}, {known.gap:.2f}" if known else NONE
 
 
@@ -108,7 +108,7 @@ UTILITY: Mapping[str, Column] = {
     "agreement": "{agreement:±.3}",
     "by label": _by_label,
     "KS": _ks,
-    "paper: M, real, gap": _published,
+    "paper: M, real, gap": _reported,
 }
 CENTROIDS: Mapping[str, Column] = {
     "valid before repair": "{centroids_before:of}",
@@ -233,11 +233,11 @@ def e1_brief(plan: Plan, table: pd.DataFrame) -> str:
     }
     lines = []
     for pair in plan.pairs:
-        if pair.published is not None:
+        if pair.reported is not None:
             own, paper = (figures.line(pair.name, recipe) for recipe in ("default", "paper"))
             lines.append((
                 pair.name,
-                f"{pair.published.gap:.1f}",
+                f"{pair.reported.gap:.1f}",
                 f"{paper['gap_raw']:±.1p}",
                 f"**{own['gap_raw']:±.1p}**",
                 f"{paper['centroids_after']:of}",
@@ -274,7 +274,7 @@ ABOUT_POINTS = (
     "constraints (LAPACE explains one instance per call, FACE's paths are computed in one batch)."
 )
 POINTS = "{feasible_points:.1p} % / {lof_before} → {lof_after} / {seconds_before:.1} → {seconds:.1}"
-PUBLISHED = dict(zip(CONSTRAINED, (0, 1, 2, 3, 3), strict=True))  # places in the paper's figures
+PLACES = dict(zip(CONSTRAINED, (0, 1, 2, 3, 3), strict=True))  # places in the paper's figures
 
 
 def e3(plan: Plan, table: pd.DataFrame) -> list[str]:
@@ -298,8 +298,8 @@ def e3_brief(plan: Plan, table: pd.DataFrame) -> str:
     lines = []
     for setting in ("easy", "hard"):
         for pair in pairs_of(plan, table):
-            published = plan[pair].published
-            theirs = published.actionability if published and setting == "easy" else None
+            reported = plan[pair].reported
+            theirs = reported.actionability if reported and setting == "easy" else None
             cells = {
                 method: f"{figures.get(pair, 'default', 'satisfied', method, setting):.3}"
                 for method in CONSTRAINED
@@ -307,7 +307,7 @@ def e3_brief(plan: Plan, table: pd.DataFrame) -> str:
             top = max(text for text in cells.values() if text != NONE)
             bold = {m: f"**{text}**" if text == top else text for m, text in cells.items()}
             if theirs:
-                bold = {m: f"{text} ({theirs[PUBLISHED[m]]:.2f})" for m, text in bold.items()}
+                bold = {m: f"{text} ({theirs[PLACES[m]]:.2f})" for m, text in bold.items()}
             infeasible = figures.get(pair, "default", "infeasible", label=setting)
             lines.append((pair, setting, *bold.values(), f"{infeasible:.1p}"))
     return grid(("pair", "", *CONSTRAINED, "infeasible, %"), lines)

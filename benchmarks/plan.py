@@ -44,11 +44,11 @@ class PaperSettings:
 
 
 @dataclass(frozen=True)
-class Published:
+class Reported:
     """The paper's figures for one pair, in percent.
 
     Examples:
-        >>> round(Published(accuracy=81.15, real=93.82, synthetic=81.13).gap, 2)
+        >>> round(Reported(accuracy=81.15, real=93.82, synthetic=81.13).gap, 2)
         12.69
     """
 
@@ -74,7 +74,7 @@ class Pair:
     balanced: bool = False  # labels are made equally frequent before the split
     impute: bool = False  # missing cells are filled from the training rows
     paper: PaperSettings | None = None  # without them the paper's recipe is not run
-    published: Published | None = None
+    reported: Reported | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Job:
         """Everything its figures depend on, as JSON values."""
         paper, utility = self.recipe == "paper", self.experiment in UTILITY
         pair, protocol, limits = asdict(self.pair), asdict(self.protocol), asdict(self.limits)
-        del pair["published"], protocol["seeds"], limits["repeats"]
+        del pair["reported"], protocol["seeds"], limits["repeats"]
         if not paper:
             del pair["paper"]
         if not utility:
@@ -378,7 +378,7 @@ def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
 
 def _pair(name: str, data: dict[str, Any]) -> Pair:
     place = f"pairs.{name}"
-    for part, kind in (("paper", PaperSettings), ("published", Published)):
+    for part, kind in (("paper", PaperSettings), ("reported", Reported)):
         if part in data:
             data[part] = _record(kind, data[part], f"{place}.{part}")
     pair = _record(Pair, {"name": name, **data}, place)

@@ -82,13 +82,13 @@ def explain(_: Any) -> None:
     ratios, shares = [], []
     for _ in range(7):
         model.seconds, model.rows = 0.0, 0
-        outside = least(lambda: explainer.explain(instances), 1) - model.seconds
+        overhead = least(lambda: explainer.explain(instances), 1) - model.seconds
         rows = pd.concat([loans.train] * (model.rows // len(loans.train) + 1)).head(model.rows)
-        ratios.append(outside / least(lambda rows=rows: model.model.predict(rows), 3))
-        shares.append(outside / (outside + model.seconds))
-    what = f"explain 100 instances: outside / one predict on {model.rows:,} rows"
+        ratios.append(overhead / least(lambda rows=rows: model.model.predict(rows), 3))
+        shares.append(overhead / (overhead + model.seconds))
+    what = f"explain 100 instances: overhead / one predict on {model.rows:,} rows"
     say(what, float(np.median(ratios)), "0.5")
-    say("explain 100 instances: share of the whole spent outside", float(np.median(shares)), "-")
+    say("explain 100 instances: share outside the classifier", float(np.median(shares)), "-")
 
 
 def growth(arguments: Any) -> None:

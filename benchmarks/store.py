@@ -52,6 +52,19 @@ class Measure:
     method: str = ""
     deviation: float = math.nan
 
+    @classmethod
+    def of(cls, metric: str, values: Any, label: str = "", method: str = "") -> Measure:
+        """The mean, number and standard deviation of some values.
+
+        Examples:
+            >>> Measure.of("ok", [True, True, False, False], method="First").value
+            0.5
+        """
+        array = np.asarray(values, dtype=np.float64)
+        mean = float(array.mean()) if array.size else math.nan
+        deviation = float(array.std(ddof=1)) if array.size > 1 else math.nan
+        return cls(metric, mean, array.size, label, method, deviation)
+
 
 @dataclass(frozen=True)
 class Record:

@@ -1,8 +1,8 @@
-"""No leak, end to end: explainers of many kinds, random limits, every row returned checked again.
+"""No leak, end to end: explainers of many kinds, random constraints, every row checked again.
 
 The checker is the slow one of test_constraints_random, which shares no code with ours, and it is
 shown the rows as a user gets them: in the user's own kind of table, read anew. The tests send a
-few questions through each explainer; as a script this file sends as many as wanted:
+few calls through each explainer; as a script this file sends as many as wanted:
 
     python tests/test_no_leak.py 20
 """
@@ -35,8 +35,8 @@ PICKS: dict[str, Callable[[Explanation], Counterfactuals]] = {
     "last": Explanation.last,
     "nearest": Explanation.nearest,
     "sparse": Explanation.sparse,
-    "at 0.5": lambda answer: answer.at(0.5),
-    "at 1": lambda answer: answer.at(1.0),
+    "at 0.5": lambda explanation: explanation.at(0.5),
+    "at 1": lambda explanation: explanation.at(1.0),
 }
 TABLES = ("wine", "heloc", "adult-full", "compas")
 
@@ -105,11 +105,11 @@ CASES = [(kind, seed) for kind, count in SEEDS.items() for seed in range(count)]
 
 
 # ------------------------------------------------------------------------------------------------
-# Questions
+# Calls
 
 
-def random_question(explainer: Explainer, rng: np.random.Generator) -> dict[str, Any]:
-    """Up to six constraints of any form that do not rule everyone out, and other settings."""
+def random_call(explainer: Explainer, rng: np.random.Generator) -> dict[str, Any]:
+    """Up to six constraints of any form that can hold for some instance, and other settings."""
     schema, costs = explainer.schema_, {}
     if rng.random() < 0.3:
         hard, other = (schema.names[i] for i in rng.choice(len(schema.names), 2, replace=False))
@@ -134,40 +134,40 @@ def random_question(explainer: Explainer, rng: np.random.Generator) -> dict[str,
 
 
 def leaks(
-    explainer: Explainer, instances: Any, question: dict[str, Any]
+    explainer: Explainer, instances: Any, call: dict[str, Any]
 ) -> tuple[list[str], Counter[str]]:
-    """Everything wrong with what one question brings back, in words; and some counts."""
-    answer = explainer.explain(instances, **worlds.searched(question))
-    tally = Counter(answer.status)
-    system = System.of(answer.constraints, answer.schema, check=False)
-    names = answer.schema.names
-    still = [i for i, name in enumerate(names) if is_held(answer.constraints, name)]
+    """Everything wrong with what one call returns, in words; and some counts."""
+    explanation = explainer.explain(instances, **worlds.searched(call))
+    tally = Counter(explanation.status)
+    system = System.of(explanation.constraints, explanation.schema, check=False)
+    names = explanation.schema.names
+    still = [i for i, name in enumerate(names) if is_held(explanation.constraints, name)]
     found = []
     for name, pick in PICKS.items():
-        chosen = pick(answer)
+        chosen = pick(explanation)
         # As the user sees them: out through the user's own kind of table, and in again.
-        rows = answer.schema.read(chosen.rows).cells
+        rows = explanation.schema.read(chosen.rows).cells
         if not np.array_equal(rows, chosen.cells, equal_nan=True):
             found.append(f"{name}: the table does not say what the cells say")
         for k, (row, instance) in enumerate(zip(rows, chosen.instance, strict=True)):
-            own = answer.instances[instance]
-            slow = Slow(answer.schema, row, own)
+            own = explanation.instances[instance]
+            slow = Slow(explanation.schema, row, own)
             broken = [str(c) for c in system.constraints if not slow.satisfies(c)]
             tally["rows"] += 1
             tally["ok"] += bool(chosen.ok[k])
             if bool(chosen.feasible[k]) == bool(broken):
                 found.append(f"{name}: feasible={chosen.feasible[k]}, broken={broken}, {row} {own}")
-            if broken and answer.status[instance] == "answered" and chosen.tau[k] != 0:
-                found.append(f"{name}: shown to someone answered, broken={broken}, {row} {own}")
-            for feature, cell, mine in zip(answer.schema.features, row, own, strict=True):
+            if broken and explanation.status[instance] == "answered" and chosen.tau[k] != 0:
+                found.append(f"{name}: infeasible though answered, broken={broken}, {row} {own}")
+            for feature, cell, mine in zip(explanation.schema.features, row, own, strict=True):
                 if problem := _cell_problem(feature, cell, mine):
-                    found.append(f"{name}: {feature.name}: {problem} ({cell}, own {mine})")
+                    found.append(f"{name}: {feature.name}: {problem} ({cell}, original {mine})")
             if chosen.feasible[k] and row[still].tobytes() != own[still].tobytes():
                 found.append(f"{name}: a fixed column changed, {row} {own}")
-    answered = {i for i, status in enumerate(answer.status) if status == "answered"}
-    if answered != set(answer.nearest().instance[answer.nearest().ok].tolist()):
-        found.append("nearest is not good for exactly those answered")
-    return [f"{line} [{'; '.join(answer.constraints)}]" for line in found], tally
+    answered = {i for i, status in enumerate(explanation.status) if status == "answered"}
+    if answered != set(explanation.nearest().instance[explanation.nearest().ok].tolist()):
+        found.append("nearest is not ok for exactly those answered")
+    return [f"{line} [{'; '.join(explanation.constraints)}]" for line in found], tally
 
 
 def is_held(constraints: tuple[str, ...], name: str) -> bool:
@@ -182,13 +182,13 @@ def is_held(constraints: tuple[str, ...], name: str) -> bool:
 
 
 def run(
-    explainer: Explainer, instances: Any, questions: int, seed: int
+    explainer: Explainer, instances: Any, calls: int, seed: int
 ) -> tuple[list[str], Counter[str]]:
-    """Several questions to one explainer."""
+    """Several calls of one explainer."""
     rng = np.random.default_rng(seed)
     found, tally = [], Counter[str]()
-    for _ in range(questions):
-        wrong, counts = leaks(explainer, instances, random_question(explainer, rng))
+    for _ in range(calls):
+        wrong, counts = leaks(explainer, instances, random_call(explainer, rng))
         found += wrong
         tally += counts
     return found, tally
@@ -225,7 +225,7 @@ def test_nothing_leaks_out_of_a_real_table(name, missing):
 def test_the_checks_can_fail(monkeypatch):
     """Were projection and the final check left out, the same calls would find leaks."""
     explainer, instances = worlds.post().explainer, worlds.post().instances
-    limits = {"constraints": ["fixed weight"], "sparse": True, "steps": 4}
+    call = {"constraints": ["fixed weight"], "sparse": True, "steps": 4}
 
     def untouched(self, cells, instances, **settings):
         yes = np.ones(len(cells), bool)
@@ -235,7 +235,7 @@ def test_the_checks_can_fail(monkeypatch):
         System, "feasible", lambda self, cells, instances: np.ones(len(cells), bool)
     )
     monkeypatch.setattr(System, "project", untouched)
-    found, _ = leaks(explainer, instances, limits)
+    found, _ = leaks(explainer, instances, call)
     assert any("broken=['fixed weight']" in line for line in found)
     assert any("a fixed column changed" in line for line in found)
 
@@ -256,7 +256,7 @@ if __name__ == "__main__":
         bad += [f"{kind}: {line}" for line in problems]
         total += counts
         total["explainers"] += 1
-        total["questions"] += wanted
+        total["calls"] += wanted
         print(kind, dict(counts), f"{time.perf_counter() - begin:.0f} s", len(bad), flush=True)
     print(dict(total), f"{len(bad)} problems")
     print(*bad[:20], sep="\n")

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from sklearn.cluster import KMeans
 
-from benchmarks.fits import Fit, Setup, fitted, setup, spent
+from benchmarks.fits import Fit, Setup, fitted, setup_of, spent
 from benchmarks.plan import Job
 from benchmarks.store import Measure
 from lapace import Explainer, InputError, Search, metrics
@@ -35,16 +35,16 @@ VERDICTS = {"passes": 1.0, "usable with care": 0.5, "fails": 0.0}
 
 def measure(job: Job) -> Iterator[Measure]:
     """All figures of one job."""
-    here, fit = setup(job), fitted(job)
-    predicted, truth = here.model.predict(here.data.test), np.asarray(here.data.test_labels)
+    setup, fit = setup_of(job), fitted(job)
+    predicted, truth = setup.model.predict(setup.data.test), np.asarray(setup.data.test_labels)
     yield Measure.of("accuracy", np.asarray(predicted) == truth)
-    yield Measure("rows", len(here.train), 1)
-    yield Measure("columns", len(here.schema.features), 1)
+    yield Measure("rows", len(setup.train), 1)
+    yield Measure("columns", len(setup.schema.features), 1)
     yield from _costs(fit)
-    yield from _utility(job, fit.explainer, here)
-    yield from _centroids(fit.explainer, here)
-    yield from _prototypes(job, fit.explainer, here)
-    yield from _paths(job, fit.explainer, here)
+    yield from _utility(job, fit.explainer, setup)
+    yield from _centroids(fit.explainer, setup)
+    yield from _prototypes(job, fit.explainer, setup)
+    yield from _paths(job, fit.explainer, setup)
 
 
 def _costs(fit: Fit) -> Iterator[Measure]:
@@ -69,14 +69,14 @@ class _Sample(NamedTuple):
     codes: Ints  # the labels they were drawn for
 
 
-def _sampled(job: Job, explainer: Explainer, here: Setup, verified: bool) -> _Sample:
+def _sampled(job: Job, explainer: Explainer, setup: Setup, verified: bool) -> _Sample:
     """Synthetic rows, as many of each label as there are real ones.
 
     No rows at all where M never gives a label to samples that have to be verified for it.
     """
     cells, codes = [], []
-    for code, label in enumerate(here.classifier.labels):
-        count = int((here.codes == code).sum())
+    for code, label in enumerate(setup.classifier.labels):
+        count = int((setup.codes == code).sum())
         if not explainer.fitted_.decoder.mixtures[code].means.shape[0]:
             continue  # too few rows of this label to have learned it
         try:
@@ -85,21 +85,21 @@ def _sampled(job: Job, explainer: Explainer, here: Setup, verified: bool) -> _Sa
         except InputError:
             if not verified:
                 raise
-            return _Sample(here.train[:0], here.codes[:0])
-        cells.append(here.schema.cells(frame))
+            return _Sample(setup.train[:0], setup.codes[:0])
+        cells.append(setup.schema.cells(frame))
         codes.append(np.full(count, code))
     return _Sample(np.concatenate(cells), np.concatenate(codes))
 
 
-def _utility(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure]:
+def _utility(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measure]:
     """TSTR, raw as in the paper and verified; then how M labels the raw samples."""
-    test, count = (here.test, here.test_codes), len(here.test)
-    raw, verified = (_sampled(job, explainer, here, verified=flag) for flag in (False, True))
+    test, count = (setup.test, setup.test_codes), len(setup.test)
+    raw, verified = (_sampled(job, explainer, setup, verified=flag) for flag in (False, True))
     settings = {"trees": job.protocol.trees, "random_state": job.seed}
-    found = metrics.utility(here.schema, (here.train, here.codes), raw, test, **settings)
+    found = metrics.utility(setup.schema, (setup.train, setup.codes), raw, test, **settings)
     # The forest on real rows is the same, so it is not trained twice.
-    nothing = (here.train[:0], here.codes[:0])
-    other = metrics.utility(here.schema, nothing, verified, test, **settings)
+    nothing = (setup.train[:0], setup.codes[:0])
+    other = metrics.utility(setup.schema, nothing, verified, test, **settings)
     other = replace(other, real=found.real, balanced_real=found.balanced_real)
     for name, one in (("raw", found), ("verified", other)):
         yield Measure(f"tstr_{name}", one.synthetic, count)
@@ -108,25 +108,25 @@ def _utility(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure]:
         yield Measure(f"gap_{name}_balanced", one.balanced_gap, count)
     yield Measure("tstr_real", found.real, count)
     yield Measure("tstr_real_balanced", found.balanced_real, count)
-    yield from _agreement(here, raw)
+    yield from _agreement(setup, raw)
 
 
-def _agreement(here: Setup, sample: _Sample) -> Iterator[Measure]:
+def _agreement(setup: Setup, sample: _Sample) -> Iterator[Measure]:
     """Whether M agrees with samples, and has the same probabilities for them as for real rows."""
-    predictions = here.classifier.query(sample.cells)
+    predictions = setup.classifier.query(sample.cells)
     found = metrics.agreement(sample.codes, predictions.codes)
-    labels = [str(label) for label in here.classifier.labels]
+    labels = [str(label) for label in setup.classifier.labels]
     yield Measure("agreement", found.overall, len(sample.codes))
     for code, share in found.by_label.items():
         yield Measure("agreement", share, int((sample.codes == code).sum()), labels[code])
-    real, drawn = here.classifier.predict_proba(here.train), predictions.probability
+    real, drawn = setup.classifier.predict_proba(setup.train), predictions.probability
     if drawn is None or real is None:
         return
-    distance = metrics.ks(drawn[:, here.target], real[:, here.target])
+    distance = metrics.ks(drawn[:, setup.target], real[:, setup.target])
     yield Measure("ks", distance, len(sample.codes))
     for code in np.unique(sample.codes).tolist():
         own = sample.codes == code
-        distance = metrics.ks(drawn[own, code], real[here.codes == code, code])
+        distance = metrics.ks(drawn[own, code], real[setup.codes == code, code])
         yield Measure("ks", distance, int(own.sum()), labels[code])
 
 
@@ -134,24 +134,24 @@ def _agreement(here: Setup, sample: _Sample) -> Iterator[Measure]:
 # Centroids
 
 
-def _centroids(explainer: Explainer, here: Setup) -> Iterator[Measure]:
+def _centroids(explainer: Explainer, setup: Setup) -> Iterator[Measure]:
     """Centroids valid as trained and after repair, and how evenly clusters are used."""
     prototypes = explainer.prototypes_
     yield Measure.of("centroids_before", [p.valid_before for p in prototypes])
     yield Measure.of("centroids_after", [p.valid for p in prototypes])
-    yield Measure("least_used", _least_used(explainer, here), len(prototypes))
+    yield Measure("least_used", _least_used(explainer, setup), len(prototypes))
 
 
-def _least_used(explainer: Explainer, here: Setup) -> float:
+def _least_used(explainer: Explainer, setup: Setup) -> float:
     """The rows of the least used cluster over an even share, the smallest of any label.
 
     A row belongs to the cluster of largest q(c|x,y).
     """
     decoder = explainer.fitted_.decoder
     counts = decoder.model.shape.clusters
-    rows = np.flatnonzero(np.array(counts)[here.codes] > 0)
-    x = torch.as_tensor(decoder.schema.encode(here.train[rows]), dtype=torch.float32)
-    y = torch.as_tensor(here.codes[rows])
+    rows = np.flatnonzero(np.array(counts)[setup.codes] > 0)
+    x = torch.as_tensor(decoder.schema.encode(setup.train[rows]), dtype=torch.float32)
+    y = torch.as_tensor(setup.codes[rows])
     with torch.inference_mode():
         clusters = decoder.model.clusters(x.to(decoder.device), y.to(decoder.device))
     used = np.bincount(clusters.cpu().numpy(), minlength=sum(counts))
@@ -159,7 +159,7 @@ def _least_used(explainer: Explainer, here: Setup) -> float:
     return float(min(own.min() * len(own) / max(1, own.sum()) for own in by_label if len(own)))
 
 
-def _prototypes(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure]:
+def _prototypes(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measure]:
     """How plausible the target's prototypes are, and how different compared with k-means centroids.
 
     Paths of the paper's recipe lead to every centroid, valid or not, so all of them count there.
@@ -167,20 +167,20 @@ def _prototypes(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure
     kept = [
         p.cells
         for p in explainer.prototypes_
-        if p.code == here.target and (p.valid or job.recipe == "paper")
+        if p.code == setup.target and (p.valid or job.recipe == "paper")
     ]
-    cells = np.array(kept).reshape(len(kept), len(here.schema.features))
-    lof = here.plausibility.lof(cells)
+    cells = np.array(kept).reshape(len(kept), len(setup.schema.features))
+    lof = setup.plausibility.lof(cells)
     yield Measure.of("prototype_lof", lof)
     yield Measure("prototype_lof_max", float(lof.max()) if len(lof) else math.nan, len(cells))
-    own = metrics.spread(here.schema, cells)
+    own = metrics.spread(setup.schema, cells)
     # Which centroids are a fair comparison depends on the coding they are found in: report two.
     for name, coding in (
-        ("diversity", here.schema),
-        ("diversity_ranged", range_coded(here.schema)),
+        ("diversity", setup.schema),
+        ("diversity_ranged", range_coded(setup.schema)),
     ):
-        centroids = _k_means(coding, here.target_rows, len(cells), job.seed)
-        other = metrics.spread(here.schema, centroids)
+        centroids = _k_means(coding, setup.target_rows, len(cells), job.seed)
+        other = metrics.spread(setup.schema, centroids)
         yield Measure(name, own / other if other else math.nan, len(cells))
 
 
@@ -196,15 +196,15 @@ def _k_means(coding: Schema, rows: Floats, count: int, seed: int) -> Floats:
 # Paths
 
 
-def _paths(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure]:
+def _paths(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measure]:
     """Paths of instances with an unfavourable label, compared with the nearest training row."""
-    count = len(here.instances)
+    count = len(setup.instances)
     yield Measure("instances", count, count)
-    if not explainer.fitted_.of_label(here.target) or not count:
+    if not explainer.fitted_.of_label(setup.target) or not count:
         return  # no prototype of the target: the centroids above show it
     search = Search(steps=job.protocol.steps)
     with spent() as cost:
-        explanation = explainer.explain(here.frame, target=here.data.target, search=search)
+        explanation = explainer.explain(setup.frame, target=setup.data.target, search=search)
     yield Measure("explain_seconds", cost.wall, count)
     yield Measure("explain_queries", explanation.n_queries, count)
     yield from _crossings(job, explanation)
@@ -212,28 +212,28 @@ def _paths(job: Job, explainer: Explainer, here: Setup) -> Iterator[Measure]:
     picks = {name: getattr(explanation, name)() for name in names}
     if job.recipe == "default":  # apart: it queries rows the other picks do not
         search = replace(search, sparse=True)
-        again = explainer.explain(here.frame, target=here.data.target, search=search)
+        again = explainer.explain(setup.frame, target=setup.data.target, search=search)
         yield Measure("sparse_queries", again.n_queries - explanation.n_queries, count)
         picks["sparse"] = again.sparse()
     for name, pick in picks.items():
         ok = pick.where(pick.ok)
         yield Measure.of(f"{name}_valid", pick.ok)
         yield Measure.of(f"{name}_changed", ok.changed)
-        yield from _lof(here, name, ok.cells)
-    yield from _against_nnce(here, picks)
+        yield from _lof(setup, name, ok.cells)
+    yield from _against_nnce(setup, picks)
 
 
-def _lof(here: Setup, name: str, cells: Floats) -> Iterator[Measure]:
-    lof = here.plausibility.lof(cells)
+def _lof(setup: Setup, name: str, cells: Floats) -> Iterator[Measure]:
+    lof = setup.plausibility.lof(cells)
     yield Measure.of(f"{name}_lof", lof)
     yield Measure(f"{name}_lof_median", metrics.median(lof), len(cells))
 
 
-def _against_nnce(here: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
+def _against_nnce(setup: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
     """NNCE, and the distance of the picks of one counterfactual each, on the same instances."""
-    away = here.schema.pairwise_distances(here.instances, here.target_rows)  # (instances, rows)
+    away = setup.schema.pairwise_distances(setup.instances, setup.target_rows)  # (instances, rows)
     nnce = away.min(axis=1)
-    yield from _lof(here, "nnce", here.target_rows[away.argmin(axis=1)])
+    yield from _lof(setup, "nnce", setup.target_rows[away.argmin(axis=1)])
     answered = picks["nearest"].instance[picks["nearest"].ok]
     yield Measure.of("nnce_distance", nnce[answered])
     for name in ("nearest", "sparse"):

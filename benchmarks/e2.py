@@ -29,7 +29,7 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from benchmarks.fits import Cost, Setup, fitted, retrained_models, setup, spent
+from benchmarks.fits import Cost, Setup, fitted, retrained_models, setup_of, spent
 from benchmarks.plan import Comparison, Job
 from benchmarks.store import Measure, Record
 from lapace import Explainer, Search, baselines, metrics
@@ -53,7 +53,7 @@ def measure(job: Job, done: Sequence[Measure] = ()) -> Record:
         job: The pair, the side, the seed and the settings.
         done: Figures of methods that need not be run again.
     """
-    if not len(setup(job).instances):
+    if not len(setup_of(job).instances):
         return Record([])
     if job.recipe == "baselines":
         return _baselines(job, done)
@@ -76,32 +76,32 @@ def _details(job: Job) -> Comparison:
 
 
 def _ours(job: Job, details: Comparison) -> Iterator[Measure]:
-    here, fit = setup(job), fitted(job)
-    explainer, count = fit.explainer, len(here.instances)
+    setup, fit = setup_of(job), fitted(job)
+    explainer, count = fit.explainer, len(setup.instances)
     yield Measure("instances", count, count)
-    yield Measure("mixed", float(len(here.schema.categorical) > 0), 1)
+    yield Measure("mixed", float(len(setup.schema.categorical) > 0), 1)
     yield Measure("fit_seconds", fit.processor, 1)
     yield Measure.of("prototypes_valid", [p.valid for p in explainer.prototypes_])
-    if not explainer.fitted_.of_label(here.target):
+    if not explainer.fitted_.of_label(setup.target):
         return  # no prototype of the target
     judge, sparse = _Judge.of(job, details), job.recipe == "default"
     # One instance first, so that nothing is loaded for the first time inside a timed call.
-    _explained(explainer, job, here.frame.head(1), sparse=sparse)
+    _explained(explainer, job, setup.frame.head(1), sparse=sparse)
     moved = judge.perturbed(count)
-    explanation, cost = _explained(explainer, job, here.frame)
+    explanation, cost = _explained(explainer, job, setup.frame)
     after, _ = _explained(explainer, job, moved.frame)
     picks = {name: (pick, _picks(after)[name], cost) for name, pick in _picks(explanation).items()}
     if sparse:  # apart: it queries rows the other picks do not
-        explanation, cost = _explained(explainer, job, here.frame, sparse=True)
+        explanation, cost = _explained(explainer, job, setup.frame, sparse=True)
         after, _ = _explained(explainer, job, moved.frame, sparse=True)
         picks["sparse"] = (explanation.sparse(), after.sparse(), cost)
     for name, (pick, later, cost) in picks.items():
         yield from cost.measures(count, name)
         yield from judge.quality(name, pick)
         yield from judge.stability(name, pick, later, moved)
-    yield from _against_nnce(here, {name: pick for name, (pick, *_) in picks.items()})
+    yield from _against_nnce(setup, {name: pick for name, (pick, *_) in picks.items()})
     for confidence in details.confidences:
-        first = _explained(explainer, job, here.frame, confidence=confidence)[0].first()
+        first = _explained(explainer, job, setup.frame, confidence=confidence)[0].first()
         for m in judge.quality(f"First@{confidence:g}", first):
             if m.metric in CONFIDENT:
                 yield m
@@ -116,7 +116,7 @@ def _explained(
     confidence: float | None = None,
 ) -> tuple[Explanation, Cost]:
     search = Search(steps=job.protocol.steps, sparse=sparse)
-    target = setup(job).data.target
+    target = setup_of(job).data.target
     with spent() as cost:
         found = explainer.explain(frame, target=target, confidence=confidence, search=search)
     cost.n_queries = found.n_queries
@@ -132,11 +132,11 @@ def _picks(explanation: Explanation) -> dict[str, Counterfactuals]:
     }
 
 
-def _against_nnce(here: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
+def _against_nnce(setup: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
     """The picks of one counterfactual per instance against NNCE, on the same instances."""
-    if not len(here.target_rows):
+    if not len(setup.target_rows):
         return
-    nnce = metrics.kneighbors(here.wide, here.instances, here.target_rows)[0][:, 0]
+    nnce = metrics.kneighbors(setup.wide, setup.instances, setup.target_rows)[0][:, 0]
     for name in ("nearest", "sparse"):
         if name in picks:
             ok = picks[name].where(picks[name].ok)
@@ -153,10 +153,10 @@ def _against_nnce(here: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator
 
 def _baselines(job: Job, done: Sequence[Measure]) -> Record:
     """Every baseline that can be run here and has not been; the others with the reason."""
-    here, judge = setup(job), _Judge.of(job, _details(job))
+    setup, judge = setup_of(job), _Judge.of(job, _details(job))
     found, not_run = list(done), {}
     if not done:
-        found.append(Measure("instances", len(here.instances), len(here.instances)))
+        found.append(Measure("instances", len(setup.instances), len(setup.instances)))
     for name in judge.details.methods:
         if name in {m.method for m in done}:
             continue
@@ -187,15 +187,15 @@ def _counted(model: Any) -> tuple[Any, _Count]:
 
 
 def _baseline(name: str, judge: _Judge) -> list[Measure]:
-    here, details = judge.here, judge.details
-    model, count = _counted(here.model)
+    setup, details = judge.setup, judge.details
+    model, count = _counted(setup.model)
     more = {"count": details.n_counterfactuals} if name in SEVERAL else {}
     state = judge.job.seed
-    method = getattr(baselines, name)(model, schema=here.schema, random_state=state, **more)
+    method = getattr(baselines, name)(model, schema=setup.schema, random_state=state, **more)
     with spent() as fitting:
-        method.fit(here.data.train)
-    instances = min(details.max_instances.get(name, len(here.instances)), len(here.instances))
-    frame, target = here.wide.frame(here.instances[:instances]), here.data.target
+        method.fit(setup.data.train)
+    instances = min(details.max_instances.get(name, len(setup.instances)), len(setup.instances))
+    frame, target = setup.wide.frame(setup.instances[:instances]), setup.data.target
     method.counterfactuals(frame.head(1), target=target)  # loads what is loaded once
     before = count.rows
     with spent() as cost:
@@ -229,28 +229,28 @@ class _Judge:
 
     job: Job
     details: Comparison
-    here: Setup
+    setup: Setup
     retrained: Sequence[Any]
 
     @classmethod
     def of(cls, job: Job, details: Comparison) -> _Judge:
         rows, count = job.protocol.rows, details.n_models
         models = retrained_models(job.pair, job.seed, rows, count, details.share)
-        return cls(job, details, setup(job), models)
+        return cls(job, details, setup_of(job), models)
 
     def perturbed(self, count: int) -> _Moved:
         """The first instances perturbed, the same way for every method."""
-        here = self.here
+        setup = self.setup
         rng = np.random.default_rng([PERTURBATION_SEED, self.job.seed])
         # All are perturbed, so that a method with fewer instances gets the same ones.
         rounds = [
-            metrics.perturb(here.wide, here.instances, rng, self.details.scale)[:count]
+            metrics.perturb(setup.wide, setup.instances, rng, self.details.scale)[:count]
             for _ in range(self.details.n_perturbations)
         ]
         cells = np.concatenate(rounds)  # (rounds * instances, d)
-        codes = here.classifier.predict(cells, here.wide)
-        flipped = (codes == here.target).reshape(len(rounds), count)
-        return _Moved(here.wide.frame(cells), flipped)
+        codes = setup.classifier.predict(cells, setup.wide)
+        flipped = (codes == setup.target).reshape(len(rounds), count)
+        return _Moved(setup.wide.frame(cells), flipped)
 
     def quality(self, method: str, found: Counterfactuals) -> Iterator[Measure]:
         """Everything but how counterfactuals change with instances."""
@@ -265,19 +265,19 @@ class _Judge:
         several = int((each > 1).sum())
         yield Measure("diversity", metrics.diversity(ok), several, method=method)
         yield from self._plausibility(method, ok)
-        votes = metrics.votes(ok, self.here.classifier, self.retrained)
+        votes = metrics.votes(ok, self.setup.classifier, self.retrained)
         robust = metrics.model_robustness(votes)
         share = Measure.of("model_robustness", robust.by_counterfactual, method=method)
         yield replace(share, value=robust.mean)
 
     def _plausibility(self, method: str, ok: Counterfactuals) -> Iterator[Measure]:
-        usual = self.here.plausibility
+        usual = self.setup.plausibility
         lof = usual.lof(ok.cells)
         yield Measure.of("lof", lof, method=method)
         yield Measure("lof_median", metrics.median(lof), len(ok), method=method)
         yield Measure.of("isolation", usual.isolation(ok.cells), method=method)
         yield Measure.of("knn_distance", usual.knn(ok.cells), method=method)
-        away, _ = metrics.kneighbors(ok.schema, ok.cells, self.here.train)
+        away, _ = metrics.kneighbors(ok.schema, ok.cells, self.setup.train)
         yield Measure.of("copies", away[:, :1] == 0, method=method)
 
     def stability(

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from benchmarks.fits import Cost, Setup, fitted, setup, spent
+from benchmarks.fits import Cost, Setup, fitted, setup_of, spent
 from benchmarks.plan import Actionability, Job
 from benchmarks.store import Measure, Record
 from lapace import InputError, Search, baselines
@@ -75,12 +75,12 @@ def measure(job: Job, done: Sequence[Measure] = ()) -> Record:
         job: The pair, the seed and the settings.
         done: Figures of methods that need not be run again.
     """
-    here = setup(job)
+    setup = setup_of(job)
     constraints: dict[str, list[Texts | None]] = {}
     for setting in ("easy", "hard"):
-        texts = drawn(job, here, hard=setting == "hard")
-        known = zip(texts, here.instances, strict=True)
-        constraints[setting] = [None if infeasible(here, *own) else own[0] for own in known]
+        texts = drawn(job, setup, hard=setting == "hard")
+        known = zip(texts, setup.instances, strict=True)
+        constraints[setting] = [None if infeasible(setup, *own) else own[0] for own in known]
     found, not_run = list(done), {}
     if not done:
         for setting, own in constraints.items():
@@ -91,22 +91,22 @@ def measure(job: Job, done: Sequence[Measure] = ()) -> Record:
         try:
             method = _face(name, job) if name in FACE else _lapace(name, job)
             for setting, own in constraints.items():
-                found += _constrained(name, method, setting, own, here)
+                found += _constrained(name, method, setting, own, setup)
         except Exception as error:  # one method's failure must not cost the others
             not_run[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return Record(found, not_run)
 
 
-def drawn(job: Job, here: Setup, *, hard: bool) -> list[Texts]:
+def drawn(job: Job, setup: Setup, *, hard: bool) -> list[Texts]:
     """Every instance's constraints; the same for every method."""
     details = job.details
     assert isinstance(details, Actionability)
-    texts, names = details.constraints[job.pair.data], here.schema.names
+    texts, names = details.constraints[job.pair.data], setup.schema.names
     rng = np.random.default_rng([DRAW_SEED, job.seed])
     if hard:
-        texts = tuple(narrowed(text, here, details) for text in texts)
+        texts = tuple(narrowed(text, setup, details) for text in texts)
     found = []
-    for _ in here.instances:
+    for _ in setup.instances:
         # Both settings draw both, so that an instance has the same constraints in each.
         chosen = rng.permutation(len(texts))[: details.n_constraints]
         fixed = rng.permutation(len(names))[: details.n_fixed]
@@ -115,27 +115,27 @@ def drawn(job: Job, here: Setup, *, hard: bool) -> list[Texts]:
     return found
 
 
-def narrowed(text: str, here: Setup, details: Actionability) -> str:
+def narrowed(text: str, setup: Setup, details: Actionability) -> str:
     """A range narrowed to the feature's quantiles among training rows; other texts unchanged."""
     match = RANGE.match(text)
     if match is None:
         return text
-    column = here.train[:, here.schema.index(match[2].strip("`"))]
+    column = setup.train[:, setup.schema.index(match[2].strip("`"))]
     # Values that occur, so that every bound is one a row can have.
     low, high = np.nanquantile(column, [details.low, details.high], method="nearest")
     return f"{low:g} <= {match[2]} <= {high:g}"
 
 
-def infeasible(here: Setup, texts: Texts, instance: Floats) -> bool:
+def infeasible(setup: Setup, texts: Texts, instance: Floats) -> bool:
     """Whether provably no row satisfies an instance's constraints."""
     try:
-        return bool(System.of(texts, here.wide).contradiction(instance))
+        return bool(System.of(texts, setup.wide).contradiction(instance))
     except InputError:  # they contradict each other, whatever the instance
         return True
 
 
 def _constrained(
-    name: str, method: Method, setting: str, constraints: Sequence[Texts | None], here: Setup
+    name: str, method: Method, setting: str, constraints: Sequence[Texts | None], setup: Setup
 ) -> Iterator[Measure]:
     """The figures of one method in one setting."""
     with spent() as cost:
@@ -152,9 +152,9 @@ def _constrained(
     }
     for metric, flags in shares.items():
         yield Measure.of(metric, flags, setting, name)
-    after = np.concatenate([here.train[:0], *(own.cells[own.ok] for own in known)])
+    after = np.concatenate([setup.train[:0], *(own.cells[own.ok] for own in known)])
     for metric, rows in (("lof_after", after), ("lof_before", method.rows)):
-        yield Measure.of(metric, here.plausibility.lof(rows), setting, name)
+        yield Measure.of(metric, setup.plausibility.lof(rows), setting, name)
     before, count = method.before.processor, len(points)
     seconds = cost.processor + (before if name in FACE else 0.0)  # FACE's paths were made before
     yield Measure("seconds_before", before * 100 / count, count, setting, name)
@@ -179,16 +179,16 @@ def _without_constraints(job: Job) -> tuple[Floats, Cost]:
     """Valid points without constraints, one call per instance too, and what they cost."""
     fitted(job)  # not inside what is timed
     with spent() as cost:
-        points = [_explained(job, "exact", k, ()) for k in range(len(setup(job).instances))]
+        points = [_explained(job, "exact", k, ()) for k in range(len(setup_of(job).instances))]
     return np.concatenate([own.cells[own.ok] for own in points]), cost
 
 
 def _explained(job: Job, enforce: Any, number: int, texts: Texts) -> Points:
     """One call per instance: constraints belong to a call, and every instance has its own."""
-    here, grid = setup(job), slice(1, job.protocol.steps + 1)  # all points but the instance
+    setup, grid = setup_of(job), slice(1, job.protocol.steps + 1)  # all points but the instance
     found = fitted(job).explainer.explain(
-        here.wide.frame(here.instances[number : number + 1]),
-        target=here.data.target,
+        setup.wide.frame(setup.instances[number : number + 1]),
+        target=setup.data.target,
         constraints=texts,
         search=Search(steps=job.protocol.steps, enforce=enforce),
     )
@@ -196,24 +196,24 @@ def _explained(job: Job, enforce: Any, number: int, texts: Texts) -> Points:
 
 
 def _face(name: str, job: Job) -> Method:
-    here = setup(job)
-    face = baselines.FACE(here.model, schema=here.schema, random_state=job.seed)
-    face.fit(here.data.train)
+    setup = setup_of(job)
+    face = baselines.FACE(setup.model, schema=setup.schema, random_state=job.seed)
+    face.fit(setup.data.train)
     settings = {"steps": job.protocol.steps, "greedy": FACE[name]}
     with spent() as before:
-        path = baselines.face_path(face, here.frame, target=here.data.target, **settings)
+        path = baselines.face_path(face, setup.frame, target=setup.data.target, **settings)
 
     def points(number: int, texts: Texts) -> Points | None:
         cells = path.cells[path.instance == number]
-        return overwritten(here, texts, cells, number) if len(cells) else None  # no path
+        return overwritten(setup, texts, cells, number) if len(cells) else None  # no path
 
     return Method(points, path.cells[path.valid], before)
 
 
-def overwritten(here: Setup, texts: Texts, cells: Floats, number: int) -> Points:
+def overwritten(setup: Setup, texts: Texts, cells: Floats, number: int) -> Points:
     """One instance's path, projected onto its constraints; points without a projection stay."""
-    instance = np.repeat(here.instances[number][None], len(cells), axis=0)
-    system = System.of(texts, here.wide)
+    instance = np.repeat(setup.instances[number][None], len(cells), axis=0)
+    system = System.of(texts, setup.wide)
     moved = system.project(cells, instance).cells
-    valid = here.classifier.predict(moved, here.wide) == here.target
+    valid = setup.classifier.predict(moved, setup.wide) == setup.target
     return Points(moved[None], valid[None], system.feasible(moved, instance)[None])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.fits import fitted, setup
+from benchmarks.fits import fitted, setup_of
 from benchmarks.plan import Job
 from benchmarks.store import Measure
 from lapace import Search
@@ -21,14 +21,14 @@ __all__ = ["measure"]
 
 def measure(job: Job) -> Iterator[Measure]:
     """All figures of one pair and seed; a metric's name ends with τ, as in `lof@0.25`."""
-    here, explainer = setup(job), fitted(job).explainer
-    if not len(here.instances) or not explainer.fitted_.of_label(here.target):
+    setup, explainer = setup_of(job), fitted(job).explainer
+    if not len(setup.instances) or not explainer.fitted_.of_label(setup.target):
         return
     search = Search(steps=job.protocol.steps)
-    found = explainer.explain(here.frame, target=here.data.target, search=search)
+    found = explainer.explain(setup.frame, target=setup.data.target, search=search)
     steps = job.protocol.steps + 1
     cells = found.cells[:, :steps]  # (paths, steps, d)
-    lof = here.plausibility.lof(cells.reshape(-1, cells.shape[2])).reshape(cells.shape[:2])
+    lof = setup.plausibility.lof(cells.reshape(-1, cells.shape[2])).reshape(cells.shape[:2])
     points = {"probability": found.probability, "lof": lof, "valid": found.valid == 1}
     for prototype in np.unique(found.prototype).tolist():
         own = found.prototype == prototype

@@ -34,7 +34,7 @@ __all__ = [
     "fitted",
     "recipe_of",
     "retrained_models",
-    "setup",
+    "setup_of",
     "spent",
 ]
 
@@ -88,7 +88,7 @@ class Setup:
         return metrics.Plausibility(self.schema, self.target_rows)
 
 
-def setup(job: Job) -> Setup:
+def setup_of(job: Job) -> Setup:
     """The setup of a job's pair and seed."""
     return _setup(job.pair, job.seed, job.protocol.rows, job.protocol.instances)
 
@@ -199,7 +199,7 @@ def fitted(job: Job) -> Fit:
 
 @lru_cache(maxsize=2)
 def _fitted(job: Job) -> Fit:
-    return fit(job, setup(job).data, setup(job).model)
+    return fit(job, setup_of(job).data, setup_of(job).model)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pandas as pd
 
 from benchmarks.comparison import METHODS, PICKS, reaching
 from benchmarks.e3 import METHODS as CONSTRAINED
-from benchmarks.figures import NONE, Figures, grid
+from benchmarks.figures import NONE, Figure, Figures, grid
 from benchmarks.plan import Plan
 
 __all__ = ["BOUNDS", "Bound", "Verdict", "e1", "markdown", "verdicts"]
@@ -41,26 +41,24 @@ class Bound:
     Attributes:
         text: In words.
         value: A pair's figure.
-        bound: What it is compared with.
         sense: Whether the figure must be `≥` or `≤` the bound.
+        bound: What it is compared with.
+        spec: How it is formatted, as a `Figure`.
         over: `every pair`, or the `mean` over pairs.
-        scale: To the unit it is written in.
-        digits: To write.
     """
 
     text: str
     value: Callable[[Figures, str], float]
-    bound: float
     sense: Literal["≥", "≤"]
+    bound: float
+    spec: str = ".2"
     over: Literal["every pair", "mean"] = "every pair"
-    scale: float = 1.0
-    digits: int = 2
 
     def reached(self, figures: Figures, pairs: Sequence[str]) -> tuple[float, str, bool] | None:
         """The worst figure or the mean, the pair it is of, whether it is met; None for none.
 
         Examples:
-            >>> bound = Bound("agreement", lambda figures, pair: 0.95, 0.92, "≥")
+            >>> bound = Bound("agreement", lambda figures, pair: 0.95, "≥", 0.92)
             >>> bound.reached(Figures(pd.DataFrame()), ["wine-RF"])
             (0.95, 'wine-RF', True)
         """
@@ -75,17 +73,14 @@ class Bound:
         margin = value - self.bound if self.sense == "≥" else self.bound - value
         return value, worst[0] if len(worst) == 1 else "", margin >= -SLACK
 
-    def write(self, value: float) -> str:
-        """A figure in the bound's unit."""
-        return f"{self.scale * value:.{self.digits}f}"
-
     def verdict(self, figures: Figures, pairs: Sequence[str]) -> str:
         """The figure, its pair, and whether it misses the bound."""
         found = self.reached(figures, pairs)
         if found is None:
             return NONE
         value, pair, met = found
-        return self.write(value) + (f" ({pair})" if pair else "") + ("" if met else " **missed**")
+        shown = f"{Figure(value):{self.spec}}" + (f" ({pair})" if pair else "")
+        return shown if met else f"{shown} **missed**"
 
 
 def _mean_of(metric: str) -> Callable[[Figures, str], float]:
@@ -112,26 +107,24 @@ def _ratio(under: str, *over: str) -> Callable[[Figures, str], float]:
 
 
 BOUNDS = (
-    Bound("centroids valid before repair, %", _pooled("centroids_before"), 0.98, "≥",
-          scale=100, digits=1),
-    Bound("centroids valid after repair, %", _pooled("centroids_after"), 1.0, "≥",
-          scale=100, digits=1),
-    Bound("rows of the least used cluster, of its even share", _mean_of("least_used"), 1 / 3, "≥"),
-    Bound("TSTR gap, raw, points", _mean_of("gap_raw"), 0.03, "≤", scale=100),
-    Bound("TSTR gap, raw, points", _mean_of("gap_raw"), 0.02, "≤", "mean", 100),
-    Bound("TSTR gap, verified, points", _mean_of("gap_verified"), 0.02, "≤", scale=100),
-    Bound("TSTR gap, verified, points", _mean_of("gap_verified"), 0.01, "≤", "mean", 100),
-    Bound("raw label agreement", _mean_of("agreement"), 0.92, "≥", digits=3),
-    Bound("raw label agreement", _mean_of("agreement"), 0.94, "≥", "mean", digits=3),
-    Bound("diversity of prototypes over that of k-means centroids", _mean_of("diversity"), 0.9,
-          "≥"),
-    Bound("LOF of prototypes, mean", _mean_of("prototype_lof"), 1.1, "≤"),
-    Bound("LOF of prototypes, largest", _mean_of("prototype_lof_max"), 1.1, "≤"),
-    Bound("LOF of First over NNCE's", _ratio("nnce_lof", "first_lof"), 1.0, "≤", digits=3),
+    Bound("centroids valid before repair, %", _pooled("centroids_before"), "≥", 0.98, ".1p"),
+    Bound("centroids valid after repair, %", _pooled("centroids_after"), "≥", 1.0, ".1p"),
+    Bound("rows of the least used cluster, of its even share", _mean_of("least_used"), "≥", 1 / 3),
+    Bound("TSTR gap, raw, points", _mean_of("gap_raw"), "≤", 0.03, ".2p"),
+    Bound("TSTR gap, raw, points", _mean_of("gap_raw"), "≤", 0.02, ".2p", "mean"),
+    Bound("TSTR gap, verified, points", _mean_of("gap_verified"), "≤", 0.02, ".2p"),
+    Bound("TSTR gap, verified, points", _mean_of("gap_verified"), "≤", 0.01, ".2p", "mean"),
+    Bound("raw label agreement", _mean_of("agreement"), "≥", 0.92, ".3"),
+    Bound("raw label agreement", _mean_of("agreement"), "≥", 0.94, ".3", "mean"),
+    Bound("diversity of prototypes over that of k-means centroids",
+          _mean_of("diversity"), "≥", 0.9),
+    Bound("LOF of prototypes, mean", _mean_of("prototype_lof"), "≤", 1.1),
+    Bound("LOF of prototypes, largest", _mean_of("prototype_lof_max"), "≤", 1.1),
+    Bound("LOF of First over NNCE's", _ratio("nnce_lof", "first_lof"), "≤", 1.0, ".3"),
     Bound("distance of nearest or sparse over NNCE's",
-          _ratio("nnce_distance", "nearest_distance", "sparse_distance"), 1.0, "≤"),
-    Bound("Middle valid, %", _pooled("middle_valid"), 0.995, "≥", scale=100),
-    Bound("paths that re-cross after First, %", _pooled("recrossing_after"), 0.0, "≤", scale=100),
+          _ratio("nnce_distance", "nearest_distance", "sparse_distance"), "≤", 1.0),
+    Bound("Middle valid, %", _pooled("middle_valid"), "≥", 0.995, ".2p"),
+    Bound("paths that re-cross after First, %", _pooled("recrossing_after"), "≤", 0.0, ".2p"),
 )  # fmt: skip
 
 
@@ -142,7 +135,7 @@ def e1(plan: Plan, figures: Figures) -> str:
         for experiment in ("e1", "extra")
     ]
     lines = [
-        (b.text, b.over, f"{b.sense} {b.write(b.bound)}",
+        (b.text, b.over, f"{b.sense} {Figure(b.bound):{b.spec}}",
          *(b.verdict(figures, pairs) for pairs in sides))
         for b in BOUNDS
     ]  # fmt: skip

@@ -374,7 +374,7 @@ def small(world):
     with pytest.MonkeyPatch.context() as patch:  # where another test has filled the cache
         patch.setattr(fits, "DEFAULT", SHORT)
         patch.setattr("lapace.training.steps_for", lambda *_: 200)
-        return one, fits.setup(one), fits.fitted(one).explainer
+        return one, fits.setup_of(one), fits.fitted(one).explainer
 
 
 def mean_distance(schema, cells):
@@ -383,41 +383,41 @@ def mean_distance(schema, cells):
     return np.mean([schema.distance(a[None], b[None])[0] for a, b in pairs])
 
 
-def nnce_distances(here):
+def nnce_distances(setup):
     """For every instance the distance of the nearest training row with the target."""
-    rows = here.target_rows
+    rows = setup.target_rows
     return np.array(
-        [here.wide.distance(rows, np.tile(p, (len(rows), 1))).min() for p in here.instances]
+        [setup.wide.distance(rows, np.tile(p, (len(rows), 1))).min() for p in setup.instances]
     )
 
 
 def test_prototypes_are_measured_as_plain_code_would(small):
-    one, here, explainer = small
-    predicted = np.asarray(here.model.predict(here.data.train))
-    rows = here.schema.cells(here.data.train)[predicted == "approved"]
+    one, setup, explainer = small
+    predicted = np.asarray(setup.model.predict(setup.data.train))
+    rows = setup.schema.cells(setup.data.train)[predicted == "approved"]
     cells = np.stack([p.cells for p in explainer.prototypes_ if p.label == "approved" and p.valid])
-    found = {m.metric: m.value for m in e1._prototypes(one, explainer, here)}
-    lof = metrics.Plausibility(here.schema, rows).lof(cells)
+    found = {m.metric: m.value for m in e1._prototypes(one, explainer, setup)}
+    lof = metrics.Plausibility(setup.schema, rows).lof(cells)
     assert found["prototype_lof"] == pytest.approx(lof.mean())
     assert found["prototype_lof_max"] == pytest.approx(lof.max())
-    means = KMeans(len(cells), n_init=3, random_state=one.seed).fit(here.schema.encode(rows))
-    centroids = here.schema.decode(means.cluster_centers_)
-    ratio = mean_distance(here.schema, cells) / mean_distance(here.schema, centroids)
+    means = KMeans(len(cells), n_init=3, random_state=one.seed).fit(setup.schema.encode(rows))
+    centroids = setup.schema.decode(means.cluster_centers_)
+    ratio = mean_distance(setup.schema, cells) / mean_distance(setup.schema, centroids)
     assert found["diversity"] == pytest.approx(ratio)
 
 
 def test_paths_are_measured_as_plain_code_would(small, world):
-    _, here, explainer = small
+    _, setup, explainer = small
     _, found, _ = world.measured("e1")
     value = {metric: m.value for (_, metric, label), m in found.items() if not label}
     search = Search(steps=6)
-    explanation = explainer.explain(here.frame, target="approved", search=search)
-    nnce, near = nnce_distances(here), explanation.nearest()
+    explanation = explainer.explain(setup.frame, target="approved", search=search)
+    nnce, near = nnce_distances(setup), explanation.nearest()
     assert value["nnce_distance"] == pytest.approx(np.mean(nnce))
     assert value["nearest_distance"] == pytest.approx(near.distance.mean())
     assert value["nearest_no_farther"] == pytest.approx(np.mean(near.distance <= nnce + 1e-9))
     assert value["explain_queries"] == explanation.n_queries
-    again = explainer.explain(here.frame, target="approved", search=replace(search, sparse=True))
+    again = explainer.explain(setup.frame, target="approved", search=replace(search, sparse=True))
     assert value["sparse_distance"] == pytest.approx(again.sparse().distance.mean())
     assert value["sparse_queries"] == again.n_queries - explanation.n_queries > 0
     assert value["recrossing_before"] == pytest.approx(np.mean(explanation.crossings > 0))
@@ -425,10 +425,10 @@ def test_paths_are_measured_as_plain_code_would(small, world):
 
 def test_re_crossing_is_seen_where_first_is_not_stable(small):
     """Paths made by hand: one that leaves the target after its first, one that does not."""
-    one, here, explainer = small
+    one, setup, explainer = small
     search = Search(steps=6)
     explanation = explainer.explain(
-        here.wide.frame(here.test[:40]), target="approved", search=search
+        setup.wide.frame(setup.test[:40]), target="approved", search=search
     )
     valid = np.zeros_like(explanation.valid)
     valid[:, 2:] = 1
@@ -444,15 +444,15 @@ def test_re_crossing_is_seen_where_first_is_not_stable(small):
 
 
 def test_the_least_used_cluster_is_counted(small):
-    _, here, explainer = small
-    x = torch.tensor(here.schema.encode(here.train), dtype=torch.float32)
-    c = explainer.fitted_.decoder.model.clusters(x, torch.tensor(here.codes)).tolist()
+    _, setup, explainer = small
+    x = torch.tensor(setup.schema.encode(setup.train), dtype=torch.float32)
+    c = explainer.fitted_.decoder.model.clusters(x, torch.tensor(setup.codes)).tolist()
     shares = []
     for code in (0, 1):
         own = [p.number for p in explainer.prototypes_ if p.code == code]
-        even = sum(here.codes == code) / len(own)
+        even = sum(setup.codes == code) / len(own)
         shares.append(min(c.count(k) for k in own) / even)
-    assert e1._least_used(explainer, here) == pytest.approx(min(shares))
+    assert e1._least_used(explainer, setup) == pytest.approx(min(shares))
 
 
 def test_a_paper_fit_is_repeated_until_its_centroids_are_valid(monkeypatch):
@@ -494,8 +494,8 @@ def test_the_papers_settings_reach_its_recipe():
 
 def test_picks_are_measured_as_plain_code_would(world, small):
     one, found, _ = world.measured("e2")
-    _, here, explainer = small
-    explanation = explainer.explain(here.frame, target="approved", search=Search(steps=6))
+    _, setup, explainer = small
+    explanation = explainer.explain(setup.frame, target="approved", search=Search(steps=6))
     retrained = fits.retrained_models(one.pair, one.seed, 300, 3, 0.8)
     for name, pick in (("First", explanation.first()), ("Last", explanation.last())):
         ok = pick.where(pick.ok)
@@ -503,17 +503,17 @@ def test_picks_are_measured_as_plain_code_would(world, small):
         spread = ok.distance.std(ddof=1)
         assert found[name, "distance", ""].deviation == pytest.approx(spread, abs=1e-12)
         assert found[name, "valid_counterfactuals", ""].count == len(pick)
-        lof = metrics.Plausibility(here.schema, here.target_rows).lof(ok.cells)
+        lof = metrics.Plausibility(setup.schema, setup.target_rows).lof(ok.cells)
         assert found[name, "lof", ""].value == pytest.approx(lof.mean())
         stays = [
-            np.mean(np.asarray(m.predict(here.wide.frame(ok.cells))) == "approved")
+            np.mean(np.asarray(m.predict(setup.wide.frame(ok.cells))) == "approved")
             for m in retrained
         ]
         assert found[name, "model_robustness", ""].value == pytest.approx(np.mean(stays))
         assert found[name, "n_queries", ""].value == pytest.approx(explanation.n_queries * 100 / 4)
     near = explanation.nearest()
     ok = near.where(near.ok)
-    paired = nnce_distances(here)[ok.instance].mean()
+    paired = nnce_distances(setup)[ok.instance].mean()
     assert found["nearest", "paired_nnce", ""].value == pytest.approx(paired)
     assert found["nearest", "paired_distance", ""].value == pytest.approx(ok.distance.mean())
 
@@ -531,9 +531,9 @@ def test_the_last_step_never_moves_and_confidence_is_kept(world):
 
 def test_perturbed_instances_whose_label_flips_are_left_out_and_counted(world, small):
     one, found, _ = world.measured("e2")
-    judge, here = e2._Judge.of(one, one.details), small[1]
+    judge, setup = e2._Judge.of(one, one.details), small[1]
     moved = judge.perturbed(4)
-    predicted = np.asarray(here.model.predict(moved.frame)).reshape(2, 4)
+    predicted = np.asarray(setup.model.predict(moved.frame)).reshape(2, 4)
     assert (moved.flipped == (predicted == "approved")).all()
     some = judge.perturbed(2)  # fewer instances are moved the same way
     assert some.frame.reset_index(drop=True).equals(
@@ -557,12 +557,12 @@ def test_baselines_are_measured_on_as_many_instances_as_the_plan_says(world, sma
 
 
 def test_queries_are_the_rows_the_model_predicts(small):
-    _, here, _ = small
-    model, count = e2._counted(here.model)
-    model.predict(here.frame)
-    model.predict_proba(here.frame.head(2))
+    _, setup, _ = small
+    model, count = e2._counted(setup.model)
+    model.predict(setup.frame)
+    model.predict_proba(setup.frame.head(2))
     assert count.rows == 6
-    assert (model.predict(here.frame) == here.model.predict(here.frame)).all()
+    assert (model.predict(setup.frame) == setup.model.predict(setup.frame)).all()
 
 
 def test_both_sides_have_the_same_instances(world):
@@ -586,20 +586,20 @@ def test_the_sweep_names_the_number_of_clusters(world):
 
 
 def test_instances_have_their_own_constraints_and_harder_ones(world, small):
-    one, here = world.jobs("e3"), small[1]
-    easy, hard = (e3.drawn(one, here, hard=h) for h in (False, True))
+    one, setup = world.jobs("e3"), small[1]
+    easy, hard = (e3.drawn(one, setup, hard=h) for h in (False, True))
     assert len(easy) == len(hard) == 4
     assert all(len(texts) == 2 for texts in easy)
     assert len(set(easy)) > 1
-    assert e3.drawn(one, here, hard=False) == easy
+    assert e3.drawn(one, setup, hard=False) == easy
     for soft, firm in zip(easy, hard, strict=True):
         assert len(firm) == 3
         assert firm[2].endswith("== original")
         for a, b in zip(soft, firm, strict=False):
             assert (a == b) == ("age" not in a)
-    low, high = np.quantile(here.data.train["age"], [0.1, 0.9], method="nearest")
-    assert e3.narrowed("18 <= age <= 80", here, one.details) == f"{low:g} <= age <= {high:g}"
-    assert e3.narrowed("months <= 72", here, one.details) == "months <= 72"
+    low, high = np.quantile(setup.data.train["age"], [0.1, 0.9], method="nearest")
+    assert e3.narrowed("18 <= age <= 80", setup, one.details) == f"{low:g} <= age <= {high:g}"
+    assert e3.narrowed("months <= 72", setup, one.details) == "months <= 72"
 
 
 def test_actionability_is_counted_exactly(world):
@@ -616,23 +616,23 @@ def test_actionability_is_counted_exactly(world):
 
 
 def test_paths_of_face_are_projected_and_predicted_again(small):
-    _, here, _ = small
-    texts, cells = ("income >= 500", "months <= 12"), here.train[:5]
-    points = e3.overwritten(here, texts, cells, 0)
-    system, instance = System.of(texts, here.wide), np.repeat(here.instances[:1], 5, axis=0)
+    _, setup, _ = small
+    texts, cells = ("income >= 500", "months <= 12"), setup.train[:5]
+    points = e3.overwritten(setup, texts, cells, 0)
+    system, instance = System.of(texts, setup.wide), np.repeat(setup.instances[:1], 5, axis=0)
     moved = system.project(cells, instance).cells
     assert system.feasible(moved, instance).all()
-    predicted = np.asarray(here.model.predict(here.wide.frame(moved))) == "approved"
+    predicted = np.asarray(setup.model.predict(setup.wide.frame(moved))) == "approved"
     assert points.valid[0].tolist() == points.ok[0].tolist() == predicted.tolist()
 
 
 def test_infeasible_constraints_are_proved(small):
-    _, here, _ = small
-    row = here.instances[0]
-    age = row[here.schema.index("age")]
-    assert e3.infeasible(here, ("`age` == original", f"age >= {age + 1:g}"), row)
-    assert e3.infeasible(here, ("months <= 12", "months >= 36"), row)
-    assert not e3.infeasible(here, ("months <= 12",), row)
+    _, setup, _ = small
+    row = setup.instances[0]
+    age = row[setup.schema.index("age")]
+    assert e3.infeasible(setup, ("`age` == original", f"age >= {age + 1:g}"), row)
+    assert e3.infeasible(setup, ("months <= 12", "months >= 36"), row)
+    assert not e3.infeasible(setup, ("months <= 12",), row)
 
 
 # --- e4 --------------------------------------------------------------------------------------
@@ -640,8 +640,8 @@ def test_infeasible_constraints_are_proved(small):
 
 def test_points_of_paths_are_measured_as_plain_code_would(world, small):
     _, found, _ = world.measured("e4")
-    _, here, explainer = small
-    explanation = explainer.explain(here.frame, target="approved", search=Search(steps=6))
+    _, setup, explainer = small
+    explanation = explainer.explain(setup.frame, target="approved", search=Search(steps=6))
     number = int(explanation.prototype[0])
     own = explanation.prototype == number
     for step, tau in ((0, "0"), (3, "0.5"), (6, "1")):
@@ -848,15 +848,15 @@ def test_the_tables_hold_every_line_once_with_its_settings(world):
 def test_results_of_two_machines_add_up_and_other_settings_are_dropped(tmp_path, world):
     jobs = world.plan.jobs()
     one, other = world.jobs("e2"), world.jobs("e2", "baselines")
-    here, elsewhere, out = Store(tmp_path / "a"), Store(tmp_path / "b"), tmp_path / "out"
-    here.save(one, Record([Measure("lof", 1.0, 5, method="First")], versions="v1"))
+    setup, elsewhere, out = Store(tmp_path / "a"), Store(tmp_path / "b"), tmp_path / "out"
+    setup.save(one, Record([Measure("lof", 1.0, 5, method="First")], versions="v1"))
     elsewhere.save(other, Record([Measure("lof", 2.0, 5, method="NNCE")], versions="v2"))
-    store.keep(out, jobs, here)
+    store.keep(out, jobs, setup)
     table = store.keep(out, jobs, elsewhere)
     assert dict(zip(table["method"], table["mean"], strict=True)) == {"First": 1.0, "NNCE": 2.0}
     assert table["versions"].tolist() == ["v1", "v2"]
-    here.save(one, Record([Measure("lof", 1.5, 5, method="First")], versions="v3"))
-    table = store.keep(out, jobs, here)
+    setup.save(one, Record([Measure("lof", 1.5, 5, method="First")], versions="v3"))
+    table = store.keep(out, jobs, setup)
     assert dict(zip(table["method"], table["mean"], strict=True)) == {"First": 1.5, "NNCE": 2.0}
     changed = replace(world.plan, e2=replace(world.plan.e2, confidences=(0.9,)))
     table = store.keep(out, changed.jobs(), Store(tmp_path / "nothing"))

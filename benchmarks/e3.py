@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from benchmarks.face_paths import face_path
 from benchmarks.fits import Cost, Setup, fitted, setup_of, spent
 from benchmarks.plan import Actionability, Job
 from benchmarks.store import Measure, Record
@@ -201,7 +202,7 @@ def _face(name: str, job: Job) -> Method:
     face.fit(setup.data.train)
     settings = {"steps": job.protocol.steps, "greedy": FACE[name]}
     with spent() as before:
-        path = baselines.face_path(face, setup.frame, target=setup.data.target, **settings)
+        path = face_path(face, setup.frame, target=setup.data.target, **settings)
 
     def points(number: int, texts: Texts) -> Points | None:
         cells = path.cells[path.instance == number]

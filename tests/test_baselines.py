@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from dataclasses import replace
 from functools import cache
 from itertools import count, pairwise
@@ -13,15 +14,7 @@ import pytest
 
 import worlds
 from lapace import InputError, NotFittedError, Schema
-from lapace.baselines import (
-    CCHVAE,
-    DRCE,
-    FACE,
-    NNCE,
-    DiCE,
-    RobXCE,
-    face_path,
-)
+from lapace.baselines import CCHVAE, DRCE, FACE, NNCE, DiCE, RobXCE
 from lapace.baselines.cchvae import shell_points
 from lapace.baselines.nearest import diverse
 from lapace.baselines.problem import BaselineProblem, interpolate
@@ -594,65 +587,6 @@ def test_face_joins_a_sample_of_a_large_table():
     assert (rows.cells[:, None] == face.graph_.rows).all(axis=2).any(axis=1).all()
 
 
-def test_a_path_of_face_is_the_line_to_its_counterfactual():
-    model, _, instances, target = post()
-    face = fitted("FACE", "post")
-    endpoints = face.counterfactuals(instances, target=target)
-    line = face_path(face, instances, target=target, steps=20)
-    assert len(line) == 20 * len(endpoints)
-    np.testing.assert_array_equal(line.cells[line.tau == 1.0], endpoints.cells)
-    assert line.valid[line.tau == 1.0].all()
-    assert ["dear" if v else "cheap" for v in line.valid] == model(line.rows)
-    for instance in np.unique(line.instance):
-        assert (np.diff(line.distance[line.instance == instance]) >= -1e-9).all()
-
-
-@pytest.mark.parametrize("greedy", [False, True])
-def test_points_of_face_s_paths_are_projected_onto_constraints(greedy):
-    model, _, instances, target = post()
-    constraints = ["fixed stamp", "weight <= 250"]
-    query = {"face": fitted("FACE", "post"), "X": instances, "target": target, "greedy": greedy}
-    free, rows = face_path(**query), face_path(**query, constraints=constraints)
-    system = System.of(constraints, rows.schema)
-    assert not system.feasible(free.cells, free.instances[free.instance]).all()
-    assert rows.feasible.all()
-    assert system.feasible(rows.cells, rows.instances[rows.instance]).all()
-    assert ["dear" if v else "cheap" for v in rows.valid] == model(rows.rows)
-    assert rows.valid[rows.tau == 1.0].all()
-    assert not rows.valid.all()
-
-
-def test_a_greedy_path_hops_through_training_rows_and_arrives():
-    model, train, instances, target = post()
-    face = fitted("FACE", "post")
-    endpoints = face.counterfactuals(instances, target=target)
-    hops = face_path(face, instances, target=target, steps=20, greedy=True)
-    schema = hops.schema
-    rows = {tuple(r) for r in schema.cells(train).tolist()}
-    assert {tuple(r) for r in hops.cells.tolist()} <= rows
-    np.testing.assert_array_equal(hops.cells[hops.tau == 1.0], endpoints.cells)
-    assert ["dear" if v else "cheap" for v in hops.valid] == model(hops.rows)
-    for instance, end in zip(endpoints.instance, endpoints.cells, strict=True):
-        mine = hops.where(hops.instance == instance)
-        whole = schema.gaps(mine.instances[instance], end).sum()
-        left = schema.gaps(mine.cells, end).sum(axis=1)
-        assert (left <= (1 - mine.tau) * whole + 1e-6).all()
-    # Every hop is the shortest that arrives in time, by brute force on one instance.
-    instance = int(endpoints.instance[0])
-    mine, end, here = (
-        hops.cells[hops.instance == instance],
-        endpoints.cells[0],
-        hops.instances[instance],
-    )
-    whole, every = schema.gaps(here, end).sum(), np.array(sorted(rows))
-    for step, hop in enumerate(mine, 1):
-        in_time = schema.gaps(every, end).sum(axis=1) <= (1 - step / 20) * whole + 1e-9
-        distance = schema.gaps(every[in_time], here).sum(axis=1)
-        if (distance > 0).any():
-            assert schema.gaps(here, hop).sum() == pytest.approx(distance[distance > 0].min())
-        here = hop
-
-
 # ------------------------------------------------------------------------------------------------
 # RobX
 
@@ -865,6 +799,6 @@ def test_dice_accepts_a_constant_column():
 
 
 def test_dice_without_the_package_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("lapace.baselines.dice.find_spec", lambda name: None)
-    with pytest.raises(Exception, match=r"Install lapace\[dice\]"):
+    monkeypatch.setitem(sys.modules, "dice_ml", None)
+    with pytest.raises(ImportError, match=r"DiCE needs dice_ml: pip install 'lapace\[dice\]'"):
         DiCE(worlds.postage).fit(worlds.letters(50, 0))

@@ -266,7 +266,7 @@ def test_a_missing_extra_says_what_to_install(module, spec, extra, tmp_path, mon
     for name in ("model.skops", "model.onnx"):
         Path(name).write_bytes(b"x")
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=rf"pip install 'lapace\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install 'lapace\[{extra}\]'"):
         load_classifier(spec)
 
 

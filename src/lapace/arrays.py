@@ -1,17 +1,29 @@
-"""Array types used all over the library, and pairs of equal elements."""
+"""Array types used all over the library, pairs of equal elements, and slices of long arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bools", "Floats", "Ints", "matches"]
+__all__ = ["Bools", "Floats", "Ints", "batches", "matches"]
 
 Bools: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+
+
+def batches(rows: int, size: int, width: int = 1) -> Iterator[slice]:
+    """Slices that cover rows of some width, each of about `size` cells, but of a row at least.
+
+    Examples:
+        >>> list(batches(5, 6, width=3))
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    step = max(1, size // max(1, width))
+    return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def matches(a: Ints, b: Ints) -> tuple[Ints, Ints]:

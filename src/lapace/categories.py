@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.arrays import Floats, Ints
+from lapace.arrays import Floats, Ints, batches
 from lapace.errors import InputError
 
 __all__ = ["CategoryTree"]
@@ -246,9 +246,7 @@ class CategoryTree:
         weighted = tuple(weight * table for table in self._extended)
         chosen = np.empty(kept.shape, dtype=np.int64)
         widest = max(self.widths, default=1)
-        step = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // (8 * widest)))
-        for start in range(0, len(scores), step):
-            part = slice(start, start + step)
+        for part in batches(len(scores), min(_CHUNK_ROWS, _CHUNK_BYTES // (8 * widest))):
             chosen[part] = self._max_sum(scores[part], kept[part].T, weighted).T
         return chosen
 
@@ -401,9 +399,8 @@ def _pair_counts(codes: Ints, widths: tuple[int, ...]) -> Floats:
     total = sum(widths)
     counts = np.zeros((total, total))
     known = (codes >= 0) & (codes < np.array(widths, dtype=np.int64))  # (n, b)
-    step = max(1, _CHUNK_BYTES // (4 * max(1, total)))
-    for start in range(0, len(codes), step):
-        part, mask = codes[start : start + step], known[start : start + step]
+    for rows in batches(len(codes), _CHUNK_BYTES, 4 * total):
+        part, mask = codes[rows], known[rows]
         # float32 counts are exact: a chunk has fewer than 2**24 rows
         hot = np.zeros((len(part), total), dtype=np.float32)  # (rows, W)
         hot[np.nonzero(mask)[0], (part + _starts(widths))[mask]] = 1.0

@@ -1,4 +1,4 @@
-"""The errors and warnings lapace raises, and checks of settings that raise them.
+"""The errors and warnings lapace raises, and checks that raise them.
 
 ```
 LapaceError
@@ -8,7 +8,7 @@ LapaceError
 CentroidWarning       (a UserWarning)      a prototype the classifier does not accept
 ```
 
-Every message says what is wrong, where, and what to do about it.
+Every message says what is wrong, where, and what to do about it. A missing extra is an ImportError.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
 from math import inf, nan
 from numbers import Integral, Real
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = [
     "check_integer",
     "check_number",
     "did_you_mean",
+    "import_extra",
     "warn",
 ]
 
@@ -69,6 +71,21 @@ def did_you_mean(name: object, options: Iterable[object]) -> str:
     texts = {str(option).lower(): str(option) for option in options}
     close = get_close_matches(str(name).lower(), texts, n=1, cutoff=0.6)
     return f" Did you mean '{texts[close[0]]}'?" if close else ""
+
+
+def import_extra(module: str, extra: str, what: str) -> Any:
+    """An optional dependency, or an ImportError that says what to install.
+
+    Examples:
+        >>> import_extra("no_such_package", "extra", "A picture")
+        Traceback (most recent call last):
+        ImportError: A picture needs no_such_package: pip install 'lapace[extra]'.
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        library = module.partition(".")[0]
+        raise ImportError(f"{what} needs {library}: pip install 'lapace[{extra}]'.") from None
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

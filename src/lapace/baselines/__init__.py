@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from lapace.baselines.cchvae import CCHVAE
 from lapace.baselines.dice import DiCE
-from lapace.baselines.face import FACE, face_path
+from lapace.baselines.face import FACE
 from lapace.baselines.nearest import DRCE, NNCE, RobXCE
 
 __all__ = [
@@ -33,5 +33,4 @@ __all__ = [
     "NNCE",
     "DiCE",
     "RobXCE",
-    "face_path",
 ]

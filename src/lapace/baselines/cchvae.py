@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lapace.arrays import Floats, Ints
+from lapace.arrays import Floats, Ints, batches
 from lapace.baselines.problem import (
     BaselineProblem,
     Constraints,
@@ -117,9 +117,8 @@ class CCHVAE:
             # The same directions for every instance, so that none depends on the others.
             low, high = shell * self.step, (shell + 1) * self.step
             draw = shell_points(rng, self.samples, code.shape[1], low, high)
-            size = max(1, ROWS // self.samples)
-            for begin in range(0, len(left), size):
-                part = left[begin : begin + size]
+            for batch in batches(len(left), ROWS, self.samples):
+                part = left[batch]
                 z = (code[part, None] + draw * scale).reshape(-1, code.shape[1])
                 rows = problem.evaluate(self._decode(problem, z), np.repeat(part, self.samples))
                 rows = rows.where(rows.ok)

@@ -16,8 +16,6 @@ import random
 import warnings
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
 from time import perf_counter
 from typing import Any, Literal
 
@@ -32,7 +30,7 @@ from lapace.baselines.problem import (
     TrainingIndex,
     number_bounds,
 )
-from lapace.errors import InputError, LapaceError, check_integer, check_number
+from lapace.errors import InputError, check_integer, check_number, import_extra
 from lapace.metrics.neighbours import distinct_rows
 from lapace.result import Counterfactuals
 from lapace.schema import Feature
@@ -83,8 +81,6 @@ class DiCE:
 
     def fit(self, X: Any) -> DiCE:
         """Queries the classifier about the training rows and hands the table to DiCE."""
-        if find_spec("dice_ml") is None:
-            raise LapaceError("DiCE needs the dice-ml package. Install lapace[dice].")
         self.training_ = TrainingIndex.of(self.classifier, X, self.schema)
         self.table_ = _DiceTable(self.training_)
         return self
@@ -124,8 +120,8 @@ class DiCE:
     ) -> Floats:
         """DiCE's counterfactuals of one instance, as cells."""
         model = _DiceModel(self.table_, problem, instance, perf_counter() + self.seconds)
-        dice_ml = import_module("dice_ml")
         with _isolated(self.random_state):
+            dice_ml = _dice_ml()
             # A new engine for each instance: the genetic one would start from the last one's rows.
             engine = dice_ml.Dice(
                 self.table_.data, dice_ml.Model(model=model, backend="sklearn"), method=self.method
@@ -171,6 +167,10 @@ def _isolated(random_state: int) -> Iterator[None]:
         random.setstate(python_state)
 
 
+def _dice_ml() -> Any:
+    return import_extra("dice_ml", "dice", "DiCE")
+
+
 class _DiceTable:
     """The training table as DiCE can hold it."""
 
@@ -183,7 +183,7 @@ class _DiceTable:
         outcome = (training.codes == training.codes[0]).astype(np.int64)
         frame = self.frame(self.imputed(training.rows), outcome=outcome)
         with _isolated(0):
-            self.data = import_module("dice_ml").Data(
+            self.data = _dice_ml().Data(
                 dataframe=frame,
                 continuous_features=list(numbers),
                 continuous_features_precision={n: _digits(f) for n, f in numbers.items()},

@@ -1,4 +1,4 @@
-"""FACE: the end of the cheapest path through training rows, and paths to it for comparison.
+"""FACE: the end of the cheapest path through training rows.
 
 A row is worth recommending if training rows lead to it. FACE (Poyiadzi et al., 2020) joins each
 training row to its nearest ones, makes steps through sparse regions expensive, and searches the
@@ -8,29 +8,27 @@ in a region that is not sparse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, batches
 from lapace.baselines.problem import (
     BaselineProblem,
     Constraints,
     SchemaLike,
     TrainingIndex,
     first_of_each,
-    interpolate,
 )
 from lapace.errors import check_integer, check_number
 from lapace.metrics.neighbours import BLOCK, kneighbors, smallest
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
-__all__ = ["FACE", "face_path"]
+__all__ = ["FACE"]
 
 SAMPLE = 500  # rows whose neighbours set the bandwidth
 
@@ -96,7 +94,7 @@ class DensityGraph:
         k = min(self.neighbours, len(self.rows) - exclude_self)
         distance, sparsity = np.empty((len(cells), k)), np.empty(len(cells))
         which = np.empty((len(cells), k), dtype=np.int64)
-        for part in _blocks(len(cells), len(self.rows)):
+        for part in batches(len(cells), BLOCK, len(self.rows)):
             block = schema.pairwise_distances(cells[part], self.rows)  # (size, n)
             kernel = np.exp(-block / self.bandwidth) @ self.counts / self.counts.sum()
             sparsity[part] = -np.log(np.maximum(kernel, 1e-300))  # of a row far from all others
@@ -106,17 +104,11 @@ class DensityGraph:
         return distance, which, np.maximum(sparsity, 1e-12)
 
 
-def _blocks(count: int, width: int) -> Iterator[slice]:
-    """Slices of `count` rows, each small enough for a matrix of `width` columns."""
-    size = max(1, BLOCK // max(1, width))
-    return (slice(start, start + size) for start in range(0, count, size))
-
-
 def _edges(start: Ints, end: Ints, distance: Floats, sparsity: Floats) -> Any:
     """Edges in both directions, weighted by their length and the density on them."""
     weight = distance * (sparsity[start] + sparsity[end]) / 2
     shape = (len(sparsity), len(sparsity))
-    one_way = csr_array(coo_array((weight, (start, end)), shape=shape))
+    one_way = csr_array((weight, (start, end)), shape=shape)
     return one_way.maximum(one_way.T).tocsr()
 
 
@@ -132,7 +124,7 @@ def _connected(schema: Schema, rows: Floats, sparsity: Floats, weights: Any) -> 
             return weights
         small = np.flatnonzero(component != np.bincount(component).argmax())
         distance, end = np.empty(len(small)), np.empty(len(small), dtype=np.int64)
-        for part in _blocks(len(small), len(rows)):
+        for part in batches(len(small), BLOCK, len(rows)):
             block = schema.pairwise_distances(rows[small[part]], rows)
             block[component[small[part], None] == component] = np.inf
             end[part], distance[part] = block.argmin(axis=1), block.min(axis=1)
@@ -280,74 +272,3 @@ def _follow(predecessor: Ints, row: int) -> Ints:
     while predecessor[path[-1]] >= 0:
         path.append(int(predecessor[path[-1]]))
     return np.array(path, dtype=np.int64)
-
-
-def face_path(
-    face: FACE,
-    X: Any,
-    *,
-    target: Any = None,
-    constraints: Constraints = (),
-    steps: int = 20,
-    greedy: bool = False,
-) -> Counterfactuals:
-    """A path of evenly spaced points from each instance to FACE's counterfactual.
-
-    The points lie on a straight line, or are greedy hops through training rows: each leads to the
-    nearest row among those close enough to the counterfactual to arrive in time; after hop t of T
-    at most (1 - t/T) of the whole distance may remain.
-
-    Args:
-        face: Fitted.
-        X: The instances.
-        target: As in `FACE.counterfactuals`.
-        constraints: Every point is projected onto them before the classifier is queried.
-        steps: Points of each path; the last is the counterfactual.
-        greedy: Hops through training rows instead of a straight line.
-
-    Returns:
-        Every point, ok or not, with `tau` its place on the path.
-
-    Examples:
-        >>> table = [{"age": age} for age in range(20, 60)]
-        >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
-        >>> face = FACE(predict, neighbours=2).fit(table)
-        >>> line = face_path(face, [{"age": 30}], target="yes", steps=5)
-        >>> line.cells.ravel(), line.valid.tolist()
-        (array([32., 34., 36., 38., 40.]), [False, False, False, False, True])
-        >>> face_path(face, [{"age": 30}], target="yes", steps=4, greedy=True).cells.ravel()
-        array([33., 35., 38., 40.])
-    """
-    check_integer("steps", steps)
-    problem = BaselineProblem.of(face, X, target, constraints)
-    found = face.cheapest_paths(problem)
-    instance = np.repeat(found.instance, steps)
-    tau = np.tile(np.arange(1, steps + 1) / steps, len(found.instance))
-    if greedy:
-        cells = _greedy_hops(problem, found, face.graph_.rows, steps)
-    else:
-        end = np.repeat(found.cells, steps, axis=0)
-        cells = interpolate(problem.schema, problem.cells[instance], end, tau)
-    if len(problem.system):
-        cells = problem.system.project(cells, problem.cells[instance]).cells
-    return problem.evaluate(cells, instance, tau=tau)
-
-
-def _greedy_hops(
-    problem: BaselineProblem, found: CheapestPaths, rows: Floats, steps: int
-) -> Floats:
-    """The rows of greedy paths to FACE's counterfactuals, path by path."""
-    schema, cells = problem.schema, np.empty((len(found.instance), steps, rows.shape[1]))
-    for part in _blocks(len(cells), len(rows)):
-        here = problem.cells[found.instance[part]]
-        remaining = schema.pairwise_distances(found.cells[part], rows)  # (size, n)
-        whole = schema.gaps(here, found.cells[part]).sum(axis=1)
-        for step in range(1, steps + 1):
-            in_time = remaining <= whole[:, None] * (1 - step / steps) + 1e-9
-            distance = np.where(in_time, schema.pairwise_distances(here, rows), np.inf)
-            # A hop changes the row, unless there is nowhere else to go.
-            hop = np.where(distance <= 1e-12, np.inf, distance)
-            stuck = ~np.isfinite(hop).any(axis=1)
-            here = rows[np.where(stuck, distance.argmin(axis=1), hop.argmin(axis=1))]
-            cells[part, step - 1] = here
-    return cells.reshape(-1, rows.shape[1])

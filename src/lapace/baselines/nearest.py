@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, batches
 from lapace.baselines.problem import (
     BaselineProblem,
     Constraints,
     SchemaLike,
     TrainingIndex,
     first_of_each,
-    has_extra_level,
     interpolate,
     number_bounds,
 )
@@ -263,12 +262,8 @@ class RobXCE:
         rng, width = np.random.default_rng(self.random_state), cells.shape[1]
         noise = rng.standard_normal((self.samples, width))
         classifier, found = problem.training.classifier, np.empty(len(cells))
-        size = max(1, ROWS // self.samples)
-        for start in range(0, len(cells), size):
-            part = slice(start, start + size)
-            rows = _perturbed(
-                problem.schema, cells[part], noise * self.sigma
-            )  # (size * samples, d)
+        for part in batches(len(cells), ROWS, self.samples):
+            rows = _perturbed(problem.schema, cells[part], noise * self.sigma)
             owner = np.repeat(instance[part], self.samples)
             probability = classifier.predict_proba(rows, problem.schema)
             if probability is None:
@@ -357,4 +352,4 @@ def _perturbed(schema: Schema, cells: Floats, noise: Floats) -> Floats:
     rows = np.repeat(cells, len(noise), axis=0)
     shift = np.tile(noise * span, (len(cells), 1))
     moved = np.clip(rows + shift, *number_bounds(schema.features))
-    return schema.snap(np.where(has_extra_level(schema, rows), rows, moved))
+    return schema.snap(np.where(schema.unseen(rows), rows, moved))

@@ -66,7 +66,7 @@ class TrainingIndex:
         first, counts = distinct_rows(reading.cells)
         rows = reading.cells[first]
         snapped = schema.snap(rows)
-        proposed = ~(schema.changed(rows, snapped) | has_extra_level(schema, rows)).any(axis=1)
+        proposed = ~(schema.changed(rows, snapped) | schema.unseen(rows)).any(axis=1)
         if not proposed.any():
             raise InputError("No training row lies within the schema's bounds and categories.")
         rows, wrapped = snapped[proposed], Classifier(classifier, schema)
@@ -205,13 +205,6 @@ def first_of_each(group: Ints, value: Floats) -> Ints:
     return order[np.unique(group[order], return_index=True)[1]]
 
 
-def has_extra_level(schema: Schema, cells: Floats) -> Bools:
-    """Whether each cell holds a level that is kept where it occurs, but never proposed."""
-    known = [len(f.categories) if f.extra else np.inf for f in schema.features]
-    extra: Bools = cells >= np.array(known)
-    return extra
-
-
 def number_bounds(features: Sequence[Feature]) -> Floats:
     """Lower and upper bounds of each column's numbers, (2, d); infinite for categories."""
     return np.array([(f.lower, f.upper) if f.numeric else (-np.inf, np.inf) for f in features]).T
@@ -231,7 +224,7 @@ def interpolate(schema: Schema, start: Floats, end: Floats, share: Floats) -> Fl
     """
     share = share[:, None]
     numeric = np.array([f.numeric for f in schema.features])
-    ordered = numeric & ~has_extra_level(schema, np.fmax(start, end)) & ~np.isnan(start + end)
+    ordered = numeric & ~schema.unseen(np.fmax(start, end)) & ~np.isnan(start + end)
     moved = np.where(ordered, start + share * (end - start), np.where(share >= 0.5, end, start))
     rows = np.where(share >= 1, end, schema.snap(moved))
     return np.where(schema.changed(start, end), rows, start)

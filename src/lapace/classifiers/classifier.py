@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lapace.arrays import Floats, Ints
+from lapace.arrays import Floats, Ints, batches
 from lapace.classifiers.outputs import (
     ExternalModel,
     Label,
@@ -212,10 +212,9 @@ class Classifier:
 
     def _frames(self, cells: Floats, schema: Schema | None) -> Iterator[tuple[Floats, Any]]:
         """The rows in parts of bounded size, each with its frame."""
-        most = max(1, min(ROWS_PER_CALL, CELLS_PER_CALL // max(1, cells.shape[1])))
-        for start in range(0, len(cells), most):
-            part = cells[start : start + most]
-            yield part, (schema or self.schema).frame(part)
+        most = min(ROWS_PER_CALL, CELLS_PER_CALL // max(1, cells.shape[1]))
+        for part in batches(len(cells), most):
+            yield cells[part], (schema or self.schema).frame(cells[part])
 
     def _call(self, method: Callable[[Any], Any], frame: Any, rows: int) -> Any:
         with self._lock:

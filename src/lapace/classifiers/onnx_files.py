@@ -25,9 +25,8 @@ from lapace.classifiers.outputs import (
     as_classes,
     as_label,
     first_line,
-    import_extra,
 )
-from lapace.errors import ClassifierError, InputError, did_you_mean
+from lapace.errors import ClassifierError, InputError, did_you_mean, import_extra
 from lapace.table import Coded, Table, Template, read
 
 Array: TypeAlias = NDArray[Any]

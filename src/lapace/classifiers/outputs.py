@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
@@ -219,7 +218,7 @@ def are_probabilities(scores: Floats, tolerance: float) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------
-# Arrays, extras and texts
+# Arrays and texts
 
 
 def as_array(values: Any, model: str = "The classifier") -> NDArray[Any]:
@@ -233,15 +232,6 @@ def as_array(values: Any, model: str = "The classifier") -> NDArray[Any]:
         raise ClassifierError(
             f"{model} returned a {type(values).__name__} that is not one label per row: {error}"
         ) from error
-
-
-def import_extra(module: str, extra: str, what: str) -> Any:
-    """An optional dependency, or an error that says what to install."""
-    try:
-        return import_module(module)
-    except ImportError:
-        library = module.partition(".")[0]
-        raise InputError(f"{what} needs {library}: pip install 'lapace[{extra}]'.") from None
 
 
 def first_line(error: Exception) -> str:

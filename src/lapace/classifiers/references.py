@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
 
 from lapace.classifiers.loaders import PICKLES, load_bytes
+from lapace.classifiers.remote import without_secrets
 from lapace.errors import InputError
 
 __all__ = ["Reference", "check_reference", "open_referred", "refer_to"]
@@ -31,8 +31,7 @@ def refer_to(path: str | Path, classifier: str | os.PathLike[str]) -> Reference:
     """
     text = os.fspath(classifier)
     if re.match("https?://", text, re.IGNORECASE):
-        parts = urlsplit(text)  # without credentials and query, which may be secret
-        return {"named": f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"}
+        return {"named": without_secrets(text)}
     folder = Path(path).absolute().parent
     beside = folder / text
     found = beside if beside.is_file() else Path(text).absolute()

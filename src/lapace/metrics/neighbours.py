@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lapace.arrays import Floats, Ints
+from lapace.arrays import Floats, Ints, batches
 from lapace.schema import Schema
 
 BLOCK = 4_000_000  # distances held at once while neighbours are searched: 32 MB
@@ -44,12 +44,11 @@ def kneighbors(
     """
     k = max(0, min(k, len(rows) - exclude_self))
     found, index = np.empty((len(cells), k)), np.empty((len(cells), k), dtype=np.int64)
-    size = max(1, BLOCK // max(1, len(rows)))
-    for start in range(0, len(cells) if k else 0, size):
-        block = schema.pairwise_distances(cells[start : start + size], rows, weights)  # (size, n)
+    for part in batches(len(cells) if k else 0, BLOCK, len(rows)):
+        block = schema.pairwise_distances(cells[part], rows, weights)  # (size, n)
         if exclude_self:
-            np.fill_diagonal(block[:, start:], math.inf)
-        found[start : start + size], index[start : start + size] = smallest(block, k)
+            np.fill_diagonal(block[:, part.start :], math.inf)
+        found[part], index[part] = smallest(block, k)
     return found, index
 
 
@@ -73,8 +72,7 @@ def smallest(values: Floats, k: int) -> tuple[Floats, Ints]:
 def pair_distances(schema: Schema, a: Floats, b: Floats, i: Ints, j: Ints) -> Floats:
     """Distance of a[i] to b[j], pair by pair, a chunk at a time."""
     found = np.empty(len(i))
-    for start in range(0, len(i), CHUNK):
-        chunk = slice(start, start + CHUNK)
+    for chunk in batches(len(i), CHUNK):
         found[chunk] = schema.gaps(a[i[chunk]], b[j[chunk]]).sum(axis=1)
     return found
 

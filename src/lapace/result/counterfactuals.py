@@ -25,6 +25,10 @@ __all__ = [
 ]
 
 SHARED = ("schema", "template", "instances", "ids", "reasons")  # not one per counterfactual
+ABOUT = (  # what `about` says of each counterfactual, after its instance and prototype
+    "tau", "label", "valid", "feasible", "probability", "density", "density_before", "distance",
+    "changed",
+)  # fmt: skip
 SHOWN = 20  # lines of an HTML table
 
 
@@ -176,20 +180,8 @@ class Counterfactuals:
         features[:] = [", ".join(names[row]) for row in self._different]
         prototype = self.prototype.astype(object)
         prototype[self.prototype < 0] = None
-        return {
-            "instance": self.instance,
-            "prototype": prototype,
-            "tau": self.tau,
-            "label": self.label,
-            "valid": self.valid,
-            "feasible": self.feasible,
-            "probability": self.probability,
-            "density": self.density,
-            "density_before": self.density_before,
-            "distance": self.distance,
-            "changed": self.changed,
-            "features": features,
-        }
+        known = {name: getattr(self, name) for name in ABOUT}
+        return {"instance": self.instance, "prototype": prototype, **known, "features": features}
 
 
 def html_table(title: str, columns: Mapping[str, Iterable[Any]]) -> str:

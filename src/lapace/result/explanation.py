@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, matches
 from lapace.errors import InputError
 from lapace.result.counterfactuals import (
     Counterfactuals,
@@ -126,18 +127,24 @@ class Explanation:
         if isinstance(key, int | np.integer):
             if not -len(self) <= key < len(self):
                 raise IndexError(f"There is no instance {key}: the query had {len(self)}.")
-            return InstanceExplanation(self, int(positions[key]))
+            i = int(positions[key])
+            return InstanceExplanation(
+                explanation=self,
+                position=i,
+                id=None if self.ids is None else self.ids[i],
+                label=self.label[i],
+                target=self.target[i],
+                status=self.status[i],
+                reason=self.reason[i],
+                why_not=self.why_not.get(i),
+            )
         chosen = positions[key] if isinstance(key, slice) or len(key) else positions[:0]
-        order = np.argsort(self.instance, kind="stable")
-        first = np.searchsorted(self.instance[order], chosen, "left")
-        count = np.searchsorted(self.instance[order], chosen, "right") - first
-        steps = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        paths = order[np.repeat(first, count) + steps]
+        instance, paths = matches(chosen, self.instance)
         return replace(
             self,
             **{name: getattr(self, name)[chosen] for name in ("instances", "label", "target")},
             **{name: getattr(self, name)[paths] for name in ("prototype", "crossings", *STEP)},
-            instance=np.repeat(np.arange(len(chosen)), count),
+            instance=instance,
             status=tuple(self.status[i] for i in chosen),
             reason=tuple(self.reason[i] for i in chosen),
             ids=None if self.ids is None else tuple(self.ids[i] for i in chosen),
@@ -297,45 +304,27 @@ class InstanceExplanation:
     Attributes:
         explanation: The whole.
         position: The instance's position in the query.
+        id: The instance's identifier; None where its table has none.
+        label: What the classifier says of it; None where it cannot say.
+        target: The label wanted; None for any other than `label`.
+        status: One of `STATUSES`.
+        reason: The status in words.
+        why_not: The smallest relaxation, for an instance without a counterfactual.
     """
 
     explanation: Explanation
     position: int
-
-    @property
-    def id(self) -> Any:
-        """The instance's identifier; None where its table has none."""
-        return None if self.explanation.ids is None else self.explanation.ids[self.position]
+    id: Any
+    label: Level | None
+    target: Level | None
+    status: str
+    reason: str
+    why_not: WhyNot | None
 
     @property
     def name(self) -> Any:
         """The identifier, or else the position: what words and pictures call the instance."""
         return self.position if self.id is None else self.id
-
-    @property
-    def status(self) -> str:
-        """Answered, none_found, infeasible, already_target or malformed."""
-        return self.explanation.status[self.position]
-
-    @property
-    def reason(self) -> str:
-        """The status in words."""
-        return self.explanation.reason[self.position]
-
-    @property
-    def why_not(self) -> WhyNot | None:
-        """The smallest relaxation, for an instance without a counterfactual."""
-        return self.explanation.why_not.get(self.position)
-
-    @property
-    def label(self) -> Level | None:
-        """What the classifier says of this instance."""
-        return cast("Level | None", self.explanation.label[self.position])
-
-    @property
-    def target(self) -> Level | None:
-        """The label wanted; None for any other than `label`."""
-        return cast("Level | None", self.explanation.target[self.position])
 
     @property
     def wanted(self) -> Level | None:
@@ -346,14 +335,17 @@ class InstanceExplanation:
     def _any_other(self) -> bool:
         return self.target is None and self.label is not None
 
+    @cached_property
+    def _alone(self) -> Explanation:
+        return self.explanation[[self.position]]
+
     @property
     def reached(self) -> tuple[Level, ...]:
         """The labels of the instance's ok rows, that of the nearest row first."""
-        whole, paths = self.explanation, self._paths()
-        found = whole.ok[paths] & (whole.predicted[paths] >= 0)
-        order = np.argsort(whole.distance[paths][found], kind="stable")
-        codes = dict.fromkeys(whole.predicted[paths][found][order].tolist())
-        return tuple(whole.labels[code] for code in codes)
+        found = self._alone.ok & (self._alone.predicted >= 0)
+        order = np.argsort(self._alone.distance[found], kind="stable")
+        codes = dict.fromkeys(self._alone.predicted[found][order].tolist())
+        return tuple(self._alone.labels[code] for code in codes)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -363,12 +355,8 @@ class InstanceExplanation:
     @property
     def prototypes(self) -> tuple[int, ...]:
         """The prototypes there is a path to, that of the nearest ok first row first."""
-        paths = self._paths()
-        paths = paths[self.explanation.prototype[paths] >= 0]
-        step = self.explanation.picked["first"][paths]
-        ok = self.explanation.ok[paths, step]
-        order = np.lexsort((self.explanation.distance[paths, step], ~ok))
-        return tuple(int(p) for p in self.explanation.prototype[paths[order]])
+        first = self._alone.first()
+        return tuple(first.prototype[np.lexsort((first.distance, ~first.ok))].tolist())
 
     def path(self, prototype: int | None = None) -> Counterfactuals:
         """Every step towards one prototype, in order; by default the nearest one.
@@ -376,7 +364,8 @@ class InstanceExplanation:
         -1 is the path to a sampled endpoint, where `nearest` and `sparse` are often found; it is
         the default where no other path has an ok step.
         """
-        return self.explanation._in_order(np.array([self._path(prototype)]))
+        paths = np.flatnonzero(self.explanation.instance == self.position)
+        return self.explanation._in_order(paths[[self._path(prototype)]])
 
     def changes(self, prototype: int | None = None, pick: str = "first") -> Any:
         """What one counterfactual changes: feature, before, after, and from which tau on.
@@ -391,27 +380,25 @@ class InstanceExplanation:
         return plain_frame(self.explanation.template.kind, self._changes(prototype, pick))
 
     def _changes(self, prototype: int | None, pick: str) -> dict[str, NDArray[Any]]:
-        whole = self.explanation
-        nearest = whole._nearest_steps()
-        picks = {**whole.picked, "nearest": nearest}
+        alone = self._alone
+        nearest = alone._nearest_steps()
+        picks = {**alone.picked, "nearest": nearest}
         if pick not in picks:
             raise InputError(f"There is no pick '{pick}'. There are: {', '.join(picks)}.")
-        if prototype is None and pick in ("nearest", "sparse") and len(self._paths()):
-            found = whole._cheapest(picks[pick])
-            prototype = int(found.prototype[found.instance == self.position][0])
+        if prototype is None and pick in ("nearest", "sparse") and len(alone.instance):
+            prototype = int(alone._cheapest(picks[pick]).prototype[0])
         index = self._path(prototype)
         step = picks[pick][index]
-        original, row = whole.instances[self.position], whole.cells[index, step]
-        path = self.path(int(whole.prototype[index]))
+        original, row = alone.instances[0], alone.cells[index, step]
+        path = alone._in_order(np.array([index]))
         # The sparse row lies on no path: it is what is left of the path's nearest row.
-        end = whole.tau[index, nearest[index] if pick == "sparse" else step]
-        same = ~whole.schema.changed(
-            original[None], path.cells[path.tau <= end]
-        )  # (steps, columns)
+        end = alone.tau[index, nearest[index] if pick == "sparse" else step]
+        steps = path.cells[path.tau <= end]
+        same = ~alone.schema.changed(original[None], steps)  # (steps, columns)
         last = np.where(same.any(axis=0), len(same) - 1 - same[::-1].argmax(axis=0), -1)
         start = np.minimum(np.append(path.tau, end)[last + 1], end)
-        changed = np.flatnonzero(whole.schema.changed(original, row))
-        features = [(i, whole.schema.features[i]) for i in changed]
+        changed = np.flatnonzero(alone.schema.changed(original, row))
+        features = [(i, alone.schema.features[i]) for i in changed]
         table: dict[str, NDArray[Any]] = {
             "feature": np.array([f.name for _, f in features], dtype=object),
             "before": np.array([f.text(original[i]) for i, f in features], dtype=object),
@@ -419,7 +406,7 @@ class InstanceExplanation:
             "from_tau": start[changed],
         }
         if self._any_other:
-            label = (*whole.labels, None)[whole.predicted[index, step]]
+            label = (*alone.labels, None)[alone.predicted[index, step]]
             table["label"] = np.full(len(changed), label, dtype=object)
         return table
 
@@ -431,28 +418,21 @@ class InstanceExplanation:
 
     def _repr_html_(self) -> str:
         """A table for notebooks: what the first pick changes."""
-        return html_table(repr(self), self._changes(None, "first") if len(self._paths()) else {})
-
-    def _paths(self) -> Ints:
-        return np.flatnonzero(self.explanation.instance == self.position)
-
-    def _default(self) -> int:
-        """The path shown by default: one with an ok step where there is any."""
-        whole, paths = self.explanation, self._paths()
-        ok: Bools = np.asarray(whole.ok[paths].any(axis=1))
-        if ok.any() and not ok[whole.prototype[paths] >= 0].any():
-            return -1
-        return next(iter(self.prototypes), -1)
+        changes = self._changes(None, "first") if len(self._alone.instance) else {}
+        return html_table(repr(self), changes)
 
     def _path(self, prototype: int | None) -> int:
-        paths = self._paths()
-        if not len(paths):
+        """Which of the instance's paths leads to a prototype; None: one with an ok step, if any."""
+        endpoints = self._alone.prototype
+        if not len(endpoints):
             raise InputError(f"Instance {self.name} has no paths: {self.reason}")
-        wanted = self._default() if prototype is None else prototype
-        endpoints = self.explanation.prototype[paths]
-        if wanted not in endpoints:
+        if prototype is None:
+            ok = endpoints[self._alone.ok.any(axis=1)]  # endpoints of paths with an ok step
+            only_sampled = len(ok) and (ok < 0).all()
+            prototype = -1 if only_sampled else next(iter(self.prototypes), -1)
+        if prototype not in endpoints:
             known = ", ".join(map(str, sorted(endpoints)))
             raise InputError(
-                f"Instance {self.name} has no path to prototype {wanted}. There are: {known}."
+                f"Instance {self.name} has no path to prototype {prototype}. There are: {known}."
             )
-        return int(paths[endpoints == wanted][0])
+        return int(np.flatnonzero(endpoints == prototype)[0])

@@ -57,20 +57,27 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def _instance_to_json(instance: InstanceExplanation) -> dict[str, Any]:
-    whole, why = instance.explanation, instance.why_not
+    whole = instance.explanation
     return {
-        **({} if whole.ids is None else {"id": _id_to_json(instance.id)}),
+        **_identity(instance),
         "row": list(instance.row.values()),
         "label": instance.label,
         "target": instance.target,
-        "status": instance.status,
-        "reason": instance.reason,
-        "why_not": None if why is None else why.to_json(),
+        **_outcome(instance),
         "paths": [
             _path_to_json(whole, int(index))
             for index in np.flatnonzero(whole.instance == instance.position)
         ],
     }
+
+
+def _identity(instance: InstanceExplanation) -> dict[str, Any]:
+    return {} if instance.explanation.ids is None else {"id": _id_to_json(instance.id)}
+
+
+def _outcome(instance: InstanceExplanation) -> dict[str, Any]:
+    why = None if instance.why_not is None else instance.why_not.to_json()
+    return {"status": instance.status, "reason": instance.reason, "why_not": why}
 
 
 def _id_to_json(value: Any) -> Any:
@@ -107,16 +114,7 @@ def _finite(value: float) -> float | None:
 
 def why_not_to_json(explanation: Explanation) -> dict[str, Any]:
     """Only which instances have no counterfactual and why, as `lapace why-not` prints it."""
-    instances = [
-        {
-            "instance": instance.position,
-            **({} if explanation.ids is None else {"id": _id_to_json(instance.id)}),
-            "status": instance.status,
-            "reason": instance.reason,
-            "why_not": None if instance.why_not is None else instance.why_not.to_json(),
-        }
-        for instance in explanation
-    ]
+    instances = [{"instance": i.position, **_identity(i), **_outcome(i)} for i in explanation]
     return {"format": "lapace/why-not", "version": VERSION, "instances": instances}
 
 
@@ -251,13 +249,12 @@ def _id_from_json(value: Any) -> Any:
 
 
 def _cells(schema: Schema, rows: Sequence[Sequence[Any]]) -> Floats:
-    cells = np.full((len(rows), len(schema.features)), np.nan)
-    if any(len(row) != len(schema.features) for row in rows):
-        raise ValueError("a row has more or fewer cells than there are columns")
-    for i, feature in enumerate(schema.features):
-        codes = {level: float(k) for k, level in enumerate(feature.levels)}
-        for r, row in enumerate(rows):
-            value = row[i]
-            if value is not None:
-                cells[r, i] = value if feature.kind == "continuous" else codes[value]
-    return cells
+    codes = [
+        None if f.kind == "continuous" else {None: np.nan} | {v: k for k, v in enumerate(f.levels)}
+        for f in schema.features
+    ]
+    cells = [
+        [value if known is None else known[value] for known, value in zip(codes, row, strict=True)]
+        for row in rows
+    ]
+    return np.array(cells, dtype=np.float64).reshape(len(rows), len(codes))  # None is NaN

@@ -296,7 +296,8 @@ class Feature:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {**vars(self), "knots": self.knots and [part.tolist() for part in self.knots]}
+        knots = self.knots and [part.tolist() for part in self.knots]
+        return {name: _lists(value) for name, value in vars(self).items()} | {"knots": knots}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Feature:
@@ -310,6 +311,11 @@ class Feature:
         values = {f.name: _tuples(data[f.name]) for f in fields(cls)}
         knots = values["knots"] and Knots(*map(np.array, values["knots"]))
         return cls(**{**values, "knots": knots})
+
+
+def _lists(value: Any) -> Any:
+    """A value with lists for its tuples, as in JSON."""
+    return [*map(_lists, value)] if isinstance(value, tuple) else value
 
 
 def _tuples(value: Any) -> Any:

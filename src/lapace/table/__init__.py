@@ -93,10 +93,6 @@ class Column:
             return self.values.codes < 0
         return np.isnan(self.values)
 
-    def take(self, rows: NDArray[np.int64]) -> Column:
-        """Only some of the cells, by position."""
-        return replace(self, values=self.values[rows])
-
 
 @dataclass(frozen=True)
 class Table:
@@ -155,7 +151,7 @@ class Table:
             [{'age': 44}]
         """
         some = np.asarray(rows, dtype=np.int64)
-        columns = {name: column.take(some) for name, column in self.columns.items()}
+        columns = {n: replace(c, values=c.values[some]) for n, c in self.columns.items()}
         ids = None if self.ids is None else tuple(self.ids[i] for i in some)
         return Table(columns, self.template, len(some), ids)
 
@@ -250,13 +246,9 @@ def _read_series(series: nw.Series[Any]) -> Column:
     if dtype.is_temporal() or dtype.is_nested():
         codes = np.where(series.is_null().to_numpy(), -1, 0).astype(np.int64)
         return Column("date" if dtype.is_temporal() else "other", Coded(codes, ("",)))
-    native = series.to_native()
-    library = series.implementation.value
-    if library == "pandas":
-        return _read_pandas(native)
-    if library == "polars":
-        return _read_polars(native, dtype)
-    return _read_arrow(native)
+    if series.implementation.is_pandas():
+        return _read_pandas(series.to_native())
+    return _read_levels(series)
 
 
 def _numbers(kind: Kind, values: Floats) -> Column:
@@ -296,7 +288,7 @@ def _read_pandas(native: Any) -> Column:
         coded = Coded(native.cat.codes.to_numpy().astype(np.int64), levels)
         return Column(_common_kind(levels), coded, levels if dtype.ordered else None)
     if isinstance(dtype, pd.ArrowDtype):
-        return _read_arrow(native.array.__arrow_array__())
+        return _read_series(nw.from_native(native.array.__arrow_array__(), series_only=True))
     if isinstance(dtype, pd.SparseDtype):
         return _read_pandas(native.sparse.to_dense())
     objects = pd.api.types.is_object_dtype(dtype)
@@ -305,41 +297,34 @@ def _read_pandas(native: Any) -> Column:
     return _of_levels(*pd.factorize(native))
 
 
-def _read_polars(native: Any, dtype: Any) -> Column:
-    pl = importlib.import_module("polars")
-    if native.dtype == pl.Null:
-        return Column("text", Coded(np.full(len(native), -1, dtype=np.int64), ()))
-    if dtype == nw.Boolean:
-        codes = native.cast(pl.Int8).fill_null(-1).to_numpy()
-        return Column("boolean", Coded(codes.astype(np.int64), (False, True)))
-    if dtype in (nw.Object, nw.Binary):
-        return _read_objects(native.to_list())
-    texts = native.cast(pl.String)
-    ordered = tuple(native.dtype.categories.to_list()) if dtype == nw.Enum else None
-    levels = texts.drop_nulls().unique().sort()
-    codes = texts.cast(pl.Enum(levels)).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-    return Column("text", Coded(codes.astype(np.int64), tuple(levels.to_list())), ordered)
+def _read_levels(series: nw.Series[Any]) -> Column:
+    """Texts, truth values and categories of a polars or pyarrow frame."""
+    dtype, native = series.dtype, series.to_native()
+    if dtype == nw.Object:
+        return _read_objects(series.to_list())
+    arrow_type = getattr(native, "type", None)
+    if str(arrow_type) == "string_view":  # which pyarrow cannot filter
+        series = series.cast(nw.String)
+    if dtype not in (nw.Categorical, nw.Enum):
+        return _of_levels(*_factorize(series))
+    order = None
+    if dtype == nw.Enum or getattr(arrow_type, "ordered", False):
+        order = tuple(v for v in series.cat.get_categories().to_list() if v is not None)
+    if arrow_type is None:
+        codes, levels = _factorize(series.cast(nw.String))
+    else:  # a dictionary's values may be of any type, and null may be one of them
+        values = native.cast(arrow_type.value_type)
+        codes, levels = _factorize(nw.from_native(values, series_only=True))
+    return Column(_common_kind(levels), Coded(codes, tuple(map(_plain, levels))), order)
 
 
-def _read_arrow(native: Any) -> Column:
-    pa = importlib.import_module("pyarrow")
-    if pa.types.is_null(native.type):
-        return Column("text", Coded(np.full(len(native), -1, dtype=np.int64), ()))
-    if pa.types.is_decimal(native.type):
-        native = native.cast(pa.string()).cast(pa.float64())
-    if pa.types.is_floating(native.type):
-        return _numbers("number", native.to_numpy().astype(np.float64))
-    array = native.unify_dictionaries().combine_chunks()
-    ordered = bool(getattr(array.type, "ordered", False))
-    if not pa.types.is_dictionary(array.type):
-        array = array.dictionary_encode()
-    levels = tuple(_plain(v) for v in array.dictionary.to_pylist())
-    codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    if None in levels:  # a dictionary may list null among its values
-        codes = np.where(codes == levels.index(None), -1, codes)
-        levels = tuple("" if v is None else v for v in levels)
-    coded = Coded(codes, levels)
-    return Column(_common_kind(coded.seen), coded, levels if ordered else None)
+def _factorize(series: nw.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
+    """Positions in the list of distinct values (-1 is missing), and that list."""
+    levels = series.drop_nulls().unique(maintain_order=True).to_list()
+    if not levels:
+        return np.full(len(series), -1, dtype=np.int64), []
+    codes = series.replace_strict(levels, list(range(len(levels))), return_dtype=nw.Int64)
+    return codes.fill_null(-1).to_numpy().astype(np.int64), levels
 
 
 def _read_objects(values: Sequence[Any] | NDArray[Any]) -> Column:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import importlib.util
 import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib import import_module
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ PARQUET = b"PAR1"  # how such a file begins
 # Every reader imports its library where it is used; it takes a path or a file in memory.
 _READERS: dict[tuple[str, str], Callable[[Any], Any]] = {
     # Whole columns at a time: a type must not depend on where the reader happened to pause.
-    ("pandas", ".csv"): lambda path: _module("pandas").read_csv(path, low_memory=False),
-    ("polars", ".csv"): lambda path: _module("polars").read_csv(path, infer_schema_length=None),
-    ("pyarrow", ".csv"): lambda path: _module("pyarrow.csv").read_csv(path),
-    ("pandas", ".parquet"): lambda path: _module("pandas").read_parquet(path),
-    ("polars", ".parquet"): lambda path: _module("polars").read_parquet(path),
-    ("pyarrow", ".parquet"): lambda path: _module("pyarrow.parquet").read_table(path),
+    ("pandas", ".csv"): lambda path: import_module("pandas").read_csv(path, low_memory=False),
+    ("polars", ".csv"): lambda path: import_module("polars").read_csv(
+        path, infer_schema_length=None
+    ),
+    ("pyarrow", ".csv"): lambda path: import_module("pyarrow.csv").read_csv(path),
+    ("pandas", ".parquet"): lambda path: import_module("pandas").read_parquet(path),
+    ("polars", ".parquet"): lambda path: import_module("polars").read_parquet(path),
+    ("pyarrow", ".parquet"): lambda path: import_module("pyarrow.parquet").read_table(path),
 }
 
 
@@ -231,10 +233,6 @@ def read_json(path: str | Path, what: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"'{path}' could not be read as {what}: {_reason(error)}") from None
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(name)
 
 
 def _reason(error: Exception) -> str:

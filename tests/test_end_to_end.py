@@ -113,13 +113,13 @@ def test_from_a_new_table_to_an_explanation_response(shell):
     assert not list(shell.folder.glob("churn*"))
 
     out, err = shell.run(
-        *fit, "--drop", "customer no.", "--kind", "satisfaction=ordinal:bad<fair<good",
-        "--clusters", 2, "--rule", "age == original",
+        *fit, "--id", "customer no.", "--kind", "satisfaction=ordinal:bad<fair<good",
+        "--n-prototypes", 2, "--rule", "age == original",
     )  # fmt: skip
     assert out.startswith("Can it be trusted?")
     assert "Wrote 'churn.lapace' and its classifier 'churn.skops'." in err
 
-    out, _ = shell.run("report", "churn.lapace", "--json")
+    out, _ = shell.run("report", "churn.lapace", "--format", "json")
     assert json.loads(out)["verdict"] in ("passes", "usable with care")
 
     constraints = [

@@ -21,9 +21,7 @@ from importlib import import_module
 from math import inf, nan
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
-
-import sklearn.exceptions
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "CentroidWarning",
@@ -47,16 +45,30 @@ class InputError(LapaceError, ValueError):
     """Something handed in cannot be used; the message says what to change."""
 
 
-class NotFittedError(LapaceError, sklearn.exceptions.NotFittedError):  # type: ignore[misc]
-    """A method that needs a fitted estimator was called before `fit`."""
-
-
 class ClassifierError(LapaceError):
     """The classifier raised, or returned a wrong number of rows or an unknown label."""
 
 
 class CentroidWarning(UserWarning):
     """A cluster's centroid is not labelled as its class by the classifier."""
+
+
+if TYPE_CHECKING:
+    from sklearn.exceptions import NotFittedError as _SklearnError
+
+    class NotFittedError(LapaceError, _SklearnError):  # type: ignore[misc]
+        """A method that needs a fitted estimator was called before `fit`."""
+
+
+def __getattr__(name: str) -> Any:
+    """Makes `NotFittedError` when it is first used: scikit-learn takes a second to import."""
+    if name != "NotFittedError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sklearn.exceptions import NotFittedError as SklearnError
+
+    text = "A method that needs a fitted estimator was called before `fit`."
+    made = type(name, (LapaceError, SklearnError), {"__doc__": text, "__module__": __name__})
+    return globals().setdefault(name, made)
 
 
 def did_you_mean(name: object, options: Iterable[object]) -> str:

@@ -1,14 +1,14 @@
-"""The command line: what the library does, in the library's own words.
+"""The command line of lapace.
 
-Nothing here decides anything about explanations. Commands read options and tables, call the
-library, print, and choose an exit code:
+Commands read options and tables, call the library, print, and choose an exit code:
 
-- 0: the command did what it was asked, also where some instances have no answer;
-- 1: the report fails (`report`), or something unforeseen happened;
-- 2: a mistake in what was asked, told in one sentence;
-- 130: interrupted; nothing is left half-written.
+- 0: success, also where some instances have no counterfactual;
+- 1: the report fails (`report`), or an unexpected error;
+- 2: wrong input, explained in one sentence;
+- 130: interrupted; 143: terminated; 141: the reader of standard output has gone.
 
-What was asked for goes to standard output, everything else to standard error.
+Results go to standard output, everything else to standard error. Output files are written whole or
+not at all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and exits.
 
     Args:
-        arguments: What stands after `lapace`; by default what the shell handed over.
+        arguments: The words after `lapace`; by default those of the process.
     """
     try:
         from lapace.cli.commands import app

@@ -1,201 +1,483 @@
-"""The commands by name, an example for each, and what becomes of errors."""
+"""The commands: each reads its options, calls the library and prints."""
 
 from __future__ import annotations
 
 import os
-import re
-import signal
-import sys
-import traceback
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Annotated, Any
+import shlex
+import tempfile
+from collections.abc import Callable
+from contextlib import chdir
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import typer
-from typer.core import TyperGroup
+from typer import Argument, Option
 
-from lapace import __version__
-from lapace.cli import asking, learning, samples, serving
-from lapace.errors import LapaceError, did_you_mean
+from lapace.cli import inputs, rendering
+from lapace.cli.app import EXAMPLES, app, command
+from lapace.cli.options import (
+    CLASSIFIERS,
+    ID_COLUMN,
+    INSTANCES,
+    LABEL,
+    MODEL,
+    Loader,
+    Model,
+    Query,
+    ServerSettings,
+    Training,
+)  # fmt: skip
+from lapace.cli.outputs import STDOUT, Output, Terminal, together, writable_file
+from lapace.errors import InputError
+
+if TYPE_CHECKING:
+    from lapace.explainer import Explainer
+    from lapace.result import Explanation, InstanceExplanation
 
 __all__ = ["EXAMPLES", "app"]
 
-TRACEBACK = "LAPACE_TRACEBACK"
-WRONG, UNFORESEEN, INTERRUPTED, TERMINATED, PIPE_CLOSED = 2, 1, 130, 143, 141
-# What typer raises at a wrong option or argument, whichever version of click it stands on.
-UsageError: Any = typer.BadParameter.__mro__[1]
+Pick: TypeAlias = Literal["first", "middle", "last", "nearest", "sparse", "path"]
+Picture: TypeAlias = Literal["path", "latent", "prototypes", "training"]
+PICTURES = (".png", ".svg", ".pdf")
+
+# ------------------------------------------------------------------------------------------------
+# fit, report, prototypes
 
 
-class Commands(TyperGroup):
-    """A group of commands that tells every mistake in one sentence."""
+@command(
+    "fit",
+    "lapace fit train.csv --classifier forest --label label "
+    '--rule "age == original" -o loans.lapace',
+)
+def fit(
+    *,
+    train: str = Argument(
+        metavar="TRAIN", help="The training table: .csv or .parquet, or - for standard input."
+    ),
+    classifier: str = Option(
+        help=f"The classifier to explain: {CLASSIFIERS}; or forest, mlp or boosting, trained here "
+        "on the label column."
+    ),
+    output: Path = Option(..., "--output", "-o", metavar="M.lapace", help="The file to write."),
+    label: str | None = Option(
+        None, metavar="COLUMN", help="The column of labels: not a feature; what forest, … learn."
+    ),
+    id_column: str | None = ID_COLUMN,
+    drop: list[str] = Option([], metavar="COLUMN", help="A column to leave out. Repeatable."),
+    kind: list[str] = Option(
+        [],
+        metavar="TEXT",
+        help="What a column is, where the table does not show it: postcode=categorical (or "
+        "continuous, binary), grade=ordinal:low<mid<high. Repeatable.",
+    ),
+    rules: list[Path] = Option(
+        [], metavar="FILE", help="A file of constraints on every counterfactual. Repeatable."
+    ),
+    rule: list[str] = Option(
+        [], metavar="TEXT", help='One such constraint, "age == original". Repeatable.'
+    ),
+    training: Training,
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """Fit an explainer to a classifier, write it to M.lapace and print its report.
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
-        """Runs a command; exits with its code, or returns it where `standalone_mode` is off."""
-        if not standalone_mode:
-            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
-        try:
-            with _settled():
-                code = super().main(
-                    args, prog_name, complete_var, False, windows_expand_args, **extra
-                )
-        except Exception as error:
-            code = _told(error)
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        sys.exit(code if isinstance(code, int) else 0)
+    A classifier trained here is written to M.skops beside it.
+    """
+    from lapace.classifiers import TrainedKind
+    from lapace.classifiers import train as train_stock
+    from lapace.explainer import Explainer
+    from lapace.schema import Schema
 
-    def invoke(self, ctx: Any) -> Any:
-        """Runs what was asked for; a reader who has seen enough is no error."""
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # What is still to be flushed at exit goes nowhere, without a word.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(PIPE_CLOSED) from None
-        return result
-
-
-@contextmanager
-def _settled() -> Iterator[None]:
-    """Warnings as sentences, no character a terminal chokes on, and an orderly end when told to."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-    with warnings.catch_warnings():
-        if not sys.warnoptions:
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = _warned
-        try:
-            before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-        except ValueError:  # not the main thread
-            yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _warned(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    sys.stderr.write(f"lapace: Warning: {_sentence(str(message)) or category.__name__}\n")
-
-
-def _told(error: Exception) -> int:
-    """Says what went wrong, in one sentence, and gives the exit code."""
-    if os.environ.get(TRACEBACK):
-        traceback.print_exc()
-    code = WRONG
-    if isinstance(error, typer.Abort):
-        return INTERRUPTED
-    if isinstance(error, UsageError):
-        context: Any = getattr(error, "ctx", None)
-        path = context.command_path if context is not None else "lapace"
-        text = f"{_usage(error)} See {path} --help."
-    elif isinstance(error, LapaceError):
-        text = str(error)
-    elif isinstance(error, OSError):
-        about = f"'{error.filename}': " if error.filename else ""
-        text = f"{about}{error.strerror or error}."
-    elif type(error) is ImportError:  # a missing extra, with what to install
-        text = str(error)
-    else:
-        code = UNFORESEEN
-        text = (
-            f"Something unforeseen happened ({type(error).__name__}: {error}). Set {TRACEBACK}=1 "
-            "to see where, and please report it."
+    stock = classifier in get_args(TrainedKind)
+    read: list[str | Path] = [train, *rules]
+    output = writable_file(output, [*read, classifier], (".lapace",))
+    beside = writable_file(output.with_suffix(".skops"), read) if stock else None
+    if beside is not None and beside.exists() and not output.exists():
+        raise InputError(
+            f"There is a '{beside.name}' already, and no '{output.name}' that it belongs to. "
+            f"Write to another name, or hand it over: --classifier {beside.name}"
         )
-    sys.stderr.write(f"lapace: {_sentence(text)}\n")
-    return code
+    constraints = inputs.read_constraints(rules, rule)
+    table = inputs.read_table(train, id_column)
+    features = inputs.drop_columns(table, [*([] if label is None else [label]), *drop])
+    schema: Any = inputs.parse_kinds(kind) or None
+    if stock:
+        schema = Schema.infer(features, schema)
+        labels, seed = inputs.read_labels(table, label), training.random_state
+        model = train_stock(
+            cast(Any, classifier), schema, features.frame, labels, random_state=seed
+        )
+    else:
+        model = loader.classifier(classifier)
+    explainer = Explainer(
+        model, rules=constraints, schema=schema, device=loader.device, **asdict(training)
+    )
+    with terminal.progress() as progress:
+        explainer.fit(features, progress=progress)
+    followed = _save(explainer, output, classifier, beside)
+    if not terminal.quiet:
+        terminal.show(rendering.report_text(explainer.report_))
+    written = f"'{output}'" + ("" if beside is None else f" and its classifier '{beside}'")
+    terminal.note(f"Wrote {written}.")
+    if not followed:
+        unsafe = " --unsafe-pickle" if loader.unsafe_pickle else ""
+        terminal.note(f"Name its classifier in every command: --classifier {classifier}{unsafe}")
 
 
-def _usage(error: Any) -> str:
-    """A wrong option or argument in our own words, whichever library checked it."""
-    text = _sentence(error.format_message()).replace("Value error, ", "")
-    checked = getattr(error.__cause__, "errors", None)
-    if checked is not None:
-        given = checked()[0].get("input")
-        for kind, words in (("integer", "whole number"), ("number", "number")):
-            text = re.sub(f"Input should be a valid {kind}.*", f"'{given}' is no {words}", text)
-    choice = re.search("'([^']*)' is not one of (.+)", text)
-    text = text if text.endswith(("?", ".")) else f"{text}."
-    return text + (did_you_mean(choice[1], re.findall("'([^']+)'", choice[2])) if choice else "")
+def _save(explainer: Explainer, output: Path, classifier: str, beside: Path | None) -> bool:
+    """Writes the explainer, and `beside` a classifier trained here.
+
+    Returns:
+        Whether the explainer refers to the classifier's file.
+    """
+    from lapace.classifiers import save_classifier
+    from lapace.explainer.storage import reference
+
+    if beside is not None:
+        with together(beside, output) as (classifier_file, explainer_file):
+            save_classifier(explainer.classifier, classifier_file)
+            explainer.save(explainer_file, classifier=classifier_file)
+        return True
+    # A file is looked for here, not in the folder of the output.
+    file = Path(classifier)
+    named = str(file.absolute()) if file.is_file() else classifier
+    explainer.save(output, classifier=named)
+    return "file" in reference(output, named)
 
 
-def _sentence(text: str) -> str:
-    return " ".join(text.split())
+@command("report", "lapace report loans.lapace")
+def report(*, model: Path = MODEL, output: Output, terminal: Terminal) -> None:
+    """Print the report of a fit: can it be trusted? Exit with 1 when it fails."""
+    where = output.destination([model], ("table", "json"))
+    found = _load_fitted(model)[1]
+    where.put(terminal, table=lambda: [rendering.report_text(found)], values=found.to_json)
+    if found.verdict == "fails":
+        terminal.note("The report fails: do not rely on explanations of this explainer.")
+        raise typer.Exit(1)
+
+
+@command("prototypes", "lapace prototypes loans.lapace --label approved")
+def prototypes(
+    *, model: Path = MODEL, label: str | None = LABEL, output: Output, terminal: Terminal
+) -> None:
+    """Show the prototypes of each label, as they were judged when fitted."""
+    where = output.destination([model])
+    fitted = _load_fitted(model)[0]
+    wanted = inputs.parse_label(fitted.labels, label)
+    chosen = [p for p in fitted.prototypes if label is None or p.label == wanted]
+    if not chosen:
+        listed = ", ".join(dict.fromkeys(str(p.label) for p in fitted.prototypes))
+        raise InputError(f"No prototype has the label '{label}'. There are some of: {listed}.")
+    where.put(
+        terminal,
+        table=lambda: rendering.prototype_tables(fitted.schema, chosen),
+        frame=lambda: rendering.prototype_frame(fitted.schema, chosen),
+        values=lambda: [rendering.prototype_values(fitted.schema, p) for p in chosen],
+    )
+
+
+def _load_fitted(path: Path) -> Any:
+    """What a file of an explainer holds, without its classifier."""
+    import torch
+
+    from lapace.explainer import storage
+
+    return storage.load(path, torch.device("cpu"))
 
 
 # ------------------------------------------------------------------------------------------------
+# explain, why-not, plot
 
-EXAMPLES = {
-    "fit": "lapace fit train.csv --classifier forest --label label "
-    '--rule "age == original" -o loans.lapace',
-    "explain": "lapace explain loans.lapace instances.csv --target approved "
-    '--constraint "income >= original" -o answers.csv',
-    "report": "lapace report loans.lapace",
-    "prototypes": "lapace prototypes loans.lapace --label approved",
-    "plot": "lapace plot loans.lapace instances.csv --kind path --target approved -o path.png",
-    "why-not": "lapace why-not loans.lapace instances.csv --target approved "
-    '--constraint "changes <= 1"',
-    "data list": "lapace data list",
-    "data fetch": "lapace data fetch loans --rows 500 --part train --rules loans.toml -o train.csv",
-    "demo": "lapace demo -o demo",
-    "serve": "lapace serve loans.lapace --port 8000",
-}
-FUNCTIONS: dict[str, Callable[..., None]] = {
-    "fit": learning.fit,
-    "explain": asking.explain,
-    "report": learning.report,
-    "prototypes": learning.prototypes,
-    "plot": asking.plot,
-    "why-not": asking.why_not,
-    "data list": samples.list_,
-    "data fetch": samples.fetch,
-    "demo": samples.demo,
-    "serve": serving.serve,
-}
 
-app = typer.Typer(
-    cls=Commands,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
+@command(
+    "explain",
+    "lapace explain loans.lapace instances.csv --target approved "
+    '--constraint "income >= original" -o counterfactuals.csv',
 )
-data = typer.Typer(help="Data sets to try it with.")
-app.add_typer(data, name="data")
-
-
-@app.callback(invoke_without_command=True)
-def lapace(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Say the version.")] = False,
+def explain(
+    *,
+    model: Model,
+    instances: str = INSTANCES,
+    query: Query,
+    pick: Pick = Option(
+        "nearest",
+        help="Which counterfactuals: nearest and sparse are one per instance; first, middle and "
+        "last one per prototype; path is every step. JSON has all of them.",
+    ),
+    detail: Literal["path", "picks"] = Option(
+        "path", help="Query the classifier about every step, or only what the picks need."
+    ),
+    enforce: Literal["exact", "naive", "latent"] = Option(
+        "exact", help="How constraints are enforced; naive and latent are for comparison."
+    ),
+    stable: bool = Option(
+        True,
+        help="first is the start of a path's last unbroken run of ok steps; otherwise the first ok "
+        "step of all.",
+    ),
+    output: Output,
+    loader: Loader,
+    terminal: Terminal,
 ) -> None:
-    """Counterfactual explanations as picks from a latent path, for any classifier on tables."""
-    if version:
-        sys.stdout.write(f"lapace {__version__}\n")
-        raise typer.Exit
-    if context.invoked_subcommand is None:
-        sys.stdout.write(f"{context.get_help()}\n")
+    """Find counterfactuals for every instance of a table.
+
+    Exits with 0 also where some instances have none; a line on standard error counts them.
+    """
+    where = output.destination([model.path, instances, *query.constraints])
+    settings = {"detail": detail, "enforce": enforce, "stable": stable, "sparse": pick == "sparse"}
+    explanation = _explain(model, loader, instances, query, terminal, **settings)[1]
+    rows = explanation.all_steps() if pick == "path" else getattr(explanation, pick)()
+    where.put(
+        terminal,
+        table=lambda: rendering.explanation_parts(explanation, None if pick == "path" else rows),
+        frame=lambda: rows.frame,
+        values=explanation.to_json,
+    )
+    terminal.note(f"{explanation!r}.")
 
 
-def _register() -> None:
-    for name, function in FUNCTIONS.items():
-        group, _, own = name.rpartition(" ")
-        (data if group else app).command(
-            own,
-            epilog=f"Example: {EXAMPLES[name]}",
-        )(function)
+@command(
+    "why-not",
+    'lapace why-not loans.lapace instances.csv --target approved --constraint "changes <= 1"',
+)
+def why_not(
+    *,
+    model: Model,
+    instances: str = INSTANCES,
+    query: Query,
+    max_queries: int = Option(
+        50_000, help="Rows the classifier may be queried about to find the reasons."
+    ),
+    output: Output,
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """Find out why instances have no counterfactual, and which constraints to relax."""
+    from lapace.result import why_not_to_json
+
+    where = output.destination([model.path, instances, *query.constraints], ("table", "json"))
+    explainer, explanation = _explain(model, loader, instances, query, terminal)
+    explanation = explainer.why_not(explanation, max_queries=max_queries)
+    where.put(
+        terminal,
+        table=lambda: rendering.why_not_parts(explanation),
+        values=lambda: why_not_to_json(explanation),
+    )
+    terminal.note(f"{explanation!r}.")
 
 
-_register()
+def _explain(
+    model: Model, loader: Loader, instances: str, query: Query, terminal: Terminal, **search: Any
+) -> tuple[Explainer, Explanation]:
+    """Explains the instances of a table; options are checked before the explainer is loaded."""
+    constraints = inputs.read_constraints(query.constraints, query.constraint)
+    costs = inputs.parse_costs(query.costs, query.cost)
+    from lapace.explainer import Search
+
+    explainer = model.load(loader)
+    table = inputs.select_instances(inputs.read_table(instances, query.id_column), query.ids)
+    with terminal.progress() as progress:
+        explanation = explainer.explain(
+            table,
+            target=inputs.parse_label(explainer.classes_, query.target),
+            constraints=constraints,
+            costs=costs,
+            confidence=query.confidence,
+            search=Search(steps=query.steps, **search),
+            progress=progress,
+        )
+    return explainer, explanation
+
+
+@command("plot", "lapace plot loans.lapace instances.csv --kind path --target approved -o path.png")
+def plot(
+    *,
+    model: Model,
+    instances: str | None = Argument(
+        None, metavar="[INSTANCES]", help="The table of instances; the first with a path is drawn."
+    ),
+    query: Query,
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="OUT", help="The picture to write: .png, .svg or .pdf."
+    ),
+    kind: Picture | None = Option(
+        None,
+        help="The path of an instance, the latent space, the prototypes or the training; by "
+        "default path with INSTANCES, latent without.",
+    ),
+    prototype: int | None = Option(
+        None,
+        help="Which path; by default the one whose first counterfactual is nearest. -1: the path "
+        "to a sampled endpoint, on which explain's nearest often lies.",
+    ),
+    label: str | None = LABEL,
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """Draw the path of an instance, the latent space, the prototypes or the training."""
+    kind = kind or ("latent" if instances is None else "path")
+    if kind == "path" and instances is None:
+        raise InputError("A path starts at an instance: name a table of INSTANCES as well.")
+    output = writable_file(
+        output or Path(f"{kind}.png"), [model.path, instances or model.path], PICTURES
+    )
+    os.environ.setdefault("MPLBACKEND", "Agg")  # a file is written, no window is opened
+    from lapace import plots
+    from lapace.table import write_whole
+
+    one: Any = None
+    if instances is None or kind == "training":
+        explainer = model.load(loader)
+    else:
+        explainer, explanation = _explain(model, loader, instances, query, terminal)
+        one = _first_with_path(explanation)
+        if one is None and (query.ids or kind == "path"):
+            why = f" {explanation.reason[0]}" if len(explanation) == 1 else ""
+            raise InputError(f"None of the instances has a path to draw.{why}")
+    draw: dict[Picture, Callable[[], Any]] = {
+        "path": lambda: plots.path(one, prototype).figure,
+        "latent": lambda: plots.latent_map(explainer, one).figure,
+        "prototypes": lambda: (
+            plots.prototypes(explainer, inputs.parse_label(explainer.classes_, label), one).figure
+        ),
+        "training": lambda: plots.training_curves(explainer.history_),
+    }
+    figure = draw[kind]()
+    write_whole(output, lambda path: figure.savefig(path, dpi=120))
+    terminal.note(f"Wrote '{output}'.")
+
+
+def _first_with_path(explanation: Explanation) -> InstanceExplanation | None:
+    """The first instance with a counterfactual, or else with any path to a prototype."""
+    found = [i for i in explanation if i.status in ("answered", "none_found") and i.prototypes]
+    return min(found, key=lambda instance: instance.status != "answered", default=None)
+
+
+# ------------------------------------------------------------------------------------------------
+# data, demo, serve
+
+
+@command("data list", "lapace data list")
+def data_list(terminal: Terminal) -> None:
+    """List the data sets and their licences."""
+    terminal.show(rendering.data_set_table())
+
+
+@command(
+    "data fetch", "lapace data fetch loans --rows 500 --part train --rules loans.toml -o train.csv"
+)
+def data_fetch(
+    *,
+    name: str = Argument(metavar="NAME", help="As `lapace data list` shows it."),
+    output: str | None = Option(
+        None,
+        "--output",
+        "-o",
+        metavar="OUT",
+        help="Write its table, labels included: .csv, .parquet, or - for CSV on standard output. "
+        "Without it the files are only fetched into the cache.",
+    ),
+    part: Literal["train", "test", "all"] = Option(
+        "all", help="Its training rows, its held-out rows, or both."
+    ),
+    label: str = Option("label", help="The name of the column of labels."),
+    rows: int | None = Option(None, help="How many to make; for loans only."),
+    rules: Path | None = Option(
+        None, metavar="FILE", help="Also write its rules here, as a file of constraints."
+    ),
+    terminal: Terminal,
+) -> None:
+    """Fetch a data set, verify its hash, and write it as a table."""
+    from lapace import constraints, datasets
+    from lapace.table import write_whole
+
+    where = None
+    if output is not None:
+        format_: Any = "csv" if output == STDOUT else None
+        where = Output(format_, output).destination([], ("csv", "parquet"))
+    if rules is not None:
+        writable_file(rules, [], (".toml",))
+    found = datasets.load(name, rows=rows)
+    if where is not None:
+        frame = _labelled(found, part, label)
+        where.put(terminal, frame=lambda: frame)
+    if rules is not None:
+        text = constraints.to_toml(found.rules)
+        write_whole(rules, lambda path: path.write_text(text, encoding="utf-8"))
+    terminal.note(
+        f"{found.name}: {len(found.train):,} training rows, {len(found.test):,} held out."
+    )
+    if where is not None and where.format == "csv":  # which has no room for the order of words
+        for feature in found.schema.features:
+            if feature.kind == "ordinal":
+                order = "<".join(map(str, feature.categories))
+                terminal.note(
+                    f"To keep its order, fit with --kind '{feature.name}=ordinal:{order}'"
+                )
+
+
+def _labelled(found: Any, part: str, label: str) -> Any:
+    """Some rows of a data set, with their labels as the first column."""
+    import numpy as np
+
+    schema = found.schema
+    if label in schema.names:
+        raise InputError(f"'{found.name}' has a column '{label}'. Name another with --label.")
+    cells, labels = [], []
+    for name in ("train", "test") if part == "all" else (part,):
+        reading = schema.read(getattr(found, name))
+        schema = reading.schema  # with levels that only these rows have
+        cells.append(reading.cells)
+        labels.append(getattr(found, f"{name}_labels"))
+    return schema.frame(np.concatenate(cells), before={label: np.concatenate(labels)})
+
+
+FIT = "fit train.csv --classifier forest --label label --rules loans.toml -o loans.lapace"
+ORDER = "--kind 'education=ordinal:basic<secondary<bachelor<master<doctorate'"
+DEMO = (  # what `demo` runs, each line as one would type it
+    "data fetch loans --rows 500 --part train --rules loans.toml -o train.csv",
+    "data fetch loans --rows 500 --part test -o instances.csv",
+    f"{FIT} {ORDER}",
+    "explain loans.lapace instances.csv --target approved -o counterfactuals.csv",
+    "explain loans.lapace instances.csv --ids 7 --target approved -c 'changes <= 6'",
+    "plot loans.lapace instances.csv --ids 7 --target approved -o path.png",
+)
+
+
+@command("demo", "lapace demo -o demo")
+def demo(
+    *,
+    context: typer.Context,
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="FOLDER", help="Keep its files here; by default none stay."
+    ),
+    terminal: Terminal,
+) -> None:
+    """Run a whole example on made-up loans: fetch, fit, report, explain, plot."""
+    main: Any = context.find_root().command
+    quiet = ["--quiet"] if terminal.quiet else []
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, chdir(output or folder):
+        for line in DEMO:
+            terminal.note(f"\n$ lapace {line}")
+            words = [*shlex.split(line), *quiet]
+            if code := main.main(words, prog_name="lapace", standalone_mode=False):
+                raise typer.Exit(code)
+
+
+@command("serve", "lapace serve loans.lapace --port 8000")
+def serve(*, model: Model, settings: ServerSettings, loader: Loader, terminal: Terminal) -> None:
+    """Serve explanations over HTTP, to this machine only unless --host says otherwise."""
+    from lapace import server
+
+    explainer = model.load(loader)
+    terminal.note(f"{explainer!r}.")
+    server.serve(
+        explainer,
+        **asdict(settings),
+        timeout=loader.timeout,
+        ready=lambda url: terminal.note(f"Listening at {url}; stop with Ctrl-C."),
+    )

@@ -1,10 +1,11 @@
-"""From words on a command line to what the library takes: tables, labels, kinds, classifiers."""
+"""Tables, ids, labels, kinds, costs and constraints, read from files and options."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,99 +13,142 @@ from lapace.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from lapace.constraints import Constraint
-    from lapace.explainer import Explainer
     from lapace.schema import Feature
     from lapace.table import Level, Table
 
-__all__ = [
-    "STDIN",
-    "classifier_of",
-    "constraints_of",
-    "costs_of",
-    "kinds_of",
-    "labels_of",
-    "less",
-    "one_instance",
-    "opened",
-    "read_table",
-    "target_of",
-]
-
 STDIN = "-"
-MOST_LABELS = 100  # whole numbers a column of labels may hold
+MOST_LABELS = 100  # different whole numbers a column of labels may hold
+MOST_NAMES = 20  # column names listed in a message
 
 
-def read_table(source: str) -> Table:
-    """A table from a file, or from standard input."""
+def read_table(source: str, id_column: str | None = None) -> Table:
+    """A table from a file or standard input.
+
+    Args:
+        source: The file, or `-`.
+        id_column: The column that identifies the rows; it is taken out, and its values are the
+            table's ids, called `id` unless another column is.
+    """
     from lapace.table import read, read_file
 
-    if source == STDIN:
-        return read(read_file(sys.stdin.buffer.read()))
-    if Path(source).is_dir():
+    if source != STDIN and Path(source).is_dir():
         raise InputError(f"'{source}' is a folder. Name a .csv or .parquet file in it.")
-    return read(read_file(source))
-
-
-def one_instance(table: Table, instance: int | None) -> Table:
-    """Only the row asked for."""
-    if instance is None:
+    frame = read_file(sys.stdin.buffer.read() if source == STDIN else source)
+    table = read(frame, id_column=id_column)
+    if id_column is None:
         return table
-    if not 0 <= instance < len(table):
-        raise InputError(
-            f"There is no instance {instance}: the table has {len(table)} rows, counted from 0."
-        )
-    return table.take([instance])
+    if table.template.index != (id_column,):  # neither a column nor the index of the frame
+        raise _unknown_column(id_column, table)
+    gaps = sum(value is None or value != value for value in table.ids or ())  # noqa: PLR0124  NaN
+    if gaps:
+        rows = "1 row has" if gaps == 1 else f"{gaps:,} rows have"
+        raise InputError(f"{rows} no id in column '{id_column}'. Fill it in, or leave them out.")
+    table = table.without([id_column])
+    name = id_column if "id" in table.names else "id"
+    return replace(table, template=replace(table.template, index=(name,)))
 
 
-def labels_of(table: Table, name: str) -> list[Level]:
-    """The label column, one plain value per row."""
+def select_instances(table: Table, ids: Sequence[str]) -> Table:
+    """Only some rows of a table, in the order of their ids.
+
+    Args:
+        table: Where it has no ids, rows are named by their position, which becomes their id.
+        ids: Each may be several, separated by commas; all rows where there are none.
+
+    Examples:
+        >>> from lapace.table import read
+        >>> select_instances(read([{"id": "a"}, {"id": "b"}, {"id": "c"}]), ["c,a"]).ids
+        ('c', 'a')
+        >>> select_instances(read([{"age": 31}, {"age": 44}]), ["1"]).ids
+        (1,)
+    """
+    from lapace.table import spelling
+
+    if not ids:
+        return table
+    known: dict[str, list[int]] = {}
+    for row, name in enumerate(range(len(table)) if table.ids is None else table.ids):
+        known.setdefault(spelling(name), []).append(row)
+    names = [n for text in ids for n in ([text] if text in known else text.split(","))]
+    chosen = []
+    for name in dict.fromkeys(name.strip() for name in names):
+        rows = known.get(name, [])
+        if len(rows) > 1:
+            listed = ", ".join(map(str, rows[:3])) + (", …" if len(rows) > 3 else "")
+            raise InputError(
+                f"The id '{name}' is ambiguous: {len(rows)} rows have it ({listed}, counted from "
+                "0). Make it unique, or name another column with --id."
+            )
+        if not rows and table.ids is not None:
+            raise InputError(f"No instance has the id '{name}'.{did_you_mean(name, known)}")
+        if not rows:
+            raise InputError(
+                f"There is no instance {name}: the table has {len(table)} rows, counted from 0. "
+                "Where a column identifies them, name it with --id."
+            )
+        chosen += rows
+    some = table.take(chosen)
+    if table.ids is None:
+        some = replace(some, ids=tuple(chosen), template=replace(some.template, index=("id",)))
+    return some
+
+
+def read_labels(table: Table, name: str | None) -> list[Level]:
+    """The column of labels, one plain value per row, of which at least two differ."""
     from lapace.table import Coded
 
-    column = _column(table, name)
+    if name is None:
+        raise InputError("To train a classifier, name the column of labels: --label COLUMN.")
+    if name not in table.columns:
+        raise _unknown_column(name, table)
+    column = table.columns[name]
     gaps = int(column.missing.sum())
     if gaps:
         rows = "1 row has" if gaps == 1 else f"{gaps:,} rows have"
         raise InputError(f"{rows} no label in column '{name}'. Fill it in, or leave them out.")
+    labels: list[Level]
     if isinstance(column.values, Coded):
-        return [column.values.levels[code] for code in column.values.codes.tolist()]
-    if (column.values % 1).any():
+        labels = column.values.cells.tolist()
+    elif (column.values % 1).any():
         raise InputError(
             f"Column '{name}' holds fractions, and a label is a word, a whole number or a truth "
             "value. Name another column, or make classes of it first."
         )
-    labels: list[Level] = [int(value) for value in column.values.tolist()]
-    if len(set(labels)) > MOST_LABELS:
-        raise InputError(
-            f"Column '{name}' holds {len(set(labels)):,} different numbers: that is an amount, not "
-            "a label. Name another column, or make classes of it first."
-        )
+    else:
+        labels = [int(value) for value in column.values.tolist()]
+        if len(set(labels)) > MOST_LABELS:
+            raise InputError(
+                f"Column '{name}' holds {len(set(labels)):,} different numbers: that is an amount, "
+                "not a label. Name another column, or make classes of it first."
+            )
+    if not labels:
+        raise InputError("The table has no rows. Hand over at least a few hundred.")
+    if len(set(labels)) < 2:
+        raise InputError(f"Column '{name}' has one label only, {labels[0]!r}: nothing to learn.")
     return labels
 
 
-def _column(table: Table, name: str) -> Any:
-    if name not in table.columns:
-        hint = did_you_mean(name, table.names) or f" There are: {_listed(table.names)}."
-        raise InputError(f"Column '{name}' is not in the table.{hint}")
-    return table.columns[name]
+def drop_columns(table: Table, names: Iterable[str]) -> Table:
+    """The table without some columns, which must be in it."""
+    gone = list(names)
+    for name in gone:
+        if name not in table.columns:
+            raise _unknown_column(name, table)
+    return table.without(gone)
 
 
-def less(table: Table, names: Sequence[str]) -> Table:
-    """The table without columns that must be in it."""
-    for name in names:
-        _column(table, name)
-    return table.without(names)
+def _unknown_column(name: str, table: Table) -> InputError:
+    more = len(table.names) - MOST_NAMES
+    listed = ", ".join(table.names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    hint = did_you_mean(name, table.names) or f" There are: {listed}."
+    return InputError(f"Column '{name}' is not in the table.{hint}")
 
 
-def _listed(names: Sequence[str], most: int = 20) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def kinds_of(texts: Sequence[str]) -> dict[str, str | Feature]:
+def parse_kinds(texts: Iterable[str]) -> dict[str, str | Feature]:
     """Overrides of columns' kinds, as `Explainer(schema=...)` takes them.
 
     Examples:
-        >>> kinds = kinds_of(["postcode=categorical", "grade=ordinal:low<mid<high"])
+        >>> kinds = parse_kinds(["postcode=categorical", "grade=ordinal:low<mid<high"])
         >>> kinds["postcode"], kinds["grade"].categories
         ('categorical', ('low', 'mid', 'high'))
     """
@@ -118,10 +162,8 @@ def kinds_of(texts: Sequence[str]) -> dict[str, str | Feature]:
                 f"--kind '{text}' is not understood. Write column=kind, such as "
                 "'postcode=categorical', or 'grade=ordinal:low<mid<high'."
             )
-        order = found["order"]
-        kinds[found["name"]] = (
-            found["kind"] if order is None else Feature.ordinal(found["name"], _levels(order))
-        )
+        name, order = found["name"], found["order"]
+        kinds[name] = found["kind"] if order is None else Feature.ordinal(name, _levels(order))
     return kinds
 
 
@@ -135,16 +177,15 @@ def _levels(order: str) -> list[Level]:
     return [int(number) if number % 1 == 0 else number for number in numbers]
 
 
-def costs_of(listed: str | None, single: Sequence[str]) -> dict[str, float] | None:
+def parse_costs(listed: str | None, single: Sequence[str]) -> dict[str, float] | None:
     """Costs by column, as `explain(costs=...)` takes them.
 
     Examples:
-        >>> costs_of("income=2, age=impossible", ["hours, weekly=0.5"])
+        >>> parse_costs("income=2, age=impossible", ["hours, weekly=0.5"])
         {'income': 2.0, 'age': inf, 'hours, weekly': 0.5}
     """
-    texts = [*(listed.split(",") if listed else ()), *single]
     costs: dict[str, float] = {}
-    for text in texts:
+    for text in [*(listed.split(",") if listed else ()), *single]:
         name, _, cost = text.strip().rpartition("=")
         try:
             costs[name.strip()] = float("inf" if cost.strip() == "impossible" else cost)
@@ -160,44 +201,22 @@ def costs_of(listed: str | None, single: Sequence[str]) -> dict[str, float] | No
     return costs or None
 
 
-def target_of(explainer: Explainer, text: str | None) -> Any:
-    """The label a word stands for: labels may be numbers or truth values."""
+def parse_label(labels: Iterable[Any], text: str | None) -> Any:
+    """The label that a text spells, True and False in any case; else the text.
+
+    Examples:
+        >>> parse_label([1, 2], "2"), parse_label([False, True], "true"), parse_label([1, 2], "3")
+        (2, True, '3')
+    """
     if text is None:
         return None
-    known = {str(label): label for label in explainer.classes_}
-    if text.lower() in ("true", "false"):  # as files write them, in any case
-        truths = {str(label).lower(): label for label in known.values() if label in (True, False)}
-        return known.get(text, truths.get(text.lower(), text))
-    return known.get(text, text)
+    known = {str(label): label for label in labels}
+    truths = {str(label).lower(): label for label in known.values() if label in (True, False)}
+    return known.get(text, truths.get(text.lower(), text))
 
 
-def constraints_of(files: Sequence[Path], texts: Sequence[str]) -> list[str | Constraint]:
-    """Constraints from files, and those said on the line."""
+def read_constraints(files: Iterable[Path], texts: Iterable[str]) -> list[str | Constraint]:
+    """Constraints from files, then those of the command line."""
     from lapace.constraints import read_file
 
     return [*(constraint for path in files for constraint in read_file(path)), *texts]
-
-
-def opened(
-    path: Path,
-    classifier: str | None,
-    trust: Sequence[str],
-    unsafe_pickle: bool,
-    timeout: float,
-    device: str | None = None,
-) -> Explainer:
-    """A fitted explainer with its classifier: the one it refers to, or the one named."""
-    from lapace.explainer import Explainer
-
-    if classifier is None:
-        return Explainer.load(path, trust=trust, device=device)
-    return Explainer.load(
-        path, classifier_of(classifier, trust, unsafe_pickle, timeout), device=device
-    )
-
-
-def classifier_of(spec: str, trust: Sequence[str], unsafe_pickle: bool, timeout: float) -> Any:
-    """A classifier by its file, module or address."""
-    from lapace.classifiers import load_classifier
-
-    return load_classifier(spec, trust=tuple(trust), unsafe_pickle=unsafe_pickle, timeout=timeout)

@@ -1,135 +1,148 @@
-"""Options that several commands share, said once."""
+"""Options that several commands share, each defined once.
+
+A command takes a group of options as one parameter, a dataclass; `app.command` makes an option of
+each field and builds the dataclass from what typer parsed.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-Model: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="M.lapace", help="A fitted explainer, as `fit` wrote it.")
-]
-Instances: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="PEOPLE", help="The rows asked about: .csv or .parquet, or - for standard input."
-    ),
-]
-Named: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--classifier",
-        help="The classifier, where the file does not know it or another is meant: model.skops, "
-        "model.onnx, package.module:object or https://…/predict.",
-    ),
-]
-Trust: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(help="A type a .skops file may hold though it is not a known one; repeatable."),
-]
-UnsafePickle: TypeAlias = Annotated[
-    bool,
-    typer.Option(
+if TYPE_CHECKING:
+    from lapace.explainer import Explainer
+
+CLASSIFIERS = "model.skops, model.onnx, package.module:object or https://…/predict"
+LoadingOption = partial(Option, rich_help_panel="Classifier and device")
+
+MODEL = Argument(metavar="M.lapace", help="A fitted explainer, as `fit` wrote it.")
+INSTANCES = Argument(
+    metavar="INSTANCES", help="The table of instances: .csv or .parquet, or - for standard input."
+)
+ID_COLUMN = Option(
+    None,
+    "--id",
+    metavar="COLUMN",
+    help="The column that identifies the rows: not a feature, written as `id`. By default `id`, if "
+    "that is not a feature.",
+)
+LABEL = Option(None, help="Only the prototypes of this label.")
+
+
+@dataclass(frozen=True)
+class Loader:
+    """How a classifier is loaded, and where the explainer runs."""
+
+    trust: list[str] = LoadingOption(
+        [],
+        metavar="TYPE",
+        help="A type that a .skops file may hold besides known ones. Repeatable.",
+    )
+    unsafe_pickle: bool = LoadingOption(
+        False,
         "--unsafe-pickle",
         help="Open pickle and joblib files too. They can run any code: only your own.",
-    ),
-]
-Timeout: TypeAlias = Annotated[
-    float, typer.Option(help="Seconds a classifier at an address may take for one answer.")
-]
-Target: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="The label wanted, or any-other; with two labels it may be left out."),
-]
-ConstraintFiles: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option("--constraints", help="A file of constraints (TOML); repeatable."),
-]
-ConstraintTexts: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--constraint", "-c", help='One constraint, such as "age == original"; repeatable.'
-    ),
-]
-Costs: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help='How hard changes are: "income=2,age=impossible"; 1 where nothing is said.'),
-]
-Cost: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(help='The cost of one column, such as "income=2"; repeatable.'),
-]
-Confidence: TypeAlias = Annotated[
-    float | None, typer.Option(help="The least probability of the target an answer must have.")
-]
-Steps: TypeAlias = Annotated[int, typer.Option(help="Steps from an instance to a prototype.")]
-InstanceExplanation: TypeAlias = Annotated[
-    int | None, typer.Option(help="Only this row of PEOPLE, counted from 0.")
-]
-Device: TypeAlias = Annotated[
-    str | None, typer.Option(help="cpu or cuda; by default the best there is.")
-]
-Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Say nothing but the result, and errors.")
-]
+    )
+    timeout: float = LoadingOption(
+        30.0, help="Seconds a call of a classifier by URL may take, and for `serve` a request."
+    )
+    device: str | None = LoadingOption(None, help="cpu or cuda; by default the best available.")
+
+    def classifier(self, name: str) -> Any:
+        """Loads a classifier by its file, module or URL."""
+        from lapace.classifiers import load_classifier
+
+        return load_classifier(
+            name, trust=tuple(self.trust), unsafe_pickle=self.unsafe_pickle, timeout=self.timeout
+        )
 
 
-class Pick(StrEnum):
-    """Which rows of the paths are shown."""
+@dataclass(frozen=True)
+class Model:
+    """A saved explainer and its classifier."""
 
-    first = "first"
-    middle = "middle"
-    last = "last"
-    nearest = "nearest"
-    sparse = "sparse"
-    path = "path"
+    path: Path = MODEL
+    classifier: str | None = LoadingOption(
+        None,
+        help=f"The classifier, where M.lapace does not refer to it, or another: {CLASSIFIERS}.",
+    )
 
+    def load(self, loader: Loader) -> Explainer:
+        """Loads the explainer with the classifier named, or else the one its file refers to."""
+        from lapace.explainer import Explainer
 
-class Format(StrEnum):
-    """How a result is written."""
-
-    table = "table"
-    csv = "csv"
-    parquet = "parquet"
-    json = "json"
-
-
-class Detail(StrEnum):
-    """How much the classifier is asked about."""
-
-    path = "path"
-    picks = "picks"
+        if self.classifier is None:
+            return Explainer.load(self.path, trust=loader.trust, device=loader.device)
+        classifier = loader.classifier(self.classifier)
+        return Explainer.load(self.path, classifier, device=loader.device)
 
 
-class Enforce(StrEnum):
-    """How constraints are made to hold."""
+@dataclass(frozen=True)
+class Query:
+    """Which instances of a table to explain, and what is wanted of their counterfactuals."""
 
-    exact = "exact"
-    naive = "naive"
-    latent = "latent"
+    id_column: str | None = ID_COLUMN
+    ids: list[str] = Option(
+        [],
+        metavar="ID,…",
+        help="Only these instances, by id; where there are no ids by position, 0, 1, … Repeatable.",
+    )
+    target: str | None = Option(
+        None, metavar="LABEL", help="The target label, or any-other; optional with two labels."
+    )
+    constraints: list[Path] = Option(
+        [], metavar="FILE", help="A file of constraints (TOML). Repeatable."
+    )
+    constraint: list[str] = Option(
+        [],
+        "--constraint",
+        "-c",
+        metavar="TEXT",
+        help='One constraint, such as "age == original". Repeatable.',
+    )
+    costs: str | None = Option(
+        None, metavar="TEXT", help='Weights of changes, 1 by default: "income=2,age=impossible".'
+    )
+    cost: list[str] = Option(
+        [], metavar="TEXT", help='The weight of one column, such as "income=2". Repeatable.'
+    )
+    confidence: float | None = Option(None, help="The least probability of the target.")
+    steps: int = Option(20, help="Steps from an instance to a prototype.")
 
 
-class Recipe(StrEnum):
-    """How the model is trained."""
+@dataclass(frozen=True)
+class Training:
+    """Parameters of `Explainer` that `fit` passes on, by name."""
 
-    default = "default"
-    paper = "paper"
-
-
-class Picture(StrEnum):
-    """What is drawn."""
-
-    path = "path"
-    latent = "latent"
-    prototypes = "prototypes"
-    training = "training"
+    n_prototypes: int = Option(5, help="Prototypes per label.")
+    n_latent: int | None = Option(
+        None, help="Dimensions of the latent space; by default by a rule."
+    )
+    recipe: Literal["default", "paper"] = Option(
+        "default", help="How to train; paper: as in the paper."
+    )
+    random_state: int = Option(0, help="Seed of everything random.")
 
 
-class Part(StrEnum):
-    """Which rows of a data set."""
+@dataclass(frozen=True)
+class ServerSettings:
+    """Parameters of `server.serve` that `serve` passes on, by name."""
 
-    train = "train"
-    test = "test"
-    all = "all"
+    host: str = Option("127.0.0.1", help="The address to listen on.")
+    port: int = Option(8000, help="The port; 0 for any that is free.")
+    token: str | None = Option(
+        None, help="The bearer token that requests must carry.", envvar="LAPACE_TOKEN"
+    )
+    cors: list[str] = Option(
+        [],
+        metavar="ORIGIN",
+        help="An origin whose pages may send requests, such as https://bank.example. Repeatable.",
+    )
+    max_body: int = Option(1_000_000, help="Bytes a request may have.")
+    max_instances: int = Option(100, help="Instances a request may have.")
+    max_steps: int = Option(100, help="Steps a request may ask for.")
+    queue: int = Option(64, help="Requests that may wait; further ones get 429.")

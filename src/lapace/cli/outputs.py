@@ -1,4 +1,4 @@
-"""Where results go: checked before any work, written whole or not at all."""
+"""Where results go: standard output and error, or files written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,30 +8,102 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
-from lapace.cli.options import Format
-from lapace.cli.terminal import Terminal, as_text
+from rich.console import Console
+from rich.text import Text
+from typer import Option
+
 from lapace.errors import InputError
 
-__all__ = ["STDOUT", "Destination", "destination", "file_for", "together"]
+Progress: TypeAlias = Callable[[str, int, int], None]
+Format: TypeAlias = Literal["table", "csv", "parquet", "json"]
 
 STDOUT = "-"
-ENDINGS = {
-    ".csv": Format.csv,
-    ".parquet": Format.parquet,
-    ".json": Format.json,
-    ".txt": Format.table,
-}
+ENDINGS: dict[str, Format] = {
+    ".csv": "csv", ".parquet": "parquet", ".json": "json", ".txt": "table"
+}  # fmt: skip
+WIDTH = 100  # of text for a pipe or a file
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Standard output for results, standard error for everything else."""
+
+    quiet: bool = Option(False, "--quiet", "-q", help="Print only the result, and errors.")
+
+    def note(self, text: str) -> None:
+        """Prints a remark about the result on standard error."""
+        if not self.quiet:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    def show(self, *renderables: Any) -> None:
+        """Prints the result on standard output, in colours on a terminal."""
+        if sys.stdout.isatty():
+            _print(Console(file=sys.stdout), renderables)
+        else:
+            self.write(_as_text(*renderables))
+
+    def write(self, content: str | bytes) -> None:
+        """Writes the result, to the byte, on standard output."""
+        if isinstance(content, bytes):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(content)
+        else:
+            sys.stdout.write(content)
+        sys.stdout.flush()
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress | None]:
+        """A progress bar on standard error; None where it is no terminal, or with `quiet`."""
+        if self.quiet or not sys.stderr.isatty():
+            yield None
+            return
+        from rich import progress
+
+        with progress.Progress(console=Console(stderr=True), transient=True) as bar:
+            tasks: dict[str, progress.TaskID] = {}
+
+            def advance(name: str, done: int, total: int) -> None:
+                if name not in tasks:
+                    tasks[name] = bar.add_task(name, total=total)
+                bar.update(tasks[name], completed=done, total=total)
+
+            yield advance
+
+
+def _as_text(*renderables: Any) -> str:
+    r"""What a terminal would show, without colours and at a fixed width.
+
+    Examples:
+        >>> _as_text(Text("passes", "green"))
+        'passes\n'
+    """
+    content = StringIO()
+    console = Console(file=content, width=WIDTH, color_system=None, force_terminal=False)
+    _print(console, renderables)
+    return "".join(f"{line.rstrip()}\n" for line in content.getvalue().splitlines())
+
+
+def _print(console: Console, renderables: Iterable[Any]) -> None:
+    for part in renderables:
+        # A text with lines of its own keeps them.
+        console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
+
+
+# ------------------------------------------------------------------------------------------------
+# Files
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a result goes, and as what.
+    """Where a result goes, and in which format.
 
     Attributes:
         path: The file; None for standard output.
@@ -45,96 +117,119 @@ class Destination:
         self,
         terminal: Terminal,
         *,
-        table: Callable[[], Iterable[Any]],
-        frame: Callable[[], Any],
-        values: Callable[[], Any],
+        table: Callable[[], Iterable[Any]] = list,
+        frame: Callable[[], Any] = list,
+        values: Callable[[], Any] = list,
     ) -> None:
-        """Writes the result.
+        """Writes the result in the format chosen.
 
         Args:
             terminal: For standard output.
-            table: Makes what instances read.
+            table: Makes what is printed for reading.
             frame: Makes the data frame.
             values: Makes plain JSON values.
         """
         from lapace.table import write_bytes, write_file, write_json, write_whole
 
         path = self.path
-        if self.format is Format.table and path is None:
-            terminal.show(*table())
-        elif self.format is Format.table and path is not None:
-            text = as_text(*table())
+        if path is None:
+            if self.format == "table":
+                terminal.show(*table())
+            elif self.format == "json":
+                terminal.write(json.dumps(values(), allow_nan=False) + "\n")
+            else:
+                terminal.write(write_bytes(frame(), f".{self.format}"))
+            return
+        if self.format == "table":
+            text = _as_text(*table())
             write_whole(path, lambda p: p.write_text(text, encoding="utf-8"))
-        elif self.format is Format.json and path is None:
-            terminal.write(json.dumps(values(), allow_nan=False) + "\n")
-        elif self.format is Format.json and path is not None:
+        elif self.format == "json":
             write_json(path, values())
-        elif path is None:
-            terminal.write(write_bytes(frame(), f".{self.format}"))
         else:
             write_file(frame(), path)
+        terminal.note(f"Wrote '{path}'.")
 
 
-def destination(
-    output: str | None, format_: Format | None, inputs: Sequence[str | Path]
-) -> Destination:
-    """Where a result is to go, refused before any work if it cannot.
+@dataclass(frozen=True)
+class Output:
+    """Options: where a result goes, and in which format."""
 
-    Args:
-        output: A file, or `-` or None for standard output.
-        format_: How it is to be written; by default what the file's ending says.
-        inputs: Files that are read and must not be written over.
+    format_: Format | None = Option(
+        None, "--format", help="By default by the ending of OUT, else a table to read."
+    )
+    output: str | None = Option(
+        None,
+        *("--output", "-o"),
+        metavar="OUT",
+        help="A file (.csv, .parquet, .json, or .txt for the table), or - for standard output.",
+    )
 
-    Examples:
-        >>> destination(None, None, [])
-        Destination(path=None, format=<Format.table: 'table'>)
-    """
-    if output is None or output == STDOUT:
-        chosen = format_ or Format.table
-        if chosen is Format.parquet and sys.stdout.isatty():
-            raise InputError("Parquet is not for a terminal to show. Name a file: -o OUT.parquet")
-        return Destination(None, chosen)
-    path = Path(output)
-    ending = ENDINGS.get(path.suffix.lower())
-    if ending is None:
-        raise InputError(
-            f"'{path.name}' is not written: results end in .csv, .parquet, .json or .txt (a table)."
-        )
-    if format_ not in (None, ending):
-        raise InputError(
-            f"--format {format_} does not go into '{path.name}'. Leave one of them out."
-        )
-    return Destination(file_for(path, inputs), ending)
+    def destination(
+        self, inputs: Iterable[str | Path], formats: Collection[Format] = get_args(Format)
+    ) -> Destination:
+        """Where the result goes; what cannot be written is refused before any work.
+
+        Args:
+            inputs: Files that are read and must not be overwritten.
+            formats: Those the result has.
+
+        Examples:
+            >>> Output(None, None).destination([])
+            Destination(path=None, format='table')
+        """
+        path = None if self.output in (None, STDOUT) else Path(str(self.output))
+        ending = None if path is None else ENDINGS.get(path.suffix.lower())
+        endings = _either(known for known, name in ENDINGS.items() if name in formats)
+        chosen: Format = self.format_ or ending or "table"
+        if path is not None and ending is None:
+            raise InputError(f"'{path.name}' cannot be written: a result ends in {endings}.")
+        if chosen not in formats:
+            raise InputError(
+                f"This result is not written as {chosen}. Choose --format {_either(formats)}, or a "
+                f"file that ends in {endings}."
+            )
+        if path is not None and chosen != ending:
+            raise InputError(
+                f"--format {chosen} does not fit '{path.name}'. Leave one of them out."
+            )
+        if path is None and chosen == "parquet" and sys.stdout.isatty():
+            raise InputError("Parquet cannot be shown in a terminal. Name a file: -o OUT.parquet")
+        return Destination(None if path is None else writable_file(path, inputs), chosen)
 
 
-def file_for(path: Path, inputs: Sequence[str | Path], endings: Sequence[str] = ()) -> Path:
-    """A file that can be written, or a sentence why not."""
+def writable_file(path: Path, inputs: Iterable[str | Path], endings: Sequence[str] = ()) -> Path:
+    """The path, if a file can be written there; else an `InputError`."""
     if endings and path.suffix.lower() not in endings:
-        raise InputError(f"'{path.name}' is not written: it should end in {' or '.join(endings)}.")
+        raise InputError(f"'{path.name}' cannot be written: it must end in {_either(endings)}.")
     if path.is_dir():
         raise InputError(f"'{path}' is a folder. Name a file in it.")
     if not path.parent.is_dir():
         raise InputError(f"There is no folder '{path.parent}' to write '{path.name}' in.")
     if not os.access(path.parent, os.W_OK):
-        raise InputError(f"Nothing may be written in the folder '{path.parent}'.")
+        raise InputError(f"The folder '{path.parent}' is not writable.")
     for source in inputs:
         if path.exists() and Path(source).exists() and path.samefile(source):
-            raise InputError(f"'{path}' is what is read. Write to another file.")
+            raise InputError(f"'{path}' is an input of this command. Write to another file.")
     return path
+
+
+def _either(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 @contextmanager
 def together(*paths: Path) -> Iterator[list[Path]]:
-    """Several files that belong together: all of them are put in place, or none.
+    """Writes several files that belong together: all of them are put in place, or none.
 
-    They are written in a folder of their own beside their place, under their own names, and moved
-    at the end, which an interruption waits for.
+    They are written in a temporary folder beside their place and moved at the end; an interruption
+    waits for the moves.
     """
     folder = paths[0].parent / f".{paths[0].name}.{secrets.token_hex(8)}"
     folder.mkdir()
     try:
         yield [folder / path.name for path in paths]
-        with _undisturbed():
+        with _interrupts_deferred():
             for path in paths:
                 (folder / path.name).replace(path)
     finally:
@@ -142,17 +237,17 @@ def together(*paths: Path) -> Iterator[list[Path]]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keeps an interruption waiting for what must not be left half done."""
-    waiting: list[int] = []
+def _interrupts_deferred() -> Iterator[None]:
+    """Raises a KeyboardInterrupt that arrives meanwhile only at the end."""
+    arrived: list[int] = []
     try:
-        before = signal.signal(signal.SIGINT, lambda number, _: waiting.append(number))
-    except ValueError:  # not the main thread: nobody interrupts it
+        before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+    except ValueError:  # not the main thread, which alone is interrupted
         yield
         return
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if waiting:
+    if arrived:
         raise KeyboardInterrupt

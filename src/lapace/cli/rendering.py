@@ -1,0 +1,213 @@
+"""Explanations, prototypes and reports as a terminal shows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from lapace.explainer import Prototype
+    from lapace.report import Report
+    from lapace.result import Counterfactuals, Explanation, InstanceExplanation
+    from lapace.schema import Schema
+
+STEPS = 7  # of a path shown, besides its first ok one
+ROWS = 3  # counterfactuals shown per instance; the other formats have all
+STATUS_COLOURS = {
+    "answered": "green",
+    "already_target": "cyan",
+    "none_found": "yellow",
+    "infeasible": "red",
+    "malformed": "red",
+}
+VERDICT_COLOURS = {"passes": "green", "care": "yellow", "fails": "bold red"}
+
+
+def explanation_parts(explanation: Explanation, rows: Counterfactuals | None) -> Iterator[Any]:
+    """Each instance with its counterfactuals.
+
+    Args:
+        explanation: All instances.
+        rows: A pick of the counterfactuals; None shows the steps of the nearest path instead.
+    """
+    for instance in explanation:
+        yield _heading(instance)
+        if rows is None and instance.prototypes:
+            yield Padding(_steps(instance), (0, 0, 1, 2))
+        elif rows is not None and instance.status == "answered":
+            yield from _counterfactuals(instance, rows)
+
+
+def why_not_parts(explanation: Explanation) -> list[Any]:
+    """Every instance without a counterfactual, and why."""
+    parts: list[Any] = []
+    for instance in explanation:
+        if instance.why_not is not None:
+            parts.append(_heading(instance, reason=False))
+            parts.append(Padding(Text(instance.why_not.text), (0, 0, 1, 2)))
+        elif instance.status == "malformed":
+            parts.append(_heading(instance))
+    if parts:
+        return parts
+    already = ", or has the target already" if "already_target" in explanation.status else ""
+    return [Text(f"Every instance has a counterfactual{already}.")]
+
+
+def _heading(instance: InstanceExplanation, *, reason: bool = True) -> Text:
+    """An instance in a line or two: label, target, status and reason."""
+    label, target = ("?" if v is None else str(v) for v in (instance.label, instance.wanted))
+    if instance.target is None and instance.reached:
+        target += f" ({', '.join(map(str, instance.reached))})"
+    text = Text(f"Instance {instance.name}: {label} → {target}", "bold")
+    text.append("  ").append(instance.status, STATUS_COLOURS[instance.status])
+    return text.append(f"\n  {instance.reason}", "not bold") if reason else text
+
+
+def _counterfactuals(instance: InstanceExplanation, rows: Counterfactuals) -> Iterator[Any]:
+    """The nearest few of one instance's counterfactuals, a small table each."""
+    import numpy as np
+
+    found = np.flatnonzero((rows.instance == instance.position) & rows.ok)
+    ordered = found[np.argsort(rows.distance[found], kind="stable")]
+    for row in ordered[:ROWS]:
+        about = _about(rows, int(row))
+        if instance.target is None:
+            about = f"{rows.label[row]}: {about}"
+        yield Padding(Text(about, "italic"), (0, 0, 0, 2))
+        yield Padding(_changes(rows, int(row)), (0, 0, 1, 4))
+    if len(ordered) > ROWS:
+        yield Text(f"  … and {len(ordered) - ROWS} more; --format csv shows all.\n")
+
+
+def _about(rows: Counterfactuals, row: int) -> str:
+    """Endpoint, probability, distance and density of a counterfactual, where known."""
+    probability, density, distance = rows.probability[row], rows.density[row], rows.distance[row]
+    number = rows.prototype[row]
+    sampled = "towards a sampled endpoint (plot --prototype -1)"
+    parts = [f"towards prototype {number}" if number >= 0 else sampled]
+    parts += [f"probability {probability:.2f}"] if _known(probability) else []
+    parts += [f"distance {distance:.2f}" if distance < 1e6 else f"distance {distance:.3g}"]
+    parts += [f"more typical than {density:.0f} % of training rows"] if _known(density) else []
+    return ", ".join(parts)
+
+
+def _known(number: float) -> bool:
+    return number == number  # noqa: PLR0124  not NaN
+
+
+def _changes(rows: Counterfactuals, row: int) -> Table:
+    """The features that change, before and after."""
+    import numpy as np
+
+    before, after = rows.instances[rows.instance[row]], rows.cells[row]
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for justify in ("left", "right", "left", "left"):
+        table.add_column(justify=justify)
+    for i in np.flatnonzero(rows.schema.changed(before, after)):
+        feature = rows.schema.features[i]
+        cells = (feature.name, feature.text(before[i]), "→", feature.text(after[i]))
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _steps(instance: InstanceExplanation) -> Table:
+    """The nearest path: a line per feature that changes on it, a column for some of its steps."""
+    import numpy as np
+
+    path = instance.path()
+    spread = np.linspace(0, len(path) - 1, min(STEPS, len(path))).round()
+    shown = np.unique([*spread, *np.flatnonzero(path.ok)[:1]]).astype(int)
+    changing = path.schema.changed(path.instances[path.instance], path.cells).any(axis=0)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("τ", no_wrap=True)
+    for step in shown:
+        table.add_column(f"{path.tau[step]:.2f}", justify="right", overflow="fold")
+    labels = ("?" if label is None else str(label) for label in path.label[shown])
+    table.add_row("label", *map(Text, labels))
+    table.add_row("ok", *("yes" if ok else "no" for ok in path.ok[shown]))
+    for i in np.flatnonzero(changing):
+        feature = path.schema.features[i]
+        table.add_row(Text(feature.name), *(Text(feature.text(c)) for c in path.cells[shown, i]))
+    return table
+
+
+# ------------------------------------------------------------------------------------------------
+# What was fitted
+
+
+def report_text(report: Report) -> Text:
+    """A report with its verdicts in colour."""
+    text = Text(str(report), no_wrap=True)
+    for found in re.finditer(r"^  (passes|care|fails)\b", text.plain, flags=re.MULTILINE):
+        text.stylize(VERDICT_COLOURS[found[1]], *found.span(1))
+    text.stylize("bold", 0, text.plain.find("\n"))
+    return text
+
+
+def prototype_tables(schema: Schema, prototypes: Sequence[Prototype]) -> Iterator[Table]:
+    """A table for each label: a line per feature, a column per prototype."""
+    for label in dict.fromkeys(p.label for p in prototypes):
+        group = [p for p in prototypes if p.label == label]
+        table = Table(title=Text(f"{label}: {len(group)} prototypes"), title_justify="left")
+        table.add_column("prototype", no_wrap=True)
+        for p in group:
+            table.add_column(Text(str(p.number)), justify="right", overflow="fold")
+        table.add_row("members", *(f"{p.members:,}" for p in group))
+        probabilities = (p.probability for p in group)
+        table.add_row("probability", *(f"{v:.2f}" if _known(v) else "-" for v in probabilities))
+        table.add_row("valid", *("yes" if p.valid else "no" for p in group))
+        table.add_section()
+        for i, feature in enumerate(schema.features):
+            table.add_row(Text(feature.name), *(Text(feature.text(p.cells[i])) for p in group))
+        yield table
+
+
+def prototype_frame(schema: Schema, prototypes: Sequence[Prototype]) -> Any:
+    """One line per prototype: what is known of it, then its row."""
+    import numpy as np
+
+    from lapace.table import plain_frame
+
+    columns: dict[str, list[Any]] = {}
+    for prototype in prototypes:
+        about = prototype_values(schema, prototype)
+        row = about.pop("row")
+        row = {f"prototype_{n}" if n in about else n: value for n, value in row.items()}
+        for name, value in {**about, **row}.items():
+            columns.setdefault(name, []).append(value)
+    kind = schema.template.kind
+    return plain_frame(
+        "array" if kind == "records" else kind,
+        {
+            name: np.array(values, dtype=None if len(set(map(type, values))) == 1 else object)
+            for name, values in columns.items()
+        },
+    )
+
+
+def prototype_values(schema: Schema, prototype: Prototype) -> dict[str, Any]:
+    """A prototype as plain JSON values."""
+    from lapace.result import record
+
+    names = ("number", "label", "members", "valid", "probability", "note")
+    values = {name: getattr(prototype, name) for name in names}
+    values["probability"] = values["probability"] if _known(values["probability"]) else None
+    return {**values, "row": record(schema, prototype.cells)}
+
+
+def data_set_table() -> Table:
+    """The data sets of `lapace.datasets`, one line each."""
+    from lapace.datasets.catalog import CATALOG
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("name", "target", "licence", "description"):
+        table.add_column(name, no_wrap=name == "name")
+    for name, spec in CATALOG.items():
+        target = "-" if spec.target is None else str(spec.target)
+        table.add_row(*map(Text, (name, target, spec.licence, spec.description)))
+    return table

@@ -133,7 +133,7 @@ def _save(explainer: Explainer, output: Path, classifier: str, beside: Path | No
         Whether the explainer refers to the classifier's file.
     """
     from lapace.classifiers import save_classifier
-    from lapace.explainer.storage import reference
+    from lapace.classifiers.references import refer_to
 
     if beside is not None:
         with together(beside, output) as (classifier_file, explainer_file):
@@ -144,7 +144,7 @@ def _save(explainer: Explainer, output: Path, classifier: str, beside: Path | No
     file = Path(classifier)
     named = str(file.absolute()) if file.is_file() else classifier
     explainer.save(output, classifier=named)
-    return "file" in reference(output, named)
+    return "file" in refer_to(output, named)
 
 
 @command("report", "lapace report loans.lapace")

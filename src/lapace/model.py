@@ -6,9 +6,9 @@ predicts it, c its cluster, z its latent point.
 $$p(x, c, z \mid y) = p(c \mid y)\, p(z \mid c)\, p(x \mid z), \qquad
   q(z, c \mid x, y) = q(c \mid x, y)\, q(z \mid x, c, y)$$
 
-Every cluster belongs to exactly one label, so q(c|x,y) is masked to the label's own. The network
-knows two facts about the data: how many continuous columns come first, and the widths of the
-category blocks after them (1 is a binary column).
+Every cluster belongs to exactly one label, so q(c|x,y) is masked to the label's clusters. The
+network knows two facts about the data: how many continuous columns come first, and the widths of
+the category blocks after them (1 is a binary column).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  torch's own name for it
+from torch.nn import functional as F  # noqa: N812  as torch names it
 
 __all__ = ["LGMVAE", "Gaussian", "Mixture", "Shape", "Terms", "few_threads"]
 
@@ -140,6 +140,10 @@ def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     )
 
 
+def _binary_cost(logits: Tensor, truth: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(logits, truth, reduction="none").sum(dim=1)
+
+
 class LGMVAE(nn.Module):
     """The networks and the loss.
 
@@ -199,11 +203,9 @@ class LGMVAE(nn.Module):
                 than the one-hot likeliest cluster.
         """
         log_c = self.q_c(x, y)
-        c = (
-            log_c.exp()
-            if follows_paper
-            else F.one_hot(log_c.argmax(dim=1), log_c.shape[1]).to(x.dtype)
-        )
+        c = log_c.exp()
+        if not follows_paper:
+            c = F.one_hot(log_c.argmax(dim=1), log_c.shape[1]).to(x.dtype)
         return self.q_z(x, c, y).mean
 
     # -- generation -------------------------------------------------------------------------------
@@ -250,21 +252,15 @@ class LGMVAE(nn.Module):
             log_sigma = self.log_sigma.clamp(-4.0, 2.0)
             error = 0.5 * error * (-2 * log_sigma).exp() + log_sigma
         total = error.sum(dim=1)
-        if first == x.shape[1]:
-            return total
         if self.shape.heads == "sigmoid" or all(w == 1 for w in self.shape.widths):
-            cost = F.binary_cross_entropy_with_logits(
-                out[:, first:], x[:, first:], reduction="none"
-            )
-            return total + cost.sum(dim=1)
+            return total + _binary_cost(out[:, first:], x[:, first:])
         start = first
         for width in self.shape.widths:
             block, truth = out[:, start : start + width], x[:, start : start + width]
             if width == 1:
-                cost = F.binary_cross_entropy_with_logits(block, truth, reduction="none")[:, 0]
+                total = total + _binary_cost(block, truth)
             else:
-                cost = -(block.log_softmax(dim=1) * truth).sum(dim=1)
-            total = total + cost
+                total = total - (block.log_softmax(dim=1) * truth).sum(dim=1)
             start += width
         return total
 
@@ -359,8 +355,8 @@ class Mixture:
 
     @classmethod
     def of_prior(cls, prior: Gaussian, members: Sequence[int]) -> Mixture:
-        """A label's part of the prior p(z|c), clusters equally likely."""
-        index = torch.tensor(list(members))
+        """A label's part of the prior p(z|c), clusters equally likely; empty without clusters."""
+        index = torch.tensor(list(members), dtype=torch.int64)
         scales = torch.diag_embed((0.5 * prior.log_variance[index]).exp())
-        weights = torch.full((len(index),), -math.log(len(index)))
+        weights = torch.full((len(index),), -math.log(max(1, len(index))))
         return cls(weights, prior.mean[index], scales, torch.empty(0))

@@ -33,7 +33,7 @@ FLOOR = 0.5  # the least rows of a fixed cluster, as a share of an even split
 SPREAD = 0.5  # share of the posterior's noise in the latent points the density is fitted to
 PER_GAUSSIAN, GAUSSIANS = 25, 20  # rows per Gaussian of a cluster's density; Gaussians at most
 SAMPLE = 20_000  # rows k-means sees per label, a mixture per cluster; more change nothing
-CLIP = 5.0  # gradient norm of the default recipe, at most
+CLIP = 5.0  # gradient norm at most, where the number of steps is fixed
 WARM = 3  # on a GPU, steps of a size taken as they are before one is recorded and replayed
 
 
@@ -129,7 +129,7 @@ def fit(
     generator = torch.Generator(x.device).manual_seed(random_state)
     loop = _with_early_stopping if recipe.epochs else _fixed
     with few_threads(shape), _stream(x.device):
-        history = loop(model, recipe, x, y, c, generator, progress or _no_progress)
+        history = loop(_Step(model, recipe, (x, y, c), generator), progress or _no_progress)
     return model.eval().requires_grad_(False), history
 
 
@@ -141,11 +141,11 @@ def _stream(device: torch.device) -> Iterator[None]:
         return
     with torch.cuda.device(device):
         outer = torch.cuda.current_stream()
-        own = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        own.wait_stream(outer)
-        with torch.cuda.stream(own):
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(outer)
+        with torch.cuda.stream(stream):
             yield
-        outer.wait_stream(own)
+        outer.wait_stream(stream)
 
 
 def _no_progress(what: str, done: int, total: int) -> None:
@@ -166,10 +166,8 @@ class _Step:
         recipe: Recipe,
         data: tuple[Tensor, Tensor, Tensor],
         generator: torch.Generator,
-        clip: float | None = None,
     ) -> None:
-        self.model, self.recipe, self.data = model, recipe, data
-        self.generator, self.clip = generator, clip
+        self.model, self.recipe, self.data, self.generator = model, recipe, data, generator
         self.on_gpu = data[0].device.type == "cuda"
         # A captured graph is fixed, so the learning rate has to be a tensor on the GPU.
         rate = torch.tensor(recipe.rate, device=data[0].device) if self.on_gpu else recipe.rate
@@ -182,7 +180,8 @@ class _Step:
     def __call__(self, rows: Tensor, rate: float | None = None) -> Tensor:
         """Takes a step on a batch; returns the loss and its terms, (4,), valid until the next."""
         if rate is not None:
-            self._set(rate)
+            group = self.optimizer.param_groups[0]
+            group["lr"] = group["lr"].fill_(rate) if self.on_gpu else rate
         size = len(rows)
         if size in self.recorded:
             graph, static, found = self.recorded[size]
@@ -195,21 +194,14 @@ class _Step:
             return self(rows)
         return self._take(rows)
 
-    def _set(self, rate: float) -> None:
-        group = self.optimizer.param_groups[0]
-        if self.on_gpu:
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
-
     def _take(self, rows: Tensor) -> Tensor:
         x, y, c = (part[rows] for part in self.data)
         terms = _terms(self.model, self.recipe, x, y, c, self.generator)
         loss = terms.weighted(*self.recipe.weights)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        if not self.recipe.epochs:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step()
         return torch.stack([loss.detach(), *(term.detach() for term in terms)])
 
@@ -218,8 +210,8 @@ class _Step:
         graph, static = torch.cuda.CUDAGraph(), rows.clone()
         graph.register_generator_state(self.generator)
         self.optimizer.zero_grad()  # gradients are allocated anew in the graph's memory
-        own = torch.cuda.current_stream()
-        with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
+        stream = torch.cuda.current_stream()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             found = self._take(static)
         self.recorded[len(rows)] = (graph, static, found)
 
@@ -235,33 +227,22 @@ def steps_for(rows: int, most: int = 2000) -> int:
     return int(np.clip(rows // 2, 500, most))
 
 
-def _fixed(
-    model: LGMVAE,
-    recipe: Recipe,
-    x: Tensor,
-    y: Tensor,
-    c: Tensor,
-    generator: torch.Generator,
-    progress: Progress,
-) -> History:
+def _fixed(take: _Step, progress: Progress) -> History:
     """A fixed number of steps with warm-up and cosine decay; no early stopping."""
     history = History(("step", "loss", *Terms._fields), [])
-    take = _Step(model, recipe, (x, y, c), generator, clip=CLIP)
-    steps, batch = steps_for(len(x), recipe.steps), min(recipe.batch, len(x))
-    for step, rows in enumerate(_batches(len(x), batch, steps, generator)):
+    recipe, total = take.recipe, len(take.data[0])
+    steps, batch = steps_for(total, recipe.steps), min(recipe.batch, total)
+    for step, rows in enumerate(_batches(total, batch, steps, take.generator)):
         warm = min(1.0, (step + 1) / (0.05 * steps))
-        losses = take(rows, recipe.rate * warm * _cosine(step / steps))
+        cosine = 0.5 * (1 + math.cos(math.pi * (step / steps)))
+        losses = take(rows, recipe.rate * warm * cosine)
         if step % 20 == 0 or step == steps - 1:
             history.lines.append((step, *losses.tolist()))
             progress("training", step + 1, steps)
     return history
 
 
-def _cosine(share: float) -> float:
-    return 0.5 * (1 + math.cos(math.pi * share))
-
-
-def _batches(rows: int, batch: int, steps: int, generator: torch.Generator) -> Any:
+def _batches(rows: int, batch: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Row numbers of each step: the whole table in a new order, over and over."""
     order = torch.empty(0, dtype=torch.int64, device=generator.device)
     for _ in range(steps):
@@ -271,28 +252,20 @@ def _batches(rows: int, batch: int, steps: int, generator: torch.Generator) -> A
         order = order[batch:]
 
 
-def _with_early_stopping(
-    model: LGMVAE,
-    recipe: Recipe,
-    x: Tensor,
-    y: Tensor,
-    c: Tensor,
-    generator: torch.Generator,
-    progress: Progress,
-) -> History:
+def _with_early_stopping(take: _Step, progress: Progress) -> History:
     """The paper's loop: epochs until the validation loss stops falling."""
-    names = ("step", "loss", *Terms._fields, "validation")
-    history = History(names, [])
-    take = _Step(model, recipe, (x, y, c), generator)
-    order = torch.randperm(len(x), generator=generator, device=x.device)
-    held, kept = order[: max(1, len(x) // 10)], order[max(1, len(x) // 10) :]
+    history = History(("step", "loss", *Terms._fields, "validation"), [])
+    model, recipe, total = take.model, take.recipe, len(take.data[0])
+    random: dict[str, Any] = {"generator": take.generator, "device": take.generator.device}
+    held, kept = torch.randperm(total, **random).tensor_split([max(1, total // 10)])
+    validation_rows = [part[held] for part in take.data]
     best, best_weights, waited = math.inf, model.state_dict(), 0
     for epoch in range(recipe.epochs):
-        shuffled = kept[torch.randperm(len(kept), generator=generator, device=x.device)]
-        sums = torch.zeros(1 + len(Terms._fields), device=x.device)
+        shuffled = kept[torch.randperm(len(kept), **random)]
+        sums = torch.zeros(1 + len(Terms._fields), device=kept.device)
         for rows in torch.split(shuffled, recipe.batch):
             sums += take(rows) * len(rows)
-        validation = _validation(model, recipe, x[held], y[held], c[held])
+        validation = _validation(model, recipe, *validation_rows)
         history.lines.append((epoch, *(sums / len(kept)).tolist(), validation))
         progress("training", epoch + 1, recipe.epochs)
         if validation < best:
@@ -357,12 +330,12 @@ def partition(x: Floats, y: Ints, counts: Sequence[int], random_state: int) -> I
 def _even_k_means(x: Floats, count: int, random_state: int) -> Ints:
     """k-means; then every cluster below the floor takes the rows that cost least to reassign.
 
-    The cost of a row is how much farther it is from the new centre than from its own.
+    The cost of a row is how much farther it is from the new centre than from its present one.
     """
     rng = np.random.default_rng(random_state)
     part = x if len(x) <= SAMPLE else x[rng.choice(len(x), SAMPLE, replace=False)]
     centres = KMeans(count, n_init=3, random_state=random_state).fit(part).cluster_centers_
-    away = _squared(x, centres)  # (n, count)
+    away = (x**2).sum(axis=1)[:, None] - 2 * x @ centres.T + (centres**2).sum(axis=1)  # (n, count)
     c: Ints = away.argmin(axis=1)
     floor = int(FLOOR * len(x) / count)
     for k in np.argsort(np.bincount(c, minlength=count)):
@@ -374,11 +347,6 @@ def _even_k_means(x: Floats, count: int, random_state: int) -> Ints:
         price = away[donors, k] - away[donors, c[donors]]
         c[donors[np.argsort(price, kind="stable")[:short]]] = k
     return c
-
-
-def _squared(x: Floats, centres: Floats) -> Floats:
-    away: Floats = (x**2).sum(axis=1)[:, None] - 2 * x @ centres.T + (centres**2).sum(axis=1)
-    return away
 
 
 # ------------------------------------------------------------------------------------------------
@@ -400,25 +368,18 @@ def densities(
         members = range(start, start + count)
         start += count
         rows = torch.nonzero(y == label)[:, 0]
-        if not count:
-            found.append(_empty_mixture(model.shape.latent))
-            continue
-        if recipe.follows_paper:
+        if recipe.follows_paper or not count:
             prior = model.p_z()
             mixture = Mixture.of_prior(type(prior)(*(t.cpu() for t in prior)), members)
         else:
             mixture = _refit(model, x[rows], y[rows], c[rows], members, random_state)
-        mean = model.encode(x[rows], y[rows], follows_paper=recipe.follows_paper).cpu()
-        typical = mixture.log_density(mean).sort().values
-        places = torch.linspace(0, len(typical) - 1, min(1024, len(typical))).round().long()
-        found.append(replace(mixture, typical=typical[places]))
+        if count:
+            mean = model.encode(x[rows], y[rows], follows_paper=recipe.follows_paper).cpu()
+            typical = mixture.log_density(mean).sort().values
+            places = torch.linspace(0, len(typical) - 1, min(1024, len(typical))).round().long()
+            mixture = replace(mixture, typical=typical[places])
+        found.append(mixture)
     return tuple(found)
-
-
-def _empty_mixture(latent: int) -> Mixture:
-    return Mixture(
-        torch.empty(0), torch.empty(0, latent), torch.empty(0, latent, latent), torch.empty(0)
-    )
 
 
 def _refit(
@@ -429,24 +390,17 @@ def _refit(
     one_hot = torch.nn.functional.one_hot(c, model.mask.shape[1]).to(x.dtype)
     q = model.q_z(x, one_hot, y)
     drawn = q.mean + SPREAD * (q.sample(generator) - q.mean)
-    z = drawn.cpu().double().numpy()
-    clusters = c.cpu().numpy()
-    weights, means, scales = [], [], []
+    z, clusters = drawn.cpu().double().numpy(), c.cpu().numpy()
+    parts = []  # of each cluster: log-weights, means, scales
     for k in members:
-        own = z[clusters == k]
-        if not len(own):
-            continue
-        share = len(own) / len(z)
-        mixture = _gaussians(own[:: max(1, len(own) // SAMPLE)], random_state)
-        weights.append(np.log(share * mixture.weights_))
-        means.append(mixture.means_)
-        scales.append(np.linalg.cholesky(mixture.covariances_))
-    return Mixture(
-        torch.tensor(np.concatenate(weights), dtype=torch.float32),
-        torch.tensor(np.concatenate(means), dtype=torch.float32),
-        torch.tensor(np.concatenate(scales), dtype=torch.float32),
-        torch.empty(0),
-    )
+        rows = z[clusters == k]
+        if len(rows):
+            fitted = _gaussians(rows[:: max(1, len(rows) // SAMPLE)], random_state)
+            weights = np.log(len(rows) / len(z) * fitted.weights_)
+            parts.append((weights, fitted.means_, np.linalg.cholesky(fitted.covariances_)))
+    joined = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    log_weights, means, scales = (torch.tensor(a, dtype=torch.float32) for a in joined)
+    return Mixture(log_weights, means, scales, torch.empty(0))
 
 
 def _gaussians(z: Floats, random_state: int) -> GaussianMixture:

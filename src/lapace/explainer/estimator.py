@@ -56,7 +56,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         classifier: Any fitted object with `predict`, or any callable on rows.
         n_prototypes: Prototypes per label; a label with few rows gets fewer.
         n_latent: Dimensions of the latent space; None for a rule.
-        recipe: `default`, or `paper` for the paper's own training.
+        recipe: `default`, or `paper` for the paper's training.
         rules: Constraints that every counterfactual of every call must satisfy.
         schema: A `Schema`, or overrides for some columns; by default all is inferred.
         device: `cpu`, `cuda`, or None for the best available.
@@ -104,7 +104,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         self.random_state = random_state
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002  scikit-learn's
-        """The constructor's arguments by name; the classifier's own parameters are not opened."""
+        """The constructor's arguments by name; those of the classifier are not opened."""
         params: dict[str, Any] = super().get_params(deep=False)
         return params
 
@@ -120,12 +120,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         return tags
 
     def __repr__(self, **_: Any) -> str:
-        fitted: Fitted | None = getattr(self, "fitted_", None)
-        settings = f"n_prototypes={self.n_prototypes}, random_state={self.random_state}"
-        if fitted is None:
+        if not hasattr(self, "fitted_"):
+            settings = f"n_prototypes={self.n_prototypes}, random_state={self.random_state}"
             return f"Explainer({settings}), not fitted"
-        labels = " or ".join(map(str, fitted.labels))
-        return f"Explainer of {labels}: {len(fitted.prototypes)} prototypes, {self.report_.verdict}"
+        labels, count = " or ".join(map(str, self.fitted_.labels)), len(self.prototypes_)
+        return f"Explainer of {labels}: {count} prototypes, {self.report_.verdict}"
 
     def _repr_html_(self) -> str:
         """The report where there is one, for notebooks."""
@@ -139,7 +138,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         """Learns from a table, labelled by the classifier.
 
         Args:
-            X: Features only, in the classifier's own columns.
+            X: Features only, in the columns the classifier takes.
             y: True labels, for the classifier's accuracy in the report; never learned from.
             progress: Called as `progress("training", done, total)`.
         """
@@ -161,12 +160,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         warn_of_leaks(schema, cells, classifier.labels, codes)
         accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
         parts = split(codes, len(classifier.labels), random_state=random_state)
-        train = parts.train
+        rows = cells[parts.train]
         bare, members = fit_model(
             schema,
             rules,
-            cells[train],
-            codes[train],
+            rows,
+            codes[parts.train],
             labels=classifier.labels,
             n_prototypes=n_prototypes,
             n_latent=n_latent,
@@ -176,7 +175,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             progress=progress,
         )
         judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
-        fitted = with_prototypes(bare, judge, repairer, cells[train], members)
+        fitted = with_prototypes(bare, judge, repairer, rows, members)
         queries = Queries(classifier.n_queries, judge.n_queries, repairer.n_queries)
         found = collect_report_inputs(
             fitted,
@@ -190,22 +189,19 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             random_state=random_state,
         )
         self._report = replace(make_report(found), accuracy=accuracy)
-        self.fitted_ = fitted
-        self.classifier_ = classifier
+        self.fitted_, self.classifier_ = fitted, classifier
         return self
 
     def _fitted(self) -> Fitted:
-        fitted: Fitted | None = getattr(self, "fitted_", None)
-        if fitted is None:
+        if not hasattr(self, "fitted_"):
             raise NotFittedError("This explainer is not fitted yet. Call fit(X) first.")
+        fitted: Fitted = self.fitted_
         return fitted
 
     @property
     def classes_(self) -> NDArray[np.object_]:
         """The classifier's labels."""
-        labels = np.empty(len(self._fitted().labels), dtype=object)
-        labels[:] = self._fitted().labels
-        return labels
+        return np.array(self._fitted().labels, dtype=object)
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
@@ -265,9 +261,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             search: How to search, where the defaults will not do.
             progress: Called as `progress("explaining", done, total)`.
         """
-        fitted = self._fitted()
         problem = make_problem(
-            fitted,
+            self._fitted(),
             self.classifier_.with_fresh_count(),
             X,
             target=target,
@@ -293,8 +288,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         Returns:
             The same explanation with `why_not` filled, by position of the instance.
         """
-        most = check_integer("max_queries", max_queries, 0, 2**62)
-        fitted = self._fitted()
+        fitted, most = self._fitted(), check_integer("max_queries", max_queries, 0, 2**62)
         return with_why_not(fitted, self.classifier_.with_fresh_count(), explanation, most)
 
     def counterfactuals(
@@ -338,10 +332,10 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         decoder, prototypes = fitted.decoder, fitted.prototypes
         generator = torch.Generator().manual_seed(random_state)
         known = [k for k, mixture in enumerate(decoder.mixtures) if len(mixture.means)]
-        drawn = [decoder.mixtures[k].sample(points, generator).numpy() for k in known]
+        drawn = [decoder.mixtures[k].sample(points, generator) for k in known]
         record: dict[str, NDArray[Any]] = {
             "labels": self.classes_,
-            "z": np.concatenate(drawn),  # (labels * points, h)
+            "z": torch.cat(drawn).numpy(),  # (labels * points, h)
             "label": np.repeat(known, points),
             "prototype_z": np.stack([p.z for p in prototypes]),  # (prototypes, h)
             "prototype_label": np.array([p.code for p in prototypes]),
@@ -388,7 +382,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
         Args:
             path: The file; by convention it ends in `.lapace`.
-            classifier: The classifier's own file. If it is a skops or ONNX file in the same folder,
+            classifier: The classifier's file. If it is a skops or ONNX file in the same folder,
                 `load` opens it by itself, as long as it has not changed.
         """
         fitted = self._fitted()

@@ -1,6 +1,6 @@
 """What `fit` learns: a trained model, its latent density, and prototypes judged by the classifier.
 
-A centroid that the classifier does not give its own label is repaired: moved to members of its
+A centroid that the classifier does not give its label is repaired: moved to members of its
 cluster whose reconstruction the classifier accepts, and judged again. If that fails it is dropped.
 """
 
@@ -56,7 +56,7 @@ class Prototype:
         code: The label's position in `classes_`.
         cells: Its row.
         z: Its latent point.
-        valid: Whether the classifier gives it its own label.
+        valid: Whether the classifier gives it that label.
         probability: The classifier's probability of that label; NaN where unknown.
         members: Training rows in its cluster.
         valid_before: Whether the centroid was valid as trained, before any repair.
@@ -200,21 +200,20 @@ def fit_model(
 
 def range_coded(schema: Schema) -> Schema:
     """The schema with numbers coded as their share of the range, as the paper does."""
-    features = tuple(
-        replace(f, knots=_linear(f.lower, f.upper)) if f.numeric else f for f in schema.features
-    )
-    return replace(schema, features=features)
-
-
-def _linear(lower: float, upper: float) -> Knots:
-    scores = np.array([0.0, 1.0]) if upper > lower else np.array([0.0])
-    values = np.array([lower, upper]) if upper > lower else np.array([lower])
-    return Knots(values, scores, scores, scores)
+    features = list(schema.features)
+    for i, feature in enumerate(features):
+        if feature.numeric:
+            ends = 2 if feature.upper > feature.lower else 1
+            values, scores = np.array([feature.lower, feature.upper]), np.array([0.0, 1.0])[:ends]
+            features[i] = replace(feature, knots=Knots(values[:ends], scores, scores, scores))
+    return replace(schema, features=tuple(features))
 
 
 def _cluster_counts(encoded: Floats, codes: Ints, labels: int, wanted: int) -> tuple[int, ...]:
-    distinct = [_distinct(encoded[codes == k]) for k in range(labels)]
-    counts = cluster_counts(codes, labels, wanted, distinct)
+    """Clusters of each label; distinct rows are counted among about 2,000 taken evenly."""
+    by_label = (encoded[codes == k] for k in range(labels))
+    some = (rows[:: max(1, len(rows) // 2000)] for rows in by_label)
+    counts = cluster_counts(codes, labels, wanted, [len(np.unique(r, axis=0)) for r in some])
     enough = sum(count > 0 for count in counts)
     if enough < 2:
         sizes = np.bincount(codes, minlength=labels).tolist()
@@ -224,11 +223,6 @@ def _cluster_counts(encoded: Floats, codes: Ints, labels: int, wanted: int) -> t
             "others: at least five each, better fifty."
         )
     return counts
-
-
-def _distinct(rows: Floats, most: int = 2000) -> int:
-    """How many distinct rows there are, among at most `most` taken evenly from the table."""
-    return len(np.unique(rows[:: max(1, len(rows) // most)], axis=0))
 
 
 def warn_of_leaks(schema: Schema, cells: Floats, labels: Sequence[Any], codes: Ints) -> None:
@@ -266,19 +260,13 @@ def warn_of_leaks(schema: Schema, cells: Floats, labels: Sequence[Any], codes: I
 # Prototypes
 
 
-class _Judged(NamedTuple):
-    cells: Floats
-    valid: Bools
-    probability: Floats
-
-
-def _judge(classifier: Classifier, cells: Floats, codes: Ints) -> _Judged:
-    """Rows queried: whether the classifier gives them their label, and its probability."""
+def _judge(classifier: Classifier, cells: Floats, codes: Ints) -> tuple[Bools, Floats]:
+    """Whether the classifier gives rows their label, and its probability; NaN where unknown."""
     found = classifier.query(cells)
     probability = np.full(len(cells), np.nan)
     if found.probability is not None:
         probability = found.probability[np.arange(len(cells)), codes]
-    return _Judged(cells, found.codes == codes, probability)
+    return found.codes == codes, probability
 
 
 def with_prototypes(
@@ -296,28 +284,38 @@ def with_prototypes(
     shape = fitted.decoder.model.shape
     codes = np.repeat(np.arange(len(shape.clusters)), shape.clusters)
     z = fitted.decoder.model.centroids()
-    judged = _judge(judge, fitted.decoder.decode(z, codes), codes)
+    decoded, paper = fitted.decoder.decode(z, codes), fitted.recipe.follows_paper
+    valid, probability = _judge(judge, decoded, codes)
     found = []
     for k, code in enumerate(codes.tolist()):
-        valid = bool(judged.valid[k])
+        label, rows = fitted.labels[code], cells[members == k]
         prototype = Prototype(
             number=k,
-            label=fitted.labels[code],
+            label=label,
             code=code,
-            cells=judged.cells[k],
+            cells=decoded[k],
             z=z[k].cpu().numpy(),
-            valid=valid,
-            probability=float(judged.probability[k]),
-            members=int((members == k).sum()),
-            valid_before=valid,
+            valid=bool(valid[k]),
+            probability=float(probability[k]),
+            members=len(rows),
+            valid_before=bool(valid[k]),
         )
-        if not valid and not fitted.recipe.follows_paper:
-            prototype = _repaired(fitted, repairer, prototype, cells[members == k])
+        if not prototype.valid and not paper:
+            prototype = _repaired(fitted, repairer, prototype, rows)
         if not prototype.valid:
-            _warn_of_invalid(fitted, prototype)
+            used = (
+                "paths lead to it all the same, as in the paper" if paper else "no path leads to it"
+            )
+            warn(
+                f"The centroid of cluster {k} (class {label!r}) is not labelled {label!r} by the "
+                f"classifier; {used}. Fit with another random_state, fewer prototypes or more rows "
+                "if too few are left.",
+                CentroidWarning,
+            )
         found.append(prototype)
-    _check_every_label(fitted, found)
-    return replace(fitted, prototypes=tuple(found))
+    fitted = replace(fitted, prototypes=tuple(found))
+    _check_every_label(fitted)
+    return fitted
 
 
 def _repaired(
@@ -330,7 +328,7 @@ def _repaired(
         return dropped
     decoder, codes = fitted.decoder, np.full(len(rows), prototype.code)
     z = decoder.encode(rows, codes)
-    valid = _judge(classifier, decoder.decode(z, codes), codes).valid
+    valid, _ = _judge(classifier, decoder.decode(z, codes), codes)
     accepted = z[torch.as_tensor(valid, device=z.device)]
     if not len(accepted):
         return dropped
@@ -340,14 +338,15 @@ def _repaired(
         (accepted.mean(dim=0), "the mean of the members the classifier accepts"),
         (nearest, "the nearest member the classifier accepts"),
     ):
-        judged = _judge(classifier, decoder.decode(point[None], codes[:1]), codes[:1])
-        if judged.valid[0]:
+        row = decoder.decode(point[None], codes[:1])
+        valid, probability = _judge(classifier, row, codes[:1])
+        if valid[0]:
             return replace(
                 prototype,
-                cells=judged.cells[0],
+                cells=row[0],
                 z=point.cpu().numpy(),
                 valid=True,
-                probability=float(judged.probability[0]),
+                probability=float(probability[0]),
                 note=f"repaired: moved to {where}",
             )
     return dropped
@@ -356,45 +355,31 @@ def _repaired(
 def judge_again(fitted: Fitted, classifier: Classifier) -> Fitted:
     """Prototypes judged by a classifier that may not be the one they were made for."""
     before = fitted.prototypes
-    codes = np.array([p.code for p in before])
-    judged = _judge(classifier, np.stack([p.cells for p in before]), codes)
-    shift = judged.probability - np.array([p.probability for p in before])
-    changed = np.abs(np.nan_to_num(shift)).max() > 1e-6
-    changed |= any(p.valid != v for p, v in zip(before, judged.valid, strict=True))
-    lost = [p.number for p, v in zip(before, judged.valid, strict=True) if p.valid and not v]
-    if changed:
+    cells, codes = np.stack([p.cells for p in before]), np.array([p.code for p in before])
+    after = [
+        replace(p, valid=bool(valid), probability=float(probability))
+        for p, valid, probability in zip(before, *_judge(classifier, cells, codes), strict=True)
+    ]
+    pairs = list(zip(before, after, strict=True))
+    # A probability that is not known compares as False.
+    if any(p.valid != q.valid or abs(p.probability - q.probability) > 1e-6 for p, q in pairs):
+        lost = [p.number for p, q in pairs if p.valid and not q.valid]
         listed = f" It no longer accepts prototypes {lost}: no path leads there." if lost else ""
         warn(
             "The classifier is not the one this explainer was fitted for: it judges the "
             f"prototypes differently.{listed} Fit again if it was retrained.",
             CentroidWarning,
         )
-    prototypes = tuple(
-        replace(p, valid=bool(valid), probability=float(probability))
-        for p, valid, probability in zip(before, judged.valid, judged.probability, strict=True)
-    )
-    return replace(fitted, prototypes=prototypes)
+    return replace(fitted, prototypes=tuple(after))
 
 
-def _warn_of_invalid(fitted: Fitted, prototype: Prototype) -> None:
-    used = "no path leads to it"
-    if fitted.recipe.follows_paper:
-        used = "paths lead to it all the same, as in the paper"
-    warn(
-        f"The centroid of cluster {prototype.number} (class {prototype.label!r}) is not labelled "
-        f"{prototype.label!r} by the classifier; {used}. Fit with another random_state, fewer "
-        "prototypes or more rows if too few are left.",
-        CentroidWarning,
-    )
-
-
-def _check_every_label(fitted: Fitted, prototypes: Sequence[Prototype]) -> None:
+def _check_every_label(fitted: Fitted) -> None:
     """Refuses a fit in which a label has only invalid prototypes: it could not be a target."""
     for code, label in enumerate(fitted.labels):
-        of_label = [p for p in prototypes if p.code == code]
-        if of_label and not any(map(fitted.is_endpoint, of_label)):
+        tried = sum(p.code == code for p in fitted.prototypes)
+        if tried and not fitted.of_label(code):
             raise InputError(
                 f"No prototype of class {label!r} is labelled {label!r} by the classifier "
-                f"({len(of_label)} tried, repairs included). Give more rows of that class, or fit "
+                f"({tried} tried, repairs included). Give more rows of that class, or fit "
                 "with fewer prototypes."
             )

@@ -10,9 +10,9 @@ is tried are searched together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations, groupby, product
 from math import floor
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
@@ -53,7 +53,7 @@ def with_why_not(
 
     Args:
         fitted: What `fit` learned.
-        classifier: The classifier, with a count of its own.
+        classifier: The classifier, with a fresh count of queries.
         explanation: What `explain` returned.
         max_queries: Rows the classifier may be queried about.
     """
@@ -157,9 +157,10 @@ class FoundRows(NamedTuple):
 class _Drop(NamedTuple):
     """A set that can be dropped for an instance, and the best row of the search without it."""
 
+    cost: tuple[float, float]  # how far the row violates the set, and its distance
     which: Set
     row: Floats
-    exact: bool
+    exact: bool = False  # whether no smaller set can be dropped
 
 
 def _first(instance: Ints, *keys: NDArray[np.generic]) -> Ints:
@@ -177,7 +178,7 @@ class _Relaxer:
     Attributes:
         problem: The problem, with a query budget.
         explanation: What was found for it.
-        searched: How many instances each set of dropped constraints was searched for.
+        searched: The sets of dropped constraints that were searched.
         cut: A set was left out: too many of them, the budget spent, or the classifier raised.
         why_cut: Why the search without any constraint failed, in words; empty where it did not.
     """
@@ -186,7 +187,7 @@ class _Relaxer:
     explanation: Explanation
 
     def __post_init__(self) -> None:
-        self.searched: dict[Set, int] = {}
+        self.searched: set[Set] = set()
         self.cut = False
         self.why_cut = ""
         self.system = self.problem.system
@@ -265,18 +266,14 @@ class _Relaxer:
         originals = self.originals[instance][at]
         # Other columns cost almost nothing, so that those of this constraint move least.
         columns = {schema.names[c] for c in alone.bound[0].columns}
-        costs = {name: 1.0 if name in columns else FREE for name in schema.names}
-        after = self.system.without([constraint]).project(
-            starts, originals, costs=costs if columns else None
-        )
+        costs = {n: 1.0 if n in columns else FREE for n in schema.names} if columns else None
+        after = self.system.without([constraint]).project(starts, originals, costs=costs)
         rows, feasible = after.cells, after.feasible
         stuck = ~np.isin(np.arange(len(instance)), at[feasible])
         if stuck.any():  # satisfy at least the others of this contradiction
             again = np.flatnonzero(stuck[at])
             others = System.of([c for c in contradiction if c != constraint], schema, check=False)
-            narrow = others.project(
-                starts[again], originals[again], costs=costs if columns else None
-            )
+            narrow = others.project(starts[again], originals[again], costs=costs)
             rows[again], feasible[again] = narrow.cells, narrow.feasible
         slack = alone.slack(rows, originals)[:, 0]
         best = _first(at, ~feasible, slack, self._distance(rows, instance[at]))
@@ -286,15 +283,13 @@ class _Relaxer:
         """Where to project from: the instance, and bounds of columns, where slack is least."""
         features = self.problem.schema.features
         numbers = [c for c in columns if features[c].kind == "continuous"]
-        corners: Iterable[tuple[int, ...]] = product((0, 1, 2), repeat=len(numbers))
-        if len(numbers) > CORNERS:
-            corners = [(corner,) * len(numbers) for corner in (0, 1, 2)]
+        bounds = [(None, features[c].lower, features[c].upper) for c in numbers]
         starts = []
-        for corner in corners:
+        for corner in product(*bounds) if len(numbers) <= CORNERS else zip(*bounds, strict=True):
             rows = originals.copy()
             for c, bound in zip(numbers, corner, strict=True):
-                if bound:  # 0 keeps the instance's value
-                    rows[:, c] = features[c].lower if bound == 1 else features[c].upper
+                if bound is not None:  # None keeps the instance's value
+                    rows[:, c] = bound
             starts.append(np.where(np.isnan(originals), originals, rows))
         return np.concatenate(starts), np.tile(np.arange(len(originals)), len(starts))
 
@@ -305,14 +300,12 @@ class _Relaxer:
         instance = self._with("none_found")
         if not len(instance):
             return {}
-        if not self.every:
-            return {i: self._not_relaxable(i, None) for i in instance.tolist()}
-        free = self._search_without(self.every, instance)
+        free = self._search_without(self.every, instance) if self.every else None
         hopeful = instance if free is None else np.unique(free.instance[free.ok])
         drops = self._small_sets(hopeful, free)
-        left = np.array([i for i in hopeful.tolist() if i not in drops], dtype=np.int64)
+        left = np.setdiff1d(hopeful, list(drops))
         if free is not None and len(left):
-            drops |= self._large_sets(left, free)
+            drops |= self._large_sets(free.take(np.isin(free.instance, left)))
         return {
             i: self._droppable(i, drops[i]) if i in drops else self._not_relaxable(i, free)
             for i in instance.tolist()
@@ -320,7 +313,7 @@ class _Relaxer:
 
     def _search_without(self, which: Set, instance: Ints) -> FoundRows | None:
         """What the same search finds without a set of constraints; None where it was cut short."""
-        self.searched[which] = len(instance)
+        self.searched.add(which)
         dropped = [self.system.constraints[k] for k in which]
         problem = replace(self.problem, system=self.system.without(dropped))
         parts = [self._rows_of(instance[:0])]
@@ -344,33 +337,36 @@ class _Relaxer:
         names = ("instance", "tau", "cells", "valid", "feasible", "probability")
         return FoundRows.of({name: getattr(self.explanation, name)[mine] for name in names})
 
-    def _best_rows(self, which: Set, found: FoundRows) -> dict[int, tuple[float, float, Floats]]:
+    def _drops(self, which: Set, found: FoundRows | None) -> dict[int, _Drop]:
         """Of each instance the ok row that violates a set least, then the nearest."""
+        if found is None:
+            return {}
         rows = found.take(found.ok)
         violated = self._violation(rows.cells, rows.instance, which)
         distance = self._distance(rows.cells, rows.instance)
         return {
-            int(rows.instance[k]): (float(violated[k]), float(distance[k]), rows.cells[k])
+            int(rows.instance[k]): _Drop((violated[k], distance[k]), which, rows.cells[k])
             for k in _first(rows.instance, violated, distance)
         }
 
-    def _tiers(self) -> Iterable[list[Set]]:
-        """Sets of one, then of two; of the same size, those with fewer rules first."""
-        for size in (1, 2):
-            sets = list(combinations(self.every, size))
-            for count in range(size + 1):
-                yield [which for which in sets if sum(self.is_rule[k] for k in which) == count]
-
     def _small_sets(self, instance: Ints, free: FoundRows | None) -> dict[int, _Drop]:
-        """The smallest sets of one or two; of equals the one whose row violates it least."""
+        """The smallest sets of one or two; of equals the one whose row violates it least.
+
+        Of sets of the same size those with fewer rules come first.
+        """
+
+        def rank(which: Set) -> tuple[int, int]:
+            return len(which), sum(self.is_rule[k] for k in which)
+
+        sets = [which for size in (1, 2) for which in combinations(self.every, size)]
         drops: dict[int, _Drop] = {}
-        for tier in self._tiers():
-            left = np.array([i for i in instance.tolist() if i not in drops], dtype=np.int64)
+        for (size, _), equals in groupby(sorted(sets, key=rank), rank):
+            left = np.setdiff1d(instance, list(drops))
             if not len(left):
                 break
-            exact = not self.cut
-            best: dict[int, tuple[float, float, Set, Floats]] = {}
-            for which in tier:
+            exact = not self.cut or size == 1  # no set is smaller than one
+            best: dict[int, _Drop] = {}
+            for which in equals:
                 if which == self.every:  # searched already
                     found = free and free.take(np.isin(free.instance, left))
                 elif len(self.searched) < SEARCHES:
@@ -378,60 +374,39 @@ class _Relaxer:
                 else:
                     self.cut = True
                     break
-                for i, (violated, far, row) in (
-                    {} if found is None else self._best_rows(which, found)
-                ).items():
-                    if i not in best or (violated, far) < best[i][:2]:
-                        best[i] = (violated, far, which, row)
-            sure = exact or (bool(tier) and len(tier[0]) == 1)  # no set is smaller than one
-            drops |= {i: _Drop(which, row, sure) for i, (_, _, which, row) in best.items()}
+                for i, drop in self._drops(which, found).items():
+                    best[i] = min(best.get(i, drop), drop, key=lambda d: d.cost)
+            drops |= {i: drop._replace(exact=exact) for i, drop in best.items()}
         return drops
 
-    def _large_sets(self, instance: Ints, free: FoundRows) -> dict[int, _Drop]:
+    def _large_sets(self, free: FoundRows) -> dict[int, _Drop]:
         """Larger sets: what the best free row violates, then restored one by one."""
-        mine = free.take(np.isin(free.instance, instance))
-        drops = {
-            i: _Drop(self.every, row, False)
-            for i, (_, _, row) in self._best_rows(self.every, mine).items()
-        }
-        exact = not self.cut
-        tried: set[Set] = set()
-
-        def attempt(sets: dict[int, Set]) -> None:
-            """Searches without one set per instance, instances with the same set together."""
-            groups: dict[Set, list[int]] = {}
-            for i, which in sets.items():
-                groups.setdefault(which, []).append(i)
-            for which, members in groups.items():
-                if len(tried) == GREEDY:
-                    self.cut = True
-                    return
-                tried.add(which)
-                found = self._search_without(which, np.array(members))
-                if found is not None:
-                    best = self._best_rows(which, found)
-                    drops.update({i: _Drop(which, row, False) for i, (_, _, row) in best.items()})
-
-        attempt(self._violated_sets(mine))
-        for k in sorted(self.every, key=lambda k: (not self.is_rule[k], -k)):  # rules first
-            smaller = {
-                i: tuple(c for c in drop.which if c != k)
-                for i, drop in drops.items()
-                if k in drop.which
-            }
-            # All sets of one and two were tried without success.
-            attempt({i: which for i, which in smaller.items() if len(which) > 2})
-        return {i: drop._replace(exact=exact and len(drop.which) == 3) for i, drop in drops.items()}
-
-    def _violated_sets(self, free: FoundRows) -> dict[int, Set]:
-        """The constraints each instance's free row violates, of the row that violates fewest."""
+        drops, exact = self._drops(self.every, free), not self.cut
         rows = free.take(free.ok)
         violated = ~self.system.holds(rows.cells, self.originals[rows.instance])
-        chosen = _first(
+        fewest = _first(
             rows.instance, violated.sum(axis=1), self._violation(rows.cells, rows.instance)
         )
-        sets = {int(rows.instance[k]): tuple(np.flatnonzero(violated[k]).tolist()) for k in chosen}
-        return {i: which for i, which in sets.items() if 2 < len(which) < len(self.every)}
+        sets = {int(rows.instance[k]): tuple(np.flatnonzero(violated[k]).tolist()) for k in fewest}
+        tried = 0
+        rules_first = sorted(self.every, key=lambda k: (not self.is_rule[k], -k))
+        for restored in (None, *rules_first):
+            if restored is not None:
+                sets = {
+                    i: tuple(k for k in drop.which if k != restored)
+                    for i, drop in drops.items()
+                    if restored in drop.which
+                }
+            # All sets of one and two were tried without success, and so was the set of all.
+            sets = {i: which for i, which in sets.items() if 2 < len(which) < len(self.every)}
+            for which in dict.fromkeys(sets.values()):  # instances with the same set together
+                if tried == GREEDY:
+                    self.cut = True
+                    break
+                tried += 1
+                members = np.array([i for i, other in sets.items() if other == which])
+                drops |= self._drops(which, self._search_without(which, members))
+        return {i: drop._replace(exact=exact and len(drop.which) == 3) for i, drop in drops.items()}
 
     # -- in words ---------------------------------------------------------------------------------
 
@@ -440,8 +415,7 @@ class _Relaxer:
         dropped = [self.system.constraints[k] for k in drop.which]
         moves = tuple(self._move(c, drop.row, instance) for c in dropped)
         quoted = joined([f"'{c}'" for c in dropped])
-        text = f"{self.explanation.reason[instance]} Without {quoted} the same search "
-        text += "finds one"
+        text = f"{self.explanation.reason[instance]} Without {quoted} the same search finds one"
         if not drop.exact:
             why = "sets of more than two are not all tried"
             if self.cut:
@@ -461,28 +435,29 @@ class _Relaxer:
     def _not_relaxable(self, instance: int, free: FoundRows | None) -> WhyNot:
         """Nothing can be dropped, or dropping everything does not help."""
         seen = self._rows_of(np.array([instance]))
-        text = [self.explanation.reason[instance]]
         reached = _highest(seen.take(seen.feasible))
+        text = [self.explanation.reason[instance]]
         cut = free is None and bool(self.every)
         if cut:
             text.append(self.why_cut)
         elif free is not None:
             text.append("Even without any constraint nothing is found.")
             reached = max(reached, _highest(free.take(free.instance == instance)))
+        confidence, options = self.problem.confidence, []
+        highest = floor(reached * 1000) / 1000  # rounded down: requiring as much succeeds
         if reached >= 0:
-            confidence = self.problem.confidence
             needed = f"; {confidence:.12g} is required" if confidence is not None else ""
-            # Rounded down, so that requiring as much succeeds.
-            highest = floor(reached * 1000) / 1000
             text.append(f"The highest probability reached is {highest:g}{needed}.")
-        text.append(self._advice(reached))
+        if confidence is not None and reached > 0:
+            options.append(f"a confidence of at most {highest:g}")
+        if len(self.problem.fitted.labels) > 2:
+            options.append("another target")
+        options.append("an explainer with more prototypes or more training rows of that label")
+        text.append(f"What may help: {joined(options, 'or')}.")
         row = None
         if len(seen.instance):
-            probable, far = (
-                np.nan_to_num(seen.probability),
-                self._distance(seen.cells, seen.instance),
-            )
-            best = _first(seen.instance, ~seen.feasible, -probable, far)[0]
+            far = self._distance(seen.cells, seen.instance)
+            best = _first(seen.instance, ~seen.feasible, -np.nan_to_num(seen.probability), far)[0]
             row = record(self.problem.schema, seen.cells[best])
         return WhyNot("none_found", exact=not cut, row=row, text=" ".join(text))
 
@@ -501,15 +476,6 @@ class _Relaxer:
         if len(texts) > FEW + 1:
             texts = [*texts[:FEW], f"{len(texts) - FEW} more"]
         return joined(texts)
-
-    def _advice(self, reached: float) -> str:
-        options = []
-        if self.problem.confidence is not None and reached > 0:
-            options.append(f"a confidence of at most {floor(reached * 1000) / 1000:g}")
-        if len(self.problem.fitted.labels) > 2:
-            options.append("another target")
-        options.append("an explainer with more prototypes or more training rows of that label")
-        return f"What may help: {joined(options, 'or')}."
 
 
 def _highest(found: FoundRows) -> float:

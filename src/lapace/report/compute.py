@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from scipy.stats import mode
@@ -23,15 +23,6 @@ DUPLICATE = 0.1  # prototypes this near, in mean distances between rows of their
 DISTINCTIVE = 4  # features by which a prototype is described
 
 
-class _Value(NamedTuple):
-    """A value for a check, what chance may account for, and where it was found."""
-
-    value: float
-    margin: float = 0.0
-    where: str = ""
-
-
-_Values: TypeAlias = dict[str, _Value | str]  # by check; a text is the reason why there is none
 _Predictions: TypeAlias = tuple[Ints, Ints] | str  # by forests of real and sampled rows, or why not
 
 
@@ -56,21 +47,22 @@ def make_report(inputs: ReportInputs) -> Report:
     predictions = _forests(inputs)
     labels = tuple(_label(inputs, k, predictions) for k in range(len(inputs.labels)))
     clusters, columns, expected = _clusters(inputs), _columns(inputs), inputs.held_out.codes
-    values = {
-        **_of_clusters(labels, clusters),
-        **_of_samples(inputs, labels),
-        **_of_forests(expected, predictions),
-        "reconstruction": _reconstruction(inputs, columns),
-        "recrossing": _recrossing(inputs.crossings),
-        **_of_rules(inputs),
-    }
+    checks = [
+        *_of_clusters(labels, clusters),
+        *_of_samples(inputs, labels),
+        *_of_forests(expected, predictions),
+        _reconstruction(inputs, columns),
+        _recrossing(inputs.crossings),
+        *_of_rules(inputs),
+    ]
+    order = list(THRESHOLDS)
     return Report(
         recipe=inputs.recipe,
         rows=len(inputs.codes),
         held_out=len(inputs.held_out.cells),
         seconds=float(inputs.seconds),
         n_queries=inputs.n_queries,
-        checks=_checks(values),
+        checks=tuple(sorted(checks, key=lambda check: order.index(check.threshold.name))),
         labels=labels,
         clusters=clusters,
         columns=columns,
@@ -82,26 +74,24 @@ def make_report(inputs: ReportInputs) -> Report:
     )
 
 
-def _checks(values: Mapping[str, _Value | str]) -> tuple[Check, ...]:
-    """Values, or reasons why there are none, with their thresholds, in the order of the table."""
-    return tuple(
-        Check(threshold, None, reason=value) if isinstance(value, str) else Check(threshold, *value)
-        for name, threshold in THRESHOLDS.items()
-        for value in ([values[name]] if name in values else [])
-    )
+def _check(name: str, value: float, margin: float = 0.0, where: str = "") -> Check:
+    return Check(THRESHOLDS[name], value, margin, where)
 
 
-def _worst(name: str, values: Sequence[_Value]) -> _Value:
-    """The value that is worst after its margin is allowed in its favour."""
-    threshold = THRESHOLDS[name]
-    worst = min if threshold.higher else max
-    return worst(values, key=lambda v: threshold.favour(v.value, v.margin))
+def _unmeasured(name: str, reason: str) -> Check:
+    return Check(THRESHOLDS[name], None, reason=reason)
 
 
-def _share(flags: Bools, where: str = "") -> _Value:
+def _share(name: str, flags: Bools, where: str = "") -> Check:
     """A share of rows, with its standard error."""
     share = float(flags.mean())
-    return _Value(share, math.sqrt(share * (1 - share) / len(flags)), where)
+    return _check(name, share, math.sqrt(share * (1 - share) / len(flags)), where)
+
+
+def _worst(checks: Sequence[Check]) -> list[Check]:
+    """The worst of one check's values, each with its margin in its favour; none of none."""
+    sign = 1 if checks and checks[0].threshold.higher else -1
+    return sorted(checks, key=lambda c: sign * c.threshold.favour(c.value or 0.0, c.margin))[:1]
 
 
 def _too_few(rows: int, least: int) -> str:
@@ -198,25 +188,26 @@ def _usual(schema: Schema, rows: Floats) -> Floats:
     return usual
 
 
-def _of_clusters(labels: Sequence[LabelFit], clusters: Sequence[Cluster]) -> _Values:
+def _of_clusters(labels: Sequence[LabelFit], clusters: Sequence[Cluster]) -> list[Check]:
     rare = [repr(x.label) for x in labels if not x.clusters]
-    values: _Values = {"rare": _Value(len(rare), where=", ".join(rare))}
+    found = [_check("rare", len(rare), where=", ".join(rare))]
     if not clusters:
-        return values
-    refused = [str(c.number) for c in clusters if not c.valid]
+        return found
+    total, refused = len(clusters), [str(c.number) for c in clusters if not c.valid]
+    listed = "refused: " * bool(refused) + ", ".join(refused)
     same = [f"{c.number} and {c.duplicate_of}" for c in clusters if c.duplicate_of is not None]
-    valid = [_Value(x.prototypes, where=f"label {x.label!r}") for x in labels if x.clusters]
-    share = [_Value(c.share, where=f"cluster {c.number}") for c in clusters]
-    return {
-        **values,
-        "prototypes": _worst("prototypes", valid),
-        "valid": _Value(
-            1 - len(refused) / len(clusters), where="refused: " * bool(refused) + ", ".join(refused)
-        ),
-        "valid_before": _Value(sum(c.valid_before for c in clusters) / len(clusters)),
-        "usage": _worst("usage", share),
-        "duplicates": _Value(len(same), where=", ".join(same)),
-    }
+    valid = [
+        _check("prototypes", x.prototypes, where=f"label {x.label!r}") for x in labels if x.clusters
+    ]
+    share = [_check("usage", c.share, where=f"cluster {c.number}") for c in clusters]
+    return [
+        *found,
+        *_worst(valid),
+        _check("valid", 1 - len(refused) / total, where=listed),
+        _check("valid_before", sum(c.valid_before for c in clusters) / total),
+        *_worst(share),
+        _check("duplicates", len(same), where=", ".join(same)),
+    ]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -274,42 +265,39 @@ def _certainty(inputs: ReportInputs, k: int) -> tuple[float | None, float | None
     return metrics.ks(real, sampled), metrics.ks(real, sampled, "greater")
 
 
-def _of_samples(inputs: ReportInputs, labels: Sequence[LabelFit]) -> _Values:
+def _of_samples(inputs: ReportInputs, labels: Sequence[LabelFit]) -> list[Check]:
     agreement = [
-        _share(inputs.sampled[k].codes == k, f"label {x.label!r}")
+        _share("agreement", inputs.sampled[k].codes == k, f"label {x.label!r}")
         for k, x in enumerate(labels)
         if x.agreement is not None
     ]
-    # If nothing differed, the one-sided distance would still be about this, by chance.
-    certainty = [
-        _Value(
-            x.overconfidence,
-            0.63 * math.sqrt(1 / x.sampled + 1 / x.held_out),
-            f"label {x.label!r}",
-        )
-        for x in labels
-        if x.overconfidence is not None
-    ]
+    certainty = []
+    for x in labels:
+        if x.overconfidence is not None:
+            # If nothing differed, the one-sided distance would still be about this, by chance.
+            margin = 0.63 * math.sqrt(1 / x.sampled + 1 / x.held_out)
+            where = f"label {x.label!r}"
+            certainty.append(_check("overconfidence", x.overconfidence, margin, where))
     reason = f"no label has {MIN_SAMPLE} rows held out"
     if inputs.held_out.probability is None:
         reason = "the classifier offers no probabilities"
-    return {
-        "agreement": _worst("agreement", agreement) if agreement else "no rows could be sampled",
-        "overconfidence": _worst("overconfidence", certainty) if certainty else reason,
-    }
+    return [
+        *(_worst(agreement) or [_unmeasured("agreement", "no rows could be sampled")]),
+        *(_worst(certainty) or [_unmeasured("overconfidence", reason)]),
+    ]
 
 
-def _of_forests(expected: Ints, predictions: _Predictions) -> _Values:
+def _of_forests(expected: Ints, predictions: _Predictions) -> list[Check]:
     if isinstance(predictions, str):
-        return {"utility": predictions, "balanced": predictions}
+        return [_unmeasured(name, predictions) for name in ("utility", "balanced")]
     utility = accuracies(expected, *predictions)
     lost = (predictions[0] == expected).astype(float) - (predictions[1] == expected)  # (m,)
     by_label = [lost[expected == k] for k in np.unique(expected)]
     error = math.sqrt(sum(rows.var() / len(rows) for rows in by_label)) / len(by_label)
-    return {
-        "utility": _Value(utility.gap, math.sqrt(lost.var() / len(lost))),
-        "balanced": _Value(utility.balanced_gap, error),
-    }
+    return [
+        _check("utility", utility.gap, math.sqrt(lost.var() / len(lost))),
+        _check("balanced", utility.balanced_gap, error),
+    ]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -326,23 +314,27 @@ def _columns(inputs: ReportInputs) -> tuple[ColumnFit, ...]:
     return tuple(ColumnFit(f.name, f.kind, float(error), float(base)) for f, error, base in each)
 
 
-def _reconstruction(inputs: ReportInputs, columns: Sequence[ColumnFit]) -> _Value | str:
+def _reconstruction(inputs: ReportInputs, columns: Sequence[ColumnFit]) -> Check:
     if not columns:
-        return _too_few(len(inputs.held_out.cells), MIN_ROWS)
-    baseline = sum(c.baseline for c in columns)
-    error = sum(c.error for c in columns)
-    return _Value(error / baseline) if baseline else "the held-out rows are all alike"
+        return _unmeasured("reconstruction", _too_few(len(inputs.held_out.cells), MIN_ROWS))
+    baseline, error = sum(c.baseline for c in columns), sum(c.error for c in columns)
+    if not baseline:
+        return _unmeasured("reconstruction", "the held-out rows are all alike")
+    return _check("reconstruction", error / baseline)
 
 
-def _recrossing(crossings: Ints) -> _Value | str:
+def _recrossing(crossings: Ints) -> Check:
     if len(crossings) < MIN_ROWS:
-        return f"{len(crossings)} paths computed, {MIN_ROWS} needed"
-    return _share(crossings > 0)
+        reason = f"{len(crossings)} paths computed, {MIN_ROWS} needed"
+        return _unmeasured("recrossing", reason)
+    return _share("recrossing", crossings > 0)
 
 
-def _of_rules(inputs: ReportInputs) -> _Values:
-    values = [_Value(r.share, where=f"'{r.text}'") for r in inputs.rules if r.share is not None]
-    return {"rules": _worst("rules", values)} if values else {}
+def _of_rules(inputs: ReportInputs) -> list[Check]:
+    shares = ((rule.share, f"'{rule.text}'") for rule in inputs.rules)
+    return _worst(
+        [_check("rules", share, where=text) for share, text in shares if share is not None]
+    )
 
 
 def _warnings(inputs: ReportInputs, labels: Sequence[LabelFit]) -> tuple[str, ...]:

@@ -225,7 +225,7 @@ class Queries:
     @property
     def total(self) -> int:
         """All together."""
-        return self.labels + self.centroids + self.repair + self.report
+        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -311,18 +311,11 @@ class Report:
         ranked = (c for verdict in order for c in self.checks if c.verdict == verdict)
         return tuple(c.advice for c in ranked if c.advice)
 
-    def __str__(self) -> str:
-        return as_text(self)
-
     def __repr__(self) -> str:
         return f"Report: {self.verdict} ({len(self.checks)} checks, {len(self.clusters)} clusters)"
 
-    def to_html(self) -> str:
-        """A self-contained fragment: one `div`, its own style, no script."""
-        return as_html(self)
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
+    __str__ = as_text
+    to_html = _repr_html_ = as_html
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """As plain JSON values; written to `path` where one is given."""

@@ -41,20 +41,16 @@ def _sections(report: Report) -> list[_Section]:
 
 
 def _facts(report: Report) -> str:
-    queries = report.n_queries
-    purposes = {
-        "labels": queries.labels,
-        "centroids": queries.centroids,
-        "repair": queries.repair,
-        "this report": queries.report,
-    }
-    parts = ", ".join(f"{n:,} for {purpose}" for purpose, n in purposes.items() if n)
+    counts = {**vars(report.n_queries), "this report": report.n_queries.report}
+    del counts["report"]
+    parts = ", ".join(f"{n:,} for {purpose}" for purpose, n in counts.items() if n)
     right = report.accuracy
     accuracy = "" if right is None else f" It predicts the true label of {right:.1%} of the rows."
     return (
         f"{report.rows:,} rows, {len(report.labels)} labels, recipe '{report.recipe}', fitted in "
-        f"{report.seconds:.1f} s; {report.held_out:,} rows were held out for this report. "
-        f"The classifier was queried about {queries.total:,} rows{': ' * bool(parts)}{parts}.{accuracy}"
+        f"{report.seconds:.1f} s; {report.held_out:,} rows were held out for this report. The "
+        f"classifier was queried about {report.n_queries.total:,} rows{': ' * bool(parts)}{parts}."
+        f"{accuracy}"
     )
 
 
@@ -79,7 +75,7 @@ def _labels(report: Report) -> _Section:
             f"{x.rows:,}",
             f"{x.prototypes} of {x.clusters}",
             _percent(x.agreement),
-            "-" if x.ks is None else f"{x.ks:.2f}",
+            _decimal(x.ks),
             _percent(x.recall_real),
             _percent(x.recall_sampled),
         )
@@ -103,9 +99,9 @@ def _clusters(report: Report) -> _Section:
             str(c.number),
             str(c.label),
             f"{c.members:,}",
-            f"{c.share:.2f}",
+            _decimal(c.share),
             c.state,
-            "-" if c.probability is None else f"{c.probability:.2f}",
+            _decimal(c.probability),
             ", ".join(map(str, c.distinctive)) + (f" [{c.remarks}]" * bool(c.remarks)),
         )
         for c in report.clusters
@@ -124,6 +120,10 @@ def _columns(report: Report) -> _Section:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 # ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -106,7 +107,7 @@ class Decoder:
         if fixed is None:
             fixed = np.full((len(cells), len(schema.blocks)), -1, dtype=np.int64)
         if excluded is None:
-            excluded = np.zeros((len(cells), sum(self._states)), dtype=bool)
+            excluded = np.zeros((len(cells), sum(block_states(self.schema))), dtype=bool)
         snapped = schema.snap(cells)[:, numeric]
         states = states_of(schema, cells)
         return EncodedInstances(schema, cells, z, residual, states, snapped, fixed, excluded)
@@ -128,9 +129,9 @@ class Decoder:
         cells = np.zeros((len(means), len(self.schema.features)))
         cells[:, self.schema.numeric] = self.schema.units(means[:, : len(self.schema.numeric)])
         scores = self._scores(means)
-        for block, (feature, _, _) in enumerate(self.schema.blocks):
+        for (feature, _, _), (_, end) in zip(self.schema.blocks, self._spans, strict=True):
             if self.schema.features[feature].missing:
-                scores[:, self._block_ends[block] - 1] = -np.inf
+                scores[:, end - 1] = -np.inf
         states = self._choose(scores, labels, None)
         return write_states(self.schema, cells, states)
 
@@ -236,8 +237,8 @@ class Decoder:
         scores = self._scores(means)  # (m, sum of states)
         evidence = instances.fixed[instance]
         for block, (feature, _, width) in enumerate(schema.blocks):
-            first, end = self._block_ends[block] - self._states[block], self._block_ends[block]
-            known = original[:, block] < self._states[block]
+            first, end = self._spans[block]
+            known = original[:, block] < end - first
             rows, unseen = np.flatnonzero(known), np.flatnonzero(~known)
             if not self.follows_paper:
                 scores[rows, first + original[rows, block]] += ORIGINAL_BONUS * (1.0 - tau[rows])
@@ -245,7 +246,7 @@ class Decoder:
                     share = np.exp(scores[unseen, first]) - (1.0 - tau[unseen])
                     scores[unseen, first] = np.log(np.clip(share, self._floor, None))
             if schema.features[feature].missing:  # a present value never goes missing
-                present = original[:, block] != self._states[block] - 1
+                present = original[:, block] != end - first - 1
                 scores[present | (tau >= 1.0), end - 1] = -np.inf  # nor at the endpoint
             # An unseen category cannot be decoded; it stays while it is the most probable.
             likeliest = np.exp(scores[:, first:end].max(axis=1))
@@ -259,12 +260,10 @@ class Decoder:
         return np.array([self.schema.features[i].step / 2 for i in self.schema.numeric])
 
     @cached_property
-    def _states(self) -> list[int]:
-        return block_states(self.schema)
-
-    @cached_property
-    def _block_ends(self) -> Ints:
-        return np.cumsum(self._states)
+    def _spans(self) -> list[tuple[int, int]]:
+        """Where the states of each block begin and end among the scores."""
+        ends = [0, *np.cumsum(block_states(self.schema)).tolist()]
+        return list(pairwise(ends))
 
     def _scores(self, means: Floats) -> Floats:
         """Log-probabilities of every state of every block: (n, sum of states)."""
@@ -285,8 +284,7 @@ class Decoder:
     def _choose(self, scores: Floats, labels: Ints, evidence: Ints | None) -> Ints:
         chosen = np.empty((len(scores), len(self.schema.blocks)), dtype=np.int64)
         if not self.trees:
-            for block, end in enumerate(self._block_ends):
-                first = end - self._states[block]
+            for block, (first, end) in enumerate(self._spans):
                 chosen[:, block] = scores[:, first:end].argmax(axis=1)
             return chosen if evidence is None else np.where(evidence >= 0, evidence, chosen)
         for label in np.unique(labels):

@@ -117,18 +117,6 @@ class Lines(NamedTuple):
     start: Steps
     end: Steps
 
-    def take(self, rows: Ints) -> Lines:
-        """A selection of the lines."""
-        return Lines(
-            self.instance[rows],
-            self.endpoint[rows],
-            self.frozen[rows],
-            self.z,
-            self.label[rows],
-            self.start.take(rows),
-            self.end.take(rows),
-        )
-
 
 class TracedPaths(NamedTuple):
     """One path per instance and endpoint.
@@ -181,17 +169,6 @@ class _LineEvaluator(NamedTuple):
             )
         return found
 
-    def take(self, rows: Ints) -> _LineEvaluator:
-        """The same evaluator on a selection of its lines."""
-        evaluate, correct = self.evaluate, self.correct
-        return _LineEvaluator(
-            self.decoder,
-            self.instances,
-            self.lines.take(rows),
-            lambda tau, cells, lines: evaluate(tau, cells, rows[lines]),
-            correct and (lambda tau, z, cells, lines: correct(tau, z, cells, rows[lines])),
-        )
-
 
 def trace(
     decoder: Decoder,
@@ -224,18 +201,14 @@ def trace(
     literal = decoder.follows_paper
     stable, every_step = stable and not literal, every_step or literal
     line = _LineEvaluator(decoder, instances, lines, evaluate, correct)
-    grid = _whole_grid(line, steps) if every_step else _bracket(line, steps, stable)
+    every = np.arange(len(lines.instance))
+    grid = _whole_grid(line, every, steps) if every_step else _bracket(line, steps, stable)
     begin = _run_start(grid.ok, stable)  # (lines,), -1 where nothing is ok
-    first = grid.take(np.arange(len(begin)), np.maximum(begin, 0))
+    first = grid.take(every, np.maximum(begin, 0))
     chosen = _cheaper_copies(line, first, begin >= 0, weights)
-    line, grid, first, begin = (
-        line.take(chosen),
-        grid.take(chosen),
-        first.take(chosen),
-        begin[chosen],
-    )
+    grid, first, begin = grid.take(chosen), first.take(chosen), begin[chosen]
     if not literal:
-        _refine(line, grid, begin, first, stable)
+        _refine(line, chosen, grid, begin, first, stable)
     return _assemble(line, chosen, grid, first, begin)
 
 
@@ -243,18 +216,12 @@ def trace(
 # The grid
 
 
-def _whole_grid(line: _LineEvaluator, steps: int) -> Steps:
-    """Every step of every line, in one call of `evaluate`."""
-    count = len(line.lines.instance)
-    inner = np.tile(np.linspace(0.0, 1.0, steps + 1)[1:-1], (count, 1))  # (lines, steps - 1)
-    lines = np.repeat(np.arange(count), steps - 1)
-    return _with_both_ends(line, line.evaluate_at(lines, inner.ravel()).reshape(count, steps - 1))
-
-
-def _with_both_ends(line: _LineEvaluator, inner: Steps) -> Steps:
-    count = len(line.lines.instance)
-    start, end = line.lines.start.reshape(count, 1), line.lines.end.reshape(count, 1)
-    return Steps.join([start, inner, end])
+def _whole_grid(line: _LineEvaluator, lines: Ints, steps: int) -> Steps:
+    """Every step of some lines, in one call of `evaluate`."""
+    inner = np.tile(np.linspace(0.0, 1.0, steps + 1)[1:-1], len(lines))  # (lines * (steps - 1),)
+    found = line.evaluate_at(np.repeat(lines, steps - 1), inner)
+    start, end = (ends.take(lines[:, None]) for ends in (line.lines.start, line.lines.end))
+    return Steps.join([start, found.reshape(len(lines), steps - 1), end])
 
 
 def _bracket(line: _LineEvaluator, steps: int, stable: bool) -> Steps:
@@ -264,7 +231,7 @@ def _bracket(line: _LineEvaluator, steps: int, stable: bool) -> Steps:
     and the bracket is cut out of it.
     """
     count = len(line.lines.instance)
-    start, end = line.lines.start.reshape(count, 1), line.lines.end.reshape(count, 1)
+    start, end = (ends.reshape(count, 1) for ends in (line.lines.start, line.lines.end))
     bracket = Steps.join([start, end, end])  # (lines, 3)
     low, high = np.zeros(count, dtype=np.int64), np.full(count, steps)
     bisected = np.flatnonzero(line.lines.end.ok)
@@ -276,13 +243,13 @@ def _bracket(line: _LineEvaluator, steps: int, stable: bool) -> Steps:
         low[open_] = np.where(found.ok, low[open_], middle)
     others = np.flatnonzero(~line.lines.end.ok)
     if len(others):
-        grid = _whole_grid(line.take(others), steps)
+        grid = _whole_grid(line, others, steps)
         begin, rows = _run_start(grid.ok, stable), np.arange(len(others))
         upper = np.where(begin < 0, _best_not_ok(grid), begin)
         last = np.where(begin < 0, upper, steps - grid.ok[:, ::-1].argmax(axis=1))
         for place, step in enumerate((np.maximum(upper - 1, 0), upper, last)):
             bracket.write((others, place), grid.take(rows, step))
-    return _with_both_ends(line, bracket)
+    return Steps.join([start, bracket, end])
 
 
 def _run_start(ok: Bools, stable: bool) -> Ints:
@@ -300,7 +267,9 @@ def _run_start(ok: Bools, stable: bool) -> Ints:
 # The picks
 
 
-def _refine(line: _LineEvaluator, grid: Steps, begin: Ints, first: Steps, stable: bool) -> None:
+def _refine(
+    line: _LineEvaluator, chosen: Ints, grid: Steps, begin: Ints, first: Steps, stable: bool
+) -> None:
     """Moves `first` back into the interval before it; every row written was evaluated."""
     lines = np.flatnonzero(begin > 0)
     if not len(lines):
@@ -310,7 +279,8 @@ def _refine(line: _LineEvaluator, grid: Steps, begin: Ints, first: Steps, stable
     rows = np.arange(len(lines))
     for _ in range(ROUNDS):
         tau = low[:, None] + np.arange(1, SECTIONS) / SECTIONS * (high - low)[:, None]
-        found = line.evaluate_at(np.repeat(lines, parts), tau.ravel()).reshape(len(lines), parts)
+        found = line.evaluate_at(np.repeat(chosen[lines], parts), tau.ravel())
+        found = found.reshape(len(lines), parts)
         start = _run_start(np.c_[found.ok, np.ones(len(lines), dtype=bool)], stable)
         gap = start - 1  # the step before `first`, which is not ok
         better = np.flatnonzero(gap < parts - 1)
@@ -344,11 +314,11 @@ def _assemble(
     # Where first is the endpoint, so is the midpoint; where there is no first, it is not used.
     middle = grid.take(np.arange(count), np.full(count, size - 1))  # a copy, to be written over
     if len(inside):
-        middle.write(inside, line.evaluate_at(inside, tau[inside]))
+        middle.write(inside, line.evaluate_at(chosen[inside], tau[inside]))
     steps = Steps.join([grid, first.reshape(count, 1), middle.reshape(count, 1)])
     picks = _picks(grid, steps, begin, literal=line.decoder.follows_paper)
     left = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)
-    labels = np.repeat(line.lines.label, size + 2)
+    labels = np.repeat(line.lines.label[chosen], size + 2)
     rows = steps.cells.reshape(-1, steps.cells.shape[2])
     density = line.decoder.density(line.instances.schema, rows, labels).reshape(count, size + 2)
     return TracedPaths(chosen, steps, density, *picks, left.sum(axis=1))

@@ -170,8 +170,7 @@ def serve(
     loopback = host in ("localhost", "::1") or host.startswith("127.")
     if not loopback and settings.get("token") is None:
         log.warning("There is no token: every machine that reaches %s may send requests.", host)
-    app = create_app(explainer, loopback=loopback, **settings)
-    run(app, host=host, port=port, ready=ready)
+    run(create_app(explainer, loopback=loopback, **settings), host=host, port=port, ready=ready)
 
 
 def run(
@@ -248,9 +247,12 @@ def _add_routes(
 
     async def respond(request: Request, model: type[ExplainRequest], to_json: ToJson) -> Response:
         parsed = parse_request(model, await read_body(request, limits["body"], queue.timeout))
-        content = await queue.run(
-            lambda: _explain(explainer, parsed, to_json), lambda: _wait_for_disconnect(request)
-        )
+
+        async def disconnected() -> None:  # the body has been read: nothing else is received
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        content = await queue.run(lambda: _explain(explainer, parsed, to_json), disconnected)
         return Response(content, media_type="application/json")
 
     @app.post("/v2/explain", **_described(explain_model, examples, explanation))
@@ -325,12 +327,6 @@ def _errors(statuses: Iterable[int]) -> dict[int | str, Json]:
         status: {"model": ErrorResponse, "headers": RETRY_AFTER if status in (429, 503) else {}}
         for status in statuses
     }
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    """Returns when the client closes the connection; the body must have been read before."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _explain(explainer: Explainer, request: ExplainRequest, to_json: ToJson) -> bytes:

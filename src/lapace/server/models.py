@@ -147,13 +147,11 @@ def request_models(
     # and to it the labels of one explainer, 0 and 1, equal those of another, false and true.
     schema, labels = explainer.schema_, list(explainer.classes_)
     cells = {feature.name: _cell_schema(feature) for feature in schema.features}
+    row: Json = {"type": "object", "required": list(cells), "properties": cells}
     several = {"type": "array", "items": {"enum": labels}}
+    target: Json = {"anyOf": [{"enum": [*labels, ANY_OTHER]}, several]}
     weights = {name: {"type": "number", "minimum": 0} for name in cells}
-    shapes: dict[str, Json] = {
-        "instances": {"items": {"type": "object", "required": list(cells), "properties": cells}},
-        "target": {"anyOf": [{"enum": [*labels, ANY_OTHER]}, several]},
-        "costs": {"properties": weights, "additionalProperties": False},
-    }
+    costs: Json = {"properties": weights, "additionalProperties": False}
     steps = (int, Field(min(Search().steps, max_steps), ge=2, le=max_steps))
     search = create_model(
         "SearchSettings", __base__=RequestModel, **{**SEARCH_FIELDS, "steps": steps}
@@ -161,10 +159,10 @@ def request_models(
     narrowed: Json = {
         "instances": (
             Annotated[list[Json], BeforeValidator(partial(_select_columns, schema))],
-            Field(max_length=max_instances, json_schema_extra=shapes["instances"]),
+            Field(max_length=max_instances, json_schema_extra={"items": row}),
         ),
-        "target": (Any, Field(None, json_schema_extra=shapes["target"])),
-        "costs": (dict[str, float], Field({}, json_schema_extra=shapes["costs"])),
+        "target": (Any, Field(None, json_schema_extra=target)),
+        "costs": (dict[str, float], Field({}, json_schema_extra=costs)),
         "search": (search, search()),
     }
     return (
@@ -313,12 +311,12 @@ def request_examples(explainer: Explainer) -> dict[str, Json]:
     start = next((p for p in prototypes if p.label != end.label), end)
     rows = [row_of(explainer, start), row_of(explainer, end)]
     one: Json = {"instances": rows[:1], "target": end.label}
-    two: Json = {"instances": rows, "target": [end.label, end.label]}
-    constraints = [f"fixed `{names[0]}`", "changes <= 6"]
-    search = {"steps": 5, "detail": "picks"}
+    quick = {"target": ANY_OTHER, "search": {"steps": 5, "detail": "picks"}}
+    limited = {"constraints": [f"fixed `{names[0]}`", "changes <= 6"], "costs": {names[-1]: 2.0}}
+    several = {"instances": rows, "target": [end.label, end.label]}
     return {
         "one instance": one,
-        "any other label, in few steps": {**one, "target": ANY_OTHER, "search": search},
-        "under constraints": {**one, "constraints": constraints, "costs": {names[-1]: 2.0}},
-        "one target for each instance": {**two, "search": {"stable": False, "sparse": True}},
+        "any other label, in few steps": one | quick,
+        "under constraints": one | limited,
+        "one target for each instance": {**several, "search": {"stable": False, "sparse": True}},
     }

@@ -56,8 +56,8 @@ class Limit:
     text: str
     slack: Callable[[Row, Row], float]
 
-    def holds(self, row: Row, own: Row) -> bool:
-        return self.slack(row, own) <= 0
+    def holds(self, row: Row, original: Row) -> bool:
+        return self.slack(row, original) <= 0
 
 
 LIMITS = [
@@ -91,7 +91,7 @@ def explained(explainer: Explainer, instances: Any, **settings: Any) -> Explanat
 
 
 def tried(explainer: Explainer, instances: Any, limits: Sequence[Limit], **settings: Any) -> Any:
-    """The answer, or None where nobody at all can obey."""
+    """The explanation, or None where no row at all can satisfy the constraints."""
     try:
         texts = [limit.text for limit in limits]
         return explained(
@@ -104,10 +104,10 @@ def tried(explainer: Explainer, instances: Any, limits: Sequence[Limit], **setti
 # --- infeasible: against counting through every row ---------------------------------------------
 
 
-def smallest_clash(limits: Sequence[Limit], own: Row) -> int:
+def smallest_clash(limits: Sequence[Limit], original: Row) -> int:
     """The size of a smallest set that no row of the lattice keeps; 0 where some row keeps all."""
     for some in subsets(limits):
-        if not any(all(limit.holds(row, own) for limit in some) for row in ROWS):
+        if not any(all(limit.holds(row, original) for limit in some) for row in ROWS):
             return len(some)
     return 0
 
@@ -118,17 +118,17 @@ def test_a_clash_is_a_smallest_set_that_no_row_keeps():
     seen: list[int] = []
     for _ in range(40):
         limits = random_limits(rng, 2, 5)
-        answer = tried(tiny(), instances, limits, detail="picks", steps=2, enforce="naive")
-        if answer is None:
+        found = tried(tiny(), instances, limits, detail="picks", steps=2, enforce="naive")
+        if found is None:
             continue
         by_text = {limit.text: limit for limit in limits}
-        for i, status in enumerate(answer.status):
+        for i, status in enumerate(found.status):
             size = smallest_clash(limits, instances[i])
             if status != "already_target":
                 assert (status == "infeasible") == (size > 0), (status, limits, instances[i])
             if status != "infeasible":
                 continue
-            why = answer.why_not[i]
+            why = found.why_not[i]
             clash = [by_text[text] for text in why.clash]
             assert smallest_clash(clash, instances[i]) == len(clash)  # and none of it can be spared
             assert len(clash) == size if size <= 2 else len(clash) >= size
@@ -139,7 +139,7 @@ def test_a_clash_is_a_smallest_set_that_no_row_keeps():
     assert len(seen) > 40
 
 
-def check_moves(why: WhyNot, clash: list[Limit], limits: list[Limit], own: Row) -> None:
+def check_moves(why: WhyNot, clash: list[Limit], limits: list[Limit], original: Row) -> None:
     """Each move is the least that a row keeping the other constraints needs.
 
     Where no row keeps all the others, only those of the clash count.
@@ -149,17 +149,19 @@ def check_moves(why: WhyNot, clash: list[Limit], limits: list[Limit], own: Row) 
     for moved, limit in zip(why.moves, clash, strict=True):
         for some in (limits, clash):
             others = [other for other in some if other is not limit]
-            left = [limit.slack(r, own) for r in ROWS if all(o.holds(r, own) for o in others)]
+            left = [
+                limit.slack(r, original) for r in ROWS if all(o.holds(r, original) for o in others)
+            ]
             if left:
                 break
         if moved.by is None:
             assert limit.text.startswith("c ")
         else:
             assert moved.by in left
-            assert moved.by == min(left), (moved, own, why)
+            assert moved.by == min(left), (moved, original, why)
 
 
-def test_who_contradicts_more_than_once_is_told():
+def test_a_second_contradiction_is_mentioned():
     instances = [{"a": 3, "b": 3, "c": "x"}]
     limits = ["fixed a", "a >= 4", "fixed b", "b >= 4"]
     why = explained(tiny(), instances, constraints=limits)[0].why_not
@@ -173,8 +175,8 @@ def test_who_contradicts_more_than_once_is_told():
 
 
 def test_one_constraint_alone_can_be_impossible():
-    answer = explained(tiny(), [{"a": 3, "b": 0, "c": "x"}], constraints=["a >= original + 5"])
-    why = answer.why_not[0]
+    found = explained(tiny(), [{"a": 3, "b": 0, "c": "x"}], constraints=["a >= original + 5"])
+    why = found.why_not[0]
     assert (why.clash, why.drop, why.exact) == (("a >= original + 5",), (), True)
     assert why.moves[0].by == 2  # at the upper end, not at the instance
     assert why.row == {"a": 6, "b": 0, "c": "x"}
@@ -193,8 +195,8 @@ def smallest_drops(explainer: Explainer, instances: Any, limits: Sequence[Any], 
     for some in subsets(limits):
         kept = [c for c in limits if c not in some]
         search = worlds.searched({**settings, "detail": "picks"})
-        answer = Explainer.explain(explainer, instances, constraints=kept, **search)
-        for i, status in enumerate(answer.status):
+        found = Explainer.explain(explainer, instances, constraints=kept, **search)
+        for i, status in enumerate(found.status):
             if status == "answered":
                 sizes[i].add(len(some))
                 helped[i].add(tuple(map(str, some)))
@@ -204,9 +206,9 @@ def smallest_drops(explainer: Explainer, instances: Any, limits: Sequence[Any], 
 def compare(
     explainer: Explainer, instances: Any, limits: Sequence[Any], **settings: Any
 ) -> list[int]:
-    """Checks everybody's WhyNot against brute force; how large the sets dropped were."""
-    answer = explained(explainer, instances, constraints=limits, **worlds.searched(settings))
-    lacking = [i for i, status in enumerate(answer.status) if status == "none_found"]
+    """Checks every instance's WhyNot against brute force; how large the sets dropped were."""
+    found = explained(explainer, instances, constraints=limits, **worlds.searched(settings))
+    lacking = [i for i, status in enumerate(found.status) if status == "none_found"]
     if not lacking:
         return []
     if isinstance(instances, list):
@@ -215,7 +217,7 @@ def compare(
         some = instances.iloc[lacking] if hasattr(instances, "iloc") else instances[lacking]
     sizes, helped = smallest_drops(explainer, some, limits, **settings)
     for k, i in enumerate(lacking):
-        why = answer.why_not[i]
+        why = found.why_not[i]
         if len(limits) not in sizes[k]:  # even without any constraint nothing is found
             assert why.drop == ()
             assert why.exact
@@ -226,22 +228,24 @@ def compare(
             assert len(why.drop) == min(sizes[k])
         if why.exact:
             assert len(why.drop) == min(sizes[k])
-        check_row(answer, i)
-    return [len(answer.why_not[i].drop) for i in lacking]
+        check_row(found, i)
+    return [len(found.why_not[i].drop) for i in lacking]
 
 
-def check_row(answer: Explanation, i: int) -> None:
+def check_row(found: Explanation, i: int) -> None:
     """The row keeps what is not dropped, breaks what is, and moves say by how much."""
-    why, own = answer.why_not[i], answer.instances[i : i + 1]
+    why, original = found.why_not[i], found.instances[i : i + 1]
     assert why.row is not None
-    cells = row_cells(answer.schema, why.row)
-    kept = [c for c in answer.constraints if c not in why.drop and not c.startswith("custom")]
-    assert System.of(kept, answer.schema, check=False).feasible(cells, own).all()
+    cells = row_cells(found.schema, why.row)
+    kept = [c for c in found.constraints if c not in why.drop and not c.startswith("custom")]
+    assert System.of(kept, found.schema, check=False).feasible(cells, original).all()
     assert tuple(m.constraint for m in why.moves) == why.drop
     for moved in why.moves:
         if moved.constraint.startswith("custom"):
             continue
-        slack = System.of([moved.constraint], answer.schema, check=False).slack(cells, own)[0, 0]
+        slack = System.of([moved.constraint], found.schema, check=False).slack(cells, original)[
+            0, 0
+        ]
         if moved.by is not None:
             assert moved.by == pytest.approx(slack)
         assert moved.text in why.text or moved.by == 0
@@ -269,7 +273,7 @@ def test_the_smallest_set_is_that_of_brute_force(enforce, rounds):
         limits = [limit.text for limit in random_limits(rng, 2, 4)]
         try:
             sizes += compare(tiny(), instances, limits, target="yes", steps=6, enforce=enforce)
-        except InputError:  # nobody at all could obey
+        except InputError:  # no row at all could satisfy them
             continue
     assert {1, 2} <= set(sizes), sizes
 
@@ -319,8 +323,8 @@ def test_a_constraint_from_python_can_be_the_one():
     instances = [{"a": 0, "b": 1, "c": "x"}, {"a": 1, "b": 5, "c": "x"}]
     sizes = compare(tiny(), instances, [small, low, "fixed c"], target="yes", steps=8)
     assert len(sizes) >= 1
-    answer = explained(tiny(), instances, target="yes", constraints=[small, low, "fixed c"])
-    why = answer.why_not[0]
+    found = explained(tiny(), instances, target="yes", constraints=[small, low, "fixed c"])
+    why = found.why_not[0]
     assert set(why.drop) & {"custom: small", "custom: low"}
     custom = [m for m in why.moves if m.constraint.startswith("custom")]
     assert custom[0].by is None
@@ -328,11 +332,11 @@ def test_a_constraint_from_python_can_be_the_one():
 
 
 def test_an_infinite_cost_is_a_constraint_like_any():
-    answer = explained(tiny(),
+    found = explained(tiny(),
         [{"a": 1, "b": 2, "c": "x"}], target="yes", costs={"a": np.inf, "b": 2.0}, search=Search(steps=8),
         constraints=["c == original"],
     )  # fmt: skip
-    why = answer.why_not[0]
+    why = found.why_not[0]
     assert why.drop == ("fixed a",)
     assert (
         why.moves[0].text == f"'fixed a' would have to allow a to change by {why.moves[0].by:.0f}"
@@ -346,19 +350,19 @@ def test_an_infinite_cost_is_a_constraint_like_any():
 
 def test_a_rule_is_dropped_only_where_no_constraint_will_do():
     instance = [{"a": 1, "b": 1, "c": "x"}]
-    rules = ("a <= 4", "fixed c")  # with b <= 4 nobody has more than 8
+    rules = ("a <= 4", "fixed c")  # with b <= 4 no row has more than 8
     here = tiny(rules)
-    answer = explained(here, instance, target="yes", constraints=["b <= 4"], search=Search(steps=8))
-    assert answer.constraints == (*rules, "b <= 4")
+    found = explained(here, instance, target="yes", constraints=["b <= 4"], search=Search(steps=8))
+    assert found.constraints == (*rules, "b <= 4")
     _, helped = smallest_drops(tiny(), instance, [*rules, "b <= 4"], target="yes", steps=8)
     assert {("a <= 4",), ("b <= 4",)} <= helped[0]  # a rule would do as well
-    assert answer.why_not[0].drop == ("b <= 4",)
+    assert found.why_not[0].drop == ("b <= 4",)
     forced = tiny((*rules, "b <= 4"))
-    answer = explained(
+    found = explained(
         forced, instance, target="yes", constraints=["a >= original"], search=Search(steps=8)
     )
-    assert len(answer.why_not[0].drop) == 1
-    assert answer.why_not[0].drop != ("a >= original",)
+    assert len(found.why_not[0].drop) == 1
+    assert found.why_not[0].drop != ("a >= original",)
 
 
 # --- without constraints ----------------------------------------------------------------------
@@ -366,19 +370,19 @@ def test_a_rule_is_dropped_only_where_no_constraint_will_do():
 
 def test_without_constraints_what_is_known_is_told():
     here = worlds.bank()
-    answer = explained(
+    found = explained(
         here.explainer, here.instances.head(6), target="approved", confidence=0.9999999
     )
-    lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
+    lacking = [i for i, s in enumerate(found.status) if s == "none_found"]
     assert lacking
-    assert sorted(answer.why_not) == lacking
+    assert sorted(found.why_not) == lacking
     for i in lacking:
-        why = answer.why_not[i]
+        why = found.why_not[i]
         assert (why.clash, why.drop, why.moves) == ((), (), ())
-        assert why.text.startswith(answer.reason[i] + " The highest probability reached is 0.")
+        assert why.text.startswith(found.reason[i] + " The highest probability reached is 0.")
         assert "; 0.9999999 is required." in why.text
         assert "Even without" not in why.text
-        best = np.nanmax(answer.probability[answer.instance == i][:, 1:])
+        best = np.nanmax(found.probability[found.instance == i][:, 1:])
         said = float(why.text.split("a confidence of at most ")[1].split(" ")[0])
         assert said <= best
         assert said == pytest.approx(best, abs=1e-3)
@@ -390,14 +394,14 @@ def test_without_constraints_what_is_known_is_told():
 
 def test_dropping_everything_may_not_help():
     here = worlds.bank()
-    answer = explained(
+    found = explained(
         here.explainer,
         here.instances.head(6),
         target="approved",
         confidence=0.9999999,
         constraints=["fixed age"],
     )
-    why = next(iter(answer.why_not.values()))
+    why = next(iter(found.why_not.values()))
     assert (why.drop, why.moves, why.exact) == ((), (), True)
     assert "Even without any constraint nothing is found." in why.text
     assert why.row is not None
@@ -405,23 +409,23 @@ def test_dropping_everything_may_not_help():
 
 def test_another_target_is_advised_where_there_is_one():
     here = worlds.seasons()
-    answer = explained(here.explainer, here.instances, target=2, constraints=["changes <= 0"])
-    assert all(why.drop == ("changes <= 0",) for why in answer.why_not.values())
+    found = explained(here.explainer, here.instances, target=2, constraints=["changes <= 0"])
+    assert all(why.drop == ("changes <= 0",) for why in found.why_not.values())
     stuck = explained(tiny(), [{"a": 0, "b": 0, "c": "x"}], constraints=["changes <= 0"])
     assert stuck.why_not[0].moves[0].by >= 1
 
 
-def test_nowhere_to_walk_to_is_no_trouble():
+def test_an_instance_without_an_endpoint_has_a_reason():
     fitted = tiny()
     explainer = Explainer(high, n_prototypes=2, recipe=QUICK, schema=TINY, device="cpu")
-    own = tuple(p for p in fitted.prototypes_ if p.label == "no")
-    explainer.fitted_ = replace(fitted.fitted_, prototypes=own)
+    same_label = tuple(p for p in fitted.prototypes_ if p.label == "no")
+    explainer.fitted_ = replace(fitted.fitted_, prototypes=same_label)
     explainer._report = fitted.report_
     explainer.classifier_ = Classifier(high, fitted.schema_, fitted.classes_)
-    answer = explained(
+    found = explained(
         explainer, [{"a": 1, "b": 1, "c": "x"}], target="any-other", constraints=["a <= 3"]
     )
-    why = answer.why_not[0]
+    why = found.why_not[0]
     assert (why.drop, why.row) == ((), None)
     assert why.text.startswith("No row of 0 paths is labelled another label")
 
@@ -447,68 +451,68 @@ def counted(instances: Any, **settings: Any) -> tuple[Explanation, int, int]:
     fitted = tiny()
     explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
     explainer.classifier_ = Classifier(classifier, fitted.schema_, fitted.classes_)
-    answer = explained(explainer, instances, target="yes", **worlds.searched(settings))
-    return answer, classifier.calls, classifier.rows
+    found = explained(explainer, instances, target="yes", **worlds.searched(settings))
+    return found, classifier.calls, classifier.rows
 
 
 def test_without_an_instance_to_explain_no_query_is_made():
     instances = [row for row in ROWS if high([row]) == ["no"]][:20]
-    answer = tiny().explain(instances, target="yes")
-    assert set(answer.status) == {"answered"}
-    again = tiny().why_not(answer)
+    found = tiny().explain(instances, target="yes")
+    assert set(found.status) == {"answered"}
+    again = tiny().why_not(found)
     assert again.why_not == {}
-    assert again.n_queries == answer.n_queries
+    assert again.n_queries == found.n_queries
 
 
 def test_explain_leaves_why_not_to_those_who_ask():
     instances = [{"a": 0, "b": 0, "c": "x"}]
-    answer = tiny().explain(instances, target="yes", constraints=["a <= 1", "b <= 1", "fixed c"])
-    assert answer.status == ("none_found",)
-    assert answer.why_not == {}
-    asked = tiny().why_not(answer)
-    assert set(asked.why_not) == {0}
-    assert asked.n_queries > answer.n_queries
-    assert replace(asked, why_not={}, n_queries=answer.n_queries) == answer
+    found = tiny().explain(instances, target="yes", constraints=["a <= 1", "b <= 1", "fixed c"])
+    assert found.status == ("none_found",)
+    assert found.why_not == {}
+    filled = tiny().why_not(found)
+    assert set(filled.why_not) == {0}
+    assert filled.n_queries > found.n_queries
+    assert replace(filled, why_not={}, n_queries=found.n_queries) == found
 
 
 @pytest.mark.parametrize("max_queries", [0, 1, 50, 300])
 def test_a_query_budget_is_never_exceeded_and_cut_reasons_say_so(max_queries):
     instances = [row for row in ROWS if high([row]) == ["no"]][:8]
     limits = ["a <= 1", "b <= 1", "fixed c", "changes <= 1"]
-    answer = tiny().explain(instances, target="yes", constraints=limits)
-    lacking = [i for i, status in enumerate(answer.status) if status == "none_found"]
+    found = tiny().explain(instances, target="yes", constraints=limits)
+    lacking = [i for i, status in enumerate(found.status) if status == "none_found"]
     assert lacking
-    asked = tiny().why_not(answer, max_queries=max_queries)
-    assert asked.n_queries - answer.n_queries <= max_queries
-    assert set(asked.why_not) == set(lacking)
+    filled = tiny().why_not(found, max_queries=max_queries)
+    assert filled.n_queries - found.n_queries <= max_queries
+    assert set(filled.why_not) == set(lacking)
     if max_queries <= 1:
-        assert all("query budget" in asked.why_not[i].text for i in lacking)
-        assert not any(asked.why_not[i].exact for i in lacking)
+        assert all("query budget" in filled.why_not[i].text for i in lacking)
+        assert not any(filled.why_not[i].exact for i in lacking)
 
 
 def test_why_not_can_be_asked_after_a_round_trip_through_json():
     instances = [row for row in ROWS if high([row]) == ["no"]][::9]
     limits = ["a <= 2", "b <= original", "c == original", "changes <= 1"]
     settings = {"constraints": limits, "costs": {"a": 2.0}, "search": Search(steps=8)}
-    answer = tiny().explain(instances, target="yes", **settings)
-    again = Explanation.from_json(json.loads(json.dumps(answer.to_json())))
+    found = tiny().explain(instances, target="yes", **settings)
+    again = Explanation.from_json(json.loads(json.dumps(found.to_json())))
     assert again.request is None
-    assert tiny().why_not(again).why_not == tiny().why_not(answer).why_not != {}
+    assert tiny().why_not(again).why_not == tiny().why_not(found).why_not != {}
 
 
 def test_a_python_function_cannot_be_asked_about_after_json():
     small = Custom("small a", lambda x: x[:, 0] - 1, lambda x: x[:, 0] <= 1)
-    answer = tiny().explain([{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=[small, "b<=1"])
-    assert answer.status == ("none_found",)
-    assert tiny().why_not(answer).why_not[0].drop
+    found = tiny().explain([{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=[small, "b<=1"])
+    assert found.status == ("none_found",)
+    assert tiny().why_not(found).why_not[0].drop
     with pytest.raises(InputError, match="Explain again, then ask why not"):
-        tiny().why_not(Explanation.from_json(answer.to_json()))
+        tiny().why_not(Explanation.from_json(found.to_json()))
 
 
 def test_another_explainers_explanation_is_refused():
-    answer = worlds.post().explainer.explain(worlds.post().instances[:2])
+    found = worlds.post().explainer.explain(worlds.post().instances[:2])
     with pytest.raises(InputError, match="not one of this explainer's"):
-        tiny().why_not(answer)
+        tiny().why_not(found)
 
 
 def test_people_are_searched_for_together():
@@ -530,21 +534,21 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
     monkeypatch.setattr(
         why_not, "search", lambda problem, some: searches.append(len(some)) or search(problem, some)
     )
-    answer = explained(
+    found = explained(
         tiny(), instances, target="yes", constraints=[*limits, "c != z"], search=Search(steps=4)
     )
-    lacking = [i for i, s in enumerate(answer.status) if s == "none_found"]
+    lacking = [i for i, s in enumerate(found.status) if s == "none_found"]
     assert lacking
     assert len(searches) <= why_not.SEARCHES + why_not.GREEDY
-    assert max(searches) <= len(lacking)  # nobody else is searched for
-    greedy = [answer.why_not[i] for i in lacking if len(answer.why_not[i].drop) > 1]
+    assert max(searches) <= len(lacking)  # no other instance is searched for
+    greedy = [found.why_not[i] for i in lacking if len(found.why_not[i].drop) > 1]
     assert greedy
     for why in greedy:
         assert not why.exact
         assert "sets were tried and not all there are" in why.text
 
 
-def test_one_persons_trouble_changes_nothing_for_another():
+def test_instances_do_not_affect_each_other():
     instances = [row for row in ROWS if high([row]) == ["no"]][::9]
     limits = ["a <= 2", "b <= original", "c == original", "changes <= 1", "a >= original + 2"]
     together = explained(
@@ -579,37 +583,37 @@ def test_a_classifier_that_refuses_what_a_rule_rules_out(monkeypatch):
     explainer = Explainer(picky, n_prototypes=2, recipe=QUICK, schema=TINY, device="cpu")
     explainer.fitted_, explainer._report = fitted.fitted_, fitted.report_
     explainer.classifier_ = Classifier(picky, fitted.schema_, fitted.classes_)
-    answer = explained(
+    found = explained(
         explainer,
         [{"a": 1, "b": 1, "c": "x"}],
         target="yes",
         constraints=["a <= 3", "b <= 1", "fixed c"],
     )
-    why = answer.why_not[0]
+    why = found.why_not[0]
     assert "a <= 3" not in why.drop
     assert not why.exact or len(why.drop) == 1
 
 
-# --- kept with the answer ---------------------------------------------------------------------
+# --- kept with the explanation ----------------------------------------------------------------
 
 
 def test_it_is_in_the_answer_and_in_json(tmp_path):
     instances = [*([row for row in ROWS if high([row]) == ["no"]][::9]), {"a": 6, "b": 6, "c": "z"}]
     limits = ["a <= 2", "b <= original", "a >= original + 2", "c == original"]
-    answer = explained(tiny(), instances, target="yes", constraints=limits, search=Search(steps=4))
-    lacking = {i for i, s in enumerate(answer.status) if s in ("none_found", "infeasible")}
-    assert {answer.status[i] for i in lacking} == {"none_found", "infeasible"}
-    assert set(answer.why_not) == lacking != set(range(len(instances)))
-    for i, instance in enumerate(answer):
-        assert instance.why_not == answer.why_not.get(i)
+    found = explained(tiny(), instances, target="yes", constraints=limits, search=Search(steps=4))
+    lacking = {i for i, s in enumerate(found.status) if s in ("none_found", "infeasible")}
+    assert {found.status[i] for i in lacking} == {"none_found", "infeasible"}
+    assert set(found.why_not) == lacking != set(range(len(instances)))
+    for i, instance in enumerate(found):
+        assert instance.why_not == found.why_not.get(i)
         if instance.why_not is not None:
             assert instance.why_not.status == instance.status
             assert str(instance.why_not).startswith(instance.reason)
-    data = answer.to_json(tmp_path / "answer.json")
+    data = found.to_json(tmp_path / "found.json")
     jsonschema.validate(data, json_schema())
-    jsonschema.validate(json.loads((tmp_path / "answer.json").read_text()), json_schema())
-    again = Explanation.from_json(tmp_path / "answer.json")
-    assert again.why_not == answer.why_not
+    jsonschema.validate(json.loads((tmp_path / "found.json").read_text()), json_schema())
+    again = Explanation.from_json(tmp_path / "found.json")
+    assert again.why_not == found.why_not
     assert again.to_json() == data
 
 
@@ -630,8 +634,8 @@ def test_json_without_it_is_read_too():
 )  # fmt: skip
 def test_damaged_json_is_refused(damage):
     limits = ["a <= 2", "b <= 2", "fixed c"]
-    answer = explained(tiny(), [{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
-    data = answer.to_json()
+    found = explained(tiny(), [{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
+    data = found.to_json()
     data["instances"][0]["why_not"] |= damage
     with pytest.raises(InputError, match="damaged"):
         Explanation.from_json(data)
@@ -639,11 +643,11 @@ def test_damaged_json_is_refused(damage):
 
 def test_whatever_is_damaged_is_refused_or_can_be_used():
     limits = ["a <= 2", "b <= 2", "fixed c"]
-    answer = explained(tiny(), [{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
-    text = json.dumps(answer.to_json())
+    found = explained(tiny(), [{"a": 0, "b": 0, "c": "x"}], target="yes", constraints=limits)
+    text = json.dumps(found.to_json())
     refused = 0
     for name, value in product(
-        answer.why_not[0].to_json(), (None, -1, 10**30, 1.5, "x", True, [], {}, [[1]], [{}])
+        found.why_not[0].to_json(), (None, -1, 10**30, 1.5, "x", True, [], {}, [[1]], [{}])
     ):
         data = json.loads(text)
         data["instances"][0]["why_not"][name] = value
@@ -717,13 +721,13 @@ OWN = {"age": 30, "income": 2000, "share": 0.5, "size": 0.25, "job": "cook", "le
     ],
 )  # fmt: skip
 def test_moves_in_words(constraint, point, by, text):
-    row, own = (WORDS.cells([r])[0] for r in (OWN | point, OWN))
-    found = relaxation(parse(constraint), WORDS, row, own)
+    row, original = (WORDS.cells([r])[0] for r in (OWN | point, OWN))
+    found = relaxation(parse(constraint), WORDS, row, original)
     assert found.by == (by if by is None else pytest.approx(by))
     assert found.text == f"would have to {text}"
 
 
 def test_a_constraint_that_holds_need_not_move():
-    own = WORDS.cells([OWN])[0]
-    held = relaxation(parse("age <= 30"), WORDS, own, own)
+    original = WORDS.cells([OWN])[0]
+    held = relaxation(parse("age <= 30"), WORDS, original, original)
     assert held == (0.0, "holds on this row all the same")

@@ -55,7 +55,7 @@ def find_endpoints(problem: Problem, instance: Ints, oracle: Oracle) -> Endpoint
     prototypes, sampled = fitted.prototypes, fitted.sampled_endpoints
     near_instance, near, probability = _near_samples(problem, instance, oracle)
     line_instance, prototype = np.nonzero(reachable_prototypes(problem, instance))
-    # Pairs rather than a matrix, since every instance has a sampled endpoint of its own.
+    # Pairs rather than a matrix, since every instance has another sampled endpoint.
     lines = np.concatenate([line_instance, near_instance])
     endpoint = np.concatenate([prototype, len(prototypes) + np.arange(len(near))])
     order = np.argsort(lines, kind="stable")

@@ -1,4 +1,4 @@
-r"""What is asked about a row: project it, check the constraints, query the classifier.
+r"""What is evaluated of a row: project it, check the constraints, query the classifier.
 
 `Oracle` evaluates rows of lines. `LatentCorrection` is the paper's step before that: with $g$ the
 penalty of a decoded row, zero where every constraint holds, $z \leftarrow z - \eta \nabla_z g$. The

@@ -140,7 +140,7 @@ def make_problem(
 
     Args:
         fitted: What `fit` learned.
-        classifier: The classifier, with a count of its own.
+        classifier: The classifier, with a fresh count of queries.
         X: The instances, as a table.
         target: As in `Explainer.explain`; likewise the others.
         constraints: Beside the rules kept in `fitted`.

@@ -33,7 +33,7 @@ def collect_report_inputs(
 
     Args:
         fitted: What was learned.
-        classifier: The classifier, with a count of its own.
+        classifier: The classifier, with a fresh count of queries.
         cells: All rows given to `fit`.
         codes: Their labels, as positions.
         split: Which of them were trained on, held out, and so on.

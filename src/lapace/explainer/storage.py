@@ -73,7 +73,7 @@ def save(
         fitted: What `fit` learned.
         report: The fit report.
         settings: The explainer's arguments, as plain JSON values.
-        classifier: A reference to the classifier's own file.
+        classifier: A reference to the classifier's file.
     """
     decoder = fitted.decoder
     config = {
@@ -132,7 +132,7 @@ def load(path: str | Path, device: torch.device) -> Stored:
 
 
 def read_reference(path: str | Path) -> Reference | None:
-    """The reference to the classifier's own file, if one was saved."""
+    """The reference to the classifier's file, if one was saved."""
     return _read(
         Path(path),
         lambda members: check_reference(json.loads(members["config.json"]).get("classifier")),

@@ -106,7 +106,7 @@ class ReportInputs:
         schema: The columns.
         labels: The classifier's labels.
         codes: Labels of all rows of the table, as positions.
-        n_prototypes: Clusters asked for per label.
+        n_prototypes: Clusters requested per label.
         recipe: How the model was trained.
         prototypes: The explainer's `Prototype` of every centroid; refused ones too.
         real: Training rows and their labels, those of `Split.real`.

@@ -148,7 +148,7 @@ def _wrapped(text: str, first: str = "", later: str | None = None) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns under each other; the last one is wrapped inside its own."""
+    """Columns under each other; the last one is wrapped in its column."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     indent = 2 + sum(widths) + 2 * len(widths)
     lines = []
@@ -179,7 +179,7 @@ border-bottom:1px solid rgba(128,128,128,.3)}
 
 
 def as_html(report: Report) -> str:
-    """A report for notebooks and pages: one `div` that brings its own style and runs nothing."""
+    """A report for notebooks and pages: one `div` with its style, and it runs nothing."""
     body = "".join(map(_html, _sections(report)))
     heading = f'<h3 class="{_mark(report.verdict)}">{escape(report.headline)}</h3>'
     return f'<div class="lapace-report"><style>{_STYLE}</style>{heading}{body}</div>'

@@ -51,13 +51,13 @@ class AccessMiddleware:
     """Checks the token, the Host header and the number of requests in flight.
 
     Written by hand: dependencies of FastAPI run after the body has been read, and what Starlette
-    and uvicorn have for hosts and concurrency answers in plain text, on `/healthz` too.
+    and uvicorn have for hosts and concurrency responds in plain text, on `/healthz` too.
 
     Args:
         app: The application behind it.
         token: What `Authorization: Bearer …` must carry; None asks for no token.
         loopback: Without a token, refuse requests whose Host header is not a name of the loopback
-            interface. A web page whose own host name resolves to 127.0.0.1 (DNS rebinding) could
+            interface. A web page whose host name resolves to 127.0.0.1 (DNS rebinding) could
             send requests otherwise.
         max_in_flight: How many requests may be read or answered at once.
     """

@@ -1,7 +1,7 @@
 """The bodies of requests and responses as pydantic models, made for one explainer.
 
 Pydantic checks the shape of a request and this server's limits; whether a column, label or
-constraint exists is decided by the library, in its own words. The OpenAPI document is made from the
+constraint exists is decided by the library, with its messages. The OpenAPI document is made from the
 same models. An explanation is described by the published JSON Schema, word for word.
 """
 
@@ -57,7 +57,7 @@ def _sentence(error: ValidationError) -> str:
     problem = error.errors(include_url=False)[0]
     parts = [f"[{part}]" if isinstance(part, int) else f".{cut(part)}" for part in problem["loc"]]
     where, value = "".join(parts).removeprefix("."), problem["input"]
-    if problem["type"] == "value_error":  # raised by a validator below, with its own sentence
+    if problem["type"] == "value_error":  # raised by a validator below, with a sentence
         return str(problem["ctx"]["error"])
     if problem["type"] == "missing":
         return f"The request lacks the field '{where}'."

@@ -7,7 +7,7 @@ gets 504, the thread counts as *stuck* and keeps its token until it returns, and
 spare token in its place. Spares are few: once every token belongs to a stuck thread, callers get
 503 at once until one returns.
 
-The threads are our own and not those of `anyio.to_thread`: those are not daemons, so a hung
+The threads are not those of `anyio.to_thread`: those are not daemons, so a hung
 classifier would keep the process from ending.
 """
 

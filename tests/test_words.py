@@ -1,0 +1,122 @@
+"""The words of the code and the pages: the field's, one for each thing, and no class name twice.
+
+`docs/index.md` lists the words that are used. Those refused below were once names of the same
+things, or address a layperson, which only the demo does.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import textwrap
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = sorted((ROOT / "src" / "lapace").rglob("*.py"))
+SOURCES = [*LIBRARY, *sorted((ROOT / "examples").glob("*.py"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "src" / "lapace").rglob("*.toml")),  # descriptions of the data sets
+    *sorted((ROOT / "src" / "lapace").rglob("*.json")),
+]
+
+WORDS = """
+    Booth Desk Door Ground StandIns Visit absence anybody as_it_is asking ends everybody furnish
+    given judging meet nobody obeying opening outside people person published put_back searching
+    somebody stand stand_ins there told trouble troubles twins vouching who whom wishes
+"""
+NAMES = frozenset(WORDS.split())
+PROSE = re.compile(
+    r"\b(people|persons?|nobody|somebody|anybody|everybody|told|wishes|stand-ins?)\b",
+    re.IGNORECASE,
+)
+
+# Where a refused word is the right one: (file, word), and why.
+EXEMPT = {
+    ("examples/demo.py", "people"): "what the demo prints is for laypeople",
+}
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def refused_names(code: str) -> Iterator[tuple[int, str]]:
+    """Line and identifier, keyword arguments and attributes included."""
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.NAME and token.string.strip("_") in NAMES:
+            yield token.start[0], token.string
+
+
+def refused_prose(text: str, *, python: bool) -> Iterator[tuple[int, str]]:
+    """Line and word; of Python only comments and strings, f-strings included."""
+    parts = [(1, text)]
+    if python:
+        literal = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)}
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        parts = [(token.start[0], token.string) for token in tokens if token.type in literal]
+    for line, part in parts:
+        for match in PROSE.finditer(part):
+            yield line + part.count("\n", 0, match.start()), match[0]
+
+
+def class_names(code: str) -> list[str]:
+    return [node.name for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ClassDef)]
+
+
+def shown(path: Path, found: Iterator[tuple[int, str]]) -> list[str]:
+    """What is refused in a file and not exempt, as an editor shows it."""
+    name = path.relative_to(ROOT).as_posix()
+    return [f"{name}:{line} {word}" for line, word in found if (name, word.lower()) not in EXEMPT]
+
+
+def test_the_scanner_finds_what_is_refused():
+    code = textwrap.dedent('''
+        """Nobody is
+        told anything."""
+        def meet(table, *, who=None):  # a stand-in
+            return table.people_, f"{table} of a person", "thereby given"
+    ''')
+    assert list(refused_names(code)) == [(4, "meet"), (4, "who"), (5, "people_")]
+    words = [(2, "Nobody"), (3, "told"), (4, "stand-in"), (5, "person")]
+    assert list(refused_prose(code, python=True)) == words
+    page = "All fine.\nTold by a person, to an impersonal one.\n"
+    assert list(refused_prose(page, python=False)) == [(2, "Told"), (2, "person")]
+    assert not list(refused_names("found = explain(instances)  # who\n"))
+    nested = "class A:\n    class B: ...\ndef f():\n    class A: ...\n"
+    assert sorted(class_names(nested)) == ["A", "A", "B"]
+
+
+def test_names_are_the_fields_words():
+    found = [line for path in SOURCES for line in shown(path, refused_names(read(path)))]
+    found += [str(path) for path in LIBRARY if path.stem in NAMES]
+    assert not found, "\n".join(found)
+
+
+def test_prose_is_in_the_fields_words():
+    found = [
+        line
+        for path in (*SOURCES, *PAGES)
+        for line in shown(path, refused_prose(read(path), python=path.suffix == ".py"))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_a_class_name_is_defined_once():
+    names = Counter(name for path in LIBRARY for name in class_names(read(path)))
+    assert len(names) > 50
+    assert {name: count for name, count in names.items() if count > 1} == {}
+
+
+def test_every_exemption_is_needed():
+    found = set()
+    for path in (*SOURCES, *PAGES):
+        name, python = path.relative_to(ROOT).as_posix(), path.suffix == ".py"
+        found |= {(name, word.lower()) for _, word in refused_prose(read(path), python=python)}
+    assert set(EXEMPT) <= found

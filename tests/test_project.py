@@ -8,6 +8,7 @@ import importlib.metadata
 import inspect
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,12 +22,14 @@ from types import FunctionType
 from typing import NamedTuple, get_args
 
 import pytest
+import typer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import lapace
 from lapace import Explainer, InputError, Search
+from lapace.cli.commands import app
 from lapace.constraints.language import KEYWORDS, Relation
 from lapace.report import threshold_table
 
@@ -382,6 +385,20 @@ def test_the_guide_has_the_signatures(name, function):
     ]
     signature = str(inspect.Signature(parameters)).replace("'", '"')
     assert f"`{name}{signature}`" in read(DOCS / "guide.md")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/serving.md"])
+def test_commands_in_the_pages_exist_with_their_options(page):
+    """Those of docs/cli.md are run by the tests of the command line."""
+    commands = typer.main.get_command(app).commands
+    lines = re.findall(
+        r"^lapace ([a-z-]+) (?=.*--|.*\.lapace)(.*)$", read(ROOT / page), re.MULTILINE
+    )
+    assert lines
+    for name, rest in lines:
+        options = {word for parameter in commands[name].params for word in parameter.opts}
+        used = {word for word in shlex.split(rest, comments=True) if re.match(r"--?[a-z]", word)}
+        assert used <= options, name
 
 
 def constraints_in(page: str) -> list[str]:

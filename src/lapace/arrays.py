@@ -1,4 +1,4 @@
-"""Array types used all over the library, pairs of equal elements, and slices of long arrays."""
+"""Array types used all over the library, slices of long arrays, and groups of equal elements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bools", "Floats", "Ints", "batches", "matches"]
+__all__ = ["Bools", "Floats", "Ints", "batches", "first_of_each", "matches"]
 
 Bools: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.float64]
@@ -24,6 +24,18 @@ def batches(rows: int, size: int, width: int = 1) -> Iterator[slice]:
     """
     step = max(1, size // max(1, width))
     return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def first_of_each(group: Ints, *keys: NDArray[np.generic]) -> Ints:
+    """Position of the least element of each group by the keys, compared in order; by group.
+
+    Examples:
+        >>> first_of_each(np.array([7, 3, 7]), np.array([2.0, 5.0, 1.0]))
+        array([1, 2])
+    """
+    order = np.lexsort((*reversed(keys), group))
+    first: Ints = order[np.unique(group[order], return_index=True)[1]]
+    return first
 
 
 def matches(a: Ints, b: Ints) -> tuple[Ints, Ints]:

@@ -32,6 +32,7 @@ __all__ = [
     "check_integer",
     "check_number",
     "did_you_mean",
+    "first_line",
     "import_extra",
     "warn",
 ]
@@ -83,6 +84,11 @@ def did_you_mean(name: object, options: Iterable[object]) -> str:
     texts = {str(option).lower(): str(option) for option in options}
     close = get_close_matches(str(name).lower(), texts, n=1, cutoff=0.6)
     return f" Did you mean '{texts[close[0]]}'?" if close else ""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an exception's message, or else its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:

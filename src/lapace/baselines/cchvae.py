@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from lapace.arrays import Floats, Ints, batches
+from lapace.arrays import Floats, Ints, batches, first_of_each
 from lapace.baselines.problem import (
     BaselineProblem,
     Constraints,
     SchemaLike,
     TrainingIndex,
-    first_of_each,
 )
 from lapace.errors import check_integer, check_number
 from lapace.model import LGMVAE, Shape

@@ -15,13 +15,12 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from lapace.arrays import Bools, Floats, Ints, batches
+from lapace.arrays import Bools, Floats, Ints, batches, first_of_each
 from lapace.baselines.problem import (
     BaselineProblem,
     Constraints,
     SchemaLike,
     TrainingIndex,
-    first_of_each,
 )
 from lapace.errors import check_integer, check_number
 from lapace.metrics.neighbours import BLOCK, kneighbors, smallest

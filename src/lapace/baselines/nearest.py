@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from lapace.arrays import Bools, Floats, Ints, batches
+from lapace.arrays import Bools, Floats, Ints, batches, first_of_each
 from lapace.baselines.problem import (
     BaselineProblem,
     Constraints,
     SchemaLike,
     TrainingIndex,
-    first_of_each,
     interpolate,
     number_bounds,
 )

@@ -194,17 +194,6 @@ class BaselineProblem:
         return replace(found, reasons={i: why[i] for i in missing})
 
 
-def first_of_each(group: Ints, value: Floats) -> Ints:
-    """Position of the smallest value of each group, by group.
-
-    Examples:
-        >>> first_of_each(np.array([7, 3, 7]), np.array([2.0, 5.0, 1.0]))
-        array([1, 2])
-    """
-    order = np.lexsort((value, group))
-    return order[np.unique(group[order], return_index=True)[1]]
-
-
 def number_bounds(features: Sequence[Feature]) -> Floats:
     """Lower and upper bounds of each column's numbers, (2, d); infinite for categories."""
     return np.array([(f.lower, f.upper) if f.numeric else (-np.inf, np.inf) for f in features]).T

@@ -24,9 +24,8 @@ from lapace.classifiers.outputs import (
     are_probabilities,
     as_classes,
     as_label,
-    first_line,
 )
-from lapace.errors import ClassifierError, InputError, did_you_mean, import_extra
+from lapace.errors import ClassifierError, InputError, did_you_mean, first_line, import_extra
 from lapace.table import Coded, Table, Template, read
 
 Array: TypeAlias = NDArray[Any]

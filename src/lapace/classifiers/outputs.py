@@ -234,11 +234,6 @@ def as_array(values: Any, model: str = "The classifier") -> NDArray[Any]:
         ) from error
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an exception's message, or else its type."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def short(text: str, most: int = 120) -> str:
     """A text on one line, without control characters, cut after `most` of them."""
     text = "".join(c for c in " ".join(text.split()) if c.isprintable())

@@ -16,7 +16,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from lapace.classifiers.outputs import first_line
 from lapace.classifiers.skops_audit import (
     TREES,
     Node,
@@ -25,7 +24,7 @@ from lapace.classifiers.skops_audit import (
     type_name,
     unverified_types,
 )
-from lapace.errors import InputError, import_extra
+from lapace.errors import InputError, first_line, import_extra
 from lapace.table import write_whole
 
 LARGEST = 2**31  # bytes that all arrays may unpack to, each counted as often as it is used

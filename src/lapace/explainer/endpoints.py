@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, first_of_each
 from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import Problem
 from lapace.metrics.neighbours import kneighbors
@@ -103,8 +103,7 @@ def _near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> tuple[Int
     )
     found = evaluate(np.ones(len(owner)), sampled.cells[candidates], np.arange(len(owner)))
     ok = np.flatnonzero(found.ok)
-    _, at = np.unique(owner[ok], return_index=True)  # candidates are sorted by distance
-    chosen = ok[at]
+    chosen = ok[first_of_each(owner[ok])]  # candidates are sorted by distance
     return owner[chosen], candidates[chosen], found.probability[chosen]
 
 

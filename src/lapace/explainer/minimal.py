@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lapace.arrays import Floats, Ints
+from lapace.arrays import Floats, Ints, first_of_each
 from lapace.paths import Steps
 
 __all__ = ["undo_changes"]
@@ -48,9 +48,7 @@ def undo_changes(
         open_[lines[~ok], columns[~ok]] = False
         each = costs(originals[lines], best.cells[lines])[np.arange(len(lines)), columns]
         saved = np.where(ok, each, -1)
-        order = np.lexsort((columns, -saved, lines))
-        _, at = np.unique(lines[order], return_index=True)
-        chosen = order[at]
+        chosen = first_of_each(lines, -saved, columns)
         chosen = chosen[ok[chosen]]
         kept = found.take(chosen)
         kept.tau[:] = np.nan

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, first_of_each
 from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System, parse_all
 from lapace.constraints.relaxation import joined, relaxation, violation_scales
@@ -163,14 +163,6 @@ class _Drop(NamedTuple):
     exact: bool = False  # whether no smaller set can be dropped
 
 
-def _first(instance: Ints, *keys: NDArray[np.generic]) -> Ints:
-    """For each instance the row that is least by the keys, compared in order."""
-    order = np.lexsort((*reversed(keys), instance))
-    _, at = np.unique(instance[order], return_index=True)
-    chosen: Ints = order[at]
-    return chosen
-
-
 @dataclass
 class _Relaxer:
     """Searches for relaxations, counting its searches.
@@ -232,7 +224,9 @@ class _Relaxer:
         tries = [self._relaxed_alone(contradiction, c, instance) for c in contradiction]
         rows = np.concatenate([cells for cells, _ in tries])
         at = np.tile(np.arange(len(instance)), len(tries))
-        best = _first(at, self._violation(rows, instance[at]), self._distance(rows, instance[at]))
+        best = first_of_each(
+            at, self._violation(rows, instance[at]), self._distance(rows, instance[at])
+        )
         stuck = np.all([stuck for _, stuck in tries], axis=0)
         found = {}
         for k, i in enumerate(instance.tolist()):
@@ -276,7 +270,7 @@ class _Relaxer:
             narrow = others.project(starts[again], originals[again], costs=costs)
             rows[again], feasible[again] = narrow.cells, narrow.feasible
         slack = alone.slack(rows, originals)[:, 0]
-        best = _first(at, ~feasible, slack, self._distance(rows, instance[at]))
+        best = first_of_each(at, ~feasible, slack, self._distance(rows, instance[at]))
         return rows[best], stuck
 
     def _starts(self, columns: Sequence[int], originals: Floats) -> tuple[Floats, Ints]:
@@ -346,7 +340,7 @@ class _Relaxer:
         distance = self._distance(rows.cells, rows.instance)
         return {
             int(rows.instance[k]): _Drop((violated[k], distance[k]), which, rows.cells[k])
-            for k in _first(rows.instance, violated, distance)
+            for k in first_of_each(rows.instance, violated, distance)
         }
 
     def _small_sets(self, instance: Ints, free: FoundRows | None) -> dict[int, _Drop]:
@@ -384,7 +378,7 @@ class _Relaxer:
         drops, exact = self._drops(self.every, free), not self.cut
         rows = free.take(free.ok)
         violated = ~self.system.holds(rows.cells, self.originals[rows.instance])
-        fewest = _first(
+        fewest = first_of_each(
             rows.instance, violated.sum(axis=1), self._violation(rows.cells, rows.instance)
         )
         sets = {int(rows.instance[k]): tuple(np.flatnonzero(violated[k]).tolist()) for k in fewest}
@@ -457,7 +451,9 @@ class _Relaxer:
         row = None
         if len(seen.instance):
             far = self._distance(seen.cells, seen.instance)
-            best = _first(seen.instance, ~seen.feasible, -np.nan_to_num(seen.probability), far)[0]
+            best = first_of_each(
+                seen.instance, ~seen.feasible, -np.nan_to_num(seen.probability), far
+            )[0]
             row = record(self.problem.schema, seen.cells[best])
         return WhyNot("none_found", exact=not cut, row=row, text=" ".join(text))
 

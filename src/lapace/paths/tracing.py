@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, first_of_each
 from lapace.paths.decoder import Decoder, EncodedInstances
 
 __all__ = ["Correct", "Evaluate", "Lines", "Steps", "TracedPaths", "rows_differ", "trace"]
@@ -298,10 +298,7 @@ def _cheaper_copies(
     cost = gaps.sum(axis=1) if weights is None else gaps @ weights
     cost = np.where(found, cost, np.inf)
     pair = instance * (endpoint.max(initial=0) + 1) + endpoint
-    order = np.lexsort((line.lines.frozen, cost, pair))
-    _, where = np.unique(pair[order], return_index=True)
-    chosen: Ints = order[where]
-    return chosen
+    return first_of_each(pair, cost, line.lines.frozen)
 
 
 def _assemble(

@@ -11,7 +11,7 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints, matches
+from lapace.arrays import Bools, Floats, Ints, first_of_each, matches
 from lapace.errors import InputError
 from lapace.result.counterfactuals import (
     Counterfactuals,
@@ -248,9 +248,8 @@ class Explanation:
         cost = np.where(self.ok[paths, chosen], self.distance[paths, chosen], np.inf)
         likely = np.nan_to_num(self.probability[paths, chosen], nan=0.0)
         # Of rows that are not ok, a feasible one is better than one that is not.
-        order = np.lexsort((-likely, ~self.feasible[paths, chosen], cost, self.instance))
-        _, where = np.unique(self.instance[order], return_index=True)
-        return self._rows(order[where], chosen[order[where]])
+        best = first_of_each(self.instance, cost, ~self.feasible[paths, chosen], -likely)
+        return self._rows(best, chosen[best])
 
     def _steps(self, steps: Ints) -> Counterfactuals:
         """One step of each path that leads to a prototype."""

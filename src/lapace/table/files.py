@@ -15,21 +15,19 @@ from typing import Any
 
 import narwhals.stable.v2 as nw
 
-from lapace.errors import InputError
+from lapace.errors import InputError, first_line
 from lapace.table.frames import FrameKind
 
 PARQUET = b"PAR1"  # how such a file begins
-# Every reader imports its library where it is used; it takes a path or a file in memory.
-_READERS: dict[tuple[str, str], Callable[[Any], Any]] = {
+# By library and ending: the module to import, its function and that function's options.
+_READERS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
     # Whole columns at a time: a type must not depend on where the reader happened to pause.
-    ("pandas", ".csv"): lambda path: import_module("pandas").read_csv(path, low_memory=False),
-    ("polars", ".csv"): lambda path: import_module("polars").read_csv(
-        path, infer_schema_length=None
-    ),
-    ("pyarrow", ".csv"): lambda path: import_module("pyarrow.csv").read_csv(path),
-    ("pandas", ".parquet"): lambda path: import_module("pandas").read_parquet(path),
-    ("polars", ".parquet"): lambda path: import_module("polars").read_parquet(path),
-    ("pyarrow", ".parquet"): lambda path: import_module("pyarrow.parquet").read_table(path),
+    ("pandas", ".csv"): ("pandas", "read_csv", {"low_memory": False}),
+    ("polars", ".csv"): ("polars", "read_csv", {"infer_schema_length": None}),
+    ("pyarrow", ".csv"): ("pyarrow.csv", "read_csv", {}),
+    ("pandas", ".parquet"): ("pandas", "read_parquet", {}),
+    ("polars", ".parquet"): ("polars", "read_parquet", {}),
+    ("pyarrow", ".parquet"): ("pyarrow.parquet", "read_table", {}),
 }
 
 
@@ -62,10 +60,11 @@ def read_file(source: str | Path | bytes, like: FrameKind | None = None) -> Any:
     if ending == ".csv":
         with text(encoding="utf-8-sig", errors="replace", newline="") as lines:
             _refuse_ragged(lines, name)
+    module, function, options = _READERS[kind, ending]
     try:
-        return _READERS[kind, ending](content)
+        return getattr(import_module(module), function)(content, **options)
     except Exception as error:  # every library describes a broken file in its own way
-        raise InputError(f"{name} could not be read as a table: {_reason(error)}") from error
+        raise InputError(f"{name} could not be read as a table: {first_line(error)}") from error
 
 
 def _library(like: FrameKind | None) -> FrameKind:
@@ -187,7 +186,7 @@ def _writer(frame: Any, ending: str, name: str) -> Callable[[Any], None]:
         except OSError:
             raise
         except Exception as error:  # a column no file can hold, in the library's own words
-            raise InputError(f"{name} could not be written: {_reason(error)}") from error
+            raise InputError(f"{name} could not be written: {first_line(error)}") from error
 
     return write
 
@@ -232,9 +231,4 @@ def read_json(path: str | Path, what: str) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"'{path}' could not be read as {what}: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+        raise InputError(f"'{path}' could not be read as {what}: {first_line(error)}") from None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import cohen_kappa_score
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.categories import CategoryTree
@@ -43,7 +44,7 @@ MEMBERS = 1000  # members of a cluster a repair looks at, at most
 SAMPLES, SAMPLE_CELLS = 8_000, 2_000_000  # sampled endpoints per label, and their cells, at most
 
 YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
-BEYOND_CHANCE = 0.4  # Cohen's kappa from which a column may be the label itself
+MIN_KAPPA = 0.4  # Cohen's kappa from which a column may be the label itself
 
 
 @dataclass(frozen=True)
@@ -244,11 +245,9 @@ def warn_of_leaks(schema: Schema, cells: Floats, labels: Sequence[Any], codes: I
             continue
         places = np.array([names.index(text) for text in texts])
         column = places[np.searchsorted(values, cells[:, i])]
-        agreed, count = float((column == codes).mean()), len(names)
-        chance = np.bincount(column, minlength=count) @ np.bincount(codes, minlength=count)
-        by_chance = float(chance) / len(codes) ** 2
+        agrees = (column == codes).mean() >= least
         # Two rare values agree most of the time by chance alone.
-        if agreed >= least and agreed - by_chance >= BEYOND_CHANCE * (1 - by_chance):
+        if agrees and cohen_kappa_score(column, codes) >= MIN_KAPPA:
             warn(
                 f"Column '{feature.name}' has exactly the classifier's labels as its values. If it "
                 "is what the classifier predicts, leave it out of the table (--label on the "

@@ -74,9 +74,8 @@ def _problem_of(
     fitted: Fitted, classifier: Classifier, explanation: Explanation, max_queries: int
 ) -> Problem:
     """The problem an explanation solves, with the cheapest search for whether it succeeds."""
-    if tuple(explanation.labels) != fitted.labels or explanation.schema.names != (
-        fitted.schema.names
-    ):
+    found = (tuple(explanation.labels), explanation.schema.names)
+    if found != (fitted.labels, fitted.schema.names):
         raise InputError(
             "This explanation is not one of this explainer's: its labels or columns differ."
         )
@@ -97,14 +96,13 @@ def _problem_of(
             f"function. Explain again, then ask why not. ({error})"
         ) from None
     codes = {label: code for code, label in enumerate(fitted.labels)}
-    label = np.array([codes.get(value, -1) for value in explanation.label], dtype=np.int64)
-    target = np.array([codes.get(value, -1) for value in explanation.target], dtype=np.int64)
-    malformed = {
-        i: explanation.reason[i] for i, s in enumerate(explanation.status) if s == "malformed"
-    }
+    label, target = (
+        np.array([codes.get(value, -1) for value in values], dtype=np.int64)
+        for values in (explanation.label, explanation.target)
+    )
     reading = Reading(schema, explanation.instances, {}, explanation.template, explanation.ids)
     unknown = np.full((len(label), len(fitted.labels)), np.nan)
-    instances = LabelledInstances(reading, label, unknown, target, malformed)
+    instances = LabelledInstances(reading, label, unknown, target, malformed={})
     # Whether a path has an ok row does not depend on the steps that picks leave out.
     settings = replace(Search(**explanation.search), detail="picks", sparse=False)
     return Problem(
@@ -120,21 +118,13 @@ def _problem_of(
 
 
 class FoundRows(NamedTuple):
-    """Rows a search found: the ok ones, and of each path without any the most promising.
+    """Rows a search found: the ok ones, and of each path without any the most promising."""
 
-    Attributes:
-        instance: The instance each is for.
-        cells: The rows.
-        ok: Whether each is valid and feasible.
-        feasible: Whether each satisfies the constraints of the search.
-        probability: Of the target; NaN where unknown.
-    """
-
-    instance: Ints
+    instance: Ints  # the instance each is for
     cells: Floats
-    ok: Bools
-    feasible: Bools
-    probability: Floats
+    ok: Bools  # valid and feasible
+    feasible: Bools  # whether it satisfies the constraints of the search
+    probability: Floats  # of the target; NaN where unknown
 
     @classmethod
     def of(cls, paths: Mapping[str, NDArray[Any]]) -> FoundRows:
@@ -417,11 +407,9 @@ class _Relaxer:
             text += f"; a smaller set might do as well, for {why}"
         elif len(dropped) > 1:
             text += "; without fewer it does not"
-        needed = [move.text for move in moves if move.by != 0.0]
-        if needed:
-            text += f". For the best row found, {joined(needed)}"
-        else:
-            text += ". That row satisfies every constraint all the same"
+        needed = joined([move.text for move in moves if move.by != 0.0])
+        satisfied = "That row satisfies every constraint all the same"
+        text += f". For the best row found, {needed}" if needed else f". {satisfied}"
         text += f": {self._changes(drop.row, original)}."
         names = tuple(map(str, dropped))
         return WhyNot("none_found", (), names, drop.exact, moves, record(schema, drop.row), text)
@@ -464,10 +452,9 @@ class _Relaxer:
     def _changes(self, row: Floats, original: Floats) -> str:
         """What differs from the instance, at most a few columns of it: `age 30 → 40`."""
         schema = self.problem.schema
+        each = zip(schema.features, original, row, schema.changed(original, row), strict=True)
         texts = [
-            f"{schema.features[i].name} {schema.features[i].text(original[i])} → "
-            f"{schema.features[i].text(row[i])}"
-            for i in np.flatnonzero(schema.changed(original, row))
+            f"{f.name} {f.text(old)} → {f.text(new)}" for f, old, new, differs in each if differs
         ]
         if len(texts) > FEW + 1:
             texts = [*texts[:FEW], f"{len(texts) - FEW} more"]

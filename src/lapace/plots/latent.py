@@ -97,7 +97,7 @@ class _Projection:
 
 
 def _dots(ax: Axes, points: Floats, **look: Any) -> None:
-    ax.scatter(points[:, 0], points[:, 1], **look)
+    ax.scatter(*np.atleast_2d(points).T, **look)
 
 
 def _draw_points(ax: Axes, arrays: Latent, project: _Projection) -> None:
@@ -122,10 +122,10 @@ def _draw_prototypes(
     for place, point, label, number, valid in zip(places, points, *columns, strict=True):
         shade = colour(int(label))
         if not valid:
-            _dots(ax, point[None], marker="X", ec="white", s=90, color=shade, zorder=5)
+            _dots(ax, point, marker="X", ec="white", s=90, color=shade, zorder=5)
             continue
         if np.any(place != point):
-            _dots(ax, point[None], s=12, color=shade, zorder=4)
+            _dots(ax, point, s=12, color=shade, zorder=4)
             ax.plot(*np.stack([point, place]).T, color=shade, lw=1.0, zorder=4)
         _disc(ax, place, shade, int(number))
 
@@ -156,18 +156,16 @@ def _separate(points: Floats, least: float) -> Floats:
 
 
 def _disc(ax: Axes, point: Floats, shade: str, number: int) -> None:
-    _dots(ax, point[None], s=240, color=shade, ec="white", lw=1.5, zorder=5)
-    look: dict[str, Any] = {"color": "white", "weight": "bold", "fontsize": 9, "zorder": 6}
-    write(ax, point[0], point[1], str(number), **look)
+    _dots(ax, point, s=240, color=shade, ec="white", lw=1.5, zorder=5)
+    write(ax, point[0], point[1], str(number), color="white", weight="bold", fontsize=9, zorder=6)
 
 
 def _ring(ax: Axes, point: Floats, shade: str, name: str | None = None) -> None:
-    _dots(ax, point[None], s=46, color="white", ec=shade, lw=1.6, zorder=4, label=name)
+    _dots(ax, point, s=46, color="white", ec=shade, lw=1.6, zorder=4, label=name)
 
 
 def _star(ax: Axes, point: Floats, name: str | None = None) -> None:
-    look: dict[str, Any] = {"marker": "*", "color": INK, "ec": "white", "lw": 1.2}
-    _dots(ax, point[None], s=330, zorder=7, label=name, **look)
+    _dots(ax, point, marker="*", s=330, color=INK, ec="white", lw=1.2, zorder=7, label=name)
 
 
 def _draw_lines(
@@ -181,7 +179,7 @@ def _draw_lines(
         drawn = DrawnPath.of(instance, prototype)
         line = project(np.stack([start, arrays["prototype_z"][numbers.index(prototype)]]))
         width, shade = (2.4, INK) if rank == 0 else (1.2, SOFT)
-        ax.plot(line[:, 0], line[:, 1], color=shade, lw=width, zorder=3, solid_capstyle="round")
+        ax.plot(*line.T, color=shade, lw=width, zorder=3, solid_capstyle="round")
         if drawn.flips:
             text = "where the decision flips" if rank == 0 else None
             _ring(ax, (1 - drawn.tau) * line[0] + drawn.tau * line[1], shade, text)
@@ -272,7 +270,7 @@ def _draw_decoded(ax: Axes, instance: InstanceExplanation) -> None:
         drawn = DrawnPath.of(instance, prototype)
         cells = drawn.steps.cells
         width, shade = (2.6, INK) if rank == 0 else (1.6, SOFT)
-        ax.plot(cells[:, 0], cells[:, 1], color=shade, lw=width, zorder=3)
+        ax.plot(*cells.T, color=shade, lw=width, zorder=3)
         _dots(ax, cells, s=9, color=shade, lw=0, zorder=3)
         _disc(ax, cells[-1], drawn.colours[1], prototype)
         if drawn.flips:

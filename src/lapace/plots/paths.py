@@ -69,9 +69,8 @@ class DrawnPath:
     @property
     def title(self) -> str:
         """The title of a picture of the path."""
-        if self.instance.target is None:
-            return f"Away from {self.instance.label}"
-        return f"From {self.instance.label} to {self.target}"
+        label, target = self.instance.label, self.instance.target
+        return f"Away from {label}" if target is None else f"From {label} to {target}"
 
     @property
     def tau(self) -> float:
@@ -80,12 +79,13 @@ class DrawnPath:
 
     def changes(self) -> tuple[list[int], list[int]]:
         """Features that differ where the decision flips, and those that differ only later."""
-        schema, original, cells = self.steps.schema, self.original, self.steps.cells
-        early, late = (schema.changed(original, cells[step]) for step in (self.first, -1))
-        order, after = (
-            np.argsort(-schema.gaps(original, cells[step]), kind="stable")
-            for step in (self.first, -1)
+        schema, original, cells = (
+            self.steps.schema,
+            self.original,
+            self.steps.cells[[self.first, -1]],
         )
+        early, late = schema.changed(original, cells)
+        order, after = np.argsort(-schema.gaps(original, cells), kind="stable")
         return [int(i) for i in order if early[i]], [int(i) for i in after if (late & ~early)[i]]
 
 

@@ -5,7 +5,7 @@
 from one table, `THRESHOLDS`.
 
 A number that a sample may have got wrong carries its margin (the standard error) and is judged
-after the margin has been allowed in its favour, so that few rows do not fail a fit without cause. What
+after the margin has been allowed in its favour, so that few rows alone do not fail a fit. What
 could not be measured is None, with a reason.
 """
 

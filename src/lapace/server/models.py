@@ -1,8 +1,8 @@
 """The bodies of requests and responses as pydantic models, made for one explainer.
 
 Pydantic checks the shape of a request and this server's limits; whether a column, label or
-constraint exists is decided by the library, with its messages. The OpenAPI document is made from the
-same models. An explanation is described by the published JSON Schema, word for word.
+constraint exists is decided by the library, with its messages. The OpenAPI document is made from
+the same models. An explanation is described by the published JSON Schema, word for word.
 """
 
 from __future__ import annotations

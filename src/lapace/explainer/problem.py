@@ -169,6 +169,7 @@ def make_problem(
             )
     immutable = [fixed(name) for name, cost in weights.items() if cost == np.inf]
     finite = {name: cost for name, cost in weights.items() if cost != np.inf}
+    instances.schema.weights(finite)  # refuses unknown columns and negative costs
     system = bind_constraints((*fitted.rules, *parse_all(constraints), *immutable), instances)
     return Problem(fitted, classifier, instances, system, search or Search(), finite, confidence)
 

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -15,10 +16,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import joblib
 import jsonschema
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -27,10 +31,13 @@ import lapace
 from lapace import Explainer
 from lapace.cli.commands import EXAMPLES, app
 from lapace.cli.outputs import Terminal, together
+from lapace.cli.rendering import prototype_frame
 from lapace.explainer import Search, storage
 from lapace.explainer.why_not import MAX_QUERIES
 from lapace.result import Explanation, json_schema, why_not_to_json
+from lapace.schema import Schema
 from lapace.server import create_app
+from lapace.table import write_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "cli.md"
@@ -287,6 +294,9 @@ def test_a_skops_file_below_the_explainer_is_followed_by_its_hash(here, denied):
     fit = "fit small.csv --classifier models/mine.skops --label label -o mine.lapace"
     done(f"{fit} --n-prototypes 1 -q")
     assert not (here / "mine.skops").exists()
+    accuracy = Explainer.load("mine.lapace").report_.accuracy  # of a classifier not trained here
+    assert 0.5 < accuracy < 1
+    assert Explainer.load("loans.lapace").report_.accuracy is None
     done("explain mine.lapace denied.csv --ids 0")
     (here / "models" / "mine.skops").write_bytes(b"something else")
     assert "mine.skops" in refused(run("explain mine.lapace denied.csv --ids 0"))
@@ -435,11 +445,12 @@ def test_constraints_costs_and_confidence_hold(here, denied):
     (here / "more.toml").write_text('version = 2\nconstraints = ["income >= original"]\n')
     line = (
         "explain loans.lapace denied.csv --target approved --constraints more.toml "
-        "--constraint 'changes <= 2' --costs 'housing=impossible, income=3' --cost age=0.5 "
+        "--constraint 'changes <= 2' --costs 'housing=impossible, income=3' --costs age=0.5 "
         "--confidence 0.55 --steps 10 --detail picks --no-stable --format json"
     )
     explanation = Explanation.from_json(json.loads(done(line).stdout))
     assert {"income >= original", "changes <= 2"} <= set(map(str, explanation.constraints))
+    assert (explanation.costs["income"], explanation.costs["age"]) == (3.0, 0.5)
     found = explanation.nearest()
     found = found.where(found.ok)
     assert len(found)
@@ -505,7 +516,7 @@ def test_wrong_input_of_explain(here, denied):
         f"{explain} --constraints gone.toml": "no constraint file",
         f"{explain} --constraints bad.toml": "must list its constraints",
         f"{explain} --costs income": "The cost 'income' is not understood",
-        f"{explain} --costs 'Internet, service=2'": "in its name goes in --cost NAME=VALUE",
+        f"{explain} --costs 'age=2, Internet, service=2'": "Internet, service",
         f"{explain} --costs income=dear": "The cost 'income=dear' is not understood",
         f"{explain} --costs incme=2": "incme",
         f"{explain} --pick best": "'best' is not one of",
@@ -528,10 +539,11 @@ def test_wrong_input_of_explain(here, denied):
     assert "Standard input" in refused(run("explain loans.lapace -", input=b"PAR1 rubbish"))
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
-def test_a_folder_that_is_not_writable(here, denied):
-    (here / "locked").mkdir(mode=0o500)
-    assert "locked" in refused(run("explain loans.lapace denied.csv -o locked/a.csv"))
+def test_a_folder_that_is_not_writable(here, denied, monkeypatch):
+    (here / "locked").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "locked")  # also for root
+    sentence = refused(run("explain loans.lapace denied.csv -o locked/a.csv"))
+    assert sentence == "The folder 'locked' is not writable."
 
 
 def test_an_explainer_whose_classifier_is_gone(here, denied):
@@ -583,6 +595,21 @@ def test_prototypes_in_every_format(here):
     done("prototypes loans.lapace --label denied -o own.parquet")
     assert set(pd.read_parquet("own.parquet")["label"]) == {"denied"}
     assert "approved, denied" in refused(run("prototypes loans.lapace --label gone"))
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.Table.from_pylist, list])
+def test_prototypes_of_any_kind_of_table_are_written(make):
+    rows = [{"age": 20 + i % 9, "label": "xyz"[i % 3], "weight": i % 7 / 2} for i in range(40)]
+    schema = Schema.infer(make(rows))
+    cells = schema.cells(make(rows[:2]))
+    about = {"label": "yes", "members": 9, "valid": True, "probability": math.nan, "note": ""}
+    prototypes = [SimpleNamespace(number=i, cells=row, **about) for i, row in enumerate(cells)]
+    frame = pd.read_csv(io.BytesIO(write_bytes(prototype_frame(schema, prototypes), ".csv")))
+    assert frame["number"].tolist() == [0, 1]
+    assert frame["label"].tolist() == ["x", "y"]  # a column of the table has its name
+    assert frame["lapace_label"].tolist() == ["yes", "yes"]
+    assert frame["age"].tolist() == [20, 21]
+    assert frame["weight"].tolist() == [0.0, 0.5]
 
 
 @pytest.mark.parametrize("kind", ["path", "latent", "prototypes", "training"])

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from lapace import __version__
+from lapace.cli.outputs import signal_handler
 from lapace.errors import LapaceError, did_you_mean
 
 __all__ = ["EXAMPLES", "app", "command"]
@@ -71,15 +72,8 @@ def _process_settings() -> Iterator[None]:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _print_warning
-        try:
-            before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-        except ValueError:  # not the main thread
+        with signal_handler(signal.SIGTERM, lambda *_: sys.exit(TERMINATED)):
             yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -40,9 +40,7 @@ def read_table(source: str, id_column: str | None = None) -> Table:
     if table.template.index != (id_column,):  # neither a column nor the index of the frame
         raise _unknown_column(id_column, table)
     gaps = sum(value is None or value != value for value in table.ids or ())  # noqa: PLR0124  NaN
-    if gaps:
-        rows = "1 row has" if gaps == 1 else f"{gaps:,} rows have"
-        raise InputError(f"{rows} no id in column '{id_column}'. Fill it in, or leave them out.")
+    _check_gaps(gaps, "id", id_column)
     table = table.without([id_column])
     name = id_column if "id" in table.names else "id"
     return replace(table, template=replace(table.template, index=(name,)))
@@ -102,30 +100,28 @@ def read_labels(table: Table, name: str | None) -> list[Level]:
     if name not in table.columns:
         raise _unknown_column(name, table)
     column = table.columns[name]
-    gaps = int(column.missing.sum())
-    if gaps:
-        rows = "1 row has" if gaps == 1 else f"{gaps:,} rows have"
-        raise InputError(f"{rows} no label in column '{name}'. Fill it in, or leave them out.")
-    labels: list[Level]
-    if isinstance(column.values, Coded):
-        labels = column.values.cells.tolist()
-    elif (column.values % 1).any():
-        raise InputError(
-            f"Column '{name}' holds fractions, and a label is a word, a whole number or a truth "
-            "value. Name another column, or make classes of it first."
-        )
-    else:
-        labels = [int(value) for value in column.values.tolist()]
-        if len(set(labels)) > MOST_LABELS:
+    _check_gaps(int(column.missing.sum()), "label", name)
+    values = column.values
+    labels: list[Level] = (values.cells if isinstance(values, Coded) else values).tolist()
+    if not isinstance(values, Coded):
+        if (values % 1).any() or len(set(labels)) > MOST_LABELS:
             raise InputError(
                 f"Column '{name}' holds {len(set(labels)):,} different numbers: that is an amount, "
-                "not a label. Name another column, or make classes of it first."
+                "not a label (a word, a whole number or a truth value). Name another column, or "
+                "make classes of it first."
             )
+        labels = [int(label) for label in labels]
     if not labels:
         raise InputError("The table has no rows. Hand over at least a few hundred.")
     if len(set(labels)) < 2:
         raise InputError(f"Column '{name}' has one label only, {labels[0]!r}: nothing to learn.")
     return labels
+
+
+def _check_gaps(count: int, what: str, column: str) -> None:
+    if count:
+        rows = "1 row has" if count == 1 else f"{count:,} rows have"
+        raise InputError(f"{rows} no {what} in column '{column}'. Fill it in, or leave them out.")
 
 
 def drop_columns(table: Table, names: Iterable[str]) -> Table:
@@ -177,27 +173,27 @@ def _levels(order: str) -> list[Level]:
     return [int(number) if number % 1 == 0 else number for number in numbers]
 
 
-def parse_costs(listed: str | None, single: Sequence[str]) -> dict[str, float] | None:
-    """Costs by column, as `explain(costs=...)` takes them.
+def parse_costs(texts: Iterable[str]) -> dict[str, float] | None:
+    """Costs by column, as `explain(costs=...)` takes them; a name may have commas in it.
 
     Examples:
-        >>> parse_costs("income=2, age=impossible", ["hours, weekly=0.5"])
+        >>> parse_costs(["income=2, age=impossible", "hours, weekly=0.5"])
         {'income': 2.0, 'age': inf, 'hours, weekly': 0.5}
     """
     costs: dict[str, float] = {}
-    for text in [*(listed.split(",") if listed else ()), *single]:
-        name, _, cost = text.strip().rpartition("=")
-        try:
-            costs[name.strip()] = float("inf" if cost.strip() == "impossible" else cost)
-        except ValueError:
-            name = ""
-        if not name:
-            hint = " A column with a comma in its name goes in --cost NAME=VALUE."
-            cut = "=" not in text and text not in single and "," in (listed or "")
-            raise InputError(
-                f"The cost '{text.strip()}' is not understood. Write column=number, such as "
-                f"'income=2', or 'age=impossible'.{hint if cut else ''}"
-            )
+    for text in texts:
+        # A cost ends where a comma, or nothing, follows its value.
+        for item in re.findall(r".+?=[^=,]*(?:,|$)|.+", text):
+            name, _, cost = item.strip(" ,").rpartition("=")
+            try:
+                costs[name.strip()] = float("inf" if cost.strip() == "impossible" else cost)
+            except ValueError:
+                name = ""
+            if not name:
+                raise InputError(
+                    f"The cost '{item.strip(' ,')}' is not understood. Write column=number, such "
+                    "as 'income=2', or 'age=impossible'."
+                )
     return costs or None
 
 

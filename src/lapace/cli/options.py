@@ -104,11 +104,10 @@ class Query:
         metavar="TEXT",
         help='One constraint, such as "age == original". Repeatable.',
     )
-    costs: str | None = Option(
-        None, metavar="TEXT", help='Weights of changes, 1 by default: "income=2,age=impossible".'
-    )
-    cost: list[str] = Option(
-        [], metavar="TEXT", help='The weight of one column, such as "income=2". Repeatable.'
+    costs: list[str] = Option(
+        [],
+        metavar="TEXT",
+        help='Weights of changes, else 1: "income=2,age=impossible". Repeatable.',
     )
     confidence: float | None = Option(None, help="The least probability of the target.")
     steps: int = Option(20, help="Steps from an instance to a prototype.")

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -229,25 +230,24 @@ def together(*paths: Path) -> Iterator[list[Path]]:
     folder.mkdir()
     try:
         yield [folder / path.name for path in paths]
-        with _interrupts_deferred():
+        interrupts: list[Any] = []
+        with signal_handler(signal.SIGINT, lambda *_: interrupts.append(_)):
             for path in paths:
                 (folder / path.name).replace(path)
+        if interrupts:
+            raise KeyboardInterrupt
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _interrupts_deferred() -> Iterator[None]:
-    """Raises a KeyboardInterrupt that arrives meanwhile only at the end."""
-    arrived: list[int] = []
-    try:
-        before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
-    except ValueError:  # not the main thread, which alone is interrupted
+def signal_handler(number: int, handler: Callable[..., Any]) -> Iterator[None]:
+    """Handles a signal meanwhile; does nothing in other threads than the main one."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if arrived:
-        raise KeyboardInterrupt
+        signal.signal(number, before)

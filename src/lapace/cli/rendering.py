@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lapace.schema import Schema
 
 STEPS = 7  # of a path shown, besides its first ok one
+ABOUT = ("number", "label", "members", "valid", "probability", "note")  # of a prototype
 ROWS = 3  # counterfactuals shown per instance; the other formats have all
 STATUS_COLOURS = {
     "answered": "green",
@@ -171,31 +172,22 @@ def prototype_frame(schema: Schema, prototypes: Sequence[Prototype]) -> Any:
     """One line per prototype: what is known of it, then its row."""
     import numpy as np
 
-    from lapace.table import plain_frame
+    from lapace.table import Template
 
-    columns: dict[str, list[Any]] = {}
-    for prototype in prototypes:
-        about = prototype_values(schema, prototype)
-        row = about.pop("row")
-        row = {f"prototype_{n}" if n in about else n: value for n, value in row.items()}
-        for name, value in {**about, **row}.items():
-            columns.setdefault(name, []).append(value)
-    kind = schema.template.kind
-    return plain_frame(
-        "array" if kind == "records" else kind,
-        {
-            name: np.array(values, dtype=None if len(set(map(type, values))) == 1 else object)
-            for name, values in columns.items()
-        },
-    )
+    template = schema.template
+    if template.kind in ("array", "records"):  # no frames
+        kinds = {True: "int64", False: "float64"}
+        dtypes = ("object" if f.categories else kinds[f.integer] for f in schema.features)
+        template = Template("pandas", schema.names, tuple(dtypes))
+    about = {name: np.array([getattr(p, name) for p in prototypes]) for name in ABOUT}
+    return schema.frame(np.stack([p.cells for p in prototypes]), template, before=about)
 
 
 def prototype_values(schema: Schema, prototype: Prototype) -> dict[str, Any]:
     """A prototype as plain JSON values."""
     from lapace.result import record
 
-    names = ("number", "label", "members", "valid", "probability", "note")
-    values = {name: getattr(prototype, name) for name in names}
+    values = {name: getattr(prototype, name) for name in ABOUT}
     values["probability"] = values["probability"] if _known(values["probability"]) else None
     return {**values, "row": record(schema, prototype.cells)}
 

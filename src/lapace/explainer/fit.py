@@ -204,9 +204,9 @@ def range_coded(schema: Schema) -> Schema:
     features = list(schema.features)
     for i, feature in enumerate(features):
         if feature.numeric:
-            ends = 2 if feature.upper > feature.lower else 1
-            values, scores = np.array([feature.lower, feature.upper]), np.array([0.0, 1.0])[:ends]
-            features[i] = replace(feature, knots=Knots(values[:ends], scores, scores, scores))
+            count = 2 if feature.upper > feature.lower else 1
+            values, scores = np.array([feature.lower, feature.upper]), np.array([0.0, 1.0])[:count]
+            features[i] = replace(feature, knots=Knots(values[:count], scores, scores, scores))
     return replace(schema, features=tuple(features))
 
 

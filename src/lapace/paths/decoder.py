@@ -262,8 +262,8 @@ class Decoder:
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
         """Where the states of each block begin and end among the scores."""
-        ends = [0, *np.cumsum(block_states(self.schema)).tolist()]
-        return list(pairwise(ends))
+        edges = [0, *np.cumsum(block_states(self.schema)).tolist()]
+        return list(pairwise(edges))
 
     def _scores(self, means: Floats) -> Floats:
         """Log-probabilities of every state of every block: (n, sum of states)."""

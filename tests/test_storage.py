@@ -1,14 +1,15 @@
-"""Saving and loading: the same answers, the same bytes, and a sentence for everything else."""
+"""Saving and loading: the same explanations, the same bytes; damaged and foreign files refused."""
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 import worlds
-from lapace import CentroidWarning, ClassifierError, Explainer, Explanation, InputError, Search
+from lapace import CentroidWarning, ClassifierError, Explainer, InputError, Search
 from lapace.constraints import Custom, noted, parse
 from lapace.errors import LapaceError
 from lapace.explainer import storage
@@ -38,22 +39,13 @@ each_world = pytest.mark.parametrize(
 )
 
 
-def arrays(answer: Explanation) -> dict[str, bytes]:
-    found = {
-        k: repr(v.tolist()).encode() if v.dtype == object else v.tobytes()
-        for k, v in vars(answer).items()
-        if isinstance(v, np.ndarray)
-    }
-    return found | {"words": repr((answer.status, answer.reason)).encode()}
-
-
 def load(path: Path, world: World) -> Explainer:
     return Explainer.load(path, world.classifier, device="cpu")
 
 
 @pytest.fixture
 def saved(tmp_path) -> Path:
-    """The letters' explainer, in a file."""
+    """The explainer of `worlds.post`, in a file."""
     worlds.post().explainer.save(tmp_path / "post.lapace")
     return tmp_path / "post.lapace"
 
@@ -71,25 +63,39 @@ def pack(path: Path, contents: dict[str, bytes]) -> Path:
 
 
 def altered(path: Path, member: str, change: Callable[[Any], Any]) -> Path:
-    """The file with one JSON part changed, everything else whole."""
+    """The file with one JSON member changed."""
     contents = members(path)
     data = json.loads(contents[member])
     contents[member] = json.dumps(change(data) or data).encode()
     return pack(path, contents)
 
 
-# --- there and back --------------------------------------------------------------------------
+# --- round trips -----------------------------------------------------------------------------
+
+
+@cache
+def saved_bytes(world: Callable[[], World]) -> bytes:
+    with TemporaryDirectory() as folder:
+        world().explainer.save(Path(folder, "it.lapace"))
+        return Path(folder, "it.lapace").read_bytes()
+
+
+@cache
+def loaded(world: Callable[[], World]) -> Explainer:
+    """A world's explainer, saved and loaded."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "it.lapace")
+        path.write_bytes(saved_bytes(world))
+        return load(path, world())
 
 
 @each_world
-def test_a_loaded_explainer_answers_identically(world, target, tmp_path):
-    here = world()
-    here.explainer.save(tmp_path / "it.lapace")
-    again = load(tmp_path / "it.lapace", here)
+def test_a_loaded_explainer_explains_identically(world, target):
+    here, again = world(), loaded(world)
     for settings in ({}, {"search": Search(detail="picks", sparse=True)}):
         one = here.explainer.explain(here.instances, target=target, **settings)
         other = again.explain(here.instances, target=target, **settings)
-        assert arrays(one) == arrays(other)
+        assert one == other
     assert again.classes_.tolist() == here.explainer.classes_.tolist()
     assert [type(v) for v in again.classes_] == [type(v) for v in here.explainer.classes_]
     label = here.explainer.classes_[1]
@@ -98,10 +104,8 @@ def test_a_loaded_explainer_answers_identically(world, target, tmp_path):
 
 
 @each_world
-def test_everything_learned_comes_back(world, target, tmp_path):
-    one = world().explainer
-    one.save(tmp_path / "it.lapace")
-    other = load(tmp_path / "it.lapace", world())
+def test_everything_learned_is_loaded(world, target):
+    one, other = world().explainer, loaded(world)
     assert other.schema_.to_json() == one.schema_.to_json()
     assert other.report_.to_json() == one.report_.to_json()
     assert (other.n_prototypes, other.n_latent, other.random_state) == (
@@ -122,19 +126,17 @@ def test_everything_learned_comes_back(world, target, tmp_path):
 
 
 @each_world
-def test_the_same_explainer_is_the_same_file(world, target, tmp_path):
-    here = world()
-    here.explainer.save(tmp_path / "one.lapace")
+def test_the_same_explainer_is_saved_to_the_same_bytes(world, target, tmp_path):
+    here, path = world(), tmp_path / "it.lapace"
     here.explainer.explain(here.instances[:2], target=target)
-    here.explainer.save(tmp_path / "two.lapace")
-    load(tmp_path / "one.lapace", here).save(tmp_path / "three.lapace")
-    with zipfile.ZipFile(tmp_path / "one.lapace") as archive:
+    for explainer in (here.explainer, loaded(world)):
+        explainer.save(path)
+        assert path.read_bytes() == saved_bytes(world)
+    with zipfile.ZipFile(path) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {storage.DAY}  # not today
-    one, two, three = ((tmp_path / f"{n}.lapace").read_bytes() for n in ("one", "two", "three"))
-    assert one == two == three
 
 
-def test_the_file_holds_json_and_tensors_and_nothing_else(saved):
+def test_a_file_holds_json_and_tensors_only(saved):
     found = members(saved)
     assert sorted(found) == sorted(storage.MEMBERS)
     for name, content in found.items():
@@ -145,7 +147,7 @@ def test_the_file_holds_json_and_tensors_and_nothing_else(saved):
     assert b"postage" not in b"".join(found.values())  # the classifier is not in it
 
 
-def test_rules_are_saved_with_their_notes_and_hold_again(tmp_path):
+def test_rules_are_saved_with_their_notes(tmp_path):
     rules = ["fixed stamp", noted(parse("weight <= 400"), "The scales end there.")]
     explainer = Explainer(
         worlds.postage, n_prototypes=1, recipe=worlds.QUICK, rules=rules, device="cpu"
@@ -155,7 +157,7 @@ def test_rules_are_saved_with_their_notes_and_hold_again(tmp_path):
     assert [str(rule) for rule in again.rules] == ["fixed stamp", "weight <= 400"]
     assert [rule.note for rule in again.rules] == ["", "The scales end there."]
     instances = worlds.letters(10, 5)
-    assert arrays(explainer.explain(instances)) == arrays(again.explain(instances))
+    assert explainer.explain(instances) == again.explain(instances)
 
 
 def test_a_rule_that_is_a_python_function_cannot_be_saved(saved):
@@ -171,7 +173,7 @@ def test_a_rule_that_is_a_python_function_cannot_be_saved(saved):
     assert saved.read_bytes() == before
 
 
-def test_settings_of_numpy_are_saved_as_numbers(tmp_path):
+def test_numpy_parameters_are_saved_as_numbers(tmp_path):
     explainer = Explainer(
         worlds.postage, n_prototypes=np.int64(1), n_latent=np.int32(3), recipe=worlds.QUICK,
         device="cpu", random_state=np.uint8(2),
@@ -181,42 +183,42 @@ def test_settings_of_numpy_are_saved_as_numbers(tmp_path):
     assert (again.n_prototypes, again.n_latent, again.random_state) == (1, 3, 2)
 
 
-# --- whole or not at all ---------------------------------------------------------------------
+# --- atomic writes ---------------------------------------------------------------------------
 
 
-def test_a_failed_save_leaves_the_old_file_and_no_other(saved, monkeypatch):
+def test_a_failed_save_keeps_the_old_file(saved, monkeypatch):
     before = saved.read_bytes()
 
-    def full(*args: object, **more: object) -> None:
+    def disk_full(*args: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(zipfile.ZipFile, "writestr", full)
+        patch.setattr(zipfile.ZipFile, "writestr", disk_full)
         with pytest.raises(OSError, match="No space left"):
             worlds.bank().explainer.save(saved)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", full)
+        patch.setattr(Path, "replace", disk_full)
         with pytest.raises(OSError, match="No space left"):
             worlds.bank().explainer.save(saved)
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == ["post.lapace"]
 
 
-def test_a_save_replaces_what_was_there(saved):
+def test_a_save_replaces_an_existing_file(saved):
     worlds.signs().explainer.save(str(saved))
     assert load(saved, worlds.signs()).classes_.tolist() == [False, True]
     assert [p.name for p in saved.parent.iterdir()] == ["post.lapace"]
 
 
-def test_saving_where_nothing_can_be_says_so(tmp_path):
+def test_saving_into_a_missing_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"There is no folder '.*nowhere'"):
         worlds.post().explainer.save(tmp_path / "nowhere" / "it.lapace")
 
 
-# --- files that are none ---------------------------------------------------------------------
+# --- files that are no explainer -------------------------------------------------------------
 
 
-def test_no_file_and_a_folder_are_refused(tmp_path):
+def test_loading_a_missing_file_or_a_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match="There is no file"):
         load(tmp_path / "it.lapace", worlds.post())
     with pytest.raises(
@@ -234,14 +236,16 @@ def test_no_file_and_a_folder_are_refused(tmp_path):
         ("it.lapace", b"PAR1 and so on"),
     ],
 )
-def test_a_table_is_told_from_an_explainer(tmp_path, monkeypatch, name, content):
+def test_loading_a_table_is_refused_by_name(tmp_path, monkeypatch, name, content):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="is not a saved explainer: it looks like a table") as told:
+    with pytest.raises(
+        InputError, match="is not a saved explainer: it looks like a table"
+    ) as error:
         load(Path("folder", name), worlds.post())
-    assert str(told.value).startswith(f"'{Path('folder', name)}' is")
-    assert "M.lapace" in str(told.value)
+    assert str(error.value).startswith(f"'{Path('folder', name)}' is")
+    assert "M.lapace" in str(error.value)
 
 
 def test_a_truncated_file_is_refused_at_any_length(saved):
@@ -274,7 +278,7 @@ def test_a_foreign_zip_is_refused(saved, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../config.json", "/etc/config.json", "a/../config.json", "C:x"])
-def test_a_part_that_points_elsewhere_is_refused(saved, name):
+def test_a_member_name_outside_the_archive_is_refused(saved, name):
     contents = members(saved)
     pack(saved, {**contents, name: contents["config.json"]})
     with pytest.raises(InputError, match="is not a saved explainer"):
@@ -286,7 +290,7 @@ def test_a_part_that_points_elsewhere_is_refused(saved, name):
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_part_that_is_there_twice_is_refused(saved):
+def test_a_duplicate_member_is_refused(saved):
     with zipfile.ZipFile(saved, "a") as archive:
         archive.writestr("config.json", b"{}")
     with pytest.raises(InputError, match="is not a saved explainer"):
@@ -307,26 +311,28 @@ def test_another_format_is_refused(saved, kind):
         load(saved, worlds.post())
 
 
-def test_a_part_that_swells_is_refused_before_it_is_unpacked(saved, monkeypatch):
+def test_a_too_large_member_is_refused_before_it_is_unpacked(saved, monkeypatch):
     contents = members(saved)
     pack(saved, {**contents, "report.json": b" " * 40_000_000})
     assert saved.stat().st_size < 200_000
-    opened = []
+    read_parts = []
     original = zipfile.ZipFile.open
     monkeypatch.setattr(
-        zipfile.ZipFile, "open", lambda self, *a, **k: opened.append(a) or original(self, *a, **k)
+        zipfile.ZipFile,
+        "open",
+        lambda self, *a, **k: read_parts.append(a) or original(self, *a, **k),
     )
     with pytest.raises(InputError, match="far too large"):
         load(saved, worlds.post())
-    assert opened == []
+    assert read_parts == []
     monkeypatch.setattr(storage, "LARGEST", 10_000)
     worlds.post().explainer.save(saved)
     with pytest.raises(InputError, match="far too large"):
         load(saved, worlds.post())
 
 
-def test_a_part_that_lies_about_its_size_is_refused(saved):
-    """The central directory says little; the stream would go on."""
+def test_a_member_of_a_false_size_is_refused(saved):
+    """The directory has a small size; the stream is longer."""
     contents = members(saved)
     big = b" " * 3_000_000
     pack(saved, {**contents, "report.json": big})
@@ -342,17 +348,17 @@ def test_a_part_that_lies_about_its_size_is_refused(saved):
 # --- damage ----------------------------------------------------------------------------------
 
 
-def test_bytes_that_changed_are_noticed_or_do_not_matter(saved):
-    """Every few hundred bytes and all over the directory: refused, or the very same answers."""
+def test_a_changed_byte_is_refused_or_harmless(saved):
+    """Bytes of the content and of the directory: refused, or the same explanation."""
     here = worlds.post()
     instances = here.instances[:3]
-    expected = arrays(here.explainer.explain(instances))
+    expected = here.explainer.explain(instances)
     whole = saved.read_bytes()
     rng = np.random.default_rng(0)
     directory = whole.index(b"PK\x01\x02")
     places = [
-        *rng.integers(0, directory, 120),
-        *rng.integers(directory, len(whole), 180),
+        *rng.integers(0, directory, 60),
+        *rng.integers(directory, len(whole), 100),
         *range(30),
     ]
     refused = 0
@@ -366,8 +372,8 @@ def test_bytes_that_changed_are_noticed_or_do_not_matter(saved):
             assert "post.lapace" in str(error)  # noqa: PT017
             refused += 1
         else:
-            assert arrays(found.explain(instances)) == expected
-    assert refused > 200
+            assert found.explain(instances) == expected
+    assert refused > 120
 
 
 def _places(value: Any, path: tuple = ()):
@@ -393,28 +399,28 @@ def _put(data: Any, path: tuple, value: Any) -> Any:
 
 @pytest.mark.filterwarnings("ignore::lapace.CentroidWarning")
 @pytest.mark.parametrize("member", ["schema.json", "config.json", "prototypes.json", "report.json"])
-def test_a_part_rewritten_by_hand_is_refused_or_works(saved, member):
-    """Whole zips whose JSON is wrong: no crash, neither when loading nor when explaining."""
+def test_rewritten_json_is_refused_or_works(saved, member):
+    """Intact zips with wrong JSON: no crash, neither when loading nor when explaining."""
     here = worlds.post()
     contents = members(saved)
     places = [p for p in _places(json.loads(contents[member])) if p]
     rng = np.random.default_rng(0)
     values = (KeyError, None, -1, 10**30, 1.5, "x", True, [], {}, [[1]])
     refused = 0
-    for k in rng.permutation(len(places))[:60]:
-        for value in rng.permutation(np.array([*values, None], dtype=object))[:3]:
+    for k in rng.permutation(len(places))[:40]:
+        for value in rng.permutation(np.array([*values, None], dtype=object))[:2]:
             data = _put(json.loads(contents[member]), places[k], value)
             pack(saved, {**contents, member: json.dumps(data).encode()})
             try:
                 found = load(saved, here)
                 found.explain(here.instances[:2]).first().frame  # noqa: B018
                 str(found.report_)
-            except LapaceError:  # a file may also name labels the classifier does not give
+            except LapaceError:  # a file may name labels the classifier never predicts
                 refused += 1
     assert refused > 20
 
 
-def test_tensors_that_do_not_fit_are_refused(saved):
+def test_tensors_of_other_shapes_are_refused(saved):
     contents = members(saved)
     tensors = load_tensors(contents["weights.safetensors"])
     for name in tensors:
@@ -428,23 +434,21 @@ def test_tensors_that_do_not_fit_are_refused(saved):
                 load(saved, worlds.post())
 
 
-def test_sizes_the_weights_do_not_have_are_refused_before_memory_is_taken(saved):
+def test_a_shape_the_weights_do_not_have_is_refused_before_allocation(saved):
     altered(saved, "config.json", lambda c: c["shape"].update(hidden=10**6))
     with pytest.raises(InputError, match="is not a saved explainer"):
         load(saved, worlds.post())
 
 
-def test_nothing_in_a_file_is_run(saved, monkeypatch):
-    """A pickle in the place of the weights is not opened."""
+def test_a_pickle_in_a_file_is_not_run(saved, monkeypatch):
+    """A pickle instead of the weights is not loaded."""
     contents = members(saved)
 
     class Bomb:
         def __reduce__(self) -> tuple:
             return exec, ("raise SystemExit('it ran')",)
 
-    archive = io.BytesIO()
-    archive.write(pickle.dumps(Bomb()))
-    pack(saved, {**contents, "weights.safetensors": archive.getvalue()})
+    pack(saved, {**contents, "weights.safetensors": pickle.dumps(Bomb())})
     with pytest.raises(InputError, match="is not a saved explainer"):
         load(saved, worlds.post())
 
@@ -452,7 +456,7 @@ def test_nothing_in_a_file_is_run(saved, monkeypatch):
 # --- another classifier ----------------------------------------------------------------------
 
 
-def test_a_classifier_that_judges_otherwise_is_noticed(tmp_path):
+def test_a_retrained_classifier_is_warned_of(tmp_path):
     here = worlds.bank()
     here.explainer.save(tmp_path / "it.lapace")
     retrained = worlds.credit_model(
@@ -460,29 +464,32 @@ def test_a_classifier_that_judges_otherwise_is_noticed(tmp_path):
     )
     with pytest.warns(CentroidWarning, match="not the one this explainer was fitted for"):
         other = Explainer.load(tmp_path / "it.lapace", retrained)
-    answer = other.explain(here.instances, target="approved")
+    explanation = other.explain(here.instances, target="approved")
     accepted = {p.number for p in other.prototypes_ if p.valid}
-    last = answer.last()
+    last = explanation.last()
     assert set(last.prototype.tolist()) <= accepted
     assert retrained.predict(last.rows).tolist() == ["approved"] * len(last)
 
 
-def test_prototypes_a_classifier_no_longer_accepts_are_named_and_not_walked_to(tmp_path):
+def test_prototypes_the_classifier_no_longer_accepts_are_named_and_unused(tmp_path):
     here = worlds.post()
     here.explainer.save(tmp_path / "it.lapace")
     refused = next(p for p in here.explainer.prototypes_ if p.label == "dear")
-    hated = here.explainer.schema_.frame(refused.cells[None])[0]
+    rejected_row = here.explainer.schema_.frame(refused.cells[None])[0]
 
-    def picky(rows: list[dict]) -> list[str]:
-        said = worlds.postage(rows)
-        return ["cheap" if row == hated else label for row, label in zip(rows, said, strict=True)]
+    def rejecting(rows: list[dict]) -> list[str]:
+        labels = worlds.postage(rows)
+        return [
+            "cheap" if row == rejected_row else label
+            for row, label in zip(rows, labels, strict=True)
+        ]
 
     with pytest.warns(CentroidWarning, match=rf"prototypes \[{refused.number}\]: no path leads"):
-        other = Explainer.load(tmp_path / "it.lapace", picky)
-    answer = other.explain(here.instances, target="dear")
-    assert refused.number not in answer.prototype
-    assert len(answer.prototype)
-    # And one that is accepted again is noticed as well.
+        other = Explainer.load(tmp_path / "it.lapace", rejecting)
+    explanation = other.explain(here.instances, target="dear")
+    assert refused.number not in explanation.prototype
+    assert len(explanation.prototype)
+    # One that is accepted again is noticed as well.
     other.save(tmp_path / "it.lapace")
     with pytest.warns(CentroidWarning, match="judges the prototypes differently"):
         load(tmp_path / "it.lapace", here)
@@ -498,7 +505,7 @@ def test_a_classifier_that_accepts_no_prototype_finds_nothing(tmp_path):
         other.explain(here.instances, target="dear")
 
 
-def test_a_classifier_of_another_world_is_refused(saved):
+def test_a_classifier_of_another_table_is_refused(saved):
     with pytest.raises(ClassifierError, match="'yes', which it predicted for no"):
         Explainer.load(saved, lambda rows: ["yes"] * len(rows))
     with pytest.raises(ClassifierError, match="raised"):
@@ -507,9 +514,9 @@ def test_a_classifier_of_another_world_is_refused(saved):
         Explainer.load(saved, 7)
 
 
-def test_an_explainer_is_changed_by_nothing_that_is_loaded(saved):
+def test_a_loaded_explainer_shares_no_state(saved):
     here = worlds.post()
-    before = arrays(here.explainer.explain(here.instances))
+    before = here.explainer.explain(here.instances)
     other = load(saved, here)
     other.fitted_ = replace(other.fitted_, prototypes=other.fitted_.prototypes[:1])
-    assert arrays(here.explainer.explain(here.instances)) == before
+    assert here.explainer.explain(here.instances) == before

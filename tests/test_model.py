@@ -99,10 +99,10 @@ def test_clusters_of_other_labels_have_no_probability(model: LGMVAE) -> None:
     log_c = model.q_c(x, y)
     logits = model.cluster_network(torch.cat([x, torch.eye(3).double()[y]], dim=1))
     for i, label in enumerate(y.tolist()):
-        own = [k for k, owner in enumerate(OWNERS) if owner == label]
-        total = sum(math.exp(logits[i, k].item()) for k in own)
+        clusters_of_label = [k for k, owner in enumerate(OWNERS) if owner == label]
+        total = sum(math.exp(logits[i, k].item()) for k in clusters_of_label)
         for k in range(6):
-            expected = math.exp(logits[i, k].item()) / total if k in own else 0.0
+            expected = math.exp(logits[i, k].item()) / total if k in clusters_of_label else 0.0
             assert log_c[i, k].exp().item() == pytest.approx(expected, rel=1e-9, abs=1e-300)
     assert [OWNERS[k] for k in model.clusters(x, y)] == y.tolist()
 
@@ -114,7 +114,7 @@ def test_a_label_with_one_cluster_is_certain_of_it() -> None:
 
 
 @pytest.mark.parametrize("follows_paper", [False, True])
-def test_people_of_a_label_without_clusters_still_have_a_place(follows_paper: bool) -> None:
+def test_rows_of_a_label_without_clusters_are_encoded(follows_paper: bool) -> None:
     model = made(Shape(2, (3,), (2, 0, 3), latent=4, hidden=8))
     x = torch.randn(6, 5).double()
     y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -149,11 +149,11 @@ def test_heads_are_softmax_per_block_and_sigmoid_for_width_one(model: LGMVAE) ->
     shape = model.shape
     z = torch.randn(5, shape.latent).double()
     out, row = model.logits(z).tolist(), model.decode(z).tolist()
-    for given_, found in zip(out, row, strict=True):
-        assert found[: shape.continuous] == given_[: shape.continuous]
+    for logits, found in zip(out, row, strict=True):
+        assert found[: shape.continuous] == logits[: shape.continuous]
         start = shape.continuous
         for width in shape.widths:
-            block = given_[start : start + width]
+            block = logits[start : start + width]
             if width == 1 or shape.heads == "sigmoid":
                 expected = [1 / (1 + math.exp(-v)) for v in block]
             else:
@@ -269,15 +269,20 @@ def test_the_papers_loss_term_by_term(model: LGMVAE) -> None:
     rec = [loop_reconstruction(model, out[i].tolist(), x[i].tolist(), False) for i in range(7)]
     kl_z, kl_c = [], []
     for i in range(7):
-        own = [k for k, owner in enumerate(OWNERS) if owner == y[i]]
-        share = {k: pi[i, k].item() for k in own}
-        kl_z.append(sum(share[k] * loop_divergence(q, p, i, k) for k in own))
-        kl_c.append(sum(share[k] * math.log(share[k] / (1 / len(own))) for k in own))
+        clusters_of_label = [k for k, owner in enumerate(OWNERS) if owner == y[i]]
+        share = {k: pi[i, k].item() for k in clusters_of_label}
+        kl_z.append(sum(share[k] * loop_divergence(q, p, i, k) for k in clusters_of_label))
+        kl_c.append(
+            sum(
+                share[k] * math.log(share[k] / (1 / len(clusters_of_label)))
+                for k in clusters_of_label
+            )
+        )
     expected = [sum(part) / 7 for part in (rec, kl_z, kl_c)]
     assert [t.item() for t in terms] == pytest.approx(expected)
 
 
-def test_weights_stand_in_the_papers_order() -> None:
+def test_weights_are_in_the_papers_order() -> None:
     terms = Terms(torch.tensor(1.0), torch.tensor(10.0), torch.tensor(100.0))
     assert terms.weighted(kl_c=2.0, kl_z=3.0, reconstruction=5.0).item() == 200 + 30 + 5
 

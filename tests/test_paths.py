@@ -1,4 +1,4 @@
-"""Paths: rows anchored at instances, and walks along scripted judges, against brute force."""
+"""Paths: rows anchored at instances, and tracing with scripted oracles, against brute force."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from torch import Tensor
 
+from lapace.arrays import Floats, Ints
 from lapace.categories import CategoryTree
 from lapace.model import LGMVAE, Mixture, Shape
 from lapace.paths import (
@@ -33,17 +33,15 @@ from lapace.paths import decoder as decoding
 from lapace.paths.decoder import write_states
 from lapace.schema import Feature, Schema
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-InstanceExplanation = dict[str, Any]
+Row = dict[str, Any]
 
 # ------------------------------------------------------------------------------------------------
 # A table with every kind of column
 
 
-def table(count: int = 120) -> list[InstanceExplanation]:
+def training_rows(count: int = 120) -> list[Row]:
     rng = np.random.default_rng(0)
-    instances: list[InstanceExplanation] = []
+    instances: list[Row] = []
     for i in range(count):
         older = rng.random()
         instances.append(
@@ -54,7 +52,7 @@ def table(count: int = 120) -> list[InstanceExplanation]:
                 "hours": None if i % 7 == 0 else int(rng.integers(10, 60)),
                 "size": ["small", "medium", "large"][int(rng.integers(3))],
                 "home": "own" if rng.random() < older else "rent",
-                "job": ["clerk", "cook", "judge", "nurse"][int(rng.integers(4))],
+                "job": ["clerk", "cook", "nurse", "smith"][int(rng.integers(4))],
                 "pet": [None, "cat", "dog"][int(rng.integers(3))],
                 "badge": None if rng.random() < 0.5 else "yes",
                 "planet": "earth",
@@ -68,7 +66,7 @@ KINDS: dict[str, str | Feature] = {
     "planet": "categorical",
     "badge": "categorical",
 }
-PERSON: InstanceExplanation = {
+TYPICAL: Row = {
     "age": 33, "savings": 0.0, "ratio": 0.25, "hours": 40, "size": "medium", "home": "rent",
     "job": "cook", "pet": "cat", "badge": "yes", "planet": "earth",
 }  # fmt: skip
@@ -76,12 +74,12 @@ PERSON: InstanceExplanation = {
 
 @cache
 def schema() -> Schema:
-    return Schema.infer(table(), KINDS)
+    return Schema.infer(training_rows(), KINDS)
 
 
 @cache
-def decoder(trees: bool = False, follows_paper: bool = False, seed: int = 0) -> Decoder:
-    """A decoder nobody trained, with weights large enough to decide something."""
+def untrained_decoder(trees: bool = False, follows_paper: bool = False, seed: int = 0) -> Decoder:
+    """An untrained decoder with weights large enough to decide something."""
     columns = schema()
     shape = Shape(len(columns.numeric), columns.widths, (2, 2), latent=3, hidden=8)
     torch.manual_seed(seed)
@@ -90,78 +88,78 @@ def decoder(trees: bool = False, follows_paper: bool = False, seed: int = 0) -> 
         torch.nn.init.normal_(weights, std=0.6)
     model = model.eval().requires_grad_(False)
     mixtures = tuple(Mixture.of_prior(model.p_z(), part) for part in ((0, 1), (2, 3)))
-    cells = columns.cells(table())
+    cells = columns.cells(training_rows())
     states, half = states_of(columns, cells), len(cells) // 2
     parts = (states[:half], states[half:]) if trees else ()
-    found = tuple(CategoryTree.fit(part, block_states(columns)) for part in parts)
-    return Decoder(columns, model, mixtures, found, follows_paper=follows_paper)
+    fitted = tuple(CategoryTree.fit(part, block_states(columns)) for part in parts)
+    return Decoder(columns, model, mixtures, fitted, follows_paper=follows_paper)
 
 
 def last_layer(model: LGMVAE) -> torch.nn.Linear:
     return cast(torch.nn.Linear, model.decoder[-1])
 
 
-def leaning(found: Decoder, **bias: float) -> Decoder:
+def biased(decoder: Decoder, **bias: float) -> Decoder:
     """The same decoder, strongly for or against some encoded columns: `job=...` its last state."""
-    ends = {schema().names[f]: start + width - 1 for f, start, width in schema().blocks}
-    ends |= {f"{schema().names[f]}_missing": column for f, column in schema().flags}
-    model = LGMVAE(found.model.shape)
-    model.load_state_dict(found.model.state_dict())
+    columns = {schema().names[f]: start + width - 1 for f, start, width in schema().blocks}
+    columns |= {f"{schema().names[f]}_missing": column for f, column in schema().flags}
+    model = LGMVAE(decoder.model.shape)
+    model.load_state_dict(decoder.model.state_dict())
     for name, value in bias.items():
-        last_layer(model).bias.data[ends[name]] += value
-    return replace(found, model=model.eval().requires_grad_(False))
+        last_layer(model).bias.data[columns[name]] += value
+    return replace(decoder, model=model.eval().requires_grad_(False))
 
 
-STRANGE: dict[str, InstanceExplanation] = {
-    "ordinary": PERSON,
-    "older than anyone": {**PERSON, "age": 99},
-    "richer than anyone": {**PERSON, "savings": 1e7},
-    "between whole years": {**PERSON, "age": 33.4},
-    "of half a cent": {**PERSON, "savings": 12.3449},
-    "of a new job": {**PERSON, "job": "pilot"},
-    "of a third kind of home": {**PERSON, "home": "boat"},
-    "of a new size": {**PERSON, "size": "huge"},
-    "of a new pet": {**PERSON, "pet": "yak"},
-    "of a new badge": {**PERSON, "badge": "gold"},
-    "from elsewhere": {**PERSON, "planet": "mars"},
-    "with missing hours": {**PERSON, "hours": None},
-    "with missing age": {**PERSON, "age": None},
-    "with missing pet": {**PERSON, "pet": None},
-    "with missing home": {**PERSON, "home": None},
-    "with missing job": {**PERSON, "job": None},
-    "with missing badge": {**PERSON, "badge": None},
-    "with missing planet": {**PERSON, "planet": None},
+UNUSUAL: dict[str, Row] = {
+    "typical": TYPICAL,
+    "age beyond the range": {**TYPICAL, "age": 99},
+    "savings beyond the range": {**TYPICAL, "savings": 1e7},
+    "age between two integers": {**TYPICAL, "age": 33.4},
+    "savings finer than the resolution": {**TYPICAL, "savings": 12.3449},
+    "unseen job": {**TYPICAL, "job": "pilot"},
+    "unseen home": {**TYPICAL, "home": "boat"},
+    "unseen size": {**TYPICAL, "size": "huge"},
+    "unseen pet": {**TYPICAL, "pet": "yak"},
+    "unseen badge": {**TYPICAL, "badge": "gold"},
+    "unseen planet": {**TYPICAL, "planet": "mars"},
+    "missing hours": {**TYPICAL, "hours": None},
+    "missing age": {**TYPICAL, "age": None},
+    "missing pet": {**TYPICAL, "pet": None},
+    "missing home": {**TYPICAL, "home": None},
+    "missing job": {**TYPICAL, "job": None},
+    "missing badge": {**TYPICAL, "badge": None},
+    "missing planet": {**TYPICAL, "planet": None},
 }
 
 
-def begin(
-    found: Decoder,
-    instances: Sequence[InstanceExplanation],
+def encode(
+    decoder: Decoder,
+    instances: Sequence[Row],
     fixed: Ints | None = None,
     excluded: Any = None,
 ) -> EncodedInstances:
-    reading = found.schema.read(list(instances))
+    reading = decoder.schema.read(list(instances))
     assert not reading.problems
     labels = np.zeros(len(instances), dtype=np.int64)
-    return found.encode_instances(reading.schema, reading.cells, labels, fixed, excluded)
+    return decoder.encode_instances(reading.schema, reading.cells, labels, fixed, excluded)
 
 
-def along(
-    found: Decoder,
+def rows_on_line(
+    decoder: Decoder,
     start: EncodedInstances,
     tau: Any,
     end: Tensor,
     frozen: bool = False,
     label: int = 1,
 ) -> Floats:
-    """Everyone of a start, each at each tau on the line to `end`: (instances, taus, columns)."""
+    """Each encoded instance at each tau on the line to `end`: (instances, taus, columns)."""
     tau = np.atleast_1d(np.asarray(tau, dtype=np.float64))
     count = len(start.cells)
     instance, where = np.repeat(np.arange(count), len(tau)), np.tile(tau, count)
     share = torch.as_tensor(where, dtype=torch.float32)[:, None]
     z = (1 - share) * start.z[torch.as_tensor(instance)] + share * end
     labels = np.full(len(instance), label)
-    rows = found.path_rows(start, instance, where, z, labels, np.full(len(instance), frozen))
+    rows = decoder.path_rows(start, instance, where, z, labels, np.full(len(instance), frozen))
     return rows.reshape(count, len(tau), -1)
 
 
@@ -169,95 +167,100 @@ def column(name: str) -> int:
     return schema().index(name)
 
 
-ALL = list(STRANGE.values())
+ALL = list(UNUSUAL.values())
 GRID = np.linspace(0, 1, 41)
 
 
-# -- the two ends --------------------------------------------------------------------------------
+# -- start and endpoint --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("instance", STRANGE)
-def test_a_path_begins_exactly_at_the_instance(instance: str) -> None:
+@pytest.mark.parametrize("instance", UNUSUAL)
+def test_a_path_starts_exactly_at_the_instance(instance: str) -> None:
     for seed in range(3):
-        found = decoder(seed=seed)
-        start = begin(found, [STRANGE[instance]])
-        row = found.path_rows(
+        decoder = untrained_decoder(seed=seed)
+        start = encode(decoder, [UNUSUAL[instance]])
+        row = decoder.path_rows(
             start, np.zeros(1, int), np.zeros(1), start.z, np.ones(1, int), np.zeros(1, bool)
         )
         np.testing.assert_array_equal(row, start.cells)
 
 
-def test_with_trees_a_typical_person_is_where_the_path_begins() -> None:
-    found = decoder(trees=True)
-    instances = [p for p in table() if None not in p.values()]
-    start = begin(found, instances)
-    here = along(found, start, 0.0, found.model.centroids()[2])[:, 0]
+def test_with_trees_the_path_of_a_typical_instance_starts_at_it() -> None:
+    decoder = untrained_decoder(trees=True)
+    instances = [p for p in training_rows() if None not in p.values()]
+    start = encode(decoder, instances)
+    here = rows_on_line(decoder, start, 0.0, decoder.model.centroids()[2])[:, 0]
     numeric = schema().numeric
     np.testing.assert_array_equal(here[:, numeric], start.cells[:, numeric])
-    typical = found.trees[1].quantile(start.states) > 0.3
+    typical = decoder.trees[1].quantile(start.states) > 0.3
     assert typical.sum() > 10
     np.testing.assert_array_equal(here[typical], start.cells[typical])
 
 
 @pytest.mark.parametrize("trees", [False, True])
-def test_a_path_ends_at_the_prototype_whoever_walks_it(trees: bool) -> None:
-    found = decoder(trees)
-    instances = [p for p in table() if None not in p.values()][:30]
-    start = begin(found, instances)
+def test_a_path_ends_at_the_prototype_for_every_instance(trees: bool) -> None:
+    decoder = untrained_decoder(trees)
+    instances = [p for p in training_rows() if None not in p.values()][:30]
+    start = encode(decoder, instances)
     for k in (2, 3):
-        end = found.model.centroids()[k]
-        prototype = found.decode(end[None], np.ones(1, dtype=np.int64))
-        there = along(found, start, 1.0, end)[:, 0]
-        np.testing.assert_allclose(there, np.repeat(prototype, 30, axis=0), atol=1e-4)
+        end = decoder.model.centroids()[k]
+        prototype = decoder.decode(end[None], np.ones(1, dtype=np.int64))
+        last = rows_on_line(decoder, start, 1.0, end)[:, 0]
+        np.testing.assert_allclose(last, np.repeat(prototype, 30, axis=0), atol=1e-4)
 
 
 @pytest.mark.parametrize("trees", [False, True])
-@pytest.mark.parametrize("instance", STRANGE)
-def test_at_the_end_nothing_of_a_strange_person_is_left(instance: str, trees: bool) -> None:
-    """No gap, no value beyond the range, no unseen category: the row is the prototype's."""
+@pytest.mark.parametrize("instance", UNUSUAL)
+def test_the_endpoint_has_no_cell_of_an_unusual_instance(instance: str, trees: bool) -> None:
+    """No missing value, none beyond the range, no unseen category: the row is the prototype's."""
     for seed in range(3):
-        found = decoder(trees, seed=seed)
-        start = begin(found, [STRANGE[instance]])
-        end = found.model.centroids()[2]
-        prototype = found.decode(end[None], np.ones(1, dtype=np.int64))
-        np.testing.assert_array_equal(along(found, start, 1.0, end)[:, 0], prototype)
+        decoder = untrained_decoder(trees, seed=seed)
+        start = encode(decoder, [UNUSUAL[instance]])
+        end = decoder.model.centroids()[2]
+        prototype = decoder.decode(end[None], np.ones(1, dtype=np.int64))
+        np.testing.assert_array_equal(rows_on_line(decoder, start, 1.0, end)[:, 0], prototype)
 
 
-def test_the_papers_path_begins_at_the_reconstruction() -> None:
-    found = decoder(follows_paper=True)
-    start = begin(found, table()[1:7])
+def test_the_papers_path_starts_at_the_reconstruction() -> None:
+    decoder = untrained_decoder(follows_paper=True)
+    start = encode(decoder, training_rows()[1:7])
     assert not start.residual.any()
-    means = found.model.decode(start.z).double().numpy()
-    here = along(found, start, 0.0, found.model.centroids()[2])[:, 0]
+    means = decoder.model.decode(start.z).double().numpy()
+    here = rows_on_line(decoder, start, 0.0, decoder.model.centroids()[2])[:, 0]
     numeric = schema().numeric
-    np.testing.assert_allclose(here[:, numeric], found.schema.units(means[:, : len(numeric)]))
+    np.testing.assert_allclose(here[:, numeric], decoder.schema.units(means[:, : len(numeric)]))
     job = {f: (s, w) for f, s, w in schema().blocks}[column("job")]
     likeliest = means[:, job[0] : job[0] + job[1]].argmax(axis=1)
     assert here[:, column("job")].tolist() == likeliest.tolist()
 
 
-# -- numbers on the way --------------------------------------------------------------------------
+# -- numbers along the path ----------------------------------------------------------------------
 
 
 def test_numbers_carry_the_fading_residual() -> None:
-    found = decoder()
-    instances = [PERSON, STRANGE["between whole years"], STRANGE["of half a cent"], *table()[1:6]]
-    start = begin(found, instances)
-    end = found.model.centroids()[3]
-    rows = along(found, start, GRID, end)
+    decoder = untrained_decoder()
+    instances = [
+        TYPICAL,
+        UNUSUAL["age between two integers"],
+        UNUSUAL["savings finer than the resolution"],
+        *training_rows()[1:6],
+    ]
+    start = encode(decoder, instances)
+    end = decoder.model.centroids()[3]
+    rows = rows_on_line(decoder, start, GRID, end)
     for i, t in itertools.product(range(len(instances)), range(len(GRID))):
         share = torch.tensor(GRID[t], dtype=torch.float32)
         z = (1 - share) * start.z[i] + share * end
         encoded = schema().encode(start.cells[i : i + 1])
-        missed = encoded - found.model.decode(start.z[i : i + 1]).double().numpy()
-        means = found.model.decode(z[None]).double().numpy() + (1 - GRID[t]) * missed
+        residual = encoded - decoder.model.decode(start.z[i : i + 1]).double().numpy()
+        means = decoder.model.decode(z[None]).double().numpy() + (1 - GRID[t]) * residual
         for k, j in enumerate(schema().numeric):
-            feature, own = schema().features[j], start.cells[i, j]
-            if np.isnan(own):
+            feature, original = schema().features[j], start.cells[i, j]
+            if np.isnan(original):
                 continue
             value = schema().units(means[:, : len(schema().numeric)])[0, k]
             snapped = schema().snap(start.cells[i : i + 1])[0, j]
-            expected = own if abs(value - snapped) <= feature.step / 2 else value
+            expected = original if abs(value - snapped) <= feature.step / 2 else value
             slack = feature.span * 1e-4 if not feature.resolution else 1e-9
             if abs(rows[i, t, j] - expected) > slack:  # the last bit may round to the next step
                 assert abs(rows[i, t, j] - expected) <= feature.step * 1.01
@@ -265,55 +268,60 @@ def test_numbers_carry_the_fading_residual() -> None:
     assert (ages[:, 0] == start.cells[:, column("age")]).all()
 
 
-def test_a_cell_that_rounds_to_the_persons_is_the_persons() -> None:
-    found = decoder()
-    start = begin(found, [STRANGE["between whole years"], STRANGE["of half a cent"]])
-    rows = along(found, start, np.linspace(0, 1, 400), found.model.centroids()[2])
+def test_a_cell_that_rounds_to_the_instances_is_the_instances() -> None:
+    decoder = untrained_decoder()
+    start = encode(
+        decoder,
+        [UNUSUAL["age between two integers"], UNUSUAL["savings finer than the resolution"]],
+    )
+    rows = rows_on_line(decoder, start, np.linspace(0, 1, 400), decoder.model.centroids()[2])
     age, savings = rows[0, :, column("age")], rows[1, :, column("savings")]
     assert age[0] == 33.4
-    assert 33.0 not in age  # that would be the same age, written differently
+    assert 33.0 not in age  # the same age at the resolution
     assert set(age) - {33.4} <= set(range(20, 71))
     assert savings[0] == 12.3449
     assert 12.34 not in savings
 
 
-def test_a_value_nobody_had_is_kept_until_the_path_leaves_the_edge() -> None:
-    found = decoder()
-    start = begin(found, [STRANGE["older than anyone"]])
-    age = along(found, start, np.linspace(0, 1, 400), found.model.centroids()[2])[0, :, 0]
+def test_a_value_beyond_the_range_is_kept_until_the_path_leaves_the_bound() -> None:
+    decoder = untrained_decoder()
+    start = encode(decoder, [UNUSUAL["age beyond the range"]])
+    age = rows_on_line(decoder, start, np.linspace(0, 1, 400), decoder.model.centroids()[2])[
+        0, :, 0
+    ]
     upper = schema()["age"].upper
     assert age[0] == 99
-    assert upper not in age  # at the edge it is still the instance's own
+    assert upper not in age  # at the bound it is still the instance's
     assert age[-1] < upper
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_an_unseen_level_of_an_ordinal_is_left_half_way(missing: bool) -> None:
-    """It has no place in the order, and it is not missing, whatever the flag says."""
-    instances = table()
+def test_an_unseen_ordinal_level_is_left_halfway(missing: bool) -> None:
+    """It has no place in the order, and it is not missing, whatever its flag is."""
+    instances = training_rows()
     if missing:
         instances[5] = {**instances[5], "size": None}
     columns = Schema.infer(instances, KINDS)
     model = LGMVAE(Shape(len(columns.numeric), columns.widths, (1, 1), latent=3, hidden=8))
-    found = Decoder(columns, model.eval().requires_grad_(False), ())
-    start = begin(found, [STRANGE["of a new size"]])
-    size = along(found, start, GRID, model.centroids()[1])[0, :, column("size")]
+    decoder = Decoder(columns, model.eval().requires_grad_(False), ())
+    start = encode(decoder, [UNUSUAL["unseen size"]])
+    size = rows_on_line(decoder, start, GRID, model.centroids()[1])[0, :, column("size")]
     assert (size == 3).tolist() == [tau < 0.5 for tau in GRID]
     assert set(size) <= {0.0, 1.0, 2.0, 3.0}
 
 
-@given(st.integers(0, 4), st.floats(0, 1), st.sampled_from(list(STRANGE)), st.booleans())
+@given(st.integers(0, 4), st.floats(0, 1), st.sampled_from(list(UNUSUAL)), st.booleans())
 @settings(max_examples=60)
-def test_rows_are_ones_a_person_could_write(
+def test_rows_keep_bounds_resolution_and_known_categories(
     seed: int, tau: float, instance: str, trees: bool
 ) -> None:
-    found = decoder(trees) if trees else decoder(seed=seed)
-    start = begin(found, [STRANGE[instance]])
+    decoder = untrained_decoder(trees) if trees else untrained_decoder(seed=seed)
+    start = encode(decoder, [UNUSUAL[instance]])
     for frozen in (False, True):
-        row = along(found, start, tau, found.model.centroids()[2], frozen)[0, 0]
-        own = start.cells[0]
+        row = rows_on_line(decoder, start, tau, decoder.model.centroids()[2], frozen)[0, 0]
+        original = start.cells[0]
         for j, feature in enumerate(start.schema.features):
-            if row[j] == own[j] or (np.isnan(row[j]) and np.isnan(own[j])):
+            if row[j] == original[j] or (np.isnan(row[j]) and np.isnan(original[j])):
                 continue
             assert not np.isnan(row[j]), f"{feature.name} was present and went missing"
             if feature.numeric:
@@ -325,33 +333,35 @@ def test_rows_are_ones_a_person_could_write(
                 assert row[j] in range(len(feature.categories))
 
 
-# -- what is missing -----------------------------------------------------------------------------
+# -- missing values ------------------------------------------------------------------------------
 
 
 def test_a_missing_number_appears_when_its_flag_fades() -> None:
-    start_instances = [STRANGE["with missing hours"]]
+    start_instances = [UNUSUAL["missing hours"]]
     for bias, appears in ((-30.0, True), (30.0, False)):
-        found = leaning(decoder(), hours_missing=bias)
-        start = begin(found, start_instances)
-        hours = along(found, start, GRID, found.model.centroids()[2])[0, :, column("hours")]
-        gone = np.isnan(hours)
-        assert gone[0]
-        assert (not gone[-2]) == appears
-        assert not gone[-1]  # the end belongs to nobody, and nothing is missing there
-        assert (np.diff(gone.astype(int)) <= 0).all()  # never missing again
+        decoder = biased(untrained_decoder(), hours_missing=bias)
+        start = encode(decoder, start_instances)
+        hours = rows_on_line(decoder, start, GRID, decoder.model.centroids()[2])[
+            0, :, column("hours")
+        ]
+        missing = np.isnan(hours)
+        assert missing[0]
+        assert (not missing[-2]) == appears
+        assert not missing[-1]  # the endpoint has no missing value
+        assert (np.diff(missing.astype(int)) <= 0).all()  # never missing again
 
 
-def test_a_number_missing_where_training_had_none_appears_half_way() -> None:
-    found = decoder()
-    start = begin(found, [STRANGE["with missing age"]])
-    age = along(found, start, GRID, found.model.centroids()[2])[0, :, column("age")]
+def test_a_number_missing_only_in_the_instance_appears_halfway() -> None:
+    decoder = untrained_decoder()
+    start = encode(decoder, [UNUSUAL["missing age"]])
+    age = rows_on_line(decoder, start, GRID, decoder.model.centroids()[2])[0, :, column("age")]
     assert np.isnan(age).tolist() == [tau < 0.5 for tau in GRID]
 
 
 def test_a_missing_category_may_become_one() -> None:
-    found = leaning(decoder(), pet=-30.0, badge=-30.0)  # their last state is missing
-    start = begin(found, [STRANGE["with missing pet"], STRANGE["with missing badge"]])
-    rows = along(found, start, GRID, found.model.centroids()[2])
+    decoder = biased(untrained_decoder(), pet=-30.0, badge=-30.0)  # their last state is missing
+    start = encode(decoder, [UNUSUAL["missing pet"], UNUSUAL["missing badge"]])
+    rows = rows_on_line(decoder, start, GRID, decoder.model.centroids()[2])
     pet, badge = rows[0, :, column("pet")], rows[1, :, column("badge")]
     for cells in (pet, badge):
         assert np.isnan(cells[0])
@@ -360,33 +370,33 @@ def test_a_missing_category_may_become_one() -> None:
 
 
 @pytest.mark.parametrize("trees", [False, True])
-def test_nothing_goes_missing_however_much_the_decoder_wants_it(trees: bool) -> None:
-    found = leaning(decoder(trees), pet=30.0, badge=30.0, hours_missing=30.0)
-    instances = [PERSON, STRANGE["of a new pet"], STRANGE["of a new badge"]]
-    start = begin(found, instances)
-    assert not np.isnan(along(found, start, GRID, found.model.centroids()[2])).any()
-    end = found.decode(found.model.centroids(), np.array([0, 0, 1, 1]))
+def test_no_present_cell_goes_missing(trees: bool) -> None:
+    decoder = biased(untrained_decoder(trees), pet=30.0, badge=30.0, hours_missing=30.0)
+    instances = [TYPICAL, UNUSUAL["unseen pet"], UNUSUAL["unseen badge"]]
+    start = encode(decoder, instances)
+    assert not np.isnan(rows_on_line(decoder, start, GRID, decoder.model.centroids()[2])).any()
+    end = decoder.decode(decoder.model.centroids(), np.array([0, 0, 1, 1]))
     assert not np.isnan(end).any()
 
 
-# -- categories nobody had -----------------------------------------------------------------------
+# -- unseen categories ---------------------------------------------------------------------------
 
-NEW = ("of a new job", "of a third kind of home", "of a new pet", "of a new badge",
-       "with missing home", "with missing job")  # fmt: skip
+UNSEEN = ("unseen job", "unseen home", "unseen pet", "unseen badge",
+       "missing home", "missing job")  # fmt: skip
 
 
 @pytest.mark.parametrize("trees", [False, True])
-@pytest.mark.parametrize("instance", NEW)
+@pytest.mark.parametrize("instance", UNSEEN)
 def test_an_unseen_category_stays_near_the_start_and_is_left_before_the_end(
     instance: str, trees: bool
 ) -> None:
     for seed in range(3):
-        found = decoder(trees, seed=seed)
-        start = begin(found, [STRANGE[instance]])
+        decoder = untrained_decoder(trees, seed=seed)
+        start = encode(decoder, [UNUSUAL[instance]])
         j = column(instance.rsplit(maxsplit=1)[-1])
-        cells = along(found, start, GRID, found.model.centroids()[2])[0, :, j]
-        own = start.cells[0, j]
-        kept = (cells == own) | (np.isnan(cells) & np.isnan(own))
+        cells = rows_on_line(decoder, start, GRID, decoder.model.centroids()[2])[0, :, j]
+        original = start.cells[0, j]
+        kept = (cells == original) | (np.isnan(cells) & np.isnan(original))
         assert kept[GRID <= 0.25].all()
         assert not kept[-1]
         assert cells[-1] < len(schema().features[j].categories)
@@ -394,16 +404,16 @@ def test_an_unseen_category_stays_near_the_start_and_is_left_before_the_end(
 
 def test_an_unseen_category_stays_while_no_known_one_is_stronger() -> None:
     """The known categories share what the unknown one has lost: a block of zeros comes in."""
-    found = decoder()
-    for instance, name in (("of a new job", "job"), ("of a third kind of home", "home")):
-        start = begin(found, [STRANGE[instance]])
+    decoder = untrained_decoder()
+    for instance, name in (("unseen job", "job"), ("unseen home", "home")):
+        start = encode(decoder, [UNUSUAL[instance]])
         j = column(name)
         first, width = next((s, w) for f, s, w in schema().blocks if f == j)
-        end = found.model.centroids()[2]
+        end = decoder.model.centroids()[2]
         for tau in np.linspace(0.02, 0.98, 49):
             share = torch.tensor(tau, dtype=torch.float32)
             z = (1 - share) * start.z + share * end
-            now, then = (found.model.decode(p).double().numpy()[0] for p in (z, start.z))
+            now, then = (decoder.model.decode(p).double().numpy()[0] for p in (z, start.z))
             p, q = now[first : first + width], then[first : first + width]
             if width == 1:
                 p, q = np.array([1 - p[0], p[0]]), np.array([1 - q[0], q[0]])
@@ -411,7 +421,7 @@ def test_an_unseen_category_stays_while_no_known_one_is_stronger() -> None:
             assert known.sum() == pytest.approx(tau, abs=1e-6)
             if abs(known.max() - (1 - tau)) < 1e-4:
                 continue
-            cell = along(found, start, tau, end)[0, 0, j]
+            cell = rows_on_line(decoder, start, tau, end)[0, 0, j]
             expected = start.cells[0, j] if 1 - tau > known.max() else known.argmax()
             assert cell == expected
 
@@ -420,63 +430,63 @@ def test_an_unseen_category_stays_while_no_known_one_is_stronger() -> None:
 
 
 def anchored_scores(
-    found: Decoder, start: EncodedInstances, i: int, tau: float, z: Tensor
+    decoder: Decoder, start: EncodedInstances, i: int, tau: float, z: Tensor
 ) -> list[Floats]:
-    """What each state of each block has in its favour, for an instance without unknown states."""
-    least = decoding.MIN_PROBABILITY if found.trees else 1e-9
+    """The score of each state of each block, for an instance without unknown states."""
+    least = decoding.MIN_PROBABILITY if decoder.trees else 1e-9
     encoded = schema().encode(start.cells[i : i + 1])[0]
-    now, then = (found.model.decode(p[None]).double().numpy()[0] for p in (z, start.z[i]))
+    now, then = (decoder.model.decode(p[None]).double().numpy()[0] for p in (z, start.z[i]))
     means = now + (1 - tau) * (encoded - then)
     blocks = []
     for block, (feature, first, width) in enumerate(schema().blocks):
         part = means[first : first + width]
         part = np.array([1 - part[0], part[0]]) if width == 1 else part
         scores = np.log(np.maximum(part, least))
-        own = start.states[i, block]
-        scores[own] += decoding.ORIGINAL_BONUS * (1 - tau)
-        if schema().features[feature].missing and own != len(scores) - 1:
+        original = start.states[i, block]
+        scores[original] += decoding.ORIGINAL_BONUS * (1 - tau)
+        if schema().features[feature].missing and original != len(scores) - 1:
             scores[-1] = -np.inf
         blocks.append(scores)
     return blocks
 
 
 @pytest.mark.parametrize("trees", [False, True])
-@pytest.mark.parametrize("limited", [False, True])
-def test_categories_are_the_best_of_all_combinations(trees: bool, limited: bool) -> None:
-    found = decoder(trees)
-    instances = table()[:12]
+@pytest.mark.parametrize("constrained", [False, True])
+def test_categories_are_the_best_of_all_combinations(trees: bool, constrained: bool) -> None:
+    decoder = untrained_decoder(trees)
+    instances = training_rows()[:12]
     rng = np.random.default_rng(1)
     widths = block_states(schema())
     fixed = excluded = None
-    if limited:
-        own = begin(found, instances).states
-        fixed = np.where(rng.random(own.shape) < 0.3, own, -1)
+    if constrained:
+        original = encode(decoder, instances).states
+        fixed = np.where(rng.random(original.shape) < 0.3, original, -1)
         excluded = rng.random((12, sum(widths))) < 0.2
-    start = begin(found, instances, fixed, excluded)
-    end = found.model.centroids()[2]
-    every = np.array(list(itertools.product(*map(range, widths))))
+    start = encode(decoder, instances, fixed, excluded)
+    end = decoder.model.centroids()[2]
+    combinations = np.array(list(itertools.product(*map(range, widths))))
     for tau in (0.1, 0.5, 0.9):
-        chosen = states_of(schema(), along(found, start, tau, end)[:, 0])
+        chosen = states_of(schema(), rows_on_line(decoder, start, tau, end)[:, 0])
         for i in range(12):
             share = torch.tensor(tau, dtype=torch.float32)
-            blocks = anchored_scores(found, start, i, tau, (1 - share) * start.z[i] + share * end)
+            blocks = anchored_scores(decoder, start, i, tau, (1 - share) * start.z[i] + share * end)
             scores = np.concatenate(blocks)
             if excluded is not None and fixed is not None:
                 scores[excluded[i]] = -np.inf
-            ends = np.cumsum(widths)
-            worth = np.zeros(len(every))
-            for block, (last, width) in enumerate(zip(ends, widths, strict=True)):
-                own_state = -1 if fixed is None else fixed[i, block]
-                if own_state >= 0:
-                    worth[every[:, block] != own_state] = -np.inf
+            stops = np.cumsum(widths)
+            score = np.zeros(len(combinations))
+            for block, (last, width) in enumerate(zip(stops, widths, strict=True)):
+                fixed_state = -1 if fixed is None else fixed[i, block]
+                if fixed_state >= 0:
+                    score[combinations[:, block] != fixed_state] = -np.inf
                 else:
-                    worth += scores[last - width : last][every[:, block]]
+                    score += scores[last - width : last][combinations[:, block]]
             if trees:
-                worth = worth + found.trees[1].log_probability(every)
-            if not np.isfinite(worth.max()):
-                continue  # everything is excluded: the projection has to sort it out
-            place = np.flatnonzero((every == chosen[i]).all(axis=1))[0]
-            assert worth[place] == pytest.approx(worth.max(), abs=1e-4)
+                score = score + decoder.trees[1].log_probability(combinations)
+            if not np.isfinite(score.max()):
+                continue  # everything is excluded: left to the projection
+            place = np.flatnonzero((combinations == chosen[i]).all(axis=1))[0]
+            assert score[place] == pytest.approx(score.max(), abs=1e-4)
 
 
 def test_without_trees_the_likeliest_category_wins_however_unlikely() -> None:
@@ -489,42 +499,49 @@ def test_without_trees_the_likeliest_category_wins_however_unlikely() -> None:
     last_layer(model).bias.data[:] = 0.0
     last_layer(model).bias.data[1 + 7] = 0.1
     model = model.eval().requires_grad_(False)
-    found = Decoder(columns, model, ())
+    decoder = Decoder(columns, model, ())
     assert model.decode(model.centroids())[:, 1:].max() < decoding.MIN_PROBABILITY
-    row = found.decode(model.centroids(), np.array([0, 1]))
+    row = decoder.decode(model.centroids(), np.array([0, 1]))
     assert row[:, 1].tolist() == [7.0, 7.0]
 
 
-def test_held_and_barred_states_are_obeyed_all_along() -> None:
+def test_fixed_and_excluded_states_hold_on_the_whole_path() -> None:
     for trees in (False, True):
-        found = decoder(trees)
-        instances = table()[:20]
-        free = begin(found, instances)
+        decoder = untrained_decoder(trees)
+        instances = training_rows()[:20]
+        free = encode(decoder, instances)
         fixed = np.full(free.states.shape, -1)
         job = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("job"))
         home = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("home"))
         fixed[:, home] = free.states[:, home]
         excluded = np.zeros((20, sum(block_states(schema()))), dtype=bool)
-        begin_job = sum(block_states(schema())[:job])
-        excluded[:, begin_job : begin_job + 3] = True  # all jobs but the last
-        rows = along(
-            found, begin(found, instances, fixed, excluded), GRID, found.model.centroids()[2]
+        first_job = sum(block_states(schema())[:job])
+        excluded[:, first_job : first_job + 3] = True  # all jobs but the last
+        rows = rows_on_line(
+            decoder,
+            encode(decoder, instances, fixed, excluded),
+            GRID,
+            decoder.model.centroids()[2],
         )
-        own = free.cells[:, None, column("home")]
-        assert (rows[:, :, column("home")] == own).all()
+        original = free.cells[:, None, column("home")]
+        assert (rows[:, :, column("home")] == original).all()
         assert (rows[:, :, column("job")] == 3).all()
 
 
-def test_the_frozen_twin_keeps_every_category() -> None:
-    found = decoder(trees=True)
-    start = begin(found, ALL)
-    end = found.model.centroids()[2]
-    twin, line = (along(found, start, GRID, end, frozen) for frozen in (True, False))
+def test_a_frozen_category_line_keeps_every_category() -> None:
+    decoder = untrained_decoder(trees=True)
+    start = encode(decoder, ALL)
+    end = decoder.model.centroids()[2]
+    frozen_line, line = (
+        rows_on_line(decoder, start, GRID, end, frozen) for frozen in (True, False)
+    )
     categorical, numeric = schema().categorical, schema().numeric
-    own = np.broadcast_to(start.cells[:, None, categorical], twin[:, :, categorical].shape)
-    np.testing.assert_array_equal(twin[:, :, categorical], own)
-    np.testing.assert_array_equal(twin[:, :, numeric], line[:, :, numeric])
-    assert not np.array_equal(line[:, :, categorical], own, equal_nan=True)
+    original = np.broadcast_to(
+        start.cells[:, None, categorical], frozen_line[:, :, categorical].shape
+    )
+    np.testing.assert_array_equal(frozen_line[:, :, categorical], original)
+    np.testing.assert_array_equal(frozen_line[:, :, numeric], line[:, :, numeric])
+    assert not np.array_equal(line[:, :, categorical], original, equal_nan=True)
 
 
 # -- states --------------------------------------------------------------------------------------
@@ -574,33 +591,36 @@ def test_states_are_read_back_as_the_cells_they_came_from(drawn: tuple[Schema, F
 # -- density and samples -------------------------------------------------------------------------
 
 
-def test_density_is_measured_under_each_points_own_label() -> None:
-    found = decoder()
+def test_density_is_that_under_the_label_of_each_point() -> None:
+    decoder = untrained_decoder()
     scored = tuple(
-        replace(m, typical=m.log_density(torch.randn(50, 3)).sort().values) for m in found.mixtures
+        replace(m, typical=m.log_density(torch.randn(50, 3)).sort().values)
+        for m in decoder.mixtures
     )
-    found = replace(found, mixtures=scored)
+    decoder = replace(decoder, mixtures=scored)
     z, labels = torch.randn(9, 3), np.array([0, 1, 1, 0, 1, 0, 0, 1, 1])
     expected = [scored[k].percentile(z[i : i + 1]).item() for i, k in enumerate(labels)]
-    assert found.percentile(z, labels).tolist() == pytest.approx(expected)
+    assert decoder.percentile(z, labels).tolist() == pytest.approx(expected)
 
 
 def test_encoding_is_the_models() -> None:
-    found, cells = decoder(), schema().cells(table()[:5])
+    decoder, cells = untrained_decoder(), schema().cells(training_rows()[:5])
     labels = np.array([0, 1, 0, 1, 1])
     x = torch.tensor(schema().encode(cells), dtype=torch.float32)
-    assert torch.allclose(found.encode(cells, labels), found.model.encode(x, torch.tensor(labels)))
-    soft = replace(found, follows_paper=True)
-    expected = found.model.encode(x, torch.tensor(labels), follows_paper=True)
+    assert torch.allclose(
+        decoder.encode(cells, labels), decoder.model.encode(x, torch.tensor(labels))
+    )
+    soft = replace(decoder, follows_paper=True)
+    expected = decoder.model.encode(x, torch.tensor(labels), follows_paper=True)
     assert torch.allclose(soft.encode(cells, labels), expected)
 
 
 def test_samples_repeat_by_seed_and_are_rows_of_the_table() -> None:
-    found = decoder()
-    one, two, other = (found.sample(1, 400, seed) for seed in (3, 3, 4))
+    decoder = untrained_decoder()
+    one, two, other = (decoder.sample(1, 400, seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one, two)
     assert not np.array_equal(one, other, equal_nan=True)
-    assert found.sample(0, 0, 0).shape == (0, len(schema().features))
+    assert decoder.sample(0, 0, 0).shape == (0, len(schema().features))
     for j, feature in enumerate(schema().features):
         cells = one[~np.isnan(one[:, j]), j]
         assert feature.missing or len(cells) == 400
@@ -621,18 +641,18 @@ def test_sampled_categories_have_the_decoders_probabilities() -> None:
 
 
 def test_the_papers_samples_are_decoded_means() -> None:
-    found = decoder(follows_paper=True)
-    z = found.mixtures[0].sample(30, torch.Generator().manual_seed(2))
-    expected = schema().decode(found.model.decode(z).double().numpy())
-    np.testing.assert_array_equal(found.sample(0, 30, 2), expected)
+    decoder = untrained_decoder(follows_paper=True)
+    z = decoder.mixtures[0].sample(30, torch.Generator().manual_seed(2))
+    expected = schema().decode(decoder.model.decode(z).double().numpy())
+    np.testing.assert_array_equal(decoder.sample(0, 30, 2), expected)
 
 
 # ------------------------------------------------------------------------------------------------
-# Walking, with rows that only say where they are and judges that read a script
+# Tracing, with rows that are their position and oracles that follow a script
 
 
 @dataclass
-class Compass:
+class PositionDecoder:
     """A decoder whose rows are their position: tau and the latent point."""
 
     follows_paper: bool = False
@@ -640,7 +660,7 @@ class Compass:
     def path_rows(
         self, start: Any, instance: Ints, tau: Floats, z: Tensor, labels: Ints, frozen: Any
     ) -> Floats:
-        assert ((tau > 0) & (tau < 1)).all()  # the ends are known: nobody decodes them
+        assert ((tau > 0) & (tau < 1)).all()  # both ends are known and never decoded
         return np.stack([tau, z[:, 0].double().numpy(), frozen.astype(float)], axis=1)
 
     def density(self, schema: Any, cells: Floats, labels: Ints) -> Floats:
@@ -653,8 +673,8 @@ Script = Callable[[float], bool]
 
 
 @dataclass
-class Judge:
-    """Good where the line's script says so; remembers every question."""
+class ScriptedOracle:
+    """Ok where the script of a line is true; records every call."""
 
     scripts: Sequence[Script]
     feasible: Callable[[int, float], bool] = lambda line, tau: True
@@ -666,9 +686,9 @@ class Judge:
         pairs = [(int(k), float(t)) for k, t in zip(lines, tau, strict=True)]
         self.calls.append(pairs)
         np.testing.assert_array_equal(cells[:, 0], tau)
-        return self.says(pairs, cells + self.moved)
+        return self.evaluate(pairs, cells + self.moved)
 
-    def says(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
+    def evaluate(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
         return Steps.of(
             np.array([t for _, t in pairs]),
             cells,
@@ -682,12 +702,12 @@ class Judge:
         return sorted(t for call in self.calls for k, t in call if k == line)
 
     def ok(self, line: int, tau: float) -> bool:
-        """Whether a row is good; the instance never is."""
+        """Whether a row is ok; the instance never is."""
         return tau > 0 and self.scripts[line](tau) and self.feasible(line, tau)
 
 
-def walk(
-    judge: Judge,
+def traced_by(
+    oracle: ScriptedOracle,
     steps: int = 20,
     instance: Sequence[int] | None = None,
     prototype: Sequence[int] | None = None,
@@ -696,29 +716,29 @@ def walk(
     follows_paper: bool = False,
     **how: Any,
 ) -> TracedPaths:
-    count = len(judge.scripts)
-    persons = np.arange(count) if instance is None else np.array(instance)
-    instances = int(persons.max(initial=-1)) + 1
-    ends = np.zeros(count, dtype=np.int64) if prototype is None else np.array(prototype)
+    count = len(oracle.scripts)
+    origin = np.arange(count) if instance is None else np.array(instance)
+    instances = int(origin.max(initial=-1)) + 1
+    endpoint = np.zeros(count, dtype=np.int64) if prototype is None else np.array(prototype)
     start = SimpleNamespace(
         schema=SimpleNamespace(gaps=gaps),
         cells=np.zeros((instances, 3)),
         z=torch.zeros(instances, 1),
     )
-    before = judge.says([(k, 0.0) for k in range(count)], np.zeros((count, 3)))
+    before = oracle.evaluate([(k, 0.0) for k in range(count)], np.zeros((count, 3)))
     before.valid[:] = 0
     after_cells = np.tile([1.0, 1.0, 0.0], (count, 1))
     lines = Lines(
-        persons,
-        ends,
+        origin,
+        endpoint,
         np.zeros(count, dtype=bool) if frozen is None else np.array(frozen),
-        torch.arange(1.0, 2.0 + int(ends.max(initial=0)))[:, None],
+        torch.arange(1.0, 2.0 + int(endpoint.max(initial=0)))[:, None],
         np.ones(count, dtype=np.int64),
         before,
-        judge.says([(k, 1.0) for k in range(count)], after_cells),
+        oracle.evaluate([(k, 1.0) for k in range(count)], after_cells),
     )
-    compass = cast(Decoder, Compass(follows_paper))
-    return trace(compass, cast(EncodedInstances, start), lines, judge, steps=steps, **how)
+    positions = cast(Decoder, PositionDecoder(follows_paper))
+    return trace(positions, cast(EncodedInstances, start), lines, oracle, steps=steps, **how)
 
 
 def tau_of(traced: TracedPaths, pick: str, path: int = 0) -> float:
@@ -750,16 +770,16 @@ def scripts(draw: Any) -> Script:
 
 
 def run_start(ok: Sequence[bool], stable: bool) -> int | None:
-    """Where the last unbroken run of ok steps begins, or the first ok step; by looking."""
-    good = [i for i, o in enumerate(ok) if o]
-    if not good:
+    """The start of the last unbroken run of ok steps, or the first ok step."""
+    ok_steps = [i for i, o in enumerate(ok) if o]
+    if not ok_steps:
         return None
     if not stable:
-        return good[0]
-    begin = good[-1]
-    while begin > 0 and ok[begin - 1]:
-        begin -= 1
-    return begin
+        return ok_steps[0]
+    start = ok_steps[-1]
+    while start > 0 and ok[start - 1]:
+        start -= 1
+    return start
 
 
 # -- first ---------------------------------------------------------------------------------------
@@ -768,9 +788,11 @@ def run_start(ok: Sequence[bool], stable: bool) -> int | None:
 @given(st.floats(0.0005, 0.9999), st.integers(2, 30), st.booleans(), st.booleans())
 @settings(max_examples=60)
 def test_first_is_the_crossing_to_a_64th_of_a_step(
-    threshold: float, steps: int, stable: bool, every: bool
+    threshold: float, steps: int, stable: bool, every_step: bool
 ) -> None:
-    traced = walk(Judge([above(threshold)]), steps, stable=stable, every_step=every)
+    traced = traced_by(
+        ScriptedOracle([above(threshold)]), steps, stable=stable, every_step=every_step
+    )
     fine = np.arange(1, 64 * steps + 1) / (64 * steps)
     expected = fine[fine >= threshold - 1e-12][0]
     found = tau_of(traced, "first")
@@ -783,60 +805,64 @@ def test_first_is_the_crossing_to_a_64th_of_a_step(
 
 @given(st.lists(scripts(), min_size=1, max_size=4), st.integers(2, 12))
 @settings(max_examples=150)
-def test_going_further_than_first_never_loses_the_answer(many: list[Script], steps: int) -> None:
-    judge = Judge(many)
-    traced = walk(judge, steps)
+def test_every_step_from_first_to_the_end_of_its_run_is_ok(many: list[Script], steps: int) -> None:
+    oracle = ScriptedOracle(many)
+    traced = traced_by(oracle, steps)
     grid = [i / steps for i in range(steps + 1)]
     for path in range(len(many)):
-        ok = [judge.ok(path, tau) for tau in grid]
-        begin = run_start(ok, stable=True)
-        assert is_ok(traced, "first", path) == (begin is not None)
-        if begin is None:
+        ok = [oracle.ok(path, tau) for tau in grid]
+        start = run_start(ok, stable=True)
+        assert is_ok(traced, "first", path) == (start is not None)
+        if start is None:
             continue
         found = tau_of(traced, "first", path)
-        assert grid[begin - 1] < found <= grid[begin] + 1e-12
-        asked = [t for call in judge.calls[:3] for k, t in call if k == path]  # but for the middle
+        assert grid[start - 1] < found <= grid[start] + 1e-12
+        queried = [t for call in oracle.calls[:3] for k, t in call if k == path]  # no midpoint
         last = max(tau for tau, o in zip(grid, ok, strict=True) if o)
-        assert all(judge.ok(path, t) for t in asked if found <= t <= last)
-        before = max([t for t in asked if t < found], default=0.0)
-        assert not judge.ok(path, before)
-        inside = [grid[begin - 1] + k / 64 / steps for k in range(1, 65)]
-        fine = [judge.ok(path, t) for t in inside]
-        if fine == sorted(fine):  # one crossing there: the exact one is found
+        assert all(oracle.ok(path, t) for t in queried if found <= t <= last)
+        before = max([t for t in queried if t < found], default=0.0)
+        assert not oracle.ok(path, before)
+        inside = [grid[start - 1] + k / 64 / steps for k in range(1, 65)]
+        fine = [oracle.ok(path, t) for t in inside]
+        if fine == sorted(fine):  # a single crossing, which is found exactly
             assert found == pytest.approx(inside[fine.index(True)], abs=1e-9)
 
 
 @given(st.lists(scripts(), min_size=1, max_size=4), st.integers(2, 12))
 @settings(max_examples=100)
-def test_unstable_first_is_the_first_good_row_anyone_saw(many: list[Script], steps: int) -> None:
-    judge = Judge(many)
-    traced = walk(judge, steps, stable=False)
+def test_unstable_first_is_the_first_ok_row_that_was_queried(
+    many: list[Script], steps: int
+) -> None:
+    oracle = ScriptedOracle(many)
+    traced = traced_by(oracle, steps, stable=False)
     grid = [i / steps for i in range(steps + 1)]
     for path in range(len(many)):
-        begin = run_start([judge.ok(path, tau) for tau in grid], stable=False)
-        assert is_ok(traced, "first", path) == (begin is not None)
-        if begin is None:
+        start = run_start([oracle.ok(path, tau) for tau in grid], stable=False)
+        assert is_ok(traced, "first", path) == (start is not None)
+        if start is None:
             continue
         found = tau_of(traced, "first", path)
-        assert grid[begin - 1] < found <= grid[begin] + 1e-12
-        assert not any(judge.ok(path, t) for t in judge.queried(path) if t < found)
+        assert grid[start - 1] < found <= grid[start] + 1e-12
+        assert not any(oracle.ok(path, t) for t in oracle.queried(path) if t < found)
 
 
-def test_a_path_that_loses_the_label_again_is_taken_from_its_last_run() -> None:
+def test_first_is_in_the_last_run_of_ok_steps() -> None:
     lost = between((0.2, 0.4), (0.6, 1.0))
-    assert tau_of(walk(Judge([lost])), "first") == pytest.approx(0.6, abs=1e-9)
-    assert tau_of(walk(Judge([lost]), stable=False), "first") == pytest.approx(0.2, abs=1e-9)
+    assert tau_of(traced_by(ScriptedOracle([lost])), "first") == pytest.approx(0.6, abs=1e-9)
+    assert tau_of(traced_by(ScriptedOracle([lost]), stable=False), "first") == pytest.approx(
+        0.2, abs=1e-9
+    )
     ended = between((0.2, 0.4), (0.6, 0.8))
-    traced = walk(Judge([ended]))
+    traced = traced_by(ScriptedOracle([ended]))
     assert tau_of(traced, "first") == pytest.approx(0.6, abs=1e-9)
     assert tau_of(traced, "last") == pytest.approx(0.8)
 
 
-def test_a_row_that_is_valid_but_not_feasible_is_not_good() -> None:
-    judge = Judge([above(0.2)], feasible=lambda line, tau: tau >= 0.7)
-    assert tau_of(walk(judge), "first") == pytest.approx(0.7, abs=1e-9)
-    judge = Judge([above(0.2)], feasible=lambda line, tau: tau <= 0.71)
-    traced = walk(judge)
+def test_a_row_that_is_valid_but_not_feasible_is_not_ok() -> None:
+    oracle = ScriptedOracle([above(0.2)], feasible=lambda line, tau: tau >= 0.7)
+    assert tau_of(traced_by(oracle), "first") == pytest.approx(0.7, abs=1e-9)
+    oracle = ScriptedOracle([above(0.2)], feasible=lambda line, tau: tau <= 0.71)
+    traced = traced_by(oracle)
     assert tau_of(traced, "first") == pytest.approx(0.2, abs=1 / 64 / 20)
     assert tau_of(traced, "last") == pytest.approx(0.7)
 
@@ -849,52 +875,52 @@ def test_a_row_that_is_valid_but_not_feasible_is_not_good() -> None:
 def test_middle_and_last_by_looking_at_every_stored_step(
     many: list[Script], steps: int, stable: bool
 ) -> None:
-    judge = Judge(many)
-    traced = walk(judge, steps, stable=stable)
+    oracle = ScriptedOracle(many)
+    traced = traced_by(oracle, steps, stable=stable)
     for path in range(len(many)):
-        stored = [(t, judge.ok(path, t)) for t in traced.steps.tau[path].tolist()]
-        good = [t for t, ok in stored if ok]
+        stored = [(t, oracle.ok(path, t)) for t in traced.steps.tau[path].tolist()]
+        ok_taus = [t for t, ok in stored if ok]
         assert [ok for _, ok in stored] == traced.steps.ok[path].tolist()
-        if not good:
+        if not ok_taus:
             continue
-        assert tau_of(traced, "last", path) == max(good)
+        assert tau_of(traced, "last", path) == max(ok_taus)
         midpoint = (tau_of(traced, "first", path) + 1) / 2
-        if judge.ok(path, midpoint):
+        if oracle.ok(path, midpoint):
             expected = midpoint
         else:
-            expected = min((t for t in good if t > midpoint), default=max(good))
+            expected = min((t for t in ok_taus if t > midpoint), default=max(ok_taus))
         assert tau_of(traced, "middle", path) == pytest.approx(expected)
         assert is_ok(traced, "middle", path)
         assert is_ok(traced, "last", path)
 
 
-def test_a_middle_that_is_not_good_falls_to_the_next_good_step() -> None:
-    """First at 0.2, so the midpoint is at 0.6; scripted to fail there, just off the grid."""
+def test_a_middle_that_is_not_ok_becomes_the_next_ok_step() -> None:
+    """First at 0.2, so the midpoint is 0.6; scripted not to be ok at it, just off the grid."""
     hole = between((0.2, 0.59), (0.63, 1.0))
-    traced = walk(Judge([hole]), steps=10, stable=False)
+    traced = traced_by(ScriptedOracle([hole]), steps=10, stable=False)
     assert tau_of(traced, "middle") == pytest.approx(0.7)
-    gone = between((0.2, 0.5))
-    traced = walk(Judge([gone]), steps=10)
+    early = between((0.2, 0.5))
+    traced = traced_by(ScriptedOracle([early]), steps=10)
     assert tau_of(traced, "middle") == tau_of(traced, "last") == pytest.approx(0.5)
 
 
-def test_a_good_midpoint_beyond_every_good_grid_step_is_last() -> None:
+def test_an_ok_midpoint_after_every_ok_grid_step_is_last() -> None:
     island = between((0.5, 0.5), (0.74, 0.76))
-    traced = walk(Judge([island]), steps=10)
+    traced = traced_by(ScriptedOracle([island]), steps=10)
     assert tau_of(traced, "first") == pytest.approx(0.5)
     assert tau_of(traced, "middle") == tau_of(traced, "last") == pytest.approx(0.75)
 
 
-def test_where_only_the_prototype_is_good_all_picks_are_near_it() -> None:
-    judge = Judge([between((1.0, 1.0))])
-    traced = walk(judge, steps=5)
+def test_where_only_the_prototype_is_ok_all_picks_are_the_prototype() -> None:
+    oracle = ScriptedOracle([between((1.0, 1.0))])
+    traced = traced_by(oracle, steps=5)
     for pick in ("first", "middle", "last"):
         assert tau_of(traced, pick) == 1.0
         assert is_ok(traced, pick)
         np.testing.assert_array_equal(
             traced.steps.cells[0, getattr(traced, pick)[0]], [1.0, 1.0, 0.0]
         )
-    assert len(judge.calls) == 3  # no midpoint to ask about
+    assert len(oracle.calls) == 3  # no midpoint to query
 
 
 # -- the paper's picks ---------------------------------------------------------------------------
@@ -902,20 +928,20 @@ def test_where_only_the_prototype_is_good_all_picks_are_near_it() -> None:
 
 @given(scripts(), st.integers(2, 12))
 @settings(max_examples=80)
-def test_literal_picks_are_the_papers(script: Script, steps: int) -> None:
-    judge = Judge([script])
-    traced = walk(judge, steps, follows_paper=True)
+def test_the_papers_picks_are_taken_from_the_grid(script: Script, steps: int) -> None:
+    oracle = ScriptedOracle([script])
+    traced = traced_by(oracle, steps, follows_paper=True)
     grid = [i / steps for i in range(steps + 1)]
     assert tau_of(traced, "last") == 1.0
-    good = [tau for tau in grid if judge.ok(0, tau)]
-    if good:
-        assert tau_of(traced, "first") == pytest.approx(good[0])
-        assert tau_of(traced, "middle") == pytest.approx((good[0] + 1) / 2)
-    assert len(judge.queried(0)) <= steps  # the inner grid and one midpoint
+    ok_taus = [tau for tau in grid if oracle.ok(0, tau)]
+    if ok_taus:
+        assert tau_of(traced, "first") == pytest.approx(ok_taus[0])
+        assert tau_of(traced, "middle") == pytest.approx((ok_taus[0] + 1) / 2)
+    assert len(oracle.queried(0)) <= steps  # the inner grid and one midpoint
 
 
-def test_the_papers_middle_and_last_stand_even_where_they_fail() -> None:
-    traced = walk(Judge([between((0.2, 0.4))]), steps=10, follows_paper=True)
+def test_the_papers_middle_and_last_may_not_be_ok() -> None:
+    traced = traced_by(ScriptedOracle([between((0.2, 0.4))]), steps=10, follows_paper=True)
     assert tau_of(traced, "first") == pytest.approx(0.2)
     assert tau_of(traced, "middle") == pytest.approx(0.6)
     assert not is_ok(traced, "middle")
@@ -923,61 +949,63 @@ def test_the_papers_middle_and_last_stand_even_where_they_fail() -> None:
     assert not is_ok(traced, "last")
 
 
-# -- nothing is good -----------------------------------------------------------------------------
+# -- no ok row -----------------------------------------------------------------------------------
 
 
 @given(st.integers(2, 9), st.booleans(), st.data())
 @settings(max_examples=80)
-def test_without_a_good_row_the_best_found_is_shown(steps: int, every: bool, data: Any) -> None:
+def test_without_an_ok_row_the_best_found_is_picked(
+    steps: int, every_step: bool, data: Any
+) -> None:
     chance = [data.draw(st.sampled_from([0.1, 0.2, 0.3, np.nan])) for _ in range(steps + 1)]
-    obeys = [data.draw(st.booleans()) for _ in range(steps + 1)]
-    judge = Judge(
+    feasible = [data.draw(st.booleans()) for _ in range(steps + 1)]
+    oracle = ScriptedOracle(
         [never],
-        feasible=lambda line, tau: obeys[round(tau * steps)],
+        feasible=lambda line, tau: feasible[round(tau * steps)],
         probability=lambda line, tau: chance[round(tau * steps)],
     )
-    traced = walk(judge, steps, every_step=every)
+    traced = traced_by(oracle, steps, every_step=every_step)
 
-    def worth(i: int) -> tuple[bool, float, int]:
-        return obeys[i], 0.0 if np.isnan(chance[i]) else chance[i], i
+    def rank(i: int) -> tuple[bool, float, int]:
+        return feasible[i], 0.0 if np.isnan(chance[i]) else chance[i], i
 
-    expected = max(range(1, steps + 1), key=worth) / steps
+    expected = max(range(1, steps + 1), key=rank) / steps
     for pick in ("first", "middle", "last"):
         assert tau_of(traced, pick) == pytest.approx(expected)
         assert not is_ok(traced, pick)
 
 
-@pytest.mark.parametrize("every", [True, False])
-def test_the_input_is_never_passed_off_as_an_answer(every: bool) -> None:
-    """Near the start rows are still the instance's own, and the classifier likes them best."""
+@pytest.mark.parametrize("every_step", [True, False])
+def test_a_row_equal_to_the_instance_is_never_picked(every_step: bool) -> None:
+    """Near the start rows equal the instance, and have the highest probability."""
 
-    class Stubborn(Judge):
-        def says(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
+    class UnchangedAtFirst(ScriptedOracle):
+        def evaluate(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
             still = np.array([t < 0.5 for _, t in pairs])[:, None]
-            return super().says(pairs, np.where(still, 0.0, cells))
+            return super().evaluate(pairs, np.where(still, 0.0, cells))
 
-    judge = Stubborn([never], probability=lambda line, tau: 0.9 - 0.5 * tau)
-    traced = walk(judge, steps=10, every_step=every)
+    oracle = UnchangedAtFirst([never], probability=lambda line, tau: 0.9 - 0.5 * tau)
+    traced = traced_by(oracle, steps=10, every_step=every_step)
     for pick in ("first", "middle", "last"):
         assert tau_of(traced, pick) == pytest.approx(0.5)
         assert traced.steps.cells[0, getattr(traced, pick)[0]].any()
 
 
-@pytest.mark.parametrize("every", [True, False])
-def test_where_nothing_may_move_a_step_that_was_judged_is_shown(every: bool) -> None:
-    """Every row is the instance's own; step 0 is still not the one to show."""
+@pytest.mark.parametrize("every_step", [True, False])
+def test_where_nothing_changes_an_evaluated_step_is_picked(every_step: bool) -> None:
+    """Every row equals the instance; step 0 is not picked all the same."""
 
-    class Nailed(Judge):
-        def says(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
-            return super().says(pairs, np.zeros_like(cells))
+    class Unchanged(ScriptedOracle):
+        def evaluate(self, pairs: Sequence[tuple[int, float]], cells: Floats) -> Steps:
+            return super().evaluate(pairs, np.zeros_like(cells))
 
-    judge = Nailed([never], probability=lambda line, tau: 0.9 if tau == 0 else 0.1)
-    traced = walk(judge, steps=5, every_step=every)
+    oracle = Unchanged([never], probability=lambda line, tau: 0.9 if tau == 0 else 0.1)
+    traced = traced_by(oracle, steps=5, every_step=every_step)
     for pick in ("first", "middle", "last"):
         assert tau_of(traced, pick) == 1.0
 
 
-def test_rows_nobody_asked_about_are_not_good() -> None:
+def test_rows_that_were_not_queried_are_not_ok() -> None:
     steps = Steps.of(
         np.zeros(3),
         np.zeros((3, 1)),
@@ -989,73 +1017,73 @@ def test_rows_nobody_asked_about_are_not_good() -> None:
     assert steps.ok.tolist() == [True, False, False]
 
 
-# -- asking as little as the picks need ----------------------------------------------------------
+# -- querying only what the picks need -----------------------------------------------------------
 
 
 @given(st.lists(scripts(), min_size=1, max_size=5), st.integers(2, 20), st.booleans())
 @settings(max_examples=150)
-def test_in_brief_first_is_good_and_the_row_before_it_was_asked_and_is_not(
+def test_with_picks_only_first_is_ok_and_the_row_queried_before_it_is_not(
     many: list[Script], steps: int, stable: bool
 ) -> None:
-    judge = Judge(many)
-    traced = walk(judge, steps, every_step=False, stable=stable)
-    whole = walk(Judge(many), steps, stable=stable)
+    oracle = ScriptedOracle(many)
+    traced = traced_by(oracle, steps, every_step=False, stable=stable)
+    whole = traced_by(ScriptedOracle(many), steps, stable=stable)
     for path in range(len(many)):
-        if judge.ok(path, 1.0):
+        if oracle.ok(path, 1.0):
             assert is_ok(traced, "first", path)
             assert tau_of(traced, "last", path) == 1.0
-        else:  # then the whole grid was looked at, and the picks are those of the whole grid
+        else:  # then the whole grid was queried, and the picks are those of the whole grid
             for pick in ("first", "last"):
                 assert tau_of(traced, pick, path) == tau_of(whole, pick, path)
         if not is_ok(traced, "first", path):
             continue
         found = tau_of(traced, "first", path)
-        asked = [t for t in judge.queried(path) if t < found]
-        assert not judge.ok(path, max(asked, default=0.0))
+        queried = [t for t in oracle.queried(path) if t < found]
+        assert not oracle.ok(path, max(queried, default=0.0))
         assert is_ok(traced, "middle", path)
         assert is_ok(traced, "last", path)
 
 
-def test_in_brief_few_rows_are_asked_about() -> None:
-    judge = Judge([above(0.333)] * 3)
-    traced = walk(judge, steps=64, every_step=False)
-    assert [len(judge.queried(k)) for k in range(3)] == [
+def test_with_picks_only_few_rows_are_queried() -> None:
+    oracle = ScriptedOracle([above(0.333)] * 3)
+    traced = traced_by(oracle, steps=64, every_step=False)
+    assert [len(oracle.queried(k)) for k in range(3)] == [
         6 + 14 + 1
     ] * 3  # halving, refining, middle
     assert tau_of(traced, "first") == pytest.approx(0.333, abs=1 / 64 / 64)
     assert traced.steps.tau.shape[1] < 10
 
 
-def test_in_brief_a_path_whose_end_is_not_good_keeps_its_last_good_step() -> None:
-    judge = Judge([between((0.3, 0.8))])
-    traced = walk(judge, steps=20, every_step=False)
+def test_with_picks_only_last_is_ok_where_the_endpoint_is_not() -> None:
+    oracle = ScriptedOracle([between((0.3, 0.8))])
+    traced = traced_by(oracle, steps=20, every_step=False)
     assert tau_of(traced, "first") == pytest.approx(0.3, abs=1 / 64 / 20)
     assert tau_of(traced, "last") == pytest.approx(0.8)
     assert tau_of(traced, "middle") == pytest.approx((tau_of(traced, "first") + 1) / 2)
 
 
-def test_in_brief_and_unstable_the_first_good_step_of_all_is_found() -> None:
-    judge = Judge([between((0.2, 0.4), (0.6, 0.8))])
-    traced = walk(judge, steps=20, every_step=False, stable=False)
+def test_with_picks_only_and_unstable_first_is_the_first_ok_step() -> None:
+    oracle = ScriptedOracle([between((0.2, 0.4), (0.6, 0.8))])
+    traced = traced_by(oracle, steps=20, every_step=False, stable=False)
     assert tau_of(traced, "first") == pytest.approx(0.2, abs=1 / 64 / 20)
 
 
-# -- what is asked, stored and counted -----------------------------------------------------------
+# -- what is queried, stored and counted ---------------------------------------------------------
 
 
-def test_everything_is_asked_in_four_large_calls() -> None:
-    judge = Judge([above(0.31), above(0.77), never, between((1.0, 1.0)), above(0.0)])
-    walk(judge, steps=10)
-    grid, first, second, middle = judge.calls
+def test_lines_are_queried_in_four_large_calls() -> None:
+    oracle = ScriptedOracle([above(0.31), above(0.77), never, between((1.0, 1.0)), above(0.0)])
+    traced_by(oracle, steps=10)
+    grid, first, second, middle = oracle.calls
     assert len(grid) == 5 * 9
     assert {k for k, _ in first} == {k for k, _ in second} == {0, 1, 3, 4}
     assert len(first) == len(second) == 4 * 7
-    assert [k for k, _ in middle] == [0, 1, 4]  # after the prototype there is nothing
+    assert [k for k, _ in middle] == [0, 1, 4]  # a first at the prototype has no midpoint
 
 
-def test_a_path_stores_grid_first_and_midpoint_as_they_were_judged() -> None:
-    judge = Judge([above(0.31)], moved=0.5, probability=lambda line, tau: tau / 2)
-    traced = walk(judge, steps=10)
+def test_a_path_stores_grid_first_and_midpoint_as_evaluated() -> None:
+    oracle = ScriptedOracle([above(0.31)], moved=0.5, probability=lambda line, tau: tau / 2)
+    traced = traced_by(oracle, steps=10)
     first, middle = traced.steps.tau[0, 11:]
     assert traced.steps.tau[0, :11].tolist() == pytest.approx([i / 10 for i in range(11)])
     assert first == tau_of(traced, "first")
@@ -1064,28 +1092,30 @@ def test_a_path_stores_grid_first_and_midpoint_as_they_were_judged() -> None:
     np.testing.assert_allclose(traced.steps.cells[0, 1:10, 0], np.arange(1, 10) / 10 + 0.5)
     assert traced.steps.cells[0, 11, 0] == pytest.approx(first + 0.5)
     assert traced.steps.cells[0, 12, 0] == pytest.approx(middle + 0.5)
-    np.testing.assert_array_equal(traced.steps.cells[0, 0], 0.0)  # the instance, as they are
+    np.testing.assert_array_equal(traced.steps.cells[0, 0], 0.0)  # the instance, unchanged
     np.testing.assert_allclose(traced.steps.probability, traced.steps.tau / 2)
 
 
 @given(st.lists(scripts(), min_size=1, max_size=4), st.integers(2, 12))
 @settings(max_examples=60)
 def test_crossings_count_how_often_the_label_is_lost(many: list[Script], steps: int) -> None:
-    traced = walk(Judge(many), steps)
+    traced = traced_by(ScriptedOracle(many), steps)
     for path, script in enumerate(many):
         label = [False] + [script(i / steps) for i in range(1, steps + 1)]
         lost = sum(a and not b for a, b in itertools.pairwise(label))
         assert traced.crossings[path] == lost
 
 
-def test_a_label_is_lost_even_where_the_row_would_not_be_allowed() -> None:
-    judge = Judge([between((0.2, 0.4), (0.6, 1.0))], feasible=lambda line, tau: tau > 0.7)
-    assert walk(judge).crossings.tolist() == [1]
+def test_crossings_count_infeasible_rows_too() -> None:
+    oracle = ScriptedOracle([between((0.2, 0.4), (0.6, 1.0))], feasible=lambda line, tau: tau > 0.7)
+    assert traced_by(oracle).crossings.tolist() == [1]
 
 
 def test_lines_are_straight_and_density_is_measured_on_their_rows() -> None:
-    judge = Judge([above(0.5), above(0.5)])
-    traced = walk(judge, steps=4, instance=[0, 0], prototype=[0, 1])  # prototypes at 1 and at 2
+    oracle = ScriptedOracle([above(0.5), above(0.5)])
+    traced = traced_by(
+        oracle, steps=4, instance=[0, 0], prototype=[0, 1]
+    )  # prototypes at 1 and at 2
     for path, end in ((0, 1.0), (1, 2.0)):
         np.testing.assert_allclose(
             traced.steps.cells[path, 1:4, 1], end * np.array([0.25, 0.5, 0.75]), rtol=1e-6
@@ -1094,14 +1124,14 @@ def test_lines_are_straight_and_density_is_measured_on_their_rows() -> None:
         np.testing.assert_allclose(traced.density[path], expected, rtol=1e-6)
 
 
-# -- twins ---------------------------------------------------------------------------------------
+# -- frozen-category lines -----------------------------------------------------------------------
 
 
-def test_of_two_twins_the_one_with_the_cheaper_first_is_kept() -> None:
+def test_of_a_line_and_its_frozen_line_the_one_with_the_cheaper_first_is_kept() -> None:
     """Rows cost their tau, so the earlier first is the cheaper one."""
-    judge = Judge([above(0.4), above(0.6), above(0.3), above(0.1), never, above(0.9)])
-    traced = walk(
-        judge,
+    oracle = ScriptedOracle([above(0.4), above(0.6), above(0.3), above(0.1), never, above(0.9)])
+    traced = traced_by(
+        oracle,
         instance=[0, 1, 2, 0, 1, 2],
         prototype=[0, 0, 0, 0, 0, 0],
         frozen=[False, False, False, True, True, True],
@@ -1112,10 +1142,10 @@ def test_of_two_twins_the_one_with_the_cheaper_first_is_kept() -> None:
     assert firsts == pytest.approx([0.1, 0.6, 0.3], abs=1 / 64 / 20)
 
 
-def test_equal_twins_leave_the_line_that_may_move() -> None:
-    judge = Judge([above(0.4), above(0.4), never, never])
-    traced = walk(
-        judge,
+def test_of_equal_lines_the_one_that_is_not_frozen_is_kept() -> None:
+    oracle = ScriptedOracle([above(0.4), above(0.4), never, never])
+    traced = traced_by(
+        oracle,
         instance=[0, 0, 1, 1],
         prototype=[0] * 4,
         frozen=[True, False, True, False],
@@ -1124,18 +1154,20 @@ def test_equal_twins_leave_the_line_that_may_move() -> None:
     assert traced.lines.tolist() == [1, 3]
 
 
-def test_costs_decide_between_twins() -> None:
-    judge = Judge([above(0.5), above(0.4)])  # the twin is nearer, but its third column costs
+def test_costs_decide_between_a_line_and_its_frozen_line() -> None:
+    oracle = ScriptedOracle(
+        [above(0.5), above(0.4)]
+    )  # the frozen line is nearer, but its third column has a cost
     how: dict[str, Any] = {"instance": [0, 0], "prototype": [0, 0], "frozen": [False, True]}
-    free = walk(judge, **how, weights=np.array([1.0, 1.0, 0.0]))
-    dear = walk(judge, **how, weights=np.array([1.0, 1.0, 5.0]))
+    free = traced_by(oracle, **how, weights=np.array([1.0, 1.0, 0.0]))
+    dear = traced_by(oracle, **how, weights=np.array([1.0, 1.0, 5.0]))
     assert free.lines.tolist() == [1]
     assert dear.lines.tolist() == [0]
 
 
-def test_paths_come_in_the_order_of_people_and_prototypes() -> None:
+def test_paths_are_ordered_by_instance_and_prototype() -> None:
     instance, prototype = [1, 0, 1, 0, 0, 1], [0, 2, 1, 0, 1, 2]
-    traced = walk(Judge([above(0.5)] * 6), instance=instance, prototype=prototype)
+    traced = traced_by(ScriptedOracle([above(0.5)] * 6), instance=instance, prototype=prototype)
     pairs = [(instance[k], prototype[k]) for k in traced.lines]
     assert pairs == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
@@ -1143,11 +1175,11 @@ def test_paths_come_in_the_order_of_people_and_prototypes() -> None:
 @given(st.lists(scripts(), min_size=2, max_size=5), st.booleans(), st.booleans())
 @settings(max_examples=60)
 def test_a_path_does_not_depend_on_the_paths_beside_it(
-    many: list[Script], every: bool, stable: bool
+    many: list[Script], every_step: bool, stable: bool
 ) -> None:
-    together = walk(Judge(many), 8, every_step=every, stable=stable)
+    together = traced_by(ScriptedOracle(many), 8, every_step=every_step, stable=stable)
     for path, script in enumerate(many):
-        alone = walk(Judge([script]), 8, every_step=every, stable=stable)
+        alone = traced_by(ScriptedOracle([script]), 8, every_step=every_step, stable=stable)
         for pick in ("first", "middle", "last"):
             assert getattr(together, pick)[path] == getattr(alone, pick)[0]
         np.testing.assert_array_equal(together.steps.tau[path], alone.steps.tau[0])
@@ -1189,20 +1221,22 @@ def test_steps_are_indexed_reshaped_joined_and_written_together() -> None:
 # -- all of it together --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [True, False])
-def test_a_real_decoder_walks_from_each_person_to_each_prototype(every: bool) -> None:
-    found = decoder(trees=True)
-    start = begin(found, ALL)
-    z = found.model.centroids()[2:]
-    ends = found.decode(z, np.ones(2, dtype=np.int64))
+@pytest.mark.parametrize("every_step", [True, False])
+def test_a_real_decoder_is_traced_from_each_instance_to_each_prototype(every_step: bool) -> None:
+    decoder = untrained_decoder(trees=True)
+    start = encode(decoder, ALL)
+    z = decoder.model.centroids()[2:]
+    endpoints = decoder.decode(z, np.ones(2, dtype=np.int64))
     count = len(ALL)
     instance, prototype = np.repeat(np.arange(count), 2), np.tile([0, 1], count)
-    asked: list[Floats] = []
+    queried: list[Floats] = []
 
-    def verdict(tau: Floats, cells: Floats, lines: Ints) -> Steps:
-        asked.append(cells)
-        near = start.schema.gaps(cells, ends[prototype[lines]]).sum(axis=1)
-        far = start.schema.gaps(start.cells[instance[lines]], ends[prototype[lines]]).sum(axis=1)
+    def evaluate(tau: Floats, cells: Floats, lines: Ints) -> Steps:
+        queried.append(cells)
+        near = start.schema.gaps(cells, endpoints[prototype[lines]]).sum(axis=1)
+        far = start.schema.gaps(start.cells[instance[lines]], endpoints[prototype[lines]]).sum(
+            axis=1
+        )
         valid = near < 0.6 * far
         unknown = np.full(len(tau), np.nan)
         return Steps.of(tau, cells, lines, valid, np.ones(len(tau), dtype=bool), unknown)
@@ -1214,17 +1248,17 @@ def test_a_real_decoder_walks_from_each_person_to_each_prototype(every: bool) ->
         np.zeros(2 * count, dtype=bool),
         z,
         np.ones(2 * count, dtype=np.int64),
-        verdict(np.zeros(2 * count), start.cells[instance], every_line),
-        verdict(np.ones(2 * count), ends[prototype], every_line),
+        evaluate(np.zeros(2 * count), start.cells[instance], every_line),
+        evaluate(np.ones(2 * count), endpoints[prototype], every_line),
     )
-    traced = trace(found, start, lines, verdict, steps=10, every_step=every)
+    traced = trace(decoder, start, lines, evaluate, steps=10, every_step=every_step)
     assert traced.lines.tolist() == list(range(2 * count))
     shown = traced.steps.take(every_line, traced.first)
     assert shown.ok.all()
-    rows = {tuple(np.nan_to_num(row, nan=-1.0)) for row in np.concatenate(asked)}
+    rows = {tuple(np.nan_to_num(row, nan=-1.0)) for row in np.concatenate(queried)}
     for row in np.nan_to_num(shown.cells, nan=-1.0):
-        assert tuple(row) in rows  # exactly this row was judged
+        assert tuple(row) in rows  # exactly this row was evaluated
     np.testing.assert_array_equal(traced.steps.cells[:, 0], start.cells[instance])
     last = traced.steps.take(every_line, traced.last)
-    np.testing.assert_array_equal(last.cells, ends[prototype])
+    np.testing.assert_array_equal(last.cells, endpoints[prototype])
     assert np.isfinite(traced.density).all()

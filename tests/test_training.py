@@ -1,4 +1,4 @@
-"""Fitting: the clusters that are given, the two loops, and what lies where afterwards."""
+"""Training: clusters by k-means, the two loops, early stopping, and the latent densities."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lapace import training
+from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.model import LGMVAE, Shape
 from lapace.training import (
@@ -38,7 +38,7 @@ PAPER_SHAPE = replace(SHAPE, heads="sigmoid")
 Rows = tuple[Tensor, Tensor, Tensor]
 
 
-def instances(seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def instances(seed: int = 0) -> tuple[Floats, Ints]:
     """Rows of three labels that lie apart, with one category per block."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(3), SIZES)
@@ -79,7 +79,7 @@ def test_recipes_are_found_by_name_or_taken_as_they_are() -> None:
         Recipe.of("papr")
 
 
-def test_the_two_recipes_are_those_of_the_paper_and_of_the_probe() -> None:
+def test_recipes_have_the_settings_of_the_method() -> None:
     assert (PAPER.hidden, PAPER.heads, PAPER.follows_paper, PAPER.epochs > 0) == (
         512,
         "sigmoid",
@@ -102,7 +102,9 @@ def test_small_tables_need_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.lists(st.integers(0, 120), min_size=1, max_size=5), st.integers(1, 8), st.data())
 @settings(max_examples=60)
-def test_a_label_gets_the_clusters_it_can_carry(sizes: list[int], wanted: int, data: Any) -> None:
+def test_the_number_of_clusters_follows_the_rows_of_the_label(
+    sizes: list[int], wanted: int, data: Any
+) -> None:
     distinct = [data.draw(st.integers(min(1, n), max(1, n))) for n in sizes]
     y = np.repeat(np.arange(len(sizes)), sizes)
     counts = cluster_counts(y, len(sizes), wanted, distinct)
@@ -110,11 +112,11 @@ def test_a_label_gets_the_clusters_it_can_carry(sizes: list[int], wanted: int, d
         assert count == (0 if n < 5 else max(1, min(wanted, d, n // 10)))
 
 
-def test_the_rule_in_words() -> None:
+def test_the_number_of_clusters_by_example() -> None:
     y = np.repeat(np.arange(7), [4, 5, 19, 20, 49, 50, 500])
     assert cluster_counts(y, 7, 5, [500] * 7) == (0, 1, 1, 2, 4, 5, 5)
     assert cluster_counts(y, 7, 5, [3] * 7) == (0, 1, 1, 2, 3, 3, 3)  # no more than distinct rows
-    assert cluster_counts(y, 8, 2, [9] * 8)[-1] == 0  # a label nobody has
+    assert cluster_counts(y, 8, 2, [9] * 8)[-1] == 0  # a label without rows
 
 
 # -- which cluster -------------------------------------------------------------------------------
@@ -122,12 +124,10 @@ def test_the_rule_in_words() -> None:
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(10, 120), st.booleans())
 @settings(max_examples=20)
-def test_no_cluster_is_left_with_too_few_rows(
-    seed: int, count: int, size: int, lopsided: bool
-) -> None:
+def test_no_cluster_has_too_few_rows(seed: int, count: int, size: int, lopsided: bool) -> None:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(size, 2))
-    if lopsided:  # most rows in one heap, a few far apart from each other
+    if lopsided:  # most rows in one group, a few far apart from each other
         x[: size - count] *= 0.01
         x[size - count :] *= 100
     c = partition(x, np.zeros(size, dtype=np.int64), (count,), random_state=0)
@@ -136,7 +136,7 @@ def test_no_cluster_is_left_with_too_few_rows(
     assert sizes.min() >= int(0.5 * size / count)
 
 
-def test_clusters_belong_to_their_label_and_are_numbered_through() -> None:
+def test_clusters_belong_to_one_label_and_are_numbered_consecutively() -> None:
     x, y = instances()
     shuffled = np.random.default_rng(1).permutation(len(y))
     c = partition(x[shuffled], y[shuffled], (2, 3, 1), random_state=0)
@@ -152,17 +152,17 @@ def test_a_label_without_clusters_takes_no_number() -> None:
     assert set(c[y == 2]) == {2, 3, 4}
 
 
-def test_plain_heaps_are_found_whatever_the_seed() -> None:
+def test_separate_clusters_are_found_for_every_random_state() -> None:
     rng = np.random.default_rng(2)
-    heaps = np.repeat(np.arange(3), 30)
-    x = rng.normal(size=(90, 2)) * 0.1 + np.array([[0, 0], [5, 0], [0, 5]])[heaps]
+    groups = np.repeat(np.arange(3), 30)
+    x = rng.normal(size=(90, 2)) * 0.1 + np.array([[0, 0], [5, 0], [0, 5]])[groups]
     for seed in range(3):
         c = partition(x, np.zeros(90, dtype=np.int64), (3,), seed)
-        assert all(len(set(c[heaps == heap])) == 1 for heap in range(3))
+        assert all(len(set(c[groups == group])) == 1 for group in range(3))
         assert len(set(c)) == 3
 
 
-def test_a_short_cluster_takes_the_rows_that_cost_least() -> None:
+def test_a_small_cluster_takes_the_nearest_rows() -> None:
     """Ninety-six rows near 0, four at 50: the far cluster fills up with those nearest to it."""
     x = np.concatenate([np.linspace(-1, 1, 96), np.full(4, 50.0)])[:, None]
     c = partition(x, np.zeros(100, dtype=np.int64), (2,), random_state=0)
@@ -189,13 +189,13 @@ def test_k_means_on_a_sample_places_every_row(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("recipe", [replace(DEFAULT, hidden=16), SMALL_PAPER], ids=lambda r: r.name)
-def test_a_fit_repeats_bit_for_bit_and_leaves_the_world_alone(rows: Rows, recipe: Recipe) -> None:
+def test_a_fit_repeats_bit_for_bit_and_restores_the_generator(rows: Rows, recipe: Recipe) -> None:
     shape = replace(SHAPE, heads=recipe.heads)
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
     one, history = fit(shape, recipe, *rows, random_state=5)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.get_num_threads() == threads
-    torch.manual_seed(99)  # somebody else's randomness is not ours
+    torch.manual_seed(99)  # the global generator has no effect
     two, again = fit(shape, recipe, *rows, random_state=5)
     assert same(weights_of(one), weights_of(two))
     assert history.array.tolist() == again.array.tolist()
@@ -203,11 +203,9 @@ def test_a_fit_repeats_bit_for_bit_and_leaves_the_world_alone(rows: Rows, recipe
     assert not same(weights_of(one), weights_of(other))
 
 
-def test_only_the_generator_that_is_put_back_is_seeded(
-    rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_does_not_seed_the_gpu(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(seed: int) -> None:
-        raise AssertionError("a fit must not reseed the user's accelerator")
+        raise AssertionError("a fit must not seed the GPU")
 
     monkeypatch.setattr(torch.cuda, "manual_seed_all", refuse)
     model, _ = fit(SHAPE, replace(DEFAULT, hidden=16), *rows, random_state=0)
@@ -215,7 +213,7 @@ def test_only_the_generator_that_is_put_back_is_seeded(
 
 
 @pytest.mark.parametrize("recipe", [replace(DEFAULT, hidden=16), SMALL_PAPER], ids=lambda r: r.name)
-def test_the_loss_falls_and_the_model_comes_back_finished(rows: Rows, recipe: Recipe) -> None:
+def test_the_loss_falls_and_the_model_is_in_evaluation_mode(rows: Rows, recipe: Recipe) -> None:
     model, history = fit(replace(SHAPE, heads=recipe.heads), recipe, *rows, random_state=0)
     loss = history.array[:, history.names.index("loss")]
     assert np.isfinite(history.array).all()
@@ -224,7 +222,7 @@ def test_the_loss_falls_and_the_model_comes_back_finished(rows: Rows, recipe: Re
     assert not any(weights.requires_grad for weights in model.parameters())
 
 
-def test_each_line_of_the_history_adds_up(rows: Rows) -> None:
+def test_the_recorded_loss_is_the_weighted_sum_of_its_terms(rows: Rows) -> None:
     for recipe in (replace(DEFAULT, hidden=16), SMALL_PAPER):
         _, history = fit(replace(SHAPE, heads=recipe.heads), recipe, *rows, random_state=0)
         assert history.names[:5] == ("step", "loss", "reconstruction", "kl_z", "kl_c")
@@ -273,7 +271,7 @@ def test_the_rate_warms_up_and_cools_down(rows: Rows, monkeypatch: pytest.Monkey
     assert rates[-1] < 0.01 * recipe.rate
 
 
-def test_batches_go_through_the_table_in_ever_new_orders() -> None:
+def test_every_pass_is_a_new_permutation_of_the_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     seen = [rows.tolist() for rows in training._batches(10, 5, 6, generator)]
     passes = [seen[i] + seen[i + 1] for i in range(0, 6, 2)]
@@ -316,7 +314,7 @@ def test_tables_of_one_kind_of_column_can_be_learned(rows: Rows, shape: Shape) -
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_small_layers_train_on_one_thread_and_the_rest_comes_back(
+def test_small_layers_train_on_one_thread_which_is_restored(
     rows: Rows, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     before = torch.get_num_threads()
@@ -344,7 +342,7 @@ def test_small_layers_train_on_one_thread_and_the_rest_comes_back(
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[dict[str, Tensor]]:
-    """Validation losses as told, pass by pass; the weights at each are kept to compare."""
+    """Patches the validation losses, pass by pass; returns the weights at each."""
     snapshots: list[dict[str, Tensor]] = []
     script = itertools.chain(losses, itertools.repeat(1e9))
 
@@ -362,7 +360,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[dict[
         ([5.0, 4.0, 3.0, 3.5, 3.4, 3.3], 2, 6),  # stops three passes after the best
         ([5.0, 1.0, 2.0, 2.0, 0.5, 0.6, 0.7, 0.8], 4, 8),  # a late best starts the waiting anew
         ([1.0, 2.0, 3.0, 4.0], 0, 4),  # the first pass was the best
-        ([1.0, 1.0, 1.0, 1.0], 0, 4),  # as good is not better
+        ([1.0, 1.0, 1.0, 1.0], 0, 4),  # an equal loss is no improvement
         ([float(-i) for i in range(12)], 11, 12),  # never stops early
     ],
 )
@@ -389,7 +387,7 @@ def test_early_stopping_keeps_the_best_weights(
     assert calls[-1] == ("training", 12, 12)
 
 
-def test_passes_compare_because_the_noise_of_validation_is_fixed(rows: Rows) -> None:
+def test_the_noise_of_the_validation_loss_is_fixed(rows: Rows) -> None:
     model, _ = fit(PAPER_SHAPE, SMALL_PAPER, *rows, random_state=0)
     losses = {training._validation(model, SMALL_PAPER, *rows) for _ in range(3)}
     assert len(losses) == 1
@@ -426,18 +424,18 @@ def test_densities_are_mixtures_around_each_labels_rows(rows: Rows) -> None:
     found = densities(model, recipe, x, y, c, random_state=0)
     assert len(found) == 3
     for label, mixture in enumerate(found):
-        own = model.encode(x[y == label], y[y == label])
+        rows_of_label = model.encode(x[y == label], y[y == label])
         assert mixture.log_weights.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
         assert (mixture.scales.diagonal(dim1=1, dim2=2) > 0).all()
-        assert torch.equal(mixture.typical, mixture.log_density(own).sort().values)
-        ranks = mixture.percentile(own).sort().values
-        even = 100 * torch.arange(len(own)) / len(own)
-        assert torch.allclose(ranks, even, atol=100 / len(own) + 1e-3)
-        far = own.mean(dim=0, keepdim=True) + 100
+        assert torch.equal(mixture.typical, mixture.log_density(rows_of_label).sort().values)
+        ranks = mixture.percentile(rows_of_label).sort().values
+        even = 100 * torch.arange(len(rows_of_label)) / len(rows_of_label)
+        assert torch.allclose(ranks, even, atol=100 / len(rows_of_label) + 1e-3)
+        far = rows_of_label.mean(dim=0, keepdim=True) + 100
         assert mixture.percentile(far).item() == 0.0
 
 
-def test_a_cluster_counts_in_the_density_as_much_as_it_has_rows(
+def test_a_cluster_weighs_in_the_density_by_its_rows(
     rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y, _ = rows
@@ -459,9 +457,9 @@ def test_a_single_gaussian_has_the_mean_and_covariance_of_one_draw_per_row(
     model, _ = fit(SHAPE, recipe, x, y, c, random_state=0)
     monkeypatch.setattr(training, "GAUSSIANS", 1)
     found = densities(model, recipe, x, y, c, random_state=4)[2]
-    own = y == 2
-    one_hot = torch.eye(6)[c[own]]
-    q = model.q_z(x[own], one_hot, y[own])
+    rows_of_label = y == 2
+    one_hot = torch.eye(6)[c[rows_of_label]]
+    q = model.q_z(x[rows_of_label], one_hot, y[rows_of_label])
     z = q.mean + training.SPREAD * (q.sample(torch.Generator().manual_seed(4)) - q.mean)
     assert torch.allclose(found.means[0], z.mean(dim=0), atol=1e-5)
     covariance = torch.cov(z.T, correction=0) + 1e-4 * torch.eye(3)
@@ -481,20 +479,20 @@ def test_a_handful_of_rows_still_has_a_density() -> None:
     model, _ = fit(shape, recipe, *parts, random_state=0)
     small = densities(model, recipe, *parts, random_state=0)[0]
     z = small.sample(2000, torch.Generator().manual_seed(0))
-    own = model.encode(parts[0][:6], parts[1][:6])
-    assert small.log_density(own).isfinite().all()
-    assert (z.mean(dim=0) - own.mean(dim=0)).abs().max() < 1.5
+    rows_of_label = model.encode(parts[0][:6], parts[1][:6])
+    assert small.log_density(rows_of_label).isfinite().all()
+    assert (z.mean(dim=0) - rows_of_label.mean(dim=0)).abs().max() < 1.5
     assert 0.05 < z.std(dim=0).min() < z.std(dim=0).max() < 3
 
 
-def test_a_label_without_clusters_lies_nowhere(rows: Rows) -> None:
+def test_the_density_of_a_label_without_clusters_is_zero(rows: Rows) -> None:
     x, y, _ = rows
     shape = replace(SHAPE, clusters=(2, 0, 1))
     recipe = replace(DEFAULT, hidden=16)
-    there = y != 1
+    kept = y != 1
     c = torch.tensor(partition(x.double().numpy(), y.numpy(), shape.clusters, 0))
-    model, _ = fit(shape, recipe, x[there], y[there], c[there], random_state=0)
-    found = densities(model, recipe, x[there], y[there], c[there], random_state=0)
+    model, _ = fit(shape, recipe, x[kept], y[kept], c[kept], random_state=0)
+    found = densities(model, recipe, x[kept], y[kept], c[kept], random_state=0)
     assert [len(mixture.means) > 0 for mixture in found] == [True, False, True]
     assert found[1].percentile(torch.zeros(2, 3)).tolist() == [0.0, 0.0]
 
@@ -508,8 +506,8 @@ def test_the_papers_density_is_its_prior(rows: Rows) -> None:
     assert found[1].log_weights.tolist() == pytest.approx([-math.log(3)] * 3)
     variances = (found[1].scales @ found[1].scales.transpose(1, 2)).diagonal(dim1=1, dim2=2)
     assert torch.allclose(variances, prior.log_variance[2:5].exp())
-    own = model.encode(x[y == 1], y[y == 1], follows_paper=True)
-    assert torch.equal(found[1].typical, found[1].log_density(own).sort().values)
+    rows_of_label = model.encode(x[y == 1], y[y == 1], follows_paper=True)
+    assert torch.equal(found[1].typical, found[1].log_density(rows_of_label).sort().values)
 
 
 def test_many_rows_leave_a_thousand_typical_densities(rows: Rows) -> None:

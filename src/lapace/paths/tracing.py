@@ -220,7 +220,7 @@ def _whole_grid(line: _LineEvaluator, lines: Ints, steps: int) -> Steps:
     """Every step of some lines, in one call of `evaluate`."""
     inner = np.tile(np.linspace(0.0, 1.0, steps + 1)[1:-1], len(lines))  # (lines * (steps - 1),)
     found = line.evaluate_at(np.repeat(lines, steps - 1), inner)
-    start, end = (ends.take(lines[:, None]) for ends in (line.lines.start, line.lines.end))
+    start, end = (side.take(lines[:, None]) for side in (line.lines.start, line.lines.end))
     return Steps.join([start, found.reshape(len(lines), steps - 1), end])
 
 
@@ -231,7 +231,7 @@ def _bracket(line: _LineEvaluator, steps: int, stable: bool) -> Steps:
     and the bracket is cut out of it.
     """
     count = len(line.lines.instance)
-    start, end = (ends.reshape(count, 1) for ends in (line.lines.start, line.lines.end))
+    start, end = (side.reshape(count, 1) for side in (line.lines.start, line.lines.end))
     bracket = Steps.join([start, end, end])  # (lines, 3)
     low, high = np.zeros(count, dtype=np.int64), np.full(count, steps)
     bisected = np.flatnonzero(line.lines.end.ok)

@@ -25,12 +25,9 @@ from lapace.paths import (
     Lines,
     Steps,
     TracedPaths,
-    block_states,
-    states_of,
     trace,
 )
 from lapace.paths import decoder as decoding
-from lapace.paths.decoder import write_states
 from lapace.schema import Feature, Schema
 
 Row = dict[str, Any]
@@ -89,9 +86,9 @@ def untrained_decoder(trees: bool = False, follows_paper: bool = False, seed: in
     model = model.eval().requires_grad_(False)
     mixtures = tuple(Mixture.of_prior(model.p_z(), part) for part in ((0, 1), (2, 3)))
     cells = columns.cells(training_rows())
-    states, half = states_of(columns, cells), len(cells) // 2
+    states, half = columns.states(cells), len(cells) // 2
     parts = (states[:half], states[half:]) if trees else ()
-    fitted = tuple(CategoryTree.fit(part, block_states(columns)) for part in parts)
+    fitted = tuple(CategoryTree.fit(part, columns.block_states) for part in parts)
     return Decoder(columns, model, mixtures, fitted, follows_paper=follows_paper)
 
 
@@ -456,7 +453,7 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, constrained: b
     decoder = untrained_decoder(trees)
     instances = training_rows()[:12]
     rng = np.random.default_rng(1)
-    widths = block_states(schema())
+    widths = schema().block_states
     fixed = excluded = None
     if constrained:
         original = encode(decoder, instances).states
@@ -466,7 +463,7 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, constrained: b
     end = decoder.model.centroids()[2]
     combinations = np.array(list(itertools.product(*map(range, widths))))
     for tau in (0.1, 0.5, 0.9):
-        chosen = states_of(schema(), rows_on_line(decoder, start, tau, end)[:, 0])
+        chosen = schema().states(rows_on_line(decoder, start, tau, end)[:, 0])
         for i in range(12):
             share = torch.tensor(tau, dtype=torch.float32)
             blocks = anchored_scores(decoder, start, i, tau, (1 - share) * start.z[i] + share * end)
@@ -514,8 +511,8 @@ def test_fixed_and_excluded_states_hold_on_the_whole_path() -> None:
         job = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("job"))
         home = next(b for b, (f, _, _) in enumerate(schema().blocks) if f == column("home"))
         fixed[:, home] = free.states[:, home]
-        excluded = np.zeros((20, sum(block_states(schema()))), dtype=bool)
-        first_job = sum(block_states(schema())[:job])
+        excluded = np.zeros((20, sum(schema().block_states)), dtype=bool)
+        first_job = sum(schema().block_states[:job])
         excluded[:, first_job : first_job + 3] = True  # all jobs but the last
         rows = rows_on_line(
             decoder,
@@ -573,11 +570,11 @@ def columns_and_cells(draw: Any) -> tuple[Schema, Floats]:
 @given(columns_and_cells())
 def test_states_are_read_back_as_the_cells_they_came_from(drawn: tuple[Schema, Floats]) -> None:
     columns, cells = drawn
-    states = states_of(columns, cells)
-    np.testing.assert_array_equal(write_states(columns, cells.copy(), states), cells)
+    states = columns.states(cells)
+    np.testing.assert_array_equal(columns.with_states(cells, states), cells)
     for block, (feature, _, width) in enumerate(columns.blocks):
         column = columns.features[feature]
-        assert block_states(columns)[block] == len(column.categories) + column.missing
+        assert columns.block_states[block] == len(column.categories) + column.missing
         for cell, state in zip(cells[:, feature], states[:, block], strict=True):
             known = cell < len(column.categories) or (np.isnan(cell) and column.missing)
             assert (state < max(2, width)) == known

@@ -22,7 +22,7 @@ from lapace.classifiers import Classifier, Label
 from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
 from lapace.model import Shape
-from lapace.paths import Decoder, block_states, states_of
+from lapace.paths import Decoder
 from lapace.schema import Knots, Schema
 from lapace.table import spelling
 from lapace.training import Recipe, cluster_counts, densities, fit, partition
@@ -190,7 +190,7 @@ def fit_model(
     mixtures = densities(model, recipe, x, y, c, random_state)
     trees: tuple[CategoryTree, ...] = ()
     if not follows_paper:
-        states, widths = states_of(coded, cells), block_states(coded)
+        states, widths = coded.states(cells), coded.block_states
         trees = tuple(CategoryTree.fit(states[codes == k], widths) for k in range(len(labels)))
     decoder = Decoder(coded, model, mixtures, trees, follows_paper=follows_paper)
     members = np.full(len(codes), -1, dtype=np.int64)

@@ -30,9 +30,7 @@ from lapace.paths import (
     Lines,
     Steps,
     TracedPaths,
-    block_states,
     rows_differ,
-    states_of,
     trace,
 )
 from lapace.result import Explanation
@@ -204,15 +202,15 @@ def _with_sparse(oracle: Oracle, paths: TracedPaths) -> tuple[TracedPaths, Ints]
 def _category_limits(system: System, originals: Floats) -> tuple[Ints, Bools]:
     """Constraints on single columns as fixed and excluded states of the category blocks."""
     schema = system.schema
-    states = states_of(schema, originals)
+    states = schema.states(originals)
     fixed = np.full(states.shape, -1, dtype=np.int64)
-    excluded = np.zeros((len(originals), sum(block_states(schema))), dtype=bool)
+    excluded = np.zeros((len(originals), sum(schema.block_states)), dtype=bool)
     if not len(system):
         return fixed, excluded
     domains = system.domains(originals)
     begin = 0
     for block, ((feature, _, _), count) in enumerate(
-        zip(schema.blocks, block_states(schema), strict=True)
+        zip(schema.blocks, schema.block_states, strict=True)
     ):
         pinned = domains.pinned[:, feature]
         fixed[pinned, block] = states[pinned, block]

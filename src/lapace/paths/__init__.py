@@ -6,7 +6,7 @@ instance itself. `trace` evaluates every line with a function it is handed and f
 unbroken run of ok rows begins; it knows neither classifiers nor constraints.
 """
 
-from lapace.paths.decoder import Decoder, EncodedInstances, block_states, states_of
+from lapace.paths.decoder import Decoder, EncodedInstances
 from lapace.paths.tracing import (
     Correct,
     Evaluate,
@@ -25,8 +25,6 @@ __all__ = [
     "Lines",
     "Steps",
     "TracedPaths",
-    "block_states",
     "rows_differ",
-    "states_of",
     "trace",
 ]

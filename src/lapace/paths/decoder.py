@@ -15,9 +15,9 @@ from torch import Tensor
 from lapace.arrays import Bools, Floats, Ints
 from lapace.categories import CategoryTree
 from lapace.model import LGMVAE, Mixture
-from lapace.schema import Feature, Schema
+from lapace.schema import Schema
 
-__all__ = ["Decoder", "EncodedInstances", "block_states", "states_of"]
+__all__ = ["Decoder", "EncodedInstances"]
 
 
 # Floor of a category's probability, so that the tree can overrule a decoder that is too sure of one
@@ -107,9 +107,9 @@ class Decoder:
         if fixed is None:
             fixed = np.full((len(cells), len(schema.blocks)), -1, dtype=np.int64)
         if excluded is None:
-            excluded = np.zeros((len(cells), sum(block_states(self.schema))), dtype=bool)
+            excluded = np.zeros((len(cells), sum(self.schema.block_states)), dtype=bool)
         snapped = schema.snap(cells)[:, numeric]
-        states = states_of(schema, cells)
+        states = schema.states(cells)
         return EncodedInstances(schema, cells, z, residual, states, snapped, fixed, excluded)
 
     # -- decoder -----------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class Decoder:
             if self.schema.features[feature].missing:
                 scores[:, end - 1] = -np.inf
         states = self._choose(scores, labels, None)
-        return write_states(self.schema, cells, states)
+        return self.schema.with_states(cells, states)
 
     def path_rows(
         self,
@@ -167,7 +167,7 @@ class Decoder:
         states[moving] = self._categories(
             instances, instance[moving], means[moving], tau[moving], labels[moving]
         )
-        return write_states(instances.schema, cells, states)
+        return instances.schema.with_states(cells, states)
 
     def differentiable_rows(
         self, instances: EncodedInstances, instance: Ints, tau: Floats, z: Tensor, rows: Floats
@@ -262,7 +262,7 @@ class Decoder:
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
         """Where the states of each block begin and end among the scores."""
-        edges = [0, *np.cumsum(block_states(self.schema)).tolist()]
+        edges = [0, *np.cumsum(self.schema.block_states).tolist()]
         return list(pairwise(edges))
 
     def _scores(self, means: Floats) -> Floats:
@@ -311,7 +311,7 @@ class Decoder:
         """Percentile of rows' category combinations among training rows of their label: (n,)."""
         found = np.full(len(labels), 100.0)
         if self.trees and schema.blocks:
-            states = states_of(schema, cells)
+            states = schema.states(cells)
             for label in np.unique(labels):
                 rows = np.flatnonzero(labels == label)
                 found[rows] = 100.0 * self.trees[label].quantile(states[rows])
@@ -346,34 +346,3 @@ def _draw(probabilities: Floats, widths: Sequence[int], rng: np.random.Generator
             drawn[np.arange(len(block)), start + which] = 1.0
         start += width
     return drawn
-
-
-def block_states(schema: Schema) -> list[int]:
-    """How many states each block has: its categories, and missing where that was seen."""
-    return [max(2, width) for _, _, width in schema.blocks]
-
-
-def states_of(schema: Schema, cells: Floats) -> Ints:
-    """Categories as states of the encoded blocks: codes, then missing, then unknown ones."""
-    states = np.zeros((len(cells), len(schema.blocks)), dtype=np.int64)
-    for block, (feature, _, _) in enumerate(schema.blocks):
-        column = schema.features[feature]
-        codes, known = cells[:, feature], len(column.categories)
-        shifted = np.where(codes >= known, codes + column.missing, codes)
-        # A missing cell where training never saw one is as unknown as a new category.
-        states[:, block] = np.where(np.isnan(codes), _missing_state(column), shifted)
-    return states
-
-
-def write_states(schema: Schema, cells: Floats, states: Ints) -> Floats:
-    """The inverse of `states_of`, written into cells."""
-    for block, (feature, _, _) in enumerate(schema.blocks):
-        column = schema.features[feature]
-        state, known = states[:, block].astype(np.float64), len(column.categories)
-        codes = np.where(state > known, state - column.missing, state)
-        cells[:, feature] = np.where(state == _missing_state(column), np.nan, codes)
-    return cells
-
-
-def _missing_state(column: Feature) -> int:
-    return len(column.categories) if column.missing else len(column.levels) + 1

@@ -167,6 +167,11 @@ class Schema:
         return tuple(found)
 
     @cached_property
+    def block_states(self) -> tuple[int, ...]:
+        """How many states each block has."""
+        return tuple(self.features[i].states for i, _, _ in self.blocks)
+
+    @cached_property
     def flags(self) -> tuple[tuple[int, int], ...]:
         """(feature, column) of each missing flag in the encoded matrix."""
         start = len(self.numeric) + sum(width for _, _, width in self.blocks)
@@ -284,11 +289,9 @@ class Schema:
         encoded = np.zeros((len(cells), self.width))  # (n, width)
         scores = self._scaled(lambda f, some: _knots(f).scores(some), cells[:, self.numeric])
         encoded[:, : len(self.numeric)] = np.where(self.unplaced(cells), 0.0, scores)
-        for i, start, width in self.blocks:
-            codes, count = cells[:, i, None], len(self.features[i].categories)
-            slots = np.where(np.isnan(codes), count, np.where(codes < count, codes, -1))
+        for (_, start, width), state in zip(self.blocks, self.states(cells).T, strict=True):
             # One place says whether the second of two states holds.
-            encoded[:, start : start + width] = slots == np.arange(width) + (width == 1)
+            encoded[:, start : start + width] = state[:, None] == np.arange(width) + (width == 1)
         for i, column in self.flags:
             encoded[:, column] = np.isnan(cells[:, i])
         return encoded
@@ -297,13 +300,33 @@ class Schema:
         """The matrix back to cells: nearest lattice values, most likely categories."""
         cells = np.zeros((len(encoded), len(self.features)))  # (n, d)
         cells[:, self.numeric] = self.units(encoded[:, : len(self.numeric)])
-        for i, start, width in self.blocks:
+        states = np.zeros((len(encoded), len(self.blocks)), dtype=np.int64)
+        for block, (_, start, width) in enumerate(self.blocks):
             scores = encoded[:, start : start + width]
-            slots = scores[:, 0] > 0.5 if width == 1 else scores.argmax(axis=1)
-            missing = len(self.features[i].categories) if self.features[i].missing else -1
-            cells[:, i] = np.where(slots == missing, np.nan, slots)
+            states[:, block] = scores[:, 0] > 0.5 if width == 1 else scores.argmax(axis=1)
         for i, column in self.flags:
             cells[encoded[:, column] > 0.5, i] = np.nan
+        return self.with_states(cells, states)
+
+    def states(self, cells: Floats) -> Ints:
+        """Categories as states of their blocks, (n, blocks): codes, then missing, then unseen ones.
+
+        A missing cell where training never saw one is as unknown as an unseen category.
+        """
+        states = np.zeros((len(cells), len(self.blocks)), dtype=np.int64)
+        for block, (i, _, _) in enumerate(self.blocks):
+            feature, codes = self.features[i], cells[:, i]
+            shifted = np.where(codes >= len(feature.categories), codes + feature.missing, codes)
+            states[:, block] = np.where(np.isnan(codes), _missing_state(feature), shifted)
+        return states
+
+    def with_states(self, cells: Floats, states: Ints) -> Floats:
+        """The inverse of `states`: a copy of the cells with these categories."""
+        cells = cells.copy()
+        for (i, _, _), state in zip(self.blocks, states.T, strict=True):
+            feature, missing = self.features[i], _missing_state(self.features[i])
+            codes = state - (state > len(feature.categories)) * feature.missing
+            cells[:, i] = np.where(state == missing, np.nan, codes)
         return cells
 
     def units(self, scores: Floats) -> Floats:
@@ -507,6 +530,10 @@ def _pixels(table: Table) -> dict[str, Feature]:
         return {}
     lower, upper = min(low for low, _ in ranges), max(high for _, high in ranges)
     return {n: Feature.continuous(n, lower=lower, upper=upper) for n in table.names}
+
+
+def _missing_state(feature: Feature) -> int:
+    return len(feature.categories) if feature.missing else len(feature.levels) + 1
 
 
 def _knots(feature: Feature) -> Knots:

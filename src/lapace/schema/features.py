@@ -252,10 +252,14 @@ class Feature:
     @property
     def width(self) -> int:
         """Columns its category block takes in the encoded matrix."""
-        states = len(self.categories) + self.missing
-        if self.numeric or states < 2:
+        if self.numeric or self.states < 2:
             return 0
-        return 1 if states == 2 else states
+        return 1 if self.states == 2 else self.states
+
+    @property
+    def states(self) -> int:
+        """What a category block distinguishes: the categories, and missing if that was seen."""
+        return len(self.categories) + self.missing
 
     def text(self, cell: float) -> str:
         """A cell as text, with the digits that its column needs.

@@ -21,8 +21,6 @@ from lapace.result import Counterfactuals
 from lapace.training import DEFAULT, Recipe
 from lapace.training import fit as train_model
 
-__all__ = ["CCHVAE"]
-
 ROWS = 100_000  # decoded rows queried at once
 
 

@@ -37,8 +37,6 @@ from lapace.schema import Feature
 from lapace.schema.features import decimals
 from lapace.table import plain_frame
 
-__all__ = ["DiCE"]
-
 METHODS = ("random", "genetic")
 
 

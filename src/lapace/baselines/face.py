@@ -27,8 +27,6 @@ from lapace.metrics.neighbours import BLOCK, kneighbors, smallest
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
-__all__ = ["FACE"]
-
 SAMPLE = 500  # rows whose neighbours set the bandwidth
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lapace.arrays import Bools, Floats, Ints, batches, first_of_each
+from lapace.arrays import Floats, Ints, batches, first_of_each
 from lapace.baselines.problem import (
     BaselineProblem,
     Constraints,
@@ -24,8 +24,6 @@ from lapace.errors import check_integer, check_number
 from lapace.metrics.neighbours import distinct_rows, kneighbors
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
-
-__all__ = ["DRCE", "NNCE", "RobXCE"]
 
 ROWS = 100_000  # perturbed rows queried at once
 SAMPLE = 200  # rows whose stability sets the threshold where none is given
@@ -240,9 +238,10 @@ class RobXCE:
         proposed = []
         for group, candidate in problem.groups():
             rows = problem.training.rows[candidate]
-            stable = _StableRows(self, problem, rows, group[:1])
-            threshold = stable.median() if self.threshold is None else self.threshold
-            near = stable.nearest(group, threshold)  # (n, neighbours), -1: none
+            threshold = self.threshold
+            if threshold is None:
+                threshold = self._median_stability(problem, rows, group[0])
+            near = self._nearest_stable(problem, rows, group, threshold)  # (n, neighbours)
             line, place = np.nonzero(near >= 0)
             instance, end = group[line], rows[near[line, place]]
             _, nearest = kneighbors(problem.schema, problem.cells[group], rows, 1)
@@ -274,6 +273,37 @@ class RobXCE:
             found[part] = each.mean(axis=1) - each.std(axis=1)
         return found
 
+    def _median_stability(self, problem: BaselineProblem, rows: Floats, instance: int) -> float:
+        """The median stability of rows, or of a sample of them, with an instance's target."""
+        if len(rows) > SAMPLE:
+            rng = np.random.default_rng(self.random_state)
+            rows = rows[rng.choice(len(rows), SAMPLE, replace=False)]
+        return float(np.median(self.stability(problem, rows, np.full(len(rows), instance))))
+
+    def _nearest_stable(
+        self, problem: BaselineProblem, rows: Floats, group: Ints, threshold: float
+    ) -> Ints:
+        """For each instance the nearest stable rows, (n, neighbours), -1 where there are fewer.
+
+        For instances without any, more and more of the nearest rows are evaluated.
+        """
+        found = np.full((len(group), self.neighbours), -1, dtype=np.int64)
+        left, pool = np.arange(len(group)), POOL
+        while len(left):
+            _, near = kneighbors(problem.schema, problem.cells[group[left]], rows, pool)
+            which, place = np.unique(near, return_inverse=True)
+            target = np.full(len(which), group[0])  # all of the group have the same target
+            stable = self.stability(problem, rows[which], target) >= threshold
+            stable = stable[place].reshape(near.shape)  # (left, pool)
+            first = np.argsort(~stable, axis=1, kind="stable")[:, : self.neighbours]
+            near = np.take_along_axis(np.where(stable, near, -1), first, axis=1)
+            found[left, : near.shape[1]] = near
+            left = left[~stable.any(axis=1)]
+            if pool >= min(MAX_POOL, len(rows)):
+                break
+            pool *= 4
+        return found
+
     def _first_stable(
         self, problem: BaselineProblem, start: Floats, end: Floats, instance: Ints, threshold: float
     ) -> Floats:
@@ -286,55 +316,6 @@ class RobXCE:
             stop[left[ok]] = cells[ok]
             left = left[~ok]
         return stop
-
-
-@dataclass
-class _StableRows:
-    """Candidates among the training rows, and the stability of those evaluated so far."""
-
-    method: RobXCE
-    problem: BaselineProblem
-    rows: Floats
-    instance: Ints  # one of the group: all have the same target
-
-    def __post_init__(self) -> None:
-        self.known = np.full(len(self.rows), np.nan)
-
-    def stability(self, which: Ints) -> Floats:
-        """Stability of some of the rows."""
-        new = np.unique(which[np.isnan(self.known[which])])
-        instance = np.repeat(self.instance, len(new))
-        self.known[new] = self.method.stability(self.problem, self.rows[new], instance)
-        found: Floats = self.known[which]
-        return found
-
-    def median(self) -> float:
-        """The median stability of the rows, or of a sample of them."""
-        rng, some = np.random.default_rng(self.method.random_state), np.arange(len(self.rows))
-        if len(some) > SAMPLE:
-            some = rng.choice(len(some), SAMPLE, replace=False)
-        return float(np.median(self.stability(some)))
-
-    def nearest(self, instance: Ints, threshold: float) -> Ints:
-        """For each instance the nearest stable rows, (n, neighbours), -1 where there are fewer.
-
-        For instances without any, more and more of the nearest rows are evaluated.
-        """
-        count, schema = self.method.neighbours, self.problem.schema
-        found = np.full((len(instance), count), -1, dtype=np.int64)
-        left, pool = np.arange(len(instance)), POOL
-        while len(left):
-            cells = self.problem.cells[instance[left]]
-            _, near = kneighbors(schema, cells, self.rows, pool)  # (left, pool)
-            stable: Bools = self.stability(near.ravel()).reshape(near.shape) >= threshold
-            first = np.argsort(~stable, axis=1, kind="stable")[:, :count]  # stable ones first
-            near = np.take_along_axis(np.where(stable, near, -1), first, axis=1)
-            found[left, : near.shape[1]] = near
-            left = left[~stable.any(axis=1)]
-            if pool >= min(MAX_POOL, len(self.rows)):
-                break
-            pool *= 4
-        return found
 
 
 def _perturbed(schema: Schema, cells: Floats, noise: Floats) -> Floats:

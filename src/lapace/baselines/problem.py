@@ -24,8 +24,6 @@ from lapace.metrics.neighbours import distinct_rows
 from lapace.result import Counterfactuals
 from lapace.schema import Feature, Schema
 
-__all__ = ["BaselineProblem", "TrainingIndex"]
-
 SchemaLike: TypeAlias = Schema | Mapping[str, str | Feature] | None
 Constraints: TypeAlias = str | Constraint | Iterable[str | Constraint]
 

@@ -11,8 +11,10 @@ model.pkl, model.joblib   refused: unpickling runs whatever code is in the file
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import io
+import os
 import re
 import sys
 import zipfile
@@ -20,19 +22,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from lapace.classifiers.onnx_files import OnnxModel
 from lapace.classifiers.outputs import ExternalModel, predict_method
 from lapace.classifiers.pipelines import TrainedKind
-from lapace.classifiers.remote import HttpModel
+from lapace.classifiers.remote import HttpModel, without_secrets
 from lapace.classifiers.skops_files import read_skops
 from lapace.errors import InputError, did_you_mean
 
+FOLLOWED = (".skops", ".onnx")  # opened without running code
 PICKLES = (".pkl", ".pickle", ".joblib", ".sav", ".pt", ".pth")
-FILES = (".skops", ".onnx", *PICKLES)
 OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+Reference = dict[str, str]  # {"file", "sha256"} of a file that is followed, or {"named"}
 POSSIBLE = (
     "a file ending in .skops or .onnx, an object of a module written package.module:object, or an "
     "address that begins with http:// or https://"
@@ -72,7 +75,7 @@ def load_classifier(
     if re.match("https?://", text, re.IGNORECASE):
         return ExternalModel(HttpModel(text, timeout))
     path = Path(spec)
-    if text and (path.suffix.lower() in FILES or _exists(path)):
+    if text and (path.suffix.lower() in (*FOLLOWED, *PICKLES) or _exists(path)):
         return _load_file(path, trusted, unsafe_pickle)
     if OBJECT.fullmatch(text):
         return _checked(_import_object(text), text)
@@ -143,7 +146,7 @@ def _load_file(path: Path, trust: Sequence[str], unsafe_pickle: bool) -> Any:
                 "If you made it yourself: unsafe_pickle=True, or --unsafe-pickle."
             )
         return _checked(_unpickled(data, path.name), path.name)
-    if path.suffix.lower() not in FILES:
+    if path.suffix.lower() not in FOLLOWED:
         raise InputError(f"'{path.name}' is no classifier's file. Write {POSSIBLE}.")
     return load_bytes(data, path.name, trust=trust)
 
@@ -215,3 +218,85 @@ def _current_folder_importable() -> Iterator[None]:
     finally:
         if here in sys.path:  # the last occurrence: the module may have added its own
             del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
+
+
+# ------------------------------------------------------------------------------------------------
+# References to a classifier's file, kept by what is saved beside it
+
+
+def refer_to(path: str | Path, classifier: str | os.PathLike[str]) -> Reference:
+    """A reference to a classifier, for a file that is saved.
+
+    A skops or ONNX file in the same folder, or below it, is referred to by its relative path and a
+    hash; anything else only by its name, for the error where it is missing.
+
+    Args:
+        path: The file to be saved.
+        classifier: The classifier's file, `package.module:object`, or address.
+    """
+    text = os.fspath(classifier)
+    if re.match("https?://", text, re.IGNORECASE):
+        return {"named": without_secrets(text)}
+    folder = Path(path).absolute().parent
+    beside = folder / text
+    found = beside if beside.is_file() else Path(text).absolute()
+    if found.is_file():
+        inside = Path(os.path.normpath(found))
+        if inside.suffix.lower() in FOLLOWED and inside.is_relative_to(os.path.normpath(folder)):
+            relative = inside.relative_to(os.path.normpath(folder)).as_posix()
+            return {"file": relative, "sha256": hashlib.sha256(found.read_bytes()).hexdigest()}
+        return {"named": found.name}
+    if ":" in text and Path(text).suffix.lower() not in FOLLOWED:
+        return {"named": text}
+    raise InputError(f"There is no file '{text}' to refer to as the classifier's.")
+
+
+def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] = ()) -> Any:
+    """Opens the classifier a saved file refers to, unless it has changed since.
+
+    Args:
+        path: The file with the reference.
+        reference: What `refer_to` returned, read back.
+        trust: As in `load_classifier`.
+    """
+    pass_it = "Pass it: Explainer.load(path, classifier), or --classifier."
+    if reference is None:
+        raise InputError(f"'{path.name}' has no classifier beside it to open. {pass_it}")
+    if "named" in reference:
+        name = reference["named"]
+        pickled = name.lower().endswith(PICKLES)
+        what, more = (", a pickle", " --unsafe-pickle") if pickled else ("", "")
+        raise InputError(
+            f"'{path.name}' was fitted with '{name}'{what}, which is not followed: name it, "
+            f"--classifier {name}{more}, or in Python Explainer.load(path, classifier)."
+        )
+    file = path.absolute().parent / reference["file"]
+    try:
+        data = file.read_bytes()
+    except OSError:
+        raise InputError(
+            f"The classifier '{reference['file']}' is not beside '{path.name}' any more. {pass_it}"
+        ) from None
+    if hashlib.sha256(data).hexdigest() != reference["sha256"]:
+        raise InputError(
+            f"The classifier '{reference['file']}' has changed since '{path.name}' was saved, and "
+            f"is not opened. Fit again with it. Or, if it is the right one: {pass_it}"
+        )
+    return load_bytes(data, file.name, trust=trust)
+
+
+def check_reference(reference: Any) -> Reference | None:
+    """A reference as read from an untrusted file; raises where it is none, or leaves the folder."""
+    if reference is None:
+        return None
+    if not isinstance(reference, dict) or not all(isinstance(v, str) for v in reference.values()):
+        raise ValueError("not a reference to a classifier")
+    if set(reference) == {"named"}:
+        return {"named": "".join(c for c in reference["named"][:200] if c.isprintable())}
+    text, file = reference["file"], PurePosixPath(reference["file"])
+    inside = not file.is_absolute() and ".." not in file.parts and file.name
+    if not inside or re.search(r"[\\:\0]", text) or file.suffix.lower() not in FOLLOWED:
+        raise InputError(f"A saved explainer refers to '{file.name}' outside of its own folder.")
+    if not re.fullmatch("[0-9a-f]{64}", reference["sha256"]):
+        raise ValueError("not a sha256")
+    return {"file": text, "sha256": reference["sha256"]}

@@ -139,7 +139,7 @@ def _save(explainer: Explainer, output: Path, classifier: str, beside: Path | No
         Whether the explainer refers to the classifier's file.
     """
     from lapace.classifiers import save_classifier
-    from lapace.classifiers.references import refer_to
+    from lapace.classifiers.loaders import refer_to
 
     if beside is not None:
         with together(beside, output) as (classifier_file, explainer_file):

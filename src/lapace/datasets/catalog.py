@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from lapace.datasets import loans
 from lapace.datasets.sources import fetch
 
-__all__ = ["CATALOG", "DatasetSpec"]
-
 Labels: TypeAlias = NDArray[Any]
 Built: TypeAlias = tuple[Any, Labels]
 

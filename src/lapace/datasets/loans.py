@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Floats
 
-__all__ = ["EDUCATION", "make"]
-
 EDUCATION = ("basic", "secondary", "bachelor", "master", "doctorate")
 
 

@@ -24,8 +24,6 @@ from typing import Any
 
 from lapace.errors import LapaceError, import_extra
 
-__all__ = ["SOURCES", "Source", "cache", "fetch"]
-
 logger = logging.getLogger(__name__)
 
 TIMEOUT = 10.0  # seconds a URL may be silent before the next place is tried
@@ -53,12 +51,7 @@ SOURCES = {file: Source(file, **entry) for file, entry in _ENTRIES.items()}
 
 
 def cache() -> Path:
-    """The folder that files are kept in: `LAPACE_DATA`, or the user's cache folder.
-
-    Examples:
-        >>> isinstance(cache(), Path)
-        True
-    """
+    """The folder that files are kept in: `LAPACE_DATA`, or the user's cache folder."""
     named = os.environ.get("LAPACE_DATA")
     return Path(named).expanduser() if named else Path(_pooch().os_cache("lapace"))
 

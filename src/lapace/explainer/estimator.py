@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, clone
 
 from lapace.arrays import Floats, Ints
 from lapace.classifiers import Classifier
-from lapace.classifiers.references import open_referred, refer_to
+from lapace.classifiers.loaders import open_referred, refer_to
 from lapace.constraints import Constraint, System, parse_all
 from lapace.errors import InputError, NotFittedError, check_integer, warn
 from lapace.explainer import storage

@@ -28,7 +28,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from lapace.categories import CategoryTree
-from lapace.classifiers.references import Reference, check_reference
+from lapace.classifiers.loaders import Reference, check_reference
 from lapace.constraints import from_toml, to_toml
 from lapace.errors import InputError
 from lapace.explainer.fit import Fitted, Prototype

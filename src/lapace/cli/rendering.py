@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lapace.result import Counterfactuals, Explanation, InstanceExplanation
     from lapace.schema import Schema
 
-STEPS = 7  # of a path shown, besides its first ok one
+STEPS = 5  # of a path shown, besides its first ok one
 ABOUT = ("number", "label", "members", "valid", "probability", "note")  # of a prototype
 ROWS = 3  # counterfactuals shown per instance; the other formats have all
 STATUS_COLOURS = {

@@ -519,7 +519,7 @@ def test_face_finds_the_cheapest_path():
 
 
 def test_face_prefers_a_detour_through_dense_regions():
-    """A dense lane leads to one end; another end is nearer, across an empty region, and isolated."""
+    """A dense lane leads to one end; a nearer end lies isolated across an empty region."""
     lane = np.column_stack([np.linspace(0, 1, 101), np.zeros(101)])
     crowd = np.array([[0.97, 0.01 * k] for k in range(20)])
     isolated = np.array([[0.3, 0.9], [0.31, 0.92]])

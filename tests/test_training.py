@@ -424,14 +424,14 @@ def test_densities_are_mixtures_around_each_labels_rows(rows: Rows) -> None:
     found = densities(model, recipe, x, y, c, random_state=0)
     assert len(found) == 3
     for label, mixture in enumerate(found):
-        rows_of_label = model.encode(x[y == label], y[y == label])
+        latent = model.encode(x[y == label], y[y == label])
         assert mixture.log_weights.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
         assert (mixture.scales.diagonal(dim1=1, dim2=2) > 0).all()
-        assert torch.equal(mixture.typical, mixture.log_density(rows_of_label).sort().values)
-        ranks = mixture.percentile(rows_of_label).sort().values
-        even = 100 * torch.arange(len(rows_of_label)) / len(rows_of_label)
-        assert torch.allclose(ranks, even, atol=100 / len(rows_of_label) + 1e-3)
-        far = rows_of_label.mean(dim=0, keepdim=True) + 100
+        assert torch.equal(mixture.typical, mixture.log_density(latent).sort().values)
+        ranks = mixture.percentile(latent).sort().values
+        even = 100 * torch.arange(len(latent)) / len(latent)
+        assert torch.allclose(ranks, even, atol=100 / len(latent) + 1e-3)
+        far = latent.mean(dim=0, keepdim=True) + 100
         assert mixture.percentile(far).item() == 0.0
 
 
@@ -479,9 +479,9 @@ def test_a_handful_of_rows_still_has_a_density() -> None:
     model, _ = fit(shape, recipe, *parts, random_state=0)
     small = densities(model, recipe, *parts, random_state=0)[0]
     z = small.sample(2000, torch.Generator().manual_seed(0))
-    rows_of_label = model.encode(parts[0][:6], parts[1][:6])
-    assert small.log_density(rows_of_label).isfinite().all()
-    assert (z.mean(dim=0) - rows_of_label.mean(dim=0)).abs().max() < 1.5
+    latent = model.encode(parts[0][:6], parts[1][:6])
+    assert small.log_density(latent).isfinite().all()
+    assert (z.mean(dim=0) - latent.mean(dim=0)).abs().max() < 1.5
     assert 0.05 < z.std(dim=0).min() < z.std(dim=0).max() < 3
 
 
@@ -506,8 +506,8 @@ def test_the_papers_density_is_its_prior(rows: Rows) -> None:
     assert found[1].log_weights.tolist() == pytest.approx([-math.log(3)] * 3)
     variances = (found[1].scales @ found[1].scales.transpose(1, 2)).diagonal(dim1=1, dim2=2)
     assert torch.allclose(variances, prior.log_variance[2:5].exp())
-    rows_of_label = model.encode(x[y == 1], y[y == 1], follows_paper=True)
-    assert torch.equal(found[1].typical, found[1].log_density(rows_of_label).sort().values)
+    latent = model.encode(x[y == 1], y[y == 1], follows_paper=True)
+    assert torch.equal(found[1].typical, found[1].log_density(latent).sort().values)
 
 
 def test_many_rows_leave_a_thousand_typical_densities(rows: Rows) -> None:

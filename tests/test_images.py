@@ -1,4 +1,4 @@
-"""Images and many classes, from an array to answers, pictures and the digits' experiment."""
+"""Images and many classes: arrays in, explanations and pictures out; training on images."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_pixels_share_one_range_whatever_each_has_shown():
     most = float(bars(200).max())
     assert {(f.lower, f.upper) for f in schema.features[1:]} == {(0.0, most)}
     assert schema.features[0].lower == 0.0  # and a pixel that never showed anything stays dark
-    own = Feature.continuous("x3", lower=0.0, upper=9.0)
-    assert Schema.infer(bars(200), {"x3": own})["x3"].upper == 9.0
+    declared = Feature.continuous("x3", lower=0.0, upper=9.0)
+    assert Schema.infer(bars(200), {"x3": declared})["x3"].upper == 9.0
 
 
 def test_black_and_white_images_have_no_categories():
@@ -131,10 +131,10 @@ def test_all_pixels_at_once_are_what_they_are_one_by_one(dtype):
     assert not schema.changed(schema.decode(schema.encode(cells)), cells).any()
 
 
-# -- from an array to answers ---------------------------------------------------------------------
+# -- from arrays to explanations ------------------------------------------------------------------
 
 
-def test_arrays_go_in_and_come_out():
+def test_rows_of_images_are_arrays_of_their_shape_and_dtype():
     explainer, instances = world()
     assert explainer.classes_.tolist() == NAMES.tolist()
     assert explainer.fitted_.decoder.model.shape.latent == 16
@@ -150,8 +150,10 @@ def test_arrays_go_in_and_come_out():
     path = explanation[1].path()
     np.testing.assert_array_equal(path.cells[0], instances[1].reshape(-1).astype(np.float64))
     assert len(explanation[1].changes()["feature"]) > 0
-    assert first.about is not None
-    assert first.frame is not None
+    assert list(first.about["instance"]) == first.instance.tolist()
+    assert [name for name in first.frame if name in explanation.schema.names] == list(
+        explanation.schema.names
+    )
 
 
 def test_targets_by_label_by_instance_and_any_other():
@@ -168,8 +170,8 @@ def test_targets_by_label_by_instance_and_any_other():
         assert pick.ok.all()
         assert (Eye().predict(pick.rows) == np.array(each)[pick.instance]).all()
     other = explainer.explain(instances, target="any-other").nearest()
-    own = Eye().predict(instances)
-    assert (Eye().predict(other.rows) != own[other.instance]).all()
+    original = Eye().predict(instances)
+    assert (Eye().predict(other.rows) != original[other.instance]).all()
     with pytest.raises(InputError, match="target must be named"):
         explainer.explain(instances)
 
@@ -259,14 +261,14 @@ def test_many_classes_of_a_table_by_name():
         found = explainer.explain(instances, target=target)
         assert found.first().ok.all()
         assert (quarter(found.last().rows) == target).all()
-    wanted = [names[(names.tolist().index(said) + 1) % 4] for said in quarter(instances)]
+    wanted = [names[(names.tolist().index(label) + 1) % 4] for label in quarter(instances)]
     assert (quarter(explainer.explain(instances, target=wanted).nearest().rows) == wanted).all()
 
 
 # -- training -------------------------------------------------------------------------------------
 
 
-def test_images_get_more_room_and_tables_what_they_had():
+def test_the_default_recipe_becomes_that_of_images_on_images():
     assert DEFAULT.on(None) is DEFAULT
     assert DEFAULT.on((8, 8)) is IMAGES
     assert PAPER.on((8, 8)) is PAPER
@@ -274,7 +276,7 @@ def test_images_get_more_room_and_tables_what_they_had():
 
 
 def plain_loop(recipe: Recipe, shape, x, y, c, seed: int) -> History:
-    """The default recipe's training, written out: what every faster way has to give."""
+    """The default recipe's training, written out: what every faster loop has to equal."""
     from lapace.model import LGMVAE, Terms
     from lapace.training import _batches, _cosine, steps_for
 
@@ -283,7 +285,7 @@ def plain_loop(recipe: Recipe, shape, x, y, c, seed: int) -> History:
         model = LGMVAE(shape)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.rate, fused=True)
-    history, steps = History(("step", "loss", *Terms._fields), []), steps_for(len(x))
+    history, steps = History(("step", "loss", *Terms._fields), []), steps_for(len(x), recipe.steps)
     for step, rows in enumerate(_batches(len(x), min(recipe.batch, len(x)), steps, generator)):
         warm = min(1.0, (step + 1) / (0.05 * steps))
         optimizer.param_groups[0]["lr"] = recipe.rate * warm * _cosine(step / steps)
@@ -305,7 +307,7 @@ def test_training_is_the_plain_loop_bit_for_bit():
     x = rng.normal(size=(300, 4))
     y = (x[:, 0] > 0).astype(np.int64)
     c = partition(x, y, (2, 2), 0)
-    recipe, shape = replace(DEFAULT, hidden=16, batch=64), Shape(4, (), (2, 2), 3, 16)
+    recipe, shape = replace(DEFAULT, hidden=16, batch=64, steps=150), Shape(4, (), (2, 2), 3, 16)
     rows = torch.tensor(x, dtype=torch.float32), torch.tensor(y), torch.tensor(c)
     _, history = fit(shape, recipe, *rows, random_state=3)
     np.testing.assert_array_equal(history.array, plain_loop(recipe, shape, *rows, 3).array)

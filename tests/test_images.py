@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -278,7 +279,7 @@ def test_the_default_recipe_becomes_that_of_images_on_images():
 def plain_loop(recipe: Recipe, shape, x, y, c, seed: int) -> History:
     """The default recipe's training, written out: what every faster loop has to equal."""
     from lapace.model import LGMVAE, Terms
-    from lapace.training import _batches, _cosine, steps_for
+    from lapace.training import _batches, steps_for
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -288,7 +289,9 @@ def plain_loop(recipe: Recipe, shape, x, y, c, seed: int) -> History:
     history, steps = History(("step", "loss", *Terms._fields), []), steps_for(len(x), recipe.steps)
     for step, rows in enumerate(_batches(len(x), min(recipe.batch, len(x)), steps, generator)):
         warm = min(1.0, (step + 1) / (0.05 * steps))
-        optimizer.param_groups[0]["lr"] = recipe.rate * warm * _cosine(step / steps)
+        optimizer.param_groups[0]["lr"] = (
+            recipe.rate * warm * 0.5 * (1 + math.cos(math.pi * step / steps))
+        )
         terms = model.fixed_cluster_terms(x[rows], y[rows], c[rows], generator)
         loss = terms.weighted(*recipe.weights)
         optimizer.zero_grad()

@@ -29,6 +29,7 @@ from lapace.explainer.fit import (
     judge_again,
     warn_of_leaks,
     with_prototypes,
+    with_surrogates,
 )
 from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.report_inputs import collect_report_inputs
@@ -176,6 +177,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         )
         judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
         fitted = with_prototypes(bare, judge, repairer, rows, members)
+        fitted = with_surrogates(fitted, rows, codes[parts.train], random_state)
         queries = Queries(classifier.n_queries, judge.n_queries, repairer.n_queries)
         found = collect_report_inputs(
             fitted,

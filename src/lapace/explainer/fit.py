@@ -21,6 +21,7 @@ from lapace.categories import CategoryTree
 from lapace.classifiers import Classifier, Label
 from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
+from lapace.explainer.surrogates import Surrogates
 from lapace.model import Shape
 from lapace.paths import Decoder
 from lapace.schema import Knots, Schema
@@ -35,6 +36,7 @@ __all__ = [
     "judge_again",
     "warn_of_leaks",
     "with_prototypes",
+    "with_surrogates",
 ]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -44,6 +46,8 @@ MEMBERS = 1000  # members of a cluster a repair looks at, at most
 SAMPLES, SAMPLE_CELLS = 8_000, 2_000_000  # sampled endpoints per label, and their cells, at most
 
 YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
+MARGIN = 0.65  # the least probability that `best` asks for
+SURVIVAL = 0.8  # the least estimated survival, where the classifier has no probabilities
 MIN_KAPPA = 0.4  # Cohen's kappa from which a column may be the label itself
 
 
@@ -105,6 +109,7 @@ class Fitted:
     recipe: Recipe
     history: Floats
     history_names: tuple[str, ...]
+    surrogates: Surrogates | None = None
 
     def is_endpoint(self, prototype: Prototype) -> bool:
         """Whether paths may lead to a prototype; the paper's recipe uses every centroid."""
@@ -126,6 +131,46 @@ class Fitted:
         z = z.to(decoder.device)
         label = np.repeat(np.array(usable, dtype=np.int64), count)
         return SampledEndpoints(z, decoder.decode(z, label), label)
+
+    def survival(
+        self, schema: Schema, cells: Floats, codes: Ints, probability: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """The chance that rows keep a label when the classifier is retrained, and its interval.
+
+        Args:
+            schema: The columns; wider than the fitted ones where rows have unseen levels.
+            cells: The rows.
+            codes: The label of each, as a position.
+            probability: The classifier's probability of that label; NaN where it has none.
+
+        Returns:
+            The estimate and both ends of its 90 % interval; NaN without surrogates.
+        """
+        if self.surrogates is None:
+            unknown = np.full(len(cells), np.nan)
+            return unknown, unknown.copy(), unknown.copy()
+        return self.surrogates.survival(schema, cells, codes, probability)
+
+    def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
+        """Whether rows keep a margin to the decision boundary: what `best` asks of them.
+
+        That is a probability of at least `margin`; where the classifier has none, an estimated
+        survival of at least `SURVIVAL`; where neither is known, nothing is asked. The arguments
+        are those of `survival`.
+        """
+        enough: Bools = probability >= self.margin
+        unknown = np.isnan(probability)
+        if unknown.any():
+            estimate, _, _ = self.survival(
+                schema, cells[unknown], codes[unknown], probability[unknown]
+            )
+            enough[unknown] = np.isnan(estimate) | (estimate >= SURVIVAL)
+        return enough
+
+    @property
+    def margin(self) -> float:
+        """The least probability of the target at which a row keeps a margin."""
+        return MARGIN
 
 
 def fit_model(
@@ -197,6 +242,22 @@ def fit_model(
     members[usable] = c.cpu().numpy()
     bare = Fitted(coded, labels, rules, decoder, (), recipe, history.array, history.names)
     return bare, members
+
+
+def with_surrogates(fitted: Fitted, cells: Floats, codes: Ints, random_state: int) -> Fitted:
+    """Fits surrogates to rows as the classifier labels them; none for the paper's recipe or images.
+
+    Args:
+        fitted: What was learned.
+        cells: Training rows.
+        codes: Their labels, as positions.
+        random_state: Seed of everything random.
+    """
+    schema, n_labels = fitted.schema, len(fitted.labels)
+    if fitted.recipe.follows_paper or schema.shape is not None:
+        return fitted
+    surrogates = Surrogates.fit(schema, cells, codes, n_labels, random_state=random_state)
+    return replace(fitted, surrogates=surrogates)
 
 
 def range_coded(schema: Schema) -> Schema:

@@ -4,7 +4,8 @@
 format.json            what this file is, and its version
 schema.json            the columns
 config.json            labels, recipe, sizes, settings
-weights.safetensors    the network, the densities, the category trees, prototypes' latent points
+weights.safetensors    the network, the densities, the category trees, prototypes' latent points,
+                       the surrogate models
 prototypes.json        the prototypes as they were judged
 report.json            the fit report
 ```
@@ -32,6 +33,7 @@ from lapace.classifiers.loaders import Reference, check_reference
 from lapace.constraints import from_toml, to_toml
 from lapace.errors import InputError
 from lapace.explainer.fit import Fitted, Prototype
+from lapace.explainer.surrogates import Surrogates
 from lapace.model import LGMVAE, Mixture, Shape
 from lapace.paths import Decoder
 from lapace.report import Report
@@ -41,7 +43,7 @@ from lapace.training import Recipe
 
 __all__ = ["Stored", "load", "read_reference", "save"]
 
-FORMAT, VERSION = "lapace/explainer", 2
+FORMAT, VERSION = "lapace/explainer", 3
 MEMBERS = (
     "format.json", "schema.json", "config.json", "weights.safetensors", "prototypes.json",
     "report.json",
@@ -122,6 +124,9 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     for name in PROTOTYPE_ARRAYS:
         array = np.stack([np.asarray(getattr(p, name)) for p in fitted.prototypes])
         tensors[f"prototype.{name}"] = torch.from_numpy(array)
+    if fitted.surrogates is not None:
+        for name, array in fitted.surrogates.arrays().items():
+            tensors[f"surrogates.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
     tensors["history"] = torch.from_numpy(np.ascontiguousarray(fitted.history))
     return tensors
 
@@ -242,6 +247,7 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         recipe,
         tensors["history"].double().numpy().reshape(-1, len(config["history"])),
         tuple(config["history"]),
+        _surrogates(_under(tensors, "surrogates."), schema, len(labels)),
     )
     report = Report.from_json(json.loads(members["report.json"]))
     _try_out(fitted, report)
@@ -290,3 +296,12 @@ def _under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.
 
 def _tree(tensors: Mapping[str, torch.Tensor]) -> CategoryTree:
     return CategoryTree.from_arrays({name: value.numpy() for name, value in tensors.items()})
+
+
+def _surrogates(
+    tensors: Mapping[str, torch.Tensor], schema: Schema, n_labels: int
+) -> Surrogates | None:
+    if not tensors:
+        return None
+    arrays = {name: value.numpy() for name, value in tensors.items()}
+    return Surrogates.from_arrays(arrays, schema.width, n_labels)

@@ -271,6 +271,7 @@ def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] 
             f"--classifier {name}{more}, or in Python Explainer.load(path, classifier)."
         )
     file = path.absolute().parent / reference["file"]
+    finish_move(file, reference["sha256"])
     try:
         data = file.read_bytes()
     except OSError:
@@ -283,6 +284,18 @@ def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] 
             f"is not opened. Fit again with it. Or, if it is the right one: {pass_it}"
         )
     return load_bytes(data, file.name, trust=trust)
+
+
+def staged_file(file: Path, sha256: str) -> Path:
+    """Where a classifier lies while the explainer that refers to it is put into place."""
+    return file.with_name(f".{file.name}.{sha256[:16]}")
+
+
+def finish_move(file: Path, sha256: str) -> None:
+    """Puts a staged classifier into place, where whoever wrote the pair was killed before that."""
+    staged = staged_file(file, sha256)
+    if staged.is_file() and hashlib.sha256(staged.read_bytes()).hexdigest() == sha256:
+        staged.replace(file)
 
 
 def check_reference(reference: Any) -> Reference | None:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
 from lapace import __version__
-from lapace.cli.outputs import signal_handler
+from lapace.cli.outputs import results_apart, signal_handler
 from lapace.errors import LapaceError, did_you_mean
 
 __all__ = ["EXAMPLES", "app", "command"]
@@ -64,6 +65,9 @@ class CommandGroup(TyperGroup):
 @contextmanager
 def _process_settings() -> Iterator[None]:
     """Prints warnings as sentences, replaces unprintable characters, cleans up at SIGTERM."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -175,7 +179,8 @@ def _flat(function: Callable[..., None]) -> Callable[..., None]:
     def flat(**values: Any) -> None:
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        function(**values)
+        with results_apart():
+            function(**values)
 
     parameters = []
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():

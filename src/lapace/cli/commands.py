@@ -97,7 +97,7 @@ def fit(
     read: list[str | Path] = [train, *rules]
     output = writable_file(output, [*read, classifier], (".lapace",))
     beside = writable_file(output.with_suffix(".skops"), read) if stock else None
-    if beside is not None and beside.exists() and not output.exists():
+    if beside is not None and beside.exists() and not _belongs(beside, output):
         raise InputError(
             f"There is a '{beside.name}' already, and no '{output.name}' that it belongs to. "
             f"Write to another name, or hand it over: --classifier {beside.name}"
@@ -130,6 +130,23 @@ def fit(
     if not followed:
         unsafe = " --unsafe-pickle" if loader.unsafe_pickle else ""
         terminal.note(f"Name its classifier in every command: --classifier {classifier}{unsafe}")
+
+
+def _belongs(classifier: Path, explainer: Path) -> bool:
+    """Whether the classifier's file is the one that a saved explainer refers to."""
+    from lapace.classifiers.loaders import finish_move, refer_to
+    from lapace.explainer import storage
+
+    if not explainer.exists():
+        return False
+    try:
+        reference = storage.read_reference(explainer)
+    except InputError:
+        return False
+    if reference is None or "sha256" not in reference:
+        return False
+    finish_move(classifier, reference["sha256"])
+    return reference == refer_to(explainer, classifier)
 
 
 def _save(explainer: Explainer, output: Path, classifier: str, beside: Path | None) -> bool:
@@ -241,7 +258,21 @@ def explain(
         frame=lambda: rows.frame,
         values=explanation.to_json,
     )
+    if terminal.quiet and where.format in ("csv", "parquet"):
+        _warn_of_malformed(explanation, terminal)
     terminal.note(f"{explanation!r}.")
+
+
+def _warn_of_malformed(explanation: Explanation, terminal: Terminal) -> None:
+    """Names instances that could not be read, which have no row in a table of counterfactuals."""
+    malformed = [one for one in explanation if one.status == "malformed"]
+    if malformed:
+        listed = ", ".join(str(one.name) for one in malformed[:5])
+        listed += f" and {len(malformed) - 5} more" if len(malformed) > 5 else ""
+        terminal.warn(
+            f"{len(malformed)} of {len(explanation)} instances could not be read and have no row "
+            f"in the result: {listed}. --format json has the reasons."
+        )
 
 
 @command(
@@ -448,6 +479,11 @@ DEMO = (  # what `demo` runs, each line as one would type it
     "plot loans.lapace instances.csv --ids 7 --target approved -o path.png",
 )
 
+DEMO_FILES = (
+    "train.csv", "loans.toml", "instances.csv", "loans.lapace", "loans.skops",
+    "counterfactuals.csv", "path.png",
+)  # fmt: skip
+
 
 @command("demo", "lapace demo -o demo")
 def demo(
@@ -463,6 +499,10 @@ def demo(
     quiet = ["--quiet"] if terminal.quiet else []
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
+        if there := [name for name in DEMO_FILES if (output / name).exists()]:
+            raise InputError(
+                f"There is a '{there[0]}' in '{output}' already. Name another folder, or remove it."
+            )
     with tempfile.TemporaryDirectory() as folder, chdir(output or folder):
         for line in DEMO:
             terminal.note(f"\n$ lapace {line}")

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
 import shutil
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TextIO, TypeAlias, get_args
 
 from rich.console import Console
 from rich.text import Text
 from typer import Option
 
-from lapace.errors import InputError
+from lapace.errors import InputError, LapaceError
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 Format: TypeAlias = Literal["table", "csv", "parquet", "json"]
@@ -30,6 +33,8 @@ ENDINGS: dict[str, Format] = {
     ".csv": "csv", ".parquet": "parquet", ".json": "json", ".txt": "table"
 }  # fmt: skip
 WIDTH = 100  # of text for a pipe or a file
+
+_results: ContextVar[TextIO | None] = ContextVar("_results", default=None)
 
 
 @dataclass(frozen=True)
@@ -44,21 +49,35 @@ class Terminal:
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 
+    def warn(self, text: str) -> None:
+        """Prints on standard error what must not be overlooked, also with `quiet`."""
+        sys.stderr.write(f"lapace: Warning: {text}\n")
+        sys.stderr.flush()
+
     def show(self, *renderables: Any) -> None:
         """Prints the result on standard output, in colours on a terminal."""
-        if sys.stdout.isatty():
-            _print(Console(file=sys.stdout), renderables)
+        if results().isatty():
+            _print(Console(file=results()), renderables)
         else:
             self.write(_as_text(*renderables))
 
     def write(self, content: str | bytes) -> None:
         """Writes the result, to the byte, on standard output."""
-        if isinstance(content, bytes):
-            sys.stdout.flush()
-            sys.stdout.buffer.write(content)
-        else:
-            sys.stdout.write(content)
-        sys.stdout.flush()
+        stream = results()
+        try:
+            if isinstance(content, bytes):
+                stream.flush()
+                stream.buffer.write(content)
+            else:
+                stream.write(content)
+            stream.flush()
+        except BrokenPipeError:  # the reader has gone
+            raise
+        except OSError as error:
+            raise LapaceError(
+                f"The result could not be written to standard output: {error.strerror}. What is "
+                "there is cut short."
+            ) from None
 
     @contextmanager
     def progress(self) -> Iterator[Progress | None]:
@@ -96,6 +115,54 @@ def _print(console: Console, renderables: Iterable[Any]) -> None:
     for part in renderables:
         # A text with lines of its own keeps them.
         console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
+
+
+def results() -> TextIO:
+    """Where results are written: standard output, also inside `results_apart`."""
+    return _results.get() or sys.stdout
+
+
+@contextmanager
+def results_apart() -> Iterator[None]:
+    """Keeps standard output for results: what else is printed meanwhile goes to standard error.
+
+    Classifiers print, and the solver's C code does too, whatever its options say. Results get a
+    buffer of their own, which raises at a full disk: with PYTHONUNBUFFERED Python writes what fits
+    and drops the rest.
+    """
+    if _results.get() is not None:  # `demo` runs other commands
+        yield
+        return
+    own = _duplicate_stdout()
+    token = _results.set(own or sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+            results().flush()
+    finally:
+        _results.reset(token)
+        if own is not None:
+            os.dup2(own.fileno(), 1)
+            with suppress(OSError):  # flushed above, unless an error is on its way already
+                own.close()
+
+
+def _duplicate_stdout() -> TextIO | None:
+    """A stream of its own on file descriptor 1, which then leads to standard error."""
+    try:
+        if sys.stdout.fileno() != 1:
+            return None
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by something in memory
+        return None
+    sys.stdout.flush()
+    copy = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")
+    try:
+        os.dup2(2, 1)
+    except OSError:  # standard error is closed
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+    return copy
 
 
 # ------------------------------------------------------------------------------------------------
@@ -193,7 +260,7 @@ class Output:
             raise InputError(
                 f"--format {chosen} does not fit '{path.name}'. Leave one of them out."
             )
-        if path is None and chosen == "parquet" and sys.stdout.isatty():
+        if path is None and chosen == "parquet" and results().isatty():
             raise InputError("Parquet cannot be shown in a terminal. Name a file: -o OUT.parquet")
         return Destination(None if path is None else writable_file(path, inputs), chosen)
 
@@ -220,24 +287,47 @@ def _either(names: Iterable[str]) -> str:
 
 
 @contextmanager
-def together(*paths: Path) -> Iterator[list[Path]]:
-    """Writes several files that belong together: all of them are put in place, or none.
+def together(classifier: Path, explainer: Path) -> Iterator[list[Path]]:
+    """Writes a classifier and the explainer that refers to it: both are put in place, or neither.
 
     They are written in a temporary folder beside their place and moved at the end; an interruption
-    waits for the moves.
+    waits for the moves. Where the process is killed between them, the explainer in place, old or
+    new, still finds the classifier it was saved with.
     """
-    folder = paths[0].parent / f".{paths[0].name}.{secrets.token_hex(8)}"
-    folder.mkdir()
+    from lapace.classifiers.loaders import staged_file
+
+    folder = classifier.parent / f".{classifier.name}.{secrets.token_hex(8)}"
+    folder.mkdir(mode=0o700)
+    parts = [folder / path.name for path in (classifier, explainer)]
     try:
-        yield [folder / path.name for path in paths]
-        interrupts: list[Any] = []
-        with signal_handler(signal.SIGINT, lambda *_: interrupts.append(_)):
-            for path in paths:
-                (folder / path.name).replace(path)
-        if interrupts:
-            raise KeyboardInterrupt
+        yield parts
+        for part, path in zip(parts, (classifier, explainer), strict=True):
+            if path.exists():
+                part.chmod(stat.S_IMODE(path.stat().st_mode))
+        staged = staged_file(classifier, hashlib.sha256(parts[0].read_bytes()).hexdigest())
+        with _signals_wait():
+            try:
+                parts[0].replace(staged)
+                parts[1].replace(explainer)
+            except BaseException:
+                staged.unlink(missing_ok=True)
+                raise
+            staged.replace(classifier)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Lets SIGINT and SIGTERM wait until the end."""
+    waiting: list[int] = []
+    with (
+        signal_handler(signal.SIGINT, lambda number, _: waiting.append(number)),
+        signal_handler(signal.SIGTERM, lambda number, _: waiting.append(number)),
+    ):
+        yield
+    for number in waiting[:1]:
+        signal.raise_signal(number)
 
 
 @contextmanager

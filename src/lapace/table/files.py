@@ -5,8 +5,13 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import os
 import secrets
+import stat
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from io import BytesIO, TextIOWrapper
@@ -19,6 +24,7 @@ from lapace.errors import InputError, first_line
 from lapace.table.frames import FrameKind
 
 PARQUET = b"PAR1"  # how such a file begins
+_FIELD_LIMIT = threading.Lock()  # the csv module has one limit for the whole process
 # By library and ending: the module to import, its function and that function's options.
 _READERS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
     # Whole columns at a time: a type must not depend on where the reader happened to pause.
@@ -58,7 +64,7 @@ def read_file(source: str | Path | bytes, like: FrameKind | None = None) -> Any:
         if not path.is_file():
             raise InputError(f"There is no file {name} in '{path.parent}'.")
     if ending == ".csv":
-        with text(encoding="utf-8-sig", errors="replace", newline="") as lines:
+        with text(encoding="utf-8-sig", errors="replace", newline="") as lines, _any_field():
             _refuse_ragged(lines, name)
     module, function, options = _READERS[kind, ending]
     try:
@@ -79,6 +85,17 @@ def _library(like: FrameKind | None) -> FrameKind:
     raise InputError(
         f"Reading a file needs {like or 'a dataframe library'}: pip install 'lapace[{extra}]'."
     )
+
+
+@contextmanager
+def _any_field() -> Iterator[None]:
+    """Fields of any length; by default the csv module gives up at 131,072 characters."""
+    with _FIELD_LIMIT:
+        before = csv.field_size_limit(sys.maxsize)
+        try:
+            yield
+        finally:
+            csv.field_size_limit(before)
 
 
 def _refuse_ragged(lines: Iterable[str], name: str) -> None:
@@ -194,6 +211,9 @@ def _writer(frame: Any, ending: str, name: str) -> Callable[[Any], None]:
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Calls `write` on a file beside `path`, then moves it into place: whole or not at all.
 
+    A link is followed, and a file that is replaced keeps its permissions: nobody may read the new
+    content who might not read the old.
+
     Examples:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
@@ -204,12 +224,28 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """
     if not path.parent.is_dir():
         raise InputError(f"There is no folder '{path.parent}' to write '{path.name}' in.")
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{path.suffix}")
     try:
+        mode = _permissions(path)
+        if mode is not None:  # from the first byte on
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode & 0o600))
         write(temporary)
+        if mode is not None:
+            temporary.chmod(mode)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _permissions(path: Path) -> int | None:
+    """The permissions of a file; None where there is none."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return None
 
 
 def write_json(path: str | Path, data: Any) -> None:

@@ -1,0 +1,242 @@
+"""Results of commands are never spoiled: streams, full disks, permissions, kills."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+from typer.testing import CliRunner
+
+import worlds
+from lapace import Explainer, InputError
+from lapace.classifiers import save_classifier
+from lapace.cli.commands import DEMO_FILES, app
+from lapace.cli.outputs import together
+from lapace.table import read_file, write_whole
+
+ROOT = Path(__file__).resolve().parent.parent
+NOISY = """
+import os
+
+def predict(rows):
+    os.write(1, b"from C\\n")
+    print("from Python", flush=True)
+    return (rows["a"] > rows["b"]).map({True: "yes", False: "no"}).to_numpy()
+"""
+
+
+def run(line, **more):
+    """Runs one command in this process."""
+    return CliRunner().invoke(app, shlex.split(line), prog_name="lapace", **more)
+
+
+def start(line, **more):
+    """Runs one command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "lapace.cli", *shlex.split(line)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **more.pop("env", {})},
+        check=False,
+        timeout=120,
+        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        | more,
+    )
+
+
+@cache
+def small():
+    """A table of two numbers, a classifier of them, and an explainer."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.integers(0, 99, (200, 2)), columns=["a", "b"])
+    model = LogisticRegression().fit(table, np.where(table["a"] > table["b"], "yes", "no"))
+    fitted = Explainer(model, n_prototypes=1, recipe=worlds.NARROW, device="cpu").fit(table)
+    return table, model, fitted
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the explainer, its classifier, and instances it denies."""
+    table, model, fitted = small()
+    monkeypatch.chdir(tmp_path)
+    save_classifier(model, "m.skops")
+    fitted.save("m.lapace", classifier="m.skops")
+    table[table["a"] < table["b"]].head(3).to_csv("instances.csv", index=False)
+    return tmp_path
+
+
+# --- standard output -----------------------------------------------------------------------------
+
+
+def test_only_results_go_to_standard_output(here):
+    Path("noisy.py").write_text(NOISY)
+    line = "explain m.lapace instances.csv --classifier noisy:predict --target yes -q --format"
+    found = start(f"{line} csv")
+    assert found.returncode == 0, found.stderr
+    assert b"from C" in found.stderr
+    assert b"from Python" in found.stderr
+    assert pd.read_csv(BytesIO(found.stdout))["valid"].tolist() == [True] * 3
+    inside = run(f"{line} csv")  # where standard output is no file
+    assert inside.stdout.encode() == found.stdout
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_result_that_does_not_fit_is_an_error(unbuffered, here):
+    with Path("out.csv").open("wb") as out:
+        found = start(
+            "explain m.lapace instances.csv --target yes -q --format csv",
+            stdout=out,
+            env={"PYTHONUNBUFFERED": unbuffered},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        )
+    assert Path("out.csv").stat().st_size == 100
+    assert found.returncode == 2
+    assert b"could not be written to standard output: File too large." in found.stderr
+
+
+def test_with_a_closed_standard_output_or_error_a_file_is_still_written(here):
+    line = "explain m.lapace instances.csv --target yes -q -o out.csv"
+    for closed in (1, 2):
+        found = start(line, preexec_fn=lambda closed=closed: os.close(closed))
+        assert found.returncode == 0, found.stderr
+        assert len(pd.read_csv("out.csv")) == 3
+        Path("out.csv").unlink()
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def test_rows_that_cannot_be_read_are_named_also_when_quiet(here):
+    Path("instances.csv").write_text("a,b\n1,50\nx,60\n2,70\ny,80\n")
+    found = run("explain m.lapace instances.csv --target yes -q -o out.csv")
+    assert found.exit_code == 0
+    assert "2 of 4 instances could not be read and have no row in the result: 1, 3." in found.stderr
+    assert len(pd.read_csv("out.csv")) == 2
+
+
+def test_a_long_field_does_not_switch_off_the_check_for_ragged_lines(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text(f"a,b\n{'x' * 200_000},1\nshort\n")
+    with pytest.raises(InputError, match=r"line 3 has 1 of 2 fields"):
+        read_file(path)
+    path.write_text(f"a,b\n{'x' * 200_000},1\n")
+    assert len(read_file(path)) == 1
+
+
+# --- files of others -----------------------------------------------------------------------------
+
+
+def test_fit_does_not_overwrite_a_classifier_of_another_origin(here):
+    table = small()[0]
+    table.assign(label=table["a"] > table["b"]).to_csv("train.csv", index=False)
+    save_classifier(LogisticRegression().fit([[0.0], [1.0]], [0, 1]), "m.skops")  # the user's own
+    before = {path: path.read_bytes() for path in here.iterdir()}
+    found = run("fit train.csv --classifier mlp --label label -o m.lapace")
+    assert found.exit_code == 2
+    assert "There is a 'm.skops' already" in found.stderr
+    assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", DEMO_FILES)
+def test_the_demo_overwrites_nothing(name, tmp_path):
+    (tmp_path / name).write_text("mine")
+    found = run(f"demo -o {tmp_path}")
+    assert found.exit_code == 2
+    assert f"There is a '{name}'" in found.stderr
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+
+
+def test_a_replaced_file_keeps_its_permissions_and_a_link_its_target(here):
+    private, link = Path("private.csv"), Path("link.csv")
+    private.write_text("old")
+    private.chmod(0o600)
+    link.symlink_to(private)
+    seen = []
+
+    def write(path):
+        path.write_text("new")
+        seen.append(stat.S_IMODE(path.stat().st_mode))
+
+    write_whole(link, write)
+    assert seen == [0o600]
+    assert link.is_symlink()
+    assert private.read_text() == "new"
+    assert run("explain m.lapace instances.csv --target yes -q -o link.csv").exit_code == 0
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert len(pd.read_csv(private)) == 3
+
+
+# --- kills ---------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lapace.cli.outputs import together
+
+moved, left = Path.replace, int(sys.argv[1])
+
+def replace(path, target):
+    global left
+    moved(path, target)
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Path.replace = replace
+with together(Path("m.skops"), Path("m.lapace")) as (classifier, explainer):
+    classifier.write_bytes(Path("new/m.skops").read_bytes())
+    explainer.write_bytes(Path("new/m.lapace").read_bytes())
+"""
+
+
+@pytest.mark.parametrize("moves", [1, 2, 3])
+def test_killed_between_two_moves_the_pair_still_matches(moves, here):
+    table, _, fitted = small()
+    labels = np.where(table["a"] > table["b"], "yes", "no")
+    other = LogisticRegression(max_iter=99).fit(table, labels)
+    Path("new").mkdir()
+    save_classifier(other, "new/m.skops")
+    fitted.save("new/m.lapace", classifier="new/m.skops")
+    old, new = (Path(folder, "m.lapace").read_bytes() for folder in (".", "new"))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(moves)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    found = Path("m.lapace").read_bytes()
+    assert found == (old if moves == 1 else new)
+    loaded = Explainer.load("m.lapace")
+    assert loaded.classifier.get_params()["max_iter"] == (100 if moves == 1 else 99)
+    again = run("explain m.lapace instances.csv --target yes -q --format csv")
+    assert again.exit_code == 0
+
+
+def test_a_termination_waits_until_both_files_are_in_place(tmp_path, monkeypatch):
+    one, other = tmp_path / "m.skops", tmp_path / "m.lapace"
+    moved, signals = Path.replace, []
+
+    def terminated(path, target):
+        moved(path, target)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Path, "replace", terminated)
+    before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+    try:
+        with together(one, other) as parts:
+            for part in parts:
+                part.write_text("new")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert signals == [signal.SIGTERM]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.lapace", "m.skops"]

@@ -257,9 +257,12 @@ def test_numbers_carry_the_fading_residual() -> None:
                 continue
             value = schema().units(means[:, : len(schema().numeric)])[0, k]
             snapped = schema().snap(start.cells[i : i + 1])[0, j]
-            expected = original if abs(value - snapped) <= feature.step / 2 else value
+            apart = min(abs(value - snapped), abs(value - original))
+            most = max(feature.step / 2, feature.tolerance)
+            expected = original if apart <= most and GRID[t] < 1 else value
             slack = feature.span * 1e-4 if not feature.resolution else 1e-9
-            if abs(rows[i, t, j] - expected) > slack:  # the last bit may round to the next step
+            # The last bit may round to the next step, and so across the tolerance.
+            if abs(rows[i, t, j] - expected) > slack and abs(apart - most) > 1.01 * feature.step:
                 assert abs(rows[i, t, j] - expected) <= feature.step * 1.01
     ages = rows[:, :, column("age")]
     assert (ages[:, 0] == start.cells[:, column("age")]).all()
@@ -278,6 +281,31 @@ def test_a_cell_that_rounds_to_the_instances_is_the_instances() -> None:
     assert set(age) - {33.4} <= set(range(20, 71))
     assert savings[0] == 12.3449
     assert 12.34 not in savings
+
+
+def test_rows_differ_from_the_instance_by_more_than_the_tolerance_or_not_at_all() -> None:
+    columns = replace(
+        schema(),
+        features=tuple(
+            replace(f, tolerance=f.span / 20) if f.kind == "continuous" else f
+            for f in schema().features
+        ),
+    )
+    plain, decoder = untrained_decoder(), replace(untrained_decoder(), schema=columns)
+    instances = [*training_rows()[:20], UNUSUAL["savings finer than the resolution"]]
+    cells, labels = columns.cells(instances), np.zeros(len(instances), dtype=np.int64)
+    start = decoder.encode_instances(columns, cells, labels)
+    end = decoder.model.centroids()[2]
+    rows = rows_on_line(decoder, start, np.linspace(0, 1, 100), end)
+    before = rows_on_line(plain, encode(plain, instances), np.linspace(0, 1, 100), end)
+    kept = 0
+    for j, feature in enumerate(columns.features):
+        if feature.kind == "continuous":
+            apart = np.abs(rows[:, :-1, j] - start.cells[:, None, j])
+            assert (apart[apart > 0] > feature.tolerance).all()
+            kept += (rows[:, :-1, j] != before[:, :-1, j]).sum()
+    assert kept > 100
+    np.testing.assert_array_equal(rows[:, -1], before[:, -1])  # the prototype is as it was
 
 
 def test_a_value_beyond_the_range_is_kept_until_the_path_leaves_the_bound() -> None:

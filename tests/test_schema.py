@@ -197,6 +197,43 @@ def test_the_resolution_of_numbers(values, resolution):
     assert numbers(values).resolution == resolution
 
 
+@pytest.mark.parametrize(
+    ("values", "tolerance"),
+    [
+        (np.arange(1000) / 100, 0.04),  # quartiles a little under 5 apart, cents
+        (np.arange(1000) * 10.0, 40.0),
+        ([*np.arange(18, 90)] * 2, 0.0),  # one year matters
+        (np.linspace(0, 1, 1000) ** 0.5, 0.00366),  # no resolution
+        ([*np.arange(0, 1900, 100) + 0.01] * 9, 0.0),  # fewer than twenty values are choices
+        ([0.0] * 80 + [*np.arange(20) * 5.0], 0.0),  # most are the same
+        (np.exp(np.arange(1000) / 100).round(2), 17.82),  # the largest do not widen it
+        ([7.0] * 30, 0.0),
+    ],
+    ids=range(8),
+)
+def test_the_tolerance_is_a_hundredth_of_the_quartiles_range_in_whole_steps(values, tolerance):
+    assert numbers(values).tolerance == pytest.approx(tolerance, rel=1e-9)
+
+
+def test_a_tolerance_that_is_declared():
+    price = Feature.continuous("x", tolerance=0.05)
+    assert numbers([1.0, 2.5, 54.5], x=price).tolerance == 0.05
+    assert numbers(np.arange(1000) / 100, x=Feature.continuous("x", tolerance=0)).tolerance == 0
+    for kind in (Feature.ordinal("x", ["a", "b", "c"]), Feature.binary("x", ["a", "b"])):
+        with pytest.raises(InputError, match="every change of category counts"):
+            replace(kind, tolerance=1.0)
+    for wrong in (-1.0, math.inf):
+        with pytest.raises(InputError, match="it must be a number from 0 on"):
+            Feature.continuous("x", tolerance=wrong)
+    with pytest.raises(InputError, match="as wide as its whole range"):
+        numbers([1.0, 2.5, 54.5], x=Feature.continuous("x", tolerance=54.0))
+
+
+def test_pixels_have_no_tolerance():
+    images = np.random.default_rng(0).random((50, 4, 4))
+    assert {f.tolerance for f in Schema.infer(images).features} == {0.0}
+
+
 def test_constant_columns():
     frame = pd.DataFrame({"number": [7.5] * 9, "text": ["same"] * 9, "gappy": [None, *"ssssssss"]})
     schema = Schema.infer(frame)

@@ -208,8 +208,9 @@ class Decoder:
         numeric = instances.schema.numeric
         original = instances.cells[instance]  # (m, d)
         values = instances.schema.units(means[:, : len(numeric)])
-        if not self.follows_paper:  # equal at the resolution: the instance's cell, except at tau=1
-            near = np.abs(values - instances.snapped[instance]) <= self._half_steps
+        if not self.follows_paper:  # a negligible change: the instance's cell, except at tau=1
+            near = instances.schema.negligible(values, instances.snapped[instance])
+            near |= instances.schema.negligible(values, original[:, numeric])
             near &= (tau < 1.0)[:, None]
             values = np.where(near, original[:, numeric], values)
         still = self._keeps_unplaced(instances.schema, original, means, tau)
@@ -254,10 +255,6 @@ class Decoder:
             evidence[stays, block] = original[stays, block]
         scores[instances.excluded[instance]] = -np.inf
         return self._choose(scores, labels, evidence)
-
-    @cached_property
-    def _half_steps(self) -> Floats:
-        return np.array([self.schema.features[i].step / 2 for i in self.schema.numeric])
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:

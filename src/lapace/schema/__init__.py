@@ -373,9 +373,16 @@ class Schema:
         return np.array([f.span if f.numeric else 1.0 for f in self.features])
 
     @cached_property
-    def _tolerance(self) -> Floats:
+    def _half_steps(self) -> Floats:
         """Half a step: under this two numbers are the same number."""
         return np.array([f.step / 2 if f.numeric else 0.5 for f in self.features])
+
+    @cached_property
+    def _negligible(self) -> Floats:
+        """Changes up to this count for nothing: the tolerance, or half a step."""
+        slip = 1 + 1e-9  # 54.50 - 54.46 is a little over 0.04
+        tolerances = [slip * f.tolerance for f in self.features]
+        return np.maximum(self._half_steps, tolerances)
 
     @cached_property
     def _unordered(self) -> Floats:
@@ -495,7 +502,19 @@ class Schema:
     def changed(self, a: Floats, b: Floats) -> Bools:
         """Where cells differ by more than half a step of their column."""
         apart = np.abs(a - b)
-        return np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), apart > self._tolerance)
+        return np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), apart > self._half_steps)
+
+    def negligible(self, a: Floats, b: Floats) -> Bools:
+        """Which numbers, (n, numeric), differ by at most their tolerance, or half a step.
+
+        Examples:
+            >>> price = Feature.continuous("price", tolerance=0.05)
+            >>> schema = Schema.infer([{"price": 54.5}, {"price": 9.99}], {"price": price})
+            >>> schema.negligible(np.array([[54.5], [54.5]]), np.array([[54.46], [54.44]])).tolist()
+            [[True], [False]]
+        """
+        near: Bools = np.abs(a - b) <= self._negligible[self.numeric]
+        return near
 
     # -- JSON -------------------------------------------------------------------------------------
 
@@ -529,7 +548,9 @@ def _pixels(table: Table) -> dict[str, Feature]:
     if not ranges:
         return {}
     lower, upper = min(low for low, _ in ranges), max(high for _, high in ranges)
-    return {n: Feature.continuous(n, lower=lower, upper=upper) for n in table.names}
+    # Every pixel is shown as it is: many small changes make a visible one.
+    pixel = Feature.continuous("pixel", lower=lower, upper=upper, tolerance=0.0)
+    return {name: replace(pixel, name=name) for name in table.names}
 
 
 def _missing_state(feature: Feature) -> int:

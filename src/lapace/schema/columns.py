@@ -27,6 +27,8 @@ from lapace.table.frames import as_coded
 
 PROPOSED = 64  # categories that counterfactuals may propose; rarer ones are kept, not proposed
 ENOUGH = 50  # rows from which an identifier can be distinguished from a category
+NEGLIGIBLE = 0.01  # share of the interquartile range that a change may have and be negligible
+CHOICES = 20  # distinct values under which no change of a number is negligible
 EXACT = 2.0**53  # from here on a float does not hold every whole number
 UNREADABLE: Mapping[str, str] = {
     "date": "dates or times. Turn it into a number (days since a fixed day), or drop it.",
@@ -179,7 +181,11 @@ def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
         sentence = f"reaches from {lower:g} to {upper:g}, too far to compute with. Rescale it."
         raise column_error(feature.name, sentence)
     integer = feature.integer or whole or (step >= 1 and step % 1 == 0)
-    found = replace(feature, lower=lower, upper=upper, resolution=step, integer=integer)
+    tolerance = feature.tolerance
+    tolerance = _tolerance(values, step) if np.isnan(tolerance) else tolerance
+    found = replace(
+        feature, lower=lower, upper=upper, resolution=step, integer=integer, tolerance=tolerance
+    )
     if not step:
         return found
     # A bound that was given may lie between two multiples: then the next one inside it. The
@@ -211,6 +217,23 @@ def _resolution(values: Floats) -> float:
             divisor = int(np.gcd.reduce(whole.astype(np.int64))) if many else 1
             return float(f"{(divisor or 1) / scale:.12g}")
     return 0.0
+
+
+def _tolerance(values: Floats, resolution: float) -> float:
+    """The change that is negligible: a hundredth of the range between the quartiles.
+
+    The quartiles, not the ends: in a column of incomes the few largest would make a change of a
+    month's pay look small. Rounded down to whole steps, so that it is 0 where one step already
+    matters (years, numbers of children), and 0 where few values occur, which are choices rather
+    than amounts.
+    """
+    if len(np.unique(values)) < CHOICES:
+        return 0.0
+    low, high = np.quantile(values, [0.25, 0.75])
+    most = NEGLIGIBLE * float(high - low)
+    if not resolution:
+        return float(f"{most:.3g}")
+    return float(on_lattice(np.floor(most / resolution + 1e-9) * resolution, resolution))
 
 
 def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple[int, ...]]:

@@ -110,6 +110,8 @@ class Feature:
         extra: Levels unseen in training that an instance has; kept, never proposed.
         missing: Whether missing values were seen in training.
         description: A sentence that explains the column.
+        tolerance: A change of a number by at most this is negligible: rows on a path keep the
+            instance's cell instead. NaN where it is still to be taken from the data.
         knots: The rank map of a numeric column.
         histogram: Edges and counts, or one count per category; small ones merged or hidden.
 
@@ -129,6 +131,7 @@ class Feature:
     extra: tuple[Level, ...] = ()
     missing: bool = False
     description: str = ""
+    tolerance: float = 0.0
     knots: Knots | None = field(default=None, repr=False, compare=False)
     histogram: tuple[tuple[float, ...], tuple[int, ...]] = field(default=((), ()), repr=False)
 
@@ -162,6 +165,14 @@ class Feature:
             self.integer and self.resolution % 1,
             f"holds whole numbers; they cannot be multiples of {self.resolution:g}.",
         )
+        yield (
+            self.tolerance < 0 or np.isinf(self.tolerance),
+            f"has a tolerance of {self.tolerance:g}; it must be a number from 0 on.",
+        )
+        yield (
+            self.tolerance >= self.upper - self.lower > 0,
+            f"has a tolerance of {self.tolerance:g}, as wide as its whole range.",
+        )
 
     def _category_checks(self) -> Iterable[tuple[object, str]]:
         levels, count = self.levels, len(self.categories)
@@ -175,6 +186,10 @@ class Feature:
         yield not count, f"is {self.kind} and needs categories."
         plural = "categories" if count > 1 else "category"
         yield self.kind == "binary" and count != 2, f"cannot be binary with {count} {plural}."
+        yield (
+            self.tolerance != 0,
+            f"is {self.kind}: every change of category counts. Only numbers have a tolerance.",
+        )
 
     # -- for overrides ----------------------------------------------------------------------------
 
@@ -187,15 +202,23 @@ class Feature:
         upper: float = np.nan,
         integer: bool = False,
         resolution: float = 0.0,
+        tolerance: float = np.nan,
     ) -> Feature:
-        """A number; bounds and resolution left out are those seen in training.
+        """A number; bounds, resolution and tolerance left out are taken from the training table.
 
         Examples:
             >>> Feature.continuous("age", lower=18, integer=True).step
             1.0
         """
-        step = resolution or (1.0 if integer else 0.0)
-        return cls(name, "continuous", integer, float(lower), float(upper), float(step))
+        return cls(
+            name,
+            "continuous",
+            integer,
+            float(lower),
+            float(upper),
+            float(resolution or (1.0 if integer else 0.0)),
+            tolerance=float(tolerance),
+        )
 
     @classmethod
     def ordinal(cls, name: str, categories: Sequence[Level]) -> Feature:

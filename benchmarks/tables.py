@@ -20,9 +20,9 @@ from benchmarks.plan import Pair
 from lapace import datasets
 from lapace.classifiers import TrainedKind
 from lapace.datasets import Dataset
-from lapace.schema import Schema
+from lapace.schema import Feature, Schema
 
-__all__ = ["TABLES", "load", "retrained"]
+__all__ = ["TABLES", "Labels", "OwnTable", "bundled", "head", "load", "retrained", "split"]
 
 Labels: TypeAlias = NDArray[Any]
 
@@ -43,14 +43,22 @@ def load(pair: Pair, seed: int, rows: int | None = None) -> Dataset:
         100
     """
     if pair.data in TABLES:
-        data = _split(pair.data, TABLES[pair.data], seed)
+        data = split(pair.data, TABLES[pair.data], seed)
     else:
         settings = {"balanced": pair.balanced, "impute": pair.impute}
         data = datasets.load(pair.data, random_state=seed, **settings)
-    if rows is None:
-        return data
+    return data if rows is None else head(data, rows)
+
+
+def head(data: Dataset, rows: int) -> Dataset:
+    """The same with fewer rows: so many for training at most, and half as many for testing."""
     train, test = data.train.head(rows), data.test.head(rows // 2)  # split at random already
-    kinds = {f.name: f.kind for f in data.schema.features if f.kind == "continuous"}
+    kinds: dict[str, str | Feature] = {}
+    for f in data.schema.features:
+        if f.kind == "continuous":
+            kinds[f.name] = f.kind
+        elif f.kind == "ordinal":
+            kinds[f.name] = Feature.ordinal(f.name, f.categories)
     return replace(
         data,
         train=train,
@@ -61,7 +69,8 @@ def load(pair: Pair, seed: int, rows: int | None = None) -> Dataset:
     )
 
 
-def _split(name: str, own: _Table, seed: int) -> Dataset:
+def split(name: str, own: OwnTable, seed: int) -> Dataset:
+    """A table that needs no download, four fifths of it for training."""
     table, labels = own.build()
     train, test, train_labels, test_labels = train_test_split(
         table, labels, test_size=0.2, stratify=labels, random_state=seed
@@ -115,7 +124,7 @@ def retrained(data: Dataset, kind: TrainedKind, *, seed: int, share: float = 0.8
 
 
 @dataclass(frozen=True)
-class _Table:
+class OwnTable:
     """A table that needs no download."""
 
     description: str
@@ -125,7 +134,7 @@ class _Table:
     kinds: Mapping[str, str] | None = None
 
 
-def _bundled(load_table: Callable[..., Any]) -> Callable[[], tuple[pd.DataFrame, Labels]]:
+def bundled(load_table: Callable[..., Any]) -> Callable[[], tuple[pd.DataFrame, Labels]]:
     """A table of scikit-learn's, its classes by name."""
 
     def build() -> tuple[pd.DataFrame, Labels]:
@@ -177,16 +186,16 @@ def _columns(rows: int = 4000) -> tuple[pd.DataFrame, Labels]:
 _WITH_SKLEARN = "comes with scikit-learn"
 _PIXELS = {f"pixel_{i}_{j}": "continuous" for i in range(8) for j in range(8)}
 
-TABLES: Mapping[str, _Table] = {
-    "cancer": _Table(
-        "569 tumours, 30 measures.", _bundled(load_breast_cancer), "benign", _WITH_SKLEARN
+TABLES: Mapping[str, OwnTable] = {
+    "cancer": OwnTable(
+        "569 tumours, 30 measures.", bundled(load_breast_cancer), "benign", _WITH_SKLEARN
     ),
-    "cultivars": _Table(
-        "178 wines of three growers.", _bundled(load_wine), "class_0", _WITH_SKLEARN
+    "cultivars": OwnTable(
+        "178 wines of three growers.", bundled(load_wine), "class_0", _WITH_SKLEARN
     ),
-    "digits": _Table(
-        "1,797 digits of 8 x 8 pixels.", _bundled(load_digits), "7", _WITH_SKLEARN, _PIXELS
+    "digits": OwnTable(
+        "1,797 digits of 8 x 8 pixels.", bundled(load_digits), "7", _WITH_SKLEARN, _PIXELS
     ),
-    "codes": _Table("6,000 rows with categories of 12 to 60 levels.", _codes, "yes"),
-    "columns": _Table("4,000 rows of 80 columns, three classes.", _columns, "a"),
+    "codes": OwnTable("6,000 rows with categories of 12 to 60 levels.", _codes, "yes"),
+    "columns": OwnTable("4,000 rows of 80 columns, three classes.", _columns, "a"),
 }

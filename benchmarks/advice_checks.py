@@ -1,0 +1,367 @@
+"""Checks of counterfactuals in a few lines of numpy, with nothing but the classifier itself.
+
+Nothing here comes from the explainer: whether a row is ok is asked of the model, the rules are
+checked by the constraint language, an added constraint by a function of its own, and distances are
+computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lapace.arrays import Bools, Floats, Ints
+from lapace.constraints import System
+from lapace.schema import Schema
+
+__all__ = [
+    "Added",
+    "Judge",
+    "Minimality",
+    "added",
+    "differing",
+    "distances",
+    "made_minimal",
+    "minimality",
+]
+
+BACK = 1 / 20  # of a number's change
+FORMS = ("bound", "direction", "fixed", "set", "changes", "relation")
+
+
+def derived(schema: Schema) -> Bools:
+    """Columns that follow from others."""
+    return np.array([bool(getattr(f, "derived", None)) for f in schema.features])
+
+
+def differing(a: Floats, b: Floats) -> Bools:
+    """Where cells are not the same value.
+
+    Examples:
+        >>> differing(np.array([1.0, np.nan, 2.0]), np.array([1.0, np.nan, np.nan])).tolist()
+        [False, False, True]
+    """
+    different: Bools = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    return different
+
+
+def distances(schema: Schema, a: Floats, b: Floats) -> Floats:
+    """Numbers over the range of training, categories and missing cells 1 each, derived ones 0.
+
+    Examples:
+        >>> schema = Schema.infer([{"age": 20 + i, "home": "ab"[i % 2]} for i in range(41)])
+        >>> distances(schema, np.array([[30.0, 0.0]]), np.array([[40.0, 1.0]]))
+        array([1.25])
+    """
+    span = np.array([f.upper - f.lower or 1.0 if f.numeric else np.inf for f in schema.features])
+    levels = np.array([len(f.categories) if f.categories else np.inf for f in schema.features])
+    whole = differing(a, b)  # a category changed, a cell missing, a level nobody has seen
+    placed = np.isfinite(span) & ~np.isnan(a) & ~np.isnan(b) & (a < levels) & (b < levels)
+    gaps = np.where(placed, np.abs(a - b) / span, whole)
+    return np.asarray(np.where(derived(schema), 0.0, gaps).sum(axis=-1))
+
+
+# ------------------------------------------------------------------------------------------------
+# Constraints
+
+
+class Added(NamedTuple):
+    """A constraint: as text, and as a function of rows and of their instances."""
+
+    form: str
+    text: str
+    holds: Callable[[Floats, Floats], Bools]
+
+
+def added(
+    schema: Schema, rows: Floats, instance: Floats, rng: np.random.Generator, form: str
+) -> Added | None:
+    """A random constraint of a form for one instance, its constants from training rows.
+
+    Args:
+        schema: The columns.
+        rows: Training rows.
+        instance: Cells of the instance.
+        rng: Of all that is drawn.
+        form: One of `FORMS`.
+
+    Returns:
+        The constraint; None where the table has no columns for it.
+    """
+    free = ~np.isnan(instance) & ~derived(schema)
+    numbers = [i for i, f in enumerate(schema.features) if free[i] and f.kind == "continuous"]
+    several = [i for i, f in enumerate(schema.features) if free[i] and len(f.categories) > 2]
+    if form == "changes":
+        most = int(rng.integers(1, 7))
+        return Added(
+            form, f"changes <= {most}", lambda a, b: schema.changed(b, a).sum(axis=1) <= most
+        )
+    if form == "fixed" and free.any():
+        i = int(rng.choice(np.flatnonzero(free)))
+        return Added(form, f"fixed {_name(schema, i)}", lambda a, b: ~differing(a[:, i], b[:, i]))
+    if form == "set" and several:
+        i = int(rng.choice(several))
+        categories = schema.features[i].categories
+        some = rng.choice(len(categories), len(categories) // 2 + 1, replace=False)
+        listed = ", ".join(_level(categories[k]) for k in some)
+        text = f"{_name(schema, i)} in {{{listed}}}"
+        return Added(form, text, lambda a, _: np.isin(a[:, i], some))
+    if form == "relation" and len(numbers) > 1:
+        return _relation(schema, rows, *rng.choice(numbers, 2, replace=False).tolist(), rng)
+    if form in ("bound", "direction") and numbers:
+        i, up = int(rng.choice(numbers)), bool(rng.integers(2))
+        name, slack = _name(schema, i), 1e-9 * schema.features[i].span
+        sign, word = (1.0, ">=") if up else (-1.0, "<=")
+        if form == "direction":
+            text = f"{name} {word} original"
+            return Added(form, text, lambda a, b: sign * (a[:, i] - b[:, i]) >= -slack)
+        known = rows[:, i][~np.isnan(rows[:, i])]
+        value = float(schema.features[i].snap(np.quantile(known, rng.uniform(0.1, 0.9))))
+        text = f"{name} {word} {value:.12g}"
+        return Added(form, text, lambda a, _: sign * (a[:, i] - value) >= -slack)
+    return None
+
+
+def _relation(
+    schema: Schema, rows: Floats, i: int, j: int, rng: np.random.Generator
+) -> Added | None:
+    """One number at most a multiple of another and a constant, as most training rows have it."""
+    both = rows[~np.isnan(rows[:, [i, j]]).any(axis=1)]
+    if not len(both):
+        return None
+    slope = float(f"{schema.features[i].span / schema.features[j].span:.2g}")
+    over = both[:, i] - slope * both[:, j]
+    constant = float(f"{np.quantile(over, rng.uniform(0.5, 0.95)):.4g}")
+    sign = "-" if constant < 0 else "+"
+    name, other = _name(schema, i), _name(schema, j)
+    text = f"{name} <= {slope:.12g}*{other} {sign} {abs(constant):.12g}"
+    slack = 1e-9 * (schema.features[i].span + abs(constant))
+    return Added("relation", text, lambda a, _: ~(a[:, i] - slope * a[:, j] > constant + slack))
+
+
+def _name(schema: Schema, i: int) -> str:
+    return f"`{schema.names[i]}`"
+
+
+def _level(level: Any) -> str:
+    return f'"{level}"' if isinstance(level, str) else f"{level}"
+
+
+# ------------------------------------------------------------------------------------------------
+# Ok, or not
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Whether rows are ok: asked of the model, rules and added constraints checked.
+
+    Attributes:
+        model: The classifier.
+        target: The label wanted.
+        schema: The columns, with levels only the instances have.
+        rules: Constraints of the explainer, as text.
+        extra: Constraints of the query.
+        confidence: The least probability of the target.
+    """
+
+    model: Any
+    target: Any
+    schema: Schema
+    rules: Sequence[str] = ()
+    extra: Sequence[Added] = ()
+    confidence: float | None = None
+    asked: list[int] = field(default_factory=list)
+
+    @cached_property
+    def _system(self) -> System:
+        return System.of(self.rules, self.schema, check=False)
+
+    def valid(self, cells: Floats) -> Bools:
+        """Whether the model says target."""
+        if not len(cells):
+            return np.zeros(0, dtype=bool)
+        self.asked.append(len(cells))
+        frame = self.schema.frame(cells)
+        valid: Bools = np.asarray(self.model.predict(frame)) == self.target
+        if self.confidence is not None:
+            place = list(self.model.classes_).index(self.target)
+            valid &= self.model.predict_proba(frame)[:, place] >= self.confidence
+        return valid
+
+    def feasible(self, cells: Floats, originals: Floats) -> Bools:
+        """Whether every rule and added constraint holds."""
+        feasible = self._system.feasible(cells, originals)
+        for constraint in self.extra:
+            feasible &= constraint.holds(cells, originals)
+        return feasible
+
+    def ok(self, cells: Floats, originals: Floats) -> Bools:
+        """Whether rows are feasible and valid; only feasible ones are asked about."""
+        ok = self.feasible(cells, originals)
+        ok[ok] = self.valid(cells[ok])
+        return ok
+
+    def completed(self, cells: Floats, originals: Floats) -> Floats:
+        """Rows with the columns that follow from others computed anew."""
+        if not derived(self.schema).any():
+            return cells
+        complete: Floats = self.schema.derive(cells, originals)  # type: ignore[attr-defined]
+        return complete
+
+
+# ------------------------------------------------------------------------------------------------
+# Minimality
+
+
+class Minimality(NamedTuple):
+    """What could be taken back of each row, one change at a time.
+
+    Attributes:
+        undone: Changes that can be undone alone with the row staying ok.
+        back: Numbers that can go back alone by a twentieth of their change, rounded to the column's
+            resolution, or by one resolution if that is more.
+        beyond: Numbers that can go back by the least step that is at least that.
+        changes: Changes there are.
+        numbers: Numbers among them that have somewhere to go back to.
+    """
+
+    undone: Ints
+    back: Ints
+    beyond: Ints
+    changes: Ints
+    numbers: Ints
+
+    @property
+    def minimal(self) -> Bools:
+        """Rows in which nothing can be taken back alone."""
+        return (self.undone == 0) & (self.back == 0)
+
+
+def minimality(judge: Judge, cells: Floats, originals: Floats) -> Minimality:
+    """Tries to take back every change of every row alone.
+
+    Examples:
+        >>> schema = Schema.infer(np.linspace(0.0, 10.0, 41)[:, None] * [1.0, 1.0])
+        >>> class Sum:
+        ...     def predict(self, rows):
+        ...         return rows.sum(axis=1) > 10
+        >>> judge = Judge(Sum(), True, schema)
+        >>> rows, instance = np.array([[8.0, 2.25], [10.0, 2.0]]), np.array([[0.0, 2.0]])
+        >>> found = minimality(judge, rows, instance.repeat(2, axis=0))
+        >>> found.undone.tolist(), found.back.tolist(), found.minimal.tolist()
+        ([0, 0], [0, 1], [True, False])
+    """
+    open_ = differing(cells, originals) & ~derived(judge.schema)
+    count = len(cells)
+
+    def counted(lines: Ints, flags: Bools) -> Ints:
+        return np.bincount(lines[flags], minlength=count)
+
+    lines, columns = np.nonzero(open_)
+    undone = _with(judge, cells, originals, lines, columns, originals[lines, columns])
+    found = [counted(lines, undone)]
+    numbers = np.zeros(count, dtype=np.int64)
+    for at_least in (False, True):
+        lines_back, columns_back, values = _steps_back(judge.schema, cells, originals, at_least)
+        ok = _with(judge, cells, originals, lines_back, columns_back, values)
+        found.append(counted(lines_back, ok))
+        if not at_least:
+            numbers = np.bincount(lines_back, minlength=count)
+    return Minimality(*found, open_.sum(axis=1), numbers)
+
+
+def _with(
+    judge: Judge, cells: Floats, originals: Floats, lines: Ints, columns: Ints, values: Floats
+) -> Bools:
+    """Whether rows stay ok with one cell of each replaced."""
+    return judge.ok(_replaced(judge, cells, originals, lines, columns, values), originals[lines])
+
+
+def _replaced(
+    judge: Judge, cells: Floats, originals: Floats, lines: Ints, columns: Ints, values: Floats
+) -> Floats:
+    rows = cells[lines]
+    rows[np.arange(len(lines)), columns] = values
+    return judge.completed(rows, originals[lines])
+
+
+def _steps_back(
+    schema: Schema, cells: Floats, originals: Floats, at_least: bool
+) -> tuple[Ints, Ints, Floats]:
+    """Where numbers go when they go back by a twentieth: lines, columns, values."""
+    lines, columns, values = [], [], []
+    for i, feature in enumerate(schema.features):
+        if not feature.numeric or derived(schema)[i]:
+            continue
+        old, new = originals[:, i], cells[:, i]
+        change = new - old
+        placed = (change != 0) & ~np.isnan(change)
+        if feature.categories:  # a level nobody has seen has no place in the order
+            placed &= (old < len(feature.categories)) & (new < len(feature.categories))
+        step = feature.step
+        size = np.maximum(np.abs(change) * BACK, step)
+        if at_least and feature.resolution:
+            size = np.ceil(size / step - 1e-9) * step
+        value = new - np.sign(change) * size
+        value = np.where(placed, feature.snap(np.nan_to_num(value)), np.nan)
+        between = np.sign(change) * (value - old) > 1e-9 * step  # else it is undone
+        moved = np.abs(new - value) > step / 2
+        inside = (value >= feature.lower) & (value <= feature.upper)
+        at = np.flatnonzero(
+            placed & between & moved & inside & (np.sign(change) * (new - value) > 0)
+        )
+        lines.append(at)
+        columns.append(np.full(len(at), i))
+        values.append(value[at])
+    if not lines:
+        return np.zeros(0, int), np.zeros(0, int), np.zeros(0)
+    return np.concatenate(lines), np.concatenate(columns), np.concatenate(values)
+
+
+def made_minimal(judge: Judge, cells: Floats, originals: Floats, rounds: int = 400) -> Floats:
+    """Rows made minimal greedily: of all single changes taken back, always the one that saves most.
+
+    First whole changes are undone, then numbers halved towards the instance, then moved back by
+    twentieths, until nothing can be taken back alone. Rows that are not ok stay as they are.
+    """
+    rows, live = cells.copy(), judge.ok(cells, originals)
+    for _ in range(rounds):
+        which = np.flatnonzero(live)
+        if not len(which):
+            break
+        moved = np.zeros(len(rows), dtype=bool)
+        for proposals in _takes_back(judge.schema, rows[which], originals[which]):
+            lines, columns, values = proposals
+            lines, left = which[lines], ~moved[which[lines]]
+            lines, columns, values = lines[left], columns[left], values[left]
+            tried = _replaced(judge, rows, originals, lines, columns, values)
+            ok = judge.ok(tried, originals[lines])
+            saved = distances(judge.schema, rows[lines], originals[lines]) - distances(
+                judge.schema, tried, originals[lines]
+            )
+            for k in np.flatnonzero(ok)[np.argsort(-saved[ok], kind="stable")]:
+                if not moved[lines[k]]:  # one change of a row at a time
+                    rows[lines[k]], moved[lines[k]] = tried[k], True
+        live &= moved
+    return rows
+
+
+def _takes_back(
+    schema: Schema, cells: Floats, originals: Floats
+) -> Iterator[tuple[Ints, Ints, Floats]]:
+    """Whole changes, then numbers half-way back, then by a twentieth."""
+    lines, columns = np.nonzero(differing(cells, originals) & ~derived(schema))
+    yield lines, columns, originals[lines, columns]
+    numeric = np.array([f.numeric for f in schema.features])[columns]
+    lines, columns = lines[numeric], columns[numeric]
+    half = (cells[lines, columns] + originals[lines, columns]) / 2
+    for i in np.unique(columns):
+        half[columns == i] = schema.features[i].snap(half[columns == i])
+    gap = np.abs(cells[lines, columns] - originals[lines, columns])
+    nearer = np.abs(half - originals[lines, columns]) < gap
+    yield lines[nearer], columns[nearer], half[nearer]
+    yield _steps_back(schema, cells, originals, at_least=False)

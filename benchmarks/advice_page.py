@@ -1,0 +1,326 @@
+"""The page of the measurement of advice: the targets with the figures reached, then every pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.figures import NONE, grid
+
+__all__ = ["page"]
+
+BASELINES = ("NNCE", "NNCE made minimal", "DiCE random", "DiCE genetic")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Cases counted over pairs and seeds.
+
+    Examples:
+        >>> Share(3, 200).text
+        '3 of 200 (1.5 %)'
+    """
+
+    hits: float
+    count: int
+
+    @property
+    def mean(self) -> float:
+        """The share, or the mean weighted by counts."""
+        return self.hits / self.count if self.count else math.nan
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        if not self.count:
+            return NONE
+        return f"{self.hits:,.0f} of {self.count:,} ({100 * self.mean:.1f} %)"
+
+
+@dataclass(frozen=True)
+class Results:
+    """The lines of some pairs."""
+
+    table: pd.DataFrame
+
+    @property
+    def pairs(self) -> list[str]:
+        """The pairs there are."""
+        return list(dict.fromkeys(self.table["pair"]))
+
+    def of(self, pair: str) -> Results:
+        """The lines of one pair."""
+        return Results(self.table[self.table["pair"] == pair])
+
+    def share(self, part: str, metric: str, label: str | None = "", method: str = "") -> Share:
+        """A metric over all seeds; of all labels where label is None."""
+        t = self.table
+        own = t[(t["part"] == part) & (t["metric"] == metric) & (t["method"] == method)]
+        own = own[own["mean"].notna()]
+        if label is not None:
+            own = own[own["label"] == label]
+        return Share(float((own["mean"] * own["count"]).sum()), int(own["count"].sum()))
+
+    def most(self, part: str, metric: str, label: str = "") -> float:
+        """The largest value of a metric."""
+        t = self.table
+        own = t[(t["part"] == part) & (t["metric"] == metric) & (t["label"] == label)]
+        return float(own["mean"].max()) if len(own) else math.nan
+
+    def paired(self, metric: str, one: str, other: str) -> tuple[float, float]:
+        """Means of two methods on the instances both answer."""
+        part = "dice" if other.startswith("DiCE") else "beside"
+        label = f"{one} and {other}"
+        return tuple(self.share(part, f"paired_{metric}", label, m).mean for m in (one, other))  # type: ignore[return-value]
+
+
+def page(table: pd.DataFrame) -> str:
+    """The page as Markdown.
+
+    Args:
+        table: The lines of `advice.csv`, of one state of the code.
+    """
+    found = Results(table)
+    about = (
+        "Measured by `python -m benchmarks.advice` with checks of their own, which ask the "
+        "classifier and take nothing from the explainer. Pairs of a table and a classifier: "
+        f"{len(found.pairs)}; seeds: {table['seed'].nunique()}; {_count(found)}."
+    )
+    out = [
+        "# Advice",
+        about,
+        grid(("what", "target", "reached", "met"), targets(found)),
+    ]
+    for title, head, line in SECTIONS:
+        lines = [line(found.of(pair)) for pair in found.pairs]
+        lines = [(pair, *cells) for pair, cells in zip(found.pairs, lines, strict=True) if cells]
+        if lines:
+            out += [f"## {title}", grid(("pair", *head), lines)]
+    out += _left_out(found)
+    return "\n\n".join(out) + "\n"
+
+
+def _count(found: Results) -> str:
+    n = found.share("minimal", "minimal", "free").count
+    return f"rows `nearest` without further constraints: {n:,}"
+
+
+def _left_out(found: Results) -> list[str]:
+    own = found.table[found.table["metric"] == "left_out"]
+    reasons = own.groupby(["pair", "part", "label"], sort=False).size().index
+    lines = [f"- {pair}, {part}: {label}" for pair, part, label in reasons]
+    return ["## Left out", "\n".join(lines)] if lines else []
+
+
+# ------------------------------------------------------------------------------------------------
+# Targets
+
+
+def targets(found: Results) -> Iterator[tuple[str, str, str, str]]:
+    """What was asked for, what was reached, and whether that is enough."""
+    for what, target, reached, met in _targets(found):
+        if reached != NONE:
+            yield what, target, reached, "yes" if met else "**no**"
+
+
+def _targets(found: Results) -> Iterator[tuple[str, str, str, bool]]:
+    free, limited = found.share("minimal", "minimal", "free"), found.share("added", "minimal")
+    yield "`nearest` is 1-minimal", "all", free.text, free.hits == free.count
+    yield (
+        "… under an added constraint", "all", limited.text, limited.hits == limited.count
+    )  # fmt: skip
+    closer, more = found.share("added", "closer"), found.share("added", "closer_5")
+    yield "a constraint brings a closer answer", "at most 1 %", closer.text, closer.mean <= 0.01
+    yield "… closer by more than 5 %", "none", more.text, more.hits == 0
+    obeyed = found.share("added", "farther_though_obeyed")
+    yield (
+        "… a farther one, or none, though the free answer obeys it", "none", obeyed.text,
+        obeyed.hits == 0,
+    )  # fmt: skip
+    missed = found.share("limits", "missed", None)
+    yield (
+        "none found under `changes <= k`, a random try finds one", "at most 2 % of 500",
+        missed.text, missed.mean <= 0.02,
+    )  # fmt: skip
+    lost = found.share("limits", "lost_with_more")
+    yield "an answer lost with a larger k", "none", lost.text, lost.hits == 0
+    yield from _comparisons(found)
+    yield from _queries(found)
+    between = found.share("steps", "not_ok_between", None)
+    yield "steps between first and last not ok", "none", between.text, between.hits == 0
+    flags = found.share("steps", "flag_wrong", None)
+    yield "flags of returned rows that a check contradicts", "none", flags.text, flags.hits == 0
+
+
+def _over_pairs(found: Results, holds: Callable[[Results], bool | None]) -> tuple[str, bool]:
+    """How many pairs hold, and those that do not; None for a pair that was not measured."""
+    said = {pair: holds(found.of(pair)) for pair in found.pairs}
+    known = {pair: flag for pair, flag in said.items() if flag is not None}
+    if not known:
+        return NONE, False
+    not_ = [pair for pair, flag in known.items() if not flag]
+    text = f"{len(known) - len(not_)} of {len(known)} pairs"
+    return text + (f" (not {', '.join(not_)})" if not_ else ""), not not_
+
+
+def _comparisons(found: Results) -> Iterator[tuple[str, str, str, bool]]:
+    every = "every pair"
+    yield "`nearest` closer than each baseline", every, *_over_pairs(found, _closest)
+    yield (
+        "no baseline both closer and sparser than `nearest`", every, *_over_pairs(found, _dominated)
+    )  # fmt: skip
+    yield "LOF of `nearest` no worse than NNCE's", every, *_over_pairs(found, _usual)
+    yield "`best(1)` closer than RobXCE", every, *_over_pairs(found, _robust)
+    yield "LOF of `best(3)` at most 1.1 x real rows'", every, *_over_pairs(found, _real)
+
+
+def _both(
+    found: Results, metric: str, other: str, one: str = "nearest"
+) -> tuple[float, float] | None:
+    a, b = found.paired(metric, one, other)
+    return None if math.isnan(a) or math.isnan(b) else (a, b)
+
+
+def _closest(found: Results) -> bool | None:
+    means = [m for name in BASELINES if (m := _both(found, "distance", name))]
+    return all(a < b for a, b in means) if means else None
+
+
+def _dominated(found: Results) -> bool | None:
+    flags = []
+    for name in BASELINES:
+        far, many = _both(found, "distance", name), _both(found, "changes", name)
+        if far and many:
+            flags.append(far[1] < far[0] and many[1] < many[0])
+    return not any(flags) if flags else None
+
+
+def _usual(found: Results) -> bool | None:
+    lof = _both(found, "lof", "NNCE")
+    return lof[0] <= lof[1] if lof else None
+
+
+def _robust(found: Results) -> bool | None:
+    far = _both(found, "distance", "RobXCE", "best(1)")
+    return far[0] < far[1] if far else None
+
+
+def _real(found: Results) -> bool | None:
+    ours = found.share("beside", "lof", method="best(3)").mean
+    real = found.share("beside", "lof", method="real rows").mean
+    return None if math.isnan(ours) or math.isnan(real) else ours <= 1.1 * real
+
+
+def _queries(found: Results) -> Iterator[tuple[str, str, str, bool]]:
+    allowed = found.share("queries", "allowed", method="nearest").mean
+    for name in ("nearest", "best"):
+        beyond = found.share("queries", "beyond", method=name)
+        if beyond.count:
+            text, met = f"{beyond.mean:.1f} rows", beyond.mean <= allowed
+            target = f"12 + 2 x changes = {allowed:.1f}" if name == "nearest" else "reported"
+            what = f"rows asked for `{name}` beyond first, per answered instance"
+            yield what, target, text, met or name == "best"
+
+
+# ------------------------------------------------------------------------------------------------
+# Pair by pair
+
+
+def _numbers(values: Iterable[float], digits: int = 2) -> tuple[str, ...]:
+    return tuple(NONE if math.isnan(v) else f"{v:.{digits}f}" for v in values)
+
+
+def _minimal_line(found: Results) -> Sequence[str] | None:
+    if not (free := found.share("minimal", "minimal", "free")).count:
+        return None
+    undone, back = (found.share("minimal", m, "free").text for m in ("undone", "back"))
+    changes = found.share("minimal", "changes", "free").mean
+    return free.text, undone, back, *_numbers([changes])
+
+
+def _added_line(found: Results) -> Sequence[str] | None:
+    closer = found.share("added", "closer")
+    if not closer.count:
+        return None
+    most = 100 * found.most("added", "closer_most")
+    means = [found.share("added", f"{name}_distance").mean for name in ("free", "limited")]
+    far = found.share("added", "farther_though_obeyed").text
+    return closer.text, f"{most:.0f} %", *_numbers(means, 3), far
+
+
+def _limits_line(found: Results) -> Sequence[str] | None:
+    answered = [found.share("limits", "answered", str(k)) for k in range(1, 7)]
+    if not answered[0].count:
+        return None
+    shares = [f"{100 * share.mean:.0f}" for share in answered]
+    missed, lost = found.share("limits", "missed", None), found.share("limits", "lost_with_more")
+    return " ".join(shares), missed.text, lost.text
+
+
+def _method_cells(found: Results, method: str) -> str:
+    part = "dice" if method.startswith("DiCE") else "beside"
+    metrics = ("distance", "changes", "lof")
+    cells = _numbers(found.share(part, metric, method=method).mean for metric in metrics)
+    return NONE if set(cells) == {NONE} else " / ".join(cells)
+
+
+METHODS = ("nearest", "best(1)", "best(3)", *BASELINES, "RobXCE", "real rows")
+
+
+def _beside_line(found: Results) -> Sequence[str] | None:
+    cells = [_method_cells(found, method) for method in METHODS]
+    return None if set(cells) == {NONE} else cells
+
+
+def _queries_line(found: Results) -> Sequence[str] | None:
+    paths = found.share("queries", "paths")
+    if not paths.count:
+        return None
+    beyond = [found.share("queries", "beyond", method=m).mean for m in ("nearest", "best")]
+    allowed = found.share("queries", "allowed", method="nearest").mean
+    return _numbers([paths.mean, beyond[0], allowed, beyond[1]], 1)
+
+
+def _steps_line(found: Results) -> Sequence[str] | None:
+    between = found.share("steps", "not_ok_between", None)
+    if not between.count:
+        return None
+    names = ("paths_with_one", "middle_not_ok", "flag_wrong", "distance_wrong")
+    return between.text, *(found.share("steps", name, None).text for name in names)
+
+
+SECTIONS: Sequence[tuple[str, Sequence[str], Callable[[Results], Any]]] = (
+    (
+        "Minimality of `nearest`",
+        ("minimal", "a change can be undone", "a number can go back", "changes"),
+        _minimal_line,
+    ),
+    (
+        "One added constraint",
+        (
+            "closer than the free answer", "by at most", "distance, free", "limited",
+            "farther though the free answer obeys it",
+        ),
+        _added_line,
+    ),
+    (
+        "Limits on changes",
+        ("answered at k = 1 … 6, %", "none found, but by random tries", "lost with a larger k"),
+        _limits_line,
+    ),
+    ("Beside other methods: distance / changes / LOF", METHODS, _beside_line),
+    (
+        "Rows asked per instance",
+        ("for first, middle, last", "more for nearest", "allowed", "more for nearest and best"),
+        _queries_line,
+    ),
+    (
+        "Steps between first and last",
+        ("steps not ok", "paths with one", "middle not ok", "flags wrong", "distances wrong"),
+        _steps_line,
+    ),
+)  # fmt: skip

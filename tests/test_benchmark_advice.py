@@ -1,0 +1,136 @@
+"""The measurement of advice: its checks find what was planted, and it runs and resumes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import advice, advice_page, public
+from benchmarks.advice_checks import (
+    FORMS,
+    Added,
+    Judge,
+    added,
+    differing,
+    distances,
+    made_minimal,
+    minimality,
+)
+from benchmarks.advice_parts import PARTS, Size
+from lapace.constraints import System
+from lapace.schema import Schema
+
+TINY = Size(
+    instances=3, added=6, stepped=2, limited=2, unfound=1, tries=50, dice=1, models=2, why_not=2,
+    rows=120,
+)  # fmt: skip
+
+
+class Over:
+    """Says True where the numbers of a row sum to more than 10."""
+
+    classes_ = (False, True)
+
+    def predict(self, rows):
+        return np.asarray(rows)[:, :3].astype(float).sum(axis=1) > 10
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return Schema.infer(np.linspace(0.0, 10.0, 41)[:, None] * np.ones(3))
+
+
+def test_a_change_that_can_be_undone_is_counted(schema):
+    rows, instance = np.array([[8.0, 3.0, 1.0]]), np.array([[0.0, 3.0, 0.0]])
+    found = minimality(Judge(Over(), True, schema), rows, instance)
+    assert (found.undone[0], found.changes[0]) == (1, 2)
+    assert not found.minimal[0]
+
+
+def test_a_number_that_can_go_back_is_counted(schema):
+    instance = np.array([[0.0, 3.0, 0.0]])
+    judge = Judge(Over(), True, schema)
+    # The change of 7.5 goes back by 0.375, which is 0.25 or 0.5 on the lattice.
+    assert minimality(judge, np.array([[7.5, 3.0, 0.0]]), instance).back[0] == 0
+    assert minimality(judge, np.array([[9.0, 3.0, 0.0]]), instance).back[0] == 1
+
+
+def test_an_added_constraint_keeps_a_change_from_being_undone(schema):
+    rows, instance = np.array([[8.0, 3.0, 0.25]]), np.array([[0.0, 3.0, 0.0]])
+    assert minimality(Judge(Over(), True, schema), rows, instance).undone[0] == 1
+    kept = Added("bound", "x2 >= 0.25", lambda a, _: a[:, 2] >= 0.25)
+    assert minimality(Judge(Over(), True, schema, (), [kept]), rows, instance).undone[0] == 0
+
+
+def test_made_minimal_is_minimal_and_ok(schema):
+    rng = np.random.default_rng(0)
+    instances = schema.snap(rng.uniform(0, 3, (20, 3)))
+    judge = Judge(Over(), True, schema)
+    rows = made_minimal(judge, schema.snap(rng.uniform(5, 10, (20, 3))), instances)
+    assert judge.ok(rows, instances).all()
+    assert minimality(judge, rows, instances).minimal.all()
+
+
+def test_distances_are_those_of_the_schema():
+    data = public.load("credit-a", 1)
+    cells = data.schema.cells(data.train)
+    ours = distances(data.schema, cells[:200], cells[200:400])
+    np.testing.assert_allclose(ours, data.schema.distance(cells[:200], cells[200:400]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_added_constraints_mean_what_their_text_says(form):
+    data = public.load("credit-a", 1)
+    cells, rng = data.schema.cells(data.train), np.random.default_rng(3)
+    found = 0
+    for k in range(12):
+        instance = cells[k]
+        constraint = added(data.schema, cells, instance, rng, form)
+        if constraint is None:
+            continue
+        found += 1
+        rows, originals = cells[100:400], np.repeat(instance[None], 300, axis=0)
+        present = ~np.isnan(rows).any(axis=1)  # what missing numbers satisfy is the language's
+        system = System.of([constraint.text], data.schema, check=False)
+        same = system.feasible(rows, originals) == constraint.holds(rows, originals)
+        assert same[present].all(), constraint.text
+    assert found > 5
+
+
+def test_generated_tables_follow_from_their_seed():
+    a, b = public.load("credit-a", 1), public.load("credit-a", 1)
+    assert not differing(a.schema.cells(a.train), b.schema.cells(b.train)).any()
+    assert {f.kind for f in a.schema.features} == {"continuous", "ordinal", "categorical", "binary"}
+    assert a.train.isna().any().sum() == 2
+
+
+def test_a_tiny_run_measures_every_part_once_and_resumes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(advice, "QUICK", TINY)
+    monkeypatch.setattr(advice, "CACHE", tmp_path)
+    monkeypatch.setattr(advice, "LIMITED", ("iris-RF",))
+    out = tmp_path / "advice.csv"
+    chosen = ["--quick", "--pair", "iris-RF", "--seed", "11", "-o", str(out)]
+    assert advice.main(chosen) == 0, capsys.readouterr().out
+    table = advice.read(out)
+    assert set(table["part"]) == set(PARTS) - {"dice"}  # only on the paper's and our own tables
+    assert (table[table["metric"] == "flag_wrong"]["mean"] == 0).all()
+    assert (table[table["metric"] == "not_ok"]["mean"] == 0).all()
+    page = out.with_suffix(".md").read_text()
+    assert "| `nearest` is 1-minimal | all |" in page
+    assert "## Beside other methods" in page
+    before = out.read_bytes()
+    assert advice.main(chosen) == 0
+    assert out.read_bytes() == before
+
+
+def test_targets_say_which_pairs_miss_them():
+    line = {"seed": 1, "part": "beside", "metric": "lof", "label": "", "count": 10}
+    lines = [
+        {**line, "pair": pair, "method": method, "mean": mean}
+        for pair, mean in (("a", 1.0), ("b", 1.3))
+        for method, mean in (("best(3)", mean), ("real rows", 1.0))
+    ]
+    found = list(advice_page.targets(advice_page.Results(pd.DataFrame(lines))))
+    what = "LOF of `best(3)` at most 1.1 x real rows'"
+    assert found == [(what, "every pair", "1 of 2 pairs (not b)", "**no**")]

@@ -75,7 +75,7 @@ QUICK = Settings(
     fives=5,
     recipes={
         "default": replace(IMAGES, hidden=128, steps=800),
-        "paper": replace(RECIPES["paper"], hidden=64, epochs=10),
+        "paper": replace(RECIPES["paper"], hidden=64, steps=40, epochs=10),
     },
 )
 

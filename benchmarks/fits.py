@@ -156,8 +156,8 @@ def recipe_of(job: Job) -> tuple[Recipe, int | None]:
         weights=paper.weights,
         batch=paper.batch,
         rate=paper.rate,
+        steps=job.limits.steps,
         epochs=job.limits.epochs,
-        patience=job.limits.patience,
     )
     return recipe, paper.n_latent
 
@@ -166,7 +166,7 @@ def fit(job: Job, data: Dataset, model: Any) -> Fit:
     """A fitted explainer: of several tries, the first with valid centroids only, or the best."""
     recipe, n_latent = recipe_of(job)
     found, most_valid, all_seconds, tries = None, -1, 0.0, 0
-    for again in range(job.limits.tries if job.recipe == "paper" else 1):
+    for again in range(job.limits.tries):
         explainer = Explainer(
             model,
             n_prototypes=job.protocol.n_prototypes,

@@ -174,11 +174,11 @@ NOTES = """## What was chosen where the paper is silent
 
 - Every repeat has its own split, classifier and fit. The default recipe was chosen on splits with \
 other seeds.
-- The paper's recipe: its settings per pair, at most {epochs} epochs with early stopping after \
-{patience} without a better validation loss, {repeats} of {seeds} repeats. Its authors checked \
-their centroids by hand; here a fit with invalid centroids is repeated with another seed, {tries} \
-fits at most, and the one with most valid centroids counts. The column of fits tried has their \
-number.
+- The paper's recipe: its settings per pair, {steps} steps or {epochs} passes over the rows, \
+whichever is more, with early stopping after a fifth of them without a better validation loss; the \
+same {seeds} seeds as the default recipe. Its authors checked their centroids by hand; here a fit \
+with invalid prototypes is repeated with another seed, {tries} fits at most whatever the recipe, \
+and the one with most valid prototypes counts. The column of fits tried has their number.
 - The fit keeps up to a tenth of the training rows for its report; TSTR compares with a forest \
 trained on all of them.
 - LOF: 20 neighbours, among the distinct training rows the classifier gives the target.
@@ -244,7 +244,7 @@ def e1_brief(plan: Plan, table: pd.DataFrame) -> str:
                 *(text.format_map(own) for text in ours.values()),
             ))  # fmt: skip
     head = (
-        "pair", "gap, the paper's own figure", "gap, its recipe run here", "**gap, lapace**",
+        "pair", "gap, the paper's own figure", "gap, its model as read here", "**gap, lapace**",
         "prototypes valid: its recipe", *ours,
     )  # fmt: skip
     return grid(head, lines)

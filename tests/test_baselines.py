@@ -22,7 +22,7 @@ from lapace.constraints import System
 from lapace.errors import ClassifierError
 
 # The default recipe, only smaller.
-BRIEF = replace(worlds.QUICK, batch=32, epochs=30)
+BRIEF = replace(worlds.QUICK, batch=32, epochs=30, patience=0.5)
 MAKE = {
     "NNCE": NNCE,
     "FACE": lambda model, **k: FACE(model, neighbours=8, confidence=0.6, **k),

@@ -45,9 +45,9 @@ LOANS = """
     n_prototypes = 3
 
     [paper]
-    repeats = 1
     tries = 2
-    epochs = 2
+    steps = 20
+    epochs = 0
 
     [e2]
     n_models = 3
@@ -113,9 +113,9 @@ def test_the_papers_plan_has_every_experiment():
     assert len({job.key for job in jobs}) == len(jobs)
     count = {name: sum(job.experiment == name for job in jobs) for name in plan.EXPERIMENTS}
     assert count == {
-        "e1": 8 * 5 + 8 * full.limits.repeats,
+        "e1": 8 * 5 + 8 * 5,
         "extra": 6 * 5,
-        "e2": 8 * 5 + 8 * 5 + 8 * full.limits.repeats,
+        "e2": 8 * 5 * 3,
         "e3": 4 * 5,
         "e4": 8,
         "clusters": 2 * 5 * full.sweep.repeats,
@@ -126,9 +126,9 @@ def test_the_papers_plan_has_every_experiment():
 def test_jobs_come_in_an_order_that_shows_every_pair_early():
     full = Plan.read(PAPER_TOML)
     jobs = full.jobs(experiments=["e1", "extra"])
-    assert len(set(jobs)) == len(jobs) == 5 * len(full.pairs) + 2 * 8
+    assert len(set(jobs)) == len(jobs) == 5 * len(full.pairs) + 5 * 8
     assert {j.pair.name for j in jobs[:8]} == {p.name for p in full.pairs if p.experiment == "e1"}
-    assert [j.recipe for j in jobs] == ["default"] * 5 * len(full.pairs) + ["paper"] * 16
+    assert [j.recipe for j in jobs] == ["default"] * 5 * len(full.pairs) + ["paper"] * 40
     assert not any(j.recipe == "paper" and j.pair.paper is None for j in jobs)
     part = full.jobs(experiments=["e1"], pairs=["wine-RF"], recipes=["default"], repeats=2)
     assert [j.seed for j in part] == list(full.protocol.seeds[:2])
@@ -211,7 +211,7 @@ def test_the_quick_version_is_another_plan():
     assert quick.is_quick
     assert quick.names == ("wine-RF", "compas-NN")
     assert (quick.protocol.seeds, quick.protocol.steps) == ((11,), 20)
-    assert (quick.limits.tries, quick.limits.patience) == (1, 10)
+    assert (quick.limits.tries, quick.limits.steps) == (1, 300)
     assert (quick.e2.n_models, quick.e2.share) == (3, 0.8)
     keys = {j.key for j in Plan.read(PAPER_TOML).jobs()}
     assert not keys & {j.key for j in quick.jobs()}
@@ -476,16 +476,16 @@ def test_a_paper_fit_is_repeated_until_its_centroids_are_valid(monkeypatch):
     accepted = {1: 2, 1001: 4}
     fit = fits.fit(job(recipe="paper"), data, None)
     assert (fit.explainer.seed, fit.tries) == (1001, 2)
-    fit = fits.fit(job(), data, None)
-    assert (fit.explainer.seed, fit.tries) == (1, 1)
+    fit = fits.fit(job(), data, None)  # the same for both recipes
+    assert (fit.explainer.seed, fit.tries) == (1001, 2)
 
 
 def test_the_papers_settings_reach_its_recipe():
-    recipe, n_latent = fits.recipe_of(job(recipe="paper", limits=Limits(epochs=7, patience=3)))
+    recipe, n_latent = fits.recipe_of(job(recipe="paper", limits=Limits(epochs=7, steps=30)))
     assert (recipe.name, recipe.batch, recipe.rate, recipe.weights) == (
         "paper", 128, 1e-3, (0.1, 0.1, 1.0),
     )  # fmt: skip
-    assert (recipe.epochs, recipe.patience, n_latent) == (7, 3, 4)
+    assert (recipe.epochs, recipe.steps, recipe.patience, n_latent) == (7, 30, 0.2, 4)
     assert fits.recipe_of(job())[1] is None
 
 

@@ -36,7 +36,7 @@ def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypat
     monkeypatch.setattr(e5, "jobs", lambda seeds: jobs)
     recipes = {
         "default": replace(IMAGES, hidden=64, steps=500, batch=128, rate=4e-3),
-        "paper": replace(e5.RECIPES["paper"], hidden=64, epochs=4),
+        "paper": replace(e5.RECIPES["paper"], hidden=64, steps=1, epochs=4),
     }
     settings = replace(
         e5.QUICK, instances=4, fewer=2, near=20, fives=3, n_prototypes=1, epochs=6, recipes=recipes

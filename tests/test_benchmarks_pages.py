@@ -326,7 +326,7 @@ def blocks(kept):
 
 def test_the_kept_results_are_of_the_plans_settings(kept):
     keys = {job.key for job in PAPER.jobs()}
-    assert set(kept["settings"]) == keys
+    assert set(kept["settings"]) <= keys  # the pages say how much of the plan was run
 
 
 def test_the_pages_are_those_of_the_results_that_are_kept(kept):

@@ -14,6 +14,7 @@ import torch
 import worlds
 from lapace import Explainer, Explanation, InputError, Search
 from lapace.constraints import Custom, System
+from lapace.explainer import oracle
 from lapace.explainer.oracle import LatentCorrection
 from lapace.explainer.problem import make_problem
 from lapace.explainer.search import Paths, _category_limits, _replaced
@@ -64,7 +65,7 @@ def all_feasible(explanation: Explanation) -> bool:
 
 
 @each_world
-def test_exact_finds_what_naive_and_latent_find(world, target):
+def test_exact_finds_what_the_others_find(world, target):
     here = world()
     rng = np.random.default_rng(8)
     for detail in ("path", "picks"):
@@ -73,12 +74,13 @@ def test_exact_finds_what_naive_and_latent_find(world, target):
             enforce: worlds.explain(
                 here, target, constraints=constraints, enforce=enforce, steps=6, detail=detail
             )
-            for enforce in ("exact", "naive", "latent")
+            for enforce in ("exact", "naive", "polyak", "latent")
         }
         found = {
             enforce: worlds.answered(explanation) for enforce, explanation in explanations.items()
         }
         assert not (found["naive"] & ~found["exact"]).any(), constraints
+        assert not (found["polyak"] & ~found["exact"]).any(), constraints
         assert not (found["latent"] & ~found["exact"]).any(), constraints
         for explanation in explanations.values():
             check_feasible(explanation)
@@ -93,14 +95,14 @@ def test_exact_finds_what_only_many_corrections_find():
         "-1.0*visits + 2.0*spent + 0.5*original(spent) > 457.8",
         "1.0*spent + -0.4*visits > 184.0",
     ]
-    exact, naive, latent = (
+    exact, naive, polyak = (
         worlds.answered(
             worlds.explain(here, constraints=constraints, enforce=enforce, detail="picks")
         )
-        for enforce in ("exact", "naive", "latent")
+        for enforce in ("exact", "naive", "polyak")
     )
-    assert (latent & ~naive).any()  # otherwise nothing is tested
-    assert not (latent & ~exact).any()
+    assert (polyak & ~naive).any()  # otherwise nothing is tested
+    assert not (polyak & ~exact).any()
     assert not (naive & ~exact).any()
 
 
@@ -169,7 +171,7 @@ def test_rows_that_latent_leaves_infeasible_are_marked():
 
 @pytest.mark.parametrize("enforce", ["exakt", "", None, 3, True])
 def test_an_unknown_enforce_is_refused(enforce):
-    with pytest.raises(InputError, match=r"it is 'exact', 'naive' or 'latent'\."):
+    with pytest.raises(InputError, match=r"it is 'exact', 'naive', 'polyak' or 'latent'\."):
         worlds.explain(worlds.post(), enforce=enforce)
 
 
@@ -309,6 +311,34 @@ def test_more_corrections_lower_the_penalty_further():
             for many in (False, True)
         )
         assert often <= once + 1e-9
+
+
+@pytest.mark.parametrize("constraints", SMOOTH, ids=" and ".join)
+def test_the_papers_correction_descends_with_its_own_step_while_a_row_violates(
+    constraints, monkeypatch
+):
+    scene = Scene(constraints)
+    scene.problem = scene.problem.with_search(enforce="latent")
+    correct = LatentCorrection(scene.problem, scene.start, scene.lines)
+    where, z, rows = scene.at(0.7)
+    feasible = scene.system.feasible(rows, scene.start.cells)
+    _, gradient = correct._gradient(where, z, rows, scene.instance)
+    monkeypatch.setattr(oracle, "N_CORRECT", 1)
+    once = correct(where, z, rows, scene.instance)
+    still = np.zeros(len(scene.instance), dtype=bool)
+    expected = scene.decoder.path_rows(
+        scene.start, scene.instance, where, z - oracle.ETA * gradient, scene.label, still
+    )
+    np.testing.assert_allclose(once[~feasible], expected[~feasible])
+    assert once[feasible].tobytes() == rows[feasible].tobytes()
+    monkeypatch.setattr(oracle, "N_CORRECT", 200)
+    often = correct(where, z, rows, scene.instance)
+    assert often[feasible].tobytes() == rows[feasible].tobytes()
+    sums = [scene.penalty(found).sum() for found in (rows, once, often)]
+    assert sums[0] > sums[1] - 1e-9
+    assert sums[1] > sums[2]
+    satisfied = scene.system.feasible(often, scene.start.cells)
+    assert satisfied.sum() > feasible.sum()
 
 
 def test_rows_without_a_gradient_are_left_alone():

@@ -30,7 +30,9 @@ from lapace import (
 )
 from lapace.constraints import Custom
 from lapace.explainer import search as search_module
+from lapace.explainer.fit import standardised
 from lapace.result import json_schema
+from lapace.schema import Schema
 from worlds import QUICK, World
 
 WORLDS = [
@@ -1749,3 +1751,32 @@ def test_a_slice_is_what_explaining_those_instances_gives():
     assert some.label.tolist() == part.label.tolist()
     np.testing.assert_array_equal(some.instance, part.instance)
     np.testing.assert_allclose(some.tau, part.tau)
+
+
+# -- how the paper's recipe codes numbers --------------------------------------------------------
+
+
+def test_numbers_are_standardised_and_decode_to_themselves():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "amount": rng.lognormal(6, 1, 200).round(2),
+            "count": rng.integers(0, 9, 200),
+            "constant": np.full(200, 3.0),
+            "kind": rng.choice(["a", "b"], 200),
+        }
+    )
+    table.loc[:4, "amount"] = np.nan
+    schema = Schema.infer(table)
+    cells = schema.cells(table)
+    coded = standardised(schema, cells)
+    encoded = coded.encode(cells)
+    known = ~np.isnan(cells[:, 0])
+    for column in (0, 1):
+        values = encoded[known, column]
+        truth = cells[known, schema.numeric[column]]
+        assert np.corrcoef(values, truth)[0, 1] == pytest.approx(1.0)  # a straight line
+        everyone = cells[~np.isnan(cells[:, schema.numeric[column]]), schema.numeric[column]]
+        assert values == pytest.approx((truth - everyone.mean()) / everyone.std())
+    assert (encoded[:, 2] == 0).all()
+    assert np.array_equal(coded.decode(encoded), cells, equal_nan=True)

@@ -317,7 +317,9 @@ def test_training_is_the_plain_loop_bit_for_bit():
 
 
 @pytest.mark.needs("gpu")
-@pytest.mark.parametrize("recipe", [DEFAULT, replace(PAPER, epochs=6)], ids=["default", "paper"])
+@pytest.mark.parametrize(
+    "recipe", [DEFAULT, replace(PAPER, steps=1, epochs=6)], ids=["default", "paper"]
+)
 def test_recorded_steps_learn_what_plain_steps_do(monkeypatch, recipe):
     from lapace import training
     from lapace.model import Shape

@@ -15,7 +15,7 @@ from scipy.stats import multivariate_normal
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from lapace.model import LGMVAE, Gaussian, Mixture, Shape, Terms
+from lapace.model import LGMVAE, Gaussian, Mixture, Shape, Terms, _gumbel_draw
 
 SHAPES = {
     "mixed": Shape(3, (4, 1, 2), (2, 3, 1), latent=4, hidden=8),
@@ -261,7 +261,7 @@ def test_the_default_loss_term_by_term(model: LGMVAE) -> None:
 
 def test_the_papers_loss_term_by_term(model: LGMVAE) -> None:
     x, y, _ = rows(model.shape)
-    terms = model.paper_terms(x, y, torch.Generator().manual_seed(4))
+    terms = model.paper_terms(x, y, torch.Generator().manual_seed(4), kl_c="row")
     pi = model.q_c(x, y).exp()
     q, p = model.q_z(x, pi, y), model.p_z()
     z = q.mean + noise(model.shape, 7, 4) * (0.5 * q.log_variance).exp()
@@ -280,6 +280,57 @@ def test_the_papers_loss_term_by_term(model: LGMVAE) -> None:
         )
     expected = [sum(part) / 7 for part in (rec, kl_z, kl_c)]
     assert [t.item() for t in terms] == pytest.approx(expected)
+
+
+def test_kl_c_of_a_batch_is_that_of_each_labels_mean_responsibilities(model: LGMVAE) -> None:
+    x, y, _ = rows(model.shape)
+    y = torch.where(y == 2, 0, y)  # a label absent from the batch counts nothing
+    found = model.paper_terms(x, y, torch.Generator().manual_seed(4)).kl_c
+    pi, expected = model.q_c(x, y).exp(), 0.0
+    for label in set(y.tolist()):
+        own = [k for k, owner in enumerate(OWNERS) if owner == label]
+        mean = [pi[y == label, k].mean().item() for k in own]
+        share = (y == label).double().mean().item()
+        expected += share * sum(m * math.log(m * len(own)) for m in mean)
+    assert found.item() == pytest.approx(expected)
+
+
+def test_a_running_mean_has_its_own_value_and_the_batchs_gradient(model: LGMVAE) -> None:
+    x, y, _ = rows(model.shape)
+    usage = model.uniform_usage()
+    assert usage.sum(dim=1).tolist() == pytest.approx([1.0] * len(usage))
+    settings: dict[str, Any] = {"kl_c": "running", "usage": usage}
+    first = model.paper_terms(x, y, torch.Generator().manual_seed(4), **settings).kl_c
+    assert 0 <= first.item() < 1e-3  # seven rows move a mean of hundreds a little
+    for _ in range(4000):
+        with torch.no_grad():
+            last = model.paper_terms(x, y, torch.Generator().manual_seed(4), **settings).kl_c
+    plain = model.paper_terms(x, y, torch.Generator().manual_seed(4)).kl_c
+    assert last.item() == pytest.approx(plain.item(), rel=1e-3)
+    weights = model.cluster_network[0].weight
+    later = model.paper_terms(x, y, torch.Generator().manual_seed(4), **settings).kl_c
+    one, other = (torch.autograd.grad(kl, weights)[0] for kl in (later, plain))
+    assert torch.allclose(one, other, rtol=1e-2, atol=1e-8)
+
+
+def test_a_gumbel_draw_is_one_cluster_of_the_label_as_often_as_probable() -> None:
+    log_c = torch.tensor([[0.2, 0.5, 0.3, 0.0]]).log().repeat(20_000, 1).requires_grad_()
+    drawn = _gumbel_draw(log_c, torch.Generator().manual_seed(0))
+    assert drawn.detach().unique().tolist() == pytest.approx([0.0, 1.0], abs=1e-6)
+    assert drawn.mean(dim=0).tolist() == pytest.approx([0.2, 0.5, 0.3, 0.0], abs=0.02)
+    (gradient,) = torch.autograd.grad(drawn[:, 0].sum(), log_c)
+    assert (gradient[:, 0] > 0).all()
+    assert gradient.isfinite().all()
+
+
+def test_the_linear_prior_is_one_gaussian_of_the_probabilities(model: LGMVAE) -> None:
+    x, y, _ = rows(model.shape)
+    terms = model.paper_terms(x, y, torch.Generator().manual_seed(4), linear_prior=True)
+    pi = model.q_c(x, y).exp()
+    mean, log_variance = (pi @ model.prior.weight.T + model.prior.bias).chunk(2, dim=1)
+    q, p = model.q_z(x, pi, y), Gaussian(mean, log_variance)
+    expected = sum(loop_divergence(q, p, i, i) for i in range(7)) / 7
+    assert terms.kl_z.item() == pytest.approx(expected)
 
 
 def test_weights_are_in_the_papers_order() -> None:

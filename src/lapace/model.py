@@ -29,6 +29,7 @@ __all__ = ["LGMVAE", "Gaussian", "Mixture", "Shape", "Terms", "few_threads"]
 
 LOG_2PI = math.log(2 * math.pi)
 WIDE = 256  # hidden units above which products gain from more than one thread
+WINDOW = 512  # rows of a label in a running mean of cluster usage
 
 
 class _ThreadLimit:
@@ -140,6 +141,20 @@ def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     )
 
 
+def _gaussian(both: Tensor) -> Gaussian:
+    """Means and log-variances, side by side, as a Gaussian."""
+    mean, log_variance = both.chunk(2, dim=1)
+    return Gaussian(mean, log_variance.clamp(-10.0, 6.0))
+
+
+def _gumbel_draw(log_c: Tensor, generator: torch.Generator) -> Tensor:
+    """One cluster per row, drawn; its gradient is that of the softmax around it."""
+    gumbel = -torch.empty_like(log_c).exponential_(generator=generator).log()
+    soft = (log_c + gumbel).softmax(dim=1)
+    hard = F.one_hot(soft.argmax(dim=1), soft.shape[1]).to(soft.dtype)
+    return hard + (soft - soft.detach())
+
+
 def _binary_cost(logits: Tensor, truth: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, truth, reduction="none").sum(dim=1)
 
@@ -185,9 +200,7 @@ class LGMVAE(nn.Module):
 
     def q_z(self, x: Tensor, c: Tensor, y: Tensor) -> Gaussian:
         """q(z|x,c,y), c given as cluster probabilities: (n, h) each."""
-        both = self.latent_network(torch.cat([x, self.labels[y], c], dim=1))
-        mean, log_variance = both.chunk(2, dim=1)
-        return Gaussian(mean, log_variance.clamp(-10.0, 6.0))
+        return _gaussian(self.latent_network(torch.cat([x, self.labels[y], c], dim=1)))
 
     def clusters(self, x: Tensor, y: Tensor) -> Tensor:
         """The likeliest cluster of each row: (n,)."""
@@ -212,8 +225,7 @@ class LGMVAE(nn.Module):
 
     def p_z(self) -> Gaussian:
         """p(z|c) of every cluster: (K, h) each."""
-        mean, log_variance = (self.prior.weight.T + self.prior.bias).chunk(2, dim=1)
-        return Gaussian(mean, log_variance.clamp(-10.0, 6.0))
+        return _gaussian(self.prior.weight.T + self.prior.bias)
 
     def centroids(self) -> Tensor:
         """The clusters' means: (K, h)."""
@@ -278,20 +290,72 @@ class LGMVAE(nn.Module):
             F.nll_loss(self.q_c(x, y), c),
         )
 
-    def paper_terms(self, x: Tensor, y: Tensor, generator: torch.Generator) -> Terms:
-        r"""The paper's loss, with $\mathrm{KL}(z) = \sum_c \pi_c \mathrm{KL}(q(z)\|p(z|c))$."""
+    def paper_terms(
+        self,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator,
+        *,
+        kl_c: Literal["batch", "running", "row"] = "batch",
+        draw: bool = False,
+        linear_prior: bool = False,
+        usage: Tensor | None = None,
+    ) -> Terms:
+        r"""The paper's loss, in the reading its options name.
+
+        q(z|x,c,y) runs once, on the vector of cluster probabilities π, and
+        $\mathrm{KL}(z) = \sum_c \pi_c \mathrm{KL}(q(z)\|p(z|c))$.
+
+        Args:
+            x: Encoded rows.
+            y: Their labels.
+            generator: Of the noise.
+            kl_c: KL(c) of the batch's mean responsibilities per label (`batch`), of their running
+                mean (`running`, for small batches), or of each row's (`row`, as printed).
+            draw: Hand on a straight-through Gumbel draw of c instead of π.
+            linear_prior: Measure KL(z) against the prior's layer applied to π, one Gaussian.
+            usage: The running mean, (L, K), updated in place; needed for `running` alone.
+        """
         log_c = self.q_c(x, y)
         c = log_c.exp()  # (n, K), the vector of cluster probabilities
-        q = self.q_z(x, c, y)
-        p = self.p_z()
-        each = Gaussian(q.mean[:, None], q.log_variance[:, None]).divergence(p)  # (n, K)
-        sizes = self.mask.sum(dim=1).to(x.dtype)[y]
+        passed = _gumbel_draw(log_c, generator) if draw else c
+        q = self.q_z(x, passed, y)
+        if linear_prior:
+            divergence = q.divergence(_gaussian(self.prior(passed)))
+        else:
+            each = Gaussian(q.mean[:, None], q.log_variance[:, None]).divergence(self.p_z())
+            divergence = (passed * each).sum(dim=1)  # (n,)
+        sizes = self.mask.sum(dim=1).to(x.dtype)  # (L,)
+        if kl_c == "row":
+            of_rows = (c * log_c.masked_fill(~self.mask[y], 0.0)).sum(dim=1)
+            of_clusters = of_rows.add(sizes[y].log()).mean()
+        else:
+            of_clusters = self._usage_divergence(c, y, usage if kl_c == "running" else None)
         out = self.logits(q.sample(generator))
         return Terms(
-            self.reconstruction(out, x, learned_noise=False).mean(),
-            (c * each).sum(dim=1).mean(),
-            (c * log_c.masked_fill(~self.mask[y], 0.0)).sum(dim=1).add(sizes.log()).mean(),
+            self.reconstruction(out, x, learned_noise=False).mean(), divergence.mean(), of_clusters
         )
+
+    def uniform_usage(self) -> Tensor:
+        """p(c|y) for every label: (L, K)."""
+        return self.mask / self.mask.sum(dim=1, keepdim=True)
+
+    def _usage_divergence(self, c: Tensor, y: Tensor, usage: Tensor | None) -> Tensor:
+        r"""$\sum_y \text{share}_y\, \mathrm{KL}(\text{mean } \pi \text{ of } y \,\|\, p(c|y))$.
+
+        No shape depends on the rows, so that a step can be captured as a CUDA graph. With `usage`
+        the value is that of the running mean, the gradient that of the batch's.
+        """
+        members = self.labels[y]  # (n, L)
+        count = members.sum(dim=0)  # (L,); labels absent from the batch weigh nothing
+        mean = members.T @ c / count.clamp(min=1)[:, None]  # (L, K)
+        if usage is not None:
+            weight = (count / WINDOW).clamp(max=1)[:, None]
+            usage.add_(weight * (mean.detach() - usage))
+            mean = mean + (usage - mean).detach()
+        sizes = self.mask.sum(dim=1).to(c.dtype)
+        divergence = (mean * mean.clamp(min=1e-12).log()).sum(dim=1) + sizes.log()
+        return (count / len(y) * divergence).sum()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Fitting an L-GMVAE: recipes, fixed clusters, the training loop, the latent density.
 
-The default recipe is simpler than the paper's. Clusters are fixed by k-means within each label, so
-they cannot die or merge; noise is learned per column, so no weight has to be tuned per table; the
-density in latent space is fitted after training, without gradients.
+The default recipe is simpler than the paper's. Clusters are fixed by k-means within each label;
+noise is learned per column, so no weight has to be tuned per table; the density in latent space is
+fitted after training, without gradients.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ SPREAD = 0.5  # share of the posterior's noise in the latent points the density 
 PER_GAUSSIAN, GAUSSIANS = 25, 20  # rows per Gaussian of a cluster's density; Gaussians at most
 SAMPLE = 20_000  # rows k-means sees per label, a mixture per cluster; more change nothing
 CLIP = 5.0  # gradient norm at most, where the number of steps is fixed
+CHECKS = 50  # of the validation loss during a fit with early stopping
 WARM = 3  # on a GPU, steps of a size taken as they are before one is recorded and replayed
 
 
@@ -46,16 +47,25 @@ class Recipe:
         hidden: Width of the hidden layers.
         heads: See `Shape`.
         follows_paper: The one switch for all that the paper does otherwise: clusters are learned
-            rather than fixed by k-means, numbers are scaled to their range rather than coded by
-            rank, and there is no anchoring, category tree, frozen-category line, sampled endpoint,
-            repair of prototypes, refined or stable pick.
+            rather than fixed by k-means, numbers are standardised rather than coded by rank, and
+            there is no anchoring, category tree, frozen-category line, sampled endpoint, repair of
+            prototypes, refined or stable pick.
         weights: Of KL(c), KL(z) and reconstruction, in the paper's order.
         batch: Rows per step.
         rate: Adam's learning rate.
-        epochs: At most this many passes with early stopping; 0 for a fixed number of steps.
-        patience: Passes without a better validation loss before stopping.
+        steps: At most this many steps where their number is fixed; with early stopping the budget.
         latent: Dimensions of the latent space at most, where `n_latent` is None.
-        steps: At most this many steps, where their number is fixed.
+        patience: Share of the budget without a better validation loss before stopping; 0 for a
+            fixed number of steps.
+        epochs: With early stopping the budget is at least this many passes over the rows.
+        kl_c: How the paper's KL(c) is read: of the batch's mean responsibilities per label
+            (`batch`), of their running mean (`running`), or of each row's (`row`, as printed).
+        draw: Another reading of the paper: q(z|x,c,y) is handed a straight-through Gumbel draw of
+            the cluster rather than the vector π of their probabilities.
+        linear_prior: Another reading: KL(z) is measured against the prior's linear layer applied
+            to π, one Gaussian, rather than against each cluster's, weighted by π.
+        numbers: How a recipe that follows the paper scales numbers: `standard` to mean 0 and
+            deviation 1, `range` to 0 and 1. Pixels are always scaled by their range.
     """
 
     name: Literal["default", "paper"] = "default"
@@ -65,10 +75,14 @@ class Recipe:
     weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
     batch: int = 512
     rate: float = 2e-3
-    epochs: int = 0
-    patience: int = 15
-    latent: int = 16
     steps: int = 2000
+    latent: int = 16
+    patience: float = 0.0
+    epochs: int = 0
+    kl_c: Literal["batch", "running", "row"] = "batch"
+    draw: bool = False
+    linear_prior: bool = False
+    numbers: Literal["standard", "range"] = "standard"
 
     @classmethod
     def of(cls, recipe: str | Recipe) -> Recipe:
@@ -87,7 +101,9 @@ class Recipe:
 
 DEFAULT = Recipe()
 IMAGES = replace(DEFAULT, hidden=256, steps=6000)
-PAPER = Recipe("paper", 512, "sigmoid", True, (0.1, 0.1, 1.0), 1024, 1e-3, 200)
+PAPER = Recipe(
+    "paper", 512, "sigmoid", True, (0.1, 0.1, 1.0), 1024, 1e-3, 4000, patience=0.2, epochs=100
+)
 
 
 class History(NamedTuple):
@@ -127,7 +143,7 @@ def fit(
         torch.default_generator.manual_seed(random_state)  # only the CPU's state is restored
         model = LGMVAE(shape).to(x.device)
     generator = torch.Generator(x.device).manual_seed(random_state)
-    loop = _with_early_stopping if recipe.epochs else _fixed
+    loop = _with_early_stopping if recipe.patience else _fixed
     with few_threads(shape), _stream(x.device):
         history = loop(_Step(model, recipe, (x, y, c), generator), progress or _no_progress)
     return model.eval().requires_grad_(False), history
@@ -174,6 +190,7 @@ class _Step:
         self.optimizer = torch.optim.Adam(
             model.parameters(), lr=rate, fused=True, capturable=self.on_gpu
         )
+        self.usage = model.uniform_usage()  # the running mean of cluster usage, where one is kept
         self.taken: dict[int, int] = {}  # steps of each size
         self.recorded: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
@@ -196,11 +213,11 @@ class _Step:
 
     def _take(self, rows: Tensor) -> Tensor:
         x, y, c = (part[rows] for part in self.data)
-        terms = _terms(self.model, self.recipe, x, y, c, self.generator)
+        terms = _terms(self.model, self.recipe, x, y, c, self.generator, self.usage)
         loss = terms.weighted(*self.recipe.weights)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        if not self.recipe.epochs:
+        if not self.recipe.patience:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step()
         return torch.stack([loss.detach(), *(term.detach() for term in terms)])
@@ -216,10 +233,22 @@ class _Step:
         self.recorded[len(rows)] = (graph, static, found)
 
 
-def _terms(model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor, g: Any) -> Terms:
-    if recipe.follows_paper:
-        return model.paper_terms(x, y, g)
-    return model.fixed_cluster_terms(x, y, c, g)
+def _terms(
+    model: LGMVAE,
+    recipe: Recipe,
+    x: Tensor,
+    y: Tensor,
+    c: Tensor,
+    generator: torch.Generator,
+    usage: Tensor | None = None,
+) -> Terms:
+    if not recipe.follows_paper:
+        return model.fixed_cluster_terms(x, y, c, generator)
+    # A running mean is only kept while training: held-out rows are one batch.
+    kl_c = "batch" if recipe.kl_c == "running" and usage is None else recipe.kl_c
+    return model.paper_terms(
+        x, y, generator, kl_c=kl_c, draw=recipe.draw, linear_prior=recipe.linear_prior, usage=usage
+    )
 
 
 def steps_for(rows: int, most: int = 2000) -> int:
@@ -253,35 +282,38 @@ def _batches(rows: int, batch: int, steps: int, generator: torch.Generator) -> I
 
 
 def _with_early_stopping(take: _Step, progress: Progress) -> History:
-    """The paper's loop: epochs until the validation loss stops falling."""
+    """The paper's loop: a budget of steps, ended early where the validation loss stops falling."""
     history = History(("step", "loss", *Terms._fields, "validation"), [])
     model, recipe, total = take.model, take.recipe, len(take.data[0])
     random: dict[str, Any] = {"generator": take.generator, "device": take.generator.device}
     held, kept = torch.randperm(total, **random).tensor_split([max(1, total // 10)])
     validation_rows = [part[held] for part in take.data]
-    best, best_weights, waited = math.inf, model.state_dict(), 0
-    for epoch in range(recipe.epochs):
-        shuffled = kept[torch.randperm(len(kept), **random)]
-        sums = torch.zeros(1 + len(Terms._fields), device=kept.device)
-        for rows in torch.split(shuffled, recipe.batch):
-            sums += take(rows) * len(rows)
+    batch = min(recipe.batch, len(kept))
+    steps = max(recipe.steps, recipe.epochs * -(-len(kept) // batch))
+    best, best_step, best_weights = math.inf, 0, model.state_dict()
+    sums, since = torch.zeros(1 + len(Terms._fields), device=kept.device), 0
+    for step, rows in enumerate(_batches(len(kept), batch, steps, take.generator), start=1):
+        sums += take(kept[rows])
+        since += 1
+        if step % max(1, steps // CHECKS) and step < steps:
+            continue
         validation = _validation(model, recipe, *validation_rows)
-        history.lines.append((epoch, *(sums / len(kept)).tolist(), validation))
-        progress("training", epoch + 1, recipe.epochs)
+        history.lines.append((step, *(sums / since).tolist(), validation))
+        progress("training", step, steps)
+        sums.zero_()
+        since = 0
         if validation < best:
-            best, waited = validation, 0
+            best, best_step = validation, step
             best_weights = {k: v.clone() for k, v in model.state_dict().items()}
-        else:
-            waited += 1
-            if waited >= recipe.patience:
-                break
+        elif step - best_step >= recipe.patience * steps:
+            break
     model.load_state_dict(best_weights)
-    progress("training", recipe.epochs, recipe.epochs)
+    progress("training", steps, steps)
     return history
 
 
 def _validation(model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor) -> float:
-    """The loss on held-out rows, with the same noise every time so that epochs compare."""
+    """The loss on held-out rows, with the same noise every time so that steps compare."""
     fixed = torch.Generator(x.device).manual_seed(0)
     with torch.no_grad():
         return _terms(model, recipe, x, y, c, fixed).weighted(*recipe.weights).item()

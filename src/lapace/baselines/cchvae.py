@@ -51,7 +51,7 @@ class CCHVAE:
     Examples:
         >>> table = [{"age": 20 + i % 40, "home": "ab"[i % 2]} for i in range(200)]
         >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
-        >>> quick = Recipe(hidden=16, batch=32, epochs=10)
+        >>> quick = Recipe(hidden=16, batch=32, steps=60)
         >>> method = CCHVAE(predict, recipe=quick).fit(table)
         >>> found = method.counterfactuals([{"age": 30, "home": "a"}], target="yes")
         >>> predict(found.rows)

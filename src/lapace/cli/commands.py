@@ -232,8 +232,8 @@ def explain(
     detail: Literal["path", "picks"] = Option(
         "path", help="Query the classifier about every step, or only what the picks need."
     ),
-    enforce: Literal["exact", "naive", "latent"] = Option(
-        "exact", help="How constraints are enforced; naive and latent are for comparison."
+    enforce: Literal["exact", "naive", "polyak", "latent"] = Option(
+        "exact", help="How constraints are enforced; all but exact are for comparison."
     ),
     stable: bool = Option(
         True,

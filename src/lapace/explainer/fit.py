@@ -209,7 +209,10 @@ def fit_model(
     follows_paper = recipe.follows_paper
     # Pixels share one scale. Coded by rank, a faint pixel that is mostly empty counts as much as a
     # stroke: on MNIST that left 24 of 30 centroids valid, the share of the range left 30.
-    coded = range_coded(schema) if follows_paper or schema.shape is not None else schema
+    if schema.shape is not None or (follows_paper and recipe.numbers == "range"):
+        coded = range_coded(schema)
+    else:
+        coded = standardised(schema, cells) if follows_paper else schema
     encoded = coded.encode(cells)  # (n, w)
     counts = _cluster_counts(encoded, codes, len(labels), n_prototypes)
     clusters = np.zeros(len(codes), dtype=np.int64)
@@ -261,13 +264,29 @@ def with_surrogates(fitted: Fitted, cells: Floats, codes: Ints, random_state: in
 
 
 def range_coded(schema: Schema) -> Schema:
-    """The schema with numbers coded as their share of the range, as the paper does."""
+    """The schema with numbers coded as their share of the range."""
+    return _linear(schema, [(f.lower, f.upper - f.lower) for f in schema.features])
+
+
+def standardised(schema: Schema, cells: Floats) -> Schema:
+    """The schema with numbers coded by their mean and standard deviation among rows."""
+    return _linear(schema, [_moments(column) for column in cells.T])
+
+
+def _moments(column: Floats) -> tuple[float, float]:
+    known = column[~np.isnan(column)]
+    return (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
+
+
+def _linear(schema: Schema, scales: Sequence[tuple[float, float]]) -> Schema:
+    """The schema with every number less an origin, over a width; a constant one is coded as 0."""
     features = list(schema.features)
-    for i, feature in enumerate(features):
+    for i, (feature, (origin, width)) in enumerate(zip(features, scales, strict=True)):
         if feature.numeric:
-            count = 2 if feature.upper > feature.lower else 1
-            values, scores = np.array([feature.lower, feature.upper]), np.array([0.0, 1.0])[:count]
-            features[i] = replace(feature, knots=Knots(values[:count], scores, scores, scores))
+            values = np.array([feature.lower, feature.upper])
+            flat = not (feature.upper > feature.lower and width > 0)
+            scores = np.zeros(1) if flat else (values - origin) / width
+            features[i] = replace(feature, knots=Knots(values[: len(scores)], *[scores] * 3))
     return replace(schema, features=tuple(features))
 
 

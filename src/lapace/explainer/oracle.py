@@ -1,9 +1,11 @@
 r"""What is evaluated of a row: project it, check the constraints, query the classifier.
 
-`Oracle` evaluates rows of lines. `LatentCorrection` is the paper's step before that: with $g$ the
-penalty of a decoded row, zero where every constraint holds, $z \leftarrow z - \eta \nabla_z g$. The
-step is Polyak's, $\eta = g / \lVert\nabla g\rVert^2$, which brings a linear $g$ to zero at once, so
-nothing has to be tuned. What still violates a constraint afterwards is left to the projection.
+`Oracle` evaluates rows of lines. `LatentCorrection` comes before that: with $g$ the penalty of a
+decoded row, zero where every constraint holds, $z \leftarrow z - \eta \nabla_z g$. In the paper
+$\eta$ is small and fixed, and a point is corrected while it violates a constraint, at most
+`N_CORRECT` times: `Search(enforce="latent")`. Everywhere else the step is Polyak's,
+$\eta = g / \lVert\nabla g\rVert^2$, which brings a linear $g$ to zero at once, so nothing has to be
+tuned. What still violates a constraint afterwards is left to the projection, if one follows.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ MAX_REFUSED = 200  # rows of a search the classifier may raise on before it coun
 # and gained nothing. Where no projection follows, as for a Python function that has none, many.
 CORRECTIONS, MANY_CORRECTIONS = 1, 20
 MAX_LENGTH = 1.0  # latent length of one step
+# The paper's correction, where it says "small" and "up to a maximum number". g counts shares of
+# each column's range.
+ETA, N_CORRECT = 0.1, 100
 
 
 class QueryBudgetError(LapaceError):
@@ -74,7 +79,7 @@ class Oracle:
         if not len(problem.system):
             return cells, np.ones(len(cells), dtype=bool)
         instance = self.instance[lines]
-        if problem.search.enforce == "latent":
+        if problem.search.enforce in ("latent", "polyak"):
             return cells, problem.system.feasible(cells, problem.instances.cells[instance])
         open_ = np.flatnonzero(~np.isin(instance, list(self.infeasible)))
         originals = problem.instances.cells[instance[open_]]
@@ -138,7 +143,8 @@ class LatentCorrection:
 
     def __call__(self, tau: Floats, z: Tensor, rows: Floats, lines: Ints) -> Floats:
         """The rows, infeasible ones decoded again from corrected latent points."""
-        decoder = self.problem.fitted.decoder
+        if self.problem.search.enforce == "latent":
+            return self._descended(tau, z.clone(), rows.copy(), lines)
         instance = self.lines.instance[lines]
         feasible = self.problem.system.feasible(rows, self.instances.cells[instance])
         violating = np.flatnonzero(~feasible)
@@ -150,39 +156,67 @@ class LatentCorrection:
             return rows
         points = points[torch.as_tensor(moved, device=z.device)]
         violating = violating[moved]
-        lines, tau = lines[violating], tau[violating]
-        frozen = self.lines.frozen[lines] & (tau < 1.0)  # at tau=1 both copies end in one row
         rows = rows.copy()
-        rows[violating] = decoder.path_rows(
-            self.instances, instance[violating], tau, points, self.lines.label[lines], frozen
-        )
+        rows[violating] = self._decoded(tau[violating], points, lines[violating])
         return rows
+
+    def _decoded(self, tau: Floats, z: Tensor, lines: Ints) -> Floats:
+        frozen = self.lines.frozen[lines] & (tau < 1.0)  # at tau=1 both copies end in one row
+        label, instance = self.lines.label[lines], self.lines.instance[lines]
+        decoder = self.problem.fitted.decoder
+        return decoder.path_rows(self.instances, instance, tau, z, label, frozen)
+
+    def _descended(self, tau: Floats, z: Tensor, rows: Floats, lines: Ints) -> Floats:
+        """The paper's correction: gradient descent while the decoded row violates a constraint."""
+        instance, active = self.lines.instance[lines], np.arange(len(rows))
+        for _ in range(N_CORRECT):
+            originals = self.instances.cells[instance[active]]
+            active = active[~self.problem.system.feasible(rows[active], originals)]
+            if not len(active):
+                break
+            at = torch.as_tensor(active, device=z.device)
+            found = self._gradient(tau[active], z[at], rows[active], instance[active])
+            if found is None:
+                break
+            z[at] -= ETA * found[1]
+            rows[active] = self._decoded(tau[active], z[at], lines[active])
+        return rows
+
+    def _gradient(
+        self, tau: Floats, z: Tensor, rows: Floats, instance: Ints
+    ) -> tuple[Tensor, Tensor] | None:
+        """g of points, (m,), and its gradient, (m, h); None where no constraint has one."""
+        problem = self.problem
+        # The gradient is needed whatever mode the caller is in.
+        with torch.inference_mode(False), torch.enable_grad():
+            point = z.clone().requires_grad_()
+            values = problem.fitted.decoder.differentiable_rows(
+                self.instances, instance, tau, point, rows
+            )
+            g = problem.system.penalty(values, self.instances.cells[instance])
+            if not g.requires_grad:
+                return None
+            (gradient,) = torch.autograd.grad(g.sum(), point)
+        return g.detach(), gradient
 
     def correct(self, tau: Floats, z: Tensor, rows: Floats, instance: Ints) -> Ints:
         """Moves `z` in place; returns which of its points were moved."""
-        system, decoder = self.problem.system, self.problem.fitted.decoder
-        originals = self.instances.cells[instance]
+        system = self.problem.system
         unprojected = any(isinstance(c, Custom) and c.project is None for c in system.constraints)
-        thorough = self.thorough or self.problem.search.enforce == "latent" or unprojected
+        thorough = self.thorough or self.problem.search.enforce == "polyak" or unprojected
         active = np.arange(len(rows))
         moved = np.zeros(len(rows), dtype=bool)
         for _ in range(MANY_CORRECTIONS if thorough else CORRECTIONS):
             at = torch.as_tensor(active, device=z.device)
-            # The gradient is needed whatever mode the caller is in.
-            with torch.inference_mode(False), torch.enable_grad():
-                point = z[at].clone().requires_grad_()
-                values = decoder.differentiable_rows(
-                    self.instances, instance[active], tau[active], point, rows[active]
-                )
-                g = system.penalty(values, originals[active])  # (m,)
-                if not g.requires_grad:
-                    break
-                (gradient,) = torch.autograd.grad(g.sum(), point)
+            found = self._gradient(tau[active], z[at], rows[active], instance[active])
+            if found is None:
+                break
+            g, gradient = found
             squared = gradient.square().sum(dim=1)
             open_ = ((g > 0) & (squared > 0)).cpu().numpy()
             if not open_.any():
                 break
-            step = (g.detach().to(z) / squared.clamp(min=1e-12))[:, None] * gradient
+            step = (g.to(z) / squared.clamp(min=1e-12))[:, None] * gradient
             length = step.norm(dim=1, keepdim=True)
             step = step * (MAX_LENGTH / length.clamp(min=MAX_LENGTH))
             active, keep = active[open_], torch.as_tensor(open_, device=z.device)

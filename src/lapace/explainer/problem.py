@@ -19,7 +19,7 @@ from lapace.schema import Schema
 
 __all__ = ["Problem", "Search", "make_problem"]
 
-OPTIONS = {"detail": ("path", "picks"), "enforce": ("exact", "naive", "latent")}
+OPTIONS = {"detail": ("path", "picks"), "enforce": ("exact", "naive", "polyak", "latent")}
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Search:
         stable: Take as `first` the start of the last unbroken run of ok steps; False: the first ok
             step of all, as in the paper.
         enforce: How constraints are enforced. `exact` corrects latent points, then projects rows;
-            `naive` only projects rows; `latent` only corrects latent points, as in the paper, so
-            that a row may violate a constraint (and says so).
+            `naive` only projects rows; `latent` only corrects latent points, by the paper's
+            gradient descent, and `polyak` the same with Polyak's steps: there a row may violate a
+            constraint (and says so).
         sparse: Also undo changes of the nearest row while it stays ok: the pick `sparse`.
 
     Examples:
@@ -45,7 +46,7 @@ class Search:
     steps: int = 20
     detail: Literal["path", "picks"] = "path"
     stable: bool = True
-    enforce: Literal["exact", "naive", "latent"] = "exact"
+    enforce: Literal["exact", "naive", "polyak", "latent"] = "exact"
     sparse: bool = False
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ LINES = {
     "reconstructions predicted as the digit they are of": "{reconstruction agreement:~p} %",
     "milliseconds per digit and target, three paths": "{milliseconds, per digit and target:~}",
     "the same with detail='picks'": "{milliseconds, picks only:~}",
-    "steps": "{steps or epochs:~.0}",
+    "steps (default) or epochs (paper)": "{steps or epochs:~.0}",
     "seconds of training": "{training seconds:~.1}",
     "seconds of the whole fit, report included": "{fit seconds:~.1}",
 }

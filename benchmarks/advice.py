@@ -27,7 +27,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -41,9 +41,11 @@ import pandas as pd
 import torch
 
 import lapace
+from benchmarks import advice_parts as parts
 from benchmarks import public, tables
+from benchmarks.advice_case import Case, Size
 from benchmarks.advice_page import page
-from benchmarks.advice_parts import PARTS, Case, Size
+from benchmarks.advice_why_not import why_not
 from benchmarks.plan import Pair, Plan
 from benchmarks.store import Measure, write
 from lapace import Explainer
@@ -56,6 +58,17 @@ COLUMNS = (
     "pair", "seed", "part", "method", "metric", "label", "mean", "deviation", "count", "size",
     "code",
 )  # fmt: skip
+PARTS: Mapping[str, Callable[[Case], Iterator[Measure]]] = {
+    "minimal": parts.minimal,
+    "added": parts.added_constraint,
+    "steps": parts.steps,
+    "queries": parts.queries,
+    "beside": parts.beside,
+    "limits": parts.limits,
+    "survival": parts.survival,
+    "why_not": why_not,
+    "dice": parts.dice,
+}
 QUICK = Size(
     instances=6, added=6, stepped=4, limited=4, unfound=2, tries=200, dice=1, models=3, why_not=4,
     rows=400,

@@ -308,7 +308,9 @@ def _steps_back(
             size = np.ceil(size / step - 1e-9) * step
         value = new - np.sign(change) * size
         value = np.where(placed, feature.snap(np.nan_to_num(value)), np.nan)
-        between = np.sign(change) * (value - old) > 1e-9 * step  # else it is undone
+        # A change within the column's tolerance is none: such a row would be undone instead.
+        least = max(1e-9 * step, feature.tolerance * (1 + 1e-9))
+        between = np.sign(change) * (value - old) > least
         moved = np.abs(new - value) > step / 2
         inside = (value >= feature.lower) & (value <= feature.upper)
         at = np.flatnonzero(

@@ -149,7 +149,13 @@ def _targets(found: Results) -> Iterator[tuple[str, str, str, bool]]:
     lost = found.share("limits", "lost_with_more")
     yield "an answer lost with a larger k", "none", lost.text, lost.hits == 0
     yield from _comparisons(found)
+    yield (
+        "`best(1)` survives retraining, at least 90 %",
+        "every pair",
+        *_over_pairs(found, _survives),
+    )
     yield from _queries(found)
+    yield from _why_nots(found)
     between = found.share("steps", "not_ok_between", None)
     yield "steps between first and last not ok", "none", between.text, between.hits == 0
     flags = found.share("steps", "flag_wrong", None)
@@ -213,6 +219,23 @@ def _real(found: Results) -> bool | None:
     ours = found.share("beside", "lof", method="best(3)").mean
     real = found.share("beside", "lof", method="real rows").mean
     return None if math.isnan(ours) or math.isnan(real) else ours <= 1.1 * real
+
+
+def _survives(found: Results) -> bool | None:
+    share = found.share("survival", "survives", method="best(1)").mean
+    return None if math.isnan(share) else share >= 0.9
+
+
+def _why_nots(found: Results) -> Iterator[tuple[str, str, str, bool]]:
+    fails, less = found.share("why_not", "fails"), found.share("why_not", "less_suffices")
+    yield "the relaxation a why-not names gives no answer", "none", fails.text, fails.hits == 0
+    yield "… three quarters of it give one", "at most 5 %", less.text, less.mean <= 0.05
+    same = found.share("why_not", "same_row")
+    yield "… its row is what `nearest` then returns", "all", same.text, same.hits == same.count
+    obeys = found.share("why_not", "obeys_everything")
+    yield "… its row obeys everything already", "none", obeys.text, obeys.hits == 0
+    named = found.share("why_not", "named")
+    yield "… it names a relaxation", "all", named.text, named.hits == named.count
 
 
 def _queries(found: Results) -> Iterator[tuple[str, str, str, bool]]:
@@ -285,6 +308,22 @@ def _queries_line(found: Results) -> Sequence[str] | None:
     return _numbers([paths.mean, beyond[0], allowed, beyond[1]], 1)
 
 
+def _survival_line(found: Results) -> Sequence[str] | None:
+    cells: list[str] = []
+    for method in ("nearest", "best(1)"):
+        names = ("survives", "estimated", "brier", "covered", "width")
+        shares = [found.share("survival", name, method=method) for name in names]
+        cells += _numbers(share.mean for share in shares)
+    return None if set(cells) == {NONE} else cells
+
+
+def _why_not_line(found: Results) -> Sequence[str] | None:
+    if not found.share("why_not", "asked").count:
+        return None
+    names = ("named", "fails", "less_suffices", "same_row")
+    return tuple(found.share("why_not", name).text for name in names)
+
+
 def _steps_line(found: Results) -> Sequence[str] | None:
     between = found.share("steps", "not_ok_between", None)
     if not between.count:
@@ -313,6 +352,19 @@ SECTIONS: Sequence[tuple[str, Sequence[str], Callable[[Results], Any]]] = (
         _limits_line,
     ),
     ("Beside other methods: distance / changes / LOF", METHODS, _beside_line),
+    (
+        "Survival under retrained classifiers",
+        (
+            "`nearest`: survives", "estimated", "Brier", "covered", "width",
+            "`best(1)`: survives", "estimated", "Brier", "covered", "width",
+        ),
+        _survival_line,
+    ),
+    (
+        "Why-nots",
+        ("relaxation named", "it fails", "three quarters suffice", "row is `nearest`"),
+        _why_not_line,
+    ),
     (
         "Rows asked per instance",
         ("for first, middle, last", "more for nearest", "allowed", "more for nearest and best"),

@@ -7,20 +7,20 @@
 | `limits` | `changes <= k`: do random tries find more, is an answer lost with a larger k? |
 | `beside` | distance, changes, LOF beside NNCE, NNCE made minimal, and RobXCE |
 | `dice` | the same beside DiCE, random and genetic |
+| `survival` | how many retrained classifiers still say target, and what was estimated |
 | `queries` | rows asked for `nearest` and for `best` beyond those of `first` |
 | `steps` | are all stored steps between first and last ok; do flags and distances hold? |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from benchmarks.advice_case import ALL, PATHS, Case, best, nearest
 from benchmarks.advice_checks import (
     FORMS,
     Added,
@@ -33,141 +33,24 @@ from benchmarks.advice_checks import (
     minimality,
 )
 from benchmarks.store import Measure
-from lapace import Explainer, InputError, Search, baselines, metrics
+from benchmarks.tables import retrained
+from lapace import InputError, baselines, metrics
 from lapace.arrays import Bools, Floats, Ints
-from lapace.datasets import Dataset
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
 
-__all__ = ["PARTS", "Case", "Size"]
+__all__ = [
+    "added_constraint",
+    "beside",
+    "dice",
+    "limits",
+    "minimal",
+    "queries",
+    "steps",
+    "survival",
+]
 
 CLOSER = 1e-9
-PATHS = ("first", "middle", "last")
-ALL = (*PATHS, "nearest", "best")
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is measured on one pair with one seed."""
-
-    instances: int = 60
-    added: int = 18  # pairs of an instance and a constraint
-    stepped: int = 25  # instances whose paths are looked at
-    limited: int = 40  # instances asked with `changes <= k`
-    unfound: int = 12  # of those without an answer, tried at random, for each k
-    tries: int = 3000
-    dice: int = 10  # instances
-    models: int = 20  # retrained
-    why_not: int = 24
-    rows: int | None = None  # training rows at most
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One table, classifier and seed: the model, the explainer, and the instances."""
-
-    data: Dataset
-    kind: str
-    seed: int
-    size: Size
-    model: Any
-    explainer: Explainer
-
-    @property
-    def target(self) -> Any:
-        """The label wanted."""
-        return self.data.target
-
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """What every counterfactual obeys."""
-        return tuple(self.data.rules)
-
-    @cached_property
-    def frame(self) -> Any:
-        """The test rows without the target that are explained."""
-        other = np.asarray(self.model.predict(self.data.test)) != self.target
-        return self.data.test[other].head(self.size.instances).reset_index(drop=True)
-
-    @cached_property
-    def train(self) -> Floats:
-        """Training rows as cells."""
-        return self.data.schema.cells(self.data.train)
-
-    @cached_property
-    def target_rows(self) -> Floats:
-        """Training rows the model gives the target."""
-        rows: Floats = self.train[np.asarray(self.model.predict(self.data.train)) == self.target]
-        return rows
-
-    @cached_property
-    def plausibility(self) -> metrics.Plausibility:
-        """How usual rows are among those."""
-        return metrics.Plausibility(self.data.schema, self.target_rows)
-
-    @cached_property
-    def free(self) -> Explanation:
-        """All picks, under the table's own rules."""
-        return self.explain(self.frame, picks=ALL)
-
-    @cached_property
-    def unruled(self) -> Explanation:
-        """The same without rules: training rows of other people break most of them."""
-        return self.explain(self.frame, picks=ALL, ruled=False) if self.rules else self.free
-
-    def explain(
-        self,
-        frame: Any,
-        constraints: Sequence[Added] = (),
-        *,
-        picks: Sequence[str] = ("nearest",),
-        confidence: float | None = None,
-        ruled: bool = True,
-    ) -> Explanation:
-        """What the explainer finds, under the table's rules and further constraints."""
-        rules = self.rules if ruled else ()
-        return self.explainer.explain(
-            frame,
-            target=self.target,
-            constraints=[*rules, *(constraint.text for constraint in constraints)],
-            confidence=confidence,
-            search=search(picks),
-        )
-
-    def judge(
-        self,
-        schema: Schema,
-        extra: Sequence[Added] = (),
-        confidence: float | None = None,
-        ruled: bool = True,
-    ) -> Judge:
-        """Who says whether rows are ok."""
-        rules = self.rules if ruled else ()
-        return Judge(self.model, self.target, schema, rules, extra, confidence)
-
-    def rng(self, part: str) -> np.random.Generator:
-        """Randomness of one part."""
-        return np.random.default_rng([self.seed, *part.encode()])
-
-
-NEW = "picks" in Search.__dataclass_fields__
-
-
-def search(picks: Sequence[str]) -> Search:
-    """A search for some picks."""
-    if NEW:
-        return Search(picks=tuple(picks))
-    return Search(sparse="nearest" in picks)
-
-
-def nearest(explanation: Explanation) -> Counterfactuals:
-    """The pick `nearest`."""
-    return explanation.nearest() if NEW else explanation.sparse()
-
-
-def best(explanation: Explanation, k: int) -> Counterfactuals | None:
-    """The pick `best`."""
-    return explanation.best(k) if NEW else None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -191,7 +74,16 @@ def _minimal(
     yield Measure.of("back", result.back > 0, label)
     yield Measure.of("beyond", result.beyond > 0, label)
     yield Measure.of("hidden", hidden.any(axis=1), label)
+    yield Measure.of("negligible", _negligible(ok).any(axis=1), label)
     yield Measure.of("changes", result.changes, label)
+
+
+def _negligible(found: Counterfactuals) -> Bools:
+    """Numbers that differ by no more than their column's tolerance."""
+    limit = np.array([f.tolerance * (1 + 1e-9) for f in found.schema.features])
+    apart = np.abs(found.cells - found.instances[found.instance])
+    slight: Bools = (apart > 0) & (apart <= limit)
+    return slight
 
 
 def added_constraint(case: Case) -> Iterator[Measure]:
@@ -553,12 +445,35 @@ def _flags(
     yield Measure.of("instance_returned", np.concatenate(wrong["instance"]), label)
 
 
-PARTS: Mapping[str, Callable[[Case], Iterator[Measure]]] = {
-    "minimal": minimal,
-    "added": added_constraint,
-    "steps": steps,
-    "queries": queries,
-    "beside": beside,
-    "limits": limits,
-    "dice": dice,
-}
+# ------------------------------------------------------------------------------------------------
+# Survival
+
+
+def survival(case: Case) -> Iterator[Measure]:
+    """Retrained classifiers that still give counterfactuals the target, and the estimates of it."""
+    models = [
+        retrained(case.data, case.kind, seed=100 * case.seed + k) for k in range(case.size.models)
+    ]
+    picks = {"nearest": nearest(case.unruled), "best(1)": best(case.unruled, 1)}
+    for method, found in picks.items():
+        if found is None:
+            continue
+        ok = found.where(found.ok)
+        frame = ok.schema.frame(ok.cells)
+        said = [np.asarray(model.predict(frame)) == case.target for model in models if len(ok)]
+        votes = np.array(said, dtype=float).reshape(len(models), len(ok))
+        yield Measure.of("survives", votes.mean(axis=0), method=method)
+        about = ok.about
+        if "survival" not in about:
+            continue
+        estimate, low, high = (
+            np.asarray(about[name], dtype=float)
+            for name in ("survival", "survival_low", "survival_high")
+        )
+        share = votes.mean(axis=0)
+        yield Measure.of("estimated", estimate, method=method)
+        yield Measure.of("brier", ((votes - estimate) ** 2).mean(axis=0), method=method)
+        yield Measure.of("covered", (low <= share) & (share <= high), method=method)
+        yield Measure.of("width", high - low, method=method)
+        plain = np.asarray(about["mark"], dtype=str) == ""
+        yield Measure.of("survives", share[plain], "unmarked", method)

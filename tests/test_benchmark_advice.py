@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import advice, advice_page, public
+from benchmarks.advice_case import Size
 from benchmarks.advice_checks import (
     FORMS,
     Added,
@@ -17,7 +18,6 @@ from benchmarks.advice_checks import (
     made_minimal,
     minimality,
 )
-from benchmarks.advice_parts import PARTS, Size
 from lapace.constraints import System
 from lapace.schema import Schema
 
@@ -113,7 +113,9 @@ def test_a_tiny_run_measures_every_part_once_and_resumes(tmp_path, monkeypatch, 
     chosen = ["--quick", "--pair", "iris-RF", "--seed", "11", "-o", str(out)]
     assert advice.main(chosen) == 0, capsys.readouterr().out
     table = advice.read(out)
-    assert set(table["part"]) == set(PARTS) - {"dice"}  # only on the paper's and our own tables
+    assert set(table["part"]) == set(advice.PARTS) - {
+        "dice"
+    }  # only on the paper's and our own tables
     assert (table[table["metric"] == "flag_wrong"]["mean"] == 0).all()
     assert (table[table["metric"] == "not_ok"]["mean"] == 0).all()
     page = out.with_suffix(".md").read_text()

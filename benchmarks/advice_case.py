@@ -1,0 +1,147 @@
+"""What every part of the measurement of advice starts from: a model, an explainer, instances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from benchmarks.advice_checks import Added, Judge
+from lapace import Explainer, Search, metrics
+from lapace.arrays import Floats
+from lapace.classifiers import TrainedKind
+from lapace.datasets import Dataset
+from lapace.result import Counterfactuals, Explanation
+from lapace.schema import Schema
+
+__all__ = ["ALL", "PATHS", "Case", "Size", "best", "nearest"]
+
+PATHS = ("first", "middle", "last")
+ALL = (*PATHS, "nearest", "best")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured on one pair with one seed."""
+
+    instances: int = 60
+    added: int = 18  # pairs of an instance and a constraint
+    stepped: int = 25  # instances whose paths are looked at
+    limited: int = 40  # instances asked with `changes <= k`
+    unfound: int = 12  # of those without an answer, tried at random, for each k
+    tries: int = 3000
+    dice: int = 10  # instances
+    models: int = 20  # retrained
+    why_not: int = 5  # instances without an answer
+    rows: int | None = None  # training rows at most
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One table, classifier and seed: the model, the explainer, and the instances."""
+
+    data: Dataset
+    kind: TrainedKind
+    seed: int
+    size: Size
+    model: Any
+    explainer: Explainer
+
+    @property
+    def target(self) -> Any:
+        """The label wanted."""
+        return self.data.target
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """What every counterfactual obeys."""
+        return tuple(self.data.rules)
+
+    @cached_property
+    def frame(self) -> Any:
+        """The test rows without the target that are explained."""
+        other = np.asarray(self.model.predict(self.data.test)) != self.target
+        return self.data.test[other].head(self.size.instances).reset_index(drop=True)
+
+    @cached_property
+    def train(self) -> Floats:
+        """Training rows as cells."""
+        return self.data.schema.cells(self.data.train)
+
+    @cached_property
+    def target_rows(self) -> Floats:
+        """Training rows the model gives the target."""
+        rows: Floats = self.train[np.asarray(self.model.predict(self.data.train)) == self.target]
+        return rows
+
+    @cached_property
+    def plausibility(self) -> metrics.Plausibility:
+        """How usual rows are among those."""
+        return metrics.Plausibility(self.data.schema, self.target_rows)
+
+    @cached_property
+    def free(self) -> Explanation:
+        """All picks, under the table's own rules."""
+        return self.explain(self.frame, picks=ALL)
+
+    @cached_property
+    def unruled(self) -> Explanation:
+        """The same without rules: training rows of other people break most of them."""
+        return self.explain(self.frame, picks=ALL, ruled=False) if self.rules else self.free
+
+    def explain(
+        self,
+        frame: Any,
+        constraints: Sequence[Added] = (),
+        *,
+        picks: Sequence[str] = ("nearest",),
+        confidence: float | None = None,
+        ruled: bool = True,
+    ) -> Explanation:
+        """What the explainer finds, under the table's rules and further constraints."""
+        rules = self.rules if ruled else ()
+        return self.explainer.explain(
+            frame,
+            target=self.target,
+            constraints=[*rules, *(constraint.text for constraint in constraints)],
+            confidence=confidence,
+            search=search(picks),
+        )
+
+    def judge(
+        self,
+        schema: Schema,
+        extra: Sequence[Added] = (),
+        confidence: float | None = None,
+        ruled: bool = True,
+    ) -> Judge:
+        """Who says whether rows are ok."""
+        rules = self.rules if ruled else ()
+        return Judge(self.model, self.target, schema, rules, extra, confidence)
+
+    def rng(self, part: str) -> np.random.Generator:
+        """Randomness of one part."""
+        return np.random.default_rng([self.seed, *part.encode()])
+
+
+NEW = "picks" in Search.__dataclass_fields__
+
+
+def search(picks: Sequence[str]) -> Search:
+    """A search for some picks."""
+    if NEW:
+        return Search(picks=tuple(picks))
+    return Search(sparse="nearest" in picks)
+
+
+def nearest(explanation: Explanation) -> Counterfactuals:
+    """The pick `nearest`."""
+    return explanation.nearest() if NEW else explanation.sparse()
+
+
+def best(explanation: Explanation, k: int) -> Counterfactuals | None:
+    """The pick `best`."""
+    return explanation.best(k) if NEW else None

@@ -113,6 +113,27 @@ def test_with_a_closed_standard_output_or_error_a_file_is_still_written(here):
         Path("out.csv").unlink()
 
 
+def test_control_characters_of_a_file_do_not_reach_a_terminal(here, capsys):
+    evil = "a\x1b]0;owned\x07\x1b[2J\u202e"
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {evil: rng.choice([f"{evil}x", f"{evil}y"], 200), "b": rng.normal(size=200)}
+    )
+    model = Explainer(lambda rows: rows["b"] > 0, n_prototypes=1, recipe=worlds.NARROW).fit(table)
+    model.save("evil.lapace")
+    Path("rule.py").write_text("predict = lambda rows: rows['b'] > 0\n")
+    table.head(20).to_csv("evil.csv", index=False)
+    shown = run("prototypes evil.lapace").output
+    explain = "explain evil.lapace evil.csv --classifier rule:predict --target True"
+    shown += run(f"{explain} --pick last").output
+    shown += run(f"{explain} -c '{evil} > 3'").output
+    shown += run(f"fit evil.csv --classifier rule:predict --label '{evil}z' -o o.lapace").output
+    assert "owned" in shown
+    assert not set("\x1b\x07\u202e") & set(shown)
+    written = run(f"{explain} --pick last --format csv -q").stdout
+    assert evil in written, "a file has what the table has"
+
+
 # --- rows ----------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from lapace import Explainer
-from lapace.classifiers import Classifier, load_classifier, remote
+from lapace.classifiers import Classifier, addresses, load_classifier, remote
 from lapace.errors import ClassifierError, InputError
 from test_classifiers import mixed_table
 from test_loaders import CELLS, HIGH, SCHEMA, TABLE, each_label, explained, fitted, zip_members
@@ -82,7 +82,7 @@ def respond(
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.delenv(remote.TOKEN, raising=False)
+    monkeypatch.delenv(addresses.TOKEN, raising=False)
     running = Server()
     yield running
     running.released.set()
@@ -456,7 +456,7 @@ def test_credentials_are_sent_and_never_shown(server, monkeypatch):
     assert server.headers[-1]["authorization"].startswith("Basic ")
     assert server.paths[-1].endswith(f"?key={secret}")
     assert secret not in repr(model)
-    monkeypatch.setenv(remote.TOKEN, secret)
+    monkeypatch.setenv(addresses.TOKEN, secret)
     with_token = load_classifier(server.url)
     with_token.predict(TABLE)
     assert server.headers[-1]["authorization"] == f"Bearer {secret}"
@@ -466,8 +466,8 @@ def test_credentials_are_sent_and_never_shown(server, monkeypatch):
             each.predict(TABLE)
         assert secret not in str(caught.value)
     for bad in ("a\nb", "é"):
-        monkeypatch.setenv(remote.TOKEN, bad)
-        with pytest.raises(InputError, match=f"The token in {remote.TOKEN} has characters"):
+        monkeypatch.setenv(addresses.TOKEN, bad)
+        with pytest.raises(InputError, match=f"The token in {addresses.TOKEN} has characters"):
             load_classifier(server.url)
 
 

@@ -25,10 +25,11 @@ from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
+from lapace.classifiers.addresses import HIDDEN, without_secrets
 from lapace.classifiers.onnx_files import OnnxModel
 from lapace.classifiers.outputs import ExternalModel, predict_method
 from lapace.classifiers.pipelines import TrainedKind
-from lapace.classifiers.remote import HttpModel, without_secrets
+from lapace.classifiers.remote import HttpModel
 from lapace.classifiers.skops_files import read_skops
 from lapace.errors import InputError, did_you_mean
 
@@ -86,8 +87,8 @@ def load_classifier(
             "lapace.classifiers.train, or `lapace fit` with the label's column."
         )
     raise InputError(
-        f"'{text}' names no classifier.{did_you_mean(text, kinds)} Write {POSSIBLE}. `lapace fit` "
-        f"also trains one: {', '.join(kinds[:-1])} or {kinds[-1]}."
+        f"'{_shown(text)}' names no classifier.{did_you_mean(text, kinds)} Write {POSSIBLE}. "
+        f"`lapace fit` also trains one: {', '.join(kinds[:-1])} or {kinds[-1]}."
     )
 
 
@@ -105,6 +106,13 @@ def load_bytes(data: bytes, file: str, *, trust: Sequence[str] = ()) -> Any:
     if suffix != ".skops":
         raise InputError(f"'{file}' is not loaded: a classifier's file ends in .skops or .onnx.")
     return _checked(read_skops(data, file, _type_names(trust)), file)
+
+
+def _shown(text: str) -> str:
+    """What a message may quote of a text that could be a misspelt address with a password."""
+    if "://" in text:
+        return without_secrets(text)
+    return HIDDEN if "@" in text or "?" in text else text
 
 
 def _type_names(trust: Any) -> tuple[str, ...]:
@@ -132,7 +140,7 @@ def _checked(model: Any, where: str) -> Any:
 
 def _load_file(path: Path, trust: Sequence[str], unsafe_pickle: bool) -> Any:
     if not path.is_file():
-        raise InputError(f"There is no file '{path}'.")
+        raise InputError(f"There is no file '{_shown(str(path))}'.")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -247,8 +255,8 @@ def refer_to(path: str | Path, classifier: str | os.PathLike[str]) -> Reference:
             return {"file": relative, "sha256": hashlib.sha256(found.read_bytes()).hexdigest()}
         return {"named": found.name}
     if ":" in text and Path(text).suffix.lower() not in FOLLOWED:
-        return {"named": text}
-    raise InputError(f"There is no file '{text}' to refer to as the classifier's.")
+        return {"named": _shown(text)}
+    raise InputError(f"There is no file '{_shown(text)}' to refer to as the classifier's.")
 
 
 def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] = ()) -> Any:

@@ -21,15 +21,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 from asyncio import sleep
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from lapace.arrays import batches
+from lapace.classifiers.addresses import Address
 from lapace.classifiers.outputs import (
     ModelOutput,
     are_probabilities,
@@ -38,13 +37,12 @@ from lapace.classifiers.outputs import (
     distinct_labels,
     short,
 )
-from lapace.errors import ClassifierError, InputError, check_number, import_extra
+from lapace.errors import ClassifierError, InputError, LapaceError, check_number, import_extra
 from lapace.table import Table, Template, read
 
 if TYPE_CHECKING:
     import httpx
 
-TOKEN = "LAPACE_CLASSIFIER_TOKEN"
 ROWS = 1000  # in one request
 CELLS = 200_000  # and cells, for tables as wide as images
 LARGEST = 2**25  # bytes of one response
@@ -53,6 +51,8 @@ CONNECT = 5.0  # seconds to connect in, per attempt
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
 LONGEST = 10.0  # seconds of a Retry-After header that are waited for
 REDIRECTS = 3
+EXCERPT = 20_000  # bytes of a response searched for what a message may quote of it
+REPEATED = 8  # characters of a credential that no label has by chance
 TOLERANCE = 0.01  # how far a row's probabilities may be from summing to one
 RETRIED = (429, 502, 503, 504)
 MOVED = (301, 302, 307, 308)
@@ -76,17 +76,17 @@ class HttpModel:
         self.url = url
         self.timeout = check_number("timeout", timeout, 0.001, 86_400)
         self._httpx = import_extra("httpx", "http", "A classifier at an address")
-        self._name = f"The classifier at {without_secrets(url)}"
-        self._address, self._headers, self._secrets = self._parse(url)
+        self._address = Address.parse(url, self._httpx)
+        self._name = f"The classifier at {self._address.shown}"
         # Certificates are read once: it takes longer than a small request.
-        https = self._address.scheme == "https"
+        https = self._address.url.scheme == "https"
         self._verify = self._httpx.create_ssl_context() if https else False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HttpModel, (self.url, self.timeout)
 
     def __repr__(self) -> str:
-        return f"HttpModel({without_secrets(self.url)!r})"
+        return f"HttpModel({self._address.shown!r})"
 
     def __call__(self, frame: Any) -> ModelOutput:
         """The service's output for the rows, requested a bounded number of rows at a time."""
@@ -105,7 +105,7 @@ class HttpModel:
         client = self._httpx.AsyncClient(
             verify=self._verify,
             trust_env=False,
-            headers=self._headers,
+            headers=HEADERS | self._address.authorization,
             follow_redirects=False,
             # Connecting has its own limit, so that it can be retried; everything else is within
             # the deadline of the request, however slowly the bytes come.
@@ -150,7 +150,7 @@ class HttpModel:
                 response, content = await self._post(client, body)
             except self._httpx.TransportError as error:
                 if attempt == ATTEMPTS:
-                    why = str(error).strip(" .") or type(error).__name__
+                    why = self._address.hide(str(error)).strip(" .") or type(error).__name__
                     raise self._error(
                         f"could not be reached, or broke off, {ATTEMPTS} times: {why}. Check that "
                         "it runs, and its address."
@@ -164,7 +164,7 @@ class HttpModel:
 
     async def _post(self, client: httpx.AsyncClient, body: bytes) -> tuple[httpx.Response, bytes]:
         """One POST; redirects are followed within the same host only."""
-        address = self._address
+        address = self._address.url
         for _ in range(REDIRECTS + 1):
             async with client.stream("POST", address, content=body) as response:
                 if response.status_code not in MOVED:
@@ -192,17 +192,28 @@ class HttpModel:
 
     def _excerpt(self, response: httpx.Response, content: bytes) -> str:
         """The beginning of a response, for a message; without credentials it may repeat."""
-        text = content[:2000].decode("utf-8", errors="replace").strip()
+        text = content[:EXCERPT].decode("utf-8", errors="replace").strip()
         if "html" in response.headers.get("content-type", "") or text.startswith("<"):
             return ": a web page"
-        for secret in self._secrets:
-            text = text.replace(secret, "…")
+        text = self._address.hide(text)[: EXCERPT // 4]  # far from where one may be cut in two
         return f": {short(text)}" if text else ""
 
     # -- the response -----------------------------------------------------------------------------
 
     def _output(self, data: Any, rows: int) -> ModelOutput:
-        """A response's JSON, checked."""
+        """A response's JSON, checked; its labels go into messages and results."""
+        try:
+            output = self._checked(data, rows)
+        except LapaceError as error:
+            raise type(error)(self._address.hide(str(error))) from None
+        texts = {
+            label for label in (*output.labels, *(output.classes or ())) if isinstance(label, str)
+        }
+        if any(len(s) >= REPEATED and s in text for s in self._address.secrets for text in texts):
+            raise self._error("returns labels that repeat the credentials it was sent.")
+        return output
+
+    def _checked(self, data: Any, rows: int) -> ModelOutput:
         found = data if isinstance(data, dict) else {"labels": data}
         labels, scores = found.get("labels"), found.get("probabilities")
         if labels is None and scores is None:
@@ -233,39 +244,6 @@ class HttpModel:
         if len({part.classes for part in parts}) > 1:
             raise self._error("changes its classes between responses.")
         return ModelOutput(labels, np.concatenate(found), parts[0].classes)
-
-    # -- address and credentials ------------------------------------------------------------------
-
-    def _parse(self, url: str) -> tuple[httpx.URL, dict[str, str], tuple[str, ...]]:
-        """The address without credentials, the headers, and the texts no message may repeat."""
-        try:
-            parsed: httpx.URL = self._httpx.URL(url)
-            valid = parsed.host and (parsed.port or 0) < 2**16 and not any(map(str.isspace, url))
-        except self._httpx.InvalidURL:
-            valid = False
-        if not valid:
-            raise InputError(
-                f"'{without_secrets(url)}' is not an address. Write http://host:port/path or "
-                "https://host/path."
-            )
-        address, token = parsed.copy_with(userinfo=b"", fragment=None), os.environ.get(TOKEN, "")
-        if parsed.userinfo:
-            basic = b64encode(f"{parsed.username}:{parsed.password}".encode()).decode()
-            quoted = parsed.userinfo.partition(b":")[2].decode()
-            secrets = filter(None, (parsed.password, quoted, basic))
-            return address, {**HEADERS, "authorization": f"Basic {basic}"}, tuple(secrets)
-        if not (token := token.strip()):
-            return address, HEADERS, ()
-        if not (token.isascii() and token.isprintable()):
-            raise InputError(f"The token in {TOKEN} has characters that no header can carry.")
-        return address, {**HEADERS, "authorization": f"Bearer {token}"}, (token,)
-
-
-def without_secrets(url: str) -> str:
-    """An address as messages show it: no user name, no password, no query."""
-    scheme, _, rest = url.partition("://")
-    host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _same_origin(address: httpx.URL, other: httpx.URL) -> bool:

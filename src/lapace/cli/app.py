@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from lapace import __version__
-from lapace.cli.outputs import results_apart, signal_handler
+from lapace.cli.outputs import results_apart, say, secretive, signal_handler
 from lapace.errors import LapaceError, did_you_mean
 
 __all__ = ["EXAMPLES", "app", "command"]
@@ -41,6 +41,8 @@ class CommandGroup(TyperGroup):
         settings["standalone_mode"] = False  # errors and codes come back to us
         if not standalone:
             return super().main(*args, **settings)
+        words = args[0] if args and args[0] is not None else settings.get("args") or sys.argv[1:]
+        secretive.set(tuple(word for word in words if "://" in word or "@" in word))
         try:
             with _process_settings():
                 code = super().main(*args, **settings)
@@ -81,7 +83,7 @@ def _process_settings() -> Iterator[None]:
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    sys.stderr.write(f"lapace: Warning: {_one_line(str(message)) or category.__name__}\n")
+    say(f"lapace: Warning: {_one_line(str(message)) or category.__name__}")
 
 
 def _print_error(error: Exception) -> int:
@@ -106,7 +108,7 @@ def _print_error(error: Exception) -> int:
             f"An unexpected error occurred ({type(error).__name__}: {error}). Set {TRACEBACK}=1 to "
             "see where, and please report it."
         )
-    sys.stderr.write(f"lapace: {_one_line(text)}\n")
+    say(f"lapace: {_one_line(text)}")
     return code
 
 

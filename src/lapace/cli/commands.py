@@ -90,6 +90,7 @@ def fit(
     """
     from lapace.classifiers import TrainedKind
     from lapace.classifiers import train as train_stock
+    from lapace.classifiers.addresses import without_secrets
     from lapace.explainer import Explainer
     from lapace.schema import Schema
 
@@ -129,7 +130,8 @@ def fit(
     terminal.note(f"Wrote {written}.")
     if not followed:
         unsafe = " --unsafe-pickle" if loader.unsafe_pickle else ""
-        terminal.note(f"Name its classifier in every command: --classifier {classifier}{unsafe}")
+        shown = without_secrets(classifier) if "://" in classifier else classifier
+        terminal.note(f"Name its classifier in every command: --classifier {shown}{unsafe}")
 
 
 def _belongs(classifier: Path, explainer: Path) -> bool:

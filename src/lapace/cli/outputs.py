@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -19,7 +20,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias, get_args
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from rich.text import Text
 from typer import Option
 
@@ -34,6 +36,11 @@ ENDINGS: dict[str, Format] = {
 }  # fmt: skip
 WIDTH = 100  # of text for a pipe or a file
 
+# Control characters but for tabs and line ends, lone surrogates, and what reverses the direction.
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+# The command's arguments that may hold an address, and with it a password.
+secretive: ContextVar[tuple[str, ...]] = ContextVar("secretive", default=())
 _results: ContextVar[TextIO | None] = ContextVar("_results", default=None)
 
 
@@ -46,13 +53,11 @@ class Terminal:
     def note(self, text: str) -> None:
         """Prints a remark about the result on standard error."""
         if not self.quiet:
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
+            say(text)
 
     def warn(self, text: str) -> None:
         """Prints on standard error what must not be overlooked, also with `quiet`."""
-        sys.stderr.write(f"lapace: Warning: {text}\n")
-        sys.stderr.flush()
+        say(f"lapace: Warning: {text}")
 
     def show(self, *renderables: Any) -> None:
         """Prints the result on standard output, in colours on a terminal."""
@@ -64,6 +69,9 @@ class Terminal:
     def write(self, content: str | bytes) -> None:
         """Writes the result, to the byte, on standard output."""
         stream = results()
+        if stream.isatty():
+            text = content if isinstance(content, str) else content.decode("utf-8", "replace")
+            content = printable(text)
         try:
             if isinstance(content, bytes):
                 stream.flush()
@@ -114,7 +122,40 @@ def _as_text(*renderables: Any) -> str:
 def _print(console: Console, renderables: Iterable[Any]) -> None:
     for part in renderables:
         # A text with lines of its own keeps them.
-        console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
+        whole = isinstance(part, Text) and bool(part.no_wrap)
+        console.print(_Printable(part), soft_wrap=whole)
+
+
+@dataclass(frozen=True)
+class _Printable:
+    """Something rich can print, its control characters as `printable` shows them."""
+
+    part: Any
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.part, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment._replace(text=text)
+
+
+def printable(text: str) -> str:
+    r"""A text that a terminal shows as it is: characters that would command it are escaped.
+
+    Examples:
+        >>> print(printable("red\x1b[31m and \u202edrawkcab"))
+        red\x1b[31m and \u202edrawkcab
+    """
+    return UNPRINTABLE.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+
+
+def say(text: str) -> None:
+    """Prints a line on standard error: no credentials, no control characters."""
+    if "://" in text or secretive.get():
+        from lapace.classifiers.addresses import hide_addresses
+
+        text = hide_addresses(text, secretive.get())
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
 
 
 def results() -> TextIO:

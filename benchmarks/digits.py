@@ -12,7 +12,7 @@ from torch import nn
 
 from lapace import datasets
 from lapace.arrays import Bools, Floats, Ints
-from lapace.constraints import Custom
+from lapace.constraints import Custom, Rows
 from lapace.schema import Schema
 
 __all__ = ["DASH", "Digits", "Network", "TrueLabels", "network", "no_dash", "read"]
@@ -141,14 +141,14 @@ def no_dash() -> Custom:
         (array([False]), array([ True]))
     """
 
-    def penalty(x: torch.Tensor) -> torch.Tensor:
-        return (x[:, torch.as_tensor(DASH, device=x.device)] - FADED).clamp(min=0).sum(dim=1)
+    def penalty(rows: Rows) -> torch.Tensor:
+        return (rows[:, list(DASH)] - FADED).clamp(min=0).sum(dim=1)
 
-    def check(rows: Floats) -> Bools:
+    def check(rows: Rows) -> Bools:
         return np.asarray((rows[:, DASH] <= FADED).all(axis=1))
 
-    def project(rows: Floats) -> Floats:
-        moved = rows.copy()
+    def project(rows: Rows) -> Floats:
+        moved = rows[:, :].copy()
         moved[:, DASH] = np.minimum(moved[:, DASH], FADED)
         return moved
 

@@ -241,8 +241,8 @@ def test_a_written_decimal_of_32_bits_is_that_decimal():
         ([1j, 2j], "other"),
         ([dt.date(2020, 1, 1), None], "date"),
         ([dt.datetime(2020, 1, 1), None], "date"),  # noqa: DTZ001
-        ([dt.timedelta(1), None], "date"),
-        ([dt.time(1), None], "date"),
+        ([dt.timedelta(1), None], "duration"),
+        ([dt.time(1), None], "duration"),
         ([np.datetime64("2020-01-01"), None], "date"),
         ([np.int8(3), None, 4], "integer"),
         ([np.str_("a"), None, "b"], "text"),
@@ -261,7 +261,7 @@ def test_the_kinds_of_objects(values, kind):
     ("column", "kind"),
     [
         (pl.Series([dt.date(2020, 1, 1)]), "date"),
-        (pl.Series([dt.timedelta(1)]), "date"),
+        (pl.Series([dt.timedelta(1)]), "duration"),
         (pl.Series([[1, 2]]), "other"),
         (pl.Series([{"a": 1}]), "other"),
         (pl.Series([b"a"]), "other"),
@@ -273,7 +273,7 @@ def test_the_kinds_of_objects(values, kind):
         (pa.nulls(3), "text"),
         (pd.Series(pd.to_datetime(["2020-01-01", None])), "date"),
         (pd.Series(pd.to_datetime(["2020-01-01", None])).astype("category"), "date"),
-        (pd.Series(pd.to_timedelta([1, 2])), "date"),
+        (pd.Series(pd.to_timedelta([1, 2])), "duration"),
         (pd.cut(pd.Series([1.0, 2.0]), 2), "other"),
         (pd.Series(pd.period_range("2020", periods=2, freq="D")), "other"),
         (pd.Series([1j, 2j]), "other"),

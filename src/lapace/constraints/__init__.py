@@ -32,6 +32,7 @@ from lapace.constraints.language import (
     increasing,
     noted,
 )
+from lapace.constraints.logic import Rows
 from lapace.constraints.parser import (
     from_toml,
     parse,
@@ -56,6 +57,7 @@ __all__ = [
     "Linear",
     "Membership",
     "Projection",
+    "Rows",
     "Shorthand",
     "System",
     "Term",

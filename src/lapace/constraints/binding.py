@@ -165,6 +165,7 @@ class _Binder:
     # -- comparing two sides ----------------------------------------------------------------------
 
     def pair(self, left: Side, relation: Relation, right: Side) -> Formula:
+        left, right = self.unwritten(left, right), self.unwritten(right, left)
         for side, other, op in ((left, right, relation), (right, left, MIRROR[relation])):
             column = self.category_column(side)
             if column is None:
@@ -183,6 +184,19 @@ class _Binder:
                     "is not one word), with 'original' or with another column of categories."
                 )
         return self.sums(left, relation, right)
+
+    def unwritten(self, side: Side, other: Side) -> Side:
+        """A side in quotes as a number, where the other is a column that writes numbers so."""
+        if not isinstance(side, Category) or len(names := {t.feature for t in other.terms}) != 1:
+            return side
+        (name,) = names
+        if name not in self.schema.names or not self.schema[name].written:
+            return side
+        number = self.schema[name].number(side.name)
+        if number is None or np.isnan(number):
+            like = self.schema[name].written
+            self.fail(f"'{side.name}' is not written as '{name}' is, like {like}.")
+        return Linear((), number)
 
     def category_column(self, side: Side) -> int | None:
         """The column, where a side is nothing but a column of categories."""

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
 
 if TYPE_CHECKING:
@@ -361,28 +360,36 @@ class Shorthand:
 class Custom:
     """Any function of the row, from Python.
 
-    What one of the functions raises comes out as an `InputError` that names the constraint.
+    Each function gets `Rows`: `rows["income"]` is a column, numbers as numbers and categories as
+    their names; `rows[:, 0]` and `rows.cells` are the matrix of cells, categories as codes. What
+    one of the functions raises comes out as an `InputError` that names the constraint.
 
     Attributes:
         name: What to call it in reports.
-        penalty: From a tensor of cells (n, d), categories as codes, to g (n,); g <= 0 where it
-            holds. Differentiable in the numbers: the latent correction follows its gradient.
-        check: From an array of cells (n, d) to the truth (n,), exactly.
-        project: From cells that violate it (n, d) to cells that satisfy it, (n, d), if there is
-            a closed form; without one a row that violates it stays infeasible.
+        penalty: From rows of tensors to g (n,); g <= 0 where it holds. Differentiable in the
+            numbers: the latent correction follows its gradient. Without one only `check` counts.
+        check: From rows of arrays to the truth (n,), exactly.
+        project: From rows that violate it to the columns that change, by name, or to all cells,
+            (n, d); without one a row that violates it stays infeasible.
 
     Examples:
-        >>> rule = Custom("area", lambda x: x[:, 0] * x[:, 1] - 9, lambda x: x[:, 0] * x[:, 1] <= 9)
+        >>> rule = Custom("area", check=lambda rows: rows["width"] * rows["height"] <= 9)
         >>> print(rule)
         custom: area
     """
 
     name: str
-    penalty: Callable[[Tensor], Tensor]
-    check: Callable[[Floats], Bools]
-    project: Callable[[Floats], Floats] | None = None
+    penalty: Callable[[Any], Tensor] | None = None
+    check: Callable[[Any], Any] | None = None
+    project: Callable[[Any], Any] | None = None
     note: str = _note()
     mentions_original: ClassVar[bool] = False  # it sees the row alone
+
+    def __post_init__(self) -> None:
+        if self.check is None:
+            raise InputError(
+                f"The constraint '{self.name}' has no check: Custom('{self.name}', check=function)."
+            )
 
     def __str__(self) -> str:
         return f"custom: {self.name}"

@@ -319,7 +319,8 @@ def truth(formula: Formula, rows: Candidates) -> Truth:
         case ChangeCount():
             found = _signs(formula.excess(rows) <= 0)
         case Custom():
-            found = _signs(np.asarray(call(formula, "check", rows.cells, (len(rows),)), bool))
+            view = Rows(rows.schema, rows.cells)
+            found = _signs(np.asarray(call(formula, "check", view, (len(rows),)), bool))
     return np.asarray(found, dtype=np.int8)
 
 
@@ -353,15 +354,67 @@ def slack(formula: Formula, rows: Candidates) -> Floats:
     return np.where(truth(formula, rows) < 0, distance, 0.0)
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows by column name, as a `Custom` constraint sees them.
+
+    Attributes:
+        schema: The columns.
+        cells: The matrix (n, d), an array or a tensor, categories as codes.
+
+    Examples:
+        >>> from lapace.schema import Schema
+        >>> schema = Schema.infer([{"age": 31, "home": "own"}, {"age": 44, "home": "rent"}])
+        >>> rows = Rows(schema, np.array([[31.0, 0.0]]))
+        >>> rows["age"], rows["home"], rows[:, 0]
+        (array([31.]), array(['own'], dtype=object), array([31.]))
+    """
+
+    schema: Schema
+    cells: Any
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return self.cells[key]
+        column = self.cells[:, self.schema.index(key)]
+        feature = self.schema[key]
+        if feature.kind == "continuous":
+            return column
+        codes = np.asarray(column.detach().cpu() if hasattr(column, "detach") else column)
+        places = np.where(np.isnan(codes), len(feature.levels), codes).astype(np.int64)
+        return np.array([*feature.levels, None], dtype=object)[places]
+
+    def __setitem__(self, key: Any, values: Any) -> None:
+        column = (slice(None), self.schema.index(key)) if isinstance(key, str) else key
+        self.cells[column] = values
+
+    def with_columns(self, columns: Any) -> Any:
+        """The cells with some columns replaced by name; a matrix is returned as it is."""
+        if isinstance(columns, Rows):
+            return columns.cells
+        if not isinstance(columns, Mapping):
+            return columns
+        cells = self.cells.copy()
+        for name, values in columns.items():
+            feature = self.schema[name]
+            known = {level: code for code, level in enumerate(feature.levels)}
+            codes = values if feature.kind == "continuous" else [known[v] for v in values]
+            cells[:, self.schema.index(name)] = codes
+        return cells
+
+
 def call(
     custom: Custom,
     what: Literal["check", "penalty", "project"],
-    rows: Any,
+    rows: Rows,
     shape: tuple[int, ...],
 ) -> Any:
     """What a function of a custom constraint returns; an `InputError` if it raises or misfits."""
     try:
-        result = getattr(custom, what)(rows)
+        result = rows.with_columns(getattr(custom, what)(rows))
     except Exception as error:
         raise InputError(
             f"The constraint '{custom.name}' raised {type(error).__name__}: {error} (in its {what} "

@@ -59,6 +59,28 @@ SHORTHANDS = get_args(language.Keyword)
 BARE_ORIGINAL = "\0original\0"  # replaced by the one column named once the comparison is read
 
 
+# How constraints are written elsewhere, and what to write here.
+HABITS = {
+    r"=>": "'=>' is no relation. Write '>='.",
+    r"=<": "'=<' is no relation. Write '<='.",
+    r"\b([0-9]+(?:\.[0-9]+)?)\s*%": (
+        "'%' has no meaning here. Write {0} where the column counts percent, or its share, such as "
+        "0.1*original for a tenth."
+    ),
+    r"(?:[<>=]\s*|^)([0-9]{1,3}),([0-9]{3})\b": (
+        "Numbers have no mark between thousands. Write {0}{1}."
+    ),
+    r"(\w+)\s+between\s+(\S+)\s+and\s+(\S+)": "'between' is written {1} <= {0} <= {2}.",
+    r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})\b": 'A date goes in quotes: "{0}".',
+}
+
+
+def _unquoted(text: str) -> str:
+    """The text with what is quoted, or a note, blanked out, each character in its place."""
+    quoted = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|#.*"
+    return re.sub(quoted, lambda found: " " * len(found[0]), text)
+
+
 class Token(NamedTuple):
     """A piece of the text: its kind, its text without quotes, where it starts."""
 
@@ -80,6 +102,11 @@ def parse(text: str) -> Constraint:
         Traceback (most recent call last):
         lapace.errors.InputError: Cannot read the constraint 'income >> 3' at character 9: ...
     """
+    if callable(text):
+        raise InputError(
+            "A Python function needs a name to be a constraint: Custom('name', check=function), "
+            "from lapace.constraints."
+        )
     if not isinstance(text, str):
         raise InputError(f"A constraint is a text such as 'age == original', not {text!r}.")
     try:
@@ -101,6 +128,8 @@ def parse_all(constraints: str | Constraint | Iterable[str | Constraint]) -> tup
     if isinstance(constraints, str | Constraint):
         constraints = [constraints]
     if isinstance(constraints, Mapping) or not isinstance(constraints, Iterable):
+        if callable(constraints):
+            parse(cast(Any, constraints))  # raises, and says what to write
         raise InputError(
             f"Constraints are a list of texts, not {constraints!r}. Say, for example, "
             "['age == original', 'hours <= 50']."
@@ -119,6 +148,9 @@ class _Parser:
 
     def tokenize(self) -> Iterator[Token]:
         at = 0
+        for pattern, hint in HABITS.items():
+            if habit := re.search(pattern, _unquoted(self.text)):
+                self.fail(hint.format(*habit.groups()), habit.start())
         while at < len(self.text):
             match = TOKEN.match(self.text, at)
             if match is None:

@@ -73,7 +73,10 @@ class _Hinges:
             case ChangeCount():
                 return self.values.new_zeros(len(self.values))
             case Custom():
-                g: Tensor = logic.call(formula, "penalty", self.values, (len(self.values),))
+                if formula.penalty is None:
+                    return self.values.new_zeros(len(self.values))
+                view = logic.Rows(self.schema, self.values)
+                g: Tensor = logic.call(formula, "penalty", view, (len(self.values),))
                 return g.clamp(min=0)
 
     def constant(self, numbers: Floats) -> Tensor:

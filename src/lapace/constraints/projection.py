@@ -232,7 +232,8 @@ class _Repair:
                 self.undo_cheapest(formula, at)
             case Custom():
                 cells = self.cells[at]
-                moved = logic.call(formula, "project", cells.copy(), cells.shape)
+                view = logic.Rows(self.schema, cells.copy())
+                moved = logic.call(formula, "project", view, cells.shape)
                 moved = np.where(self.free[at], moved, cells)
                 self.cells[at] = _proposable(self.schema, moved, self.instances[at])
                 self.move_into_domains(at)

@@ -17,6 +17,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +27,11 @@ from scipy.spatial.distance import cdist
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.columns import infer, read_cells
+from lapace.schema.columns import UnsettledColumnError, infer, read_cells, refuse_label
 from lapace.schema.features import Feature, Knots
-from lapace.table import Coded, Table, Template, read
+from lapace.schema.summary import Overrides, column_lines, read_overrides, remarks, to_toml
+from lapace.table import Coded, Table, Template, read, write_whole
+from lapace.table.frames import as_coded
 
 __all__ = ["Feature", "Knots", "Reading", "Schema"]
 
@@ -79,13 +83,24 @@ class Schema:
     template: Template
 
     @classmethod
-    def infer(cls, data: Any, overrides: Mapping[str, str | Feature] | None = None) -> Schema:
+    def infer(
+        cls,
+        data: Any,
+        overrides: Overrides | str | Path | None = None,
+        *,
+        labels: Sequence[Any] | None = None,
+    ) -> Schema:
         """Infers the kind, range and resolution of each column.
+
+        Columns that cannot be used as they are (identifiers, free text, nothing in them, a copy of
+        the label) are named in one `InputError`, each with the word that settles it.
 
         Args:
             data: The training table, features only.
-            overrides: For some columns the kind (`"categorical"` for a number that is a code) or
-                a whole `Feature`.
+            overrides: For some columns the kind (`"categorical"` for a number that is a code,
+                `"number"` or `"date"` for text that writes them), `"drop"` to leave it out, or a
+                whole `Feature`; or a file that says so, as `to_toml` writes it.
+            labels: The label of each row, where known: a column that says the same is refused.
 
         Examples:
             >>> rows = [{"grade": g, "code": c} for g, c in zip("BACAB", [10, 20, 10, 30, 20])]
@@ -95,18 +110,27 @@ class Schema:
             ((10, 20, 30), array([1., 2., 0., 2., 1.]))
         """
         table = read(data)
-        overrides = {**_pixels(table), **(overrides or {})}
+        overrides = {**_pixels(table), **read_overrides(overrides)}
         if len(table) == 0:
             raise InputError("The table has no rows. Hand over at least a few hundred.")
-        if not table.names:
-            raise InputError("The table has no columns.")
         for name in overrides:
             if name not in table.names:
                 raise _no_column(name, table.names)
-        features = tuple(
-            infer(name, table.columns[name], overrides.get(name)) for name in table.names
-        )
-        return cls(features, replace(table.template, index=()))
+        table = table.without([name for name, kind in overrides.items() if kind == "drop"])
+        if not table.names:
+            raise InputError("The table has no columns.")
+        features, errors = [], dict[str, InputError]()
+        for name in table.names:
+            try:
+                override = overrides.get(name)
+                if labels is not None and override is None:
+                    refuse_label(name, table.columns[name], labels)
+                features.append(infer(name, table.columns[name], override))
+            except InputError as error:
+                errors[name] = error
+        if errors:
+            raise _all_at_once(errors)
+        return cls(tuple(features), replace(table.template, index=()))
 
     def described(self, descriptions: Mapping[str, str]) -> Schema:
         """The same schema with a sentence on some of its columns."""
@@ -118,6 +142,33 @@ class Schema:
     def __repr__(self) -> str:
         kinds = ", ".join(f"{f.name}: {f.kind}" for f in self.features[:20])
         return f"Schema({kinds}{', …' if len(self.features) > 20 else ''})"
+
+    def __str__(self) -> str:
+        """How the table was read: a line per column, and remarks on some."""
+        lines = column_lines(self.features)
+        widths = [max(map(len, [name, *texts])) for name, texts in lines.items()]
+        rows = [tuple(lines), *zip(*lines.values(), strict=True)]
+        texts = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([*texts, *remarks(self.features)])
+
+    def _repr_html_(self) -> str:
+        """The same as a table for notebooks."""
+        lines = column_lines(self.features)
+        rows = [
+            "".join(f"<td>{escape(t)}</td>" for t in row)
+            for row in zip(*lines.values(), strict=True)
+        ]
+        head = "".join(f"<th>{escape(name)}</th>" for name in lines)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        notes = "".join(f"<p>{escape(remark)}</p>" for remark in remarks(self.features))
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+    def to_toml(self, path: str | Path | None = None) -> str:
+        """The columns as a file to edit and hand over; written to `path` where one is given."""
+        text = to_toml(self.features)
+        if path is not None:
+            write_whole(Path(path), lambda p: p.write_text(text, encoding="utf-8"))
+        return text
 
     # -- columns of the table and of the encoded matrix -------------------------------------------
 
@@ -263,14 +314,16 @@ class Schema:
             ids: One identifier per row, for the index of a pandas frame.
         """
         columns: dict[str, Floats | Coded] = {}
+        kind = template or self.template
         for i, feature in enumerate(self.features):
             values = cells[:, i]
             if feature.kind == "continuous":
-                columns[feature.name] = values
+                spelt = feature.written and kind.holds_text(feature.name)
+                columns[feature.name] = _spelt(feature, values) if spelt else values
             else:
                 codes = np.where(np.isnan(values), -1, values).astype(np.int64)
                 columns[feature.name] = Coded(codes, feature.levels)
-        return (template or self.template).build(columns, before=before, ids=ids)
+        return kind.build(columns, before=before, ids=ids)
 
     # -- the matrix the network sees --------------------------------------------------------------
 
@@ -551,6 +604,26 @@ def _pixels(table: Table) -> dict[str, Feature]:
     # Every pixel is shown as it is: many small changes make a visible one.
     pixel = Feature.continuous("pixel", lower=lower, upper=upper, tolerance=0.0)
     return {name: replace(pixel, name=name) for name in table.names}
+
+
+def _all_at_once(errors: Mapping[str, InputError]) -> InputError:
+    """One error about all columns that cannot be used; where there is one, its own."""
+    if len(errors) == 1:
+        return next(iter(errors.values()))
+    lines = [f"{len(errors)} columns cannot be used as they are:"]
+    for name, error in errors.items():
+        if isinstance(error, UnsettledColumnError):
+            lines.append(f"  '{name}' {error.what} → {' or '.join(error.words)}")
+        else:
+            lines.append(f"  {error}")
+    lines.append("Settle each with --kind COLUMN=WORD (--drop COLUMN), or schema={COLUMN: WORD}.")
+    return InputError("\n".join(lines))
+
+
+def _spelt(feature: Feature, values: Floats) -> Coded:
+    """Numbers as texts in the column's notation."""
+    coded = as_coded(values)
+    return Coded(coded.codes, tuple(feature.text(float(level)) for level in coded.levels))
 
 
 def _missing_state(feature: Feature) -> int:

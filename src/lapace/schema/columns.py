@@ -2,17 +2,23 @@
 
 The kind of a column, unless an override names it:
 
-- numbers are `continuous`, 0 and 1 alone `binary`, a number for each row in turn is refused;
+- numbers are `continuous`, 0 and 1 alone `binary`; a few numbers that are no lattice (2, 4, 8, 16)
+  are `ordinal`; a number for each row in turn is refused;
+- dates, and text that writes dates or numbers (15%, €1,200, 36 months), are `continuous`;
 - ordered categories (an ordered pandas Categorical or arrow dictionary, a polars Enum) are
   `ordinal`, or `binary` if there are two;
 - booleans, text and unordered categories are `binary` or `categorical`; of very many categories
   the most frequent may be proposed and the others are kept; nearly as many as rows are refused as
   names, identifiers or free text;
-- dates, nested values, a mix of numbers and text and a column without any value are refused.
+- durations, nested values, a mix of numbers and text and a column without any value are refused.
+
+What is refused but could be settled by naming its kind is an `UnsettledColumnError`, whose message
+says how; `Schema.infer` collects those of all columns.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -22,6 +28,7 @@ import numpy as np
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.features import RARE, Feature, Kind, Knots, column_error, on_lattice
+from lapace.schema.notation import DATES, ISO_DATE, Notation, guess, plain_number
 from lapace.table import Coded, Column, Level, spelling
 from lapace.table.frames import as_coded
 
@@ -30,10 +37,17 @@ ENOUGH = 50  # rows from which an identifier can be distinguished from a categor
 NEGLIGIBLE = 0.01  # share of the interquartile range that a change may have and be negligible
 CHOICES = 20  # distinct values under which no change of a number is negligible
 EXACT = 2.0**53  # from here on a float does not hold every whole number
+TEXT_NUMBERS = 20  # different numbers in a column of text from which they are read as numbers
+SET = 12  # different numbers, at most, that are kept as a set where they are no lattice
+SHARED = 0.99  # share of the values that a resolution has to fit
+DATE_TIME = "2024-12-31 23:59"
+PLAIN = "1234.56"  # the notation of plain numbers
+KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
 UNREADABLE: Mapping[str, str] = {
-    "date": "dates or times. Turn it into a number (days since a fixed day), or drop it.",
+    "duration": "times of day or durations. Turn it into a number (minutes, days), or drop it.",
     "other": "values that are neither numbers nor text. Convert or drop it.",
 }
+WORDS = {"number": "continuous", "date": "continuous"}  # besides the kinds, what a column may be
 TRUTHS = {"true": True, "false": False}  # how text spells them, in any case
 INFINITY = "an infinity", ". Use a number or none."
 TOO_LARGE = (
@@ -47,11 +61,30 @@ Unusable: TypeAlias = tuple[int, str, str]
 # Inferring
 
 
+class UnsettledColumnError(InputError):
+    """A column that is used only once somebody says what it is.
+
+    Attributes:
+        name: The column.
+        what: What it looks like, a sentence without its subject.
+        words: What may be said of it: `drop`, or a kind.
+    """
+
+    def __init__(self, name: str, what: str, words: Sequence[str]) -> None:
+        self.name, self.what, self.words = name, what, tuple(words)
+        kinds = [word for word in words if word != "drop"]
+        say = "".join(
+            f", or say it is '{kind}' (--kind {name}={kind}, schema={{'{name}': '{kind}'}})"
+            for kind in kinds
+        )
+        super().__init__(f"Column '{name}' {what} Drop it (--drop {name}){say}.")
+
+
 def infer(name: str, column: Column, override: str | Feature | None = None) -> Feature:
     """The feature of a training column."""
     _refuse_unreadable(name, column)
     if column.missing.all():
-        raise column_error(name, "has no value in any row. Drop it.")
+        raise UnsettledColumnError(name, "has no value in any row.", ["drop"])
     if isinstance(override, Feature):
         if override.name != name:
             raise InputError(
@@ -59,12 +92,34 @@ def infer(name: str, column: Column, override: str | Feature | None = None) -> F
             )
         return _fitted(override, column)
     kind = _guess(name, column) if override is None else override
-    return _fitted(_feature(name, column, kind), column)
+    if isinstance(kind, Feature):
+        return _fitted(kind, column)
+    feature = _feature(name, column, WORDS.get(kind, kind))
+    if kind == "date" and not (column.kind == "date" or feature.is_date):
+        raise column_error(
+            name,
+            "is not written as dates are that can be read. Name how, as in "
+            f"Feature.continuous('{name}', written='31/12/2024'), --kind '{name}=date:31/12/2024'; "
+            f"there are {', '.join(DATES)}.",
+        )
+    return _fitted(feature, column)
+
+
+def refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
+    """Raises for a column that says the same as the labels, one value for each of them."""
+    coded = as_coded(column.values)
+    names = {label: k for k, label in enumerate(dict.fromkeys(labels))}
+    if len(coded.seen) != len(names) or (coded.codes < 0).any() or len(names) < 2:
+        return
+    pairs = set(zip(coded.codes.tolist(), (names[label] for label in labels), strict=True))
+    if len(pairs) == len(names):
+        what = "says the same as the label in every row."
+        raise UnsettledColumnError(name, what, ["drop", "categorical"])
 
 
 def _feature(name: str, column: Column, kind: Any) -> Feature:
     if kind == "continuous":
-        return Feature.continuous(name)
+        return Feature.continuous(name, written=_notation(column))
     if kind == "categorical":
         return Feature.categorical(name, _levels(column, PROPOSED))
     levels = column.ordered or _levels(column)
@@ -79,40 +134,110 @@ def _feature(name: str, column: Column, kind: Any) -> Feature:
     return Feature(name, kind, categories=levels)
 
 
-def _guess(name: str, column: Column) -> Kind:
+def _notation(column: Column) -> str:
+    """How a column writes its numbers; empty for plain ones, or where there is no telling."""
+    if column.kind == "date":
+        days = column.values
+        assert not isinstance(days, Coded)
+        whole = (np.abs(days - np.rint(days))[~np.isnan(days)] < 1e-9).all()
+        return ISO_DATE if whole else DATE_TIME
+    found = _text_notation(column)
+    return "" if found is None or found.example == PLAIN else found.example
+
+
+def _text_notation(column: Column) -> Notation | None:
+    """The notation that reads every text of a column of text."""
+    if column.kind != "text" or not isinstance(column.values, Coded):
+        return None
+    return guess([str(level) for level in column.values.seen])
+
+
+def _guess(name: str, column: Column) -> Kind | Feature:
     values = column.values
+    if column.kind == "date":
+        return "continuous"
     if column.ordered is not None and len(column.ordered) > 1:
         return "ordinal" if len(column.ordered) > 2 else "binary"
     if column.kind == "mixed":
-        raise column_error(
-            name, "mixes numbers and text. Make it one of them, or say it is 'categorical'."
-        )
+        raise UnsettledColumnError(name, "mixes numbers and text.", ["drop", "categorical"])
     if isinstance(values, Coded):
         distinct = int(values.used.sum())
+        found = _text_notation(column) if distinct > 2 else None
+        if found is not None and (found.example != PLAIN or distinct > TEXT_NUMBERS):
+            return _spelt_set(name, values, found) or "continuous"
+        _refuse_some_text(name, values)
         _refuse_identifiers(name, values, distinct)
         return "binary" if distinct == 2 else "categorical"
-    numbers = np.unique(values[~np.isnan(values)])
+    present = values[~np.isnan(values)]
+    numbers, counts = np.unique(present, return_counts=True)
     if np.array_equal(numbers, [0.0, 1.0]):
         return "binary"
-    running = column.kind == "integer" and len(numbers) == len(values) >= ENOUGH
-    if running and numbers[-1] - numbers[0] == len(numbers) - 1:
-        raise column_error(name, "only numbers the rows. Drop it, or say it is 'continuous'.")
-    return "continuous"
+    _refuse_running_numbers(name, column, numbers)
+    return "ordinal" if _is_set(present, numbers, counts) else "continuous"
+
+
+def _is_set(values: Floats, numbers: Floats, counts: Any) -> bool:
+    """Whether a few numbers, each frequent, leave gaps in their lattice: 2, 4, 8, 16.
+
+    Such a column is an ordinal of numbers: what is in between is never proposed.
+    """
+    few = len(values) >= ENOUGH and 3 <= len(numbers) <= SET
+    if not few or counts.min() < max(RARE, 0.01 * len(values)):
+        return False
+    step = _resolution(values)
+    if not step:
+        return True
+    return bool((numbers[-1] - numbers[0]) / step + 1 >= 1.5 * len(numbers))
+
+
+def _spelt_set(name: str, values: Coded, notation: Notation) -> Feature | None:
+    """A few amounts that are no lattice, written as text: an ordinal of these texts."""
+    spelt = {str(v): notation.number(str(v)) for v in values.seen}
+    order = sorted((number, text) for text, number in spelt.items() if number == number)  # noqa: PLR0124  NaN
+    numbers = np.array([np.nan if (v := spelt.get(str(t))) is None else v for t in values.levels])
+    present = numbers[values.codes[values.codes >= 0]]
+    distinct, counts = np.unique(present[~np.isnan(present)], return_counts=True)
+    if len(order) != len(distinct) or not _is_set(present[~np.isnan(present)], distinct, counts):
+        return None
+    return Feature.ordinal(name, [text for _, text in order])
+
+
+def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
+    """Raises for a number for each row in turn, or a different one in a column named as a key."""
+    rows = len(column.missing)
+    if column.kind != "integer" or not len(numbers) == rows >= ENOUGH:
+        return
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        raise UnsettledColumnError(name, "only numbers the rows.", ["drop", "number"])
+    if KEY.search(name):
+        what = f"holds {len(numbers):,} different numbers in as many rows, as identifiers do."
+        raise UnsettledColumnError(name, what, ["drop", "number"])
+
+
+def _refuse_some_text(name: str, values: Coded) -> None:
+    """Raises for numbers with some other text among them, unless there are few of either."""
+    texts = [str(level) for level in values.levels]
+    known = np.array([plain_number(text) is not None for text in texts])
+    counts = np.bincount(values.codes[values.codes >= 0], minlength=len(texts))
+    rows, distinct = int(counts[known].sum()), int((known & (counts > 0)).sum())
+    if distinct <= TEXT_NUMBERS or rows < 0.9 * counts.sum():
+        return
+    others = [repr(texts[k]) for k in np.flatnonzero(~known & (counts > 0))]
+    some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+    what = (
+        f"holds numbers, but in {int(counts.sum()) - rows:,} rows other text ({some}). Mend those."
+    )
+    raise UnsettledColumnError(name, what, ["drop", "categorical"])
 
 
 def _refuse_identifiers(name: str, values: Coded, distinct: int) -> None:
     rows = int((values.codes >= 0).sum())
     if rows < ENOUGH or distinct <= rows / 2:
         return
-    sentence = (
-        f"holds {distinct:,} different values in {rows:,} rows, as names, identifiers or free "
-        "text do. Drop it, or say it is 'categorical'."
-    )
-    if all(isinstance(v, str) and _spelt(v) is not None for v in values.levels):
-        sentence = (
-            "holds numbers written as text. Convert it to numbers, or say it is 'categorical'."
-        )
-    raise column_error(name, sentence)
+    words = np.mean([len(str(level).split()) for level in values.levels])
+    kind = "free text does" if words >= 4 else "names, identifiers or free text do"
+    what = f"holds {distinct:,} different values in {rows:,} rows, as {kind}."
+    raise UnsettledColumnError(name, what, ["drop", "categorical"])
 
 
 def _levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
@@ -126,10 +251,8 @@ def _levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
 
 def _fitted(feature: Feature, column: Column) -> Feature:
     """A feature with what only the data can say: bounds, lattice, rank map, histogram."""
-    text = isinstance(column.values, Coded) and column.kind in ("text", "mixed")
-    if feature.kind == "continuous" and text:
-        sentence = "holds text and cannot be continuous. Convert it to numbers first."
-        raise column_error(feature.name, sentence)
+    if feature.kind == "continuous":
+        feature = _with_notation(feature, column)
     problems: dict[int, str] = {}
     wide, cells = read_cells(feature, column, problems)
     if problems:
@@ -151,6 +274,22 @@ def _fitted(feature: Feature, column: Column) -> Feature:
         return replace(feature, missing=missing, histogram=((), shown))
     knots = Knots.fit(np.clip(present, feature.lower, feature.upper))
     return replace(feature, missing=missing, knots=knots, histogram=_histogram(present))
+
+
+def _with_notation(feature: Feature, column: Column) -> Feature:
+    """A continuous feature that reads the column's text, where it holds text."""
+    text = isinstance(column.values, Coded) and column.kind in ("text", "mixed")
+    if not feature.written and (text or column.kind == "date"):
+        feature = replace(feature, written=_notation(column))
+    if not text or feature.written:
+        return feature
+    assert isinstance(column.values, Coded)
+    strange = [v for v in column.values.seen if _number_of(feature, v) is None]
+    if strange:
+        some = ", ".join(map(repr, strange[:3])) + (", …" if len(strange) > 3 else "")
+        sentence = f"holds text that is no number ({some}) and cannot be continuous. Convert it to"
+        raise column_error(feature.name, f"{sentence} numbers first.")
+    return feature
 
 
 def _not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) -> InputError:
@@ -201,8 +340,11 @@ def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
 
 
 def _resolution(values: Floats) -> float:
-    """The coarsest lattice all values lie on: a common divisor, at most six decimals; else 0."""
-    distinct = np.unique(values)
+    """The coarsest lattice nearly all values lie on: a divisor, at most six decimals; else 0.
+
+    One value in a hundred may lie off it: 33.333333 in a column of cents leaves the cents.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
     largest = float(np.abs(distinct[[0, -1]]).max())
     for places in range(7):
         scale = 10.0**places
@@ -211,10 +353,11 @@ def _resolution(values: Floats) -> float:
         scaled = distinct * scale
         whole = np.rint(scaled)
         # As far off as arithmetic leaves a decimal (0.1 + 0.2), not as far as a small number.
-        if np.abs(scaled - whole).max() <= min(1e-3, 1e-13 * largest * scale):
+        fits = np.abs(scaled - whole) <= min(1e-3, 1e-13 * largest * scale)
+        if fits.all() or _nearly_all(fits & (distinct != 0), counts * (distinct != 0)):
             # A few rows can share a divisor by chance; a power of ten is then the safer step.
             many = len(distinct) >= 10 or (len(values) >= 50 and len(distinct) >= 3)
-            divisor = int(np.gcd.reduce(whole.astype(np.int64))) if many else 1
+            divisor = int(np.gcd.reduce(whole[fits].astype(np.int64))) if many else 1
             return float(f"{(divisor or 1) / scale:.12g}")
     return 0.0
 
@@ -234,6 +377,12 @@ def _tolerance(values: Floats, resolution: float) -> float:
     if not resolution:
         return float(f"{most:.3g}")
     return float(on_lattice(np.floor(most / resolution + 1e-9) * resolution, resolution))
+
+
+def _nearly_all(fits: Any, counts: Any) -> bool:
+    """Whether 99 % of the rows and 90 % of their different values fit; zeros count for nothing."""
+    enough = counts.sum() >= 100 and (counts[fits].sum() >= SHARED * counts.sum())
+    return bool(enough and fits.sum() >= 0.9 * (counts > 0).sum())
 
 
 def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple[int, ...]]:
@@ -277,6 +426,9 @@ def read_cells(
     """
     ids = range(len(column.missing)) if ids is None else ids
     _refuse_unreadable(feature.name, column)
+    if column.kind == "date" and not feature.is_date:
+        kind = "holds numbers" if feature.kind == "continuous" else f"is {feature.kind}"
+        raise column_error(feature.name, f"holds dates, and by the schema it {kind}.")
     wide, cells, unusable = (_numbers if feature.kind == "continuous" else _codes)(feature, column)
     for row, held, why in unusable:
         problems.setdefault(row, f"Column '{feature.name}' holds {held} in row {ids[row]}{why}")
@@ -288,7 +440,7 @@ def _numbers(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Un
     values, unusable = column.values, list[Unusable]()
     if isinstance(values, Coded):
         levels, codes = values.levels, values.codes
-        spelt = [*map(_spelt, levels), np.nan]
+        spelt = [*(_number_of(feature, level) for level in levels), np.nan]
         for row in np.flatnonzero(np.array([v is None for v in spelt])[codes]).tolist():
             unusable.append((row, repr(levels[codes[row]]), ", not a number."))
         values = np.array([np.nan if v is None else v for v in spelt])[codes]
@@ -298,6 +450,11 @@ def _numbers(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Un
         large = np.flatnonzero(np.abs(values) >= EXACT).tolist()
         unusable += [(row, *TOO_LARGE) for row in large]
     return feature, np.where(infinite, np.nan, values), unusable
+
+
+def _number_of(feature: Feature, level: Level) -> float | None:
+    """The number a level is, or spells in the notation of its column."""
+    return feature.number(level) if isinstance(level, str) else _spelt(level)
 
 
 def _spelt(level: Level) -> float | None:

@@ -11,6 +11,7 @@ from scipy.special import ndtri
 
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError, did_you_mean
+from lapace.schema.notation import Notation, plain_number
 from lapace.table import Level
 
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
@@ -112,6 +113,9 @@ class Feature:
         description: A sentence that explains the column.
         tolerance: A change of a number by at most this is negligible: rows on a path keep the
             instance's cell instead. NaN where it is still to be taken from the data.
+        written: How the table writes the numbers of a continuous column, as an example:
+            `€1,234.56`, `1234.56%`, `2024-12-31` for dates; empty for plain numbers.
+        unit: What plain numbers are counted in, shown after them.
         knots: The rank map of a numeric column.
         histogram: Edges and counts, or one count per category; small ones merged or hidden.
 
@@ -132,6 +136,8 @@ class Feature:
     missing: bool = False
     description: str = ""
     tolerance: float = 0.0
+    written: str = ""
+    unit: str = ""
     knots: Knots | None = field(default=None, repr=False, compare=False)
     histogram: tuple[tuple[float, ...], tuple[int, ...]] = field(default=((), ()), repr=False)
 
@@ -145,6 +151,8 @@ class Feature:
             codes = {"integer": True, "lower": 0.0, "resolution": 1.0}
             for name, value in {**codes, "upper": float(len(self.categories) - 1)}.items():
                 object.__setattr__(self, name, value)
+        if self.written:
+            Notation(self.written)  # refuses what is none
         checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
         for wrong, sentence in checks:
             if wrong:
@@ -183,6 +191,7 @@ class Feature:
         if len(set(levels)) < len(levels):
             twice = next(v for k, v in enumerate(levels) if v in levels[:k])
             yield True, f"has the category {twice!r} twice."
+        yield self.written, f"is {self.kind}; only numbers have a notation."
         yield not count, f"is {self.kind} and needs categories."
         plural = "categories" if count > 1 else "category"
         yield self.kind == "binary" and count != 2, f"cannot be binary with {count} {plural}."
@@ -203,12 +212,16 @@ class Feature:
         integer: bool = False,
         resolution: float = 0.0,
         tolerance: float = np.nan,
+        written: str = "",
+        unit: str = "",
     ) -> Feature:
-        """A number; bounds, resolution and tolerance left out are taken from the training table.
+        """A number; what is left out is taken from the training table.
 
         Examples:
             >>> Feature.continuous("age", lower=18, integer=True).step
             1.0
+            >>> Feature.continuous("price", written="€1,234.56", resolution=0.5).text(1250)
+            '€1,250.00'
         """
         return cls(
             name,
@@ -218,6 +231,8 @@ class Feature:
             float(upper),
             float(resolution or (1.0 if integer else 0.0)),
             tolerance=float(tolerance),
+            written=written,
+            unit=unit,
         )
 
     @classmethod
@@ -263,6 +278,11 @@ class Feature:
         return self.kind in ("continuous", "ordinal")
 
     @property
+    def is_date(self) -> bool:
+        """Whether its numbers are dates, in days since 1970-01-01."""
+        return bool(self.written) and Notation(self.written).is_date
+
+    @property
     def span(self) -> float:
         """The reference range that distances are measured in."""
         return self.upper - self.lower or 1.0
@@ -299,6 +319,32 @@ class Feature:
             return "missing"
         if self.categories:
             return str(self.levels[round(cell)])
+        if self.written:
+            return Notation(self.written).text(cell, self._decimals(cell))
+        return f"{self._plain_text(cell)} {self.unit}".rstrip()
+
+    def _decimals(self, cell: float) -> int:
+        """Digits after the point that a cell is shown with in the column's notation."""
+        if self.integer or (not self.resolution and cell == round(cell)):
+            return 0
+        return decimals(self.resolution) if self.resolution else 2
+
+    def number(self, text: str) -> float | None:
+        """The number that a text spells in the column's notation or without any.
+
+        Returns:
+            NaN where it says that a value is missing, None where it is no number.
+
+        Examples:
+            >>> Feature.continuous("price", written="€1,234.56").number("€2,500")
+            2500.0
+        """
+        plain = None if self.is_date else plain_number(text)
+        if plain is not None:
+            return plain
+        return Notation(self.written or "1,234.56").number(text)
+
+    def _plain_text(self, cell: float) -> str:
         if abs(cell) >= 1e15:  # too many digits to read
             return f"{cell:.4g}"
         if self.integer or cell == round(cell):

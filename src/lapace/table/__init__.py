@@ -15,7 +15,7 @@ import importlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
@@ -36,7 +36,7 @@ from lapace.table.files import (
     write_json,
     write_whole,
 )
-from lapace.table.frames import Coded, Level, Template, plain_frame, spelling
+from lapace.table.frames import DAY, Coded, Level, Template, plain_frame, spelling
 
 __all__ = [
     "Coded",
@@ -55,14 +55,17 @@ __all__ = [
     "write_whole",
 ]
 
-Kind: TypeAlias = Literal["integer", "number", "boolean", "text", "mixed", "date", "other"]
+Kind: TypeAlias = Literal[
+    "integer", "number", "boolean", "text", "mixed", "date", "duration", "other"
+]
 
 TYPES: dict[Kind, tuple[type, ...]] = {
     "boolean": (bool,),
     "integer": (Integral,),
     "number": (Real,),
     "text": (str,),
-    "date": (date, time, timedelta, np.datetime64, np.timedelta64),
+    "date": (date, np.datetime64),
+    "duration": (time, timedelta, np.timedelta64),
 }
 # What pandas calls object columns whose cells are of one kind and are compared by equality.
 ALIKE = ("string", "boolean", "integer", "floating", "mixed-integer-float", "decimal", "empty")
@@ -74,7 +77,8 @@ class Column:
 
     Attributes:
         kind: What the cells are; the levels of a `mixed` column are of several kinds.
-        values: float64 for numbers (NaN is missing), `Coded` for everything else.
+        values: float64 for numbers, and for dates as days since 1970-01-01 (NaN is missing);
+            `Coded` for everything else.
         ordered: The levels, in order, of an ordered categorical.
 
     Examples:
@@ -180,7 +184,7 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
     try:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
-        hint = " Call its collect() first." if hasattr(data, "collect") else ""
+        hint = " Call its collect() first." if hasattr(data, "collect") else _one_row_hint(data)
         if issparse(data):
             raise InputError("Sparse input is not supported. Hand over X.toarray().") from None
         raise InputError(
@@ -192,6 +196,15 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
         twice = next(name for k, name in enumerate(names) if name in names[:k])
         raise InputError(f"Column '{twice}' is in the table twice. Rename one of them.") from None
     return _read_frame(frame, id_column)
+
+
+def _one_row_hint(data: Any) -> str:
+    """What to write instead, where a single row was handed over."""
+    if isinstance(data, Mapping):
+        return " A single row goes in a list: [row]; columns go in a frame: pandas.DataFrame(…)."
+    if type(data).__name__ == "Series":
+        return " For a single row write df.iloc[[0]], with two pairs of brackets; a column is none."
+    return ""
 
 
 def _read_frame(frame: nw.DataFrame[Any], id_column: str | None) -> Table:
@@ -243,12 +256,26 @@ def _read_series(series: nw.Series[Any]) -> Column:
         if dtype == nw.Float32:
             values = _as_written(values)
         return _numbers("integer" if dtype.is_integer() else "number", values)
+    if dtype in (nw.Date, nw.Datetime):
+        return Column("date", _days(series))
     if dtype.is_temporal() or dtype.is_nested():
         codes = np.where(series.is_null().to_numpy(), -1, 0).astype(np.int64)
-        return Column("date" if dtype.is_temporal() else "other", Coded(codes, ("",)))
+        return Column("duration" if dtype.is_temporal() else "other", Coded(codes, ("",)))
     if series.implementation.is_pandas():
         return _read_pandas(series.to_native())
     return _read_levels(series)
+
+
+def _days(series: nw.Series[Any]) -> Floats:
+    """Dates as days since 1970-01-01, in UTC where they have a time zone."""
+    if series.dtype == nw.Date:
+        series = series.cast(nw.Datetime("us"))
+    gaps = series.is_null().to_numpy()
+    stamps = series.fill_null(series.drop_nulls()[0]) if gaps.any() and not gaps.all() else series
+    if gaps.all():
+        return np.full(len(gaps), np.nan)
+    days = stamps.dt.timestamp("us").to_numpy().astype(np.int64) / DAY
+    return np.where(gaps, np.nan, days)
 
 
 def _numbers(kind: Kind, values: Floats) -> Column:
@@ -277,7 +304,17 @@ def _of_levels(codes: NDArray[Any], levels: Iterable[Any]) -> Column:
     kind = _common_kind(coded.levels)
     if kind in ("integer", "number"):
         return _numbers(kind, np.array([*map(_float, coded.levels), np.nan])[coded.codes])
+    if kind == "date":
+        dates = np.array([*map(_day, coded.levels), np.nan])
+        return Column(kind, dates[coded.codes])
     return Column(kind, coded)
+
+
+def _day(moment: Any) -> float:
+    """A date or moment as days since 1970-01-01, in UTC where it has a time zone."""
+    if isinstance(moment, datetime) and moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return float(np.datetime64(moment, "us").astype(np.int64)) / DAY
 
 
 def _read_pandas(native: Any) -> Column:
@@ -286,6 +323,8 @@ def _read_pandas(native: Any) -> Column:
     if isinstance(dtype, pd.CategoricalDtype):
         levels = tuple(_plain(v) for v in dtype.categories)
         coded = Coded(native.cat.codes.to_numpy().astype(np.int64), levels)
+        if _common_kind(levels) == "date":
+            return _of_levels(coded.codes, levels)
         return Column(_common_kind(levels), coded, levels if dtype.ordered else None)
     if isinstance(dtype, pd.ArrowDtype):
         return _read_series(nw.from_native(native.array.__arrow_array__(), series_only=True))
@@ -346,6 +385,14 @@ def _read_objects(values: Sequence[Any] | NDArray[Any]) -> Column:
 
 def _is_scalar(value: Any) -> bool:
     return bool(np.isscalar(value)) or isinstance(value, Decimal | date | time | timedelta)
+
+
+def _object_text(values: Sequence[Any]) -> str | None:
+    """The type of a column of `Decimal`s or of Python's dates; None for any other."""
+    present = {type(v) for v in values if not _is_missing(v)}
+    if present and all(issubclass(kind, date) for kind in present):
+        return "datetime" if any(issubclass(kind, datetime) for kind in present) else "date"
+    return _decimal_text(values)
 
 
 def _decimal_text(values: Iterable[Any]) -> str | None:
@@ -429,7 +476,7 @@ def _read_records(records: Sequence[Any], id_column: str | None) -> Table:
     _check_names(list(names))
     cells = {name: [r.get(name) for r in records] for name in names}
     columns = {name: _read_objects(values) for name, values in cells.items()}
-    dtypes = tuple(_decimal_text(v) or columns[n].kind for n, v in cells.items())
+    dtypes = tuple(_object_text(v) or columns[n].kind for n, v in cells.items())
     ids = tuple(cells[id_column]) if id_column in cells else None
     index = () if ids is None else (id_column,)
     template = Template("records", tuple(names), dtypes, index=index)
@@ -448,8 +495,8 @@ def _dtype_text(kind: str, native: Any) -> str:
         if str(native.dtype).startswith("Enum"):
             return "enum:" + json.dumps(native.dtype.categories.to_list())
         return str(native.dtype)
-    decimals = _decimal_text(native) if native.dtype == object else None
-    return decimals or _pandas_text(importlib.import_module("pandas"), native.dtype)
+    special = _object_text(native) if native.dtype == object else None
+    return special or _pandas_text(importlib.import_module("pandas"), native.dtype)
 
 
 def _pandas_text(pd: Any, dtype: Any) -> str:

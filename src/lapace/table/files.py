@@ -55,7 +55,7 @@ def read_file(source: str | Path | bytes, like: FrameKind | None = None) -> Any:
     text: Callable[..., TextIOWrapper[Any]]
     if isinstance(source, bytes):
         name, ending = "Standard input", ".parquet" if source.startswith(PARQUET) else ".csv"
-        content, text = BytesIO(source), partial(TextIOWrapper, BytesIO(source))
+        content, text = BytesIO(source), partial(_lines, source)
     else:
         path = Path(source)
         name, ending, text = f"'{path.name}'", path.suffix.lower(), path.open
@@ -63,14 +63,63 @@ def read_file(source: str | Path | bytes, like: FrameKind | None = None) -> Any:
             raise InputError(f"{name} is not read: files end in .csv or .parquet.")
         if not path.is_file():
             raise InputError(f"There is no file {name} in '{path.parent}'.")
-    if ending == ".csv":
-        with text(encoding="utf-8-sig", errors="replace", newline="") as lines, _any_field():
-            _refuse_ragged(lines, name)
     module, function, options = _READERS[kind, ending]
+    if ending == ".csv":
+        content, text = _as_utf8(content, text, name)
+        with text(encoding="utf-8-sig", errors="replace", newline="") as lines, _any_field():
+            mark = _separator(lines)
+            lines.seek(0)
+            _refuse_ragged(lines, name, mark)
+        options = options | _separated(kind, mark)
     try:
         return getattr(import_module(module), function)(content, **options)
     except Exception as error:  # every library describes a broken file in its own way
+        if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
+            raise InputError(
+                f"{name} is not in UTF-8. Save it as UTF-8 (in a spreadsheet: CSV UTF-8), or "
+                f"convert it: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW."
+            ) from error
         raise InputError(f"{name} could not be read as a table: {first_line(error)}") from error
+
+
+def _lines(data: bytes, **settings: Any) -> TextIOWrapper[Any]:
+    """A file's content, opened as text."""
+    return TextIOWrapper(BytesIO(data), **settings)
+
+
+def _as_utf8(
+    content: Any, text: Callable[..., TextIOWrapper[Any]], name: str
+) -> tuple[Any, Callable[..., TextIOWrapper[Any]]]:
+    """The content as UTF-8: what spreadsheets save as Unicode text, UTF-16, is converted."""
+    with text(encoding="latin-1", newline="") as start:
+        begins = start.read(4).encode("latin-1")
+    if not begins.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return content, text
+    try:
+        with text(encoding="utf-16", newline="") as lines:
+            data = lines.read().encode("utf-8")
+    except UnicodeError as error:
+        raise InputError(
+            f"{name} could not be read as UTF-16: {error}. Save it as UTF-8."
+        ) from None
+    return BytesIO(data), partial(_lines, data)
+
+
+def _separator(lines: Any) -> str:
+    """The mark between fields: a comma, unless the first line has none and has another one."""
+    first = lines.readline()
+    counts = {mark: first.count(mark) for mark in (",", ";", "\t", "|")}
+    semicolons = counts[";"] > counts[","] and '"' not in first
+    return max(counts, key=counts.__getitem__) if not counts[","] or semicolons else ","
+
+
+def _separated(kind: str, mark: str) -> dict[str, Any]:
+    """Options of a reader for a separator other than the comma."""
+    if mark == ",":
+        return {}
+    if kind == "pyarrow":
+        return {"parse_options": import_module("pyarrow.csv").ParseOptions(delimiter=mark)}
+    return {"sep" if kind == "pandas" else "separator": mark}
 
 
 def _library(like: FrameKind | None) -> FrameKind:
@@ -98,15 +147,16 @@ def _any_field() -> Iterator[None]:
             csv.field_size_limit(before)
 
 
-def _refuse_ragged(lines: Iterable[str], name: str) -> None:
+def _refuse_ragged(lines: Iterable[str], name: str, mark: str = ",") -> None:
     """Refuses what readers would accept in silence: a column name used twice, a line cut short.
 
     Args:
         lines: A CSV file's lines, their ends as they are.
         name: What to call the file.
+        mark: What is between fields.
     """
     refused = f"{name} could not be read as a table:"
-    reader = csv.reader(lines)
+    reader = csv.reader(lines, delimiter=mark)
     rows = _rows(reader)
     try:
         names = next(rows, (1, []))[1]
@@ -116,7 +166,8 @@ def _refuse_ragged(lines: Iterable[str], name: str) -> None:
             several, last = reader.line_num > line, next(rows, None) is None
             if len(row) > len(names):
                 columns = f"{len(names)} column" + ("s" if len(names) > 1 else "")
-                hint = f", and the first line names {columns}. Put a value with a comma in it in "
+                said = "a comma" if mark == "," else repr(mark)
+                hint = f", and the first line names {columns}. Put a value with {said} in it in "
                 raise InputError(f"{refused} line {line} has {len(row)} fields{hint}double quotes.")
             hint = ": the file may be cut short."
             if several:

@@ -33,7 +33,9 @@ FAMILIES = {
     "decimal": "decimal",
     "truth": "bool",
     "number": "u?int|float|double|halffloat|sparse",
+    "date": "date|timestamp",
 }
+DAY = 86_400_000_000  # microseconds
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,16 @@ class Template:
         for name, dtype in zip(self.names, self.dtypes, strict=True):
             made[name] = _MAKERS[kind](library, dtype, columns[name])
         return _joined(library, made, ids, list(self.index) or ["id"])
+
+    def holds_text(self, name: str) -> bool:
+        """Whether a column is of text, or of objects or categories that may be.
+
+        Examples:
+            >>> Template("records", ("age", "home"), ("integer", "text")).holds_text("home")
+            True
+        """
+        dtype = self.dtypes[self.names.index(name)] if name in self.names else "float64"
+        return _family(dtype.removeprefix("arrow:")) in ("text", "levels")
 
     def select(self, names: Iterable[str]) -> Template:
         """The template with only some of the columns, still in its own order."""
@@ -254,7 +266,9 @@ def _held(dtype: str, values: Values) -> tuple[str, str, Any]:
         The family of the type, its text, and the content: numbers, or `Coded` of what the type
         holds (truth values, `Decimal`s, texts; levels as they are for categories and objects).
     """
-    family = next((f for f, begin in FAMILIES.items() if re.match(f"(?i){begin}", dtype)), "text")
+    family = _family(dtype)
+    if family == "date" and not isinstance(values, Coded):
+        return family, dtype, _moments(values)
     if family == "levels":
         return family, dtype, as_coded(values)
     if family == "decimal":
@@ -271,6 +285,28 @@ def _held(dtype: str, values: Values) -> tuple[str, str, Any]:
     if numbers is not None:
         return family, _roomy(ARROW_FLOATS.get(dtype, dtype), numbers), numbers
     return "text", dtype, as_texts(values)
+
+
+def _family(dtype: str) -> str:
+    return next((f for f, begin in FAMILIES.items() if re.match(f"(?i){begin}", dtype)), "text")
+
+
+def _moments(days: Floats) -> NDArray[np.datetime64]:
+    """Days since 1970-01-01 as moments, NaT where missing."""
+    gaps = np.isnan(days)
+    microseconds = np.rint(np.where(gaps, 0.0, days) * DAY).astype(np.int64)
+    # A float holds a day to about a microsecond: whole seconds are meant.
+    seconds = np.rint(microseconds / 1e6).astype(np.int64)
+    near = np.abs(microseconds - seconds * 1_000_000) < 1000
+    whole = np.where(near, seconds * 1_000_000, microseconds)
+    moments: NDArray[np.datetime64] = whole.astype("datetime64[us]")
+    moments[gaps] = np.datetime64("NaT")
+    return moments
+
+
+def _whole_days(moments: NDArray[np.datetime64]) -> bool:
+    present = moments[~np.isnat(moments)]
+    return bool((present == present.astype("datetime64[D]")).all())
 
 
 def _roomy(dtype: str, numbers: Floats) -> str:
@@ -329,6 +365,8 @@ def _pandas_column(pd: Any, dtype: str, values: Values) -> Any:
         array = _arrow_column(pa, dtype.removeprefix("arrow:"), values)
         return pd.arrays.ArrowExtensionArray(pa.chunked_array([array]))
     family, dtype, held = _held(dtype, values)
+    if family == "date":
+        return _pandas_dates(pd, dtype, held)
     if dtype.startswith("category:"):
         return _pandas_category(pd, dtype, held)
     if family == "number":
@@ -340,6 +378,19 @@ def _pandas_column(pd: Any, dtype: str, values: Values) -> Any:
         return held.cells.astype(bool)
     # A bare array would be guessed to be `str`; texts where other things were expected should be.
     return pd.Series(held.cells.tolist(), dtype=None if family == "text" else object)
+
+
+def _pandas_dates(pd: Any, dtype: str, moments: NDArray[np.datetime64]) -> Any:
+    if dtype in ("date", "datetime"):  # Python's own, in a column of objects
+        return pd.Series(_python_dates(dtype, moments), dtype=object)
+    unit, _, zone = dtype.partition("[")[2].rstrip("]").partition(", ")
+    dates = pd.Series(pd.DatetimeIndex(moments)).dt.as_unit(unit)
+    return dates.dt.tz_localize("UTC").dt.tz_convert(zone) if zone else dates
+
+
+def _python_dates(dtype: str, moments: NDArray[np.datetime64]) -> list[Any]:
+    days = dtype == "date" and _whole_days(moments)
+    return list(moments.astype("datetime64[D]" if days else "datetime64[us]").tolist())
 
 
 def _pandas_numbers(pd: Any, dtype: str, numbers: Floats) -> Any:
@@ -384,8 +435,20 @@ def _polars_column(pl: Any, dtype: str, values: Values) -> Any:
     family, dtype, held = _held(dtype, values)
     if family == "number":
         return pl.Series(held).fill_nan(None).cast(getattr(pl, dtype))
+    if family == "date":
+        return _polars_dates(pl, dtype, held)
     known = _polars_type(pl, dtype, held)
     return pl.Series([*held.levels, None], dtype=known).gather(_picked(held))
+
+
+def _polars_dates(pl: Any, dtype: str, moments: NDArray[np.datetime64]) -> Any:
+    dates = pl.Series(moments)
+    if dtype == "Date":
+        return dates.cast(pl.Date) if _whole_days(moments) else dates
+    unit = re.search("time_unit='(.s)'", dtype)
+    zone = re.search("time_zone='([^']+)'", dtype)
+    dates = dates.cast(pl.Datetime(unit[1] if unit else "us"))
+    return dates.dt.replace_time_zone("UTC").dt.convert_time_zone(zone[1]) if zone else dates
 
 
 def _polars_type(pl: Any, dtype: str, coded: Coded) -> Any:
@@ -409,6 +472,12 @@ def _arrow_column(pa: Any, dtype: str, values: Values) -> Any:
     if family == "number":
         gaps = np.isnan(held)
         return pa.array(np.where(gaps, 0.0, held).astype(dtype), mask=gaps)
+    if family == "date":
+        dates = pa.array(held, pa.timestamp("us"))
+        if dtype.startswith("date"):
+            return dates.cast(pa.date32()) if _whole_days(held) else dates
+        unit, _, zone = dtype.partition("[")[2].rstrip("]").partition(", tz=")
+        return dates.cast(pa.timestamp(unit, zone or None))
     known = pa.large_string() if "large" in dtype else pa.string()
     if family == "decimal":
         name, precision, scale = re.findall(r"\w+", dtype)
@@ -436,6 +505,8 @@ def _arrow_dictionary(pa: Any, dtype: str, coded: Coded) -> Any:
 def _records_column(_: Any, dtype: str, values: Values) -> list[Any]:
     if dtype.startswith("decimal"):
         values = _held(dtype, values)[2]
+    if _family(dtype) == "date" and not isinstance(values, Coded):
+        return _python_dates(dtype, _moments(values))
     if isinstance(values, Coded):
         return list(values.cells)
     whole = "int" in dtype

@@ -1,0 +1,263 @@
+"""How a column of text writes its numbers and dates: read, written the same way, and guessed.
+
+A notation is named by an example of itself: `€1,234.56`, `1.234,56 €`, `15%`, `36 months`,
+`2024-12-31`, `31/12/2024`. Dates are numbers, in days since 1970-01-01.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache, cached_property
+
+import numpy as np
+
+from lapace.errors import InputError
+
+__all__ = ["DATES", "ISO_DATE", "MISSING_WORDS", "Notation", "date_text", "guess", "plain_number"]
+
+ISO_DATE = "2024-12-31"
+DATES = {  # a date as an example, and its format; the first that reads every value is taken
+    ISO_DATE: "%Y-%m-%d",
+    "2024-12-31 23:59": "%Y-%m-%d %H:%M",
+    "2024-12-31 23:59:59": "%Y-%m-%d %H:%M:%S",
+    "2024-12-31T23:59": "%Y-%m-%dT%H:%M",
+    "2024-12-31T23:59:59": "%Y-%m-%dT%H:%M:%S",
+    "2024/12/31": "%Y/%m/%d",
+    "31.12.2024": "%d.%m.%Y",
+    "31/12/2024": "%d/%m/%Y",
+    "12/31/2024": "%m/%d/%Y",
+    "31-12-2024": "%d-%m-%Y",
+    "31 Dec 2024": "%d %b %Y",
+    "Dec 31, 2024": "%b %d, %Y",
+}
+# Marks between thousands and before decimals, the likelier first.
+MARKS = (("", "."), (",", "."), (".", ","), ("", ","), (" ", ","), (" ", "."), ("'", "."))
+SPACES = "\u00a0\u202f\u2009"  # spaces that other programs put between thousands
+CURRENCIES = frozenset(
+    re.findall(
+        r"\S+",
+        "AUD BRL CAD CHF CNY CZK DKK EUR GBP HKD HUF INR JPY KRW MXN NOK NZD PLN SEK SGD TRY USD "
+        "ZAR Rs kr zł Fr",
+    )
+)
+UNITS = frozenset(
+    re.findall(
+        r"\S+",
+        "% ‰ ° °C °F kg g mg t lb lbs oz m cm mm km mi ft in m² m2 ha sqft l ml s ms min h hr hrs "
+        "d W kW MW Wh kWh hp bhp PS V A Hz MHz GHz B kB MB GB TB bar psi cc CC kmpl mpg kmph "
+        "km/h mph",
+    )
+)
+MISSING_WORDS = frozenset(("?", "-", "--", ".", "n/a", "na", "nan", "null", "none", "unknown"))
+NUMBER = re.compile(
+    r"(?P<sign>[-+−]?)(?P<prefix>[^\d\s.,'+−-]{0,4}\s?)(?P<inner>[-−]?)"
+    r"(?P<body>\d(?:[\d.,' ]*\d)?)(?P<suffix>\s?[^\d]{0,20})"
+)
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  dates of a table have no time zone
+
+
+@dataclass(frozen=True)
+class Notation:
+    """A way to write numbers, or dates.
+
+    Attributes:
+        example: 1234.56, or the last day of 2024, in this notation.
+
+    Examples:
+        >>> euros = Notation("1.234,56 €")
+        >>> euros.number("2.500,5 €"), euros.text(1200, decimals=2)
+        (2500.5, '1.200,00 €')
+        >>> days = Notation("31/12/2024")
+        >>> days.number("01/02/1970"), days.text(0)
+        (31.0, '01/01/1970')
+    """
+
+    example: str
+
+    def __post_init__(self) -> None:
+        if self.example in DATES:
+            return
+        found = _taken_apart(self.example)
+        if found is None or found[1] not in {_body(1234.56, 2, *m) for m in MARKS} | {"1234"}:
+            raise InputError(
+                f"'{self.example}' is no notation. Write 1234.56 in it, such as '€1,234.56', or "
+                f"the last day of 2024, such as '{ISO_DATE}' or '31/12/2024'."
+            )
+
+    @property
+    def is_date(self) -> bool:
+        """Whether it writes dates."""
+        return self.example in DATES
+
+    @cached_property
+    def _parts(self) -> tuple[str, str, str, str]:
+        """Prefix, mark between thousands, mark before decimals, suffix."""
+        prefix, body, suffix = _taken_apart(self.example) or ("", "", "")
+        marks = next((m for m in MARKS if _body(1234.56, 2, *m) == body), ("", "."))
+        return prefix, *marks, suffix
+
+    def number(self, text: str) -> float | None:
+        """The number a text spells; NaN where it says that there is none, None for any other."""
+        text = _plain_spaces(text)
+        if not text or text.lower() in MISSING_WORDS:
+            return np.nan
+        if self.is_date:
+            return _days(text, DATES[self.example])
+        found = _taken_apart(text)
+        prefix, thousands, decimal, suffix = self._parts
+        if found is None or found[0].strip() not in ("", prefix.strip()):
+            return None
+        if found[2].strip() not in ("", suffix.strip()):
+            return None
+        negative = bool(re.match(rf"\s*{re.escape(found[0])}\s*[-−]|[-−]", text))
+        value = _value(found[1], thousands, decimal)
+        return value if value is None or not negative else -value
+
+    def text(self, value: float, decimals: int = 0) -> str:
+        """A number as this notation writes it."""
+        if self.is_date:
+            return _date(value).strftime(DATES[self.example])
+        prefix, thousands, decimal, suffix = self._parts
+        if decimals == 1 and (_is_currency(prefix.strip()) or _is_currency(suffix.strip())):
+            decimals = 2
+        sign = "-" if value < 0 else ""
+        return f"{sign}{prefix}{_body(abs(value), decimals, thousands, decimal)}{suffix}"
+
+
+def guess(texts: Sequence[str]) -> Notation | None:
+    """The notation that reads every one of some texts; None where there is none.
+
+    Words for missing values are passed over. Plain numbers have the notation `1234.56`; those with
+    leading zeros are codes, and none.
+
+    Examples:
+        >>> guess(["€1,200", "€80", "?"]).example, guess(["15%", "2.5%"]).example
+        ('€1,234.56', '1234.56%')
+        >>> guess(["2021-03-01", "2021-03-31"]).example, guess(["03.04.2021"]).example
+        ('2024-12-31', '31.12.2024')
+        >>> guess(["A11", "A12"]), guess(["00123", "12345"]), guess(["03/04/2021", "01/02/2021"])
+        (None, None, None)
+    """
+    known = [_plain_spaces(t) for t in texts]
+    known = [t for t in known if t and t.lower() not in MISSING_WORDS]
+    if not known:
+        return None
+    return _guess_date(known) or _guess_number(known)
+
+
+def _guess_date(texts: Sequence[str]) -> Notation | None:
+    if not all(re.search(r"\d.*\D.*\d", text) and len(text) >= 8 for text in texts[:20]):
+        return None
+    read = [example for example, form in DATES.items() if _all_days(texts, form)]
+    ambiguous = {"31/12/2024", "12/31/2024"} <= set(read)  # no day over 12
+    return Notation(read[0]) if read and not ambiguous else None
+
+
+def _guess_number(texts: Sequence[str]) -> Notation | None:
+    parts = [_taken_apart(text) for text in texts]
+    if any(part is None for part in parts):
+        return None
+    found = [part for part in parts if part is not None]
+    affixes = {(a.strip(), b.strip()) for a, _, b in found} - {("", "")}
+    if len(affixes) > 1 or not all(_is_affix(*affix) for affix in affixes):
+        return None
+    prefix, suffix = next(((a, b) for a, _, b in found if a.strip() or b.strip()), ("", ""))
+    bodies = [body for _, body, _ in found]
+    if any(re.match(r"0\d", body) for body in bodies):
+        return None
+    money = _is_currency(prefix.strip()) or _is_currency(suffix.strip())
+    # €1.234 is a thousand: money has two decimals.
+    thousandths = money and all(re.fullmatch(r"\d{1,3}|\d{1,3}\.\d{3}", b) for b in bodies)
+    marks = MARKS if not (thousandths and any("." in b for b in bodies)) else MARKS[1:]
+    for thousands, decimal in marks:
+        if all(_value(body, thousands, decimal) is not None for body in bodies):
+            if money and not thousands and all(b.isdigit() for b in bodies):
+                thousands = ","  # noqa: PLW2901  as such amounts are written where they are large
+            return Notation(f"{prefix}{_body(1234.56, 2, thousands, decimal)}{suffix}")
+    return None
+
+
+def plain_number(text: str) -> float | None:
+    """The number that a text spells without any notation; NaN for blank text, None for others."""
+    if not text.strip():
+        return np.nan
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if np.isnan(number) else number
+
+
+def date_text(days: float) -> str:
+    """A number of days as a date, with the time where there is one.
+
+    Examples:
+        >>> date_text(19723), date_text(19723.5)
+        ('2024-01-01', '2024-01-01 12:00')
+    """
+    whole = abs(days - round(days)) < 1e-9
+    return _date(days).strftime("%Y-%m-%d" if whole else "%Y-%m-%d %H:%M")
+
+
+# ------------------------------------------------------------------------------------------------
+# Parts
+
+
+def _plain_spaces(text: str) -> str:
+    return re.sub(f"[{SPACES}]", " ", text).strip()
+
+
+def _taken_apart(text: str) -> tuple[str, str, str] | None:
+    """Prefix, digits with their marks, and suffix; None where a text is no number."""
+    found = NUMBER.fullmatch(text)
+    return None if found is None else (found["prefix"], found["body"], found["suffix"])
+
+
+def _is_affix(prefix: str, suffix: str) -> bool:
+    """Whether what is around numbers is a unit; A11 and 2nd are codes and words."""
+    before = not prefix or _is_currency(prefix)
+    word = re.fullmatch(r"[^\W\d_]{3,}[^\W\d_ ]*", suffix)  # 36 months
+    return before and (not suffix or suffix in UNITS or _is_currency(suffix) or bool(word))
+
+
+def _is_currency(text: str) -> bool:
+    return text in CURRENCIES or any(unicodedata.category(c) == "Sc" for c in text)
+
+
+@cache
+def _shape(thousands: str, decimal: str) -> re.Pattern[str]:
+    groups = rf"\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})*" if thousands else r"\d+"
+    return re.compile(rf"{groups}(?:{re.escape(decimal)}\d+)?|\d+(?:{re.escape(decimal)}\d+)?")
+
+
+def _value(body: str, thousands: str, decimal: str) -> float | None:
+    if _shape(thousands, decimal).fullmatch(body) is None:
+        return None
+    digits = body.replace(thousands, "") if thousands else body
+    return float(digits.replace(decimal, "."))
+
+
+def _body(value: float, decimals: int, thousands: str, decimal: str) -> str:
+    plain = f"{value:,.{decimals}f}"
+    return plain.translate({ord(","): thousands, ord("."): decimal})
+
+
+def _all_days(texts: Iterable[str], form: str) -> bool:
+    return all(_days(text, form) is not None for text in texts)
+
+
+def _days(text: str, form: str) -> float | None:
+    try:
+        found = datetime.strptime(text, form)  # noqa: DTZ007
+    except ValueError:
+        return None
+    return (found - EPOCH) / timedelta(days=1)
+
+
+def _date(days: float) -> datetime:
+    seconds = round(days * 86400.0)
+    return EPOCH + timedelta(seconds=max(-62135596800, min(seconds, 253402300799)))

@@ -1,0 +1,283 @@
+"""How a table was read: a line per column, remarks on some, and a file to edit and hand over."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lapace.arrays import Floats
+from lapace.errors import InputError, did_you_mean
+from lapace.schema.features import KINDS, Feature
+from lapace.schema.notation import Notation, plain_number
+
+__all__ = ["Overrides", "column_lines", "from_toml", "read_overrides", "remarks", "to_toml"]
+
+Overrides: TypeAlias = Mapping[str, str | Feature]
+
+VERSION = 1
+SHOWN = 5  # levels of a column that a line shows
+HEADER = """\
+# How the columns of a table are read. Edit it and hand it over: --schema, or schema= in Python.
+# kind: number, ordinal, binary, categorical, or drop. A line that is left out is seen in the data.
+"""
+NUMBERS = ("lower", "upper", "resolution", "tolerance")
+FIELDS = (*NUMBERS, "written", "unit", "categories", "description")
+# Words that have an order, least first; a column may hold some of them.
+SCALES = tuple(
+    tuple(words.split("|"))
+    for words in (
+        "none|very low|low|medium low|medium|mid|moderate|medium high|high|very high|critical",
+        "tiny|small|medium|large|extra large|huge",
+        "xxs|xs|s|m|l|xl|xxl|xxxl",
+        "never|rarely|seldom|sometimes|often|usually|always",
+        "very poor|poor|bad|fair|average|typical|ok|good|very good|excellent|outstanding",
+        "very bad|bad|ok|good|very good|excellent",
+        "strongly disagree|disagree|neutral|agree|strongly agree",
+        "very dissatisfied|dissatisfied|neutral|satisfied|very satisfied",
+        "bronze|silver|gold|platinum|diamond",
+        "little|moderate|quite rich|rich",
+        "short|medium|long",
+        "low|middle|high",
+        "child|teenager|young|adult|middle-aged|senior|old",
+        "junior|intermediate|senior|lead|principal",
+        "no|basic|primary|secondary|high school|college|bachelor|master|doctorate|phd",
+        "first|second|third|fourth|fifth",
+        "weak|moderate|strong|very strong",
+    )
+)
+
+
+# ------------------------------------------------------------------------------------------------
+# Lines
+
+
+def column_lines(features: Sequence[Feature], cells: Floats | None = None) -> dict[str, list[str]]:
+    """A line per column: its name, what it is read as, its values, missing ones, an example.
+
+    Args:
+        features: The columns.
+        cells: The rows, to count missing values in.
+    """
+    missing = ["some" if f.missing else "" for f in features]
+    if cells is not None:
+        missing = [f"{n:,}" if n else "" for n in np.isnan(cells).sum(axis=0).tolist()]
+    return {
+        "column": [f.name for f in features],
+        "read as": [_kind(f) for f in features],
+        "values": [_values(f) for f in features],
+        "missing": missing,
+        "example": [_example(f) for f in features],
+    }
+
+
+def _kind(feature: Feature) -> str:
+    if feature.kind != "continuous":
+        return feature.kind
+    if feature.is_date:
+        return "date"
+    whole = "whole number" if feature.integer else "number"
+    return f"{whole} ({feature.unit})" if feature.unit else whole
+
+
+def _values(feature: Feature) -> str:
+    if feature.kind == "continuous":
+        if feature.lower == feature.upper:
+            return f"{feature.text(feature.lower)} in every row"
+        step = feature.resolution
+        by = f", in steps of {step:g}" if step and step not in (1, 0.1, 0.01, 0.001) else ""
+        return f"{feature.text(feature.lower)} to {feature.text(feature.upper)}{by}"
+    mark = " < " if feature.kind == "ordinal" else ", "
+    more = len(feature.levels) - SHOWN
+    shown = mark.join(str(level)[:24] for level in feature.levels[:SHOWN])
+    if len(feature.levels) == 1:
+        return f"{shown} in every row"
+    return f"{shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def _example(feature: Feature) -> str:
+    """The middle of a number's values, the most frequent category."""
+    if feature.kind == "continuous" and feature.knots is not None:
+        values = feature.knots.values
+        return feature.text(float(values[int(np.abs(feature.knots.mid).argmin())]))
+    counts = feature.histogram[1]
+    if feature.kind == "ordinal" and feature.knots is not None:
+        return str(feature.levels[int(feature.knots.values[np.abs(feature.knots.mid).argmin()])])
+    return str(feature.levels[int(np.argmax(counts))]) if counts else ""
+
+
+# ------------------------------------------------------------------------------------------------
+# Remarks
+
+
+def remarks(features: Sequence[Feature]) -> list[str]:
+    """What might be meant otherwise, each with the option that says so.
+
+    Examples:
+        >>> size = Feature.categorical("size", ["large", "medium", "small"])
+        >>> remarks([size])
+        ["'size' looks ordered: --kind 'size=ordinal:small<medium<large'"]
+    """
+    found = []
+    for feature in features:
+        if feature.kind == "continuous":
+            constant = feature.lower == feature.upper
+        else:
+            constant = len(feature.levels) == 1 and not feature.missing
+        if constant:
+            found.append(f"'{feature.name}' is the same in every row: --drop {feature.name}")
+        elif feature.kind == "categorical":
+            found += _looks_otherwise(feature)
+    return found
+
+
+def _looks_otherwise(feature: Feature) -> list[str]:
+    texts = [str(level) for level in feature.levels]
+    strings = all(isinstance(level, str) for level in feature.levels)
+    if strings and all(plain_number(text) is not None for text in texts):
+        return [f"'{feature.name}' holds numbers as text: --kind {feature.name}=number"]
+    order = _order(texts)
+    if order is None:
+        return []
+    return [f"'{feature.name}' looks ordered: --kind '{feature.name}=ordinal:{'<'.join(order)}'"]
+
+
+def _order(texts: Sequence[str]) -> list[str] | None:
+    """Levels by a known scale of words, or by the number each begins with; None without one."""
+    if len(texts) < 3:
+        return None
+    plain = {text: re.sub(r"[_\s-]+", " ", text).strip().lower() for text in texts}
+    for scale in SCALES:
+        if set(plain.values()) <= set(scale) and len(set(plain.values())) == len(texts):
+            return sorted(texts, key=lambda text: scale.index(plain[text]))
+    bins = {text: re.match(r"\s*([<≤>≥]?)=?\s*(-?\d+(?:\.\d+)?)\s*(?:[-–+]|to\b|$)", text)
+            for text in texts}  # fmt: skip
+    if any(found is None for found in bins.values()):
+        # Below the first and above the last bound there is a word or a sign.
+        return None
+    ends = {t: (float(m[2]), {"<": -1, "≤": -1}.get(m[1], 1)) for t, m in bins.items() if m}
+    return sorted(texts, key=lambda t: ends[t]) if len(set(ends.values())) == len(texts) else None
+
+
+# ------------------------------------------------------------------------------------------------
+# Files
+
+
+def to_toml(features: Sequence[Feature]) -> str:
+    """The columns as a file to edit.
+
+    Examples:
+        >>> print(to_toml([Feature.binary("smoker", ["no", "yes"])]).partition("version")[2])
+         = 1
+        <BLANKLINE>
+        [columns.smoker]
+        kind = "binary"
+        categories = ["no", "yes"]
+        <BLANKLINE>
+    """
+    lines = [f"{HEADER}version = {VERSION}"]
+    for feature in features:
+        name = (
+            feature.name if re.fullmatch(r"[A-Za-z0-9_-]+", feature.name) else _toml(feature.name)
+        )
+        kind = "number" if feature.kind == "continuous" else feature.kind
+        lines += ["", f"[columns.{name}]", f"kind = {_toml(kind)}"]
+        for key in FIELDS:
+            value = getattr(feature, key)
+            if key in NUMBERS and feature.kind != "continuous":
+                continue  # of an ordinal they are the codes
+            if key in ("lower", "upper") and feature.is_date:
+                value = Notation(feature.written).text(value)
+            if value or (key in NUMBERS and key != "resolution"):
+                lines.append(f"{key} = {_toml(value)}")
+    return "\n".join([*lines, ""])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() else repr(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def from_toml(text: str, name: str = "The schema") -> dict[str, str | Feature]:
+    r"""What a file says of the columns, as `Schema.infer` and `Explainer(schema=...)` take it.
+
+    Examples:
+        >>> from_toml('version = 1\n[columns.notes]\nkind = "drop"')
+        {'notes': 'drop'}
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{name} is not TOML: {error}.") from None
+    if data.get("version") != VERSION or not isinstance(data.get("columns"), dict):
+        raise InputError(
+            f"{name} is no file of columns: it needs 'version = {VERSION}' and columns."
+        )
+    return {column: _override(column, said, name) for column, said in data["columns"].items()}
+
+
+def _override(column: str, said: Any, name: str) -> str | Feature:
+    if not isinstance(said, dict):
+        raise InputError(f"{name}: column '{column}' is {said!r}; it must be a table of settings.")
+    known = ("kind", *FIELDS)
+    for key in said:
+        if key not in known:
+            raise InputError(f"{name}: column '{column}' has no '{key}'.{did_you_mean(key, known)}")
+    kind = said.get("kind", "number")
+    if set(said) == {"kind"} or kind == "drop":
+        return str(kind)
+    try:
+        if kind in ("number", "date", "continuous"):
+            return _number(column, said)
+        if kind not in KINDS:
+            raise InputError(f"'{kind}' is no kind of column.{did_you_mean(kind, KINDS)}")
+        return replace(
+            Feature(column, kind, categories=tuple(said.get("categories", ()))),
+            description=str(said.get("description", "")),
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _number(column: str, said: Mapping[str, Any]) -> Feature:
+    written = str(said.get("written", ""))
+    bounds = {}
+    for key in ("lower", "upper"):
+        value = said.get(key, np.nan)
+        if isinstance(value, str):
+            found = Notation(written or "1,234.56").number(value)
+            if found is None:
+                raise InputError(
+                    f"column '{column}': {key} = '{value}' is not written as {written}."
+                )
+            value = found
+        bounds[key] = float(value)
+    feature = Feature.continuous(
+        column,
+        lower=bounds["lower"],
+        upper=bounds["upper"],
+        resolution=float(said.get("resolution", 0.0)),
+        tolerance=float(said.get("tolerance", np.nan)),
+        written=written,
+        unit=str(said.get("unit", "")),
+    )
+    return replace(feature, description=str(said.get("description", "")))
+
+
+def read_overrides(overrides: Overrides | str | Path | None) -> Overrides:
+    """What is said of columns, read from a file where one is named."""
+    if isinstance(overrides, str | Path):
+        path = Path(overrides)
+        if not path.is_file():
+            raise InputError(f"There is no schema file '{path}'.")
+        return from_toml(path.read_text(encoding="utf-8"), f"'{path.name}'")
+    return overrides or {}

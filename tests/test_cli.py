@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 import joblib
 import jsonschema
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -120,8 +121,9 @@ def refused(result):
     assert result.exit_code == 2, (result.exit_code, result.stdout, result.stderr)
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
-    (line,) = result.stderr.splitlines()
+    *before, line = result.stderr.splitlines()  # perhaps after how the table was read
     assert line.startswith("lapace: ")
+    assert not any(other.startswith("lapace: ") for other in before)
     return line.removeprefix("lapace: ")
 
 
@@ -143,7 +145,7 @@ def leaves():
 
 
 def test_the_commands_and_their_examples():
-    names = ["fit", "explain", "report", "prototypes", "plot", "why-not", "demo", "serve"]
+    names = ["fit", "schema", "explain", "report", "prototypes", "plot", "why-not", "demo", "serve"]
     assert set(leaves()) == {*names, "data list", "data fetch"} == set(EXAMPLES)
 
 
@@ -382,6 +384,57 @@ def test_labels_may_be_numbers_and_truth_values(here):
         shown = json.loads(done(f"prototypes t.lapace --label {word} --format json").stdout)
         assert [prototype["label"] for prototype in shown] == [True]
     assert "perhaps" in refused(run("explain t.lapace small.csv --target perhaps"))
+
+
+def orders(rows=300):
+    """A table as offices have them: amounts, dates and percent as text, keys and notes."""
+    rng = np.random.default_rng(0)
+    amount = rng.gamma(2.0, 900.0, rows).round(2)
+    rate = rng.integers(0, 40, rows)
+    return pd.DataFrame(
+        {
+            "order_no": [f"A-{i:05}" for i in range(rows)],
+            "amount": [f"€{v:,.2f}" for v in amount],
+            "discount": [f"{v}%" for v in rate],
+            "ordered": pd.date_range("2023-01-01", periods=rows).strftime("%Y-%m-%d"),
+            "size": rng.choice(["small", "medium", "large"], rows),
+            "note": [f"please call back about parcel {i}" for i in range(rows)],
+            "paid": np.where(amount * (100 - rate) < 130_000, "yes", "no"),
+            "settled": np.where(amount * (100 - rate) < 130_000, 1, 0),
+        }
+    )
+
+
+def test_a_table_from_work_is_read_as_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    orders().to_csv("orders.csv", index=False, sep=";", encoding="utf-16")
+    fit = "fit orders.csv --classifier forest --label paid -o orders.lapace --n-prototypes 1"
+    result = run(fit)
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    assert lines[0] == "lapace: 3 columns cannot be used as they are:"
+    assert [line.split()[0] for line in lines[1:4]] == ["'order_no'", "'note'", "'settled'"]
+    settled = "--id order_no --drop note --drop settled"
+    shown = done(f"schema orders.csv --label paid {settled} -o schema.toml").stdout
+    assert re.search(r"^amount +number +€", shown, flags=re.MULTILINE)
+    assert re.search(r"^ordered +date +2023-01-01 to ", shown, flags=re.MULTILINE)
+    assert "--kind 'size=ordinal:small<medium<large'" in shown
+    fitted = done(f"{fit} --schema schema.toml {settled}")
+    assert re.search(r"^discount +whole number +0% to 39%", fitted.stderr, flags=re.MULTILINE)
+    assert fitted.stdout.startswith("Can it be trusted?")
+    done("explain orders.lapace orders.csv --id order_no --target yes -o out.csv")
+    out = pd.read_csv("out.csv")
+    assert out["amount"].str.match(r"€[\d,]+\.\d\d$").all()
+    assert out["ordered"].str.match(r"2023-\d\d-\d\d$").all()
+    assert out["id"].str.startswith("A-").all()
+    (tmp_path / "schema.toml").write_text("version = 1\n[columns.gone]\nkind = 'drop'\n")
+    assert "'gone' is not in the table" in refused(run(f"{fit} --schema schema.toml {settled}"))
+    for kind, says in {
+        "ordered=date:yesterday": "'yesterday' is no notation",
+        "size=binary:a<b": "is not understood",
+        "size=number": "holds text that is no number (",
+    }.items():
+        assert says in refused(run(f"{fit} {settled} --kind {shlex.quote(kind)}"))
 
 
 # --- explain ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from lapace import __version__
 from lapace.cli.outputs import results_apart, say, secretive, signal_handler
-from lapace.errors import LapaceError, did_you_mean
+from lapace.errors import InputError, LapaceError, did_you_mean
 
 __all__ = ["EXAMPLES", "app", "command"]
 
@@ -108,7 +108,9 @@ def _print_error(error: Exception) -> int:
             f"An unexpected error occurred ({type(error).__name__}: {error}). Set {TRACEBACK}=1 to "
             "see where, and please report it."
         )
-    say(f"lapace: {_one_line(text)}")
+    lines = text.splitlines() if isinstance(error, InputError) else [text]
+    indented = [f"  {_one_line(line)}" if line[:1] == " " else _one_line(line) for line in lines]
+    say("lapace: " + "\n".join(indented))
     return code
 
 

@@ -22,6 +22,8 @@ from lapace.cli.options import (
     INSTANCES,
     LABEL,
     MODEL,
+    TRAIN,
+    Columns,
     Loader,
     Model,
     Query,
@@ -52,9 +54,7 @@ PICTURES = (".png", ".svg", ".pdf")
 )
 def fit(
     *,
-    train: str = Argument(
-        metavar="TRAIN", help="The training table: .csv or .parquet, or - for standard input."
-    ),
+    train: str = TRAIN,
     classifier: str = Option(
         help=f"The classifier to explain: {CLASSIFIERS}; or forest, mlp or boosting, trained here "
         "on the label column."
@@ -67,13 +67,7 @@ def fit(
         "classifier the report gives the accuracy.",
     ),
     id_column: str | None = ID_COLUMN,
-    drop: list[str] = Option([], metavar="COLUMN", help="A column to leave out. Repeatable."),
-    kind: list[str] = Option(
-        [],
-        metavar="TEXT",
-        help="What a column is, where the table does not show it: postcode=categorical (or "
-        "continuous, binary), grade=ordinal:low<mid<high. Repeatable.",
-    ),
+    columns: Columns,
     rules: list[Path] = Option(
         [], metavar="FILE", help="A file of constraints on every counterfactual. Repeatable."
     ),
@@ -86,16 +80,16 @@ def fit(
 ) -> None:
     """Fit an explainer to a classifier, write it to M.lapace and print its report.
 
-    A classifier trained here is written to M.skops beside it.
+    How the table was read comes first, a line per column. A classifier trained here is written to
+    M.skops beside it.
     """
     from lapace.classifiers import TrainedKind
     from lapace.classifiers import train as train_stock
     from lapace.classifiers.addresses import without_secrets
     from lapace.explainer import Explainer
-    from lapace.schema import Schema
 
     stock = classifier in get_args(TrainedKind)
-    read: list[str | Path] = [train, *rules]
+    read: list[str | Path] = [train, *rules, *([columns.schema] if columns.schema else [])]
     output = writable_file(output, [*read, classifier], (".lapace",))
     beside = writable_file(output.with_suffix(".skops"), read) if stock else None
     if beside is not None and beside.exists() and not _belongs(beside, output):
@@ -105,16 +99,16 @@ def fit(
         )
     constraints = inputs.read_constraints(rules, rule)
     table = inputs.read_table(train, id_column)
-    features = inputs.drop_columns(table, [*([] if label is None else [label]), *drop])
-    schema: Any = inputs.parse_kinds(kind) or None
     labels = inputs.read_labels(table, label) if stock or label is not None else None
+    schema = inputs.infer_schema(table, labels, columns, label)
+    features = table.without(set(table.names) - set(schema.names))
+    reading = schema.read(features).checked()
+    terminal.note_parts(*rendering.schema_parts(reading.schema, reading.cells))
     if stock:
-        schema, kind_, seed = (
-            Schema.infer(features, schema),
-            cast(Any, classifier),
-            training.random_state,
-        )
-        model = train_stock(kind_, schema, features.frame, labels, random_state=seed)
+        schema = schema.as_numbers()
+        frame = reading.schema.as_numbers().frame(reading.cells)
+        seed, kind = training.random_state, cast(Any, classifier)
+        model = train_stock(kind, schema, frame, labels, random_state=seed)
     else:
         model = loader.classifier(classifier)
     explainer = Explainer(
@@ -132,6 +126,34 @@ def fit(
         unsafe = " --unsafe-pickle" if loader.unsafe_pickle else ""
         shown = without_secrets(classifier) if "://" in classifier else classifier
         terminal.note(f"Name its classifier in every command: --classifier {shown}{unsafe}")
+
+
+@command("schema", "lapace schema train.csv --label label -o schema.toml")
+def schema(
+    *,
+    train: str = TRAIN,
+    label: str | None = Option(None, metavar="COLUMN", help="The column of labels: not a feature."),
+    id_column: str | None = ID_COLUMN,
+    columns: Columns,
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="FILE", help="A file of columns to write (.toml)."
+    ),
+    terminal: Terminal,
+) -> None:
+    """Show how a table is read, a line per column, and write it as a file to edit.
+
+    The file is handed to `fit` with --schema.
+    """
+    sources: list[str | Path] = [train, *([columns.schema] if columns.schema else [])]
+    where = None if output is None else writable_file(output, sources, (".toml",))
+    table = inputs.read_table(train, id_column)
+    labels = None if label is None else inputs.read_labels(table, label)
+    found = inputs.infer_schema(table, labels, columns, label)
+    reading = found.read(table).checked()
+    terminal.show(*rendering.schema_parts(reading.schema, reading.cells))
+    if where is not None:
+        found.to_toml(where)
+        terminal.note(f"Wrote '{where}'.")
 
 
 def _belongs(classifier: Path, explainer: Path) -> bool:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from lapace.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from lapace.cli.options import Columns
     from lapace.constraints import Constraint
-    from lapace.schema import Feature
+    from lapace.schema import Feature, Schema
     from lapace.table import Level, Table
 
 STDIN = "-"
@@ -147,20 +148,48 @@ def parse_kinds(texts: Iterable[str]) -> dict[str, str | Feature]:
         >>> kinds = parse_kinds(["postcode=categorical", "grade=ordinal:low<mid<high"])
         >>> kinds["postcode"], kinds["grade"].categories
         ('categorical', ('low', 'mid', 'high'))
+        >>> parse_kinds(["start=date:31/12/2024"])["start"].written
+        '31/12/2024'
     """
     from lapace.schema import Feature
 
     kinds: dict[str, str | Feature] = {}
     for text in texts:
-        found = re.fullmatch(r"(?P<name>.+?)=(?:(?P<kind>\w+)|ordinal:(?P<order>.+))", text)
-        if found is None:
+        found = re.fullmatch(r"(?P<name>.+?)=(?P<kind>\w+)(?::(?P<more>.+))?", text)
+        if found is None or (found["more"] and found["kind"] not in ("ordinal", "date", "number")):
             raise InputError(
                 f"--kind '{text}' is not understood. Write column=kind, such as "
-                "'postcode=categorical', or 'grade=ordinal:low<mid<high'."
+                "'postcode=categorical', 'grade=ordinal:low<mid<high' or 'start=date:31/12/2024'."
             )
-        name, order = found["name"], found["order"]
-        kinds[name] = found["kind"] if order is None else Feature.ordinal(name, _levels(order))
+        name, kind, more = found["name"], found["kind"], found["more"]
+        if more is None:
+            kinds[name] = kind
+        elif kind == "ordinal":
+            kinds[name] = Feature.ordinal(name, _levels(more))
+        else:
+            kinds[name] = Feature.continuous(name, written=more)
     return kinds
+
+
+def infer_schema(
+    table: Table, labels: Sequence[Level] | None, columns: Columns, label: str | None
+) -> Schema:
+    """What the columns of a training table are, by its content, a file and options.
+
+    Args:
+        table: The table, labels included.
+        labels: The labels, where known: a column that says the same is refused.
+        columns: The options.
+        label: The column of labels.
+    """
+    from lapace.schema import Schema
+    from lapace.schema.summary import read_overrides
+
+    features = drop_columns(table, [*([] if label is None else [label]), *columns.drop])
+    overrides = dict(read_overrides(columns.schema))
+    for name in (*columns.drop, *([] if label is None else [label])):
+        overrides.pop(name, None)
+    return Schema.infer(features, {**overrides, **parse_kinds(columns.kind)}, labels=labels)
 
 
 def _levels(order: str) -> list[Level]:

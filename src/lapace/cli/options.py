@@ -30,7 +30,26 @@ ID_COLUMN = Option(
     help="The column that identifies the rows: not a feature, written as `id`. By default `id`, if "
     "that is not a feature.",
 )
+TRAIN = Argument(
+    metavar="TRAIN", help="The training table: .csv or .parquet, or - for standard input."
+)
 LABEL = Option(None, help="Only the prototypes of this label.")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a training table are, where it does not show it."""
+
+    drop: list[str] = Option([], metavar="COLUMN", help="A column to leave out. Repeatable.")
+    kind: list[str] = Option(
+        [],
+        metavar="TEXT",
+        help="What a column is, where the table does not show it: postcode=categorical (or number, "
+        "date, binary, drop), grade=ordinal:low<mid<high, start=date:31/12/2024. Repeatable.",
+    )
+    schema: Path | None = Option(
+        None, metavar="FILE", help="A file of columns, as `lapace schema` writes it (TOML)."
+    )
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,13 @@ class Terminal:
         """Prints on standard error what must not be overlooked, also with `quiet`."""
         say(f"lapace: Warning: {text}")
 
+    def note_parts(self, *renderables: Any) -> None:
+        """Prints tables and texts as remarks, on standard error."""
+        if not self.quiet and sys.stderr.isatty():
+            _print(Console(stderr=True), renderables)
+        elif not self.quiet:
+            self.note(_as_text(*renderables).rstrip("\n"))
+
     def show(self, *renderables: Any) -> None:
         """Prints the result on standard output, in colours on a terminal."""
         if results().isatty():

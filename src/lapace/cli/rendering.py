@@ -141,6 +141,22 @@ def _steps(instance: InstanceExplanation) -> Table:
 # What was fitted
 
 
+def schema_parts(schema: Schema, cells: Any) -> Iterator[Any]:
+    """How a table was read: a line per column, then what might be meant otherwise."""
+    from lapace.schema.summary import column_lines, remarks
+
+    lines = column_lines(schema.features, cells)
+    table = Table(box=None, pad_edge=False)
+    for name in lines:
+        table.add_column(name, no_wrap=name != "values", overflow="ellipsis")
+    for row in zip(*lines.values(), strict=True):
+        table.add_row(*map(Text, row))
+    yield Padding(table, (0, 0, 1, 0))
+    notes = remarks(schema.features)
+    if notes:
+        yield Text("\n".join([*notes, ""]), no_wrap=True)
+
+
 def report_text(report: Report) -> Text:
     """A report with its verdicts in colour."""
     text = Text(str(report), no_wrap=True)

@@ -214,6 +214,8 @@ class _Violations:
 
 def _formatted(number: float, feature: Feature) -> str:
     """A number in the column's format where it lies on its lattice, else with a few digits."""
+    if feature.is_date:
+        return Feature.continuous(feature.name, unit="days").text(number)
     lattice = feature.kind == "continuous" and feature.resolution
     if lattice and np.isclose(on_lattice(np.array(number), feature.resolution), number):
         return feature.text(number)

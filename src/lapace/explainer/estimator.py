@@ -34,6 +34,7 @@ from lapace.explainer.fit import (
 from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.report_inputs import collect_report_inputs
 from lapace.explainer.search import explain
+from lapace.explainer.ties import one_hot_rules
 from lapace.explainer.why_not import MAX_QUERIES, with_why_not
 from lapace.report import Queries, Report, make_report, split
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation
@@ -59,7 +60,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         n_latent: Dimensions of the latent space; None for a rule.
         recipe: `default`, or `paper` for the paper's training.
         rules: Constraints that every counterfactual of every call must satisfy.
-        schema: A `Schema`, or overrides for some columns; by default all is inferred.
+        schema: A `Schema`, overrides for some columns, or a file of them, as `Schema.to_toml`
+            writes it; by default all is inferred.
         device: `cpu`, `cuda`, or None for the best available.
         random_state: Seed of everything random.
 
@@ -91,7 +93,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         n_latent: int | None = None,
         recipe: Literal["default", "paper"] | Recipe = "default",
         rules: Sequence[str | Constraint] = (),
-        schema: Schema | Mapping[str, str | Feature] | None = None,
+        schema: Schema | Mapping[str, str | Feature] | str | Path | None = None,
         device: str | None = None,
         random_state: int = 0,
     ) -> None:
@@ -151,10 +153,10 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         table = read(X)
         schema = self.schema
         if not isinstance(schema, Schema):
-            schema = Schema.infer(table, schema)
+            schema = Schema.infer(table, schema, labels=_column(y))
         reading = schema.read(table).checked()
         schema, cells = reading.schema, reading.cells  # with categories too rare to be proposed
-        rules = tuple(parse_all(self.rules))
+        rules = tuple(dict.fromkeys((*parse_all(self.rules), *one_hot_rules(schema, cells))))
         System.of(rules, schema)  # refuses rules that cannot hold before training
         classifier = Classifier(self.classifier, schema)
         codes = classifier.fit_labels(cells)
@@ -431,6 +433,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         explainer.fitted_ = judge_again(fitted, explainer.classifier_)
         explainer._report = report
         return explainer
+
+
+def _column(y: Any) -> list[Any] | None:
+    """Labels as a list; None where there are none, or more than one per row."""
+    labels = None if y is None else np.asarray(y, dtype=object)
+    return labels.tolist() if labels is not None and labels.ndim == 1 else None
 
 
 def _accuracy(y: Any, labels: Sequence[Any], codes: Ints) -> float | None:

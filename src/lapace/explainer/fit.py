@@ -22,6 +22,7 @@ from lapace.classifiers import Classifier, Label
 from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
 from lapace.explainer.surrogates import Surrogates
+from lapace.instances import query_rows
 from lapace.model import Shape
 from lapace.paths import Decoder
 from lapace.schema import Knots, Schema
@@ -339,13 +340,13 @@ def warn_of_leaks(schema: Schema, cells: Floats, labels: Sequence[Any], codes: I
 # Prototypes
 
 
-def _judge(classifier: Classifier, cells: Floats, codes: Ints) -> tuple[Bools, Floats]:
+def _judge(
+    classifier: Classifier, cells: Floats, codes: Ints, schema: Schema, known_row: Floats
+) -> tuple[Bools, Floats]:
     """Whether the classifier gives rows their label, and its probability; NaN where unknown."""
-    found = classifier.query(cells)
-    probability = np.full(len(cells), np.nan)
-    if found.probability is not None:
-        probability = found.probability[np.arange(len(cells)), codes]
-    return found.codes == codes, probability
+    # A classifier may validate its input, and raise on rows that no table held: not valid.
+    found, probability, _ = query_rows(classifier, cells, schema, known_row=known_row)
+    return found == codes, probability[np.arange(len(cells)), codes]
 
 
 def with_prototypes(
@@ -364,7 +365,7 @@ def with_prototypes(
     codes = np.repeat(np.arange(len(shape.clusters)), shape.clusters)
     z = fitted.decoder.model.centroids()
     decoded, paper = fitted.decoder.decode(z, codes), fitted.recipe.follows_paper
-    valid, probability = _judge(judge, decoded, codes)
+    valid, probability = _judge(judge, decoded, codes, fitted.schema, cells[:1])
     found = []
     for k, code in enumerate(codes.tolist()):
         label, rows = fitted.labels[code], cells[members == k]
@@ -407,7 +408,8 @@ def _repaired(
         return dropped
     decoder, codes = fitted.decoder, np.full(len(rows), prototype.code)
     z = decoder.encode(rows, codes)
-    valid, _ = _judge(classifier, decoder.decode(z, codes), codes)
+    known, schema = rows[:1], fitted.schema
+    valid, _ = _judge(classifier, decoder.decode(z, codes), codes, schema, known)
     accepted = z[torch.as_tensor(valid, device=z.device)]
     if not len(accepted):
         return dropped
@@ -418,7 +420,7 @@ def _repaired(
         (nearest, "the nearest member the classifier accepts"),
     ):
         row = decoder.decode(point[None], codes[:1])
-        valid, probability = _judge(classifier, row, codes[:1])
+        valid, probability = _judge(classifier, row, codes[:1], schema, known)
         if valid[0]:
             return replace(
                 prototype,
@@ -435,9 +437,11 @@ def judge_again(fitted: Fitted, classifier: Classifier) -> Fitted:
     """Prototypes judged by a classifier that may not be the one they were made for."""
     before = fitted.prototypes
     cells, codes = np.stack([p.cells for p in before]), np.array([p.code for p in before])
+    known = next((p.cells[None] for p in before if p.valid), cells[:1])
+    judged = _judge(classifier, cells, codes, fitted.schema, known)
     after = [
         replace(p, valid=bool(valid), probability=float(probability))
-        for p, valid, probability in zip(before, *_judge(classifier, cells, codes), strict=True)
+        for p, valid, probability in zip(before, *judged, strict=True)
     ]
     pairs = list(zip(before, after, strict=True))
     # A probability that is not known compares as False.
@@ -453,12 +457,19 @@ def judge_again(fitted: Fitted, classifier: Classifier) -> Fitted:
 
 
 def _check_every_label(fitted: Fitted) -> None:
-    """Refuses a fit in which a label has only invalid prototypes: it could not be a target."""
+    """Refuses a fit that leaves no target; warns of a label that can be none."""
+    left = [label for code, label in enumerate(fitted.labels) if fitted.of_label(code)]
     for code, label in enumerate(fitted.labels):
         tried = sum(p.code == code for p in fitted.prototypes)
-        if tried and not fitted.of_label(code):
-            raise InputError(
-                f"No prototype of class {label!r} is labelled {label!r} by the classifier "
-                f"({tried} tried, repairs included). Give more rows of that class, or fit "
-                "with fewer prototypes."
-            )
+        if not tried or label in left:
+            continue
+        sentence = (
+            f"No prototype of class {label!r} is labelled {label!r} by the classifier ({tried} "
+            "tried, repairs included)"
+        )
+        help_ = "Give more rows of that class, or fit with fewer prototypes."
+        if len(left) < 2 and len(fitted.labels) < 3:
+            raise InputError(f"{sentence}. {help_}")
+        warn(f"{sentence}: it cannot be a target. {help_}", CentroidWarning)
+    if not left:
+        raise InputError("No class has a prototype that the classifier labels as that class.")

@@ -9,9 +9,11 @@ import numpy as np
 from lapace.arrays import Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.constraints import System
+from lapace.errors import warn
 from lapace.explainer.fit import Fitted
 from lapace.explainer.problem import make_problem
 from lapace.explainer.search import explain
+from lapace.instances import query_rows
 from lapace.report import LabelledRows, Queries, ReportInputs, Rule, Split
 
 __all__ = ["collect_report_inputs"]
@@ -44,11 +46,7 @@ def collect_report_inputs(
     """
     decoder = fitted.decoder
     held_out, labels = cells[split.held_out], codes[split.held_out]
-    sampled = {}
-    for k, mixture in enumerate(decoder.mixtures):
-        if len(mixture.means):
-            drawn = decoder.sample(k, int(split.draws[k]), random_state)
-            sampled[k] = LabelledRows(drawn, *classifier.query(drawn))
+    sampled = _sampled(fitted, classifier, split, cells[:1], random_state)
     probability = classifier.predict_proba(held_out)
     system = System.of(fitted.rules, fitted.schema, check=False)
     rows = cells[split.real]
@@ -74,6 +72,31 @@ def collect_report_inputs(
         seconds=seconds,
         random_state=random_state,
     )
+
+
+def _sampled(
+    fitted: Fitted, classifier: Classifier, split: Split, known_row: Floats, random_state: int
+) -> dict[int, LabelledRows]:
+    """Rows drawn for each label; those the classifier raises on are left out, with a warning."""
+    sampled: dict[int, LabelledRows] = {}
+    refused: dict[tuple[int, int], str] = {}
+    for k, mixture in enumerate(fitted.decoder.mixtures):
+        if not len(mixture.means):
+            continue
+        drawn = fitted.decoder.sample(k, int(split.draws[k]), random_state)
+        codes, likely, errors = query_rows(classifier, drawn, fitted.schema, known_row=known_row)
+        kept = codes >= 0
+        refused |= {(k, row): error for row, error in errors.items()}
+        probability = likely[kept] if classifier.has_probability else None
+        sampled[k] = LabelledRows(drawn[kept], codes[kept], probability)
+    if refused:
+        count = sum(len(rows.cells) for rows in sampled.values()) + len(refused)
+        warn(
+            f"The classifier raised an error on {len(refused):,} of {count:,} rows made up for the "
+            f"report, which are left out. The first: {next(iter(refused.values()))} Rules that say "
+            "which rows exist (rules=, --rule) keep counterfactuals to those it accepts."
+        )
+    return sampled
 
 
 def _crossings(fitted: Fitted, classifier: Classifier, cells: Floats, split: Split) -> Ints:

@@ -223,8 +223,10 @@ def public_schema(schema: Schema) -> Schema:
 
 
 def records(schema: Schema, cells: Floats) -> list[dict[str, Any]]:
-    """Rows as plain values by column."""
-    dtypes = tuple("integer" if feature.integer else "number" for feature in schema.features)
+    """Rows as plain values by column, dates as text."""
+    dtypes = tuple(
+        "text" if f.is_date else "integer" if f.integer else "number" for f in schema.features
+    )
     rows: list[dict[str, Any]] = schema.frame(cells, Template("records", schema.names, dtypes))
     return rows
 

@@ -253,8 +253,12 @@ def _cells(schema: Schema, rows: Sequence[Sequence[Any]]) -> Floats:
         None if f.kind == "continuous" else {None: np.nan} | {v: k for k, v in enumerate(f.levels)}
         for f in schema.features
     ]
+    dates = {i: f for i, f in enumerate(schema.features) if f.is_date}
     cells = [
         [value if known is None else known[value] for known, value in zip(codes, row, strict=True)]
         for row in rows
     ]
+    for row in cells if dates else ():
+        for i, feature in dates.items():
+            row[i] = feature.number(str(row[i])) if row[i] is not None else np.nan
     return np.array(cells, dtype=np.float64).reshape(len(rows), len(codes))  # None is NaN

@@ -139,6 +139,24 @@ class Schema:
             features[self.index(name)] = replace(self[name], description=sentence)
         return replace(self, features=tuple(features))
 
+    def as_numbers(self) -> Schema:
+        """The schema of the same table with plain numbers where it writes dates and amounts.
+
+        For a classifier that takes numbers: its frames then have floats in these columns.
+
+        Examples:
+            >>> table = [{"rate": "15%"}, {"rate": "2%"}, {"rate": "7%"}]
+            >>> schema = Schema.infer(table)
+            >>> schema.as_numbers().frame(schema.cells(table[:1]))
+            [{'rate': 15.0}]
+        """
+        known = {f.name for f in self.features if f.written}
+        dtypes = [
+            ("Float64" if self.template.kind == "polars" else "float64") if name in known else dtype
+            for name, dtype in zip(self.template.names, self.template.dtypes, strict=True)
+        ]
+        return replace(self, template=replace(self.template, dtypes=tuple(dtypes)))
+
     def __repr__(self) -> str:
         kinds = ", ".join(f"{f.name}: {f.kind}" for f in self.features[:20])
         return f"Schema({kinds}{', …' if len(self.features) > 20 else ''})"
@@ -616,7 +634,10 @@ def _all_at_once(errors: Mapping[str, InputError]) -> InputError:
             lines.append(f"  '{name}' {error.what} → {' or '.join(error.words)}")
         else:
             lines.append(f"  {error}")
-    lines.append("Settle each with --kind COLUMN=WORD (--drop COLUMN), or schema={COLUMN: WORD}.")
+    lines.append(
+        "Settle each with --drop COLUMN, --kind COLUMN=WORD, or --id COLUMN where it identifies "
+        "the rows; in Python with schema={COLUMN: WORD}."
+    )
     return InputError("\n".join(lines))
 
 

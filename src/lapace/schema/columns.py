@@ -40,7 +40,7 @@ EXACT = 2.0**53  # from here on a float does not hold every whole number
 TEXT_NUMBERS = 20  # different numbers in a column of text from which they are read as numbers
 SET = 12  # different numbers, at most, that are kept as a set where they are no lattice
 SHARED = 0.99  # share of the values that a resolution has to fit
-DATE_TIME = "2024-12-31 23:59"
+DATE_TIME, DATE_SECONDS = "2024-12-31 23:59", "2024-12-31 23:59:59"
 PLAIN = "1234.56"  # the notation of plain numbers
 KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
 UNREADABLE: Mapping[str, str] = {
@@ -62,7 +62,7 @@ Unusable: TypeAlias = tuple[int, str, str]
 
 
 class UnsettledColumnError(InputError):
-    """A column that is used only once somebody says what it is.
+    """A column that is used only once its kind is named.
 
     Attributes:
         name: The column.
@@ -139,8 +139,9 @@ def _notation(column: Column) -> str:
     if column.kind == "date":
         days = column.values
         assert not isinstance(days, Coded)
-        whole = (np.abs(days - np.rint(days))[~np.isnan(days)] < 1e-9).all()
-        return ISO_DATE if whole else DATE_TIME
+        seconds = np.rint(days[~np.isnan(days)] * 86400)
+        whole = (seconds % 86400 == 0).all()
+        return ISO_DATE if whole else DATE_TIME if (seconds % 60 == 0).all() else DATE_SECONDS
     found = _text_notation(column)
     return "" if found is None or found.example == PLAIN else found.example
 

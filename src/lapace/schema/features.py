@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.notation import Notation, plain_number
+from lapace.schema.notation import DATES, notation, plain_number
 from lapace.table import Level
 
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
@@ -152,7 +152,7 @@ class Feature:
             for name, value in {**codes, "upper": float(len(self.categories) - 1)}.items():
                 object.__setattr__(self, name, value)
         if self.written:
-            Notation(self.written)  # refuses what is none
+            notation(self.written)  # refuses what is none
         checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
         for wrong, sentence in checks:
             if wrong:
@@ -280,7 +280,7 @@ class Feature:
     @property
     def is_date(self) -> bool:
         """Whether its numbers are dates, in days since 1970-01-01."""
-        return bool(self.written) and Notation(self.written).is_date
+        return self.written in DATES
 
     @property
     def span(self) -> float:
@@ -320,7 +320,7 @@ class Feature:
         if self.categories:
             return str(self.levels[round(cell)])
         if self.written:
-            return Notation(self.written).text(cell, self._decimals(cell))
+            return notation(self.written).text(cell, self._decimals(cell))
         return f"{self._plain_text(cell)} {self.unit}".rstrip()
 
     def _decimals(self, cell: float) -> int:
@@ -342,7 +342,7 @@ class Feature:
         plain = None if self.is_date else plain_number(text)
         if plain is not None:
             return plain
-        return Notation(self.written or "1,234.56").number(text)
+        return notation(self.written or "1,234.56").number(text)
 
     def _plain_text(self, cell: float) -> str:
         if abs(cell) >= 1e15:  # too many digits to read

@@ -17,7 +17,15 @@ import numpy as np
 
 from lapace.errors import InputError
 
-__all__ = ["DATES", "ISO_DATE", "MISSING_WORDS", "Notation", "date_text", "guess", "plain_number"]
+__all__ = [
+    "DATES",
+    "ISO_DATE",
+    "MISSING_WORDS",
+    "Notation",
+    "guess",
+    "notation",
+    "plain_number",
+]
 
 ISO_DATE = "2024-12-31"
 DATES = {  # a date as an example, and its format; the first that reads every value is taken
@@ -35,7 +43,7 @@ DATES = {  # a date as an example, and its format; the first that reads every va
     "Dec 31, 2024": "%b %d, %Y",
 }
 # Marks between thousands and before decimals, the likelier first.
-MARKS = (("", "."), (",", "."), (".", ","), ("", ","), (" ", ","), (" ", "."), ("'", "."))
+MARKS = (("", "."), (",", "."), ("", ","), (".", ","), (" ", ","), (" ", "."), ("'", "."))
 SPACES = "\u00a0\u202f\u2009"  # spaces that other programs put between thousands
 CURRENCIES = frozenset(
     re.findall(
@@ -128,6 +136,12 @@ class Notation:
         return f"{sign}{prefix}{_body(abs(value), decimals, thousands, decimal)}{suffix}"
 
 
+@cache
+def notation(example: str) -> Notation:
+    """The notation of an example, made once."""
+    return Notation(example)
+
+
 def guess(texts: Sequence[str]) -> Notation | None:
     """The notation that reads every one of some texts; None where there is none.
 
@@ -172,7 +186,8 @@ def _guess_number(texts: Sequence[str]) -> Notation | None:
     money = _is_currency(prefix.strip()) or _is_currency(suffix.strip())
     # €1.234 is a thousand: money has two decimals.
     thousandths = money and all(re.fullmatch(r"\d{1,3}|\d{1,3}\.\d{3}", b) for b in bodies)
-    marks = MARKS if not (thousandths and any("." in b for b in bodies)) else MARKS[1:]
+    points = thousandths and any("." in body for body in bodies)
+    marks = [mark for mark in MARKS if mark[0] == "." or not points]
     for thousands, decimal in marks:
         if all(_value(body, thousands, decimal) is not None for body in bodies):
             if money and not thousands and all(b.isdigit() for b in bodies):
@@ -190,17 +205,6 @@ def plain_number(text: str) -> float | None:
     except ValueError:
         return None
     return None if np.isnan(number) else number
-
-
-def date_text(days: float) -> str:
-    """A number of days as a date, with the time where there is one.
-
-    Examples:
-        >>> date_text(19723), date_text(19723.5)
-        ('2024-01-01', '2024-01-01 12:00')
-    """
-    whole = abs(days - round(days)) < 1e-9
-    return _date(days).strftime("%Y-%m-%d" if whole else "%Y-%m-%d %H:%M")
 
 
 # ------------------------------------------------------------------------------------------------

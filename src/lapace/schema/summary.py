@@ -161,8 +161,10 @@ def _order(texts: Sequence[str]) -> list[str] | None:
     if any(found is None for found in bins.values()):
         # Below the first and above the last bound there is a word or a sign.
         return None
-    ends = {t: (float(m[2]), {"<": -1, "≤": -1}.get(m[1], 1)) for t, m in bins.items() if m}
-    return sorted(texts, key=lambda t: ends[t]) if len(set(ends.values())) == len(texts) else None
+    bounds = {t: (float(m[2]), {"<": -1, "≤": -1}.get(m[1], 1)) for t, m in bins.items() if m}
+    return (
+        sorted(texts, key=lambda t: bounds[t]) if len(set(bounds.values())) == len(texts) else None
+    )
 
 
 # ------------------------------------------------------------------------------------------------

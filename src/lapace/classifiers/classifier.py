@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lapace.arrays import Floats, Ints, batches
+from lapace.classifiers.decisions import decision_thresholds
 from lapace.classifiers.outputs import (
     ExternalModel,
     Label,
@@ -99,6 +100,12 @@ class Classifier:
     def has_probability(self) -> bool:
         """Whether the model has `predict_proba`; an external one may show it only when queried."""
         return callable(getattr(self.model, "predict_proba", None))
+
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """For each of two labels the probability from which it is predicted, where it is known."""
+        found = decision_thresholds(self.model, self.labels)
+        return None if found is None else tuple(found.tolist())
 
     def with_fresh_count(self) -> Classifier:
         """The same classifier and labels, with its own `n_queries` that starts at zero."""

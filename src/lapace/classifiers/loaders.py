@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import io
+import json
 import os
 import re
 import sys
@@ -26,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from lapace.classifiers.addresses import HIDDEN, without_secrets
+from lapace.classifiers.decisions import ThresholdClassifier
 from lapace.classifiers.onnx_files import OnnxModel
 from lapace.classifiers.outputs import ExternalModel, predict_method
 from lapace.classifiers.pipelines import TrainedKind
@@ -36,7 +38,8 @@ from lapace.errors import InputError, did_you_mean
 FOLLOWED = (".skops", ".onnx")  # opened without running code
 PICKLES = (".pkl", ".pickle", ".joblib", ".sav", ".pt", ".pth")
 OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-Reference = dict[str, str]  # {"file", "sha256"} of a file that is followed, or {"named"}
+# {"file", "sha256"} (and a threshold) of a file that is followed, or {"named"}.
+Reference = dict[str, str]
 POSSIBLE = (
     "a file ending in .skops or .onnx, an object of a module written package.module:object, or an "
     "address that begins with http:// or https://"
@@ -232,7 +235,7 @@ def _current_folder_importable() -> Iterator[None]:
 # References to a classifier's file, kept by what is saved beside it
 
 
-def refer_to(path: str | Path, classifier: str | os.PathLike[str]) -> Reference:
+def refer_to(path: str | Path, classifier: str | os.PathLike[str], model: Any = None) -> Reference:
     """A reference to a classifier, for a file that is saved.
 
     A skops or ONNX file in the same folder, or below it, is referred to by its relative path and a
@@ -241,8 +244,13 @@ def refer_to(path: str | Path, classifier: str | os.PathLike[str]) -> Reference:
     Args:
         path: The file to be saved.
         classifier: The classifier's file, `package.module:object`, or address.
+        model: The classifier itself: a threshold that `decisions.threshold` gave to the one in the
+            file is kept.
     """
     text = os.fspath(classifier)
+    kept = {}
+    if isinstance(model, ThresholdClassifier):
+        kept["threshold"] = json.dumps([model.threshold, model.positive])
     if re.match("https?://", text, re.IGNORECASE):
         return {"named": without_secrets(text)}
     folder = Path(path).absolute().parent
@@ -252,7 +260,8 @@ def refer_to(path: str | Path, classifier: str | os.PathLike[str]) -> Reference:
         inside = Path(os.path.normpath(found))
         if inside.suffix.lower() in FOLLOWED and inside.is_relative_to(os.path.normpath(folder)):
             relative = inside.relative_to(os.path.normpath(folder)).as_posix()
-            return {"file": relative, "sha256": hashlib.sha256(found.read_bytes()).hexdigest()}
+            sha256 = hashlib.sha256(found.read_bytes()).hexdigest()
+            return {"file": relative, "sha256": sha256, **kept}
         return {"named": found.name}
     if ":" in text and Path(text).suffix.lower() not in FOLLOWED:
         return {"named": _shown(text)}
@@ -291,7 +300,10 @@ def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] 
             f"The classifier '{reference['file']}' has changed since '{path.name}' was saved, and "
             f"is not opened. Fit again with it. Or, if it is the right one: {pass_it}"
         )
-    return load_bytes(data, file.name, trust=trust)
+    model = load_bytes(data, file.name, trust=trust)
+    if "threshold" in reference:
+        return ThresholdClassifier(model, *json.loads(reference["threshold"]))
+    return model
 
 
 def staged_file(file: Path, sha256: str) -> Path:
@@ -320,4 +332,12 @@ def check_reference(reference: Any) -> Reference | None:
         raise InputError(f"A saved explainer refers to '{file.name}' outside of its own folder.")
     if not re.fullmatch("[0-9a-f]{64}", reference["sha256"]):
         raise ValueError("not a sha256")
-    return {"file": text, "sha256": reference["sha256"]}
+    found = {"file": text, "sha256": reference["sha256"]}
+    if "threshold" in reference:
+        value, positive = json.loads(reference["threshold"])
+        if not (
+            isinstance(value, int | float) and 0 <= value <= 1 and isinstance(positive, str | int)
+        ):
+            raise ValueError("not a threshold")
+        found["threshold"] = reference["threshold"]
+    return found

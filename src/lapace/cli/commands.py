@@ -108,7 +108,7 @@ def fit(
         schema = schema.as_numbers()
         frame = reading.schema.as_numbers().frame(reading.cells)
         seed, kind = training.random_state, cast(Any, classifier)
-        model = train_stock(kind, schema, frame, labels, random_state=seed)
+        model = loader.decided(train_stock(kind, schema, frame, labels, random_state=seed))
     else:
         model = loader.classifier(classifier)
     explainer = Explainer(
@@ -184,7 +184,8 @@ def _save(explainer: Explainer, output: Path, classifier: str, beside: Path | No
 
     if beside is not None:
         with together(beside, output) as (classifier_file, explainer_file):
-            save_classifier(explainer.classifier, classifier_file)
+            model = explainer.classifier  # a threshold is kept with the reference to the file
+            save_classifier(getattr(model, "classifier", model), classifier_file)
             explainer.save(explainer_file, classifier=classifier_file)
         return True
     # A file is looked for here, not in the folder of the output.

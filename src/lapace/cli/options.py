@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Argument, Option
 
+from lapace.errors import InputError
+
 if TYPE_CHECKING:
     from lapace.explainer import Explainer
 
@@ -70,14 +72,41 @@ class Loader:
         30.0, help="Seconds a call of a classifier by URL may take, and for `serve` a request."
     )
     device: str | None = LoadingOption(None, help="cpu or cuda; by default the best available.")
+    threshold: str | None = LoadingOption(
+        None,
+        metavar="NUMBER",
+        help="The probability from which the second of two labels is predicted, else 0.5; "
+        "approved=0.3 names the label. `fit` keeps it with a classifier's file.",
+    )
 
     def classifier(self, name: str) -> Any:
         """Loads a classifier by its file, module or URL."""
         from lapace.classifiers import load_classifier
 
-        return load_classifier(
-            name, trust=tuple(self.trust), unsafe_pickle=self.unsafe_pickle, timeout=self.timeout
+        return self.decided(
+            load_classifier(
+                name,
+                trust=tuple(self.trust),
+                unsafe_pickle=self.unsafe_pickle,
+                timeout=self.timeout,
+            )
         )
+
+    def decided(self, model: Any) -> Any:
+        """The classifier with the threshold of the options, if there is one."""
+        from lapace.classifiers import threshold
+
+        if self.threshold is None:
+            return model
+        label, _, number = self.threshold.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            raise InputError(
+                f"--threshold '{self.threshold}' is not understood. Write 0.3, or approved=0.3."
+            ) from None
+        known = {str(v): v for v in getattr(model, "classes_", ())}
+        return threshold(model, value, known.get(label, label) if label else None)
 
 
 @dataclass(frozen=True)
@@ -95,6 +124,8 @@ class Model:
         from lapace.explainer import Explainer
 
         if self.classifier is None:
+            if loader.threshold is not None:
+                raise InputError("--threshold goes with --classifier here: `fit` has kept its own.")
             return Explainer.load(self.path, trust=loader.trust, device=loader.device)
         classifier = loader.classifier(self.classifier)
         return Explainer.load(self.path, classifier, device=loader.device)

@@ -179,6 +179,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         )
         judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
         fitted = with_prototypes(bare, judge, repairer, rows, members)
+        fitted = replace(fitted, thresholds=classifier.thresholds)
         fitted = with_surrogates(fitted, rows, codes[parts.train], random_state)
         queries = Queries(classifier.n_queries, judge.n_queries, repairer.n_queries)
         found = collect_report_inputs(
@@ -395,7 +396,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             "n_latent": None if self.n_latent is None else int(self.n_latent),
             "random_state": int(self.random_state),
         }
-        reference = None if classifier is None else refer_to(path, classifier)
+        reference = None if classifier is None else refer_to(path, classifier, self.classifier)
         storage.save(path, fitted, self.report_, settings, reference)
 
     @classmethod
@@ -430,7 +431,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             **settings,
         )
         explainer.classifier_ = Classifier(classifier, fitted.schema, fitted.labels)
-        explainer.fitted_ = judge_again(fitted, explainer.classifier_)
+        known = replace(fitted, thresholds=explainer.classifier_.thresholds)
+        explainer.fitted_ = judge_again(known, explainer.classifier_)
         explainer._report = report
         return explainer
 

@@ -111,6 +111,7 @@ class Fitted:
     history: Floats
     history_names: tuple[str, ...]
     surrogates: Surrogates | None = None
+    thresholds: tuple[float, ...] | None = None  # from which labels are predicted, where not 0.5
 
     def is_endpoint(self, prototype: Prototype) -> bool:
         """Whether paths may lead to a prototype; the paper's recipe uses every centroid."""
@@ -155,11 +156,11 @@ class Fitted:
     def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
         """Whether rows keep a margin to the decision boundary: what `best` asks of them.
 
-        That is a probability of at least `margin`; where the classifier has none, an estimated
-        survival of at least `SURVIVAL`; where neither is known, nothing is asked. The arguments
-        are those of `survival`.
+        That is a probability of at least the label's `margins`; where the classifier has none, an
+        estimated survival of at least `SURVIVAL`; where neither is known, nothing is asked. The
+        arguments are those of `survival`.
         """
-        enough: Bools = probability >= self.margin
+        enough: Bools = probability >= self.margins[codes]
         unknown = np.isnan(probability)
         if unknown.any():
             estimate, _, _ = self.survival(
@@ -169,9 +170,17 @@ class Fitted:
         return enough
 
     @property
-    def margin(self) -> float:
-        """The least probability of the target at which a row keeps a margin."""
-        return MARGIN
+    def margins(self) -> Floats:
+        """For each label the least probability at which a row keeps a margin.
+
+        Between the probability from which the label is predicted, 0.5 unless the classifier has
+        another threshold, and certainty, as far as `MARGIN` lies between 0.5 and 1.
+        """
+        if self.thresholds is None:
+            return np.full(len(self.labels), MARGIN)
+        threshold = np.array(self.thresholds)
+        margins: Floats = threshold + (1.0 - threshold) * (MARGIN - 0.5) / 0.5
+        return margins
 
 
 def fit_model(

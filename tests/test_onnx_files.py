@@ -252,7 +252,7 @@ def test_weights_in_another_file_are_not_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(model, "out.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     assert Path("w.bin").exists()
-    with pytest.raises(InputError, match="is not an ONNX file that onnxruntime can run"):
+    with pytest.raises(InputError, match="keeps weights in another file, which is not read"):
         load_classifier("out.onnx")
 
 

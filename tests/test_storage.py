@@ -18,7 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 import worlds
-from lapace import CentroidWarning, ClassifierError, Explainer, InputError, Search
+from lapace import CentroidWarning, ClassifierError, Explainer, InputError, Search, archives
 from lapace.constraints import Custom, noted, parse
 from lapace.errors import LapaceError
 from lapace.explainer import storage
@@ -325,7 +325,7 @@ def test_a_too_large_member_is_refused_before_it_is_unpacked(saved, monkeypatch)
     with pytest.raises(InputError, match="far too large"):
         load(saved, worlds.post())
     assert read_parts == []
-    monkeypatch.setattr(storage, "LARGEST", 10_000)
+    monkeypatch.setattr(archives, "LARGEST", 10_000)
     worlds.post().explainer.save(saved)
     with pytest.raises(InputError, match="far too large"):
         load(saved, worlds.post())

@@ -90,6 +90,20 @@ class Shape:
         """Columns of x."""
         return self.continuous + sum(self.widths)
 
+    @property
+    def size(self) -> int:
+        """Numbers that the networks and their buffers hold, known before they are made."""
+        labels, clusters, h = len(self.clusters), sum(self.clusters), self.hidden
+        known = self.columns + labels
+        sides = (
+            (known, clusters),
+            (known + clusters, 2 * self.latent),
+            (self.latent, self.columns),
+        )
+        networks = sum((n + 1) * h + (h + 1) * h + (h + 1) * m for n, m in sides)
+        prior = (clusters + 1) * 2 * self.latent
+        return networks + prior + labels * (clusters + labels) + self.continuous
+
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         return {**vars(self), "widths": list(self.widths), "clusters": list(self.clusters)}

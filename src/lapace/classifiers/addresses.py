@@ -82,7 +82,7 @@ class Address:
 def without_secrets(url: str) -> str:
     """An address as messages show it: scheme, host and path.
 
-    What cannot be told apart for certain, such as a password with a slash in it, is left out.
+    Where host and password cannot be separated for certain, both are left out.
 
     Examples:
         >>> without_secrets("https://me:secret@host/predict?key=secret")

@@ -17,6 +17,7 @@ import io
 import json
 import os
 import re
+import stat
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -289,6 +290,11 @@ def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] 
         )
     file = path.absolute().parent / reference["file"]
     finish_move(file, reference["sha256"])
+    if _exists(file) and not _lies_in(file, path.absolute().parent):
+        raise InputError(
+            f"The classifier '{reference['file']}' of '{path.name}' is not a plain file of its "
+            f"folder, and is not opened. {pass_it}"
+        )
     try:
         data = file.read_bytes()
     except OSError:
@@ -306,6 +312,15 @@ def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] 
     return model
 
 
+def _lies_in(file: Path, folder: Path) -> bool:
+    """Whether it is a plain file of the folder: no FIFO or device, no link that leads elsewhere."""
+    try:
+        real = file.resolve(strict=True)
+        return stat.S_ISREG(real.stat().st_mode) and real.is_relative_to(folder.resolve())
+    except OSError:
+        return False
+
+
 def staged_file(file: Path, sha256: str) -> Path:
     """Where a classifier lies while the explainer that refers to it is put into place."""
     return file.with_name(f".{file.name}.{sha256[:16]}")
@@ -314,7 +329,7 @@ def staged_file(file: Path, sha256: str) -> Path:
 def finish_move(file: Path, sha256: str) -> None:
     """Puts a staged classifier into place, where whoever wrote the pair was killed before that."""
     staged = staged_file(file, sha256)
-    if staged.is_file() and hashlib.sha256(staged.read_bytes()).hexdigest() == sha256:
+    if _lies_in(staged, file.parent) and hashlib.sha256(staged.read_bytes()).hexdigest() == sha256:
         staged.replace(file)
 
 

@@ -10,14 +10,19 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
+from importlib import import_module
 from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lapace.archives import largest
 from lapace.arrays import Floats
+from lapace.classifiers.onnx_audit import has_external_data
 from lapace.classifiers.outputs import (
     Label,
     ModelOutput,
@@ -43,6 +48,7 @@ DTYPES: dict[str, Any] = {
     "tensor(bool)": np.bool_,
     "tensor(string)": object,
 }
+MOST_CELLS = 20_000_000  # of one batch, where the graph fixes its size
 TOLERANCE = 1e-3  # how far a row's probabilities may be from summing to one, in single precision
 
 
@@ -78,6 +84,8 @@ class OnnxModel:
         feed = self._feed(table)
         try:
             outputs = self._run(feed, len(table))
+        except InputError:
+            raise
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise ClassifierError(
                 f"'{self.file}' could not be run on {len(table):,} rows: {first_line(error)}"
@@ -169,18 +177,41 @@ class OnnxModel:
         """All rows at once, or in batches of the size that the graph fixes."""
         fixed = {t.shape[0] for t in self._inputs if t.shape and isinstance(t.shape[0], int)}
         if not fixed or rows == 0:
-            found: list[Any] = self._session.run(None, feed)
-            return found
+            return self._interruptible(feed)
         size = min(fixed)
+        if size * sum(array[:1].size for array in feed.values()) > MOST_CELLS:
+            raise InputError(f"'{self.file}' takes {size:,} rows at a time, which is far too many.")
         parts = []
         for start in range(0, rows, size):
             some = np.minimum(np.arange(start, start + size), rows - 1)  # the last row fills up
-            part = self._session.run(None, {name: array[some] for name, array in feed.items()})
+            part = self._interruptible({name: array[some] for name, array in feed.items()})
             parts.append([output[: rows - start] for output in part])
         return [
             [*chain(*outputs)] if isinstance(outputs[0], list) else np.concatenate(outputs)
             for outputs in zip(*parts, strict=True)
         ]
+
+    def _interruptible(self, feed: dict[str, Array]) -> list[Any]:
+        """Runs the graph; Ctrl-C and SIGTERM end it, also one that loops for ever."""
+        options = import_module("onnxruntime").RunOptions()
+        options.log_severity_level = 4
+        if threading.current_thread() is not threading.main_thread():  # which gets the signals
+            found: list[Any] = self._session.run(None, feed, options)
+            return found
+        done: Future[list[Any]] = Future()
+
+        def work() -> None:
+            try:
+                done.set_result(self._session.run(None, feed, options))
+            except BaseException as error:
+                done.set_exception(error)
+
+        threading.Thread(target=work, daemon=True, name="lapace-onnx").start()
+        try:
+            return done.result()
+        except BaseException:
+            options.terminate = True
+            raise
 
     # -- outputs ----------------------------------------------------------------------------------
 
@@ -249,10 +280,25 @@ def _session(data: bytes, file: str) -> Any:
     onnxruntime = import_extra("onnxruntime", "onnx", "An .onnx file")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised as exceptions
+    if len(data) > largest():
+        raise InputError(f"'{file}' is not loaded: it is far too large.")
+    try:
+        external = has_external_data(data)
+    except ValueError as error:
+        raise InputError(f"'{file}' is not an ONNX file: {error}.") from None
+    if external:
+        raise InputError(
+            f"'{file}' keeps weights in another file, which is not read: it could be any file, and "
+            "is not covered by the hash. Save it as one: onnx.save(model, path, "
+            "save_as_external_data=False)."
+        )
     try:
         # From memory: no other file is read.
         return onnxruntime.InferenceSession(
-            data, sess_options=options, providers=["CPUExecutionProvider"]
+            data,
+            sess_options=options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["ConstantFolding"],  # it makes constants of any size at once
         )
     except Exception as error:  # onnxruntime's exceptions have no common base class
         raise InputError(

@@ -524,9 +524,9 @@ def demo(
     quiet = ["--quiet"] if terminal.quiet else []
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        if there := [name for name in DEMO_FILES if (output / name).exists()]:
+        if taken := [name for name in DEMO_FILES if (output / name).exists()]:
             raise InputError(
-                f"There is a '{there[0]}' in '{output}' already. Name another folder, or remove it."
+                f"There is a '{taken[0]}' in '{output}' already. Name another folder, or remove it."
             )
     with tempfile.TemporaryDirectory() as folder, chdir(output or folder):
         for line in DEMO:

@@ -28,6 +28,7 @@ import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
+from lapace.archives import unpack
 from lapace.categories import CategoryTree
 from lapace.classifiers.loaders import Reference, check_reference
 from lapace.constraints import from_toml, to_toml
@@ -48,12 +49,11 @@ MEMBERS = (
     "format.json", "schema.json", "config.json", "weights.safetensors", "prototypes.json",
     "report.json",
 )  # fmt: skip
-LARGEST = 2**30  # bytes all members may unpack to, together
+FINITE = ("model.", "mixture.", "prototype.z", "surrogates.")  # tensors without NaN
+MOST_CELLS = 2**23  # of all prototypes together, in any layer of the network
 SETTINGS = ("n_prototypes", "n_latent", "random_state")  # arguments of `Explainer` kept
 PROTOTYPE = ("number", "code", "valid", "members", "valid_before", "note")  # kept as JSON
 PROTOTYPE_ARRAYS = ("cells", "probability", "z")  # kept as tensors
-TIGHTEST = 200  # times a member may be larger unpacked; real ones are not ten times
-PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take memory before they give any
 DAY = (2020, 1, 1, 0, 0, 0)  # the same explainer is the same file, bit for bit
 
 T = TypeVar("T")
@@ -167,6 +167,11 @@ def _read(path: Path, parse: Callable[[Mapping[str, bytes]], T]) -> T:
         return parse(members)
     except InputError:
         raise
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"'{path}' was fitted from a {error.name} table, and {error.name} is not installed "
+            f"here. Install it first: pip install {error.name}"
+        ) from None
     except Exception as error:  # a damaged file may trip up any of the libraries that read it
         raise InputError(
             f"'{path}' is not a saved explainer, or it is damaged ({type(error).__name__}). "
@@ -187,23 +192,10 @@ def _is_table(path: Path) -> bool:
 
 
 def _read_zip(path: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        if sorted(e.filename for e in entries) != sorted(MEMBERS):
-            raise InputError(f"'{path}' is not a saved explainer.")
-        if any(e.compress_type not in PACKED for e in entries):
-            raise InputError(f"'{path}' is not a saved explainer.")
-        if sum(e.file_size for e in entries) > LARGEST or any(map(_swollen, entries)):
-            raise InputError(f"'{path}' is not a saved explainer: a part is far too large.")
-        members = {}
-        for entry in entries:
-            with archive.open(entry) as part:  # never more than was declared, whatever it claims
-                members[entry.filename] = part.read(entry.file_size)
-        return members
-
-
-def _swollen(entry: zipfile.ZipInfo) -> bool:
-    return entry.file_size > 2**20 + TIGHTEST * entry.compress_size
+    members = unpack(path, lambda why: InputError(f"'{path}' is not a saved explainer: {why}."))
+    if sorted(members) != sorted(MEMBERS):
+        raise InputError(f"'{path}' is not a saved explainer.")
+    return members
 
 
 # ------------------------------------------------------------------------------------------------
@@ -215,10 +207,9 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
     config = json.loads(members["config.json"])
     tensors = load_tensors(members["weights.safetensors"])
     shape = Shape.from_json(config["shape"])
-    _check_shape(shape, schema, tensors)
+    listed = json.loads(members["prototypes.json"])
+    model = _model(shape, schema, tensors, len(listed))
     recipe = Recipe(**{**config["recipe"], "weights": tuple(config["recipe"]["weights"])})
-    model = LGMVAE(shape)
-    model.load_state_dict(_under(tensors, "model."))
     labels = tuple(config["labels"])
     decoder = Decoder(
         schema,
@@ -236,7 +227,7 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
             z=arrays["z"][i],
             probability=float(arrays["probability"][i]),
         )
-        for i, data in enumerate(json.loads(members["prototypes.json"]))
+        for i, data in enumerate(listed)
     )
     fitted = Fitted(
         schema,
@@ -254,16 +245,24 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
     return fitted, report, {name: config["settings"][name] for name in SETTINGS}
 
 
-def _check_shape(shape: Shape, schema: Schema, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Sizes that do not fit the columns or the weights are refused before memory is taken."""
-    fits = (
-        shape.continuous == len(schema.numeric)
-        and shape.widths == schema.widths
-        and tensors["model.decoder.0.weight"].shape == (shape.hidden, shape.latent)
-        and tensors["model.mask"].shape == (len(shape.clusters), sum(shape.clusters))
-    )
-    if not fits:
+def _model(
+    shape: Shape, schema: Schema, tensors: Mapping[str, torch.Tensor], prototypes: int
+) -> LGMVAE:
+    """The network; sizes that do not fit the columns or the weights are refused beforehand."""
+    widest = max(shape.columns, shape.hidden, shape.latent, sum(shape.clusters))
+    if (shape.continuous, shape.widths) != (len(schema.numeric), schema.widths):
         raise ValueError("the model does not fit its columns")
+    if prototypes * widest > MOST_CELLS:
+        raise ValueError("too many prototypes")
+    weights = _under(tensors, "model.")
+    if sum(value.numel() for value in weights.values()) != shape.size:
+        raise ValueError("the weights do not fit the model")
+    numbers = [value for name, value in tensors.items() if name.startswith(FINITE)]
+    if not all(bool(value.isfinite().all()) for value in numbers if value.is_floating_point()):
+        raise ValueError("a weight is not a number")
+    model = LGMVAE(shape)
+    model.load_state_dict(weights)
+    return model
 
 
 def _try_out(fitted: Fitted, report: Report) -> None:

@@ -262,8 +262,7 @@ def _writer(frame: Any, ending: str, name: str) -> Callable[[Any], None]:
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Calls `write` on a file beside `path`, then moves it into place: whole or not at all.
 
-    A link is followed, and a file that is replaced keeps its permissions: nobody may read the new
-    content who might not read the old.
+    A link is followed, and a file that is replaced keeps its permissions, from the first byte on.
 
     Examples:
         >>> from tempfile import TemporaryDirectory

@@ -183,6 +183,9 @@ def limits(case: Case) -> Iterator[Measure]:
         missed = [_tried(case, explanation, i, k, rng) for i in unfound]
         yield Measure.of("answered", answered[-1], str(k))
         yield Measure.of("missed", missed, str(k))
+        proved = np.flatnonzero(status == "infeasible")[: case.size.unfound]
+        disproved = [_tried(case, explanation, i, k, rng) for i in proved]
+        yield Measure.of("disproved", disproved, str(k))
     # (instances,) whether an answer of some k is lost, or farther, at the next
     lost = np.any([a & ~b for a, b in pairwise(answered)], axis=0)
     farther = np.any([b > a + CLOSER for a, b in pairwise(far)], axis=0)

@@ -12,7 +12,8 @@ themselves and take nothing from the explainer; `benchmarks.advice_parts` says w
 
 What is done is appended to `advice.csv` part by part, so a run that was stopped continues where it
 was. A line carries a hash of the library's code: figures of other code are kept, but neither shown
-nor taken for done. Public tables come from published packages (`benchmarks.public`); those that
+nor taken for done. Lines whose metric begins with `case_` name what missed a target, to be looked
+at. Public tables come from published packages (`benchmarks.public`); those that
 cannot be had, and DiCE where `dice-ml` is missing, are left out with the reason.
 """
 

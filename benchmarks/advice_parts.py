@@ -76,6 +76,8 @@ def _minimal(
     yield Measure.of("hidden", hidden.any(axis=1), label)
     yield Measure.of("negligible", _negligible(ok).any(axis=1), label)
     yield Measure.of("changes", result.changes, label)
+    for k in np.flatnonzero(~result.minimal)[:10]:  # to be looked at
+        yield Measure("case_not_minimal", ok.distance[k], 1, f"{label}, instance {ok.instance[k]}")
 
 
 def _negligible(found: Counterfactuals) -> Bools:
@@ -101,7 +103,8 @@ def added_constraint(case: Case) -> Iterator[Measure]:
             limited = case.explain(case.frame.iloc[[i]], [constraint])
         except InputError:  # no row at all can satisfy it
             continue
-        lines.append(_compared(case, constraint, nearest(free).where(_only(free, row)), limited))
+        line = _compared(case, constraint, nearest(free).where(_only(free, row)), limited)
+        lines.append({**line, "what": f"instance {i}: {constraint.text}"})
     yield from _added_measures(lines)
 
 
@@ -149,6 +152,9 @@ def _added_measures(lines: Sequence[Mapping[str, Any]]) -> Iterator[Measure]:
         yield Measure("closer_most", float(gain.max(initial=0.0)), len(own), form)
         yield Measure.of("limited_distance", limited, form)
         yield Measure.of("free_distance", free, form)
+    for line in answered:  # to be looked at
+        if line["limited"] < line["free"] - CLOSER:
+            yield Measure("case_closer", 1 - line["limited"] / line["free"], 1, line["what"])
     obeying = [line for line in lines if line["obeys"]]
     # The free answer obeys the constraint already: the limited one can only be as close or closer.
     far = [not line["answered"] or line["limited"] > line["free"] + CLOSER for line in obeying]
@@ -181,6 +187,8 @@ def limits(case: Case) -> Iterator[Measure]:
         unfound = np.flatnonzero(status == "none_found")
         unfound = rng.permutation(unfound)[: case.size.unfound]
         missed = [_tried(case, explanation, i, k, rng) for i in unfound]
+        for i in unfound[np.array(missed, dtype=bool)]:  # to be looked at
+            yield Measure("case_missed", k, 1, f"instance {i}: changes <= {k}")
         yield Measure.of("answered", answered[-1], str(k))
         yield Measure.of("missed", missed, str(k))
         proved = np.flatnonzero(status == "infeasible")[: case.size.unfound]

@@ -25,7 +25,7 @@ from lapace.training import DEFAULT
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 HOMES = ["own", "rent", "family"]
-QUICK = replace(DEFAULT, hidden=32, steps=400)
+QUICK = replace(DEFAULT, hidden=32, steps=400, enough=0)
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,10 @@ from lapace.training import DEFAULT, PAPER
 
 # A narrow network learns these few hundred rows as well, in a third of the time; one that runs a
 # few passes and stops early, in a tenth.
-NARROW = replace(DEFAULT, hidden=32, batch=128)
-QUICK = replace(DEFAULT, hidden=32, batch=64, rate=8e-3, steps=1, epochs=20, patience=0.75)
+NARROW = replace(DEFAULT, hidden=32, batch=128, enough=0)
+QUICK = replace(
+    DEFAULT, hidden=32, batch=64, rate=8e-3, steps=1, epochs=20, patience=0.75, enough=0
+)
 QUICK_PAPER = replace(
     PAPER, hidden=64, steps=1, epochs=60, batch=64, rate=3e-3, weights=(0.1, 0.02, 1.0)
 )

@@ -32,6 +32,9 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 FLOOR = 0.5  # the least rows of a fixed cluster, as a share of an even split
 SPREAD = 0.5  # share of the posterior's noise in the latent points the density is fitted to
 PER_GAUSSIAN, GAUSSIANS = 25, 20  # rows per Gaussian of a cluster's density; Gaussians at most
+# The same of a label that was topped up, where only its few real rows count, and what is added to
+# the variances: held-out rows then have percentiles about as training rows have.
+PER_PLAIN, PLAIN_VARIANCE = 100, 0.1
 SAMPLE = 20_000  # rows k-means sees per label, a mixture per cluster; more change nothing
 CLIP = 5.0  # gradient norm at most, where the number of steps is fixed
 CHECKS = 50  # of the validation loss during a fit with early stopping
@@ -49,7 +52,7 @@ class Recipe:
         follows_paper: The one switch for all that the paper does otherwise: clusters are learned
             rather than fixed by k-means, numbers are standardised rather than coded by rank, and
             there is no anchoring, category tree, frozen-category line, sampled endpoint, repair of
-            prototypes, refined or stable pick.
+            prototypes, refined or stable pick, made-up row.
         weights: Of KL(c), KL(z) and reconstruction, in the paper's order.
         batch: Rows per step.
         rate: Adam's learning rate.
@@ -58,6 +61,8 @@ class Recipe:
         patience: Share of the budget without a better validation loss before stopping; 0 for a
             fixed number of steps.
         epochs: With early stopping the budget is at least this many passes over the rows.
+        enough: Labels with fewer rows are topped up to this many with made-up ones; 0 for none.
+            Images never are: what lies between two images is a double exposure.
         kl_c: How the paper's KL(c) is read: of the batch's mean responsibilities per label
             (`batch`), of their running mean (`running`), or of each row's (`row`, as printed).
         draw: Another reading of the paper: q(z|x,c,y) is handed a straight-through Gumbel draw of
@@ -79,6 +84,7 @@ class Recipe:
     latent: int = 16
     patience: float = 0.0
     epochs: int = 0
+    enough: int = 1000
     kl_c: Literal["batch", "running", "row"] = "batch"
     draw: bool = False
     linear_prior: bool = False
@@ -100,10 +106,11 @@ class Recipe:
 
 
 DEFAULT = Recipe()
-IMAGES = replace(DEFAULT, hidden=256, steps=6000)
+IMAGES = replace(DEFAULT, hidden=256, steps=6000, enough=0)
 PAPER = Recipe(
-    "paper", 512, "sigmoid", True, (0.1, 0.1, 1.0), 1024, 1e-3, 4000, patience=0.2, epochs=100
-)
+    "paper", 512, "sigmoid", True, (0.1, 0.1, 1.0), 1024, 1e-3, 4000, patience=0.2, epochs=100,
+    enough=0,
+)  # fmt: skip
 
 
 class History(NamedTuple):
@@ -381,20 +388,61 @@ def _even_k_means(x: Floats, count: int, random_state: int) -> Ints:
     return c
 
 
+def nearest_clusters(
+    x: Floats, clusters: Ints, others: Floats, y: Ints, counts: Sequence[int]
+) -> Ints:
+    """The cluster of the rows' own label whose mean is nearest, for rows that made no cluster.
+
+    Args:
+        x: Encoded rows.
+        clusters: Their clusters, as from `partition`.
+        others: Encoded rows to be assigned.
+        y: Their labels.
+        counts: Clusters of each label.
+
+    Examples:
+        >>> x, clusters = np.array([[0.0], [5.0], [9.0]]), np.array([0, 1, 2])
+        >>> nearest_clusters(x, clusters, np.array([[4.0], [4.0]]), np.array([0, 1]), (2, 1))
+        array([1, 2])
+    """
+    label = np.repeat(np.arange(len(counts)), counts)
+    centres = np.stack([x[clusters == k].mean(axis=0) for k in range(len(label))])  # (K, w)
+    away = (centres**2).sum(axis=1) - 2 * others @ centres.T  # (m, K), up to a constant of each row
+    away[y[:, None] != label] = np.inf
+    nearest: Ints = away.argmin(axis=1)
+    return nearest
+
+
 # ------------------------------------------------------------------------------------------------
 # Density, after training
 
 
 def densities(
-    model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor, random_state: int
-) -> tuple[Mixture, ...]:
-    """The density of each label's rows in latent space.
+    model: LGMVAE,
+    recipe: Recipe,
+    x: Tensor,
+    y: Tensor,
+    c: Tensor,
+    random_state: int,
+    real: Tensor | None = None,
+) -> tuple[tuple[Mixture, ...], dict[int, Mixture]]:
+    """The density of each label's real rows in latent space, and samplers of labels topped up.
 
     The default recipe fits a mixture with full covariances to one draw of z per row, cluster by
     cluster: the prior's diagonal Gaussians do not match the aggregated posterior. The paper's
-    recipe keeps the prior.
+    recipe keeps the prior. Of a label that was topped up this mixture only samples; its density is
+    a plain one of its real rows.
+
+    Args:
+        model: The trained model.
+        recipe: How it was trained.
+        x: Encoded rows.
+        y: Their labels.
+        c: Their clusters.
+        random_state: Seed of the draw.
+        real: Which rows are real, not made up; None for all.
     """
-    found = []
+    found, samplers = [], {}
     start = 0
     for label, count in enumerate(model.shape.clusters):
         members = range(start, start + count)
@@ -406,12 +454,29 @@ def densities(
         else:
             mixture = _refit(model, x[rows], y[rows], c[rows], members, random_state)
         if count:
+            genuine = rows if real is None else rows[real[rows]]
+            if len(genuine) < len(rows):
+                samplers[label], rows = mixture, genuine
+                mixture = _plain(model.encode(x[rows], y[rows]), random_state)
             mean = model.encode(x[rows], y[rows], follows_paper=recipe.follows_paper).cpu()
             typical = mixture.log_density(mean).sort().values
             places = torch.linspace(0, len(typical) - 1, min(1024, len(typical))).round().long()
             mixture = replace(mixture, typical=typical[places])
         found.append(mixture)
-    return tuple(found)
+    return tuple(found), samplers
+
+
+def _plain(z: Tensor, random_state: int) -> Mixture:
+    """A smooth density of few rows."""
+    points = z.cpu().double().numpy()
+    count = int(np.clip(len(points) // PER_PLAIN, 1, GAUSSIANS))
+    fitted = GaussianMixture(count, reg_covar=PLAIN_VARIANCE, random_state=random_state).fit(points)
+    return _mixture(np.log(fitted.weights_), fitted.means_, np.linalg.cholesky(fitted.covariances_))
+
+
+def _mixture(log_weights: Floats, means: Floats, scales: Floats) -> Mixture:
+    a, b, c = (torch.tensor(part, dtype=torch.float32) for part in (log_weights, means, scales))
+    return Mixture(a, b, c, typical=torch.empty(0))
 
 
 def _refit(
@@ -430,9 +495,7 @@ def _refit(
             fitted = _gaussians(rows[:: max(1, len(rows) // SAMPLE)], random_state)
             weights = np.log(len(rows) / len(z) * fitted.weights_)
             parts.append((weights, fitted.means_, np.linalg.cholesky(fitted.covariances_)))
-    joined = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    log_weights, means, scales = (torch.tensor(a, dtype=torch.float32) for a in joined)
-    return Mixture(log_weights, means, scales, torch.empty(0))
+    return _mixture(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _gaussians(z: Floats, random_state: int) -> GaussianMixture:

@@ -35,6 +35,7 @@ from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.report_inputs import collect_report_inputs
 from lapace.explainer.search import explain
 from lapace.explainer.ties import one_hot_rules
+from lapace.explainer.top_up import top_up
 from lapace.explainer.why_not import MAX_QUERIES, with_why_not
 from lapace.report import Queries, Report, make_report, split
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation
@@ -163,7 +164,18 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         warn_of_leaks(schema, cells, classifier.labels, codes)
         accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
         parts = split(codes, len(classifier.labels), random_state=random_state)
-        rows = cells[parts.train]
+        rows, asked = cells[parts.train], classifier.with_fresh_count()
+        made_up = None
+        if recipe.enough and schema.shape is None:
+            made_up = top_up(
+                schema,
+                asked,
+                rows,
+                codes[parts.train],
+                enough=recipe.enough,
+                random_state=random_state,
+                rules=rules,
+            )
         bare, members = fit_model(
             schema,
             rules,
@@ -176,12 +188,18 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             device=device,
             random_state=random_state,
             progress=progress,
+            made_up=made_up,
         )
         judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
         fitted = with_prototypes(bare, judge, repairer, rows, members)
         fitted = replace(fitted, thresholds=classifier.thresholds)
         fitted = with_surrogates(fitted, rows, codes[parts.train], random_state)
-        queries = Queries(classifier.n_queries, judge.n_queries, repairer.n_queries)
+        queries = Queries(
+            labels=classifier.n_queries,
+            made_up=asked.n_queries,
+            centroids=judge.n_queries,
+            repair=repairer.n_queries,
+        )
         found = collect_report_inputs(
             fitted,
             classifier.with_fresh_count(),
@@ -337,7 +355,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         decoder, prototypes = fitted.decoder, fitted.prototypes
         generator = torch.Generator().manual_seed(random_state)
         known = [k for k, mixture in enumerate(decoder.mixtures) if len(mixture.means)]
-        drawn = [decoder.mixtures[k].sample(points, generator) for k in known]
+        drawn = [decoder.sampler(k).sample(points, generator) for k in known]
         record: dict[str, NDArray[Any]] = {
             "labels": self.classes_,
             "z": torch.cat(drawn).numpy(),  # (labels * points, h)

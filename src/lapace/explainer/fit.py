@@ -22,12 +22,20 @@ from lapace.classifiers import Classifier, Label
 from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
 from lapace.explainer.surrogates import Surrogates
+from lapace.explainer.top_up import MadeUpRows
 from lapace.instances import query_rows
 from lapace.model import Shape
 from lapace.paths import Decoder
 from lapace.schema import Knots, Schema
 from lapace.table import spelling
-from lapace.training import Recipe, cluster_counts, densities, fit, partition
+from lapace.training import (
+    Recipe,
+    cluster_counts,
+    densities,
+    fit,
+    nearest_clusters,
+    partition,
+)
 
 __all__ = [
     "Fitted",
@@ -129,7 +137,7 @@ class Fitted:
         count = min(SAMPLES, SAMPLE_CELLS // len(self.schema.features))
         count = 0 if self.recipe.follows_paper else count
         generator = torch.Generator().manual_seed(0)
-        z = torch.cat([decoder.mixtures[k].sample(count, generator) for k in usable])
+        z = torch.cat([decoder.sampler(k).sample(count, generator) for k in usable])
         z = z.to(decoder.device)
         label = np.repeat(np.array(usable, dtype=np.int64), count)
         return SampledEndpoints(z, decoder.decode(z, label), label)
@@ -196,6 +204,7 @@ def fit_model(
     device: torch.device,
     random_state: int,
     progress: Progress | None,
+    made_up: MadeUpRows | None = None,
 ) -> tuple[Fitted, Ints]:
     """Trains on rows and the labels the classifier gives them; prototypes are still to be judged.
 
@@ -211,6 +220,7 @@ def fit_model(
         device: Where to train.
         random_state: Seed of everything random.
         progress: Called as `progress("training", done, total)`.
+        made_up: Rows that top up labels that are short.
 
     Returns:
         What was learned, and the cluster of each row, -1 for rows of labels without clusters.
@@ -241,18 +251,32 @@ def fit_model(
     x = torch.as_tensor(encoded[usable], dtype=torch.float32, device=device)
     y = torch.as_tensor(codes[usable], device=device)
     c = torch.as_tensor(clusters[usable], device=device)
+    count = len(x)
+    if made_up is not None and len(made_up.cells):
+        more = coded.encode(made_up.cells)
+        near = nearest_clusters(
+            encoded[usable] * emphasis,
+            clusters[usable],
+            more * emphasis,
+            made_up.codes,
+            counts,
+        )
+        x = torch.cat([x, torch.as_tensor(more, dtype=torch.float32, device=device)])
+        y = torch.cat([y, torch.as_tensor(made_up.codes, device=device)])
+        c = torch.cat([c, torch.as_tensor(near, device=device)])
     model, history = fit(shape, recipe, x, y, c, random_state=random_state, progress=progress)
     if follows_paper:
         with torch.inference_mode():
             c = model.clusters(x, y)
-    mixtures = densities(model, recipe, x, y, c, random_state)
+    real = torch.arange(len(x), device=device) < count
+    mixtures, samplers = densities(model, recipe, x, y, c, random_state, real)
     trees: tuple[CategoryTree, ...] = ()
     if not follows_paper:
         states, widths = coded.states(cells), coded.block_states
         trees = tuple(CategoryTree.fit(states[codes == k], widths) for k in range(len(labels)))
-    decoder = Decoder(coded, model, mixtures, trees, follows_paper=follows_paper)
+    decoder = Decoder(coded, model, mixtures, trees, follows_paper, samplers)
     members = np.full(len(codes), -1, dtype=np.int64)
-    members[usable] = c.cpu().numpy()
+    members[usable] = c[:count].cpu().numpy()
     bare = Fitted(coded, labels, rules, decoder, (), recipe, history.array, history.names)
     return bare, members
 

@@ -115,9 +115,11 @@ def _write_zip(path: Path, members: Mapping[str, bytes]) -> None:
 def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     decoder = fitted.decoder
     tensors = {f"model.{k}": v.contiguous().cpu() for k, v in decoder.model.state_dict().items()}
-    for label, mixture in enumerate(decoder.mixtures):
+    mixtures = {f"mixture.{label}": mixture for label, mixture in enumerate(decoder.mixtures)}
+    mixtures |= {f"sampler.{label}": mixture for label, mixture in decoder.samplers.items()}
+    for name, mixture in mixtures.items():
         for part in fields(mixture):
-            tensors[f"mixture.{label}.{part.name}"] = getattr(mixture, part.name).contiguous()
+            tensors[f"{name}.{part.name}"] = getattr(mixture, part.name).contiguous()
     for label, tree in enumerate(decoder.trees):
         for name, array in tree.to_arrays().items():
             tensors[f"tree.{label}.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
@@ -217,6 +219,11 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         tuple(Mixture(**_under(tensors, f"mixture.{k}.")) for k in range(len(shape.clusters))),
         tuple(_tree(_under(tensors, f"tree.{k}.")) for k in range(config["trees"])),
         follows_paper=recipe.follows_paper,
+        samplers={
+            k: Mixture(**parts)
+            for k in range(len(shape.clusters))
+            if (parts := _under(tensors, f"sampler.{k}."))
+        },
     )
     arrays = {name: tensors[f"prototype.{name}"].numpy() for name in PROTOTYPE_ARRAYS}
     prototypes = tuple(
@@ -286,6 +293,8 @@ def _try_out(fitted: Fitted, report: Report) -> None:
     schema.decode(schema.encode(cells))
     decoder.decode(z, labels)
     decoder.percentile(z, labels)
+    for mixture in decoder.samplers.values():
+        decoder.percentile(mixture.sample(1, torch.Generator()).to(decoder.device), labels[:1])
     str(report)
 
 

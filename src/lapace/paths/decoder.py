@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -58,10 +58,12 @@ class Decoder:
     Attributes:
         schema: The columns the model was trained on.
         model: The trained model.
-        mixtures: Per label, the density of its rows in latent space.
+        mixtures: Per label, the density of its real rows in latent space.
         trees: Per label, the joint distribution of categories; empty to choose each block alone.
         follows_paper: Paths start at the instance's reconstruction instead of the instance, the
             encoder is handed cluster probabilities, samples have no noise.
+        samplers: What is drawn from instead of the density, for labels that were topped up with
+            made-up rows.
     """
 
     schema: Schema
@@ -69,6 +71,11 @@ class Decoder:
     mixtures: tuple[Mixture, ...]
     trees: tuple[CategoryTree, ...] = ()
     follows_paper: bool = False
+    samplers: Mapping[int, Mixture] = field(default_factory=dict)
+
+    def sampler(self, label: int) -> Mixture:
+        """What latent points of a label are drawn from."""
+        return self.samplers.get(label, self.mixtures[label])
 
     @property
     def device(self) -> torch.device:
@@ -318,7 +325,7 @@ class Decoder:
         """New rows of a label: latent draws, decoded, with part of the decoder's noise."""
         generator = torch.Generator().manual_seed(random_state)
         rng = np.random.default_rng(random_state)
-        z = self.mixtures[label].sample(count, generator).to(self.device)
+        z = self.sampler(label).sample(count, generator).to(self.device)
         means = self._means(z)
         first = len(self.schema.numeric)
         if not self.follows_paper:  # the paper decodes the mean

@@ -215,9 +215,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class Queries:
-    """Rows the classifier was queried about, by purpose."""
+    """Rows the classifier was queried about, by purpose.
+
+    Attributes:
+        labels: The rows of the table.
+        made_up: Rows proposed to top up labels that are short.
+        centroids: Centroids judged.
+        repair: Repairs of those refused.
+        report: What the report needs.
+    """
 
     labels: int = 0
+    made_up: int = 0
     centroids: int = 0
     repair: int = 0
     report: int = 0

@@ -41,8 +41,8 @@ def _sections(report: Report) -> list[_Section]:
 
 
 def _facts(report: Report) -> str:
-    counts = {**vars(report.n_queries), "this report": report.n_queries.report}
-    del counts["report"]
+    names = {"made_up": "made-up rows", "report": "this report"}
+    counts = {names.get(name, name): n for name, n in vars(report.n_queries).items()}
     parts = ", ".join(f"{n:,} for {purpose}" for purpose, n in counts.items() if n)
     right = report.accuracy
     accuracy = "" if right is None else f" It predicts the true label of {right:.1%} of the rows."

@@ -22,9 +22,9 @@ from lapace.errors import InputError, NotFittedError
 from lapace.instances import LabelledInstances, query_rows, read_instances
 from lapace.metrics.neighbours import distinct_rows
 from lapace.result import Counterfactuals
-from lapace.schema import Feature, Schema
+from lapace.schema import Feature, Override, Schema
 
-SchemaLike: TypeAlias = Schema | Mapping[str, str | Feature] | None
+SchemaLike: TypeAlias = Schema | Mapping[str, Override] | None
 Constraints: TypeAlias = str | Constraint | Iterable[str | Constraint]
 
 MAX_REFUSED = 200  # proposed rows the classifier may raise on before its error is passed on
@@ -64,7 +64,7 @@ class TrainingIndex:
         first, counts = distinct_rows(reading.cells)
         rows = reading.cells[first]
         snapped = schema.snap(rows)
-        proposed = ~(schema.changed(rows, snapped) | schema.unseen(rows)).any(axis=1)
+        proposed = ~(schema.differs(rows, snapped) | schema.unseen(rows)).any(axis=1)
         if not proposed.any():
             raise InputError("No training row lies within the schema's bounds and categories.")
         rows, wrapped = snapped[proposed], Classifier(classifier, schema)
@@ -147,6 +147,7 @@ class BaselineProblem:
         """
         training, instances, original = self.training, self.instances, self.cells[instance]
         known_row, limit = training.rows[:1], MAX_REFUSED
+        cells = self.schema.derive(cells, original)
         codes, probability, _ = query_rows(
             training.classifier, cells, self.schema, known_row=known_row, max_refused=limit
         )
@@ -157,7 +158,7 @@ class BaselineProblem:
             cells,
             instance,
             valid=changed & instances.reaches_target(codes, instance),
-            feasible=self.system.feasible(cells, original),
+            feasible=self.system.feasible(cells, original) & self.schema.derivable(cells, original),
             label=np.array([*training.classifier.labels, None], dtype=object)[codes],
             probability=instances.target_probability(probability, instance),
             template=instances.reading.template,

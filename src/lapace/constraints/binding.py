@@ -125,7 +125,7 @@ class _Binder:
         return constraint
 
     def change_count(self, relation: Relation, count: int) -> Formula:
-        width = len(self.schema.features)
+        width = int(self.schema.counted.sum())
         least = {"==": count, ">=": count, ">": count + 1}.get(relation, 0)
         most = {"==": count, "<=": count, "<": count - 1}.get(relation, width)
         if most < 0 or least > width:

@@ -54,9 +54,14 @@ class Candidates:
         return filled if filled.any() else None
 
     @cached_property
-    def changed(self) -> Bools:
+    def differs(self) -> Bools:
         """Where a cell differs from the instance's at the column's resolution."""
-        return self.schema.changed(self.cells, self.instances)
+        return self.schema.differs(self.cells, self.instances)
+
+    @property
+    def changed(self) -> Bools:
+        """The same where it counts as a change: not in derived columns."""
+        return self.differs & self.schema.counted
 
     def slots(self, column: int, levels: int) -> tuple[Ints, Ints]:
         """The row and column of a `LevelTable` for each original and each new category."""
@@ -315,7 +320,7 @@ def truth(formula: Formula, rows: Candidates) -> Truth:
         case Unchanged(column, exact, negated):
             old, new = rows.instances[:, column], rows.cells[:, column]
             same = (old == new) | (np.isnan(old) & np.isnan(new))
-            found = _signs((same if exact else ~rows.changed[:, column]) != negated)
+            found = _signs((same if exact else ~rows.differs[:, column]) != negated)
         case ChangeCount():
             found = _signs(formula.excess(rows) <= 0)
         case Custom():

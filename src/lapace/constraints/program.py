@@ -218,12 +218,13 @@ class _Program:
     def build(self) -> None:
         counts = [c.formula for c in self.constraints if isinstance(c.formula, ChangeCount)]
         named = {column for constraint in self.constraints for column in constraint.columns}
-        width = len(self.schema.features)
-        columns = range(width) if any(count.least for count in counts) else sorted(named)
+        width = int(self.schema.counted.sum())
+        every = np.flatnonzero(self.schema.counted).tolist()
+        columns = sorted({*every, *named} if any(count.least for count in counts) else named)
         for column in columns:
             self.cells[column] = self.cell(column, float(self.weights[column]))
         if any(count.most < width for count in counts):
-            self.add_reverted(set(range(width)) - set(columns))
+            self.add_reverted(set(every) - set(columns))
         for column in {column for c in self.constraints for column in c.compared}:
             if self.is_missing(column):  # what it is compared with, so it stays missing
                 self.low[self.kept[column]] = 1.0
@@ -254,6 +255,8 @@ class _Program:
         feature = self.schema.features[column]
         low, high = feature.lower, feature.upper
         original, start = float(self.instance[column]), float(self.start[column])
+        if feature.derived is not None:  # it may be as far out as the instance's own
+            low, high = float(np.fmin(low, original)), float(np.fmax(high, original))
         blank = isnan(start)
         unit = feature.resolution or feature.span / SHARES
         middle = low + round((high - low) / 2 / unit) * unit
@@ -486,13 +489,14 @@ class _Program:
         return LinearRelation.of(self.schema, *weights, -by, relation)
 
     def emit_count(self, count: ChangeCount) -> None:
-        width = len(self.schema.features)
+        counted = [column for column in self.cells if self.schema.counted[column]]
+        width = int(self.schema.counted.sum())
         if count.most < width:
-            binaries = [*map(self.unchanged_binary, self.cells), *self.reverted.values()]
+            binaries = [*map(self.unchanged_binary, counted), *self.reverted.values()]
             others = width - len(binaries)  # columns that are unchanged anyway
             self.row(dict.fromkeys(binaries, 1.0), width - count.most - others, np.inf)
         if count.least:
-            binaries = [self.changed_binary(column) for column in self.cells]
+            binaries = [self.changed_binary(column) for column in counted]
             self.row(dict.fromkeys(binaries, 1.0), count.least, np.inf)
 
     # -- solving ----------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ feasible row or proves that there is none. Rows that are feasible already are no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from lapace.arrays import Bools, Floats, Ints
 from lapace.constraints import logic
 from lapace.constraints.binding import BoundConstraint, feasible
 from lapace.constraints.language import Custom
+from lapace.constraints.links import linked
 from lapace.constraints.logic import Candidates, ChangeCount, Formula, LevelTable, LinearRelation
 from lapace.constraints.program import solve
 from lapace.schema import Schema
@@ -24,6 +26,7 @@ from lapace.schema import Schema
 __all__ = ["Domains", "Projection", "domains", "project"]
 
 ROUNDS = 6
+CURVED_ROUNDS = 24  # where columns are derived: slopes of a product change with every move
 CLOSE = 1e-9  # of a column's span: nearer than this is rounding
 
 
@@ -189,21 +192,33 @@ class _Repair:
         self.cells = cells.copy()  # (n, d)
         self.instances = instances  # (n, d)
         self.weights = weights
-        self.domains = domains(schema, constraints, instances)
-        self.free = ~self.domains.pinned  # cells that may move
+        self.derived = {derivation.column: derivation for derivation in schema.derived.each}
+        self.domains = _without(domains(schema, constraints, instances), [*self.derived])
+        self.free = ~self.domains.pinned & schema.counted  # cells that may move
 
     def repaired(self) -> Floats:
         """The rows after a few rounds of moves; some may still be infeasible."""
         todo = np.arange(len(self.cells))
         self.move_into_domains(todo)
+        self.derive(todo)
         parts = [part for c in self.constraints for part in logic.conjuncts(c.formula)]
-        parts = [part for part in parts if not _is_unary(part) and not _is_stuck(part)]
+        parts = [part for part in parts if not self.is_settled(part) and not _is_stuck(part)]
         parts.sort(key=lambda part: isinstance(part, ChangeCount))  # counts come last
-        for _ in range(ROUNDS if parts else 0):
+        rounds = CURVED_ROUNDS if self.derived else ROUNDS
+        for _ in range(rounds if parts else 0):
             todo = todo[~feasible(self.constraints, self.rows(todo))]
             for part in parts:
                 self.satisfy(part, todo)
         return self.cells
+
+    def is_settled(self, formula: Formula) -> bool:
+        """Whether the domains see to it: a constraint on one column that is not derived."""
+        match formula:
+            case LevelTable(column) | logic.Unchanged(column):
+                return column not in self.derived and _is_unary(formula)
+            case LinearRelation():
+                return self.derived.keys().isdisjoint(formula.cells) and _is_unary(formula)
+        return False
 
     def rows(self, at: Ints) -> Candidates:
         return Candidates(self.schema, self.cells[at], self.instances[at])
@@ -213,6 +228,10 @@ class _Repair:
         violated = at[logic.truth(formula, self.rows(at)) < 0]
         if len(violated):
             self.move(formula, violated)
+            self.derive(violated)
+
+    def derive(self, at: Ints) -> None:
+        self.cells[at] = self.schema.derive(self.cells[at], self.instances[at])
 
     def move(self, formula: Formula, at: Ints) -> None:
         """Moves rows, all of which violate a formula, to where it holds, if a closed form does."""
@@ -245,6 +264,7 @@ class _Repair:
         for part in formula.parts:
             self.cells[at] = before
             self.move(part, at)
+            self.derive(at)
             tried = self.cells[at]
             price = self.schema.gaps(tried, before) @ self.weights
             price[logic.truth(formula, self.rows(at)) < 0] = np.inf
@@ -253,6 +273,10 @@ class _Repair:
         self.cells[at] = best
 
     def revert(self, column: int, at: Ints) -> None:
+        if column in self.derived:  # it is the instance's where all it follows from is
+            for source in self.derived[column].sources.tolist():
+                self.revert(source, at)
+            return
         at = at[self.free[at, column] & self.domains.unchanged[at, column]]
         self.cells[at, column] = self.instances[at, column]
 
@@ -273,11 +297,14 @@ class _Repair:
             return
         value, _ = relation.value(self.rows(at))
         weights = {c: w for c, w in relation.cells.items() if c not in relation.level_values}
+        if self.derived.keys() & weights:
+            weights = self.unfolded(weights, at)
         # Columns first that change the sum most for the distance they cost.
         gains = np.abs(self.schema.spans) / np.maximum(self.weights, 1e-9)
-        columns = sorted(weights, key=lambda c: -abs(weights[c]) * gains[c])
+        sizes = {c: float(np.mean(np.abs(w))) for c, w in weights.items()}
+        columns = sorted(weights, key=lambda c: -sizes[c] * gains[c])
         if relation.relation == "==":
-            columns.sort(key=lambda c: -abs(weights[c]) * self.schema.features[c].resolution)
+            columns.sort(key=lambda c: -sizes[c] * self.schema.features[c].resolution)
         elif relation.relation == "<":
             value = value + (relation.margin or 1e-6 * relation.unit)
         for column in columns:
@@ -285,22 +312,31 @@ class _Repair:
         for column in columns:
             self.snap(column, at)
 
+    def unfolded(self, weights: Mapping[int, Any], at: Ints) -> dict[int, Any]:
+        """Weights in which derived columns are replaced by what they follow from, row by row."""
+        slopes = self.schema.derived.slopes(self.cells[at])
+        found = {c: w for c, w in weights.items() if c not in self.derived}
+        for column in self.derived.keys() & weights:
+            for source, slope in slopes.get(column, {}).items():
+                found[source] = found.get(source, 0.0) + weights[column] * slope
+        return found
+
     def shift(
-        self, relation: LinearRelation, column: int, weight: float, value: Floats, at: Ints
+        self, relation: LinearRelation, column: int, weight: Any, value: Floats, at: Ints
     ) -> Floats:
         """Moves one column to bring the sum to zero as far as its domain goes; returns the rest."""
         cells, equal = self.cells[at, column], relation.relation == "=="
         lower, upper = self.domains.lower[at, column], self.domains.upper[at, column]
         step = self.schema.features[column].resolution
-        target = cells - value / weight
+        weight = np.broadcast_to(weight, len(at))  # (n,)
+        target = cells - np.divide(value, weight, out=np.zeros(len(at)), where=weight != 0)
         if step and equal:
             target = np.rint(target / step) * step
-        elif step and weight > 0:
-            target = np.floor(target / step + CLOSE) * step
         elif step:
-            target = np.ceil(target / step - CLOSE) * step
+            low, high = np.floor(target / step + CLOSE), np.ceil(target / step - CLOSE)
+            target = np.where(weight > 0, low, high) * step
         target = np.clip(target, lower, np.maximum(lower, upper))
-        toward = equal or (target < cells if weight > 0 else target > cells)
+        toward = equal | np.where(weight > 0, target < cells, target > cells) & (weight != 0)
         needed = np.abs(value) > 0 if equal else value > 0
         go = self.free[at, column] & needed & toward & (lower <= upper) & ~np.isnan(target)
         self.cells[at[go], column] = target[go]
@@ -365,6 +401,17 @@ class _Repair:
         self.cells[at[found], column] = values[found]
 
 
+def _without(found: Domains, columns: Sequence[int]) -> Domains:
+    """Domains that say nothing of some columns: derived ones follow from others."""
+    if not columns:
+        return found
+    for low, high in ((found.lower, found.upper), (found.least, found.greatest)):
+        low[:, columns], high[:, columns] = -np.inf, np.inf
+    found.pinned[:, columns] = False
+    allowed = {column: levels for column, levels in found.allowed.items() if column not in columns}
+    return replace(found, allowed=allowed)
+
+
 def _proposable(schema: Schema, cells: Floats, instances: Floats) -> Floats:
     """Rows on the lattice and inside the bounds, but for the instance's own cells."""
     numbers = np.array([f.kind == "continuous" for f in schema.features])
@@ -394,9 +441,10 @@ def project(
     bad = np.flatnonzero(~ok)
     if not len(bad):
         return Projection(result, ok, proved, 0, 0)
-    start, originals = _proposable(schema, cells[bad], instances[bad]), instances[bad]
+    originals = instances[bad]
+    start = schema.derive(_proposable(schema, cells[bad], originals), originals)
     moved = _Repair(schema, constraints, start, originals, weights).repaired()
-    linear = [c for c in constraints if not isinstance(c.formula, Custom)]
+    linear = linked(schema, [c for c in constraints if not isinstance(c.formula, Custom)])
     solver = _ExactSolver(schema, linear, weights, node_limit, max_programs)
     # A row that violates nothing but constraints from Python is beyond a program.
     for place in np.flatnonzero(~feasible(linear, Candidates(schema, moved, originals))):
@@ -404,6 +452,10 @@ def project(
         if row is not None:
             moved[place] = row
         proved[bad[place]] = status == "infeasible"
+    if not schema.counted.all():  # the solver does not see columns that are not linear
+        left = np.flatnonzero(~feasible(constraints, Candidates(schema, moved, originals)))
+        some = originals[left]
+        moved[left] = _Repair(schema, constraints, moved[left], some, weights).repaired()
     result[bad] = moved
     ok[bad] = feasible(constraints, Candidates(schema, moved, originals))
     return Projection(result, ok, proved, solver.n_programs, int((~ok & ~proved).sum()))
@@ -448,7 +500,7 @@ class _ExactSolver:
         # Columns no constraint is about stay each row's own.
         found = start.copy()
         found[self.columns] = row[self.columns]
-        return found, status
+        return self.schema.derive(found[None], instance[None])[0], status
 
     def instance_key(self, instance: Floats) -> bytes:
         """What of an instance matters: all of it, or only cells that could not be proposed."""
@@ -484,6 +536,7 @@ class _ExactSolver:
 
     def polished(self, rows: Floats, instances: Floats, *, again: bool = True) -> Floats | None:
         """The solver's row if it is feasible, moved by its tolerance if need be."""
+        rows = self.schema.derive(rows, instances)
         if feasible(self.constraints, Candidates(self.schema, rows, instances))[0]:
             row: Floats = rows[0]
             return row

@@ -12,7 +12,8 @@ import numpy as np
 
 from lapace.arrays import Bools, Floats
 from lapace.constraints.binding import BoundConstraint, bind, feasible
-from lapace.constraints.language import Constraint, Custom
+from lapace.constraints.language import Constraint
+from lapace.constraints.links import linked, provable
 from lapace.constraints.logic import Candidates, ChangeCount, slack
 from lapace.constraints.parser import parse_all
 from lapace.constraints.program import NODE_LIMIT, solve
@@ -144,7 +145,8 @@ class System:
     ) -> Projection:
         """The rows moved to where every constraint holds, near where they were.
 
-        Feasible rows come back bit for bit. The others move on the lattice and inside the bounds of
+        Derived columns are computed first and follow every move; feasible rows come back bit for
+        bit. The others move on the lattice and inside the bounds of
         their columns; a cell may keep the instance's value, whatever the schema says.
 
         Args:
@@ -155,6 +157,7 @@ class System:
             max_programs: Programs that may be solved at most; rows beyond that stay unsolved.
         """
         weights = self.schema.weights(costs)
+        cells = self.schema.derive(cells, instances)
         limits = {"node_limit": node_limit, "max_programs": max_programs}
         return project(self.schema, self.bound, cells, instances, weights, **limits)
 
@@ -208,10 +211,11 @@ def _contradiction(
     """A smallest set of constraints that no row (of this or any instance) can satisfy together."""
 
     def impossible(some: Sequence[BoundConstraint]) -> bool:
-        found = solve(schema, some, instance=instance, node_limit=node_limit)
+        links = linked(schema, some)
+        found = solve(schema, links, instance=instance, node_limit=node_limit)
         return found.status == "infeasible"
 
-    bound = [b for b in bound if not isinstance(b.formula, Custom)]
+    bound = provable(schema, bound)
     if not bound or not impossible(bound):
         return ()
     for one in bound:
@@ -223,15 +227,16 @@ def _contradiction(
         if impossible(rest):
             core = rest
     if len(core) > 2:
-        pairs = (pair for pair in combinations(bound, 2) if _interact(*pair))
+        pairs = (pair for pair in combinations(bound, 2) if _interact(schema, *pair))
         return next((pair for pair in pairs if impossible(pair)), tuple(core))
     return tuple(core)
 
 
-def _interact(a: BoundConstraint, b: BoundConstraint) -> bool:
+def _interact(schema: Schema, a: BoundConstraint, b: BoundConstraint) -> bool:
     """Whether two constraints can contradict at all: a count of changes is about every column."""
     counts = isinstance(a.formula, ChangeCount) or isinstance(b.formula, ChangeCount)
-    return counts or bool(set(a.columns) & set(b.columns))
+    reach = [{c for bound in linked(schema, [one]) for c in bound.columns} for one in (a, b)]
+    return counts or bool(reach[0] & reach[1])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -260,7 +265,7 @@ def _possible_off_lattice(schema: Schema, bound: Sequence[BoundConstraint]) -> b
     ]
     relaxed = replace(schema, features=tuple(free))
     again = [bind(b.constraint, relaxed) for b in bound]
-    return solve(relaxed, again).status == "solved"
+    return solve(relaxed, linked(relaxed, again)).status == "solved"
 
 
 def _values(feature: Feature, *, lattice: bool) -> str:

@@ -39,7 +39,7 @@ from lapace.explainer.top_up import top_up
 from lapace.explainer.why_not import MAX_QUERIES, with_why_not
 from lapace.report import Queries, Report, make_report, split
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation
-from lapace.schema import Feature, Schema
+from lapace.schema import Override, Schema
 from lapace.table import read
 from lapace.training import Recipe
 
@@ -94,7 +94,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         n_latent: int | None = None,
         recipe: Literal["default", "paper"] | Recipe = "default",
         rules: Sequence[str | Constraint] = (),
-        schema: Schema | Mapping[str, str | Feature] | str | Path | None = None,
+        schema: Schema | Mapping[str, Override] | str | Path | None = None,
         device: str | None = None,
         random_state: int = 0,
     ) -> None:

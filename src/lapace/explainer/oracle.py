@@ -68,19 +68,25 @@ class Oracle:
         return self._queried(tau, cells, feasible, lines)
 
     def check(self, cells: Floats, lines: Ints) -> Steps:
-        """Rows checked and queried as they are, without projection."""
-        originals = self.problem.instances.cells[self.instance[lines]]
-        feasible = self.problem.system.feasible(cells, originals)
+        """Rows checked and queried as they are, but for derived columns, without projection."""
+        cells, feasible = self._checked(cells, lines)
         return self._queried(np.zeros(len(cells)), cells, feasible, lines)
 
+    def _checked(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
+        """Rows with their derived columns computed, and whether every constraint holds."""
+        schema, originals = self.problem.schema, self.problem.instances.cells[self.instance[lines]]
+        cells = schema.derive(cells, originals)
+        feasible = self.problem.system.feasible(cells, originals)
+        return cells, feasible & schema.derivable(cells, originals)
+
     def project(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
-        """Rows moved to where every constraint holds, and whether that succeeded."""
-        problem = self.problem
-        if not len(problem.system):
-            return cells, np.ones(len(cells), dtype=bool)
-        instance = self.instance[lines]
-        if problem.search.enforce in ("latent", "polyak"):
-            return cells, problem.system.feasible(cells, problem.instances.cells[instance])
+        """Rows moved to where every constraint holds, and whether that succeeded.
+
+        Derived columns follow what projection moves.
+        """
+        problem, instance = self.problem, self.instance[lines]
+        if not len(problem.system) or problem.search.enforce in ("latent", "polyak"):
+            return self._checked(cells, lines)
         open_ = np.flatnonzero(~np.isin(instance, list(self.infeasible)))
         originals = problem.instances.cells[instance[open_]]
         with self.timed("constraints"):
@@ -88,6 +94,7 @@ class Oracle:
         self.infeasible.update(instance[open_][moved.proved_infeasible].tolist())
         cells, feasible = cells.copy(), np.zeros(len(cells), dtype=bool)
         cells[open_], feasible[open_] = moved.cells, moved.feasible
+        feasible &= problem.schema.derivable(cells, problem.instances.cells[instance])
         return cells, feasible
 
     def _queried(self, tau: Floats, cells: Floats, feasible: Bools, lines: Ints) -> Steps:

@@ -78,6 +78,12 @@ def save(
         classifier: A reference to the classifier's file.
     """
     decoder = fitted.decoder
+    for feature in fitted.schema.features:
+        if callable(feature.derived):
+            raise InputError(
+                f"Column '{feature.name}' is derived by a Python function, which cannot be saved. "
+                "Derive it by an expression, such as 'amount / months'."
+            )
     config = {
         "settings": settings,
         "labels": list(fitted.labels),

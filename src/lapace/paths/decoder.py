@@ -140,7 +140,7 @@ class Decoder:
             if self.schema.features[feature].missing:
                 scores[:, end - 1] = -np.inf
         states = self._choose(scores, labels, None)
-        return self.schema.with_states(cells, states)
+        return self.schema.derive(self.schema.with_states(cells, states))
 
     def path_rows(
         self,
@@ -167,14 +167,17 @@ class Decoder:
         # The endpoint does not depend on the instance: a column of one category has that one.
         cells[(tau >= 1.0) & ~frozen] = 0.0
         cells[:, instances.schema.numeric] = self._numbers(instances, instance, tau, means)
-        if not instances.schema.blocks:
-            return cells
-        states = instances.states[instance]  # (m, b)
-        moving = np.flatnonzero(~frozen)
-        states[moving] = self._categories(
-            instances, instance[moving], means[moving], tau[moving], labels[moving]
-        )
-        return instances.schema.with_states(cells, states)
+        if instances.schema.blocks:
+            states = instances.states[instance]  # (m, b)
+            moving = np.flatnonzero(~frozen)
+            states[moving] = self._categories(
+                instances, instance[moving], means[moving], tau[moving], labels[moving]
+            )
+            cells = instances.schema.with_states(cells, states)
+        inner, end = np.flatnonzero(tau < 1.0), np.flatnonzero(tau >= 1.0)
+        cells[inner] = instances.schema.derive(cells[inner], instances.cells[instance[inner]])
+        cells[end] = instances.schema.derive(cells[end])
+        return cells
 
     def differentiable_rows(
         self, instances: EncodedInstances, instance: Ints, tau: Floats, z: Tensor, rows: Floats
@@ -202,11 +205,20 @@ class Decoder:
             0.0,
             instances.schema.slopes(means[:, : len(numeric)]),
         )
+        slopes = np.where(instances.schema.counted[numeric], slopes, 0.0)
+        cells = instances.schema.derive(cells, instances.cells[instance])
         values = torch.as_tensor(cells, device=z.device)
         rise = torch.as_tensor(slopes, device=z.device)
         scores = decoded[:, : len(numeric)].double()
         at = torch.as_tensor(numeric, device=z.device)
-        return values.index_add(1, at, rise * (scores - scores.detach()))
+        values = values.index_add(1, at, rise * (scores - scores.detach()))
+        for column, sources in instances.schema.derived.slopes(cells).items():
+            for source, slope in sources.items():
+                moved = values[:, source] - values[:, source].detach()
+                gradient = torch.as_tensor(slope, device=z.device) * torch.nan_to_num(moved)
+                at = torch.as_tensor([column], device=z.device)
+                values = values.index_add(1, at, gradient[:, None])
+        return values
 
     def _numbers(
         self, instances: EncodedInstances, instance: Ints, tau: Floats, means: Floats
@@ -333,7 +345,7 @@ class Decoder:
             if self.schema.shape is None:  # pixel noise is not independent
                 means[:, :first] += NOISE * sigma * rng.standard_normal((count, first))
             means[:, first:] = _draw(means[:, first:], self.model.shape.widths, rng)
-        return self.schema.decode(means)
+        return self.schema.derive(self.schema.decode(means))
 
 
 def _draw(probabilities: Floats, widths: Sequence[int], rng: np.random.Generator) -> Floats:

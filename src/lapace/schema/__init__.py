@@ -28,12 +28,13 @@ from scipy.spatial.distance import cdist
 from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.columns import UnsettledColumnError, infer, read_cells, refuse_label
-from lapace.schema.features import Feature, Knots
+from lapace.schema.derived import DerivedColumns
+from lapace.schema.features import Feature, Knots, Override
 from lapace.schema.summary import Overrides, column_lines, read_overrides, remarks, to_toml
 from lapace.table import Coded, Table, Template, read, write_whole
 from lapace.table.frames import as_coded
 
-__all__ = ["Feature", "Knots", "Reading", "Schema"]
+__all__ = ["Feature", "Knots", "Override", "Reading", "Schema"]
 
 
 class Reading(NamedTuple):
@@ -98,8 +99,9 @@ class Schema:
         Args:
             data: The training table, features only.
             overrides: For some columns the kind (`"categorical"` for a number that is a code,
-                `"number"` or `"date"` for text that writes them), `"drop"` to leave it out, or a
-                whole `Feature`; or a file that says so, as `to_toml` writes it.
+                `"number"` or `"date"` for text that writes them), `"drop"` to leave it out, a
+                whole `Feature` or some of its settings, as `{"tolerance": 0.5}`; or a file that
+                says so, as `to_toml` writes it.
             labels: The label of each row, where known: a column that says the same is refused.
 
         Examples:
@@ -130,7 +132,9 @@ class Schema:
                 errors[name] = error
         if errors:
             raise _all_at_once(errors)
-        return cls(tuple(features), replace(table.template, index=()))
+        schema = cls(tuple(features), replace(table.template, index=()))
+        schema.derived  # noqa: B018  refuses unknown inputs and circles
+        return schema
 
     def described(self, descriptions: Mapping[str, str]) -> Schema:
         """The same schema with a sentence on some of its columns."""
@@ -476,10 +480,11 @@ class Schema:
         """Each column's share of the distance between cells (of some columns only)."""
         apart, first = np.abs(a - b), self._unordered[columns]  # (..., d)
         gaps = np.where((a >= first) | (b >= first), apart > 0.5, apart / self.spans[columns])
-        return np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), gaps)
+        gaps = np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), gaps)
+        return gaps if self.counted.all() else gaps * self.counted[columns]
 
     def distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
-        """How far rows of `a` are from rows of `b`, in L1.
+        """How far rows of `a` are from rows of `b`, in L1, derived columns left out.
 
         A number counts its difference over the range seen in training, an ordinal its steps over
         the number of steps there are, a change of category 1, missing against present 1.
@@ -526,6 +531,8 @@ class Schema:
         found = np.zeros((len(a), len(b)))
         if not found.size:
             return found
+        if not self.counted.all():
+            weights = np.where(self.counted, 1.0 if weights is None else weights, 0.0)
         weight = np.ones(len(self.features)) if weights is None else weights
         if len(self.categorical):
             # As a product of one-hot rows: ten times as fast as comparing codes.
@@ -561,17 +568,26 @@ class Schema:
         return np.concatenate(blocks, axis=1)  # (n, levels)
 
     def weights(self, costs: Mapping[str, float] | None) -> Floats:
-        """Costs by name as one weight per column."""
-        weights = np.ones(len(self.features))
+        """Costs by name as one weight per column; 0 for derived columns."""
+        weights = self.counted.astype(np.float64)
         for name, cost in (costs or {}).items():
             place = self.index(name)
+            if not self.counted[place]:
+                raise InputError(
+                    f"Column '{name}' is derived and is no change of its own. Give a cost to what "
+                    f"it follows from: {', '.join(self.features[place].inputs)}."
+                )
             if not (cost >= 0 and np.isfinite(cost)):
                 raise InputError(f"The cost of '{name}' is {cost}; it must be zero or more.")
             weights[place] = cost
         return weights
 
     def changed(self, a: Floats, b: Floats) -> Bools:
-        """Where cells differ by more than half a step of their column."""
+        """Where cells differ by more than half a step; a derived column is no change of its own."""
+        return self.differs(a, b) & self.counted
+
+    def differs(self, a: Floats, b: Floats) -> Bools:
+        """Where cells, derived ones included, differ by more than half a step of their column."""
         apart = np.abs(a - b)
         return np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), apart > self._half_steps)
 
@@ -586,6 +602,46 @@ class Schema:
         """
         near: Bools = np.abs(a - b) <= self._negligible[self.numeric]
         return near
+
+    # -- derived columns --------------------------------------------------------------------------
+
+    @cached_property
+    def derived(self) -> DerivedColumns:
+        """The derived columns, each after those it follows from."""
+        return DerivedColumns.of(self.features)
+
+    @cached_property
+    def counted(self) -> Bools:
+        """Whether a change of each column counts: not where it is derived."""
+        return np.array([f.derived is None for f in self.features], dtype=bool)
+
+    def derive(self, cells: Floats, originals: Floats | None = None) -> Floats:
+        """Rows whose derived columns follow from the others.
+
+        A derived cell is computed where one of its inputs differs from the instance's; elsewhere it
+        is the instance's own. It is on its column's lattice, not moved into its bounds, and NaN
+        where an input is missing or nothing can be computed.
+
+        Args:
+            cells: Rows, (n, d).
+            originals: The instance of each; without them every derived cell is computed, and what
+                cannot be stays as it is.
+
+        Examples:
+            >>> rate = Feature.continuous("rate", derived="cost / months")
+            >>> schema = Schema.infer([{"cost": 120, "months": 12, "rate": 10}], {"rate": rate})
+            >>> schema.derive(np.array([[120.0, 10.0, 7.0]]), np.array([[120.0, 12.0, 7.0]]))
+            array([[120.,  10.,  12.]])
+        """
+        return cells if self.counted.all() else self.derived.derive(cells, originals, self.differs)
+
+    def derivable(self, cells: Floats, originals: Floats) -> Bools:
+        """Whether derived cells, as `derive` made them, are values of their columns: (n,).
+
+        Not where nothing could be computed, or where the result lies beyond the column's bounds
+        and further out than the instance's own.
+        """
+        return self.derived.derivable(cells, originals)
 
     # -- JSON -------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.features import RARE, Feature, Kind, Knots, column_error, on_lattice
+from lapace.schema.features import RARE, Feature, Kind, Knots, Override, column_error, on_lattice
 from lapace.schema.notation import DATES, ISO_DATE, Notation, guess, plain_number
 from lapace.table import Coded, Column, Level, spelling
 from lapace.table.frames import as_coded
@@ -43,6 +43,12 @@ SHARED = 0.99  # share of the values that a resolution has to fit
 DATE_TIME, DATE_SECONDS = "2024-12-31 23:59", "2024-12-31 23:59:59"
 PLAIN = "1234.56"  # the notation of plain numbers
 KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
+_NUMBER = (int, float)
+_TYPES: Mapping[str, Any] = {
+    "kind": str, "lower": _NUMBER, "upper": _NUMBER, "resolution": _NUMBER, "tolerance": _NUMBER,
+    "written": str, "unit": str, "description": str,
+}  # fmt: skip
+_WORDS: Mapping[Any, str] = {str: "text", _NUMBER: "number"}
 UNREADABLE: Mapping[str, str] = {
     "duration": "times of day or durations. Turn it into a number (minutes, days), or drop it.",
     "other": "values that are neither numbers nor text. Convert or drop it.",
@@ -56,6 +62,11 @@ TOO_LARGE = (
 )
 # A row that cannot be used, what its cell holds, and how the sentence about it ends.
 Unusable: TypeAlias = tuple[int, str, str]
+
+SETTINGS = (
+    "kind", "categories", "lower", "upper", "resolution", "integer", "tolerance", "derived",
+    "written", "unit", "description",
+)  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------
 # Inferring
@@ -80,7 +91,7 @@ class UnsettledColumnError(InputError):
         super().__init__(f"Column '{name}' {what} Drop it (--drop {name}){say}.")
 
 
-def infer(name: str, column: Column, override: str | Feature | None = None) -> Feature:
+def infer(name: str, column: Column, override: Override | None = None) -> Feature:
     """The feature of a training column."""
     _refuse_unreadable(name, column)
     if column.missing.all():
@@ -91,6 +102,8 @@ def infer(name: str, column: Column, override: str | Feature | None = None) -> F
                 f"The override for column '{name}' is a Feature of the name '{override.name}'."
             )
         return _fitted(override, column)
+    if isinstance(override, Mapping):
+        return _fitted(_declared(name, column, override), column)
     kind = _guess(name, column) if override is None else override
     if isinstance(kind, Feature):
         return _fitted(kind, column)
@@ -115,6 +128,28 @@ def refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
     if len(pairs) == len(names):
         what = "says the same as the label in every row."
         raise UnsettledColumnError(name, what, ["drop", "categorical"])
+
+
+def _declared(name: str, column: Column, settings: Mapping[str, Any]) -> Feature:
+    """A feature with some of its settings declared, the others inferred."""
+    for key, value in settings.items():
+        if key not in SETTINGS:
+            hint = did_you_mean(key, SETTINGS) or f" There are: {', '.join(SETTINGS)}."
+            raise column_error(name, f"has no setting '{key}'.{hint}")
+        wanted = _TYPES.get(key)
+        if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
+            raise column_error(name, f"has {key} = {value!r}, which is no {_WORDS[wanted]}.")
+    rest = dict(settings)
+    kind, categories = rest.pop("kind", None), rest.pop("categories", None)
+    if categories is not None:
+        if isinstance(categories, str) or not isinstance(categories, Sequence):
+            raise column_error(name, f"has categories {categories!r}; list them.")
+        feature = Feature(name, kind or "categorical", categories=tuple(categories))
+        return replace(feature, **rest)
+    guess = kind or _guess(name, column)
+    if not isinstance(guess, Feature):
+        guess = _feature(name, column, WORDS.get(guess, guess))
+    return replace(guess, **rest)
 
 
 def _feature(name: str, column: Column, kind: Any) -> Feature:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from inspect import Parameter, Signature, signature
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -11,15 +12,19 @@ from scipy.special import ndtri
 
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError, did_you_mean
+from lapace.schema.expressions import parse
 from lapace.schema.notation import DATES, notation, plain_number
 from lapace.table import Level
 
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 
+Derived: TypeAlias = str | Callable[..., Any] | None
+
 KINDS = get_args(Kind)
 KNOTS = 256  # support points of a column's rank map; more do not change a decoded value
 RARE = 5  # rows under which a histogram bin or category count is not shown
 SPIKE = 0.01  # share of the rows from which a value gets an interval of scores
+_OPEN = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 FLAT = 0.25  # least spread a column is stretched from: a nearly constant one must not dominate
 
 
@@ -116,6 +121,9 @@ class Feature:
         written: How the table writes the numbers of a continuous column, as an example:
             `€1,234.56`, `1234.56%`, `2024-12-31` for dates; empty for plain numbers.
         unit: What plain numbers are counted in, shown after them.
+        derived: What the column follows from, where it does: an expression such as
+            `"amount / months"`, or a function whose parameters are columns. It is computed again
+            wherever one of them changes, and is no change of its own.
         knots: The rank map of a numeric column.
         histogram: Edges and counts, or one count per category; small ones merged or hidden.
 
@@ -138,6 +146,7 @@ class Feature:
     tolerance: float = 0.0
     written: str = ""
     unit: str = ""
+    derived: Derived = None
     knots: Knots | None = field(default=None, repr=False, compare=False)
     histogram: tuple[tuple[float, ...], tuple[int, ...]] = field(default=((), ()), repr=False)
 
@@ -153,6 +162,14 @@ class Feature:
                 object.__setattr__(self, name, value)
         if self.written:
             notation(self.written)  # refuses what is none
+        if isinstance(self.derived, str):
+            try:
+                parse(self.derived)
+            except InputError as error:
+                raise column_error(self.name, f"is derived. {error}") from None
+        elif self.derived is not None and not callable(self.derived):
+            sentence = f"is derived from {self.derived!r}; give an expression or a function."
+            raise column_error(self.name, sentence)
         checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
         for wrong, sentence in checks:
             if wrong:
@@ -214,6 +231,7 @@ class Feature:
         tolerance: float = np.nan,
         written: str = "",
         unit: str = "",
+        derived: Derived = None,
     ) -> Feature:
         """A number; what is left out is taken from the training table.
 
@@ -233,37 +251,42 @@ class Feature:
             tolerance=float(tolerance),
             written=written,
             unit=unit,
+            derived=derived,
         )
 
     @classmethod
-    def ordinal(cls, name: str, categories: Sequence[Level]) -> Feature:
+    def ordinal(cls, name: str, categories: Sequence[Level], *, derived: Derived = None) -> Feature:
         """Categories in a meaningful order, least first.
 
         Examples:
             >>> Feature.ordinal("size", ["small", "large"]).span
             1.0
         """
-        return cls(name, "ordinal", categories=tuple(categories))
+        return cls(name, "ordinal", categories=tuple(categories), derived=derived)
 
     @classmethod
-    def categorical(cls, name: str, categories: Sequence[Level]) -> Feature:
+    def categorical(
+        cls, name: str, categories: Sequence[Level], *, derived: Derived = None
+    ) -> Feature:
         """Categories without an order.
 
         Examples:
             >>> Feature.categorical("home", ["own", "rent", "other"]).width
             3
         """
-        return cls(name, "categorical", categories=tuple(categories))
+        return cls(name, "categorical", categories=tuple(categories), derived=derived)
 
     @classmethod
-    def binary(cls, name: str, categories: Sequence[Level] = (False, True)) -> Feature:
+    def binary(
+        cls, name: str, categories: Sequence[Level] = (False, True), *, derived: Derived = None
+    ) -> Feature:
         """Exactly two categories.
 
         Examples:
             >>> Feature.binary("smoker", ["no", "yes"]).width
             1
         """
-        return cls(name, "binary", categories=tuple(categories))
+        return cls(name, "binary", categories=tuple(categories), derived=derived)
 
     # -- properties -------------------------------------------------------------------------------
 
@@ -271,6 +294,30 @@ class Feature:
     def levels(self) -> tuple[Level, ...]:
         """The meanings of all codes: the categories, then the extras."""
         return self.categories + self.extra
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns it is derived from: those an expression names, a function's parameters.
+
+        Examples:
+            >>> Feature.continuous("rate", derived=lambda cost, months: cost / months).inputs
+            ('cost', 'months')
+        """
+        if self.derived is None:
+            return ()
+        if isinstance(self.derived, str):
+            return parse(self.derived).columns
+        try:
+            parameters = [*signature(self.derived).parameters.values()]
+        except (TypeError, ValueError):  # some functions written in C have none
+            parameters = []
+        if not parameters or any(p.kind in _OPEN for p in parameters):
+            raise column_error(
+                self.name,
+                "is derived by a function whose parameters do not name columns. Write one such as "
+                "lambda amount, months: amount / months.",
+            )
+        return tuple(p.name for p in parameters)
 
     @property
     def numeric(self) -> bool:
@@ -368,9 +415,11 @@ class Feature:
     # -- JSON -------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """As plain JSON values; of a function that derives it only the columns it takes."""
         knots = self.knots and [part.tolist() for part in self.knots]
-        return {name: _lists(value) for name, value in vars(self).items()} | {"knots": knots}
+        derived = self.derived if isinstance(self.derived, str) else self.inputs or None
+        values = vars(self) | {"knots": knots, "derived": derived}
+        return {name: _lists(value) for name, value in values.items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Feature:
@@ -383,7 +432,28 @@ class Feature:
         """
         values = {f.name: _tuples(data[f.name]) for f in fields(cls)}
         knots = values["knots"] and Knots(*map(np.array, values["knots"]))
-        return cls(**{**values, "knots": knots})
+        derived = values["derived"]
+        if isinstance(derived, tuple):
+            derived = UnsavedFunction(values["name"], derived)
+        return cls(**{**values, "knots": knots, "derived": derived})
+
+
+class UnsavedFunction:
+    """The place of a Python function that derived a column: files do not keep functions."""
+
+    def __init__(self, name: str, columns: tuple[str, ...]) -> None:
+        self.name = name
+        parameters = (Parameter(column, Parameter.KEYWORD_ONLY) for column in columns)
+        self.__signature__ = Signature([*parameters])
+
+    def __call__(self, **_: Any) -> Any:
+        """Refuses: the function is not here."""
+        sentence = "is derived by a Python function, which files do not keep."
+        raise column_error(self.name, sentence)
+
+
+# A column as its user declares it: its kind, all of it, or some of its settings by name.
+Override: TypeAlias = str | Feature | Mapping[str, Any]
 
 
 def _lists(value: Any) -> Any:

@@ -14,12 +14,12 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.features import KINDS, Feature
+from lapace.schema.features import KINDS, Feature, Override
 from lapace.schema.notation import Notation, plain_number
 
 __all__ = ["Overrides", "column_lines", "from_toml", "read_overrides", "remarks", "to_toml"]
 
-Overrides: TypeAlias = Mapping[str, str | Feature]
+Overrides: TypeAlias = Mapping[str, Override]
 
 VERSION = 1
 SHOWN = 5  # levels of a column that a line shows
@@ -28,7 +28,8 @@ HEADER = """\
 # kind: number, ordinal, binary, categorical, or drop. A line that is left out is seen in the data.
 """
 NUMBERS = ("lower", "upper", "resolution", "tolerance")
-FIELDS = (*NUMBERS, "written", "unit", "categories", "description")
+FIELDS = (*NUMBERS, "written", "unit", "categories", "derived", "description")
+ALONE = {"tolerance", "derived", "unit", "description"}  # what may be said without the kind
 # Words that have an order, least first; a column may hold some of them.
 SCALES = tuple(
     tuple(words.split("|"))
@@ -192,6 +193,9 @@ def to_toml(features: Sequence[Feature]) -> str:
         lines += ["", f"[columns.{name}]", f"kind = {_toml(kind)}"]
         for key in FIELDS:
             value = getattr(feature, key)
+            if callable(value):
+                lines.append(f"# derived from {', '.join(feature.inputs)} by a Python function")
+                continue
             if key in NUMBERS and feature.kind != "continuous":
                 continue  # of an ordinal they are the codes
             if key in ("lower", "upper") and feature.is_date:
@@ -209,7 +213,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def from_toml(text: str, name: str = "The schema") -> dict[str, str | Feature]:
+def from_toml(text: str, name: str = "The schema") -> dict[str, Override]:
     r"""What a file says of the columns, as `Schema.infer` and `Explainer(schema=...)` take it.
 
     Examples:
@@ -227,24 +231,27 @@ def from_toml(text: str, name: str = "The schema") -> dict[str, str | Feature]:
     return {column: _override(column, said, name) for column, said in data["columns"].items()}
 
 
-def _override(column: str, said: Any, name: str) -> str | Feature:
+def _override(column: str, said: Any, name: str) -> Override:
     if not isinstance(said, dict):
         raise InputError(f"{name}: column '{column}' is {said!r}; it must be a table of settings.")
     known = ("kind", *FIELDS)
     for key in said:
         if key not in known:
             raise InputError(f"{name}: column '{column}' has no '{key}'.{did_you_mean(key, known)}")
+    if said.keys() <= ALONE:
+        return dict(said)
     kind = said.get("kind", "number")
     if set(said) == {"kind"} or kind == "drop":
         return str(kind)
     try:
         if kind in ("number", "date", "continuous"):
-            return _number(column, said)
+            return replace(_number(column, said), derived=said.get("derived"))
         if kind not in KINDS:
             raise InputError(f"'{kind}' is no kind of column.{did_you_mean(kind, KINDS)}")
         return replace(
             Feature(column, kind, categories=tuple(said.get("categories", ()))),
             description=str(said.get("description", "")),
+            derived=said.get("derived"),
         )
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: {error}") from None

@@ -35,7 +35,7 @@ def main() -> None:
     )
 
     heading("Learning what it approves and what it denies")
-    explainer = Explainer(forest, rules=loans.rules, random_state=0)
+    explainer = Explainer(forest, rules=loans.rules, schema=loans.schema)
     with progress_bar("training") as progress:
         explainer.fit(loans.train, progress=progress)
 

@@ -428,7 +428,8 @@ def data_list(terminal: Terminal) -> None:
 
 
 @command(
-    "data fetch", "lapace data fetch loans --rows 500 --part train --rules loans.toml -o train.csv"
+    "data fetch",
+    "lapace data fetch loans --part train --rules loans.toml --schema columns.toml -o train.csv",
 )
 def data_fetch(
     *,
@@ -449,6 +450,12 @@ def data_fetch(
     rules: Path | None = Option(
         None, metavar="FILE", help="Also write its rules here, as a file of constraints."
     ),
+    schema: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="Also write its columns here, as a file for `fit --schema`: orders, what follows from "
+        "other columns, a sentence on each.",
+    ),
     terminal: Terminal,
 ) -> None:
     """Fetch a data set, verify its hash, and write it as a table."""
@@ -459,8 +466,8 @@ def data_fetch(
     if output is not None:
         format_: Any = "csv" if output == STDOUT else None
         where = Output(format_, output).destination([], ("csv", "parquet"))
-    if rules is not None:
-        writable_file(rules, [], (".toml",))
+    for file in filter(None, (rules, schema)):
+        writable_file(file, [], (".toml",))
     found = datasets.load(name, rows=rows)
     if where is not None:
         frame = _labelled(found, part, label)
@@ -468,11 +475,13 @@ def data_fetch(
     if rules is not None:
         text = constraints.to_toml(found.rules)
         write_whole(rules, lambda path: path.write_text(text, encoding="utf-8"))
+    if schema is not None:
+        found.schema.to_toml(schema)
     terminal.note(
         f"{found.name}: {len(found.train):,} training rows, {len(found.test):,} held out."
     )
     for feature in found.schema.features:  # whose order CSV cannot hold
-        if feature.kind == "ordinal" and where is not None and where.format == "csv":
+        if schema is None and feature.kind == "ordinal" and where and where.format == "csv":
             order = "<".join(map(str, feature.categories))
             terminal.note(f"To keep its order, fit with --kind '{feature.name}=ordinal:{order}'")
 
@@ -493,19 +502,19 @@ def _labelled(found: Any, part: str, label: str) -> Any:
     return schema.frame(np.concatenate(cells), before={label: np.concatenate(labels)})
 
 
-FIT = "fit train.csv --classifier forest --label label --rules loans.toml -o loans.lapace"
-ORDER = "--kind 'education=ordinal:basic<secondary<bachelor<master<doctorate'"
+FETCH = "data fetch loans --rows 500 --part train"
+FIT = "fit train.csv --classifier forest --label label --rules loans.toml --schema columns.toml"
 DEMO = (  # what `demo` runs, each line as one would type it
-    "data fetch loans --rows 500 --part train --rules loans.toml -o train.csv",
+    f"{FETCH} --rules loans.toml --schema columns.toml -o train.csv",
     "data fetch loans --rows 500 --part test -o instances.csv",
-    f"{FIT} {ORDER}",
+    f"{FIT} -o loans.lapace",
     "explain loans.lapace instances.csv --target approved -o counterfactuals.csv",
     "explain loans.lapace instances.csv --ids 7 --target approved -c 'changes <= 6'",
     "plot loans.lapace instances.csv --ids 7 --target approved -o path.png",
 )
 
 DEMO_FILES = (
-    "train.csv", "loans.toml", "instances.csv", "loans.lapace", "loans.skops",
+    "train.csv", "loans.toml", "columns.toml", "instances.csv", "loans.lapace", "loans.skops",
     "counterfactuals.csv", "path.png",
 )  # fmt: skip
 

@@ -39,7 +39,8 @@ class Dataset:
         test: Held-out rows.
         train_labels: One label per training row.
         test_labels: One label per held-out row.
-        schema: The columns of `train`, with a sentence on each.
+        schema: The columns of `train`, with a sentence on each, and what follows from others
+            declared so.
         rules: Constraints every counterfactual should satisfy: what is immutable or monotone, and
             what holds between columns.
         target: The favourable label; None where no label is better than another.
@@ -135,6 +136,7 @@ def load(
         train_rows, test_rows = (table.iloc[p].reset_index(drop=True) for p in (training, held_out))
         if impute:
             train_rows, test_rows = _imputed(train_rows, test_rows)
+    derived = {column: {"derived": expression} for column, expression in spec.derived.items()}
     return Dataset(
         name=name,
         description=spec.description,
@@ -143,7 +145,7 @@ def load(
         test=test_rows,
         train_labels=labels[training],
         test_labels=labels[held_out],
-        schema=Schema.infer(train_rows).described(spec.columns),
+        schema=Schema.infer(train_rows, derived).described(spec.columns),
         rules=tuple(spec.rules),
         target=spec.target,
         settings=spec.settings,

@@ -40,6 +40,7 @@ class DatasetSpec:
         target: The favourable label; None where no label is better than another.
         files: Sets of files that hold the same data; the first that can be had is taken.
         columns: A sentence on each column.
+        derived: For columns that follow from others, the expression that says how.
         rules: What is immutable or monotone, and what holds between columns.
         settings: For each stock classifier, what differs from its defaults.
         n_train: How many rows come first as training rows, where the data set defines its split.
@@ -51,6 +52,7 @@ class DatasetSpec:
     target: str | int | None = None
     files: Sequence[Sequence[str]] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
+    derived: Mapping[str, str] = field(default_factory=dict)
     rules: Sequence[str] = ()
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     n_train: int | None = None

@@ -2,10 +2,10 @@
 
 Nothing is read from anywhere. Applicants get an age, a degree, a job, an income and a habit of
 paying their bills, which no column shows; from these follow savings, arrears and a credit score,
-the loan they apply for and its instalment; the bank weighs the one against the other, with some
-noise. The columns are mixed on purpose: whole numbers, amounts with long tails and a spike at zero,
-a ratio, an ordinal, categories of two to six, and a score that applicants without a credit record
-do not have.
+the loan they apply for, and from its amount and months the instalment, exactly; the bank weighs
+the one against the other, with some noise. The columns are mixed on purpose: whole numbers, amounts
+with long tails and a spike at zero, a ratio, an ordinal, categories of two to six, a score that
+applicants without a credit record do not have, and a derived column.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Floats
 
+RATE = 0.005  # interest per month, the same for everyone
 EDUCATION = ("basic", "secondary", "bachelor", "master", "doctorate")
 
 
@@ -142,9 +143,7 @@ def _loan(rng: np.random.Generator, t: pd.DataFrame) -> dict[str, Any]:
     share = 0.06 + 0.16 * rng.random(len(t))  # of the income, that the applicant means to pay back
     months = 6 * np.clip(np.ceil(amount / (share * t.income) / 6), 1, 14)
 
-    rate = 0.06 - 0.006 * t.habit + 0.008 * rng.standard_normal(len(t))
-    monthly = np.clip(rate, 0.02, 0.12) / 12
-    price = monthly / (1 - (1 + monthly) ** -months)  # of one unit borrowed, each month
+    price = RATE / (1 - (1 + RATE) ** -months)  # of one unit borrowed, each month
     most = np.floor((0.6 * t.income - 1) / price / 100) * 100  # the bank's first criterion
     amount = np.minimum(amount, most)
     return {

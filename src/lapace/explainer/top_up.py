@@ -127,4 +127,4 @@ def _mix(
     blocks = [(start, width) for _, start, width in schema.blocks]
     for start, width in [*blocks, *((flag, 1) for _, flag in schema.flags)]:
         share[:, start : start + width] = (rng.random(count) < along)[:, None]
-    return schema.decode(one + share * (other - one))
+    return schema.derive(schema.decode(one + share * (other - one)))

@@ -224,7 +224,7 @@ def test_the_demo_keeps_its_files_in_the_folder_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = done(example("demo"))
     kept = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert kept == {*MADE, "counterfactuals.csv", "path.png"}
+    assert kept == {*MADE, "columns.toml", "counterfactuals.csv", "path.png"}
     assert set(tmp_path.iterdir()) == {tmp_path / "demo"}
     lines = re.findall(r"^\$ lapace (.+)$", result.stderr, flags=re.MULTILINE)
     commands = [line.split()[0] for line in lines]

@@ -35,7 +35,7 @@ FORMS = ("bound", "direction", "fixed", "set", "changes", "relation")
 
 def derived(schema: Schema) -> Bools:
     """Columns that follow from others."""
-    return np.array([bool(getattr(f, "derived", None)) for f in schema.features])
+    return np.array([f.derived is not None for f in schema.features])
 
 
 def differing(a: Floats, b: Floats) -> Bools:
@@ -194,10 +194,21 @@ class Judge:
 
     def feasible(self, cells: Floats, originals: Floats) -> Bools:
         """Whether every rule and added constraint holds."""
-        feasible = self._system.feasible(cells, originals)
+        feasible = self._system.feasible(cells, originals) & self._derivable(cells, originals)
         for constraint in self.extra:
             feasible &= constraint.holds(cells, originals)
         return feasible
+
+    def _derivable(self, cells: Floats, originals: Floats) -> Bools:
+        """Whether derived cells have a value their column may take, or the instance's own."""
+        found = np.ones(len(cells), dtype=bool)
+        for i in np.flatnonzero(derived(self.schema)):
+            feature, new, old = self.schema.features[i], cells[:, i], originals[:, i]
+            found &= ~np.isnan(new) | np.isnan(old)
+            if feature.kind == "continuous":
+                low, high = np.fmin(feature.lower, old), np.fmax(feature.upper, old)
+                found &= ~((new < low - 1e-9 * feature.span) | (new > high + 1e-9 * feature.span))
+        return found
 
     def ok(self, cells: Floats, originals: Floats) -> Bools:
         """Whether rows are feasible and valid; only feasible ones are asked about."""
@@ -207,10 +218,7 @@ class Judge:
 
     def completed(self, cells: Floats, originals: Floats) -> Floats:
         """Rows with the columns that follow from others computed anew."""
-        if not derived(self.schema).any():
-            return cells
-        complete: Floats = self.schema.derive(cells, originals)  # type: ignore[attr-defined]
-        return complete
+        return self.schema.derive(cells, originals)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -56,9 +56,9 @@ def head(data: Dataset, rows: int) -> Dataset:
     kinds: dict[str, str | Feature] = {}
     for f in data.schema.features:
         if f.kind == "continuous":
-            kinds[f.name] = f.kind
+            kinds[f.name] = Feature.continuous(f.name, derived=f.derived)
         elif f.kind == "ordinal":
-            kinds[f.name] = Feature.ordinal(f.name, f.categories)
+            kinds[f.name] = Feature.ordinal(f.name, f.categories, derived=f.derived)
     return replace(
         data,
         train=train,

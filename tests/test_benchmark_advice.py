@@ -19,7 +19,7 @@ from benchmarks.advice_checks import (
     minimality,
 )
 from lapace.constraints import System
-from lapace.schema import Schema
+from lapace.schema import Feature, Schema
 
 TINY = Size(
     instances=3, added=6, stepped=2, limited=2, unfound=1, tries=50, dice=1, models=2, why_not=2,
@@ -138,3 +138,20 @@ def test_targets_say_which_pairs_miss_them():
     assert found == [
         (what, "every pair", "1 of 1 the paper's pairs, 0 of 1 other pairs (not b-RF)", "**no**")
     ]
+
+
+def test_a_derived_column_follows_what_is_taken_back_and_is_no_change():
+    rows = np.random.default_rng(0).integers(1, 40, (200, 2)) / 4
+    table = pd.DataFrame({"a": rows[:, 0], "b": rows[:, 1], "sum": rows.sum(axis=1)})
+    made = Feature.continuous("sum", derived="a + b")
+    schema = Schema.infer(table, {"sum": made})
+
+    class Sum:
+        def predict(self, rows):
+            return np.asarray(rows["sum"]) > 10
+
+    judge, instance = Judge(Sum(), True, schema), np.array([[2.0, 3.0, 5.0]])
+    # Only the sum is read: one of the two changes can be undone as long as the sum stays over 10.
+    found = minimality(judge, np.array([[8.0, 4.0, 12.0]]), instance)
+    assert (found.changes[0], found.undone[0]) == (2, 1)
+    np.testing.assert_allclose(distances(schema, np.array([[2.0, 3.0, 9.0]]), instance), 0)

@@ -29,7 +29,7 @@ __all__ = [
     "reaching",
 ]
 
-PICKS = ("First", "Middle", "Last", "nearest", "sparse")
+PICKS = ("First", "Middle", "Last", "nearest", "best")
 
 
 @dataclass(frozen=True)
@@ -234,10 +234,10 @@ def _paired(figures: Figures, pairs: Sequence[str]) -> str:
     template = "{paired_distance:±} | {paired_nnce:±} | {no_farther:.0p}"
     lines = []
     for pair in pairs:
-        found = [figures.line(pair, "default", name) for name in ("nearest", "sparse")]
+        found = [figures.line(pair, "default", name) for name in ("nearest", "best")]
         count = max(line["paired_distance"].count for line in found)
         lines.append((pair, *(template.format_map(line) for line in found), f"{count}"))
-    head = [part for name in ("nearest", "sparse") for part in (name, "NNCE", "no farther, %")]
+    head = [part for name in ("nearest", "best") for part in (name, "NNCE", "no farther, %")]
     return grid(("pair", *head, "instances"), lines)
 
 

@@ -34,7 +34,7 @@ from benchmarks.plan import Comparison, Job
 from benchmarks.store import Measure, Record
 from lapace import Explainer, Search, baselines, metrics
 from lapace.arrays import Bools
-from lapace.result import Counterfactuals, Explanation
+from lapace.result import PICKS, Counterfactuals, Explanation
 
 __all__ = ["measure", "sweep"]
 
@@ -43,6 +43,12 @@ SEVERAL = ("DiCE", "DRCE")  # baselines that can return several counterfactuals
 CONFIDENT = (
     "validity", "valid_counterfactuals", "n_counterfactuals", "distance", "lof", "model_robustness",
 )  # fmt: skip
+# Picks by their names in tables; those of a group are computed, and paid for, together.
+GROUPS: tuple[Mapping[str, str], ...] = (
+    {"First": "first", "Middle": "middle", "Last": "last"},
+    {"nearest": "nearest"},
+    {"best": "best"},
+)
 PERTURBATION_SEED = 7_000  # keeps perturbations apart from everything else a seed decides
 
 
@@ -79,29 +85,27 @@ def _ours(job: Job, details: Comparison) -> Iterator[Measure]:
     setup, fit = setup_of(job), fitted(job)
     explainer, count = fit.explainer, len(setup.instances)
     yield Measure("instances", count, count)
-    yield Measure("mixed", float(len(setup.schema.categorical) > 0), 1)
     yield Measure("fit_seconds", fit.processor, 1)
     yield Measure.of("prototypes_valid", [p.valid for p in explainer.prototypes_])
     if not explainer.fitted_.of_label(setup.target):
         return  # no prototype of the target
-    judge, sparse = _Judge.of(job, details), job.recipe == "default"
+    judge = _Judge.of(job, details)
     # One instance first, so that nothing is loaded for the first time inside a timed call.
-    _explained(explainer, job, setup.frame.head(1), sparse=sparse)
-    moved = judge.perturbed(count)
-    explanation, cost = _explained(explainer, job, setup.frame)
-    after, _ = _explained(explainer, job, moved.frame)
-    picks = {name: (pick, _picks(after)[name], cost) for name, pick in _picks(explanation).items()}
-    if sparse:  # apart: it queries rows the other picks do not
-        explanation, cost = _explained(explainer, job, setup.frame, sparse=True)
-        after, _ = _explained(explainer, job, moved.frame, sparse=True)
-        picks["sparse"] = (explanation.sparse(), after.sparse(), cost)
-    for name, (pick, later, cost) in picks.items():
-        yield from cost.measures(count, name)
-        yield from judge.quality(name, pick)
-        yield from judge.stability(name, pick, later, moved)
-    yield from _against_nnce(setup, {name: pick for name, (pick, *_) in picks.items()})
+    _explained(explainer, job, setup.frame.head(1), PICKS)
+    moved, picks = judge.perturbed(count), {}
+    for group in GROUPS if job.recipe == "default" else GROUPS[:1]:
+        names = tuple(group.values())
+        explanation, cost = _explained(explainer, job, setup.frame, names)
+        after, _ = _explained(explainer, job, moved.frame, names)
+        for title, name in group.items():
+            picks[title], later = (getattr(found, name)() for found in (explanation, after))
+            yield from cost.measures(count, title)
+            yield from judge.quality(title, picks[title])
+            yield from judge.stability(title, picks[title], later, moved)
+    yield from _against_nnce(setup, picks)
     for confidence in details.confidences:
-        first = _explained(explainer, job, setup.frame, confidence=confidence)[0].first()
+        found, _ = _explained(explainer, job, setup.frame, ("first",), confidence=confidence)
+        first = found.first()
         for m in judge.quality(f"First@{confidence:g}", first):
             if m.metric in CONFIDENT:
                 yield m
@@ -111,11 +115,11 @@ def _explained(
     explainer: Explainer,
     job: Job,
     frame: Any,
+    picks: tuple[str, ...],
     *,
-    sparse: bool = False,
     confidence: float | None = None,
 ) -> tuple[Explanation, Cost]:
-    search = Search(steps=job.protocol.steps, sparse=sparse)
+    search = Search(steps=job.protocol.steps, picks=picks, n_best=1)
     target = setup_of(job).data.target
     with spent() as cost:
         found = explainer.explain(frame, target=target, confidence=confidence, search=search)
@@ -123,21 +127,12 @@ def _explained(
     return found, cost
 
 
-def _picks(explanation: Explanation) -> dict[str, Counterfactuals]:
-    return {
-        "First": explanation.first(),
-        "Middle": explanation.middle(),
-        "Last": explanation.last(),
-        "nearest": explanation.nearest(),
-    }
-
-
 def _against_nnce(setup: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
     """The picks of one counterfactual per instance against NNCE, on the same instances."""
     if not len(setup.target_rows):
         return
     nnce = metrics.kneighbors(setup.wide, setup.instances, setup.target_rows)[0][:, 0]
-    for name in ("nearest", "sparse"):
+    for name in ("nearest", "best"):
         if name in picks:
             ok = picks[name].where(picks[name].ok)
             other = nnce[ok.instance]

@@ -125,9 +125,9 @@ PATHS: Mapping[str, Column] = {
         for name in (*PICKS, "NNCE")
     },
     "nearest distance": "{nearest_distance:±}",
-    "sparse distance": "{sparse_distance:±}",
+    "best distance": "{best_distance:±}",
     "NNCE distance": "{nnce_distance:±}",
-    "no farther: nearest, sparse": "{nearest_no_farther:.0p}, {sparse_no_farther:.0p} %",
+    "no farther: nearest, best": "{nearest_no_farther:.0p}, {best_no_farther:.0p} %",
     "First valid": "{first_valid:of}",
     "Middle valid": "{middle_valid:of}",
     "re-crossing before / after First": "{recrossing_before:.1p} / {recrossing_after:.1p} %",
@@ -141,7 +141,7 @@ COST: Mapping[str, Column] = {
     "of it the report": "{report_seconds:.1}",
     "queries: fit, report": "{fit_queries:.0}, {report_queries:.0}",
     "per 100 instances: queries, s": _per_100(("explain_queries", 0), ("explain_seconds", 2)),
-    "sparse: queries": _per_100(("sparse_queries", 0)),
+    "nearest, best: queries": _per_100(("minimal_queries", 0)),
 }
 ABOUT_UTILITY = (
     "A forest trained on real and one on synthetic rows, both tested on held-out rows labelled by "
@@ -229,7 +229,7 @@ def e1_brief(plan: Plan, table: pd.DataFrame) -> str:
         "**lapace**": "**{centroids_after:of}**",
         "LOF of First (NNCE's)": "{first_lof} ({nnce_lof})",
         "of Last": "{last_lof}",
-        "distance: sparse (NNCE's)": "{sparse_distance} ({nnce_distance})",
+        "distance: nearest (NNCE's)": "{nearest_distance} ({nnce_distance})",
     }
     lines = []
     for pair in plan.pairs:

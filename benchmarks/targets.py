@@ -121,8 +121,8 @@ BOUNDS = (
     Bound("LOF of prototypes, mean", _mean_of("prototype_lof"), "≤", 1.1),
     Bound("LOF of prototypes, largest", _mean_of("prototype_lof_max"), "≤", 1.1),
     Bound("LOF of First over NNCE's", _ratio("nnce_lof", "first_lof"), "≤", 1.0, ".3"),
-    Bound("distance of nearest or sparse over NNCE's",
-          _ratio("nnce_distance", "nearest_distance", "sparse_distance"), "≤", 1.0),
+    Bound("distance of nearest over NNCE's",
+          _ratio("nnce_distance", "nearest_distance"), "≤", 1.0),
     Bound("Middle valid, %", _pooled("middle_valid"), "≥", 0.995, ".2p"),
     Bound("paths that re-cross after First, %", _pooled("recrossing_after"), "≤", 0.0, ".2p"),
 )  # fmt: skip
@@ -211,10 +211,8 @@ Judged: TypeAlias = tuple[float, str]  # a margin, at least 0 where the target i
 
 
 def _proximity(r: Results) -> Judged:
-    mixed = r.figures.get(r.pair, "default", "mixed").mean > 0
-    pick = "sparse" if mixed else "nearest"
-    own, nnce = r(pick, "paired_distance"), r(pick, "paired_nnce")
-    return nnce / own - 1 if own else math.nan, f"{pick} {own:.3f}, NNCE {nnce:.3f}"
+    own, nnce = r("nearest", "paired_distance"), r("nearest", "paired_nnce")
+    return nnce / own - 1 if own else math.nan, f"nearest {own:.3f}, NNCE {nnce:.3f}"
 
 
 def _plausibility(r: Results) -> Judged:
@@ -278,7 +276,7 @@ def _feasible(r: Results) -> Judged:
     return least - 1, f"{100 * least:.2f} %"
 
 
-PAIRED = "nearest, or sparse where there are categories, no farther than NNCE, paired"
+PAIRED = "nearest no farther than NNCE, paired"
 DICE = f"Last above DiCE where its LOF is below {DICE_LOF}"
 INPUT = "robustness to input changes, First"
 E2: tuple[tuple[str, str, Callable[[Results], Judged]], ...] = (

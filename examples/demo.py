@@ -13,13 +13,18 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from lapace import Counterfactuals, Explainer, datasets, plots
+from lapace import Explainer, datasets, plots
 from lapace.result import InstanceExplanation
 
 FAST = bool(os.environ.get("LAPACE_FAST"))  # fewer applications, for the tests
 OUTPUT = Path("demo-output")
 
 # Advice to earn less, to start a new job or to borrow more would help no applicant.
+MARKS = {
+    "edge": "close to the edge of the decision",
+    "unusual": "an unusual combination",
+    "edge, unusual": "close to the edge of the decision, and an unusual combination",
+}
 CONSTRAINTS = ("income >= original", "years_employed >= original", "amount <= original")
 
 
@@ -50,17 +55,22 @@ def main() -> None:
 
 
 def advise(instance: InstanceExplanation) -> None:
-    """Prints one instance, and what would have to change on the nearest three paths."""
+    """Prints one instance, up to three ways to the target, and the closest row of all."""
     label, target = instance.label, instance.target
     heading(f"Applicant {instance.position} was {label}. What would have been {target}?")
     say(", ".join(f"{name} {value}" for name, value in instance.row.items()) + ".")
     say(instance.reason)
-    for number, prototype in enumerate(instance.prototypes[:3], 1):
-        first = first_on_path(instance, prototype)
-        print(f"\n  Option {number}: {instance.target}, {first.probability[0]:.0%} sure, if")
-        for change in instance.changes(prototype).to_dict("records"):
-            name = change["feature"].replace("_", " ")
-            print(f"    {name:<16}{change['before']:>12}  →  {change['after']}")
+    best = instance.explanation.best()
+    best = best.where(best.instance == instance.position)
+    for rank in best.rank.tolist():
+        print(f"\n  Option {rank + 1}: {target}, {best.probability[rank]:.0%} sure, if")
+        show_changes(instance, "best", rank)
+        if best.mark[rank]:
+            print(f"    ({MARKS[best.mark[rank]]})")
+    nearest = instance.explanation.nearest()
+    probability = nearest.probability[nearest.instance == instance.position][0]
+    print(f"\n  The least change of all: {target}, only {probability:.0%} sure, if")
+    show_changes(instance, "nearest")
     print()
     say(
         "Each option is advice about change: were you as on the right, and otherwise as you are, "
@@ -70,17 +80,21 @@ def advise(instance: InstanceExplanation) -> None:
     say(f"Every option satisfies, among others: {'; '.join(instance.explanation.constraints[:4])}.")
 
 
-def first_on_path(instance: InstanceExplanation, prototype: int) -> Counterfactuals:
-    """The row where the prediction flips on the path to a prototype."""
-    first = instance.explanation.first()
-    return first.where((first.instance == instance.position) & (first.prototype == prototype))
+def show_changes(instance: InstanceExplanation, pick: str, rank: int = 0) -> None:
+    """Prints what a counterfactual changes."""
+    for change in instance.changes(pick, rank=rank).to_dict("records"):
+        name = change["feature"].replace("_", " ")
+        print(f"    {name:<16}{change['before']:>12}  →  {change['after']}")
 
 
 def draw(explainer: Explainer, instance: InstanceExplanation) -> None:
     """Writes the pictures."""
     OUTPUT.mkdir(exist_ok=True)
     pictures = {
-        "path.png": (plots.path(instance).figure, "the first option, step by step"),
+        "path.png": (
+            plots.path(instance).figure,
+            "a path to a typical case, step by step",
+        ),
         "prototypes.png": (
             plots.prototypes(explainer, instance.target, instance).figure,
             "typical cases beside this applicant",

@@ -35,7 +35,7 @@ from lapace.cli.outputs import Terminal, together
 from lapace.cli.rendering import prototype_frame
 from lapace.explainer import Search, storage
 from lapace.explainer.why_not import MAX_QUERIES
-from lapace.result import Explanation, json_schema, why_not_to_json
+from lapace.result import PICKS, Explanation, json_schema, why_not_to_json
 from lapace.schema import Schema
 from lapace.server import create_app
 from lapace.table import write_bytes
@@ -245,7 +245,7 @@ def test_the_command_writes_an_explainer_of_the_library(here, denied):
     assert any("age" in str(rule) for rule in explainer.rules)
     explanation = explainer.explain(denied, target="approved")
     done("explain loans.lapace denied.csv --target approved -o counterfactuals.csv")
-    ours = explanation.nearest().frame.reset_index(drop=True)
+    ours = explanation.best().frame.reset_index(drop=True)
     theirs = pd.read_csv("counterfactuals.csv")
     assert list(theirs) == list(ours)
     for name in ours:
@@ -450,7 +450,7 @@ def test_the_table_shows_what_changes(here, denied):
     assert done("explain loans.lapace denied.csv --target approved -q").stderr == ""
 
 
-@pytest.mark.parametrize("pick", ["first", "middle", "last", "nearest", "sparse", "path"])
+@pytest.mark.parametrize("pick", [*PICKS, "path"])
 def test_every_pick_comes_in_every_format(pick, here, denied):
     line = f"explain loans.lapace denied.csv --target approved --pick {pick}"
     csv = pd.read_csv(io.BytesIO(done(f"{line} --format csv").stdout_bytes))
@@ -460,7 +460,8 @@ def test_every_pick_comes_in_every_format(pick, here, denied):
     assert len(csv) == len(parquet) > 0
     assert set(csv["instance"]) <= set(range(len(denied)))
     per_instance = csv.groupby("instance").size()
-    assert (per_instance == 1).all() if pick in ("nearest", "sparse") else (per_instance >= 1).all()
+    assert (per_instance == 1).all() if pick == "nearest" else (per_instance >= 1).all()
+    assert (csv["rank"] > 0).any() == (pick == "best")
     if pick == "path":
         steps = csv.groupby(["instance", "prototype"], dropna=False)["tau"]
         assert (steps.min() == 0).all()
@@ -468,8 +469,32 @@ def test_every_pick_comes_in_every_format(pick, here, denied):
     assert "Instance 0" in done(line).stdout
     explanation = json.loads(done(f"{line} --format json").stdout)
     jsonschema.validate(explanation, json_schema())
-    picks = explanation["instances"][0]["paths"][0]["picks"]
-    assert ("sparse" in picks) == (pick == "sparse")
+    one = explanation["instances"][0]
+    assert set(one["paths"][0]["picks"]) | ({"best", "nearest"} & set(one)) == set(PICKS)
+
+
+def test_best_shows_as_many_ways_as_asked_for(here, denied):
+    line = "explain loans.lapace denied.csv --target approved --format csv"
+    default, one = (
+        pd.read_csv(io.StringIO(done(f"{line}{o}").stdout)) for o in ("", " --n-best 1")
+    )
+    assert set(default["rank"]) <= {0, 1, 2}
+    assert default["rank"].max() >= 1
+    assert set(one["rank"]) == {0}
+    assert one["instance"].tolist() == sorted(set(default["instance"]))
+    for _, rows in default.groupby("instance"):
+        assert rows["rank"].tolist() == list(range(len(rows)))
+        assert rows["distance"].is_monotonic_increasing
+
+
+def test_plausibility_holds(here, denied):
+    line = "explain loans.lapace denied.csv --target approved --pick nearest --format csv"
+    usual = pd.read_csv(io.StringIO(done(f"{line} --plausibility 30").stdout))
+    ok = usual["valid"] & usual["feasible"]
+    assert ok.any()
+    assert (usual["density"][ok] >= 30).all()
+    failed = run("explain loans.lapace denied.csv --target approved --plausibility 100")
+    assert "plausibility is 100" in failed.stderr
 
 
 def test_formats_go_to_files_and_streams_alike(here, denied):
@@ -854,12 +879,11 @@ def test_ids_of_a_frame_with_an_index_and_a_column_called_id(customers):
     assert by_column["age"].tolist() == by_index["age"].tolist()
 
 
-def test_the_sampled_endpoint_of_nearest_can_be_drawn(here, denied):
-    nearest = Explainer.load("loans.lapace").explain(denied, target="approved").nearest()
-    sampled = nearest.instance[(nearest.prototype == -1) & nearest.ok].tolist()
+def test_the_path_to_a_sampled_endpoint_can_be_drawn(here, denied):
+    explanation = Explainer.load("loans.lapace").explain(denied, target="approved")
+    sampled = explanation.instance[explanation.prototype == -1].tolist()
     assert sampled
     line = f"loans.lapace denied.csv --target approved --ids {sampled[0]}"
-    assert "towards a sampled endpoint (plot --prototype -1)" in done(f"explain {line}").stdout
     done(f"plot {line} --prototype -1 -o sampled.svg")
     done(f"plot {line} -o usual.svg")
     assert Path("sampled.svg").read_bytes() != Path("usual.svg").read_bytes()
@@ -880,7 +904,7 @@ def test_a_pickle_is_named_in_every_command(here, denied):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("explain m.lapace p.csv --pick sprase", "'path'. Did you mean 'sparse'? See lapace"),
+        ("explain m.lapace p.csv --pick neerest", "'path'. Did you mean 'nearest'? See lapace"),
         ("explain m.lapace p.csv --steps abc", "'--steps': 'abc' is not a whole number. See"),
         ("explain m.lapace p.csv --confidence abc", "'--confidence': 'abc' is not a number. See"),
         ("explain m.lapace p.csv --instance 3", "No such option: --instance"),

@@ -34,7 +34,7 @@ PICKS: dict[str, Callable[[Explanation], Counterfactuals]] = {
     "middle": Explanation.middle,
     "last": Explanation.last,
     "nearest": Explanation.nearest,
-    "sparse": Explanation.sparse,
+    "best": Explanation.best,
     "at 0.5": lambda explanation: explanation.at(0.5),
     "at 1": lambda explanation: explanation.at(1.0),
 }
@@ -127,7 +127,7 @@ def random_call(explainer: Explainer, rng: np.random.Generator) -> dict[str, Any
         "target": "any-other" if rng.random() < 0.3 else explainer.classes_[-1],
         "constraints": constraints,
         "costs": costs,
-        "sparse": True,
+        "n_best": int(rng.integers(1, 4)),
         "steps": 6,
         "detail": str(rng.choice(["path", "picks"])),
     }
@@ -236,7 +236,7 @@ def test_no_returned_row_violates_a_constraint_on_real_tables(name, missing):
 def test_the_checker_finds_violations(monkeypatch):
     """Without projection and final check the same calls return violations."""
     explainer, instances = worlds.post().explainer, worlds.post().instances
-    call = {"constraints": ["fixed weight"], "sparse": True, "steps": 4}
+    call = {"constraints": ["fixed weight"], "steps": 4}
 
     def untouched(self, cells, instances, **settings):
         yes = np.ones(len(cells), bool)

@@ -104,17 +104,17 @@ def overlaps(figure):
 def test_a_path_says_what_changes(instance):
     ax = plots.path(instance)
     shown = [word.removeprefix("▲ ").removeprefix("▼ ") for word in words(ax)]
-    for change in instance.changes():
+    for change in instance.changes("first"):
         assert change["feature"].replace("_", " ")[:20] in " ".join(shown)
         assert change["before"] in shown
         assert change["after"] in shown
     assert ax.get_title(loc="left") == "From no to yes"
-    assert any(f"with {len(instance.changes())} change" in word for word in shown)
+    assert any(f"with {len(instance.changes('first'))} change" in word for word in shown)
 
 
 def test_arrows_point_where_numbers_go(instance):
     before = instance.row
-    after = {c["feature"]: c["after"] for c in instance.changes()}
+    after = {c["feature"]: c["after"] for c in instance.changes("first")}
     shown = words(plots.path(instance))
     assert "income" in after or "debt" in after
     for name in {"income", "debt"} & set(after):
@@ -227,7 +227,7 @@ def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     ).fit(table)
     one = explainer.explain(np.full((1, 20), -1.0))[0]
     ax = plots.path(one)
-    changed = len(one.changes())
+    changed = len(one.changes("first"))
     assert changed > 14
     assert any(f"with {changed} changes" in word for word in words(ax))
     assert any("smaller change" in word for word in words(ax))

@@ -212,7 +212,7 @@ def plain(world: worlds.World) -> list[dict[str, Any]]:
 def test_a_response_is_the_librarys_explanation_in_the_published_format(name):
     world = getattr(worlds, name)()
     instances = plain(world)[:2]
-    options = {"target": "any-other", "steps": 6, "sparse": True}
+    options = {"target": "any-other", "steps": 6, "n_best": 2}
     expected = world.explainer.explain(instances, **worlds.searched(options)).to_json()
     with serving(world.explainer) as client:
         response = client.post("/v2/explain", json={"instances": instances, **request_of(options)})
@@ -233,7 +233,9 @@ def test_every_setting_reaches_the_library():
         "detail": "picks",
         "stable": False,
         "enforce": "naive",
-        "sparse": True,
+        "picks": ["nearest", "best", "first"],
+        "n_best": 2,
+        "plausibility": 5,
     }
     assert set(options) == {*ExplainRequest.model_fields, *SEARCH} - {"instances", "search"}
     bare = in_json(world.explainer.explain(instances).to_json())["instances"]
@@ -632,7 +634,11 @@ def test_a_body_that_does_not_arrive_times_out():
         (b'{"instances": [], "search": {"steps": 2.5}}', 422, "search.steps is 2.5; it must be"),
         (b'{"instances": [], "search": {"steps": "2"}}', 422, 'search.steps is "2"; it must be'),
         (b'{"instances": [], "search": {"detail": []}}', 422, "it must be 'path' or 'picks'."),
-        (b'{"instances": [], "search": {"sparse": 1}}', 422, "search.sparse is 1; it must be"),
+        (b'{"instances": [], "search": {"stable": 1}}', 422, "search.stable is 1; it must be"),
+        (b'{"instances": [], "search": {"picks": ["frist"]}}', 422, "search.picks[0] is"),
+        (b'{"instances": [], "search": {"picks": "first"}}', 422, "search.picks is"),
+        (b'{"instances": [], "search": {"n_best": 11}}', 422, "search.n_best is 11; it must be"),
+        (b'{"instances": [], "plausibility": 100}', 422, "plausibility is 100; it must be"),
         (b'{"instances": [], "search": {"stable": "no"}}', 422, 'search.stable is "no"; it must'),
         (b'{"instances": [], "confidence": 2}', 422, "confidence is 2; it must be less than or"),
         (b'{"instances": [], "confidence": 0.9}', 422, "predict_proba"),
@@ -1085,7 +1091,7 @@ def malformed(count: int) -> Iterator[bytes]:
     rng = random.Random(0)
     valid = json.dumps({"instances": [LIGHT, HEAVY], "target": "dear", "costs": {"weight": 2.0},
                         "constraints": ["fixed speed"],
-                        "search": {"steps": 5, "sparse": True}}).encode()  # fmt: skip
+                        "search": {"steps": 5, "n_best": 2}}).encode()  # fmt: skip
     odd = [None, True, -1, 0, 10**20, 10**99, -1.5, 1e99, "", "x" * 1_000, "\x00", "é", [], {},
            [[]], {"a": {}}, [None], "any-other", "fixed", "`", "weight <= 1e400", "((((",
            "1 - 1"]  # fmt: skip

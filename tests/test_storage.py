@@ -92,7 +92,7 @@ def loaded(world: Callable[[], World]) -> Explainer:
 @each_world
 def test_a_loaded_explainer_explains_identically(world, target):
     here, again = world(), loaded(world)
-    for settings in ({}, {"search": Search(detail="picks", sparse=True)}):
+    for settings in ({}, {"search": Search(detail="picks", n_best=1)}):
         one = here.explainer.explain(here.instances, target=target, **settings)
         other = again.explain(here.instances, target=target, **settings)
         assert one == other

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLES", "app"]
 
-Pick: TypeAlias = Literal["first", "middle", "last", "nearest", "sparse", "path"]
+Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last", "path"]
 Picture: TypeAlias = Literal["path", "latent", "prototypes", "training"]
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -250,10 +250,12 @@ def explain(
     instances: str = INSTANCES,
     query: Query,
     pick: Pick = Option(
-        "nearest",
-        help="Which counterfactuals: nearest and sparse are one per instance; first, middle and "
-        "last one per prototype; path is every step. JSON has all of them.",
+        "best",
+        help="Which counterfactuals: best is up to n-best different ways per instance, nearest the "
+        "closest one; first, middle and last are one per prototype; path is every step. JSON has "
+        "all of them.",
     ),
+    n_best: int = Option(3, help="How many different ways best looks for."),
     detail: Literal["path", "picks"] = Option(
         "path", help="Query the classifier about every step, or only what the picks need."
     ),
@@ -274,7 +276,7 @@ def explain(
     Exits with 0 also where some instances have none; a line on standard error counts them.
     """
     where = output.destination([model.path, instances, *query.constraints])
-    settings = {"detail": detail, "enforce": enforce, "stable": stable, "sparse": pick == "sparse"}
+    settings = {"detail": detail, "enforce": enforce, "stable": stable, "n_best": n_best}
     explanation = _explain(model, loader, instances, query, terminal, **settings)[1]
     rows = explanation.all_steps() if pick == "path" else getattr(explanation, pick)()
     where.put(
@@ -347,6 +349,7 @@ def _explain(
             constraints=constraints,
             costs=costs,
             confidence=query.confidence,
+            plausibility=query.plausibility,
             search=Search(steps=query.steps, **search),
             progress=progress,
         )
@@ -372,7 +375,7 @@ def plot(
     prototype: int | None = Option(
         None,
         help="Which path; by default the one whose first counterfactual is nearest. -1: the path "
-        "to a sampled endpoint, on which explain's nearest often lies.",
+        "to a sampled endpoint.",
     ),
     label: str | None = LABEL,
     loader: Loader,

@@ -160,6 +160,9 @@ class Query:
         help='Weights of changes, else 1: "income=2,age=impossible". Repeatable.',
     )
     confidence: float | None = Option(None, help="The least probability of the target.")
+    plausibility: float | None = Option(
+        None, help="The least density percentile among training rows of the target, below 100."
+    )
     steps: int = Option(20, help="Steps from an instance to a prototype.")
 
 

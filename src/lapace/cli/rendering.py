@@ -86,14 +86,13 @@ def _counterfactuals(instance: InstanceExplanation, rows: Counterfactuals) -> It
 
 
 def _about(rows: Counterfactuals, row: int) -> str:
-    """Endpoint, probability, distance and density of a counterfactual, where known."""
+    """Endpoint, probability, distance, density and mark of a counterfactual, where known."""
     probability, density, distance = rows.probability[row], rows.density[row], rows.distance[row]
-    number = rows.prototype[row]
-    sampled = "towards a sampled endpoint (plot --prototype -1)"
-    parts = [f"towards prototype {number}" if number >= 0 else sampled]
+    parts = [f"towards prototype {rows.prototype[row]}"] if _known(rows.tau[row]) else []
     parts += [f"probability {probability:.2f}"] if _known(probability) else []
     parts += [f"distance {distance:.2f}" if distance < 1e6 else f"distance {distance:.3g}"]
     parts += [f"more typical than {density:.0f} % of training rows"] if _known(density) else []
+    parts += [f"mark: {rows.mark[row]}"] if rows.mark[row] else []
     return ", ".join(parts)
 
 

@@ -38,14 +38,13 @@ from lapace.explainer.ties import one_hot_rules
 from lapace.explainer.top_up import top_up
 from lapace.explainer.why_not import MAX_QUERIES, with_why_not
 from lapace.report import Queries, Report, make_report, split
-from lapace.result import Counterfactuals, Explanation, InstanceExplanation
+from lapace.result import PICKS, Counterfactuals, Explanation, InstanceExplanation
 from lapace.schema import Override, Schema
 from lapace.table import read
 from lapace.training import Recipe
 
 __all__ = ["Explainer"]
 
-PICKS = ("first", "middle", "last", "nearest", "sparse")
 DRAWS = 50  # draws of a verified sample before giving up
 
 
@@ -268,6 +267,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         constraints: Sequence[str | Constraint] = (),
         costs: Mapping[str, float] | None = None,
         confidence: float | None = None,
+        plausibility: float | None = None,
         search: Search | None = None,
         progress: Progress | None = None,
     ) -> Explanation:
@@ -281,6 +281,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             costs: How hard a change is, for some columns: a weight, 1 by default; infinity holds
                 the column fixed.
             confidence: The least probability of the target a counterfactual must have.
+            plausibility: How usual a counterfactual must be: its least density percentile among
+                training rows of the target, 5 for instance.
             search: How to search, where the defaults will not do.
             progress: Called as `progress("explaining", done, total)`.
         """
@@ -292,6 +294,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             constraints=constraints,
             costs=costs,
             confidence=confidence,
+            plausibility=plausibility,
             search=search,
         )
         return explain(problem, progress)
@@ -325,7 +328,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         """The protocol shared with the baselines: `explain`, and one of its picks."""
         if pick not in PICKS:
             raise InputError(f"There is no pick '{pick}'. There are: {', '.join(PICKS)}.")
-        search = Search(sparse=pick == "sparse")
+        search = Search(picks=(pick,), n_best=1)
         explanation = self.explain(X, target=target, constraints=constraints, search=search)
         found: Counterfactuals = getattr(explanation, pick)()
         return found

@@ -10,7 +10,7 @@ tuned. What still violates a constraint afterwards is left to the projection, if
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -26,7 +26,7 @@ from lapace.explainer.problem import Problem
 from lapace.instances import query_rows
 from lapace.paths import EncodedInstances, Lines, Steps
 
-__all__ = ["LatentCorrection", "Oracle", "QueryBudgetError"]
+__all__ = ["LatentCorrection", "Oracle", "QueryBudgetError", "Verdicts"]
 
 MAX_REFUSED = 200  # rows of a search the classifier may raise on before it counts as broken
 
@@ -68,9 +68,20 @@ class Oracle:
         return self._queried(tau, cells, feasible, lines)
 
     def check(self, cells: Floats, lines: Ints) -> Steps:
-        """Rows checked and queried as they are, but for derived columns, without projection."""
+        """Rows checked without projection; only feasible ones are queried.
+
+        They stay as they are but for derived columns.
+        """
         cells, feasible = self._checked(cells, lines)
-        return self._queried(np.zeros(len(cells)), cells, feasible, lines)
+        unknown = np.full(len(cells), np.nan)
+        none = np.full(len(cells), -1, dtype=np.int64)
+        steps = Steps.of(unknown, cells, none, none.astype(np.int8), feasible, unknown.copy())
+        rows = np.flatnonzero(feasible)
+        if len(rows):
+            steps.write(
+                rows, self._queried(unknown[rows], cells[rows], feasible[rows], lines[rows])
+            )
+        return steps
 
     def _checked(self, cells: Floats, lines: Ints) -> tuple[Floats, Bools]:
         """Rows with their derived columns computed, and whether every constraint holds."""
@@ -120,7 +131,19 @@ class Oracle:
         reached = np.where(any_other, 1.0 - probability[rows, original], probability[rows, label])
         if problem.confidence is not None:
             valid &= reached >= problem.confidence
+        feasible = self._plausible(cells, feasible, valid, np.where(any_other, codes, label))
         return Steps.of(tau, cells, codes, valid, feasible, reached)
+
+    def _plausible(self, cells: Floats, feasible: Bools, valid: Bools, label: Ints) -> Bools:
+        """Feasible rows that are at least as usual as `plausibility` requires."""
+        least = self.problem.plausibility
+        rows = np.flatnonzero(feasible & valid)
+        if least is None or not len(rows):
+            return feasible
+        density = self.problem.fitted.decoder.density(self.problem.schema, cells[rows], label[rows])
+        feasible = feasible.copy()
+        feasible[rows] = density >= least
+        return feasible
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -130,6 +153,46 @@ class Oracle:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
+
+
+class Verdicts:
+    """Rows of lines as checked and queried, each of them once.
+
+    Args:
+        oracle: Evaluates rows.
+    """
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+        self._place: dict[bytes, int] = {}
+        self._steps: Steps | None = None
+
+    def __call__(self, cells: Floats, lines: Ints) -> Steps:
+        """Rows checked, and queried where that was not done before."""
+        keys = self._keys(cells, lines)
+        new = list({key: i for i, key in enumerate(keys) if key not in self._place}.values())
+        if new or self._steps is None:
+            rows = np.array(new, dtype=np.int64)
+            self._add([keys[i] for i in new], self.oracle.check(cells[rows], lines[rows]))
+        assert self._steps is not None
+        return self._steps.take(np.array([self._place[key] for key in keys], dtype=np.int64))
+
+    def remember(self, steps: Steps, lines: Ints) -> None:
+        """Adds rows that were evaluated elsewhere."""
+        keys = self._keys(steps.cells, lines)
+        new = list({key: i for i, key in enumerate(keys) if key not in self._place}.values())
+        self._add([keys[i] for i in new], steps.take(np.array(new, dtype=np.int64)))
+
+    def _add(self, keys: Sequence[bytes], steps: Steps) -> None:
+        known = len(self._place)
+        self._place.update({key: known + i for i, key in enumerate(keys)})
+        parts = [steps] if self._steps is None else [self._steps, steps]
+        self._steps = Steps.join(parts, axis=0)
+
+    @staticmethod
+    def _keys(cells: Floats, lines: Ints) -> list[bytes]:
+        rows = np.ascontiguousarray(np.c_[lines, cells])
+        return [row.tobytes() for row in rows]
 
 
 @dataclass(frozen=True)

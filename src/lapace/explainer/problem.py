@@ -15,6 +15,7 @@ from lapace.constraints import Constraint, System, fixed, parse_all
 from lapace.errors import InputError, check_integer, did_you_mean
 from lapace.explainer.fit import Fitted
 from lapace.instances import LabelledInstances, read_instances
+from lapace.result import PICKS
 from lapace.schema import Schema
 
 __all__ = ["Problem", "Search", "make_problem"]
@@ -36,7 +37,9 @@ class Search:
             `naive` only projects rows; `latent` only corrects latent points, by the paper's
             gradient descent, and `polyak` the same with Polyak's steps: there a row may violate a
             constraint (and says so).
-        sparse: Also undo changes of the nearest row while it stays ok: the pick `sparse`.
+        picks: Which picks are computed: `nearest`, `best`, `first`, `middle`, `last`. What is left
+            out costs no queries.
+        n_best: How many different ways `best` looks for.
 
     Examples:
         >>> Search(steps=10, detail="picks").steps
@@ -47,14 +50,21 @@ class Search:
     detail: Literal["path", "picks"] = "path"
     stable: bool = True
     enforce: Literal["exact", "naive", "polyak", "latent"] = "exact"
-    sparse: bool = False
+    picks: tuple[str, ...] = PICKS
+    n_best: int = 3
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work."""
         object.__setattr__(self, "steps", check_integer("steps", self.steps, 2))
-        for name in ("stable", "sparse"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} is {getattr(self, name)!r}; it is True or False.")
+        object.__setattr__(self, "n_best", check_integer("n_best", self.n_best))
+        if not isinstance(self.stable, bool):
+            raise InputError(f"stable is {self.stable!r}; it is True or False.")
+        picks = (self.picks,) if isinstance(self.picks, str) else tuple(self.picks)
+        for pick in picks:
+            if pick not in PICKS:
+                hint = did_you_mean(pick, PICKS) if isinstance(pick, str) else ""
+                raise InputError(f"There is no pick {pick!r}. There are: {', '.join(PICKS)}.{hint}")
+        object.__setattr__(self, "picks", tuple(pick for pick in PICKS if pick in picks))
         for name, options in OPTIONS.items():
             value = getattr(self, name)
             if value not in options:
@@ -75,6 +85,7 @@ class Problem:
         search: How to search.
         costs: Weight of a change, for some columns.
         confidence: The least probability of the target.
+        plausibility: The least density percentile among training rows of the target.
         max_queries: Rows the classifier may be queried about; None for no limit.
     """
 
@@ -85,6 +96,7 @@ class Problem:
     search: Search = Search()
     costs: Mapping[str, float] | None = None
     confidence: float | None = None
+    plausibility: float | None = None
     max_queries: int | None = None
 
     @property
@@ -135,6 +147,7 @@ def make_problem(
     constraints: Sequence[str | Constraint] = (),
     costs: Mapping[str, float] | None = None,
     confidence: float | None = None,
+    plausibility: float | None = None,
     search: Search | None = None,
 ) -> Problem:
     """Reads and labels instances, and checks what is wanted of them.
@@ -147,6 +160,7 @@ def make_problem(
         constraints: Beside the rules kept in `fitted`.
         costs: Infinity becomes a `fixed` constraint.
         confidence: Needs a classifier with probabilities.
+        plausibility: A density percentile.
         search: How to search.
     """
     if search is not None and not isinstance(search, Search):
@@ -160,6 +174,11 @@ def make_problem(
                 "confidence needs a classifier with predict_proba, and this one has none. Leave it "
                 "out."
             )
+    if plausibility is not None and not (_is_number(plausibility) and 0 <= plausibility < 100):
+        raise InputError(
+            f"plausibility is {plausibility!r}; it is a percentile among training rows, from 0 to "
+            "below 100."
+        )
     known = fitted.prototypes[0].cells[None]
     instances = read_instances(X, fitted.schema, classifier, target, known_row=known)
     for code in np.unique(instances.target_code[instances.target_code >= 0]):
@@ -172,7 +191,16 @@ def make_problem(
     finite = {name: cost for name, cost in weights.items() if cost != np.inf}
     instances.schema.weights(finite)  # refuses unknown columns and negative costs
     system = bind_constraints((*fitted.rules, *parse_all(constraints), *immutable), instances)
-    return Problem(fitted, classifier, instances, system, search or Search(), finite, confidence)
+    return Problem(
+        fitted,
+        classifier,
+        instances,
+        system,
+        search or Search(),
+        finite,
+        confidence,
+        plausibility,
+    )
 
 
 def bind_constraints(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -13,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.constraints import Constraint, System
+from lapace.constraints import ChangeLimit, Constraint, System
+from lapace.explainer.advice import Advice, find_advice
 from lapace.explainer.endpoints import (
     Endpoints,
     find_endpoints,
     frozen_category_lines,
     reachable_prototypes,
 )
-from lapace.explainer.minimal import undo_changes
 from lapace.explainer.oracle import LatentCorrection, Oracle
 from lapace.explainer.problem import Problem
 from lapace.model import few_threads
@@ -29,11 +30,10 @@ from lapace.paths import (
     EncodedInstances,
     Lines,
     Steps,
-    TracedPaths,
     rows_differ,
     trace,
 )
-from lapace.result import Explanation
+from lapace.result import Counterfactuals, Explanation
 
 __all__ = ["Contradictions", "Paths", "Searched", "explain", "has_ok_step", "search"]
 
@@ -69,11 +69,13 @@ class Searched(NamedTuple):
         paths: The paths; None where no endpoint can be reached.
         infeasible: Instances proved to have no feasible row.
         seconds: Time spent in the classifier and on constraints, by name.
+        advice: The rows of `nearest` and `best`, by pick.
     """
 
     paths: Paths | None
     infeasible: frozenset[int]
     seconds: dict[str, float]
+    advice: Mapping[str, Advice] = MappingProxyType({})
 
 
 def search(problem: Problem, instance: Ints) -> Iterator[tuple[int, Searched]]:
@@ -85,6 +87,59 @@ def search(problem: Problem, instance: Ints) -> Iterator[tuple[int, Searched]]:
 
 
 def _search_chunk(problem: Problem, instance: Ints) -> Searched:
+    """Traces paths, then looks for `nearest` and `best` where they are wanted."""
+    found = _find_paths(problem, instance)
+    if found.paths is None or not {"nearest", "best"} & set(problem.search.picks):
+        return found
+    reached, seconds = np.unique(found.paths["instance"]), dict(found.seconds)
+    advice = find_advice(problem, reached, found.paths, set(found.infeasible), seconds)
+    found = found._replace(advice=advice, seconds=seconds)
+    fewer = _with_fewer_changes(problem)
+    answered = _answered(found)
+    left = np.setdiff1d(reached, [*answered, *found.infeasible])
+    if fewer is None or not len(left):
+        return found
+    # What changes fewer columns satisfies the limit too: so more is never harder to find than less.
+    again = _search_chunk(fewer, left)
+    better = _answered(again)
+    return found._replace(
+        advice={
+            pick: Advice.join(
+                rows.take(~np.isin(rows.instance, better)),
+                (other := again.advice[pick]).take(np.isin(other.instance, better)),
+            )
+            for pick, rows in advice.items()
+        },
+        seconds=_added(seconds, again.seconds),
+    )
+
+
+def _answered(found: Searched) -> Ints:
+    """Instances with an ok row, on a path or off it."""
+    rows = [rows.instance[rows.steps.ok] for rows in found.advice.values()]
+    if found.paths is not None:
+        rows.append(found.paths["instance"][has_ok_step(found.paths)])
+    return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *rows]))
+
+
+def _with_fewer_changes(problem: Problem) -> Problem | None:
+    """The problem with one change less allowed; None where their number is not limited."""
+    constraints = list(problem.system.constraints)
+    limits = [
+        (k, c)
+        for k, c in enumerate(constraints)
+        if isinstance(c, ChangeLimit) and c.relation in ("<=", "<")
+    ]
+    if not limits:
+        return None
+    k, limit = min(limits, key=lambda pair: pair[1].count - (pair[1].relation == "<"))
+    if limit.count - (limit.relation == "<") <= 1:
+        return None
+    constraints[k] = replace(limit, count=limit.count - 1)
+    return replace(problem, system=System.of(constraints, problem.schema, check=False))
+
+
+def _find_paths(problem: Problem, instance: Ints) -> Searched:
     """Searches along corrected lines.
 
     If one correction finds no ok step, retries uncorrected, then with up to 20 corrections, so that
@@ -155,48 +210,15 @@ def _trace_lines(
         stable=problem.search.stable,
         every_step=problem.search.detail == "path",
         weights=problem.weights,
+        refined=bool({"first", "middle"} & set(problem.search.picks)),
     )
-    if problem.search.sparse:
-        traced, sparse = _with_sparse(oracle, traced)
     paths: Paths = {**traced.steps._asdict(), **traced._asdict()}
     del paths["steps"], paths["lines"]
     paths["instance"] = instance[start[traced.lines]]
     paths["prototype"] = endpoints.prototype[endpoint[traced.lines]]
     originals = known.cells[paths["instance"]]
     paths["distance"] = problem.schema.gaps(originals[:, None], paths["cells"]) @ problem.weights
-    if problem.search.sparse:
-        paths["sparse"] = sparse
     return Searched(paths, frozenset(oracle.infeasible), oracle.seconds)
-
-
-def _with_sparse(oracle: Oracle, paths: TracedPaths) -> tuple[TracedPaths, Ints]:
-    """The paths with one more step, the nearest row with changes undone; and `sparse`."""
-    problem, lines, steps = oracle.problem, paths.lines, paths.steps
-    schema, decoder, weights = problem.schema, problem.fitted.decoder, problem.weights
-    originals, labels = problem.instances.cells[oracle.instance[lines]], oracle.label[lines]
-    count, size = steps.tau.shape
-    cost = np.where(steps.ok, schema.gaps(originals[:, None], steps.cells) @ weights, np.inf)
-    start = np.where(steps.ok.any(axis=1), cost.argmin(axis=1), paths.first)
-    nearest = steps.take(np.arange(count), start)
-
-    def costs(a: Floats, b: Floats) -> Floats:
-        # A change that costs nothing is a change all the same.
-        return np.where(schema.changed(a, b), np.maximum(schema.gaps(a, b) * weights, 1e-12), 0.0)
-
-    def percentile(cells: Floats, rows: Ints) -> Floats:
-        # Undoing one category alone can make an unseen pair of categories, which the tree notices.
-        typical = decoder.category_percentile(schema, cells, labels[rows])
-        return np.minimum(decoder.density(schema, cells, labels[rows]), typical)
-
-    best = undo_changes(
-        nearest, originals, costs, lambda cells, rows: oracle.check(cells, lines[rows]), percentile
-    )
-    density = decoder.density(schema, best.cells, labels)[:, None]
-    traced = paths._replace(
-        steps=Steps.join([steps, best.reshape(count, 1)]),
-        density=np.concatenate([paths.density, density], axis=1),
-    )
-    return traced, np.where(nearest.ok, size, paths.first)
 
 
 def _category_limits(system: System, originals: Floats) -> tuple[Ints, Bools]:
@@ -288,18 +310,24 @@ def explain(problem: Problem, progress: Progress | None = None) -> Explanation:
     infeasible: set[int] = set()
     seconds: dict[str, float] = {}
     columns = _PathColumns(problem)
+    advice: list[Mapping[str, Advice]] = []
     with few_threads(problem.fitted.decoder.model.shape):
         for done, found in search(problem, problem.tried):
             infeasible |= found.infeasible
             seconds = _added(seconds, found.seconds)
             if found.paths is not None:
                 columns.add(found.paths)
+            if found.advice:
+                advice.append(found.advice)
             if progress:
                 progress("explaining", done, len(problem.tried))
         seconds["total"] = perf_counter() - begin
-        return _explanation(
-            problem, columns.filled(len(problem.schema.features)), infeasible, seconds
-        )
+        whole = {
+            pick: Advice.join(*(part[pick] for part in advice))
+            for pick in (advice[0] if advice else ())
+        }
+        paths = columns.filled(len(problem.schema.features))
+        return _explanation(problem, paths, whole, infeasible, seconds)
 
 
 def _added(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
@@ -333,23 +361,36 @@ class _PathColumns:
             none, step = np.empty(0, dtype=np.int64), np.empty((0, 1))
             cells, index = np.empty((0, 1, features)), none[:, None]
             of = Steps(step, cells, index, step.astype(np.int8), step > 0, step, step)
-            names = ("instance", "prototype", "first", "middle", "last", "crossings", "sparse")
+            names = ("instance", "prototype", "first", "middle", "last", "crossings")
             return {**of._asdict(), **dict.fromkeys(names, none), "density": step, "distance": step}
         return {name: column[: self.count] for name, column in self.columns.items()}
 
 
 def _explanation(
-    problem: Problem, columns: Paths, infeasible: set[int], seconds: dict[str, float]
+    problem: Problem,
+    columns: Paths,
+    advice: Mapping[str, Advice],
+    infeasible: set[int],
+    seconds: dict[str, float],
 ) -> Explanation:
     known, fitted = problem.instances, problem.fitted
-    status, reason = _statuses(problem, columns, infeasible)
-    picks = ("first", "middle", "last", *(("sparse",) if problem.search.sparse else ()))
-    picked = {name: columns[name] for name in picks}
-    columns = {name: column for name, column in columns.items() if name not in (*picks, "sparse")}
+    status, reason = _statuses(problem, columns, advice, infeasible)
+    on_path = ("first", "middle", "last")
+    picked = {name: columns[name] for name in on_path if name in problem.search.picks}
+    columns = {name: column for name, column in columns.items() if name not in on_path}
     before = columns["density_before"]
     columns["density_before"] = np.where(np.isnan(before), columns["density"], before)
+    shape = columns["tau"].shape
+    target = np.repeat(known.target_code[columns["instance"]], shape[1])
+    survival = _survival(
+        problem,
+        columns["cells"].reshape(-1, len(problem.schema.features)),
+        np.where(target < 0, columns["predicted"].ravel(), target),
+        columns["probability"].ravel(),
+    )
+    columns |= {name: values.reshape(shape) for name, values in survival.items()}
     labels = np.array([*fitted.labels, None], dtype=object)
-    return Explanation(
+    explanation = Explanation(
         schema=problem.schema,
         template=known.reading.template,
         labels=fitted.labels,
@@ -360,15 +401,72 @@ def _explanation(
         reason=reason,
         constraints=tuple(map(str, problem.system.constraints)),
         picked=picked,
+        minimal={},
         n_queries=problem.classifier.n_queries,
         ids=known.reading.ids,
         costs=problem.costs or None,
         confidence=problem.confidence,
+        plausibility=problem.plausibility,
         search=asdict(problem.search),
         seconds=seconds,
         request=problem.system.constraints,
         **cast(dict[str, Any], columns),
     )
+    empty = {pick: None for pick in ("nearest", "best") if pick in problem.search.picks}
+    minimal = {
+        pick: _counterfactuals(problem, explanation, rows)
+        for pick, rows in (empty | dict(advice)).items()
+    }
+    return replace(explanation, minimal=minimal)
+
+
+def _counterfactuals(
+    problem: Problem, explanation: Explanation, rows: Advice | None
+) -> Counterfactuals:
+    """The rows of `nearest` or `best`, with what is known of each."""
+    known = problem.instances
+    if rows is None:
+        none = np.empty(0, dtype=np.int64)
+        return Counterfactuals.of(
+            problem.schema,
+            known.cells,
+            known.cells[:0],
+            none,
+            valid=none > 0,
+            template=known.reading.template,
+            ids=known.reading.ids,
+            reasons=explanation.reasons,
+        )
+    steps, target = rows.steps, known.target_code[rows.instance]
+    label = np.where(target < 0, steps.predicted, target)
+    return Counterfactuals.of(
+        problem.schema,
+        known.cells,
+        steps.cells,
+        rows.instance,
+        valid=steps.valid == 1,
+        template=known.reading.template,
+        prototype=rows.prototype,
+        label=np.array([*explanation.labels, None], dtype=object)[steps.predicted],
+        feasible=steps.feasible,
+        probability=steps.probability,
+        density=rows.density,
+        distance=problem.schema.gaps(known.cells[rows.instance], steps.cells) @ problem.weights,
+        rank=rows.rank,
+        mark=rows.mark,
+        ids=known.reading.ids,
+        reasons=explanation.reasons,
+        **_survival(problem, steps.cells, label, steps.probability),
+    )
+
+
+def _survival(
+    problem: Problem, cells: Floats, label: Ints, probability: Floats
+) -> dict[str, Floats]:
+    """The chance that rows survive retraining, by name; NaN where their label is unknown."""
+    found = problem.fitted.survival(problem.schema, cells, np.maximum(label, 0), probability)
+    names = ("survival", "survival_low", "survival_high")
+    return {n: np.where(label < 0, np.nan, v) for n, v in zip(names, found, strict=True)}
 
 
 class Contradictions:
@@ -389,7 +487,7 @@ class Contradictions:
 
 
 def _statuses(
-    problem: Problem, columns: Paths, infeasible: set[int]
+    problem: Problem, columns: Paths, advice: Mapping[str, Advice], infeasible: set[int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The status of each instance, and the reason in words."""
     known, labels = problem.instances, problem.fitted.labels
@@ -399,6 +497,7 @@ def _statuses(
     paths = np.bincount(instance, weights=prototype, minlength=count).astype(np.int64)
     reached = np.bincount(instance, weights=ok & prototype, minlength=count).astype(np.int64)
     sampled = set(instance[ok & ~prototype].tolist())
+    off_path = {i for rows in advice.values() for i in rows.instance[rows.steps.ok].tolist()}
     sure = f" with probability {problem.confidence:g}" if problem.confidence else ""
     under = " and satisfies the constraints" if len(problem.system) else ""
     found: list[tuple[str, str]] = []
@@ -415,14 +514,15 @@ def _statuses(
             together = " together" if len(named) != 1 else ""
             text = f"For this instance {listed} cannot hold{together}: no row is feasible."
             found.append(("infeasible", text))
-        elif reached[i] or i in sampled:
-            if code < 0:
+        elif reached[i] or i in sampled or i in off_path:
+            if code < 0 and (reached[i] or i in sampled):
                 target += f", {_labels_reached(problem, columns, ok & (instance == i))}"
             text = f"{reached[i]} of {paths[i]} paths lead to {target}."
             if not reached[i]:
-                text = (
-                    f"No path to a prototype leads to {target}{under}; one to a sampled endpoint "
-                    "does."
+                text = f"No path to a prototype leads to {target}{under}; " + (
+                    "one to a sampled endpoint does."
+                    if i in sampled
+                    else "a row off the paths does."
                 )
             found.append(("answered", text))
         else:

@@ -125,6 +125,17 @@ class Surrogates:
             found[networks:, part] = self._forests(rows)
         return found
 
+    def guess(self, schema: Schema, cells: Floats) -> Floats:
+        """The mean probability of each label by the networks alone, (rows, labels).
+
+        What a search goes by: smooth, and faster than all members.
+        """
+        x = schema.encode(cells).astype(np.float32)
+        found = np.empty((len(x), self.leaf.shape[-1]))
+        for part in batches(len(x), CELLS, len(self.weights[0]) * HIDDEN):
+            found[part] = self._networks(np.ascontiguousarray(x[part])).mean(axis=0)
+        return found
+
     def _networks(self, x: Float32s) -> Float32s:
         with torch.inference_mode():
             values = torch.from_numpy(x).expand(len(self.weights[0]), *x.shape)

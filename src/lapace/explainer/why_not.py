@@ -104,7 +104,7 @@ def _problem_of(
     unknown = np.full((len(label), len(fitted.labels)), np.nan)
     instances = LabelledInstances(reading, label, unknown, target, malformed={})
     # Whether a path has an ok row does not depend on the steps that picks leave out.
-    settings = replace(Search(**explanation.search), detail="picks", sparse=False)
+    settings = replace(Search(**explanation.search), detail="picks", picks=("first",))
     return Problem(
         fitted,
         classifier,
@@ -113,6 +113,7 @@ def _problem_of(
         settings,
         explanation.costs,
         explanation.confidence,
+        explanation.plausibility,
         max_queries,
     )
 

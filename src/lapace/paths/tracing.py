@@ -181,6 +181,7 @@ def trace(
     stable: bool = True,
     every_step: bool = True,
     weights: Floats | None = None,
+    refined: bool = True,
 ) -> TracedPaths:
     """Evaluates every line and finds its `first`, `middle` and `last`.
 
@@ -197,6 +198,7 @@ def trace(
         stable: Take the start of the last unbroken run of ok steps rather than the first ok step.
         every_step: Evaluate every grid step; otherwise only those a bisection for `first` needs.
         weights: One per column, for the distance that decides between a line and its copy.
+        refined: Refine `first` and evaluate the midpoint; otherwise both are grid steps.
     """
     literal = decoder.follows_paper
     stable, every_step = stable and not literal, every_step or literal
@@ -207,9 +209,12 @@ def trace(
     first = grid.take(every, np.maximum(begin, 0))
     chosen = _cheaper_copies(line, first, begin >= 0, weights)
     grid, first, begin = grid.take(chosen), first.take(chosen), begin[chosen]
-    if not literal:
-        _refine(line, chosen, grid, begin, first, stable)
-    return _assemble(line, chosen, grid, first, begin)
+    if refined and not literal:
+        rows = np.flatnonzero(begin > 0)
+        low, high = (grid.tau[rows, begin[rows] - k] for k in (1, 0))
+        _refine(line, chosen, rows, low, high, first, stable)
+    middle = _midpoints(line, chosen, grid, first, begin, stable) if refined else None
+    return _assemble(line, chosen, grid, first, middle, begin)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -268,15 +273,28 @@ def _run_start(ok: Bools, stable: bool) -> Ints:
 
 
 def _refine(
-    line: _LineEvaluator, chosen: Ints, grid: Steps, begin: Ints, first: Steps, stable: bool
+    line: _LineEvaluator,
+    chosen: Ints,
+    lines: Ints,
+    low: Floats,
+    high: Floats,
+    first: Steps,
+    stable: bool,
 ) -> None:
-    """Moves `first` back into the interval before it; every row written was evaluated."""
-    lines = np.flatnonzero(begin > 0)
+    """Moves `first` of some lines back towards a step that is not ok.
+
+    Args:
+        line: Evaluates rows.
+        chosen: The lines of all paths.
+        lines: The paths to be refined, as positions among them.
+        low: Where their row is not ok.
+        high: Where it is, further on.
+        first: Written to; every row written was evaluated.
+        stable: Go by the last run of ok steps rather than by the first ok step.
+    """
     if not len(lines):
         return
-    low, high = grid.tau[lines, begin[lines] - 1], grid.tau[lines, begin[lines]]
-    parts = SECTIONS - 1
-    rows = np.arange(len(lines))
+    parts, rows = SECTIONS - 1, np.arange(len(lines))
     for _ in range(ROUNDS):
         tau = low[:, None] + np.arange(1, SECTIONS) / SECTIONS * (high - low)[:, None]
         found = line.evaluate_at(np.repeat(chosen[lines], parts), tau.ravel())
@@ -287,6 +305,39 @@ def _refine(
         first.write(lines[better], found.take(better, gap[better] + 1))
         edges = np.concatenate([low[:, None], tau, high[:, None]], axis=1)
         low, high = edges[rows, gap + 1], edges[rows, gap + 2]
+
+
+def _midpoints(
+    line: _LineEvaluator, chosen: Ints, grid: Steps, first: Steps, begin: Ints, stable: bool
+) -> Steps:
+    """The row half-way from `first` to the endpoint on each path; `first` may move with it.
+
+    Every step evaluated between `first` and `last` is ok: where a midpoint on the way is not,
+    `first` begins behind it, and there is another midpoint. One beyond the step after `last`,
+    which is not ok, is not evaluated.
+    """
+    count, size = grid.tau.shape
+    rows = np.arange(count)
+    # Where first is the endpoint, so is the midpoint; where there is no first, it is not used.
+    middle = grid.take(rows, np.full(count, size - 1))  # a copy, to be written over
+    last = size - 1 - grid.ok[:, ::-1].argmax(axis=1)
+    end = np.where(last < size - 1, grid.tau[rows, np.minimum(last + 1, size - 1)], 1.0)
+    literal = line.decoder.follows_paper
+    open_ = np.flatnonzero(begin >= 0)
+    while len(open_):
+        tau = (first.tau[open_] + 1.0) / 2
+        inside = (tau < 1.0) if literal else (tau < end[open_])
+        open_, tau = open_[inside], tau[inside]
+        if not len(open_):
+            break
+        middle.write(open_, line.evaluate_at(chosen[open_], tau))
+        broken = ~middle.ok[open_] & (tau < grid.tau[open_, last[open_]])
+        open_ = open_[broken & stable & (not literal)]
+        low = middle.tau[open_]
+        after = (grid.tau[open_] > low[:, None]).argmax(axis=1)  # the next grid step, which is ok
+        first.write(open_, grid.take(open_, after))
+        _refine(line, chosen, open_, low, grid.tau[open_, after], first, stable)
+    return middle
 
 
 def _cheaper_copies(
@@ -302,16 +353,17 @@ def _cheaper_copies(
 
 
 def _assemble(
-    line: _LineEvaluator, chosen: Ints, grid: Steps, first: Steps, begin: Ints
+    line: _LineEvaluator,
+    chosen: Ints,
+    grid: Steps,
+    first: Steps,
+    middle: Steps | None,
+    begin: Ints,
 ) -> TracedPaths:
     """Grid, first and midpoint side by side, and the picks as positions among them."""
     count, size = grid.tau.shape
-    tau = (first.tau + 1.0) / 2
-    inside = np.flatnonzero((tau < 1.0) & (begin >= 0))
-    # Where first is the endpoint, so is the midpoint; where there is no first, it is not used.
-    middle = grid.take(np.arange(count), np.full(count, size - 1))  # a copy, to be written over
-    if len(inside):
-        middle.write(inside, line.evaluate_at(chosen[inside], tau[inside]))
+    if middle is None:
+        middle = grid.take(np.arange(count), np.full(count, size - 1))
     steps = Steps.join([grid, first.reshape(count, 1), middle.reshape(count, 1)])
     picks = _picks(grid, steps, begin, literal=line.decoder.follows_paper)
     left = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)

@@ -37,6 +37,8 @@ class DrawnPath:
             (explanation.instance == instance.position)
             & (explanation.prototype == steps.prototype[0])
         )
+        if "first" not in explanation.picked:
+            explanation.first()  # which says that it was not computed
         at = explanation.picked["first"][index]
         # The same tau may be stored twice, on the grid and as the refined first: either will do.
         first = int(np.abs(steps.tau - explanation.tau[index, at]).argmin())

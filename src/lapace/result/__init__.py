@@ -1,17 +1,19 @@
 """What an explanation is: plain frozen data, and picks that only select.
 
-`Explanation` holds every step of every path as arrays; `first`, `middle`, `last`, `nearest`,
-`sparse` and `at` choose rows among them and return `Counterfactuals`. Nothing here queries the
-classifier, needs the model, or computes anything that `explain` has not already decided.
+`Explanation` holds every step of every path as arrays, and the minimal rows of `nearest` and
+`best`; `first`, `middle`, `last` and `at` choose among the steps. All return `Counterfactuals`.
+Nothing here queries the classifier, needs the model, or computes anything that `explain` has not
+already decided.
 """
 
 from lapace.result.counterfactuals import Counterfactuals, record
-from lapace.result.explanation import ANY_OTHER, STATUSES, Explanation, InstanceExplanation
+from lapace.result.explanation import ANY_OTHER, PICKS, STATUSES, Explanation, InstanceExplanation
 from lapace.result.serialization import json_schema, why_not_to_json
 from lapace.result.why_not import Move, WhyNot
 
 __all__ = [
     "ANY_OTHER",
+    "PICKS",
     "STATUSES",
     "Counterfactuals",
     "Explanation",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, matches
 from lapace.schema import Schema
 from lapace.table import Template, plain_frame
 
@@ -26,8 +26,8 @@ __all__ = [
 
 SHARED = ("schema", "template", "instances", "ids", "reasons")  # not one per counterfactual
 ABOUT = (  # what `about` says of each counterfactual, after its instance and prototype
-    "tau", "label", "valid", "feasible", "probability", "density", "density_before", "distance",
-    "changed",
+    "rank", "tau", "label", "valid", "feasible", "probability", "density", "density_before",
+    "survival", "survival_low", "survival_high", "distance", "changed", "mark",
 )  # fmt: skip
 SHOWN = 20  # lines of an HTML table
 
@@ -53,6 +53,11 @@ class Counterfactuals:
         distance: From the instance, in `Schema.distance` with the costs of the query.
         density_before: The percentile of the row before the constraints moved it; the same as
             `density` where they did not.
+        survival: Estimated chance that the row keeps the target when the classifier is retrained;
+            NaN where unknown. `survival_low` and `survival_high` are its 90 % interval.
+        rank: Which of the instance's best rows it is, 0 the cheapest; 0 for every other pick.
+        mark: What a best row lacks: `edge` (no margin), `unusual` (rarer than the floor), both, or
+            nothing.
         ids: Identifiers of the instances of the query, where their table had any.
         reasons: Why instances have no counterfactual that is ok, by position in the query.
     """
@@ -71,6 +76,11 @@ class Counterfactuals:
     density: Floats
     distance: Floats
     density_before: Floats
+    survival: Floats
+    survival_low: Floats
+    survival_high: Floats
+    rank: Ints
+    mark: NDArray[np.object_]
     ids: tuple[Any, ...] | None = None
     reasons: Mapping[int, str] = field(default_factory=dict)
 
@@ -97,6 +107,9 @@ class Counterfactuals:
             "density": unknown,
             "distance": schema.gaps(instances[instance], cells).sum(axis=1),
             "density_before": known.get("density", unknown),
+            **dict.fromkeys(("survival", "survival_low", "survival_high"), unknown),
+            "rank": np.zeros(len(cells), dtype=np.int64),
+            "mark": np.full(len(cells), "", dtype=object),
             **known,
         }
         kind = template or schema.template
@@ -148,10 +161,21 @@ class Counterfactuals:
         count: Ints = self._different.sum(axis=1)
         return count
 
-    def where(self, mask: Bools) -> Counterfactuals:
-        """Only some of the counterfactuals."""
+    def where(self, mask: Bools | Ints) -> Counterfactuals:
+        """Only some of the counterfactuals, by a mask or by position."""
         names = [f.name for f in fields(self) if f.name not in SHARED]
         return replace(self, **{name: getattr(self, name)[mask] for name in names})
+
+    def of_instances(self, chosen: Ints) -> Counterfactuals:
+        """The counterfactuals of some instances, whose positions count from 0 again."""
+        instance, rows = matches(chosen, self.instance)
+        return replace(
+            self.where(rows),
+            instance=instance,
+            instances=self.instances[chosen],
+            ids=None if self.ids is None else tuple(self.ids[i] for i in chosen),
+            reasons={k: self.reasons[i] for k, i in enumerate(chosen) if i in self.reasons},
+        )
 
     @property
     def rows(self) -> Any:

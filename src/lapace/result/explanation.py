@@ -11,8 +11,8 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints, first_of_each, matches
-from lapace.errors import InputError
+from lapace.arrays import Bools, Floats, Ints, matches
+from lapace.errors import InputError, did_you_mean
 from lapace.result.counterfactuals import (
     Counterfactuals,
     html_table,
@@ -23,14 +23,15 @@ from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
 from lapace.table import Level, Template, plain_frame, read_json, write_json
 
-__all__ = ["ANY_OTHER", "STATUSES", "Explanation", "InstanceExplanation"]
+__all__ = ["ANY_OTHER", "PICKS", "STATUSES", "Explanation", "InstanceExplanation"]
 
 
 STATUSES = ("answered", "none_found", "infeasible", "already_target", "malformed")
 STEP = (  # the fields that have one value per path and step
     "tau", "cells", "predicted", "valid", "feasible", "probability", "density", "density_before",
-    "distance",
+    "survival", "survival_low", "survival_high", "distance",
 )  # fmt: skip
+PICKS = ("best", "nearest", "first", "middle", "last")
 ANY_OTHER = "any-other"  # the target that is any label but the instance's
 
 
@@ -38,8 +39,8 @@ ANY_OTHER = "any-other"  # the target that is any label but the instance's
 class Explanation:
     """Everything found for a batch of instances.
 
-    A path is one line of the path arrays; its steps are the grid, then the refined first, the
-    midpoint and, where it was requested, the sparse row.
+    A path is one line of the path arrays; its steps are the grid, then the refined first and the
+    midpoint.
 
     Attributes:
         schema: The columns, widened by what only these instances have.
@@ -52,19 +53,21 @@ class Explanation:
         reason: The status in words.
         constraints: What every counterfactual has to satisfy, as text.
         instance: The position of the instance each path starts from.
-        prototype: The prototype each path leads to; -1 for a sampled endpoint, which only `nearest`
-            and `sparse` use.
+        prototype: The prototype each path leads to; -1 for a sampled endpoint, whose rows only
+            `nearest` and `best` start from.
         predicted: What the classifier says of each step, as a position in `labels`; -1 where it was
             not queried or could not say.
         valid: Whether that is the target: 1, 0, or -1 where the classifier was not queried.
-        tau, cells, feasible, probability, density, density_before, distance: Of each step, as in
-            `Counterfactuals`.
-        picked: For `first`, `middle`, `last` (and `sparse`) the step chosen on each path.
+        tau, cells, feasible, probability, density, density_before, survival, survival_low,
+            survival_high, distance: Of each step, as in `Counterfactuals`.
+        picked: For `first`, `middle` and `last` the step chosen on each path.
+        minimal: The rows of `nearest` and `best`, which lie on no path, by pick.
         crossings: How often the label leaves the target again on each path's grid.
         n_queries: Rows the classifier was asked about.
         ids: Identifiers of the instances, where their table had any.
         costs: The weights of `distance` by column, where any were given.
         confidence: The probability of the target that `valid` required, where one was given.
+        plausibility: The density percentile that `feasible` required, where one was given.
         search: The settings of the search, by name.
         why_not: By position of an instance without a counterfactual (none_found, infeasible), the
             smallest relaxation; empty until `Explainer.why_not` is called.
@@ -93,13 +96,18 @@ class Explanation:
     probability: Floats  # (paths, steps)
     density: Floats  # (paths, steps)
     density_before: Floats  # (paths, steps)
+    survival: Floats  # (paths, steps)
+    survival_low: Floats  # (paths, steps)
+    survival_high: Floats  # (paths, steps)
     distance: Floats  # (paths, steps)
     picked: Mapping[str, Ints]  # each (paths,)
+    minimal: Mapping[str, Counterfactuals]
     crossings: Ints  # (paths,)
     n_queries: int
     ids: tuple[Any, ...] | None = None
     costs: Mapping[str, float] | None = None
     confidence: float | None = None
+    plausibility: float | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
     why_not: Mapping[int, WhyNot] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
@@ -149,6 +157,7 @@ class Explanation:
             reason=tuple(self.reason[i] for i in chosen),
             ids=None if self.ids is None else tuple(self.ids[i] for i in chosen),
             picked={name: steps[paths] for name, steps in self.picked.items()},
+            minimal={name: rows.of_instances(chosen) for name, rows in self.minimal.items()},
             why_not={k: self.why_not[i] for k, i in enumerate(chosen) if i in self.why_not},
         )
 
@@ -183,6 +192,11 @@ class Explanation:
         names = [instance.name for instance in self]
         return html_table(repr(self), {"instance": names, **self._summary()})
 
+    @property
+    def reasons(self) -> dict[int, str]:
+        """Why instances have no counterfactual that is ok, by position."""
+        return {i: self.reason[i] for i, s in enumerate(self.status) if s != "answered"}
+
     # -- picks ------------------------------------------------------------------------------------
 
     @property
@@ -193,33 +207,53 @@ class Explanation:
 
     def first(self) -> Counterfactuals:
         """Per instance and prototype, where the last unbroken run of ok steps begins."""
-        return self._steps(self.picked["first"])
+        return self._steps("first")
 
     def middle(self) -> Counterfactuals:
         """Per instance and prototype, half-way between first and the prototype."""
-        return self._steps(self.picked["middle"])
+        return self._steps("middle")
 
     def last(self) -> Counterfactuals:
         """Per instance and prototype, the ok step of largest tau; unconstrained, the prototype."""
-        return self._steps(self.picked["last"])
+        return self._steps("last")
 
     def at(self, tau: float) -> Counterfactuals:
         """Per instance and prototype, the stored step nearest `tau`."""
         if not 0 <= tau <= 1:
             raise InputError(f"tau is {tau}; it goes from 0, the instance, to 1, the prototype.")
-        return self._steps(np.nan_to_num(np.abs(self.tau - tau), nan=np.inf).argmin(axis=1))
+        step = np.nan_to_num(np.abs(self.tau - tau), nan=np.inf).argmin(axis=1)
+        paths = np.flatnonzero(self.prototype >= 0)
+        return self._rows(paths, step[paths])
 
     def nearest(self) -> Counterfactuals:
-        """Per instance, the ok row of least distance found on any path."""
-        return self._cheapest(self._nearest_steps())
+        """Per instance, the closest ok row found, minimal.
 
-    def sparse(self) -> Counterfactuals:
-        """Per instance, the nearest row with as many features as possible set back."""
-        if "sparse" not in self.picked:
+        No change in it can be undone alone with the row staying ok, and no number can go back
+        alone by a twentieth of its change (or one step of its resolution, if that is more).
+        """
+        return self._minimal_rows("nearest")
+
+    def best(self, k: int | None = None) -> Counterfactuals:
+        """Per instance, up to `k` different ways to the target, cheapest first.
+
+        Each is minimal among the rows that keep a margin and are not rarer than a floor; `mark`
+        says where no such row was found. Of two ways neither changes all the features the other
+        changes, or they differ in a category.
+
+        Args:
+            k: At most so many for each instance; None for all that were computed.
+        """
+        rows = self._minimal_rows("best")
+        if k is None:
+            return rows
+        if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
+            raise InputError(f"k is {k!r}; it is a whole number from 1.")
+        most = self.search.get("n_best", k)
+        if k > most:
             raise InputError(
-                "Sparse rows were not computed. Use explain(..., search=Search(sparse=True))."
+                f"Only the best {most} were computed. Use explain(..., search=Search(n_best={k}))."
             )
-        return self._cheapest(self.picked["sparse"])
+        return rows.where(rows.rank < k)
 
     def all_steps(self) -> Counterfactuals:
         """Every step of every path, by instance, prototype (sampled endpoints last) and tau."""
@@ -236,25 +270,29 @@ class Explanation:
         new[1:] = (np.diff(path) != 0) | (np.diff(tau) != 0)
         return self._rows(path[new], step[new])
 
-    def _nearest_steps(self) -> Ints:
-        """On each path the ok step of least distance."""
-        cost = np.where(self.ok & ~np.isnan(self.tau), self.distance, np.inf)
-        none = ~np.isfinite(cost).any(axis=1)  # then `first` is the best that was found
-        return np.where(none, self.picked["first"], cost.argmin(axis=1))
+    def _minimal_rows(self, pick: str) -> Counterfactuals:
+        if pick not in self.minimal:
+            raise self._not_computed(pick)
+        return self.minimal[pick]
 
-    def _cheapest(self, chosen: Ints) -> Counterfactuals:
-        """Per instance the cheapest ok row of those chosen on each path, or the best there is."""
-        paths = np.arange(len(self.instance))
-        cost = np.where(self.ok[paths, chosen], self.distance[paths, chosen], np.inf)
-        likely = np.nan_to_num(self.probability[paths, chosen], nan=0.0)
-        # Of rows that are not ok, a feasible one is better than one that is not.
-        best = first_of_each(self.instance, cost, ~self.feasible[paths, chosen], -likely)
-        return self._rows(best, chosen[best])
-
-    def _steps(self, steps: Ints) -> Counterfactuals:
+    def _steps(self, pick: str) -> Counterfactuals:
         """One step of each path that leads to a prototype."""
+        if pick not in self.picked:
+            raise self._not_computed(pick)
         paths = np.flatnonzero(self.prototype >= 0)
-        return self._rows(paths, steps[paths])
+        return self._rows(paths, self.picked[pick][paths])
+
+    def _not_computed(self, pick: str) -> InputError:
+        known = (*self.minimal, *self.picked)
+        if pick not in PICKS:
+            return InputError(
+                f"There is no pick '{pick}'. There are: {', '.join(PICKS)}."
+                + did_you_mean(pick, PICKS)
+            )
+        wanted = ", ".join(map(repr, (*known, pick))) + ("" if known else ",")
+        return InputError(
+            f"The pick '{pick}' was not computed: explain with search=Search(picks=({wanted}))."
+        )
 
     def _rows(self, paths: Ints, steps: Ints) -> Counterfactuals:
         columns = {name: getattr(self, name)[paths, steps] for name in STEP}
@@ -267,7 +305,9 @@ class Explanation:
             instance=self.instance[paths],
             prototype=self.prototype[paths],
             ids=self.ids,
-            reasons={i: self.reason[i] for i, s in enumerate(self.status) if s != "answered"},
+            reasons=self.reasons,
+            rank=np.zeros(len(paths), dtype=np.int64),
+            mark=np.full(len(paths), "", dtype=object),
             **columns,
         )
 
@@ -341,10 +381,12 @@ class InstanceExplanation:
     @property
     def reached(self) -> tuple[Level, ...]:
         """The labels of the instance's ok rows, that of the nearest row first."""
-        found = self._alone.ok & (self._alone.predicted >= 0)
-        order = np.argsort(self._alone.distance[found], kind="stable")
-        codes = dict.fromkeys(self._alone.predicted[found][order].tolist())
-        return tuple(self._alone.labels[code] for code in codes)
+        alone = self._alone
+        found = alone.ok & (alone.predicted >= 0)
+        order = np.argsort(alone.distance[found], kind="stable")
+        labels = [alone.labels[code] for code in alone.predicted[found][order].tolist()]
+        nearest = [rows.label[rows.ok].tolist() for rows in alone.minimal.values()]
+        return tuple(dict.fromkeys([*(label for some in nearest for label in some), *labels]))
 
     @property
     def row(self) -> dict[str, Any]:
@@ -353,61 +395,72 @@ class InstanceExplanation:
 
     @property
     def prototypes(self) -> tuple[int, ...]:
-        """The prototypes there is a path to, that of the nearest ok first row first."""
-        first = self._alone.first()
-        return tuple(first.prototype[np.lexsort((first.distance, ~first.ok))].tolist())
+        """The prototypes there is a path to, that of the nearest ok step first."""
+        alone = self._alone
+        distance = np.where(alone.ok, alone.distance, np.inf).min(axis=1, initial=np.inf)
+        order = np.argsort(distance, kind="stable")
+        return tuple(p for p in alone.prototype[order].tolist() if p >= 0)
 
     def path(self, prototype: int | None = None) -> Counterfactuals:
         """Every step towards one prototype, in order; by default the nearest one.
 
-        -1 is the path to a sampled endpoint, where `nearest` and `sparse` are often found; it is
-        the default where no other path has an ok step.
+        -1 is the path to a sampled endpoint; it is the default where no other path has an ok step.
         """
         paths = np.flatnonzero(self.explanation.instance == self.position)
         return self.explanation._in_order(paths[[self._path(prototype)]])
 
-    def changes(self, prototype: int | None = None, pick: str = "first") -> Any:
-        """What one counterfactual changes: feature, before, after, and from which tau on.
+    def changes(self, pick: str = "nearest", *, rank: int = 0, prototype: int | None = None) -> Any:
+        """What one counterfactual changes: feature, before, after.
 
-        Where the target is any other label, a column `label` says which one was reached.
+        For a pick that lies on a path also the tau from which on the feature differs; where the
+        target is any other label, a column `label` says which one was reached.
 
         Args:
-            prototype: The path; by default that of `path`, and for `nearest` and `sparse` the one
-                their row was found on.
-            pick: `first`, `middle`, `last`, `nearest` or `sparse`.
+            pick: `nearest`, `best`, `first`, `middle` or `last`.
+            rank: Which of the best rows, 0 the cheapest.
+            prototype: The path of `first`, `middle` or `last`; by default that of `path`.
         """
-        return plain_frame(self.explanation.template.kind, self._changes(prototype, pick))
+        return plain_frame(self.explanation.template.kind, self._changes(pick, rank, prototype))
 
-    def _changes(self, prototype: int | None, pick: str) -> dict[str, NDArray[Any]]:
+    def _changes(self, pick: str, rank: int, prototype: int | None) -> dict[str, NDArray[Any]]:
         alone = self._alone
-        nearest = alone._nearest_steps()
-        picks = {**alone.picked, "nearest": nearest}
-        if pick not in picks:
-            raise InputError(f"There is no pick '{pick}'. There are: {', '.join(picks)}.")
-        if prototype is None and pick in ("nearest", "sparse") and len(alone.instance):
-            prototype = int(alone._cheapest(picks[pick]).prototype[0])
-        index = self._path(prototype)
-        step = picks[pick][index]
-        original, row = alone.instances[0], alone.cells[index, step]
-        path = alone._in_order(np.array([index]))
-        # The sparse row lies on no path: it is what is left of the path's nearest row.
-        end = alone.tau[index, nearest[index] if pick == "sparse" else step]
-        steps = path.cells[path.tau <= end]
-        same = ~alone.schema.changed(original[None], steps)  # (steps, columns)
-        last = np.where(same.any(axis=0), len(same) - 1 - same[::-1].argmax(axis=0), -1)
-        start = np.minimum(np.append(path.tau, end)[last + 1], end)
+        if pick in alone.picked:
+            index = self._path(prototype)
+            step = alone.picked[pick][index]
+            row, label = (
+                alone.cells[index, step],
+                (*alone.labels, None)[alone.predicted[index, step]],
+            )
+        elif pick in alone.minimal:
+            found = alone.minimal[pick].where(alone.minimal[pick].rank == rank)
+            if not len(found):
+                raise InputError(f"Instance {self.name} has no {pick} row {rank}: {self.reason}")
+            row, label = found.cells[0], found.label[0]
+        else:
+            raise alone._not_computed(pick)
+        original = alone.instances[0]
         changed = np.flatnonzero(alone.schema.changed(original, row))
         features = [(i, alone.schema.features[i]) for i in changed]
         table: dict[str, NDArray[Any]] = {
             "feature": np.array([f.name for _, f in features], dtype=object),
             "before": np.array([f.text(original[i]) for i, f in features], dtype=object),
             "after": np.array([f.text(row[i]) for i, f in features], dtype=object),
-            "from_tau": start[changed],
         }
+        if pick in alone.picked:
+            table["from_tau"] = self._change_starts(index, alone.tau[index, step])[changed]
         if self._any_other:
-            label = (*alone.labels, None)[alone.predicted[index, step]]
             table["label"] = np.full(len(changed), label, dtype=object)
         return table
+
+    def _change_starts(self, index: int, end: float) -> Floats:
+        """On one path, the tau from which on each column differs from the instance."""
+        alone = self._alone
+        path = alone._in_order(np.array([index]))
+        steps = path.cells[path.tau <= end]
+        same = ~alone.schema.changed(alone.instances[:1], steps)  # (steps, columns)
+        last = np.where(same.any(axis=0), len(same) - 1 - same[::-1].argmax(axis=0), -1)
+        starts: Floats = np.minimum(np.append(path.tau, end)[last + 1], end)
+        return starts
 
     def __repr__(self) -> str:
         wanted = f"{self.wanted}"
@@ -416,8 +469,11 @@ class InstanceExplanation:
         return f"Instance {self.name}: {self.label} → {wanted}: {self.status}. {self.reason}"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: what the first pick changes."""
-        changes = self._changes(None, "first") if len(self._alone.instance) else {}
+        """A table for notebooks: what the nearest row changes."""
+        alone = self._alone
+        shown = [name for name, rows in alone.minimal.items() if len(rows)]
+        shown += [*alone.picked] if len(alone.instance) else []
+        changes = self._changes(shown[0], 0, None) if shown else {}
         return html_table(repr(self), changes)
 
     def _path(self, prototype: int | None) -> int:

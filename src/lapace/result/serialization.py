@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, cast
 
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Floats
 from lapace.errors import InputError
-from lapace.result.counterfactuals import public_schema, records
-from lapace.result.explanation import STATUSES, Explanation, InstanceExplanation
+from lapace.result.counterfactuals import Counterfactuals, public_schema, records
+from lapace.result.explanation import PICKS, STATUSES, Explanation, InstanceExplanation
 from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
 from lapace.table import Level, Template
@@ -21,8 +22,13 @@ from lapace.table import Level, Template
 __all__ = ["VERSION", "from_json", "json_schema", "to_json", "why_not_to_json"]
 
 VERSION = 2
+MINIMAL = ("nearest", "best")  # picks that lie on no path
+MARKS = ("", "edge", "unusual", "edge, unusual")
 KINDS = ("pandas", "polars", "pyarrow", "records", "array")
-NUMBERS = ("tau", "probability", "density", "density_before", "distance")  # of each step
+NUMBERS = (  # of each step; a row of `nearest` or `best` has no tau
+    "tau", "probability", "density", "density_before", "survival", "survival_low", "survival_high",
+    "distance",
+)  # fmt: skip
 
 
 def json_schema() -> dict[str, Any]:
@@ -38,7 +44,7 @@ def json_schema() -> dict[str, Any]:
 
 def to_json(explanation: Explanation) -> dict[str, Any]:
     """An explanation as plain JSON values."""
-    costs, confidence = explanation.costs, explanation.confidence
+    costs = explanation.costs
     return {
         "format": "lapace/explanation",
         "version": VERSION,
@@ -48,8 +54,14 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "constraints": list(explanation.constraints),
         "options": {
             "costs": None if costs is None else {k: _finite(v) for k, v in costs.items()},
-            "confidence": None if confidence is None else float(confidence),
-            "search": dict(explanation.search),
+            **{
+                name: None if (value := getattr(explanation, name)) is None else float(value)
+                for name in ("confidence", "plausibility")
+            },
+            "search": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in explanation.search.items()
+            },
         },
         "n_queries": explanation.n_queries,
         "instances": [_instance_to_json(instance) for instance in explanation],
@@ -68,7 +80,28 @@ def _instance_to_json(instance: InstanceExplanation) -> dict[str, Any]:
             _path_to_json(whole, int(index))
             for index in np.flatnonzero(whole.instance == instance.position)
         ],
+        **{
+            pick: _minimal_to_json(rows, np.flatnonzero(rows.instance == instance.position))
+            for pick, rows in whole.minimal.items()
+        },
     }
+
+
+def _minimal_to_json(rows: Counterfactuals, chosen: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """The rows of `nearest` or `best` of one instance, cheapest first."""
+    cells = records(rows.schema, rows.cells[chosen])
+    return [
+        {
+            "row": list(row.values()),
+            "label": rows.label[i],
+            "valid": bool(rows.valid[i]),
+            "feasible": bool(rows.feasible[i]),
+            "prototype": None if rows.prototype[i] < 0 else int(rows.prototype[i]),
+            "mark": rows.mark[i],
+            **{name: _finite(getattr(rows, name)[i]) for name in NUMBERS[1:]},
+        }
+        for i, row in zip(chosen.tolist(), cells, strict=True)
+    ]
 
 
 def _identity(instance: InstanceExplanation) -> dict[str, Any]:
@@ -146,9 +179,13 @@ def _checked(found: Explanation) -> Explanation:
         "a label": all(isinstance(label, str | int) for label in found.labels),
         "a status": set(found.status) <= set(STATUSES),
         "a text": all(isinstance(text, str) for text in texts),
-        "an option": _are_numbers([found.confidence, *(found.costs or {}).values()], np.inf),
-        "a pick": {"first", "middle", "last"} <= set(found.picked)
+        "an option": _are_numbers(
+            [found.confidence, found.plausibility, *(found.costs or {}).values()], np.inf
+        ),
+        "a pick": {*found.search["picks"]} <= {*PICKS}
         and all(((step >= 0) & (step < steps)).all() for step in found.picked.values()),
+        "n_best": isinstance(most := found.search.get("n_best", 1), int) and most >= 1,
+        "a mark": all(set(rows.mark) <= set(MARKS) for rows in found.minimal.values()),
         "a verdict": bool(np.isin(found.valid, (-1, 0, 1)).all()),
         "a why_not": all(
             _is_why_not(why, found.status[instance], set(found.schema.names))
@@ -202,15 +239,19 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
         return np.array([-1 if v is None else labels.index(v) for v in found], dtype=np.int64)
 
     rows = [step["row"] for path in steps for step in path]
-    picks = list(paths[0][1]["picks"]) if paths else ["first", "middle", "last"]
+    search = dict(options["search"])
+    search["picks"] = tuple(search["picks"])
+    picks = [pick for pick in search["picks"] if pick not in MINIMAL]
     ids = [_id_from_json(instance["id"]) for instance in instances if "id" in instance]
     if ids and len(ids) < len(instances):
         raise ValueError("some instances have an id and some have none")
-    return Explanation(
+    template = Template.from_json(data["template"])
+    originals = _cells(schema, [instance["row"] for instance in instances])
+    found = Explanation(
         schema=schema,
-        template=Template.from_json(data["template"]),
+        template=template,
         labels=labels,
-        instances=_cells(schema, [instance["row"] for instance in instances]),
+        instances=originals,
         label=names[codes([instance["label"] for instance in instances])],
         target=names[codes([instance["target"] for instance in instances])],
         status=tuple(instance["status"] for instance in instances),
@@ -229,12 +270,53 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
         ids=tuple(ids) or None,
         costs=None if costs is None else {k: np.inf if v is None else v for k, v in costs.items()},
         confidence=options["confidence"],
-        search=dict(options["search"]),
+        plausibility=options["plausibility"],
+        search=search,
         why_not={
             i: WhyNot.from_json(why)
             for i, instance in enumerate(instances)
             if (why := instance.get("why_not"))
         },
+        minimal={},
+    )
+    minimal = {
+        pick: _minimal_from_json(found, [instance.get(pick, ()) for instance in instances])
+        for pick in MINIMAL
+        if pick in search["picks"]
+    }
+    return replace(found, minimal=minimal)
+
+
+def _minimal_from_json(
+    found: Explanation, instances: Sequence[Sequence[Mapping[str, Any]]]
+) -> Counterfactuals:
+    """The rows of `nearest` or `best`, given those of each instance."""
+    rows = [(i, rank, row) for i, some in enumerate(instances) for rank, row in enumerate(some)]
+
+    def column(name: str, dtype: Any, unknown: Any = np.nan) -> NDArray[Any]:
+        values = [unknown if row[name] is None else row[name] for _, _, row in rows]
+        return np.array(values, dtype=dtype)
+
+    labels = np.empty(len(rows), dtype=object)
+    labels[:] = [None if row["label"] is None else row["label"] for _, _, row in rows]
+    if not {*labels.tolist()} <= {*found.labels, None}:
+        raise ValueError("a row has a label that the classifier does not have")
+    return Counterfactuals(
+        found.schema,
+        found.template,
+        found.instances,
+        cells=_cells(found.schema, [row["row"] for _, _, row in rows]),
+        instance=np.array([i for i, _, _ in rows], dtype=np.int64),
+        prototype=np.array([_endpoint(row["prototype"]) for _, _, row in rows], dtype=np.int64),
+        tau=np.full(len(rows), np.nan),
+        label=labels,
+        valid=column("valid", np.bool_),
+        feasible=column("feasible", np.bool_),
+        rank=np.array([rank for _, rank, _ in rows], dtype=np.int64),
+        mark=column("mark", object, ""),
+        ids=found.ids,
+        reasons=found.reasons,
+        **cast(dict[str, Any], {name: column(name, np.float64) for name in NUMBERS[1:]}),
     )
 
 

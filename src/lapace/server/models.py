@@ -32,7 +32,7 @@ from lapace.classifiers import Label
 from lapace.errors import InputError, did_you_mean
 from lapace.explainer import ANY_OTHER, Explainer, Prototype, Search
 from lapace.explainer.why_not import MAX_QUERIES
-from lapace.result import Explanation, WhyNot, json_schema
+from lapace.result import PICKS, Explanation, WhyNot, json_schema
 from lapace.schema import Feature, Schema
 from lapace.server.http import cut, read_json
 from lapace.table import Template
@@ -43,9 +43,14 @@ __all__ = ["ExplainRequest", "WhyNotRequest", "parse_request", "request_models"]
 MAX_CONSTRAINTS = 100
 MAX_CONSTRAINT_LENGTH = 1_000  # characters
 MAX_NAMES = 1_000  # columns searched for the one that was meant
+MAX_BEST = 10  # different ways for each instance
 REF = "#/components/schemas/"
+Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last"]
 SEARCH_FIELDS: dict[str, Any] = {
     field.name: (get_type_hints(Search)[field.name], field.default) for field in fields(Search)
+} | {  # JSON has lists, no tuples
+    "picks": (list[Pick], Field(list(PICKS), max_length=len(PICKS))),
+    "n_best": (int, Field(Search().n_best, ge=1, le=MAX_BEST)),
 }
 
 Json: TypeAlias = dict[str, Any]
@@ -102,6 +107,7 @@ class ExplainRequest(RequestModel):
     )
     costs: dict[str, float] = {}
     confidence: float | None = Field(None, gt=0, le=1)
+    plausibility: float | None = Field(None, ge=0, lt=100)
     search: RequestModel = RequestModel()
 
     def explain(self, explainer: Explainer) -> Explanation:
@@ -112,6 +118,7 @@ class ExplainRequest(RequestModel):
             constraints=self.constraints,
             costs=self.costs,
             confidence=self.confidence,
+            plausibility=self.plausibility,
             search=Search(**self.search.model_dump()),
         )
 
@@ -311,12 +318,15 @@ def request_examples(explainer: Explainer) -> dict[str, Json]:
     start = next((p for p in prototypes if p.label != end.label), end)
     rows = [row_of(explainer, start), row_of(explainer, end)]
     one: Json = {"instances": rows[:1], "target": end.label}
-    quick = {"target": ANY_OTHER, "search": {"steps": 5, "detail": "picks"}}
+    quick = {
+        "target": ANY_OTHER,
+        "search": {"steps": 5, "detail": "picks", "picks": ["nearest"]},
+    }
     limited = {"constraints": [f"fixed `{names[0]}`", "changes <= 6"], "costs": {names[-1]: 2.0}}
     several = {"instances": rows, "target": [end.label, end.label]}
     return {
         "one instance": one,
         "any other label, in few steps": one | quick,
         "under constraints": one | limited,
-        "one target for each instance": {**several, "search": {"stable": False, "sparse": True}},
+        "one target for each instance": {**several, "search": {"stable": False, "n_best": 2}},
     }

@@ -1,0 +1,409 @@
+"""The picks `nearest` and `best`: minimal rows, found from the paths and from proposals.
+
+For each instance the closest row known to be acceptable is made minimal. Known are the steps of its
+paths; closer rows are proposed by the surrogates and confirmed by the classifier. Acceptable is for
+`nearest` a row that is ok, for `best` one that also keeps a margin and is not too unusual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.arrays import Bools, Floats, Ints, first_of_each, matches
+from lapace.explainer.minimal import Accept, minimise
+from lapace.explainer.oracle import Oracle, Verdicts
+from lapace.explainer.problem import Problem
+from lapace.explainer.proposals import Guide, Proposals, closest
+from lapace.paths import Steps
+
+__all__ = ["Advice", "find_advice"]
+
+ROUND, ROUNDS = 4, 3  # proposals queried at a time for each instance, and how often
+RAISES = 2  # how often the score required of proposals is raised where all were refused
+IMPROVEMENTS = 3  # how often a row closer than the one found is looked for
+SHARE = 0.93  # of the distance that a row is then looked for within, whatever it scores
+CLOSER = 0.99  # share of the distance that such a row has to be within
+LEVEL, MARGIN_LEVEL = 0.5, 0.8  # scores required where no path tells what is accepted
+WIDE, LONG = 20, 8  # width of the beam and rounds of queries where nothing was found otherwise
+RARE = 5.0  # the floor of `best`: a percentile among training rows of the target
+
+
+class Advice(NamedTuple):
+    """Minimal rows of some instances.
+
+    Attributes:
+        instance: The instance of each row, by position in the query.
+        rank: Which of its best rows it is.
+        prototype: The prototype of the path that comes closest to it.
+        steps: The row, evaluated.
+        density: Its density percentile.
+        mark: What a best row lacks.
+    """
+
+    instance: Ints
+    rank: Ints
+    prototype: Ints
+    steps: Steps
+    density: Floats
+    mark: NDArray[np.object_]
+
+    def take(self, rows: Bools | Ints) -> Advice:
+        """A selection of the rows."""
+        parts: list[Any] = [p.take(rows) if isinstance(p, Steps) else p[rows] for p in self]
+        return Advice(*parts)
+
+    @classmethod
+    def join(cls, *parts: Advice) -> Advice:
+        """All rows, by instance and rank."""
+        columns: list[Any] = [
+            Steps.join(same, axis=0) if isinstance(same[0], Steps) else np.concatenate(same)
+            for same in zip(*parts, strict=True)
+        ]
+        joined = cls(*columns)
+        return joined.take(np.lexsort((joined.rank, joined.instance)))
+
+
+def find_advice(
+    problem: Problem,
+    instance: Ints,
+    paths: Mapping[str, NDArray[Any]],
+    infeasible: set[int],
+    seconds: dict[str, float],
+) -> dict[str, Advice]:
+    """The rows of `nearest` and `best` of some instances, whichever the search computes.
+
+    Args:
+        problem: The problem.
+        instance: The instances, by position, in order.
+        paths: Their paths.
+        infeasible: Instances proved to have no feasible row.
+        seconds: Time spent; grows with every call.
+    """
+    advisor = _Advisor(problem, instance, paths, infeasible, seconds)
+    nearest = advisor.nearest()
+    found = {"nearest": advisor.advice(nearest, advisor.lines)}
+    if "best" in problem.search.picks:
+        found["best"] = advisor.best(nearest)
+    return {pick: found[pick] for pick in found if pick in problem.search.picks}
+
+
+class _Advisor:
+    """Searches for minimal rows of a chunk of instances, its *lines*."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        instance: Ints,
+        paths: Mapping[str, NDArray[Any]],
+        infeasible: set[int],
+        seconds: dict[str, float],
+    ) -> None:
+        self.problem, self.instance, self.paths = problem, instance, paths
+        self.schema, self.lines = problem.schema, np.arange(len(instance))
+        self.target = problem.instances.target_code[instance]
+        oracle = Oracle(problem, instance, np.maximum(self.target, 0), infeasible, seconds)
+        self.verdicts = Verdicts(oracle)
+        self.guide = Guide(problem, instance)
+        self.originals = self.guide.originals
+        self.possible = ~np.isin(instance, list(infeasible))
+        # Every step of every path that differs from the instance, as rows of lines.
+        count, size = paths["tau"].shape
+        steps = Steps(*(paths[name] for name in Steps._fields)).reshape(count * size)
+        line = np.repeat(np.searchsorted(instance, paths["instance"]), size)
+        moved = self.schema.changed(self.originals[line], steps.cells).any(axis=1)
+        self.known, self.line = steps.take(moved), line[moved]
+        self.known.tau[:] = np.nan
+        self.path = np.repeat(np.arange(count), size)[moved]
+        self.distance = self.guide.distance(self.known.cells, self.line)
+        self.verdicts.remember(self.known, self.line)
+
+    @property
+    def minimises(self) -> bool:
+        """Pixels are not undone one by one: that would leave noise, not an image."""
+        return self.schema.shape is None
+
+    # -- picks ------------------------------------------------------------------------------------
+
+    def nearest(self) -> Floats:
+        """Of each line the closest ok row found, minimal; where there is none, the best row."""
+
+        def accept(cells: Floats, line: Ints) -> tuple[Floats, Bools]:
+            steps = self.verdicts(cells, line)
+            return steps.cells, steps.ok
+
+        rows, _ = self._closest(accept, self.known.ok, LEVEL, IMPROVEMENTS)
+        return rows
+
+    def best(self, nearest: Floats) -> Advice:
+        """Of each line up to `n_best` different ways; where there is none, `nearest`, marked."""
+        density = self.densities(self.originals, self.lines)
+        floor = np.minimum(RARE, np.nan_to_num(density, nan=0.0))  # of each line
+        accept, sure = self._margin(floor), self._margin(np.full(len(floor), -np.inf))
+        known = self.known.ok.copy()
+        known[known] = accept(self.known.cells[known], self.line[known])[1]
+        rows, ok = self._closest(accept, known, MARGIN_LEVEL, 1)
+        ways = [(rows[ok], self.lines[ok])]
+        for _ in range(1, self.problem.search.n_best):
+            ways.append(self._another(accept, known, ways))
+        marked, lines = self._fallback(sure, nearest, ok)
+        cells = np.concatenate([marked, *(rows for rows, _ in ways)])
+        line = np.concatenate([lines, *(some for _, some in ways)])
+        order = np.lexsort((self.guide.distance(cells, line), line))
+        cells, line = cells[order], line[order]
+        advice = self.advice(cells, line)
+        return advice._replace(
+            rank=np.arange(len(line)) - np.searchsorted(line, line),
+            mark=self._marks(advice, cells, line, floor),
+        )
+
+    def _margin(self, floor: Floats) -> Accept:
+        """Accepts ok rows that keep a margin and are at least as usual as a floor."""
+        fitted, confidence = self.problem.fitted, self.problem.confidence
+
+        def accept(cells: Floats, line: Ints) -> tuple[Floats, Bools]:
+            ok = np.ones(len(cells), dtype=bool)
+            if np.isfinite(floor).all():  # known without a query, but for any-other targets
+                ok = self.densities(cells, line) >= floor[line]
+            steps = self.verdicts(cells[ok], line[ok])
+            checked, accepted = cells.copy(), np.zeros(len(cells), dtype=bool)
+            checked[ok], accepted[ok] = steps.cells, steps.ok
+            rows = np.flatnonzero(accepted)
+            if confidence is None and len(rows):
+                at = np.searchsorted(np.flatnonzero(ok), rows)
+                label = self._labels(steps.predicted[at], line[rows])
+                accepted[rows] = fitted.has_margin(
+                    self.schema, checked[rows], label, steps.probability[at]
+                )
+            return checked, accepted
+
+        return accept
+
+    def _labels(self, predicted: Ints, line: Ints) -> Ints:
+        """The label whose rows a row is compared with: the target, or for any-other its own."""
+        return np.where(self.target[line] < 0, np.maximum(predicted, 0), self.target[line])
+
+    def densities(self, cells: Floats, line: Ints, predicted: Ints | None = None) -> Floats:
+        """Density percentiles of rows among training rows of the target."""
+        label = self._labels(np.zeros_like(line) if predicted is None else predicted, line)
+        return self.problem.fitted.decoder.density(self.schema, cells, label)
+
+    def _fallback(self, accept: Accept, nearest: Floats, ok: Bools) -> tuple[Floats, Ints]:
+        """For lines without an acceptable row: one with a margin, however unusual, or `nearest`."""
+        rows, line = nearest[~ok], self.lines[~ok]
+        known = self.known.ok & np.isin(self.line, line)
+        known[known] = accept(self.known.cells[known], self.line[known])[1]
+        chosen = np.flatnonzero(known)
+        chosen = chosen[first_of_each(self.line[chosen], self.distance[chosen])]
+        at = np.searchsorted(line, self.line[chosen])
+        rows[at] = self._minimal(self.known.cells[chosen], self.line[chosen], accept)
+        return rows, line
+
+    def _marks(
+        self, advice: Advice, cells: Floats, line: Ints, floor: Floats
+    ) -> NDArray[np.object_]:
+        """What each row lacks, in words."""
+        steps, fitted = advice.steps, self.problem.fitted
+        sure = np.ones(len(cells), dtype=bool)
+        if self.problem.confidence is None:
+            label = self._labels(steps.predicted, line)
+            sure = fitted.has_margin(self.schema, cells, label, steps.probability)
+        usual = ~(advice.density < floor[line])
+        words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
+        return words[(~sure).astype(np.int64), (~usual).astype(np.int64)]
+
+    # -- the search -------------------------------------------------------------------------------
+
+    def _closest(
+        self, accept: Accept, known: Bools, level: float, improvements: int
+    ) -> tuple[Floats, Bools]:
+        """Of each line the closest acceptable row found, minimal, or the best row known.
+
+        Args:
+            accept: Whether rows are acceptable.
+            known: The known rows that are.
+            level: The score required of proposals where no known row tells.
+            improvements: How often a closer row is looked for.
+        """
+        rows, found = self._closest_known(known)
+        if not self.minimises:
+            return rows, found
+        if self.problem.fitted.surrogates is None:
+            rows[found] = self._minimal(rows[found], self.lines[found], accept)
+            return rows, found
+        levels, starts = self._levels(known, level), self._starts(known)
+        self._propose(accept, rows, found, levels, starts)
+        rows[found] = self._minimal(rows[found], self.lines[found], accept)
+        lines = self.lines[found]
+        for _ in range(improvements):
+            levels[lines] = self.guide.score(rows[lines], lines)
+            proposals = self.guide.propose(levels, starts, lines)
+            better, lines = self._confirm(self._closer(proposals, rows, found), accept, 1)
+            rows[lines] = self._minimal(better, lines, accept)
+        lines = self.lines[found]
+        for _ in range(improvements):
+            budget = SHARE * self.guide.distance(rows[lines], lines)
+            better, lines = self._confirm(self.guide.within(budget, lines), accept, 2)
+            rows[lines] = self._minimal(better, lines, accept)
+        return rows, found
+
+    def _propose(
+        self, accept: Accept, rows: Floats, found: Bools, levels: Floats, starts: Proposals
+    ) -> None:
+        """Writes the closest proposal that is confirmed, of each line that has one."""
+        open_, known = self.lines[self.possible], found.copy()
+        for attempt in range(RAISES + 1):
+            proposals = self.guide.propose(levels, starts, open_)
+            better, line = self._confirm(self._closer(proposals, rows, found), accept, ROUNDS)
+            rows[line], found[line] = better, True
+            open_ = np.setdiff1d(open_, line)
+            if attempt:  # one more try is enough where a known row can be started from
+                open_ = open_[~known[open_]]
+            levels[open_] += (1.0 - levels[open_]) / 2
+        levels[open_] = LEVEL
+        for _ in range(RAISES if len(open_) else 0):
+            proposals = self.guide.propose(levels, starts, open_, width=WIDE)
+            better, line = self._confirm(proposals, accept, LONG)
+            rows[line], found[line] = better, True
+            open_ = np.setdiff1d(open_, line)
+            levels[open_] += (1.0 - levels[open_]) / 2
+
+    def _closer(self, proposals: Proposals, rows: Floats, found: Bools) -> Proposals:
+        """The proposals that are closer than the row a line has."""
+        most = np.where(found, CLOSER * self.guide.distance(rows, self.lines), np.inf)
+        return proposals.take(proposals.distance < most[proposals.line])
+
+    def _confirm(self, proposals: Proposals, accept: Accept, rounds: int) -> tuple[Floats, Ints]:
+        """Of each line the first proposal that is acceptable; queried a few at a time."""
+        cells, line = [self.originals[:0]], [self.lines[:0]]
+        for _ in range(rounds):
+            if not len(proposals.line):
+                break
+            some = closest(proposals, ROUND)
+            checked, ok = accept(some.cells, some.line)
+            chosen = np.flatnonzero(ok)
+            chosen = chosen[first_of_each(some.line[chosen], some.distance[chosen])]
+            cells.append(checked[chosen])
+            line.append(some.line[chosen])
+            rest = np.arange(len(proposals.line)) - np.searchsorted(proposals.line, proposals.line)
+            proposals = proposals.take((rest >= ROUND) & ~np.isin(proposals.line, line[-1]))
+        lines = np.concatenate(line)
+        order = np.argsort(lines)
+        return np.concatenate(cells)[order], lines[order]
+
+    def _minimal(self, cells: Floats, line: Ints, accept: Accept) -> Floats:
+        if not self.minimises or not len(cells):
+            return cells
+        originals, weights = self.originals[line], self.problem.weights
+        return minimise(
+            cells, originals, lambda rows, at: accept(rows, line[at]), self.schema, weights
+        )
+
+    # -- where it starts --------------------------------------------------------------------------
+
+    def _closest_known(self, acceptable: Bools) -> tuple[Floats, Bools]:
+        """Of each line the closest acceptable known row; or the best known, which is not."""
+        rows = self.originals.copy()
+        likely = np.nan_to_num(self.known.probability, nan=0.0)
+        cost = np.where(acceptable, self.distance, np.inf)
+        # Of rows that are not acceptable, a feasible one is better than one that is not.
+        chosen = first_of_each(self.line, cost, ~self.known.feasible, -likely)
+        rows[self.line[chosen]] = self.known.cells[chosen]
+        found = np.zeros(len(rows), dtype=bool)
+        found[self.line[chosen]] = acceptable[chosen]
+        return rows, found
+
+    def _of_paths(self, acceptable: Bools) -> Ints:
+        """On each path the closest acceptable step, as a position among the known rows."""
+        rows = np.flatnonzero(acceptable)
+        return rows[first_of_each(self.path[rows], self.distance[rows])]
+
+    def _levels(self, acceptable: Bools, default: float) -> Floats:
+        """What the surrogates score where paths become acceptable: the median of each line."""
+        rows = self._of_paths(acceptable)
+        score, line = self.guide.score(self.known.cells[rows], self.line[rows]), self.line[rows]
+        order = np.lexsort((score, line))
+        lines, begin, count = np.unique(line[order], return_index=True, return_counts=True)
+        levels = np.full(len(self.lines), default)
+        levels[lines] = np.clip(score[order][begin + count // 2], 0.1, 0.95)
+        return levels
+
+    @cached_property
+    def _samples(self) -> Proposals:
+        return self.guide.samples()
+
+    def _starts(self, acceptable: Bools) -> Proposals:
+        """Rows the surrogates start from: the closest of each path, and sampled ones."""
+        rows = self._of_paths(acceptable)
+        near = Proposals(self.known.cells[rows], self.line[rows], self.distance[rows])
+        return Proposals(*(np.concatenate(same) for same in zip(near, self._samples, strict=True)))
+
+    # -- different ways ---------------------------------------------------------------------------
+
+    def _another(
+        self, accept: Accept, known: Bools, ways: list[tuple[Floats, Ints]]
+    ) -> tuple[Floats, Ints]:
+        """One more way for each line: a minimal row unlike those it has."""
+        lines = ways[-1][1]  # a line without another way has no third either
+        rows = [self.originals[:0]]
+        line = [lines[:0]]
+        if self.problem.fitted.surrogates is not None and self.minimises and len(lines):
+            levels = self._levels(known, MARGIN_LEVEL)
+            proposals = self.guide.propose(levels, self._starts(known), lines)
+            new = self._unlike(proposals.cells, proposals.line, ways)
+            better, at = self._confirm(proposals.take(new), accept, ROUNDS - 1)
+            rows.append(self._minimal(better, at, accept))
+            line.append(at)
+            new = self._unlike(rows[-1], at, ways)
+            rows[-1], line[-1] = rows[-1][new], at[new]
+        left = np.setdiff1d(lines, line[-1])
+        starts = self._of_paths(known & np.isin(self.line, left))
+        starts = starts[self._unlike(self.known.cells[starts], self.line[starts], ways)]
+        starts = starts[first_of_each(self.line[starts], self.distance[starts])]
+        at = self.line[starts]
+        minimal = self._minimal(self.known.cells[starts], at, accept)
+        new = self._unlike(minimal, at, ways)
+        rows.append(minimal[new])
+        line.append(at[new])
+        joined = np.concatenate(line)
+        order = np.argsort(joined)
+        return np.concatenate(rows)[order], joined[order]
+
+    def _unlike(self, cells: Floats, line: Ints, ways: list[tuple[Floats, Ints]]) -> Bools:
+        """Rows that are another way than each that their line has.
+
+        Neither changes all the features the other changes, or they differ in a category.
+        """
+        unlike = np.ones(len(cells), dtype=bool)
+        categories = self.schema.categorical
+        for rows, lines in ways:
+            at = np.minimum(np.searchsorted(lines, line), max(len(lines) - 1, 0))
+            has = np.flatnonzero(lines[at] == line) if len(lines) else lines
+            mine, theirs = cells[has], rows[at[has]]
+            original = self.originals[line[has]]
+            a, b = self.schema.changed(original, mine), self.schema.changed(original, theirs)
+            apart = (a & ~b).any(axis=1) & (b & ~a).any(axis=1)
+            differ = self.schema.changed(mine, theirs)[:, categories].any(axis=1)
+            unlike[has] &= apart | differ
+        return unlike
+
+    # -- the result -------------------------------------------------------------------------------
+
+    def advice(self, cells: Floats, line: Ints) -> Advice:
+        """Rows of lines as the search's result."""
+        steps = self.verdicts(cells, line)
+        density = self.densities(steps.cells, line, steps.predicted)
+        paths = self._of_paths(self.known.ok | ~np.isin(self.line, self.line[self.known.ok]))
+        count = len(line)
+        at, near = matches(line, self.line[paths])
+        apart = self.schema.gaps(cells[at], self.known.cells[paths[near]]) @ self.problem.weights
+        chosen = first_of_each(at, apart)
+        prototype = np.full(count, -1, dtype=np.int64)
+        prototype[at[chosen]] = self.paths["prototype"][self.path[paths[near[chosen]]]]
+        blank = np.full(count, "", dtype=object)
+        rank = np.zeros(count, dtype=np.int64)
+        return Advice(self.instance[line], rank, prototype, steps, density, blank)

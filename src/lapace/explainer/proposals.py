@@ -1,0 +1,380 @@
+"""Rows worth asking the classifier about, found by asking the surrogates, which is free.
+
+Two sources: rows near the instance that the search has already (steps of its paths, sampled rows of
+the target), and a beam search that changes one feature after another. The surrogates make all of
+them minimal for a required score; the closest are proposed. The classifier has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from lapace.arrays import Bools, Floats, Ints, batches, first_of_each
+from lapace.constraints import ChangeLimit, System
+from lapace.constraints.projection import Domains
+from lapace.explainer.minimal import minimise
+from lapace.explainer.problem import Problem
+from lapace.metrics.neighbours import kneighbors
+
+__all__ = ["Guide", "Proposals", "closest"]
+
+VALUES = 9  # values of a number that a move may set, evenly spread over its scores
+SCORES = 1.8  # standardised scores within which they lie
+WIDTH, DEPTH = 6, 4  # rows a beam keeps for each instance, and the features it may change
+FURTHER = 40  # moves of an instance that are combined beyond the first
+HITS = 3  # rows of each depth that are proposed
+COST = 0.5  # score that a distance of 1 has to bring for a row to stay in the beam
+SAMPLES = 10  # sampled rows of the target nearest to an instance
+CELLS = 4_000_000  # cells of rows scored at once
+PARTS = np.array([1.0, 2 / 3, 0.5, 1 / 3, 1 / 6])  # of a distance that a move takes up
+FEW = 8  # rows within a distance that are proposed for each number of changes
+
+
+class Proposals(NamedTuple):
+    """Rows, of each instance the closest first.
+
+    Attributes:
+        cells: The rows.
+        line: The line (instance of the chunk) of each.
+        distance: From the instance.
+    """
+
+    cells: Floats
+    line: Ints
+    distance: Floats
+
+    def take(self, rows: Ints | Bools) -> Proposals:
+        """A selection of the rows."""
+        return Proposals(self.cells[rows], self.line[rows], self.distance[rows])
+
+
+class Moves(NamedTuple):
+    """Changes of one feature.
+
+    Attributes:
+        column: The column that is changed, (moves,).
+        value: What it is set to, (lines, moves), or (1, moves) for the same on every line.
+    """
+
+    column: Ints
+    value: Floats
+
+
+class _Scored(NamedTuple):
+    """Rows with their score, and whether they satisfy the constraints."""
+
+    rows: Proposals
+    score: Floats
+    feasible: Bools
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Scores rows of a chunk of instances by the surrogates.
+
+    Attributes:
+        problem: The problem.
+        instance: The instances of the chunk, by position; a *line* is a position among them.
+    """
+
+    problem: Problem
+    instance: Ints
+
+    @cached_property
+    def originals(self) -> Floats:
+        """The instances' rows."""
+        return self.problem.instances.cells[self.instance]
+
+    @cached_property
+    def system(self) -> System:
+        """The constraints without limits on the number of changes, which undoing works towards."""
+        system = self.problem.system
+        limits = [c for c in system.constraints if isinstance(c, ChangeLimit)]
+        return system.without(limits) if limits else system
+
+    def score(self, cells: Floats, line: Ints) -> Floats:
+        """The surrogates' probability of the target, (rows,)."""
+        assert self.problem.fitted.surrogates is not None
+        found = self.problem.fitted.surrogates.guess(self.problem.schema, cells)
+        known, rows = self.problem.instances, np.arange(len(cells))
+        target, original = (
+            codes[self.instance[line]] for codes in (known.target_code, known.label_code)
+        )
+        return np.where(target < 0, 1.0 - found[rows, original], found[rows, target])
+
+    def distance(self, cells: Floats, line: Ints) -> Floats:
+        """How far rows are from their instances."""
+        gaps = self.problem.schema.gaps(self.originals[line], cells)
+        distance: Floats = gaps @ self.problem.weights
+        return distance
+
+    # -- proposals --------------------------------------------------------------------------------
+
+    def propose(
+        self, level: Floats, starts: Proposals, lines: Ints, width: int = WIDTH
+    ) -> Proposals:
+        """Minimal rows that score at least `level`, closest first.
+
+        Args:
+            level: The score required, one for each line of the chunk.
+            starts: Rows to start from, beside those of the beam search.
+            lines: The lines to propose for.
+            width: Rows the beam search keeps for each line.
+        """
+        found = self._joined(
+            [self._beam(level, lines, width), starts.take(np.isin(starts.line, lines))]
+        )
+
+        def accept(cells: Floats, at: Ints) -> tuple[Floats, Bools]:
+            line = found.line[at]
+            cells, ok = self._checked(cells, line, self.system)
+            ok[ok] = self.score(cells[ok], line[ok]) >= level[line[ok]]
+            return cells, ok
+
+        every = np.arange(len(found.line))
+        _, ok = accept(found.cells, every)
+        found = found.take(ok)
+        cells = minimise(
+            found.cells,
+            self.originals[found.line],
+            accept,
+            self.problem.schema,
+            self.problem.weights,
+        )
+        cells, feasible = self._checked(cells, found.line, self.problem.system)
+        return self._joined([self._of(cells[feasible], found.line[feasible])])
+
+    def _checked(self, cells: Floats, line: Ints, system: System) -> tuple[Floats, Bools]:
+        """Rows with their derived columns computed, and whether the constraints hold."""
+        schema, originals = self.problem.schema, self.originals[line]
+        cells = schema.derive(cells, originals)
+        return cells, system.feasible(cells, originals) & schema.derivable(cells, originals)
+
+    def samples(self) -> Proposals:
+        """The sampled rows of the target nearest to each instance, within simple constraints."""
+        problem, known = self.problem, self.problem.instances
+        sampled = problem.fitted.sampled_endpoints
+        codes = np.c_[known.label_code[self.instance], known.target_code[self.instance]]
+        pairs, group = np.unique(codes, axis=0, return_inverse=True)
+        parts = []
+        for k in range(len(pairs)):  # instances with the same label and target share their rows
+            members = np.flatnonzero(group.ravel() == k)
+            rows = np.flatnonzero(problem.wants(self.instance[members[:1]], sampled.label)[0])
+            if not len(rows):
+                continue
+            _, index = kneighbors(
+                problem.schema,
+                self.originals[members],
+                sampled.cells[rows],
+                SAMPLES,
+                weights=problem.weights,
+            )
+            line = np.repeat(members, index.shape[1])
+            parts.append(self._of(self._clipped(sampled.cells[rows[index.ravel()]], line), line))
+        return self._joined(parts)
+
+    def _clipped(self, cells: Floats, line: Ints) -> Floats:
+        """Rows with the instance's value where the constraints on a column exclude another."""
+        if not len(self.problem.system):
+            return cells
+        keeps = ~self._allowed(cells, line)
+        return np.where(keeps, self.originals[line], cells)
+
+    def _allowed(self, cells: Floats, line: Ints) -> Bools:
+        """Cells that the constraints on their column alone allow."""
+        domains = self._domains
+        allowed: Bools = (
+            (cells >= domains.lower[line]) & (cells <= domains.upper[line])
+        ) & ~domains.pinned[line]
+        for column, levels in domains.allowed.items():
+            codes = np.nan_to_num(cells[:, column]).astype(np.int64)
+            allowed[:, column] = levels[line, codes] & ~domains.pinned[line, column]
+        return allowed
+
+    @cached_property
+    def _domains(self) -> Domains:
+        return self.problem.system.domains(self.originals)
+
+    def _of(self, cells: Floats, line: Ints) -> Proposals:
+        return Proposals(cells, line, self.distance(cells, line))
+
+    def _joined(self, parts: list[Proposals]) -> Proposals:
+        """All rows of all parts, each once, closest first within each line."""
+        none = self._of(self.originals[:0], np.empty(0, dtype=np.int64))
+        whole = Proposals(*(np.concatenate(same) for same in zip(none, *parts, strict=True)))
+        _, once = np.unique(np.c_[whole.line, whole.cells], axis=0, return_index=True)
+        whole = whole.take(once)
+        return whole.take(np.lexsort((whole.distance, whole.line)))
+
+    # -- beam search ------------------------------------------------------------------------------
+
+    @cached_property
+    def _moves(self) -> Moves:
+        """Each category, and numbers all over their range: the same for every line."""
+        columns, values = [], []
+        for i, feature in enumerate(self.problem.schema.features):
+            if feature.derived is not None:
+                continue
+            if feature.numeric and feature.knots is not None:
+                scores = np.linspace(-SCORES, SCORES, VALUES)
+                some = np.unique(feature.snap(feature.knots.units(scores)))
+            else:
+                some = np.arange(len(feature.categories), dtype=np.float64)
+            columns.append(np.full(len(some), i))
+            values.append(some)
+        return Moves(np.concatenate(columns), np.concatenate(values)[None])
+
+    def _moves_within(self, budget: Floats, lines: Ints) -> Moves:
+        """Each category, and numbers moved either way by parts of a distance."""
+        features, weights = self.problem.schema.features, self.problem.weights
+        columns, values = [], []
+        for i, feature in enumerate(features):
+            if feature.derived is not None:
+                continue
+            if feature.numeric:
+                reach = (budget / max(weights[i], 1e-3) * feature.span)[:, None] * PARTS
+                some = feature.snap(self.originals[lines, i][:, None] + np.c_[-reach, reach])
+            else:
+                codes = np.arange(len(feature.categories), dtype=np.float64)
+                some = np.tile(codes, (len(lines), 1))
+            columns.append(np.full(some.shape[1], i))
+            values.append(some)
+        return Moves(np.concatenate(columns), np.concatenate(values, axis=1))
+
+    def _beam(self, level: Floats, lines: Ints, width: int) -> Proposals:
+        """Rows that score enough, found by changing one feature after another."""
+        parts = []
+        for part in batches(len(lines), CELLS, len(self._moves.column) * self.originals.shape[1]):
+            for scored in self._widen(lines[part], self._moves, width, level):
+                rows = scored.rows
+                hits = np.flatnonzero(scored.feasible & (scored.score >= level[rows.line]))
+                parts.append(_first(rows, hits, rows.distance, HITS))
+        return self._joined(parts)
+
+    def within(self, budget: Floats, lines: Ints) -> Proposals:
+        """Rows closer than a distance, those of the highest score first.
+
+        Of rows that change the same features only one is proposed.
+
+        Args:
+            budget: The distance, one for each of `lines`.
+            lines: The lines to propose for, in order.
+        """
+        found, scores = [], []
+        most = np.full(len(self.originals), -np.inf)
+        most[lines] = budget
+        size = 2 * len(PARTS) * self.originals.shape[1] ** 2
+        for part in batches(len(lines), CELLS, size):
+            moves = self._moves_within(budget[part], lines[part])
+            for scored in self._widen(lines[part], moves, WIDTH, None, most):
+                keep = np.flatnonzero(scored.feasible)
+                keep = keep[self._one_of_each(scored.rows.take(keep), scored.score[keep])]
+                order = np.lexsort((-scored.score[keep], scored.rows.line[keep]))
+                kept = keep[order][_ranks(scored.rows.line[keep][order]) < FEW]
+                found.append(scored.rows.take(kept))
+                scores.append(scored.score[kept])
+        if not found:
+            return self._joined([])
+        whole = Proposals(*(np.concatenate(same) for same in zip(*found, strict=True)))
+        score = np.concatenate(scores)
+        return whole.take(np.lexsort((-score, whole.line)))
+
+    def _one_of_each(self, rows: Proposals, score: Floats) -> Ints:
+        """Of rows of a line that change the same features the one of the highest score."""
+        changed = self.problem.schema.changed(self.originals[rows.line], rows.cells)
+        sets = np.packbits(changed, axis=1)
+        _, group = np.unique(np.c_[rows.line, sets], axis=0, return_inverse=True)
+        return first_of_each(group.ravel(), -score)
+
+    def _widen(
+        self,
+        lines: Ints,
+        moves: Moves,
+        width: int,
+        level: Floats | None,
+        most: Floats | None = None,
+    ) -> Iterator[_Scored]:
+        """Changes one feature after another, keeping the best rows of each line.
+
+        Args:
+            lines: The lines, in order.
+            moves: The changes of one feature, of each line or of all.
+            width: Rows kept for each line.
+            level: Rows that score as much need no further change.
+            most: The largest distance of each line; without it distance counts against a row.
+
+        Yields:
+            Of each number of changes all rows, scored.
+        """
+        column = moves.column
+        value = np.broadcast_to(moves.value, (len(lines), len(column)))
+        rows, line = self.originals[lines], lines
+        candidates = np.tile(np.arange(len(column)), (len(lines), 1))  # (rows, moves)
+        further = candidates
+        for depth in range(self._most_changes):
+            at = np.searchsorted(lines, line)
+            beam, move = np.repeat(np.arange(len(rows)), candidates.shape[1]), candidates.ravel()
+            cells, owner, set_to = rows[beam], line[beam], value[at[beam], move]
+            every = np.arange(len(cells))
+            original = self.originals[owner, column[move]]
+            # Only a column that is still the instance's is changed, and missing ones stay.
+            new = (cells[every, column[move]] == original) & (np.abs(set_to - original) > 0)
+            cells[every, column[move]] = set_to
+            if len(self.problem.system):
+                allowed = self._allowed(cells[new], owner[new])
+                new[new] = allowed[np.arange(len(allowed)), column[move[new]]]
+            found = self._of(cells[new], owner[new])
+            move = move[new]
+            if most is not None:
+                near = found.distance <= most[found.line]
+                found, move = found.take(near), move[near]
+            if not len(found.line):
+                break
+            cells, feasible = self._checked(found.cells, found.line, self.system)
+            found = found._replace(cells=cells)
+            score = self.score(cells, found.line)
+            yield _Scored(found, score, feasible)
+            worth = score - (COST * found.distance if most is None else 0.0)
+            if level is not None:
+                worth[score >= level[found.line]] = -np.inf
+            if depth == 0:
+                order = np.lexsort((-worth, found.line))
+                rank = _ranks(found.line[order])
+                kept = order[rank < FURTHER]
+                further = np.zeros((len(lines), FURTHER), dtype=np.int64)
+                further[np.searchsorted(lines, found.line[kept]), rank[rank < FURTHER]] = move[kept]
+            best = _first(found, np.flatnonzero(np.isfinite(worth)), -worth, width)
+            rows, line = best.cells, best.line
+            candidates = further[np.searchsorted(lines, line)]
+
+    @cached_property
+    def _most_changes(self) -> int:
+        """The largest number of changes that the constraints allow, roughly."""
+        limits = [
+            c.count
+            for c in self.problem.system.constraints
+            if isinstance(c, ChangeLimit) and c.relation in ("<=", "<", "==")
+        ]
+        return max(1, min([*limits, DEPTH]))
+
+
+def _first(rows: Proposals, some: Ints, key: Floats, most: int) -> Proposals:
+    """Of some rows, for each line the first few by a key."""
+    order = some[np.lexsort((key[some], rows.line[some]))]
+    return rows.take(order[_ranks(rows.line[order]) < most])
+
+
+def _ranks(group: Ints) -> Ints:
+    """Positions within groups, of sorted elements."""
+    ranks: Ints = np.arange(len(group)) - np.searchsorted(group, group)
+    return ranks
+
+
+def closest(proposals: Proposals, most: int) -> Proposals:
+    """The first few rows of each line."""
+    return proposals.take(_ranks(proposals.line) < most)

@@ -313,8 +313,8 @@ def _midpoints(
     """The row half-way from `first` to the endpoint on each path; `first` may move with it.
 
     Every step evaluated between `first` and `last` is ok: where a midpoint on the way is not,
-    `first` begins behind it, and there is another midpoint. One beyond the step after `last`,
-    which is not ok, is not evaluated.
+    `first` begins behind it, the grid step before it gives way to it, and there is another
+    midpoint. One beyond the step after `last`, which is not ok, is not evaluated.
     """
     count, size = grid.tau.shape
     rows = np.arange(count)
@@ -335,6 +335,7 @@ def _midpoints(
         open_ = open_[broken & stable & (not literal)]
         low = middle.tau[open_]
         after = (grid.tau[open_] > low[:, None]).argmax(axis=1)  # the next grid step, which is ok
+        grid.write((open_, after - 1), middle.take(open_))  # so that what is not ok is seen
         first.write(open_, grid.take(open_, after))
         _refine(line, chosen, open_, low, grid.tau[open_, after], first, stable)
     return middle

@@ -213,7 +213,9 @@ def trace(
         rows = np.flatnonzero(begin > 0)
         low, high = (grid.tau[rows, begin[rows] - k] for k in (1, 0))
         _refine(line, chosen, rows, low, high, first, stable)
-    middle = _midpoints(line, chosen, grid, first, begin, stable) if refined else None
+    middle = None
+    if refined:
+        middle = _midpoints(line, chosen, grid, first, begin, stable, bracket=not every_step)
     return _assemble(line, chosen, grid, first, middle, begin)
 
 
@@ -308,13 +310,20 @@ def _refine(
 
 
 def _midpoints(
-    line: _LineEvaluator, chosen: Ints, grid: Steps, first: Steps, begin: Ints, stable: bool
+    line: _LineEvaluator,
+    chosen: Ints,
+    grid: Steps,
+    first: Steps,
+    begin: Ints,
+    stable: bool,
+    *,
+    bracket: bool,
 ) -> Steps:
     """The row half-way from `first` to the endpoint on each path; `first` may move with it.
 
     Every step evaluated between `first` and `last` is ok: where a midpoint on the way is not,
-    `first` begins behind it, the grid step before it gives way to it, and there is another
-    midpoint. One beyond the step after `last`, which is not ok, is not evaluated.
+    `first` begins behind it, and there is another midpoint. One beyond the step after `last`, which
+    is not ok, is not evaluated.
     """
     count, size = grid.tau.shape
     rows = np.arange(count)
@@ -335,7 +344,8 @@ def _midpoints(
         open_ = open_[broken & stable & (not literal)]
         low = middle.tau[open_]
         after = (grid.tau[open_] > low[:, None]).argmax(axis=1)  # the next grid step, which is ok
-        grid.write((open_, after - 1), middle.take(open_))  # so that what is not ok is seen
+        if bracket:  # so that the step before first is one that is not ok
+            grid.write((open_, after - 1), middle.take(open_))
         first.write(open_, grid.take(open_, after))
         _refine(line, chosen, open_, low, grid.tau[open_, after], first, stable)
     return middle

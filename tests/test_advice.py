@@ -84,9 +84,15 @@ class Judge:
             ok &= self.density(instance, cells) >= whole.plausibility
         return ok
 
-    def floor(self, instance: int) -> float:
-        own = self.density(instance, self.explanation.instances[[instance]])[0]
-        return min(RARE, own)
+    def usual(self, instance: int, cells: np.ndarray) -> np.ndarray:
+        """At least as usual as the 5th percentile, or as the instance, among rows of its label."""
+        codes = self.target_codes(instance, cells)
+        own = np.repeat(self.explanation.instances[[instance]], len(cells), axis=0)
+        own, found = (
+            self.fitted.decoder.density(self.explanation.schema, rows, codes)
+            for rows in (own, cells)
+        )
+        return found >= np.minimum(RARE, own)
 
     def sure(self, instance: int, cells: np.ndarray) -> np.ndarray:
         if self.explanation.confidence is not None:
@@ -98,12 +104,10 @@ class Judge:
         survival, _, _ = self.fitted.survival(self.explanation.schema, cells, codes, probability)
         return survival >= SURVIVAL
 
-    def acceptable(self, instance: int, cells: np.ndarray, usual: bool = True) -> np.ndarray:
-        """What `best` asks of a row without a mark; with `usual` False, of one marked unusual."""
-        good = self.ok(instance, cells) & self.sure(instance, cells)
-        if usual:
-            good &= self.density(instance, cells) >= self.floor(instance)
-        return good
+    def acceptable(self, instance: int, cells: np.ndarray) -> np.ndarray:
+        """What `best` asks of a row without a mark."""
+        ok = self.ok(instance, cells) & self.sure(instance, cells)
+        return ok & self.usual(instance, cells)
 
 
 def explained(world, target, call) -> tuple[Explanation, Judge]:
@@ -153,7 +157,7 @@ def test_best_rows_keep_a_margin_and_a_floor_or_are_marked(world, target, call):
     assert set(best.instance) == set(nearest.instance)
     marks = set()
     for i, rows in each_instance(best):
-        usual = judge.density(i, rows.cells) >= judge.floor(i)
+        usual = judge.usual(i, rows.cells)
         sure = judge.sure(i, rows.cells)
         for k, mark in enumerate(rows.mark):
             assert ("edge" in mark) == (not sure[k])

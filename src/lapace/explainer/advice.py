@@ -141,9 +141,7 @@ class _Advisor:
 
     def best(self, nearest: Floats) -> Advice:
         """Of each line up to `n_best` different ways; where there is none, `nearest`, marked."""
-        density = self.densities(self.originals, self.lines)
-        floor = np.minimum(RARE, np.nan_to_num(density, nan=0.0))  # of each line
-        accept, sure = self._margin(floor), self._margin(np.full(len(floor), -np.inf))
+        accept, sure = self._margin(usual=True), self._margin(usual=False)
         known = self.known.ok.copy()
         known[known] = accept(self.known.cells[known], self.line[known])[1]
         rows, ok = self._closest(accept, known, MARGIN_LEVEL, 1)
@@ -158,20 +156,24 @@ class _Advisor:
         advice = self.advice(cells, line)
         return advice._replace(
             rank=np.arange(len(line)) - np.searchsorted(line, line),
-            mark=self._marks(advice, cells, line, floor),
+            mark=self._marks(advice, cells, line),
         )
 
-    def _margin(self, floor: Floats) -> Accept:
-        """Accepts ok rows that keep a margin and are at least as usual as a floor."""
+    def _margin(self, *, usual: bool) -> Accept:
+        """Accepts ok rows that keep a margin and, where wanted, are not rarer than the floor."""
         fitted, confidence = self.problem.fitted, self.problem.confidence
 
         def accept(cells: Floats, line: Ints) -> tuple[Floats, Bools]:
             ok = np.ones(len(cells), dtype=bool)
-            if np.isfinite(floor).all():  # known without a query, but for any-other targets
-                ok = self.densities(cells, line) >= floor[line]
+            any_other = self.target[line] < 0
+            if usual and not any_other.all():  # known without a query, but for any-other targets
+                ok = any_other | ~self._unusual(self.densities(cells, line), line)
             steps = self.verdicts(cells[ok], line[ok])
             checked, accepted = cells.copy(), np.zeros(len(cells), dtype=bool)
             checked[ok], accepted[ok] = steps.cells, steps.ok
+            if usual and any_other.any():
+                density = self.densities(steps.cells, line[ok], steps.predicted)
+                accepted[ok] &= ~self._unusual(density, line[ok], steps.predicted)
             rows = np.flatnonzero(accepted)
             if confidence is None and len(rows):
                 at = np.searchsorted(np.flatnonzero(ok), rows)
@@ -192,6 +194,15 @@ class _Advisor:
         label = self._labels(np.zeros_like(line) if predicted is None else predicted, line)
         return self.problem.fitted.decoder.density(self.schema, cells, label)
 
+    def _unusual(self, density: Floats, line: Ints, predicted: Ints | None = None) -> Bools:
+        """Rows rarer than the floor: the 5th percentile, or the instance's own if that is lower."""
+        unusual: Bools = density < RARE
+        rows = np.flatnonzero(unusual)
+        predicted = None if predicted is None else predicted[rows]
+        own = self.densities(self.originals[line[rows]], line[rows], predicted)
+        unusual[rows] = density[rows] < np.nan_to_num(own, nan=0.0)
+        return unusual
+
     def _fallback(self, accept: Accept, nearest: Floats, ok: Bools) -> tuple[Floats, Ints]:
         """For lines without an acceptable row: one with a margin, however unusual, or `nearest`."""
         rows, line = nearest[~ok], self.lines[~ok]
@@ -203,18 +214,16 @@ class _Advisor:
         rows[at] = self._minimal(self.known.cells[chosen], self.line[chosen], accept)
         return rows, line
 
-    def _marks(
-        self, advice: Advice, cells: Floats, line: Ints, floor: Floats
-    ) -> NDArray[np.object_]:
+    def _marks(self, advice: Advice, cells: Floats, line: Ints) -> NDArray[np.object_]:
         """What each row lacks, in words."""
         steps, fitted = advice.steps, self.problem.fitted
         sure = np.ones(len(cells), dtype=bool)
         if self.problem.confidence is None:
             label = self._labels(steps.predicted, line)
             sure = fitted.has_margin(self.schema, cells, label, steps.probability)
-        usual = ~(advice.density < floor[line])
+        unusual = self._unusual(advice.density, line, steps.predicted)
         words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
-        return words[(~sure).astype(np.int64), (~usual).astype(np.int64)]
+        return words[(~sure).astype(np.int64), unusual.astype(np.int64)]
 
     # -- the search -------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ __all__ = ["PAGES", "blocks", "pairs_of", "part"]
 
 REPEATS = "Mean ± standard deviation over repeats."
 REDEFINED = (
-    " This run was made before *nearest* was minimal and before *best* existed: neither has figures "
-    "yet."
+    " This run was made before *nearest* was minimal and before *best* existed: neither has "
+    "figures yet."
 )
 SIDES = {
     "default": "with the default recipe",

@@ -100,7 +100,7 @@ class Judge:
         probability = self.probability(instance, cells)
         codes = self.target_codes(instance, cells)
         if not np.isnan(probability).any():
-            return probability >= self.fitted.margin
+            return probability >= self.fitted.margins[codes]
         survival, _, _ = self.fitted.survival(self.explanation.schema, cells, codes, probability)
         return survival >= SURVIVAL
 

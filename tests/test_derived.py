@@ -17,6 +17,7 @@ from lapace import Explainer, Explanation, baselines
 from lapace.constraints import System
 from lapace.errors import InputError
 from lapace.schema import Feature, Schema
+from lapace.schema.dependencies import find_dependencies, warn_of_dependencies
 from lapace.schema.expressions import column_text, linear_form, parse
 from tests.worlds import QUICK
 
@@ -474,7 +475,8 @@ def test_expressions_are_saved(tmp_path):
 
 
 def test_functions_are_refused_by_files_and_kept_out_of_answers(tmp_path):
-    schema_ = {"fee": Feature.continuous("fee", derived=lambda amount: amount / 100)}
+    fee = Feature.continuous("fee", derived=lambda amount: amount / 100)
+    schema_ = {**DERIVED, "fee": fee}
     table = loans(200)
     fitted = Explainer(decide, n_prototypes=2, recipe=QUICK, schema=schema_, device="cpu").fit(
         table
@@ -492,3 +494,89 @@ def test_functions_are_refused_by_files_and_kept_out_of_answers(tmp_path):
 
 def test_json_of_a_schema_with_derived_columns_is_exact():
     assert Schema.from_json(json.loads(json.dumps(schema().to_json()))) == schema()
+
+
+# --- dependencies that are not declared ----------------------------------------------------------
+
+
+def found_in(table, **overrides):
+    columns = Schema.infer(table, overrides or None)
+    return dict(find_dependencies(columns, columns.cells(table)))
+
+
+def test_arithmetic_that_holds_in_every_row_is_found():
+    rng = np.random.default_rng(0)
+    a, b, c = rng.integers(1, 100, (3, 300))
+    mass, height = rng.normal(70, 12, 300).round(1), rng.normal(1.75, 0.1, 300).round(2)
+    warm = rng.normal(10, 8, 300).round(1)
+    table = pd.DataFrame(
+        {
+            "total": a + b + c, "a": a, "b": b, "c c": c, "area": a * b, "rate": (a / b).round(2),
+            "percent": (100 * a / b).round(1), "saved": b - a, "cents": a * 100, "mass": mass,
+            "height": height, "bmi": (mass / height**2).round(1),
+            "celsius": warm, "fahrenheit": (warm * 1.8 + 32).round(1),
+        }
+    )  # fmt: skip
+    assert found_in(table) == {
+        "total": "a + b + `c c`", "saved": "b - a", "cents": "100*a", "fahrenheit":
+        "1.8*celsius + 32", "area": "a * b", "rate": "a / b", "percent": "100 * a / b",
+        "bmi": "mass / height^2",
+    }  # fmt: skip
+
+
+def test_columns_that_another_decides_are_found():
+    rng = np.random.default_rng(0)
+    age, level = rng.integers(18, 90, 300), rng.choice(["a", "b", 'c"'], 300)
+    table = pd.DataFrame(
+        {
+            "age": age,
+            "group": np.select([age < 25, age < 65], ["young", "adult"], "senior"),
+            "level": level,
+            "number": pd.Series(level).map({"a": 1.5, "b": 5.0, 'c"': 9.0}),
+            "x": (x := rng.normal(size=300)),
+            "high": x > 0.25,
+        }
+    )
+    expected = {
+        "group": 'if(age < 25, "young", if(age < 65, "adult", "senior"))',
+        "number": 'lookup(level, "a", 1.5, "b", 5, "c\\"", 9)',
+    }
+    found = found_in(table)
+    assert {name: found[name] for name in expected} == expected
+    assert found["high"].startswith("if(x < 0.2")
+
+
+def test_what_is_found_can_be_declared_and_is_then_not_found_again():
+    table = loans().astype({"amount": float})
+    table.loc[::7, ["amount", "fee"]] = np.nan
+    found = found_in(table)
+    assert set(found) >= {"fee", "instalment", "size"}
+    again = Schema.infer(table, {name: {"derived": text} for name, text in found.items()})
+    cells = again.cells(table)
+    assert not find_dependencies(again, cells)
+    known = ~np.isnan(cells).any(axis=1)
+    np.testing.assert_array_equal(again.derive(cells)[known], cells[known])
+
+
+@pytest.mark.parametrize(("columns", "most"), [(12, 3), (12, 10), (8, 1000), (40, 20)])
+def test_random_whole_numbers_raise_no_alarm(columns, most):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        table = pd.DataFrame(rng.integers(0, most, (200, columns)))
+        table.columns = [f"v{i}" for i in range(columns)]
+        table["word"] = rng.choice(["x", "y", "z"], 200)
+        table["rare"] = np.where(rng.random(200) < 0.02, "yes", "no")
+        assert not found_in(table)
+
+
+def test_fit_suggests_what_it_finds_and_doubts_what_is_wrong():
+    table = loans(300)
+    with pytest.warns(UserWarning, match="follow from others") as caught:
+        Explainer(decide, n_prototypes=2, recipe=QUICK, device="cpu").fit(table)
+    (sentence,) = [str(w.message) for w in caught if "follow from others" in str(w.message)]
+    assert "\n  instalment = ceil(amount / months)" in sentence
+    assert "schema={'" in sentence
+    wrong = {**DERIVED, "total": {"derived": "instalment + 2*fee"}}
+    columns = Schema.infer(table, wrong)
+    with pytest.warns(UserWarning, match="'total' is declared as derived and differs from that in"):
+        warn_of_dependencies(columns, columns.cells(table))

@@ -40,6 +40,7 @@ from lapace.explainer.why_not import MAX_QUERIES, with_why_not
 from lapace.report import Queries, Report, make_report, split
 from lapace.result import PICKS, Counterfactuals, Explanation, InstanceExplanation
 from lapace.schema import Override, Schema
+from lapace.schema.dependencies import warn_of_dependencies
 from lapace.table import read
 from lapace.training import Recipe
 
@@ -161,6 +162,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         classifier = Classifier(self.classifier, schema)
         codes = classifier.fit_labels(cells)
         warn_of_leaks(schema, cells, classifier.labels, codes)
+        warn_of_dependencies(schema, cells)
         accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
         parts = split(codes, len(classifier.labels), random_state=random_state)
         rows, asked = cells[parts.train], classifier.with_fresh_count()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lapace.arrays import Floats, Ints, batches
+from lapace.budgets import spend
 from lapace.classifiers.decisions import decision_thresholds
 from lapace.classifiers.outputs import (
     ExternalModel,
@@ -224,13 +225,14 @@ class Classifier:
             yield cells[part], (schema or self.schema).frame(cells[part])
 
     def _call(self, method: Callable[[Any], Any], frame: Any, rows: int) -> Any:
+        spend(queries=rows)
         with self._lock:
             self._n_queries += rows
         try:
             return method(frame)
         except LapaceError:  # an external model's own error
             raise
-        except Exception as error:  # a model may raise anything
+        except (Exception, SystemExit) as error:  # a model may raise anything
             raise ClassifierError(
                 f"The classifier raised {type(error).__name__} when queried with {rows:,} "
                 f"{'row' if rows == 1 else 'rows'}: {error}"

@@ -21,12 +21,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil, floor, gcd, isnan, lcm
+from math import ceil, floor, gcd, inf, isnan, lcm
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from lapace.arrays import Floats
+from lapace.budgets import current, spend
 from lapace.constraints import logic
 from lapace.constraints.binding import BoundConstraint
 from lapace.constraints.logic import (
@@ -530,13 +531,20 @@ class _Program:
         )
         sides = np.array([(low, high) for _, low, high in self.rows]).reshape(-1, 2)
         rows = [LinearConstraint(matrix, sides[:, 0], sides[:, 1])] if self.rows else []
-        return milp(
+        options = {"node_limit": node_limit, "presolve": presolve, "mip_rel_gap": 1e-6}
+        spend()
+        if (budget := current()) is not None:  # by the clock only where the caller asked for it
+            options["node_limit"] = int(min(node_limit, 1 + budget.nodes_left))
+            options |= {"time_limit": budget.seconds_left} if budget.seconds < inf else {}
+        result = milp(
             np.array(self.cost),
             integrality=np.array(self.integral),
             bounds=Bounds(np.array(self.low), np.array(self.high)),
             constraints=rows,
-            options={"node_limit": node_limit, "presolve": presolve, "mip_rel_gap": 1e-6},
+            options=options,
         )
+        spend(nodes=max(1, result.get("mip_node_count") or 0))
+        return result
 
     def read(self, variables: Floats) -> Floats:
         """The solver's variables as a row of cells."""

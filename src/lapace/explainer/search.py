@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
+from lapace.budgets import BudgetError, current
 from lapace.constraints import ChangeLimit, Constraint, System
 from lapace.explainer.advice import Advice, find_advice
 from lapace.explainer.endpoints import (
@@ -312,7 +313,7 @@ def explain(problem: Problem, progress: Progress | None = None) -> Explanation:
     columns = _PathColumns(problem)
     advice: list[Mapping[str, Advice]] = []
     with few_threads(problem.fitted.decoder.model.shape):
-        for done, found in search(problem, problem.tried):
+        for done, found in _search_within_budget(problem):
             infeasible |= found.infeasible
             seconds = _added(seconds, found.seconds)
             if found.paths is not None:
@@ -328,6 +329,37 @@ def explain(problem: Problem, progress: Progress | None = None) -> Explanation:
         }
         paths = columns.filled(len(problem.schema.features))
         return _explanation(problem, paths, whole, infeasible, seconds)
+
+
+def _search_within_budget(problem: Problem) -> Iterator[tuple[int, Searched]]:
+    """Searches for all instances at once, or, where half of a budget is not enough, one by one."""
+    budget, tried, done = current(), problem.tried, 0
+    if budget is None or len(tried) < 2:
+        yield from _until_spent(problem, tried, 0)
+        return
+    try:
+        with budget.share(0.5):
+            for done, found in search(problem, tried):
+                yield done, found
+        return
+    except BudgetError:
+        pass
+    for begin in range(done, len(tried)):
+        if budget.unsearched:
+            budget.unsearched.update(tried[begin:].tolist())
+            return
+        yield from _until_spent(problem, tried[begin : begin + 1], begin)
+
+
+def _until_spent(problem: Problem, instance: Ints, begin: int) -> Iterator[tuple[int, Searched]]:
+    """Searches for some instances; where the budget ends that, it says for which."""
+    try:
+        for done, found in search(problem, instance):
+            yield begin + done, found
+    except BudgetError:
+        if (budget := current()) is None:
+            raise
+        budget.unsearched.update(instance.tolist())
 
 
 def _added(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
@@ -482,7 +514,10 @@ class Contradictions:
         """A smallest set of constraints that cannot hold together for an instance's row."""
         key = original[self.columns].tobytes()
         if key not in self.found:
-            self.found[key] = self.system.contradiction(original)
+            try:
+                self.found[key] = self.system.contradiction(original)
+            except BudgetError:  # the proof stands, whichever constraints it needs
+                return ()
         return self.found[key]
 
 
@@ -501,6 +536,7 @@ def _statuses(
     sure = f" with probability {problem.confidence:g}" if problem.confidence else ""
     under = " and satisfies the constraints" if len(problem.system) else ""
     found: list[tuple[str, str]] = []
+    budget = current()
     for i in range(count):
         code = known.target_code[i]
         target = f"'{labels[code]}'" if code >= 0 else "another label"
@@ -525,6 +561,9 @@ def _statuses(
                     else "a row off the paths does."
                 )
             found.append(("answered", text))
+        elif budget is not None and i in budget.unsearched:
+            text = f"{budget.ended} This instance was not searched for to the end."
+            found.append(("none_found", text))
         else:
             text = f"No row of {paths[i]} paths is labelled {target}{sure}{under}."
             found.append(("none_found", text))

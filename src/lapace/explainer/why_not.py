@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, first_of_each
 from lapace.classifiers import Classifier
+from lapace.budgets import BudgetError
 from lapace.constraints import Constraint, System, parse_all
 from lapace.constraints.relaxation import joined, relaxation, violation_scales
 from lapace.errors import ClassifierError, InputError
@@ -306,7 +307,7 @@ class _Relaxer:
             for _, found in search(problem, instance):
                 if found.paths is not None:
                     parts.append(FoundRows.of(found.paths))
-        except QueryBudgetError:
+        except (QueryBudgetError, BudgetError):
             self.cut, self.why_cut = True, "The query budget ended before any set could be tried."
             return None
         except ClassifierError:  # a dropped rule may have kept such rows from the classifier

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from shutil import which
 from typing import NoReturn
 
 import pytest
@@ -54,6 +55,10 @@ PROBES: dict[str, tuple[Callable[[], bool], str]] = {
     "data": (lambda: True, "a data set could not be fetched"),
     "dice": (lambda: find_spec("dice_ml") is not None, "dice-ml is not installed"),
     "gpu": (_has_gpu, "torch sees no GPU"),
+    "nginx": (
+        lambda: all(map(which, ("nginx", "openssl"))),
+        "one of nginx and openssl is not installed",
+    ),
     "onnx": (
         lambda: all(map(find_spec, ("onnx", "onnxruntime", "skl2onnx"))),
         "one of onnx, onnxruntime and skl2onnx is not installed",

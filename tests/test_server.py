@@ -36,9 +36,11 @@ import worlds
 from lapace import Explainer, InputError, NotFittedError, Search
 from lapace.result import json_schema, why_not_to_json
 from lapace.schema import Schema
-from lapace.server import _listen, create_app, run, serve
+from lapace.server import create_app, run, serve
 from lapace.server.http import AccessMiddleware
+from lapace.server.metrics import Metrics
 from lapace.server.models import ExplainRequest, WhyNotRequest, parse_request, request_models
+from lapace.server.running import listen
 from lapace.server.work_queue import THREAD_NAME, WorkQueue
 
 HERE = Path(__file__).resolve().parent
@@ -123,7 +125,7 @@ class Client(httpx.Client):
 def serving(explainer: Explainer, **settings: Any) -> Iterator[Client]:
     """A client of a real server in a thread."""
     app = create_app(explainer, **settings)
-    listener = _listen("127.0.0.1", 0)
+    listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         app, log_level="critical", timeout_graceful_shutdown=1, timeout_keep_alive=10**6
     )
@@ -352,7 +354,8 @@ def test_every_example_can_be_sent_as_it_is(name):
 def test_the_document_lists_every_route_and_there_are_no_pages_with_foreign_scripts(client):
     document = client.get("/openapi.json").json()
     assert sorted(document["paths"]) == [
-        "/healthz", "/v2/explain", "/v2/prototypes", "/v2/report", "/v2/schema", "/v2/why-not",
+        "/healthz", "/metrics", "/readyz", "/v2/explain", "/v2/prototypes", "/v2/report",
+        "/v2/schema", "/v2/why-not",
     ]  # fmt: skip
     assert "securitySchemes" not in document["components"]
     for path in ("/docs", "/redoc"):
@@ -426,7 +429,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
         compared.append((len(a), len(b)))
         return a == b
 
-    monkeypatch.setattr("lapace.server.http.hmac.compare_digest", compare)
+    monkeypatch.setattr("lapace.server.tokens.hmac.compare_digest", compare)
     with serving(worlds.post().explainer, token="open-sesame") as client:
         for token in ("no", "o", "open-sesame", "x" * 5_000):
             client.get("/v2/schema", headers={"Authorization": f"Bearer {token}"})
@@ -489,8 +492,8 @@ def test_too_many_requests_in_flight_are_refused_before_their_bodies_are_read():
         async def send(message: Any) -> None:
             sent.append(message)
 
-        middleware = AccessMiddleware(app, token=None, loopback=False, max_in_flight=1)
-        scope = {"type": "http", "path": "/v2/explain", "headers": []}
+        middleware = AccessMiddleware(app, max_in_flight=1, metrics=Metrics())
+        scope = {"type": "http", "method": "POST", "path": "/v2/explain", "headers": []}
         first = asyncio.create_task(middleware(scope, receive, send))
         await asyncio.sleep(0)
         await middleware(scope, receive, send)
@@ -662,7 +665,10 @@ def test_limits_hold_and_are_listed():
     settings = {"max_instances": 3, "max_steps": 9, "max_body": 50_000}
     with serving(worlds.post().explainer, **settings) as client:
         limits = client.get("/v2/schema").json()["limits"]
-        assert limits == {"body": 50_000, "instances": 3, "steps": 9}
+        assert {name: limits[name] for name in ("body", "instances", "steps")} == {
+            "body": 50_000, "instances": 3, "steps": 9
+        }  # fmt: skip
+        assert {"queries", "nodes"} < set(limits)
         request = {"instances": [LIGHT] * 3, "search": {"steps": 9}}
         assert client.post("/v2/explain", json=request).status_code == 200
         # The library's default is more than this server allows: then the default is its limit.
@@ -935,6 +941,10 @@ def test_a_broken_classifier_is_a_bad_gateway_and_its_message_is_only_logged(gat
         gate.broken = True
         found = sentence(explain(client), 502)
         assert found == "The classifier failed. The server's log says more."
+        assert "The classifier failed. At the level DEBUG" in caplog.text
+        assert SECRET not in caplog.text, "only where someone looks for it"
+        with caplog.at_level("DEBUG", "lapace.server"):
+            sentence(explain(client), 502)
         assert SECRET in caplog.text
         assert client.get("/healthz").status_code == 200
         gate.broken = False
@@ -952,7 +962,8 @@ def test_an_instance_the_classifier_raises_on_does_not_stop_the_others(gate, cap
         assert found[1]["reason"] == "The classifier failed on the row of this instance."
         assert found[2]["reason"] == "Column 'weight' holds 'heavy' in row 2, not a number."
         assert SECRET not in response.text
-        assert SECRET in caplog.text
+        assert SECRET not in caplog.text
+        assert "raised on the row of instance 1." in caplog.text
 
 
 def test_an_internal_error_is_one_sentence_too(caplog):
@@ -1074,13 +1085,13 @@ def test_a_port_that_cannot_be_opened_is_an_input_error():
         with pytest.raises(InputError, match=f"port is {port!r}; it must be"):
             run(create_app(worlds.post().explainer), port=port)
     with pytest.raises(InputError, match="cannot be opened"):
-        serve(worlds.post().explainer, host="no such host", port=0)
+        serve(worlds.post().explainer, host="no such host", port=0, open_=True)
 
 
-def test_serving_other_machines_without_a_token_is_warned_about(caplog):
-    with pytest.raises(InputError, match="cannot be opened"):
-        serve(worlds.post().explainer, host="no such host", port=0)
-    assert "There is no token" in caplog.text
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "192.0.2.7", "no such host"])
+def test_other_machines_are_served_with_a_token_only(host):
+    with pytest.raises(InputError, match="There is no token: every machine"):
+        serve(worlds.post().explainer, host=host, port=0)
 
 
 # --- malformed bodies ----------------------------------------------------------------------------

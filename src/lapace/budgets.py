@@ -93,7 +93,8 @@ class Budget:
             raise BudgetError(self.ended)
         self.spent_nodes += nodes
         over = {
-            f"{self.queries:,.0f} queries": self.spent_queries + queries > self._share * self.queries,
+            f"{self.queries:,.0f} queries": self.spent_queries + queries
+            > self._share * self.queries,
             f"{self.nodes:,.0f} solver nodes": self.spent_nodes > self._share * self.nodes,
             f"{self.seconds:g} seconds": self.seconds_left <= 0,
         }

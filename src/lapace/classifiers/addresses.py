@@ -112,6 +112,8 @@ def hide_addresses(text: str, words: Iterable[str] = ()) -> str:
     Examples:
         >>> hide_addresses("Unknown: 'http://me:secret@host/a?key=1'.")
         "Unknown: 'http://host/a'."
+        >>> hide_addresses("Listening at http://127.0.0.1:8000; stop with Ctrl-C.")
+        'Listening at http://127.0.0.1:8000; stop with Ctrl-C.'
     """
     for word in sorted(words, key=len, reverse=True):
         if "://" in word or "@" in word:
@@ -123,7 +125,10 @@ def hide_addresses(text: str, words: Iterable[str] = ()) -> str:
                 if part and part not in shown:
                     text = text.replace(part, HIDDEN).replace(" ".join(part.split()), HIDDEN)
     return re.sub(
-        r"[a-z][a-z0-9+.-]*://[^\s'\"]+", lambda m: without_secrets(m[0]), text, flags=re.IGNORECASE
+        r"[a-z][a-z0-9+.-]*://[^\s'\"]*[^\s'\".,;:!?)]",
+        lambda m: without_secrets(m[0]),
+        text,
+        flags=re.IGNORECASE,
     )
 
 

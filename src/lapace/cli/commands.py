@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
+import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import chdir
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
@@ -553,11 +556,45 @@ def serve(*, model: Model, settings: ServerSettings, loader: Loader, terminal: T
     """Serve explanations over HTTP, to this machine only unless --host says otherwise."""
     from lapace import server
 
+    if settings.token is None and os.environ.get("LAPACE_TOKEN") == "" and not settings.open_:
+        raise InputError(
+            "LAPACE_TOKEN is set and empty. Put a token in it, unset it, or say --open."
+        )
     explainer = model.load(loader)
     terminal.note(f"{explainer!r}.")
-    server.serve(
-        explainer,
-        **asdict(settings),
-        timeout=loader.timeout,
-        ready=lambda url: terminal.note(f"Listening at {url}; stop with Ctrl-C."),
-    )
+    _log_as_json(requests=settings.log_requests)
+    with _threads_end():
+        server.serve(
+            explainer,
+            **asdict(settings),
+            timeout=loader.timeout,
+            ready=lambda url: terminal.note(f"Listening at {url}; stop with Ctrl-C."),
+        )
+
+
+def _log_as_json(*, requests: bool) -> None:
+    """Logs of the server go to standard error, a line of JSON each."""
+    from lapace.server.logs import JsonLines
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    log = logging.getLogger("lapace")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO if requests else logging.WARNING)
+
+
+@contextmanager
+def _threads_end() -> Iterator[None]:
+    """Ends the process without waiting for threads that hang: at exit they would abort it."""
+    from lapace.server.work_queue import THREAD_NAME
+
+    code = 0
+    try:
+        yield
+    except SystemExit as error:  # SIGTERM
+        code = error.code if isinstance(error.code, int) else 1
+        raise
+    finally:
+        if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
+            sys.stderr.flush()
+            os._exit(code)

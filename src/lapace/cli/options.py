@@ -184,10 +184,24 @@ class Training:
 class ServerSettings:
     """Parameters of `server.serve` that `serve` passes on, by name."""
 
-    host: str = Option("127.0.0.1", help="The address to listen on.")
+    host: str = Option(
+        "127.0.0.1", help="The address to listen on; any but loopback needs a token."
+    )
     port: int = Option(8000, help="The port; 0 for any that is free.")
+    open_: bool = Option(
+        False, "--open", help="Listen on other addresses without a token: everyone may query."
+    )
     token: str | None = Option(
         None, help="The bearer token that requests must carry.", envvar="LAPACE_TOKEN"
+    )
+    token_file: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="A file of tokens, a line name:token each; it is read again when it changes.",
+        envvar="LAPACE_TOKEN_FILE",
+    )
+    hosts: list[str] = Option(
+        [], "--allowed-host", metavar="NAME", help="A name the Host header may have. Repeatable."
     )
     cors: list[str] = Option(
         [],
@@ -197,4 +211,11 @@ class ServerSettings:
     max_body: int = Option(1_000_000, help="Bytes a request may have.")
     max_instances: int = Option(100, help="Instances a request may have.")
     max_steps: int = Option(100, help="Steps a request may ask for.")
+    max_queries: int = Option(
+        500_000, help="Rows the classifier may be queried about for a request."
+    )
+    max_nodes: int = Option(100_000, help="Nodes the solver may visit for a request.")
     queue: int = Option(64, help="Requests that may wait; further ones get 429.")
+    log_requests: bool = Option(
+        False, "--log-requests", help="Log a line of JSON for every request, without its data."
+    )

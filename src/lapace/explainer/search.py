@@ -343,7 +343,7 @@ def _search_within_budget(problem: Problem) -> Iterator[tuple[int, Searched]]:
                 yield done, found
         return
     except BudgetError:
-        pass
+        budget.ended = ""
     for begin in range(done, len(tried)):
         if budget.unsearched:
             budget.unsearched.update(tried[begin:].tolist())

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, first_of_each
-from lapace.classifiers import Classifier
 from lapace.budgets import BudgetError
+from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System, parse_all
 from lapace.constraints.relaxation import joined, relaxation, violation_scales
 from lapace.errors import ClassifierError, InputError

@@ -10,27 +10,30 @@ from __future__ import annotations
 import json
 import logging
 import re
-import socket
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeAlias
 
 try:
-    import uvicorn
     from fastapi import FastAPI
     from pydantic import BaseModel
     from starlette.exceptions import HTTPException
     from starlette.middleware.cors import CORSMiddleware
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.responses import PlainTextResponse, Response
+
+    from lapace.server.running import run
 except ImportError as error:
     raise ImportError("Serving needs fastapi and uvicorn: pip install 'lapace[serve]'.") from error
 
 from lapace import __version__
+from lapace.budgets import Budget, BudgetError, limited
 from lapace.errors import ClassifierError, InputError, check_integer, check_number
 from lapace.explainer import Explainer
 from lapace.result import Explanation, why_not_to_json
-from lapace.server.http import AccessMiddleware, error_response, read_body
+from lapace.server.http import OPEN_PATHS, AccessMiddleware, error_response, read_body
+from lapace.server.metrics import Metrics
 from lapace.server.models import (
     REF,
     ErrorResponse,
@@ -47,12 +50,13 @@ from lapace.server.models import (
     request_models,
     row_of,
 )
+from lapace.server.tokens import Tokens
 from lapace.server.work_queue import WorkQueue
 
 __all__ = ["create_app", "run", "serve"]
 
 UNQUEUED = 64  # requests in flight beside those that run or wait
-GRACE = 10  # seconds that running requests get when the server stops
+BUDGET = "Lapace-Budget"  # a header that says what ended the search, where something did
 
 INTERNAL_ERROR = "An error occurred inside the server. Its log says more."
 CLASSIFIER_ERROR = "The classifier failed. The server's log says more."
@@ -67,32 +71,45 @@ ToJson: TypeAlias = Callable[[Explanation], dict[str, Any]]
 log = logging.getLogger(__name__)
 
 
-def create_app(
+def create_app(  # noqa: PLR0913  settings, by name
     explainer: Explainer,
     *,
-    token: str | None = None,
+    token: str | Mapping[str, str] | None = None,
+    token_file: str | PathLike[str] | None = None,
+    hosts: Sequence[str] = (),
     cors: Sequence[str] = (),
     max_body: int = 1_000_000,
     max_instances: int = 100,
     max_steps: int = 100,
+    max_queries: int = 500_000,
+    max_nodes: int = 100_000,
     queue: int = 64,
     timeout: float = 30.0,
     workers: int = 4,
+    log_requests: bool = False,
     loopback: bool = False,
 ) -> FastAPI:
     """Makes an application that explains with one explainer.
 
     Args:
         explainer: A fitted one.
-        token: What `Authorization: Bearer …` must carry on every path but `/healthz`; None asks for
-            no token.
+        token: What `Authorization: Bearer …` must carry on every path but `/healthz` and `/readyz`;
+            several by the names of those who hold them. None asks for no token.
+        token_file: A file with more of them, a line `name:token` each; it is read again when it
+            changes.
+        hosts: Names that the Host header may have; by default any, or on loopback without a token
+            those of loopback.
         cors: Origins whose pages may send requests, such as `https://example.org`; `*` is all.
         max_body: Bytes of a request's body.
         max_instances: Instances in a request.
         max_steps: Steps of a path.
+        max_queries: Rows the classifier may be queried about for one request.
+        max_nodes: Branch-and-bound nodes the solver may visit for one request.
         queue: Requests that may wait; more are answered with 429.
-        timeout: Seconds an explanation may take; a request may wait twice as long before that.
+        timeout: Seconds an explanation may take; a request may wait twice as long before that. The
+            search ends at four fifths of it, with what was found by then.
         workers: Explanations computed at once, so that a slow one does not hold up the others.
+        log_requests: Log a line for every request: no one's data, the token's name at most.
         loopback: Without a token, refuse requests whose Host header does not name this machine's
             loopback interface.
 
@@ -103,13 +120,16 @@ def create_app(
         >>> explainer = Explainer(lambda rows: rows[:, 0] > 0, n_prototypes=1).fit(rows)
         >>> app = create_app(explainer, token="open-sesame")
         >>> sorted(app.openapi()["paths"])[:3]
-        ['/healthz', '/v2/explain', '/v2/prototypes']
+        ['/healthz', '/metrics', '/readyz']
     """
-    _check_access(token, cors)
+    tokens = _tokens(token, token_file)
+    _check_cors(cors)
     limits = {
         "body": check_integer("max_body", max_body),
         "instances": check_integer("max_instances", max_instances),
         "steps": check_integer("max_steps", max_steps, 2),
+        "queries": check_integer("max_queries", max_queries),
+        "nodes": check_integer("max_nodes", max_nodes),
     }
     work_queue = WorkQueue(
         workers=check_integer("workers", workers),
@@ -125,13 +145,18 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.state.work_queue, app.state.metrics = work_queue, Metrics()
     app.add_exception_handler(HTTPException, _handle_error)
     app.add_exception_handler(Exception, _handle_error)
     app.add_middleware(
         AccessMiddleware,
-        token=token,
+        tokens=tokens,
         loopback=loopback,
+        hosts=hosts,
+        cors=cors,
         max_in_flight=queue + workers + UNQUEUED,
+        metrics=app.state.metrics,
+        log_requests=log_requests,
     )
     if cors:
         app.add_middleware(
@@ -139,14 +164,16 @@ def create_app(
             allow_origins=cors,
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
-            expose_headers=["Retry-After"],
+            expose_headers=["Retry-After", BUDGET, "X-Request-Id"],
         )
     _add_routes(app, explainer, work_queue, limits)
-    if token is not None:
+    if tokens is not None:
         document = app.openapi()  # kept by the app, and so is what is changed in it
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"token": []}]
-        document["paths"]["/healthz"]["get"]["security"] = []
+        for path in OPEN_PATHS:
+            for operation in document["paths"][path].values():
+                operation["security"] = []
     return app
 
 
@@ -155,6 +182,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    open_: bool = False,
     ready: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> None:
@@ -162,66 +190,41 @@ def serve(
 
     Args:
         explainer: A fitted one.
-        host: The address to listen on; by default only this machine can connect.
+        host: The address to listen on; by default only this machine can connect. Any other needs a
+            token.
         port: The port; 0 for any that is free.
+        open_: Listen on other addresses without a token all the same.
         ready: Called with the server's URL once it listens.
         settings: Those of `create_app`.
     """
     loopback = host in ("localhost", "::1") or host.startswith("127.")
-    if not loopback and settings.get("token") is None:
-        log.warning("There is no token: every machine that reaches %s may send requests.", host)
-    run(create_app(explainer, loopback=loopback, **settings), host=host, port=port, ready=ready)
-
-
-def run(
-    app: FastAPI,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    ready: Callable[[str], None] | None = None,
-) -> None:
-    """Runs an application until it is interrupted; running requests are answered first.
-
-    Args:
-        app: From `create_app`, perhaps with more routes.
-        host: The address to listen on.
-        port: The port; 0 for any that is free.
-        ready: Called with the server's URL once it listens.
-    """
-    with _listen(host, check_integer("port", port, 0, 65_535)) as listener:
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=GRACE,
+    closed = settings.get("token") is not None or settings.get("token_file") is not None
+    if not (loopback or closed or open_):
+        raise InputError(
+            f"There is no token: every machine that reaches '{host}' could send requests. Give one "
+            "(--token-file, or LAPACE_TOKEN in the environment), or say that it is meant: --open."
         )
-        if ready is not None:
-            shown = f"[{host}]" if ":" in host else host
-            ready(f"http://{shown}:{listener.getsockname()[1]}")
-        with suppress(KeyboardInterrupt):  # the usual way to stop it
-            uvicorn.Server(config).run(sockets=[listener])
+    app = create_app(explainer, loopback=loopback and not open_, **settings)
+    run(app, host=host, port=port, ready=ready)
 
 
-def _check_access(token: str | None, cors: Sequence[str]) -> None:
-    if token is not None and not (isinstance(token, str) and re.fullmatch(r"[!-~]+", token)):
+def _tokens(
+    token: str | Mapping[str, str] | None, file: str | PathLike[str] | None
+) -> Tokens | None:
+    if token is None and file is None:
+        return None
+    if token is not None and not isinstance(token, str | Mapping):
         raise InputError("token must be a text of visible ASCII characters, without spaces.")
+    named = {} if token is None else {"token": token} if isinstance(token, str) else token
+    if not named and file is None:
+        raise InputError("token holds none. Give one, or None to ask for none.")
+    return Tokens(named, None if file is None else Path(file))
+
+
+def _check_cors(cors: Sequence[str]) -> None:
     for origin in cors:
         if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
             raise InputError(f"cors holds '{origin}', not an origin such as https://example.org.")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=512)
-    except OSError as error:
-        sentence = f"Port {port} of {host} cannot be opened: {error.strerror}. Try another."
-        raise InputError(sentence) from None
-    # Accepted connections inherit this; without it the last packet of a response waits for 40 ms.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
 
 
 async def _handle_error(_: Request, error: Exception) -> Response:
@@ -252,8 +255,18 @@ def _add_routes(
             while (await request.receive())["type"] != "http.disconnect":
                 pass
 
-        content = await queue.run(lambda: _explain(explainer, parsed, to_json), disconnected)
-        return Response(content, media_type="application/json")
+        budget = Budget(limits["queries"], limits["nodes"], 0.8 * queue.timeout)
+        try:
+            content = await queue.run(
+                lambda: _explain(explainer, parsed, to_json, budget),
+                disconnected,
+                client=request.scope.get("lapace.client", ""),
+                cancel=budget.cancel,
+            )
+        finally:
+            app.state.metrics.spent(budget.spent_queries, ended=bool(budget.ended))
+        ended = {BUDGET: budget.ended} if budget.ended else {}
+        return Response(content, media_type="application/json", headers=ended)
 
     @app.post("/v2/explain", **_described(explain_model, examples, explanation))
     async def explain(request: Request) -> Response:
@@ -303,11 +316,28 @@ def _add_get_routes(
         return report_body
 
     @app.get("/healthz", responses={503: {"model": HealthResponse}})
+    @app.head("/healthz", include_in_schema=False)
     async def healthz(response: Response) -> HealthResponse:
-        """How many requests run, wait and hang; 503 when all threads hang."""
+        """Alive: how many requests run, wait and hang; 503 when all threads hang."""
         health = queue.health()
-        response.status_code = 200 if health.status == "ok" else 503
+        response.status_code = 503 if health.status == "stuck" else 200
         return health
+
+    @app.get("/readyz", responses={503: {"model": HealthResponse}})
+    @app.head("/readyz", include_in_schema=False)
+    async def readyz(response: Response) -> HealthResponse:
+        """Ready for more: 503 when the queue is full, all threads hang or the server stops."""
+        response.status_code = 503 if queue.full else 200
+        return queue.health()
+
+    @app.get("/metrics", responses=_errors(ERRORS_OF_GET), response_class=PlainTextResponse)
+    async def metrics() -> str:
+        """Requests, seconds, queries, the queue and memory, as Prometheus reads them."""
+        health = queue.health()
+        text: str = app.state.metrics.text(
+            running=health.running, waiting=health.waiting, stuck=health.stuck
+        )
+        return text
 
 
 def _described(model: type[BaseModel], examples: Json, response: Json) -> Json:
@@ -329,17 +359,25 @@ def _errors(statuses: Iterable[int]) -> dict[int | str, Json]:
     }
 
 
-def _explain(explainer: Explainer, request: ExplainRequest, to_json: ToJson) -> bytes:
+def _explain(
+    explainer: Explainer, request: ExplainRequest, to_json: ToJson, budget: Budget
+) -> bytes:
     """In a thread: explains, and writes the JSON, which takes time as well."""
     try:
-        found = to_json(request.explain(explainer))
-        _hide_classifier_errors(explainer, request, found["instances"])
+        with limited(budget):
+            found = to_json(request.explain(explainer))
+            _hide_classifier_errors(explainer, request, found["instances"])
         return json.dumps(found, separators=(",", ":"), allow_nan=False).encode("ascii")
     except InputError as error:
         raise HTTPException(422, str(error)) from None
+    except BudgetError as error:
+        raise HTTPException(
+            503, f"{error} Send fewer instances or fewer constraints.", {"Retry-After": "1"}
+        ) from None
     except ClassifierError as error:
-        # Its message may name addresses and files: for the log only.
-        log.error("The classifier failed: %s", error)
+        # Its message may name addresses, files and values: only where someone looks for it.
+        log.error("The classifier failed. At the level DEBUG the log has its message.")
+        log.debug("The classifier failed: %s", error)
         raise HTTPException(502, CLASSIFIER_ERROR) from None
     except Exception:
         log.exception("A request failed.")
@@ -354,5 +392,6 @@ def _hide_classifier_errors(
     unreadable = explainer.schema_.read(request.instances).problems if malformed else {}
     for i in malformed:
         if i not in unreadable:
-            log.error("Instance %d: %s", i, instances[i]["reason"])
+            log.error("The classifier raised on the row of instance %d.", i)
+            log.debug("Instance %d: %s", i, instances[i]["reason"])
             instances[i]["reason"] = ROW_ERROR

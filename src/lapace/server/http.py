@@ -1,33 +1,50 @@
 """Requests before they are understood: who may send them, how bodies are read, how errors look.
 
 A request that is not allowed, or that comes while too many are in flight, is answered before a byte
-of its body is read. `/healthz` is open to all: it reveals nothing about instances or the model.
+of its body is read. `/healthz` and `/readyz` are open to all: they reveal nothing about instances.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
+import logging
 import re
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
-from hashlib import sha256
-from typing import Any, NoReturn
+from time import monotonic
+from typing import Any, NamedTuple, NoReturn
+from uuid import uuid4
 
-from anyio import fail_after
+from anyio import CancelScope, fail_after
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lapace.server.logs import REQUEST_ID
+from lapace.server.metrics import Metrics
+from lapace.server.tokens import Tokens
+
 __all__ = ["AccessMiddleware", "cut", "error_response", "read_body", "read_json"]
 
-OPEN_PATH = "/healthz"
+OPEN_PATHS = ("/healthz", "/readyz")
+REQUEST = re.compile(r"[\w.-]{1,64}")  # an id of a request that is taken over
+PATIENCE = 1.0  # seconds a body may take while others wait for its place
+SECURITY = {
+    "Cache-Control": "no-store",  # responses describe instances
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 LOOPBACK = re.compile(r"(localhost|\[::1\]|127(\.\d{1,3}){3})(:\d*)?", re.IGNORECASE)
 DISCARDED = 8_000_000  # bytes of a body too large that are still read, so that 413 arrives
 MAX_NUMBER = 1e100  # squares of such numbers, and their multiples of any unit, are finite
 MAX_SENTENCE = 600  # characters: a sentence may quote the request
+requests_log = logging.getLogger("lapace.server.requests")
 NO_ROUTE = "There is no such path, or not for this method. GET /openapi.json lists the routes."
 
 
@@ -48,81 +65,151 @@ def cut(text: str, length: int = 80) -> str:
 
 
 class AccessMiddleware:
-    """Checks the token, the Host header and the number of requests in flight.
+    """Checks Host, Origin, token and the number of requests in flight; counts and logs responses.
 
     Written by hand: dependencies of FastAPI run after the body has been read, and what Starlette
     and uvicorn have for hosts and concurrency responds in plain text, on `/healthz` too.
 
     Args:
         app: The application behind it.
-        token: What `Authorization: Bearer …` must carry; None asks for no token.
+        tokens: What `Authorization: Bearer …` must carry; None asks for no token.
         loopback: Without a token, refuse requests whose Host header is not a name of the loopback
             interface. A web page whose host name resolves to 127.0.0.1 (DNS rebinding) could
             send requests otherwise.
+        hosts: Names the Host header may have; empty for any.
+        cors: Origins whose pages may send requests.
         max_in_flight: How many requests may be read or answered at once.
+        metrics: Counts responses.
+        log_requests: Log a line for every request.
     """
 
     def __init__(
-        self, app: ASGIApp, *, token: str | None, loopback: bool, max_in_flight: int
+        self,
+        app: ASGIApp,
+        *,
+        tokens: Tokens | None = None,
+        loopback: bool = False,
+        hosts: Sequence[str] = (),
+        cors: Sequence[str] = (),
+        max_in_flight: int,
+        metrics: Metrics,
+        log_requests: bool = False,
     ) -> None:
         self.app = app
-        self.digest = None if token is None else _digest(token)
-        self.loopback = loopback and token is None
+        self.tokens = tokens
+        self.loopback = loopback and tokens is None
+        self.hosts = {host.lower() for host in hosts}
+        self.cors = set(cors)
         self.max_in_flight = max_in_flight
+        self.metrics = metrics
+        self.log_requests = log_requests
         self.in_flight = 0
+        self.reading: dict[int, SlowBody] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles one request."""
+        """Handles one request, or the opening of one websocket."""
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        headers, start = Headers(scope=scope), monotonic()
+        sent = headers.get("x-request-id", "")
+        identifier = sent if REQUEST.fullmatch(sent) else uuid4().hex
+        REQUEST_ID.set(identifier)
+        status = 500
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.setdefault("Cache-Control", "no-store")  # responses describe instances
-                headers.setdefault("X-Content-Type-Options", "nosniff")
+                status = message["status"]
+                found = MutableHeaders(scope=message)
+                for name, value in (*SECURITY.items(), ("X-Request-Id", identifier)):
+                    found.setdefault(name, value)
             await send(message)
 
-        app = self.app
-        if scope["path"] != OPEN_PATH:
+        app, client = self.app, ""
+        if scope["path"] not in OPEN_PATHS:
             try:
-                self._check(Headers(scope=scope))
+                client = self._check(scope, headers)
+                self._admit()
             except HTTPException as error:
                 app = error_response(error)
+        scope["lapace.client"], scope["lapace.reading"] = client, self.reading
         self.in_flight += 1
         try:
             await app(scope, receive, send_with_headers)
         finally:
             self.in_flight -= 1
+            self._record(scope, client, status, monotonic() - start)
 
-    def _check(self, headers: Headers) -> None:
-        if self.loopback and not LOOPBACK.fullmatch(headers.get("host", "")):
+    def _record(self, scope: Scope, client: str, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        self.metrics.answered(route, status, seconds)
+        if self.log_requests:
+            fields = {"method": scope["method"], "route": route, "status": status}
+            fields |= {"seconds": round(seconds, 4), "client": client}
+            requests_log.info("request", extra={"fields": fields})
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        try:
+            self._check(scope, headers)
+        except HTTPException:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})  # refused with 403
+            return
+        await self.app(scope, receive, send)
+
+    def _check(self, scope: Scope, headers: Headers) -> str:
+        """The name of the token's holder, or else the address of the client."""
+        host = headers.get("host", "")
+        if self.loopback and not LOOPBACK.fullmatch(host):
             raise HTTPException(
                 403,
                 "Without a token this server answers only requests to localhost or 127.0.0.1. "
                 "Start it with a token to use it under another host name.",
             )
-        if self.digest is not None:
-            scheme, _, token = headers.get("authorization", "").partition(" ")
-            # Digests have one length, so the time of comparing them does not depend on the token's.
-            same = hmac.compare_digest(_digest(token.strip()), self.digest)
-            if not (same and scheme.lower() == "bearer"):
-                raise HTTPException(
-                    401,
-                    "The token is missing or wrong. Send the header Authorization: Bearer TOKEN.",
-                    {"WWW-Authenticate": "Bearer"},
-                )
-        if self.in_flight >= self.max_in_flight:
+        if self.hosts and re.sub(r":\d*$", "", host).lower() not in self.hosts:
+            raise HTTPException(403, "The Host header names another server than this one.")
+        if scope["type"] == "websocket" or scope.get("method") == "POST":
+            origin = headers.get("origin")
+            own = origin is not None and origin.partition("://")[2].lower() == host.lower()
+            if origin is not None and not (own or {origin, "*"} & self.cors):
+                raise HTTPException(403, "A page of another origin may not send requests here.")
+        if self.tokens is None:
+            return str((scope.get("client") or ("",))[0])
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        name = self.tokens.find(token.strip())
+        if name is None or scheme.lower() != "bearer":
             raise HTTPException(
-                429,
-                f"{self.in_flight} requests are in flight. Try again in 1 second.",
-                {"Retry-After": "1", "Connection": "close"},
+                401,
+                "The token is missing or wrong. Send the header Authorization: Bearer TOKEN.",
+                {"WWW-Authenticate": "Bearer"},
             )
+        return name
+
+    def _admit(self) -> None:
+        """Where too many are in flight, one whose body comes slowly makes room; else 429."""
+        if self.in_flight < self.max_in_flight:
+            return
+        for body in self.reading.values():  # the oldest first
+            if not body.scope.cancel_called and monotonic() - body.since > PATIENCE:
+                body.scope.cancel()
+                return
+        raise HTTPException(
+            429,
+            f"{self.in_flight} requests are in flight. Try again in 1 second.",
+            {"Retry-After": "1", "Connection": "close"},
+        )
 
 
-def _digest(token: str) -> bytes:
-    return sha256(token.encode("utf-8", "surrogatepass")).digest()
+class SlowBody(NamedTuple):
+    """A body that is being read: since when, and how to stop that."""
+
+    since: float
+    scope: CancelScope
 
 
 # ------------------------------------------------------------------------------------------------
@@ -141,19 +228,26 @@ async def read_body(request: Request, max_bytes: int, timeout: float) -> bytes:
     if media_type != "application/json":
         raise HTTPException(415, "Send JSON, with the header Content-Type: application/json.")
     size, body, close = 0, bytearray(), {"Connection": "close"}
+    reading = request.scope.get("lapace.reading", {})
+    slow = SlowBody(monotonic(), CancelScope())
+    reading[id(slow)] = slow
     try:
-        with fail_after(timeout):
+        with fail_after(timeout), slow.scope:
             async for part in request.stream():
                 size += len(part)
                 if size <= max_bytes:
                     body += part
                 elif size > max_bytes + DISCARDED:
                     break
+        if slow.scope.cancelled_caught:
+            raise HTTPException(408, "The body came slowly, and others were waiting.", close)
     except TimeoutError:
         sentence = f"The body did not arrive within {timeout:g} seconds. Send it faster or smaller."
         raise HTTPException(408, sentence, close) from None
     except ClientDisconnect:
         raise HTTPException(400, "The connection closed before the body was complete.") from None
+    finally:
+        reading.pop(id(slow), None)
     if size > max_bytes:
         sentence = f"The body is larger than {max_bytes:,} bytes. Send fewer instances at a time."
         raise HTTPException(413, sentence, close)

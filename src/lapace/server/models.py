@@ -224,7 +224,7 @@ class ErrorResponse(BaseModel):
 class HealthResponse(BaseModel):
     """How busy the server is."""
 
-    status: Literal["ok", "stuck"]
+    status: Literal["ok", "stuck", "stopping"]
     running: int
     waiting: int
     stuck: int = Field(description="Requests that timed out and still hang in the classifier.")

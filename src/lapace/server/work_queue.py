@@ -1,11 +1,12 @@
 """Bounded work in threads: so many calls run, so many wait, and the ones that hang are replaced.
 
-An explanation computes, and queries a classifier that may be slow, so it runs in a thread. The
-tokens of one `anyio.CapacityLimiter` bound how many threads exist, and its queue holds the calls
-that wait. A thread that hangs in a classifier cannot be stopped: when a call times out, its caller
-gets 504, the thread counts as *stuck* and keeps its token until it returns, and the limiter gets a
-spare token in its place. Spares are few: once every token belongs to a stuck thread, callers get
-503 at once until one returns.
+An explanation computes, and queries a classifier that may be slow, so it runs in a thread. Clients
+take turns: the next call to run is that of the client who has waited longest since its last turn,
+and where all places are taken, the client with most calls waiting gives one up.
+
+A thread that hangs in a classifier cannot be stopped: when a call times out, its caller gets 504,
+the thread counts as *stuck* until it returns, and one more may run in its place. Spares are few:
+once every thread is stuck, callers get 503 at once until one returns.
 
 The threads are not those of `anyio.to_thread`: those are not daemons, so a hung
 classifier would keep the process from ending.
@@ -16,12 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import copy_context
 from threading import Thread
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from anyio import CancelScope, CapacityLimiter, WouldBlock, move_on_after, sleep_forever
+from anyio import move_on_after, sleep_forever
 from starlette.exceptions import HTTPException
 
 from lapace.server.models import HealthResponse
@@ -30,10 +33,19 @@ __all__ = ["WorkQueue"]
 
 MAX_RETRY_AFTER = 60  # seconds
 THREAD_NAME = "lapace-worker"
+STOPPING = "The server is stopping. Try again in 5 seconds, or another one."
 
 Work: TypeAlias = Callable[[], bytes]
+Done: TypeAlias = "asyncio.Future[bytes]"
 
 log = logging.getLogger(__name__)
+
+
+class Turn(NamedTuple):
+    """A call that waits: for `granted`, on behalf of `done`."""
+
+    granted: asyncio.Future[None]
+    done: Done
 
 
 class WorkQueue:
@@ -59,40 +71,58 @@ class WorkQueue:
         self.queue = queue
         self.timeout = timeout
         self.spare = spare
-        self._limiter = CapacityLimiter(workers)
-        self._waiting: set[CancelScope] = set()
-        self._stuck: set[asyncio.Future[bytes]] = set()
+        self.stopping = False
+        self._running: set[Done] = set()  # the stuck ones too
+        self._stuck: set[Done] = set()
+        self._waiting: dict[str, deque[Turn]] = {}  # by client, in the order of their turns
         self._seconds = 0.0  # recent duration of a call, smoothed
 
     def health(self) -> HealthResponse:
         """How many calls run in time, wait, and are stuck; whether a thread is left to run them."""
-        threads, stuck = self._limiter.statistics(), len(self._stuck)
+        stuck = len(self._stuck)
         return HealthResponse(
-            status="ok" if self._free else "stuck",
-            running=threads.borrowed_tokens - stuck,
-            waiting=threads.tasks_waiting,
+            status="stopping" if self.stopping else "ok" if self._free else "stuck",
+            running=len(self._running) - stuck,
+            waiting=self._n_waiting,
             stuck=stuck,
         )
 
+    @property
+    def full(self) -> bool:
+        """Whether a further call would be refused."""
+        return self.stopping or not self._free or 0 < self.queue <= self._n_waiting
+
     async def run(
-        self, work: Work, disconnected: Callable[[], Awaitable[None]] = sleep_forever
+        self,
+        work: Work,
+        disconnected: Callable[[], Awaitable[None]] = sleep_forever,
+        *,
+        client: str = "",
+        cancel: Callable[[], None] = lambda: None,
     ) -> bytes:
         """Returns what `work` returns, or raises: 429 or 503 if it is not run, 504 if it hangs.
 
         Args:
             work: Called in a thread.
-            disconnected: Returns when the caller is gone; a call that still waits is then dropped.
-                One that runs goes on, since a thread cannot be stopped.
+            disconnected: Returns when the caller is gone; a call that still waits is then dropped,
+                and one that runs is cancelled.
+            client: Whose call it is.
+            cancel: Asks a running call to end, from the event loop.
         """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[bytes] = loop.create_future()
-        await self._acquire(done, disconnected)
+        done: Done = loop.create_future()
+        await self._acquire(done, disconnected, client)
+        context = copy_context()
         try:
-            Thread(target=self._work, args=(work, done), name=THREAD_NAME, daemon=True).start()
+            target = (work, done)
+            Thread(
+                target=lambda: context.run(self._work, *target), name=THREAD_NAME, daemon=True
+            ).start()
         except RuntimeError:  # the operating system has no more threads
-            self._limiter.release_on_behalf_of(done)
+            self._release(done)
             raise
         start = loop.time()
+        watcher = asyncio.ensure_future(_call_after(disconnected, cancel))
         try:
             with move_on_after(self.timeout):
                 result = await done
@@ -102,63 +132,131 @@ class WorkQueue:
             log.warning("A request has run for more than %g seconds.", self.timeout)
             raise HTTPException(
                 504,
-                f"The explanation took more than {self.timeout:g} seconds. Send fewer instances or "
-                "fewer steps; if that does not help, the classifier is too slow.",
+                f"The explanation took more than {self.timeout:g} seconds, the classifier's part "
+                "of it included. Send fewer instances or fewer steps.",
             )
         finally:
+            watcher.cancel()
             if done.cancelled():  # but its thread goes on
+                cancel()
                 self._stuck.add(done)
-                self._resize()
+                self._start_next()
+
+    def stop(self, grace: float) -> None:
+        """Refuses calls from now on; those still running after `grace` seconds get 503."""
+        if not self.stopping:
+            self.stopping = True
+            self._refuse_waiting()
+            asyncio.get_running_loop().call_later(grace, self._end_running)
+
+    def _end_running(self) -> None:
+        for done in self._running - self._stuck:
+            if not done.done():
+                done.set_exception(_stopped())
 
     async def _acquire(
-        self, done: asyncio.Future[bytes], disconnected: Callable[[], Awaitable[None]]
+        self, done: Done, disconnected: Callable[[], Awaitable[None]], client: str
     ) -> None:
-        """Takes a token for a call, after waiting for one if need be."""
-        with suppress(WouldBlock):
-            self._limiter.acquire_on_behalf_of_nowait(done)
+        """Waits for a thread, if need be."""
+        if self.stopping:
+            raise _stopped()
+        if len(self._running) < self._most and not self._n_waiting:
+            self._running.add(done)
             return
-        waiting = len(self._waiting)
-        if waiting >= self.queue or not self._free:
+        waiting = self._n_waiting
+        if not self._free or (waiting >= self.queue and not self._push_out(client)):
             raise self._refusal(f"{waiting} requests are waiting already.")
-        with move_on_after(2 * self.timeout) as scope:
-            self._waiting.add(scope)
-            watcher = asyncio.ensure_future(_cancel_after(disconnected, scope))
-            try:
-                await self._limiter.acquire_on_behalf_of(done)
+        turn = Turn(asyncio.get_running_loop().create_future(), done)
+        self._waiting.setdefault(client, deque()).append(turn)
+        gone = HTTPException(400, "The connection closed.")
+        watcher = asyncio.ensure_future(_call_after(disconnected, lambda: _refuse(turn, gone)))
+        accepted = False
+        try:
+            with move_on_after(2 * self.timeout):
+                await turn.granted
+                accepted = True
                 return
-            finally:
-                watcher.cancel()
-                self._waiting.remove(scope)
-        raise self._refusal("The requests before this one took too long.")
+            raise self._refusal("The requests before this one took too long.")
+        finally:
+            watcher.cancel()
+            self._forget(turn, client)
+            if not accepted:
+                self._release(done)
 
-    def _resize(self) -> None:
-        """Has a spare token for every stuck thread while there are any; then nothing may wait."""
-        self._limiter.total_tokens = self.workers + min(len(self._stuck), self.spare)
+    def _forget(self, turn: Turn, client: str) -> None:
+        turns = self._waiting.get(client, deque())
+        with suppress(ValueError):
+            turns.remove(turn)
+        if not turns:
+            self._waiting.pop(client, None)
+
+    def _push_out(self, client: str) -> bool:
+        """Refuses the newest call of whoever has most waiting, if that is fair to both."""
+        if not self._waiting:
+            return False
+        most, turns = max(self._waiting.items(), key=lambda item: len(item[1]))
+        if most == client or len(turns) <= len(self._waiting.get(client, ())) + 1:
+            return False
+        refusal = self._refusal("Others are waiting, and this client has most requests waiting.")
+        _refuse(turns.pop(), refusal)
+        return True
+
+    def _start_next(self) -> None:
+        """Lets calls run while there are threads, the clients by turns."""
         if not self._free:
-            for scope in self._waiting:
-                scope.cancel()
+            self._refuse_waiting()
+        while len(self._running) < self._most and self._waiting:
+            client, turns = next(iter(self._waiting.items()))
+            turn = turns.popleft()
+            del self._waiting[client]
+            if turns:  # its next turn comes after everyone else's
+                self._waiting[client] = turns
+            if not turn.granted.done():
+                self._running.add(turn.done)
+                turn.granted.set_result(None)
 
-    def _work(self, work: Work, done: asyncio.Future[bytes]) -> None:
+    def _refuse_waiting(self) -> None:
+        refusal = _stopped() if self.stopping else self._refusal("")
+        for turns in self._waiting.values():
+            for turn in turns:
+                _refuse(turn, refusal)
+        self._waiting.clear()
+
+    def _release(self, done: Done) -> None:
+        self._stuck.discard(done)
+        self._running.discard(done)
+        self._start_next()
+
+    def _work(self, work: Work, done: Done) -> None:
         """In a thread: makes the call and hands its result to the event loop."""
-        result: bytes | BaseException
+        result: bytes | Exception
         try:
             result = work()
-        except BaseException as error:
+        except Exception as error:
             result = error
+        except BaseException as error:  # such as SystemExit, which would end the event loop
+            result = RuntimeError(f"A call ended in {type(error).__name__}.")
         with suppress(RuntimeError):  # the server has stopped in the meantime
             done.get_loop().call_soon_threadsafe(self._finish, done, result)
 
-    def _finish(self, done: asyncio.Future[bytes], result: bytes | BaseException) -> None:
-        """In the event loop, when a thread returns: takes its spare back, releases its token."""
-        self._stuck.discard(done)
-        self._resize()
-        self._limiter.release_on_behalf_of(done)
-        if done.cancelled():
+    def _finish(self, done: Done, result: bytes | Exception) -> None:
+        """In the event loop, when a thread returns."""
+        self._release(done)
+        if done.done():
             return
-        if isinstance(result, BaseException):
+        if isinstance(result, Exception):
             done.set_exception(result)
         else:
             done.set_result(result)
+
+    @property
+    def _n_waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def _most(self) -> int:
+        """How many threads there may be, the stuck ones included."""
+        return self.workers + min(len(self._stuck), self.spare)
 
     @property
     def _free(self) -> int:
@@ -169,7 +267,7 @@ class WorkQueue:
         """429 and when the queue should have moved on; 503 when every thread is stuck."""
         status, pause = 503, MAX_RETRY_AFTER
         if self._free:
-            status, seconds = 429, self._seconds * (1 + len(self._waiting)) / self._free
+            status, seconds = 429, self._seconds * (1 + self._n_waiting) / self._free
             pause = min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER)
         else:
             reason = f"The classifier does not respond: {len(self._stuck)} requests hang in it."
@@ -177,6 +275,17 @@ class WorkQueue:
         return HTTPException(status, sentence, {"Retry-After": str(pause)})
 
 
-async def _cancel_after(disconnected: Callable[[], Awaitable[None]], scope: CancelScope) -> None:
+def _stopped() -> HTTPException:
+    return HTTPException(503, STOPPING, {"Retry-After": "5", "Connection": "close"})
+
+
+def _refuse(turn: Turn, error: HTTPException) -> None:
+    if not turn.granted.done():
+        turn.granted.set_exception(error)
+
+
+async def _call_after(
+    disconnected: Callable[[], Awaitable[None]], function: Callable[[], None]
+) -> None:
     await disconnected()
-    scope.cancel()
+    function()

@@ -14,10 +14,10 @@ from lapace import Explainer, Search, metrics
 from lapace.arrays import Floats
 from lapace.classifiers import TrainedKind
 from lapace.datasets import Dataset
-from lapace.result import Counterfactuals, Explanation
+from lapace.result import Explanation
 from lapace.schema import Schema
 
-__all__ = ["ALL", "PATHS", "Case", "Size", "best", "nearest"]
+__all__ = ["ALL", "PATHS", "Case", "Size"]
 
 PATHS = ("first", "middle", "last")
 ALL = (*PATHS, "nearest", "best")
@@ -108,7 +108,7 @@ class Case:
             target=self.target,
             constraints=[*rules, *(constraint.text for constraint in constraints)],
             confidence=confidence,
-            search=search(picks),
+            search=Search(picks=tuple(picks)),
         )
 
     def judge(
@@ -125,23 +125,3 @@ class Case:
     def rng(self, part: str) -> np.random.Generator:
         """Randomness of one part."""
         return np.random.default_rng([self.seed, *part.encode()])
-
-
-NEW = "picks" in Search.__dataclass_fields__
-
-
-def search(picks: Sequence[str]) -> Search:
-    """A search for some picks."""
-    if NEW:
-        return Search(picks=tuple(picks))
-    return Search(sparse="nearest" in picks)
-
-
-def nearest(explanation: Explanation) -> Counterfactuals:
-    """The pick `nearest`."""
-    return explanation.nearest() if NEW else explanation.sparse()
-
-
-def best(explanation: Explanation, k: int) -> Counterfactuals | None:
-    """The pick `best`."""
-    return explanation.best(k) if NEW else None

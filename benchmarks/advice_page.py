@@ -134,6 +134,8 @@ def _targets(found: Results) -> Iterator[tuple[str, str, str, bool]]:
     yield (
         "… under an added constraint", "all", limited.text, limited.hits == limited.count
     )  # fmt: skip
+    alone = found.share("minimal", "differs_alone")
+    yield "… another row when the instance is explained alone", "none", alone.text, not alone.hits
     closer, more = found.share("added", "closer"), found.share("added", "closer_5")
     yield "a constraint brings a closer answer", "at most 1 %", closer.text, closer.mean <= 0.01
     yield "… closer by more than 5 %", "none", more.text, more.hits == 0

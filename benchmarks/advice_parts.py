@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.advice_case import ALL, PATHS, Case, best, nearest
+from benchmarks.advice_case import ALL, PATHS, Case
 from benchmarks.advice_checks import (
     FORMS,
     Added,
@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 CLOSER = 1e-9
+ALONE = 4  # instances that are also explained alone
 
 
 # ------------------------------------------------------------------------------------------------
@@ -59,8 +60,14 @@ CLOSER = 1e-9
 
 def minimal(case: Case) -> Iterator[Measure]:
     """Of `nearest` without further constraints."""
-    found = nearest(case.free)
-    yield from _minimal(case, found.where(found.ok), (), "free")
+    found = case.free.nearest()
+    ok = found.where(found.ok)
+    yield from _minimal(case, ok, (), "free")
+    alone = []
+    for k in range(min(ALONE, len(ok))):
+        again = case.explain(case.frame.iloc[[int(ok.instance[k])]]).nearest()
+        alone.append(bool(differing(again.cells, ok.cells[[k]]).any()))
+    yield Measure.of("differs_alone", alone)
 
 
 def _minimal(
@@ -91,7 +98,7 @@ def _negligible(found: Counterfactuals) -> Bools:
 def added_constraint(case: Case) -> Iterator[Measure]:
     """Pairs of an instance and a constraint: is the limited answer closer than the free one?"""
     rng, free = case.rng("added"), case.free
-    at = _by_instance(nearest(free))
+    at = _by_instance(free.nearest())
     lines: list[dict[str, Any]] = []
     for k in range(case.size.added if len(free) else 0):
         i, form = int(rng.integers(len(free))), FORMS[k % len(FORMS)]
@@ -103,7 +110,7 @@ def added_constraint(case: Case) -> Iterator[Measure]:
             limited = case.explain(case.frame.iloc[[i]], [constraint])
         except InputError:  # no row at all can satisfy it
             continue
-        line = _compared(case, constraint, nearest(free).where(_only(free, row)), limited)
+        line = _compared(case, constraint, free.nearest().where(_only(free, row)), limited)
         lines.append({**line, "what": f"instance {i}: {constraint.text}"})
     yield from _added_measures(lines)
 
@@ -114,7 +121,7 @@ def _by_instance(found: Counterfactuals) -> dict[int, int]:
 
 
 def _only(explanation: Explanation, row: int) -> Bools:
-    mask = np.zeros(len(nearest(explanation)), dtype=bool)
+    mask = np.zeros(len(explanation.nearest()), dtype=bool)
     mask[row] = True
     return mask
 
@@ -123,7 +130,7 @@ def _compared(
     case: Case, constraint: Added, free: Counterfactuals, explanation: Explanation
 ) -> dict[str, Any]:
     """One free answer against the one under a further constraint."""
-    limited = nearest(explanation)
+    limited = explanation.nearest()
     limited = limited.where(limited.ok)
     originals = free.instances[free.instance]
     obeys = bool(constraint.holds(free.cells, originals)[0])
@@ -158,6 +165,9 @@ def _added_measures(lines: Sequence[Mapping[str, Any]]) -> Iterator[Measure]:
     obeying = [line for line in lines if line["obeys"]]
     # The free answer obeys the constraint already: the limited one can only be as close or closer.
     far = [not line["answered"] or line["limited"] > line["free"] + CLOSER for line in obeying]
+    for line, farther in zip(obeying, far, strict=True):  # to be looked at
+        if farther:
+            yield Measure("case_farther", line.get("limited", np.nan), 1, line["what"])
     yield Measure.of("farther_though_obeyed", far)
     yield Measure.of("lost_though_obeyed", [not line["answered"] for line in obeying])
     yield Measure.of("not_ok", [line["not_ok"] for line in answered])
@@ -180,7 +190,7 @@ def limits(case: Case) -> Iterator[Measure]:
         explanation = case.explain(frame, [most])
         status = np.array(explanation.status, dtype=object)
         answered.append(status == "answered")
-        found = nearest(explanation)
+        found = explanation.nearest()
         distance = np.full(len(frame), np.inf)
         distance[found.instance[found.ok]] = found.distance[found.ok]
         far.append(distance)
@@ -266,15 +276,12 @@ def beside(case: Case) -> Iterator[Measure]:
     lof = case.plausibility.lof(real)
     yield Measure.of("lof", lof, method="real rows")
     yield Measure("lof_median", metrics.median(lof), len(lof), method="real rows")
-    ours = {"nearest": nearest(case.unruled)}
-    for k in (1, 3):
-        if (found := best(case.unruled, k)) is not None:
-            ours[f"best({k})"] = found
+    bests = {f"best({k})": case.unruled.best(k) for k in (1, 3)}
+    ours = {"nearest": case.unruled.nearest(), **bests}
     for method, found in ours.items():
         yield from _quality(case, found, method)
-    for k in (1, 3):
-        if (found := ours.get(f"best({k})")) is not None:
-            yield from _marks(found, f"best({k})")
+    for method, found in bests.items():
+        yield from _marks(found, method)
     nnce = _baseline(case, "NNCE")
     yield from _quality(case, nnce, "NNCE")
     shorter = _made_minimal(case, nnce)
@@ -348,9 +355,8 @@ def _closest(found: Counterfactuals) -> dict[int, tuple[float, int, Floats]]:
 def dice(case: Case) -> Iterator[Measure]:
     """DiCE, random and genetic, of three rows the closest, and our picks, on the same instances."""
     size = case.size.dice
-    ours = {"nearest": _first(nearest(case.unruled), size)}
-    if (found := best(case.unruled, 1)) is not None:
-        ours["best(1)"] = _first(found, size)
+    both = {"nearest": case.unruled.nearest(), "best(1)": case.unruled.best(1)}
+    ours = {name: _first(found, size) for name, found in both.items()}
     others = {}
     for method in ("random", "genetic"):
         name = f"DiCE {method}"
@@ -377,7 +383,7 @@ def queries(case: Case) -> Iterator[Measure]:
             ("best", ALL),
         )
     }
-    found = nearest(each["nearest"])
+    found = each["nearest"].nearest()
     ok = found.where(found.ok)
     answered = max(len(ok), 1)
     base = each["paths"].n_queries
@@ -405,12 +411,15 @@ def steps(case: Case) -> Iterator[Measure]:
         settings["both"] = ((drawn[int(rng.integers(len(drawn)))],), 0.7)
     frame = case.frame.head(case.size.stepped)
     for label, (constraints, confidence) in settings.items():
+        # `best` costs most, and is looked at where it is asked for most.
+        picks = ALL if label in ("free", "both") else (*PATHS, "nearest")
         try:
-            explanation = case.explain(frame, constraints, picks=ALL, confidence=confidence)
+            explanation = case.explain(frame, constraints, picks=picks, confidence=confidence)
         except InputError:
             continue
         yield from _between(explanation, label)
-        yield from _flags(case, explanation, constraints, confidence, label)
+        found = [getattr(explanation, pick)() for pick in picks]
+        yield from _flags(case, found, constraints, confidence, label)
 
 
 def _between(explanation: Explanation, label: str) -> Iterator[Measure]:
@@ -433,18 +442,14 @@ def _between(explanation: Explanation, label: str) -> Iterator[Measure]:
 
 def _flags(
     case: Case,
-    explanation: Explanation,
+    picks: Sequence[Counterfactuals],
     constraints: Sequence[Added],
     confidence: float | None,
     label: str,
 ) -> Iterator[Measure]:
     """Rows of the picks whose flags or distance are not what a check of their own says."""
-    picks = {name: getattr(explanation, name)() for name in PATHS}
-    picks["nearest"] = nearest(explanation)
-    if (found := best(explanation, 3)) is not None:
-        picks["best"] = found
     wrong: dict[str, list[Bools]] = {n: [] for n in ("flag", "distance", "instance")}
-    for found in picks.values():
+    for found in picks:
         judge = case.judge(found.schema, constraints, confidence)
         originals = found.instances[found.instance]
         wrong["flag"].append(judge.ok(found.cells, originals) != found.ok)
@@ -465,18 +470,14 @@ def survival(case: Case) -> Iterator[Measure]:
     models = [
         retrained(case.data, case.kind, seed=100 * case.seed + k) for k in range(case.size.models)
     ]
-    picks = {"nearest": nearest(case.unruled), "best(1)": best(case.unruled, 1)}
+    picks = {"nearest": case.unruled.nearest(), "best(1)": case.unruled.best(1)}
     for method, found in picks.items():
-        if found is None:
-            continue
         ok = found.where(found.ok)
         frame = ok.schema.frame(ok.cells)
         said = [np.asarray(model.predict(frame)) == case.target for model in models if len(ok)]
         votes = np.array(said, dtype=float).reshape(len(models), len(ok))
         yield Measure.of("survives", votes.mean(axis=0), method=method)
         about = ok.about
-        if "survival" not in about:
-            continue
         estimate, low, high = (
             np.asarray(about[name], dtype=float)
             for name in ("survival", "survival_low", "survival_high")

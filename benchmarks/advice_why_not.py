@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.advice_case import Case, nearest
+from benchmarks.advice_case import Case
 from benchmarks.advice_checks import Added, derived, differing
 from benchmarks.store import Measure
 from lapace import InputError
@@ -73,7 +73,7 @@ class Limit:
 def why_not(case: Case) -> Iterator[Measure]:
     """Why-nots of instances that have an answer without the constraints."""
     rng, free = case.rng("why_not"), case.unruled
-    found = nearest(free)
+    found = free.nearest()
     answered = rng.permutation(np.unique(found.instance[found.ok]))
     lines: list[dict[str, Any]] = []
     for i in answered[: 4 * case.size.why_not]:
@@ -127,7 +127,7 @@ def _against(
     explanation: Explanation, rng: np.random.Generator, limits: Sequence[Limit]
 ) -> Limit | None:
     """A constraint that the present answer breaks: on one of the columns it changes."""
-    found, schema = nearest(explanation), explanation.schema
+    found, schema = explanation.nearest(), explanation.schema
     row, original = found.cells[0], explanation.instances[0]
     taken = {limit.name for limit in limits}
     changed = differing(row, original) & ~derived(schema) & ~np.isnan(original)
@@ -171,7 +171,7 @@ def _tried(case: Case, i: int, limits: Sequence[Limit], explanation: Explanation
     line["fails"] = found is None or found.status[0] != "answered"
     if found is not None and not line["fails"] and said.row is not None:
         shown = _cells(found.schema, said.row)
-        line["same_row"] = not differing(shown, nearest(found).cells[0]).any()
+        line["same_row"] = not differing(shown, found.nearest().cells[0]).any()
     again = [_explained(case, i, _relaxed(by_text, less)) for less in _lessened(by_text, whole)]
     line["less"] = [other is not None and other.status[0] == "answered" for other in again]
     return line

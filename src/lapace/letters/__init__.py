@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date as Date  # noqa: N812  `date` is what the argument is called
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -207,7 +207,7 @@ def write_letters(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[Path] = []
     for instance in explanation:
         if instance.status not in LETTERS:
             continue
@@ -218,8 +218,8 @@ def write_letters(
         if any(path.stem == name for path in written):  # two ids that files cannot tell apart
             name += f"-{instance.position}"
         for ending, content in ((".html", found.html), (".txt", found.text)):
-            path = folder / f"{name}{ending}"
-            write_whole(path, lambda p, content=content: p.write_text(content, encoding="utf-8"))
+            write = partial(Path.write_text, data=content, encoding="utf-8")
+            write_whole(folder / f"{name}{ending}", write)
         written.append(folder / f"{name}.html")
     return written
 

@@ -247,7 +247,10 @@ def test_the_command_writes_an_explainer_of_the_library(here, denied):
     done("explain loans.lapace denied.csv --target approved -o counterfactuals.csv")
     ours = explanation.best().frame.reset_index(drop=True)
     theirs = pd.read_csv("counterfactuals.csv")
-    assert list(theirs) == list(ours)
+    before = [f"{name}_before" for name in explanation.schema.names]
+    assert list(theirs) == [*ours, *before]
+    original = explanation.schema.frame(explanation.instances[ours["instance"]])
+    assert (theirs[before].to_numpy() == original.to_numpy()).all() or original.isna().any().any()
     for name in ours:
         for a, b in zip(ours[name], theirs[name], strict=True):
             assert (pd.isna(a) and pd.isna(b)) or a == b or abs(a - b) < 1e-9 * max(1, abs(a)), name
@@ -442,7 +445,12 @@ def test_a_table_from_work_is_read_as_it_is_written(tmp_path, monkeypatch):
 
 def test_the_table_shows_what_changes(here, denied):
     result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 6'")
-    assert len(re.findall(r"^Instance \d+: ", result.stdout, flags=re.MULTILINE)) == len(denied)
+    found = re.findall(r"^Instance \d+: denied → approved  (\w+)$", result.stdout, re.MULTILINE)
+    assert set(found) == {"answered"}
+    first = result.stdout.splitlines()[0]
+    assert first.startswith(f"6 instances → approved: {len(found)} answered")
+    everything = done("explain loans.lapace denied.csv --target approved -c 'changes <= 6' --all")
+    assert len(re.findall(r"^Instance ", everything.stdout, re.MULTILINE)) == len(denied)
     assert re.search(r"^    \w+ +[\w,.]+ +→ +[\w,.]+$", result.stdout, flags=re.MULTILINE)
     assert re.search(r"^Explanation of 6 instances: ", result.stderr)
     assert "\x1b" not in result.stdout + result.stderr
@@ -466,7 +474,7 @@ def test_every_pick_comes_in_every_format(pick, here, denied):
         steps = csv.groupby(["instance", "prototype"], dropna=False)["tau"]
         assert (steps.min() == 0).all()
         assert steps.is_monotonic_increasing.all()
-    assert "Instance 0" in done(line).stdout
+    assert "Instance 0" in done(f"{line} --all").stdout
     explanation = json.loads(done(f"{line} --format json").stdout)
     jsonschema.validate(explanation, json_schema())
     one = explanation["instances"][0]
@@ -563,6 +571,9 @@ def test_instances_without_a_counterfactual_are_counted_not_failed(here, denied)
     gaps.to_csv("odd.csv", index=False)
     result = done("explain loans.lapace odd.csv --target approved")
     assert "1 malformed" in result.stderr
+    assert re.search(r"^  1 malformed: .*'?income'?.*much", result.stdout, re.MULTILINE)
+    assert "Instance 0: " not in result.stdout
+    result = done("explain loans.lapace odd.csv --target approved --all")
     assert re.search(r"Instance 0: .*malformed\n  .*'?income'?.*much", result.stdout)
 
 

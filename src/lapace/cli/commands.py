@@ -5,11 +5,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+<<<<<<< HEAD
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+=======
+from collections.abc import Callable
+from dataclasses import asdict, replace
+>>>>>>> 263c843 (Tests of the command line that answers a person)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
@@ -363,7 +368,7 @@ def cohort(
     groups: Any = by
     if by is not None and by not in explanation.schema.names:
         groups = inputs.column_values(table, by)
-    found = cohorts.cohort(explanation, groups)
+    found = replace(cohorts.cohort(explanation, groups), by=by or "all")
     if where is None:
         terminal.show(*rendering.cohort_parts(found))
     else:

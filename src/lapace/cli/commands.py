@@ -5,16 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-<<<<<<< HEAD
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-=======
-from collections.abc import Callable
 from dataclasses import asdict, replace
->>>>>>> 263c843 (Tests of the command line that answers a person)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 

@@ -188,8 +188,10 @@ class Fitted:
         unless the classifier has another threshold.
         """
         known = MARGIN if self.surrogates is None else self.surrogates.margin
-        odds = logit(MARGIN if np.isnan(known) else known)
-        return np.asarray(expit(odds + self._log_thresholds), dtype=np.float64)
+        margin = MARGIN if np.isnan(known) else known
+        if self.thresholds is None:
+            return np.full(len(self.labels), margin)
+        return np.asarray(expit(logit(margin) + self._log_thresholds), dtype=np.float64)
 
     @property
     def _log_thresholds(self) -> Floats:

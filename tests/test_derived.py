@@ -326,6 +326,25 @@ def test_settings_of_a_column_may_be_declared_alone():
     assert columns["months"].kind == "categorical"
 
 
+def test_a_schema_file_declares_tolerances_and_derived_columns(tmp_path):
+    path = tmp_path / "columns.toml"
+    path.write_text(
+        "version = 1\n[columns.instalment]\nderived = 'ceil(amount / months)'\n"
+        "[columns.income]\ntolerance = 50\n[columns.size]\nkind = 'binary'\n"
+        "categories = ['large', 'small']\nderived = 'if(amount >= 15000, \"large\", \"small\")'\n"
+    )
+    columns = Schema.infer(loans(), path)
+    assert columns["income"].tolerance == 50
+    assert columns["instalment"].inputs == ("amount", "months")
+    assert columns["size"].inputs == ("amount",)
+    assert "derived" in str(columns)
+    columns.to_toml(tmp_path / "again.toml")
+    assert Schema.infer(loans(), tmp_path / "again.toml") == columns
+    path.write_text("version = 1\n[columns.fee]\nderived = 'amout / 100'\n")
+    with pytest.raises(InputError, match="Did you mean 'amount'"):
+        Schema.infer(loans(), path)
+
+
 # --- constraints -----------------------------------------------------------------------------
 
 SMALL = pd.DataFrame(

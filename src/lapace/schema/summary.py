@@ -79,12 +79,13 @@ def column_lines(features: Sequence[Feature], cells: Floats | None = None) -> di
 
 
 def _kind(feature: Feature) -> str:
-    if feature.kind != "continuous":
-        return feature.kind
+    kind: str = feature.kind
     if feature.is_date:
-        return "date"
-    whole = "whole number" if feature.integer else "number"
-    return f"{whole} ({feature.unit})" if feature.unit else whole
+        kind = "date"
+    elif feature.kind == "continuous":
+        kind = "whole number" if feature.integer else "number"
+        kind += f" ({feature.unit})" if feature.unit else ""
+    return kind if feature.derived is None else f"{kind}, derived"
 
 
 def _values(feature: Feature) -> str:

@@ -30,7 +30,7 @@ from lapace.schema import Schema
 
 __all__ = ["measure"]
 
-VERDICTS = {"passes": 1.0, "usable with care": 0.5, "fails": 0.0}
+VERDICTS = {"passes": 1.0, "unsure": 0.5, "fails": 0.0}
 
 
 def measure(job: Job) -> Iterator[Measure]:

@@ -120,7 +120,7 @@ def test_from_a_new_table_to_an_explanation_response(shell):
     assert "Wrote 'churn.lapace' and its classifier 'churn.skops'." in err
 
     out, _ = shell.run("report", "churn.lapace", "--format", "json")
-    assert json.loads(out)["verdict"] in ("passes", "usable with care")
+    assert json.loads(out)["verdict"] in ("passes", "unsure")
 
     constraints = [
         "`monthly fee ($)` >= 0.5 * original",

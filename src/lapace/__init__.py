@@ -10,16 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lapace import (
-        baselines,
-        classifiers,
-        cohorts,
-        constraints,
-        datasets,
-        letters,
-        metrics,
-        plots,
-    )
+    from lapace import baselines, classifiers, constraints, datasets, metrics, plots
     from lapace.errors import (
         CentroidWarning,
         ClassifierError,
@@ -49,10 +40,8 @@ __all__ = [
     "__version__",
     "baselines",
     "classifiers",
-    "cohorts",
     "constraints",
     "datasets",
-    "letters",
     "metrics",
     "plots",
 ]
@@ -73,10 +62,8 @@ _HOMES = {
     "WhyNot": "result",
     "baselines": "baselines",
     "classifiers": "classifiers",
-    "cohorts": "cohorts",
     "constraints": "constraints",
     "datasets": "datasets",
-    "letters": "letters",
     "metrics": "metrics",
     "plots": "plots",
 }

@@ -34,7 +34,6 @@ from lapace.explainer.fit import (
 from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.report_inputs import collect_report_inputs
 from lapace.explainer.search import explain
-from lapace.explainer.surrogates import Retrain, Retrained
 from lapace.explainer.ties import one_hot_rules
 from lapace.explainer.top_up import top_up
 from lapace.explainer.why_not import MAX_QUERIES, with_why_not
@@ -139,23 +138,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
     # -- fit --------------------------------------------------------------------------------------
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        retrain: Retrain | None = None,
-        progress: Progress | None = None,
-    ) -> Explainer:
+    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Explainer:
         """Learns from a table, labelled by the classifier.
 
         Args:
             X: Features only, in the columns the classifier takes.
-            y: True labels, for the classifier's accuracy in the report and for the estimate of
-                how likely counterfactuals survive retraining; the paths never learn from them.
-            retrain: A function that trains such a classifier, called as `retrain(X, y,
-                random_state)` with ten bootstrap samples of the rows. Survival is then the share
-                of these classifiers that keep a counterfactual's label. They are not saved.
+            y: True labels, for the classifier's accuracy in the report; never learned from.
             progress: Called as `progress("training", done, total)`.
         """
         start = perf_counter()
@@ -175,13 +163,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         codes = classifier.fit_labels(cells)
         warn_of_leaks(schema, cells, classifier.labels, codes)
         warn_of_dependencies(schema, cells)
-        if retrain is not None and (y is None or not callable(retrain)):
-            raise InputError(
-                "retrain is a function called as retrain(X, y, random_state), and needs y: "
-                "fit(X, y, retrain=function)."
-            )
-        true_codes = None if y is None else _true_codes(y, classifier.labels, codes)
-        accuracy = None if true_codes is None else float((true_codes == codes).mean())
+        accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
         parts = split(codes, len(classifier.labels), random_state=random_state)
         rows, asked = cells[parts.train], classifier.with_fresh_count()
         made_up = None
@@ -212,25 +194,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
         fitted = with_prototypes(bare, judge, repairer, rows, members)
         fitted = replace(fitted, thresholds=classifier.thresholds)
-        reference = classifier.with_fresh_count()
-        fitted = with_surrogates(
-            fitted,
-            reference,
-            cells,
-            codes,
-            parts,
-            random_state=random_state,
-            true_codes=true_codes,
-        )
-        if retrain is not None:
-            again = Retrained.fit(retrain, classifier, cells, y, random_state)
-            fitted = replace(fitted, retrained=again)
+        fitted = with_surrogates(fitted, rows, codes[parts.train], random_state)
         queries = Queries(
             labels=classifier.n_queries,
             made_up=asked.n_queries,
             centroids=judge.n_queries,
             repair=repairer.n_queries,
-            surrogates=reference.n_queries,
         )
         found = collect_report_inputs(
             fitted,
@@ -243,7 +212,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             seconds=perf_counter() - start,
             random_state=random_state,
         )
-        self._report = replace(make_report(found), accuracy=accuracy)
+        self._report, self._warned = replace(make_report(found), accuracy=accuracy), False
         self.fitted_, self.classifier_ = fitted, classifier
         return self
 
@@ -319,8 +288,15 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             search: How to search, where the defaults will not do.
             progress: Called as `progress("explaining", done, total)`.
         """
+        fitted = self._fitted()
+        if self._report.verdict == "fails" and not getattr(self, "_warned", False):
+            self._warned = True
+            warn(
+                "The report of this explainer fails, so its counterfactuals may be of little use: "
+                f"{self._report.advice[0]} print(explainer.report_) says more."
+            )
         problem = make_problem(
-            self._fitted(),
+            fitted,
             self.classifier_.with_fresh_count(),
             X,
             target=target,
@@ -445,11 +421,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 `load` opens it by itself, as long as it has not changed.
         """
         fitted = self._fitted()
-        if fitted.retrained is not None:
-            warn(
-                "The classifiers that retrain made are not saved: a loaded explainer estimates "
-                "survival from its surrogate models."
-            )
         settings = {
             "n_prototypes": int(self.n_prototypes),
             "n_latent": None if self.n_latent is None else int(self.n_latent),
@@ -502,17 +473,16 @@ def _column(y: Any) -> list[Any] | None:
     return labels.tolist() if labels is not None and labels.ndim == 1 else None
 
 
-def _true_codes(y: Any, labels: Sequence[Any], codes: Ints) -> Ints | None:
-    """True labels as positions, -1 for those never predicted; None where all are such."""
+def _accuracy(y: Any, labels: Sequence[Any], codes: Ints) -> float | None:
+    """The share of rows whose true label the classifier predicts; None where none can be."""
     true = np.asarray(y, dtype=object).ravel()
     if len(true) != len(codes):
         raise InputError(f"y has {len(true)} labels for {len(codes)} rows; give one per row.")
-    place = {label: code for code, label in enumerate(labels)}
-    found = np.array([place.get(value, -1) for value in true.tolist()], dtype=np.int64)
-    if (found < 0).all():
+    if not {*true.tolist()} & {*labels}:
         warn("No label of y is one the classifier predicts: its accuracy is not reported.")
         return None
-    return found
+    predicted = np.array([*labels], dtype=object)[codes]
+    return float((true == predicted).mean())
 
 
 def _device(name: str | None) -> torch.device:

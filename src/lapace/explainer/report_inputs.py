@@ -1,4 +1,4 @@
-"""What the fit report is made from: rows held out, reconstructed, sampled, and paths traced."""
+"""What the fit report is made from: rows held out, explained, reconstructed, sampled."""
 
 from __future__ import annotations
 
@@ -11,12 +11,25 @@ from lapace.classifiers import Classifier
 from lapace.constraints import System
 from lapace.errors import warn
 from lapace.explainer.fit import Fitted
-from lapace.explainer.problem import make_problem
+from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.search import explain
+from lapace.explainer.top_up import mix_neighbours
 from lapace.instances import query_rows
-from lapace.report import LabelledRows, Queries, ReportInputs, Rule, Split
+from lapace.report import (
+    ExplainedRows,
+    LabelledRows,
+    Queries,
+    Recognised,
+    ReportInputs,
+    Rule,
+    Split,
+)
 
 __all__ = ["collect_report_inputs"]
+
+PICKS = ("nearest", "first", "middle", "last")  # what is queried about again
+STEPS = 10  # of a path: half of what users get, so that the report needs fewer queries
+RECOGNISED = 300  # rows whose label the model has to recognise, at least
 
 
 def collect_report_inputs(
@@ -51,7 +64,8 @@ def collect_report_inputs(
     system = System.of(fitted.rules, fitted.schema, check=False)
     rows = cells[split.real]
     holds = system.holds(rows, rows).sum(axis=0)
-    crossings = _crossings(fitted, classifier, cells, split)
+    recognised = _recognised(fitted, classifier, cells, codes, split, random_state)
+    explained = _explained(fitted, classifier, cells, split)
     return ReportInputs(
         schema=fitted.schema,
         labels=fitted.labels,
@@ -63,7 +77,9 @@ def collect_report_inputs(
         held_out=LabelledRows(held_out, labels, probability),
         reconstructed=decoder.reconstruct(held_out, labels),
         sampled=sampled,
-        crossings=crossings,
+        explained=explained,
+        density=decoder.density(fitted.schema, held_out, labels),
+        recognised=recognised,
         rules=[
             Rule(str(rule), int(count), len(rows))
             for rule, count in zip(system.constraints, holds, strict=True)
@@ -99,12 +115,59 @@ def _sampled(
     return sampled
 
 
-def _crossings(fitted: Fitted, classifier: Classifier, cells: Floats, split: Split) -> Ints:
-    """How often unconstrained paths of a few instances leave the target again."""
+def _explained(
+    fitted: Fitted, classifier: Classifier, cells: Floats, split: Split
+) -> ExplainedRows:
+    """Instances of every label explained, and the rows that came back queried about again."""
     usable = np.array([bool(fitted.of_label(int(k))) for k in split.targets], dtype=bool)
-    if not usable.any():
-        return np.empty(0, dtype=np.int64)
-    instances = fitted.schema.frame(cells[split.instances[usable]])
-    targets = [fitted.labels[k] for k in split.targets[usable]]
-    problem = make_problem(replace(fitted, rules=()), classifier, instances, target=targets)
-    return explain(problem).crossings
+    rows, targets = cells[split.instances[usable]], split.targets[usable]
+    none = np.empty(0)
+    if not len(rows):
+        no = none > 0
+        return ExplainedRows(rows, targets, no, no, rows, none, none, rows, targets, no, targets)
+    labels = [fitted.labels[k] for k in targets]
+    frame, search = fitted.schema.frame(rows), Search(steps=STEPS, picks=PICKS)
+    problem = make_problem(fitted, classifier, frame, target=labels, search=search)
+    found = explain(problem)
+    status, nearest = np.array(found.status), found.nearest()
+    picks = [nearest, found.first(), found.middle(), found.last()]
+    returned = np.concatenate([pick.cells[pick.valid] for pick in picks])
+    instance = np.concatenate([pick.instance[pick.valid] for pick in picks])
+    codes, _, _ = query_rows(classifier, returned, found.schema, known_row=cells[:1])
+    at = nearest.instance
+    closest, density, survives = rows.copy(), np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    closest[at], density[at], survives[at] = nearest.cells, nearest.density, nearest.survival
+    return ExplainedRows(
+        instances=rows,
+        targets=targets,
+        feasible=~np.isin(status, ("infeasible", "malformed", "already_target")),
+        answered=status == "answered",
+        nearest=closest,
+        density=density,
+        survival=survives,
+        returned=returned,
+        instance=instance,
+        valid=codes == targets[instance],
+        crossings=found.crossings,
+    )
+
+
+def _recognised(
+    fitted: Fitted, classifier: Classifier, cells: Floats, codes: Ints, split: Split, seed: int
+) -> Recognised:
+    """Rows the model was not trained on: held-out ones, and made-up ones where those are few."""
+    decoder = fitted.decoder
+    known = np.array([len(mixture.means) > 0 for mixture in decoder.mixtures])
+    rows, labels = cells[split.held_out], codes[split.held_out]
+    if len(rows) < RECOGNISED and fitted.schema.shape is None:
+        start = _evenly(codes[split.train], RECOGNISED // max(1, int(known.sum())))
+        mixed = mix_neighbours(fitted.schema, cells[split.train], RECOGNISED, seed, start)
+        found, _, _ = query_rows(classifier, mixed, fitted.schema, known_row=cells[:1])
+        rows, labels = np.concatenate([rows, mixed]), np.concatenate([labels, found])
+    kept = (labels >= 0) & known[labels]
+    return Recognised(labels[kept], decoder.likeliest_labels(rows[kept]))
+
+
+def _evenly(codes: Ints, most: int) -> Ints:
+    """Positions of rows, so many of each label at most."""
+    return np.sort(np.concatenate([np.flatnonzero(codes == k)[:most] for k in np.unique(codes)]))

@@ -95,8 +95,17 @@ def top_up(
     return MadeUpRows(np.concatenate(made), np.concatenate(labels))
 
 
-def mix_neighbours(schema: Schema, cells: Floats, count: int, random_state: int) -> Floats:
+def mix_neighbours(
+    schema: Schema, cells: Floats, count: int, random_state: int, start: Ints | None = None
+) -> Floats:
     """Rows between random rows and their neighbours; none where there are no neighbours.
+
+    Args:
+        schema: The columns.
+        cells: The rows.
+        count: How many to make.
+        random_state: Seed of the choice.
+        start: Positions of the rows to start from; None for any.
 
     Examples:
         >>> rows = np.random.default_rng(0).normal(size=(50, 3)).round(2)
@@ -107,7 +116,7 @@ def mix_neighbours(schema: Schema, cells: Floats, count: int, random_state: int)
     if len(cells) < 2:
         return cells[:0]
     rng = np.random.default_rng(random_state)
-    rows = np.sort(rng.permutation(len(cells))[:count])
+    rows = np.sort(rng.permutation(len(cells))[:count]) if start is None else start
     near = kneighbors(schema, cells[rows], cells, NEIGHBOURS + 1)[1][:, 1:]
     return _mix(schema, schema.encode(cells), rows, near, count, rng)
 

@@ -268,6 +268,22 @@ class Plausibility:
         scores: Floats = lrd[index].mean(axis=1) / _reachability(distances, kth[index])
         return scores
 
+    def lof_of_rows(self) -> Floats:
+        """Local outlier factors of the rows compared with, each among the others.
+
+        Examples:
+            >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
+            >>> usual = Plausibility(schema, np.linspace(0.0, 2.5, 101)[:, None])
+            >>> float(np.median(usual.lof_of_rows()).round(1))
+            1.0
+        """
+        if len(self.rows) < 2:
+            return np.full(len(self.rows), math.nan)
+        _, lrd = self._local
+        _, index = kneighbors(self.schema, self.rows, self.rows, self._k, exclude_self=True)
+        scores: Floats = lrd[index].mean(axis=1) / lrd
+        return scores
+
     def isolation(self, cells: Floats) -> Floats:
         """Isolation-forest score 2^(-mean path length / c(n)): about 0.4 usual, towards 1 odd.
 

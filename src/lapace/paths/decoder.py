@@ -309,6 +309,24 @@ class Decoder:
             chosen[rows] = self.trees[label].choose(scores[rows], known)
         return chosen
 
+    def likeliest_labels(self, cells: Floats) -> Ints:
+        """The label under which each row is most likely, by log p(z|y) + log p(x|z) at its z: (n,).
+
+        z is the row's latent point given that label; labels without clusters are left out.
+        """
+        x = torch.as_tensor(self.schema.encode(cells), dtype=torch.float32, device=self.device)
+        scores = np.full((len(cells), len(self.mixtures)), -np.inf)
+        for k, mixture in enumerate(self.mixtures):
+            if len(mixture.means):
+                z = self.encode(cells, np.full(len(cells), k))
+                with torch.inference_mode():
+                    lost = self.model.reconstruction(
+                        self.model.logits(z), x, learned_noise=not self.follows_paper
+                    )
+                    scores[:, k] = (mixture.log_density(z.cpu()) - lost.cpu()).numpy()
+        likeliest: Ints = scores.argmax(axis=1)
+        return likeliest
+
     def percentile(self, z: Tensor, labels: Ints) -> Floats:
         """Density percentile of latent points among training rows of their label: (n,)."""
         found = np.full(len(labels), np.nan)

@@ -10,9 +10,18 @@ import numpy as np
 from scipy.stats import mode
 
 from lapace import metrics
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Floats, Ints
 from lapace.metrics.synthetic import accuracies, forest_predictions
-from lapace.report.document import Check, Cluster, ColumnFit, FeatureValue, LabelFit, Report
+from lapace.report.document import (
+    Check,
+    Cluster,
+    ColumnFit,
+    FeatureValue,
+    Figure,
+    LabelFit,
+    Report,
+)
+from lapace.report.explained import bootstrapped, explained_labels
 from lapace.report.inputs import RARE, ReportInputs
 from lapace.report.thresholds import THRESHOLDS
 from lapace.schema import Schema
@@ -33,28 +42,38 @@ def make_report(inputs: ReportInputs) -> Report:
     few seconds, however large the table.
 
     Examples:
-        >>> from lapace.report import LabelledRows
+        >>> from lapace.report import ExplainedRows, LabelledRows, Recognised
         >>> rows = np.linspace(0.0, 2.5, 200)[:, None]
         >>> codes = (rows[:, 0] > 1).astype(np.int64)
-        >>> known = LabelledRows(rows, codes)
-        >>> sampled = {k: LabelledRows(rows[codes == k], 1 - codes[codes == k]) for k in (0, 1)}
-        >>> inputs = ReportInputs(Schema.infer(rows), (False, True), codes, 5, "default", (), known,
-        ...                       known, rows, sampled, np.zeros(40))
+        >>> known, every = LabelledRows(rows, codes), np.ones(200, dtype=bool)
+        >>> explained = ExplainedRows(
+        ...     rows, 1 - codes, every, every, rows[::-1], 50.0 * every, 0.9 * every, rows[::-1],
+        ...     np.arange(200), ~every, codes,
+        ... )
+        >>> inputs = ReportInputs(
+        ...     Schema.infer(rows), (False, True), codes, 5, "default", (), known, known, rows, {},
+        ...     explained, 50.0 * every, Recognised(codes, codes),
+        ... )
         >>> report = make_report(inputs)
-        >>> report.verdict, report.utility.gap, [label.agreement for label in report.labels]
-        ('fails', 0.0, [0.0, 0.0])
+        >>> report.verdict, [c.threshold.name for c in report.checks if c.verdict == "passes"]
+        ('fails', ['answered', 'recognised', 'reconstruction'])
     """
     predictions = _forests(inputs)
     labels = tuple(_label(inputs, k, predictions) for k in range(len(inputs.labels)))
     clusters, columns, expected = _clusters(inputs), _columns(inputs), inputs.held_out.codes
+    explained, of_explained = explained_labels(inputs)
     checks = [
+        *_prototypes(labels),
+        *of_explained,
+        _reconstruction(inputs, columns),
+        *_of_rules(inputs),
+    ]
+    figures = [
         *_of_clusters(labels, clusters),
         *_of_samples(inputs, labels),
         *_of_forests(expected, predictions),
-        _reconstruction(inputs, columns),
-        _recrossing(inputs.crossings),
-        *_of_rules(inputs),
     ]
+    crossings = inputs.explained.crossings
     order = list(THRESHOLDS)
     return Report(
         recipe=inputs.recipe,
@@ -63,35 +82,23 @@ def make_report(inputs: ReportInputs) -> Report:
         seconds=float(inputs.seconds),
         n_queries=inputs.n_queries,
         checks=tuple(sorted(checks, key=lambda check: order.index(check.threshold.name))),
+        explained=explained,
+        figures=tuple(figures),
         labels=labels,
         clusters=clusters,
         columns=columns,
         rules=tuple(inputs.rules),
         utility=None if isinstance(predictions, str) else accuracies(expected, *predictions),
-        paths=len(inputs.crossings),
-        recrossed=int((inputs.crossings > 0).sum()),
+        paths=len(crossings),
+        recrossed=int((crossings > 0).sum()),
         warnings=_warnings(inputs, labels),
     )
 
 
-def _check(name: str, value: float, margin: float = 0.0, where: str = "") -> Check:
-    return Check(THRESHOLDS[name], value, margin, where)
-
-
-def _unmeasured(name: str, reason: str) -> Check:
-    return Check(THRESHOLDS[name], None, reason=reason)
-
-
-def _share(name: str, flags: Bools, where: str = "") -> Check:
-    """A share of rows, with its standard error."""
-    share = float(flags.mean())
-    return _check(name, share, math.sqrt(share * (1 - share) / len(flags)), where)
-
-
-def _worst(checks: Sequence[Check]) -> list[Check]:
-    """The worst of one check's values, each with its margin in its favour; none of none."""
-    sign = 1 if checks and checks[0].threshold.higher else -1
-    return sorted(checks, key=lambda c: sign * c.threshold.favour(c.value or 0.0, c.margin))[:1]
+def _least(figures: Sequence[Figure], *, higher: bool) -> list[Figure]:
+    """The worst of one figure's values; none of none."""
+    sign = 1 if higher else -1
+    return sorted(figures, key=lambda figure: sign * (figure.value or 0.0))[:1]
 
 
 def _too_few(rows: int, least: int) -> str:
@@ -188,25 +195,32 @@ def _usual(schema: Schema, rows: Floats) -> Floats:
     return usual
 
 
-def _of_clusters(labels: Sequence[LabelFit], clusters: Sequence[Cluster]) -> list[Check]:
+def _prototypes(labels: Sequence[LabelFit]) -> list[Check]:
+    """The label with the fewest valid prototypes; none where there are no clusters."""
+    tried = sorted((x for x in labels if x.clusters), key=lambda x: x.prototypes)
+    return [
+        Check(THRESHOLDS["prototypes"], x.prototypes, where=f"label {x.label!r}") for x in tried[:1]
+    ]
+
+
+def _of_clusters(labels: Sequence[LabelFit], clusters: Sequence[Cluster]) -> list[Figure]:
     rare = [repr(x.label) for x in labels if not x.clusters]
-    found = [_check("rare", len(rare), where=", ".join(rare))]
+    found = [Figure("rare", "labels without enough rows", "count", len(rare), ", ".join(rare))]
     if not clusters:
         return found
     total, refused = len(clusters), [str(c.number) for c in clusters if not c.valid]
     listed = "refused: " * bool(refused) + ", ".join(refused)
     same = [f"{c.number} and {c.duplicate_of}" for c in clusters if c.duplicate_of is not None]
-    valid = [
-        _check("prototypes", x.prototypes, where=f"label {x.label!r}") for x in labels if x.clusters
-    ]
-    share = [_check("usage", c.share, where=f"cluster {c.number}") for c in clusters]
+    valid = "prototypes valid, after repair"
+    before = sum(c.valid_before for c in clusters) / total
+    usage = "least used cluster, of even share"
+    share = [Figure("usage", usage, "ratio", c.share, f"cluster {c.number}") for c in clusters]
     return [
         *found,
-        *_worst(valid),
-        _check("valid", 1 - len(refused) / total, where=listed),
-        _check("valid_before", sum(c.valid_before for c in clusters) / total),
-        *_worst(share),
-        _check("duplicates", len(same), where=", ".join(same)),
+        Figure("valid_prototypes", valid, "share", 1 - len(refused) / total, listed),
+        Figure("valid_before", "centroids valid, before repair", "share", before),
+        *_least(share, higher=True),
+        Figure("duplicates", "prototypes like another", "count", len(same), ", ".join(same)),
     ]
 
 
@@ -265,38 +279,43 @@ def _certainty(inputs: ReportInputs, k: int) -> tuple[float | None, float | None
     return metrics.ks(real, sampled), metrics.ks(real, sampled, "greater")
 
 
-def _of_samples(inputs: ReportInputs, labels: Sequence[LabelFit]) -> list[Check]:
-    agreement = [
-        _share("agreement", inputs.sampled[k].codes == k, f"label {x.label!r}")
-        for k, x in enumerate(labels)
+def _of_samples(inputs: ReportInputs, labels: Sequence[LabelFit]) -> list[Figure]:
+    agreement, certainty = "sampled rows given their label", "overconfident on sampled rows (KS)"
+    agree = [
+        Figure("agreement", agreement, "share", x.agreement, f"label {x.label!r}")
+        for x in labels
         if x.agreement is not None
     ]
-    certainty = []
-    for x in labels:
-        if x.overconfidence is not None:
-            # If nothing differed, the one-sided distance would still be about this, by chance.
-            margin = 0.63 * math.sqrt(1 / x.sampled + 1 / x.held_out)
-            where = f"label {x.label!r}"
-            certainty.append(_check("overconfidence", x.overconfidence, margin, where))
+    sure = [
+        Figure("overconfidence", certainty, "ratio", x.overconfidence, f"label {x.label!r}")
+        for x in labels
+        if x.overconfidence is not None
+    ]
     reason = f"no label has {MIN_SAMPLE} rows held out"
     if inputs.held_out.probability is None:
         reason = "the classifier offers no probabilities"
+    unsampled = Figure("agreement", agreement, "share", None, "no rows could be sampled")
     return [
-        *(_worst(agreement) or [_unmeasured("agreement", "no rows could be sampled")]),
-        *(_worst(certainty) or [_unmeasured("overconfidence", reason)]),
+        *(_least(agree, higher=True) or [unsampled]),
+        *(
+            _least(sure, higher=False)
+            or [Figure("overconfidence", certainty, "ratio", None, reason)]
+        ),
     ]
 
 
-def _of_forests(expected: Ints, predictions: _Predictions) -> list[Check]:
+def _of_forests(expected: Ints, predictions: _Predictions) -> list[Figure]:
+    names = {
+        "utility": "TSTR gap: accuracy lost",
+        "balanced": "TSTR gap: balanced accuracy lost",
+    }
     if isinstance(predictions, str):
-        return [_unmeasured(name, predictions) for name in ("utility", "balanced")]
+        return [Figure(name, text, "points", None, predictions) for name, text in names.items()]
     utility = accuracies(expected, *predictions)
-    lost = (predictions[0] == expected).astype(float) - (predictions[1] == expected)  # (m,)
-    by_label = [lost[expected == k] for k in np.unique(expected)]
-    error = math.sqrt(sum(rows.var() / len(rows) for rows in by_label)) / len(by_label)
+    gaps = (utility.gap, utility.balanced_gap)
     return [
-        _check("utility", utility.gap, math.sqrt(lost.var() / len(lost))),
-        _check("balanced", utility.balanced_gap, error),
+        Figure(name, text, "points", float(gap))
+        for (name, text), gap in zip(names.items(), gaps, strict=True)
     ]
 
 
@@ -315,26 +334,25 @@ def _columns(inputs: ReportInputs) -> tuple[ColumnFit, ...]:
 
 
 def _reconstruction(inputs: ReportInputs, columns: Sequence[ColumnFit]) -> Check:
+    threshold, rows = THRESHOLDS["reconstruction"], inputs.held_out.cells
     if not columns:
-        return _unmeasured("reconstruction", _too_few(len(inputs.held_out.cells), MIN_ROWS))
-    baseline, error = sum(c.baseline for c in columns), sum(c.error for c in columns)
-    if not baseline:
-        return _unmeasured("reconstruction", "the held-out rows are all alike")
-    return _check("reconstruction", error / baseline)
+        return Check(threshold, None, reason=_too_few(len(rows), MIN_ROWS))
+    schema = inputs.schema
+    error = schema.gaps(rows, inputs.reconstructed).sum(axis=1)
+    baseline = schema.gaps(rows, _usual(schema, inputs.real.cells)[None]).sum(axis=1)
+    if not baseline.sum():
+        return Check(threshold, None, reason="the held-out rows are all alike")
 
+    def ratio(some: Ints) -> float:
+        below = baseline[some].sum()
+        return float(error[some].sum() / below) if below else math.nan
 
-def _recrossing(crossings: Ints) -> Check:
-    if len(crossings) < MIN_ROWS:
-        reason = f"{len(crossings)} paths computed, {MIN_ROWS} needed"
-        return _unmeasured("recrossing", reason)
-    return _share("recrossing", crossings > 0)
+    return bootstrapped("reconstruction", ratio, len(rows), inputs.random_state)
 
 
 def _of_rules(inputs: ReportInputs) -> list[Check]:
-    shares = ((rule.share, f"'{rule.text}'") for rule in inputs.rules)
-    return _worst(
-        [_check("rules", share, where=text) for share, text in shares if share is not None]
-    )
+    shares = sorted((r.share, r.text) for r in inputs.rules if r.share is not None)
+    return [Check(THRESHOLDS["rules"], share, where=f"'{text}'") for share, text in shares[:1]]
 
 
 def _warnings(inputs: ReportInputs, labels: Sequence[LabelFit]) -> tuple[str, ...]:

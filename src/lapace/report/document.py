@@ -12,50 +12,57 @@ from typing import Any, get_args, get_origin, get_type_hints
 from lapace.errors import InputError
 from lapace.metrics.synthetic import Utility
 from lapace.report.rendering import as_html, as_text
-from lapace.report.thresholds import Threshold, Verdict
+from lapace.report.thresholds import Threshold, Unit, Verdict, number, suffix
 from lapace.table import Level, read_json, write_json
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
 class Check:
-    """A threshold and the value found.
+    """A threshold, the value found, and between which values the true one lies.
 
     Attributes:
-        threshold: What is measured, and from where on it fails.
+        threshold: What is measured, and what is needed.
         value: The value found; None where it could not be measured.
-        margin: What chance may account for: the standard error, or for a KS distance its
-            mean if there were no difference.
-        where: The label, cluster or rule with the worst value, which is this one.
+        low: Lower end of its 90 % interval; the value itself where nothing was sampled.
+        high: The upper end.
+        where: The label or rule with the worst value, which is this one.
         reason: Why there is no value.
 
     Examples:
         >>> from lapace.report import THRESHOLDS
-        >>> check = Check(THRESHOLDS["agreement"], 0.89, margin=0.02, where="label 'no'")
+        >>> check = Check(THRESHOLDS["answered"], 0.89, 0.75, 0.96, where="label 'no'")
         >>> check.verdict, check.text
-        ('passes', "89 ± 2 % (label 'no')")
+        ('unsure', "89 % (75 to 96 %; label 'no')")
     """
 
     threshold: Threshold
     value: float | None
-    margin: float = 0.0
+    low: float | None = None
+    high: float | None = None
     where: str = ""
     reason: str = ""
 
     @property
     def verdict(self) -> Verdict:
-        """Passes, usable with care, fails, or not measured."""
-        return self.threshold.judge(self.value, self.margin)
+        """Passes, unsure, fails, or not measured."""
+        if self.value is None:
+            return "not measured"
+        low, high = (self.value if end is None else end for end in (self.low, self.high))
+        return self.threshold.judge(low, high)
 
     @property
     def text(self) -> str:
-        """The value, its margin, and where it was found; or why there is none."""
+        """The value, its interval, and where it was found; or why there is none."""
         if self.value is None:
             return self.reason
-        margin = f" ± {self.threshold.number(self.margin)}" if self.margin else ""
-        where = f" ({self.where})" if self.where else ""
-        return f"{self.threshold.number(self.value)}{margin}{self.threshold.suffix}{where}"
+        unit = self.threshold.unit
+        between = ""
+        if self.low is not None and self.high is not None and self.low < self.high:
+            between = f"{number(self.low, unit)} to {number(self.high, unit)}{suffix(unit)}"
+        notes = "; ".join(part for part in (between, self.where) if part)
+        return f"{number(self.value, unit)}{suffix(unit)}" + (f" ({notes})" if notes else "")
 
     @property
     def advice(self) -> str:
@@ -65,7 +72,92 @@ class Check:
             return ""
         if self.value is None:
             return f"{about}not measured. {self.reason[:1].upper()}{self.reason[1:]}."
-        return f"{about}{self.text}; {self.threshold.limits}. Try: {self.threshold.advice}"
+        found = f"{about}{self.text}; needed {self.threshold.limits}."
+        if self.verdict == "unsure":
+            return f"{found} Too few rows were held out to tell: more rows would."
+        return f"{found} Try: {self.threshold.advice}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A value for information: nothing is judged by it.
+
+    Attributes:
+        name: Its name in JSON.
+        question: What is measured, in a few words.
+        unit: As of a `Threshold`.
+        value: The value found; None where it could not be measured.
+        note: Where it was found, or why there is none.
+
+    Examples:
+        >>> Figure("agreement", "sampled rows given their label", "share", 0.93, "label 'no'").text
+        "93 % (label 'no')"
+    """
+
+    name: str
+    question: str
+    unit: Unit
+    value: float | None
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The value and its note; or why there is none."""
+        if self.value is None:
+            return self.note
+        note = f" ({self.note})" if self.note else ""
+        return f"{number(self.value, self.unit)}{suffix(self.unit)}{note}"
+
+
+@dataclass(frozen=True)
+class ExplainedLabel:
+    """What comes back for held-out instances when a label is the target.
+
+    Attributes:
+        label: The target.
+        tried: Instances explained, less those for which the rules allow no row at all.
+        answered: Those with a counterfactual.
+        changed: Features a counterfactual changes, the median.
+        distance: Of the counterfactuals from their instances, the mean.
+        training_distance: Of the nearest training row of the target, the mean.
+        usual: Share of real rows of the label that are as unusual as the median counterfactual or
+            more so, by their local outlier factor.
+        lof: Local outlier factor of the counterfactuals among real rows, the median.
+        lof_real: The same of real rows, each compared with the others.
+        density: Density percentile of the counterfactuals, the median.
+        density_real: The same of held-out rows of the label.
+        survival: Estimated chance to survive retraining, the mean; None where unknown.
+
+    Examples:
+        >>> found = ExplainedLabel("yes", 20, 20, 3.0, 0.4, 0.9, 0.41, 1.1, 1.0, 30, 50, None)
+        >>> print(found.sentence)
+        A typical counterfactual to 'yes' changes 3 features and is as usual as 41 % of real rows.
+    """
+
+    label: Level
+    tried: int
+    answered: int
+    changed: float | None
+    distance: float | None
+    training_distance: float | None
+    usual: float | None
+    lof: float | None
+    lof_real: float | None
+    density: float | None
+    density_real: float | None
+    survival: float | None
+
+    @property
+    def sentence(self) -> str:
+        """What a typical counterfactual is like, in words."""
+        if self.changed is None:
+            return f"No counterfactual to {self.label!r} was found."
+        count = number(self.changed, "count")
+        usual = "" if self.usual is None else f" and is as usual as {self.usual:.0%} of real rows"
+        return (
+            f"A typical counterfactual to {self.label!r} changes {count} "
+            f"feature{'s' * (count != '1')}{usual}."
+        ).replace("%", " %")
 
 
 @dataclass(frozen=True)
@@ -229,7 +321,6 @@ class Queries:
     made_up: int = 0
     centroids: int = 0
     repair: int = 0
-    surrogates: int = 0
     report: int = 0
 
     @property
@@ -240,7 +331,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class Report:
-    """What was learned, what to distrust, and whether it passes.
+    """What comes back for held-out rows, what was learned, and whether to trust it.
 
     Attributes:
         recipe: How the model was trained.
@@ -249,6 +340,8 @@ class Report:
         seconds: What fitting took, the report not counted.
         n_queries: Rows the classifier was queried about.
         checks: Every check and the value found.
+        explained: What came back for held-out rows, target by target.
+        figures: Values for information, by which nothing is judged.
         labels: Label by label.
         clusters: Cluster by cluster.
         columns: Column by column.
@@ -262,8 +355,8 @@ class Report:
 
     Examples:
         >>> from lapace.report import THRESHOLDS
-        >>> check = Check(THRESHOLDS["agreement"], 0.95)
-        >>> none = ((), (), (), ())
+        >>> check = Check(THRESHOLDS["answered"], 0.95)
+        >>> none = ((), (), (), (), (), ())
         >>> report = Report("default", 0, 0, 0.0, Queries(), (check,), *none, None, 0, 0, ())
         >>> print(report.headline)
         Can it be trusted? Yes: passes. The one check passes.
@@ -277,6 +370,8 @@ class Report:
     seconds: float
     n_queries: Queries
     checks: tuple[Check, ...]
+    explained: tuple[ExplainedLabel, ...]
+    figures: tuple[Figure, ...]
     labels: tuple[LabelFit, ...]
     clusters: tuple[Cluster, ...]
     columns: tuple[ColumnFit, ...]
@@ -289,23 +384,23 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the checks; without an essential one, usable with care at best."""
+        """The worst of the checks; without an essential one, unsure at best."""
         found = {c.verdict for c in self.checks}
         if "fails" in found:
             return "fails"
         unknown = any(c.value is None and c.threshold.essential for c in self.checks)
-        return "usable with care" if unknown or "usable with care" in found else "passes"
+        return "unsure" if unknown or "unsure" in found else "passes"
 
     @property
     def headline(self) -> str:
         """The verdict as a sentence."""
-        words = {"passes": "Yes: passes", "usable with care": "Partly: usable with care"}
+        words = {"passes": "Yes: passes", "unsure": "Unsure"}
         verdicts, total = [c.verdict for c in self.checks], len(self.checks)
         parts = [
             f"{n} {one if n == 1 else many}"
             for n, one, many in (
                 (verdicts.count("fails"), "fails", "fail"),
-                (verdicts.count("usable with care"), "asks for care", "ask for care"),
+                (verdicts.count("unsure"), "is unsure", "are unsure"),
                 (verdicts.count("not measured"), *["could not be measured"] * 2),
             )
             if n
@@ -317,7 +412,7 @@ class Report:
     @property
     def advice(self) -> tuple[str, ...]:
         """What is wrong and what to try, the worst first."""
-        order: tuple[Verdict, ...] = ("fails", "usable with care", "not measured")
+        order: tuple[Verdict, ...] = ("fails", "unsure", "not measured")
         ranked = (c for verdict in order for c in self.checks if c.verdict == verdict)
         return tuple(c.advice for c in ranked if c.advice)
 

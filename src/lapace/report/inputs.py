@@ -8,18 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lapace.arrays import Floats, Ints
+from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError
 from lapace.report.document import Queries, Rule
 from lapace.schema import Schema
 from lapace.table import Level
 
-HELD_OUT = 2000  # rows kept from training, at most; a tenth of a small table
+HELD_OUT = 2000  # rows kept from training, at most
+LEAST = 100  # rows kept from training, as long as that is no more than a fifth of the table
 REAL = 4000  # real rows a quick forest is trained on, at most
 DRAWS = 200  # rows sampled for every label, at least; fewer each where there are many labels
-INSTANCES = 20  # instances whose paths are computed
+INSTANCES = 30  # instances that are explained
 MIN_HELD_OUT = 20  # rows held out that are enough to take those instances from
-RARE = 50  # a label of fewer rows has none held out, and its values are uncertain
+ALL_KEPT = 20  # a label of fewer rows has none held out
+RARE = 50  # a label of fewer rows has uncertain values
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Split:
         train: Rows to train on.
         held_out: The others.
         real: Of the training rows, those a quick forest is trained on.
-        instances: Rows whose paths are computed: held-out ones, or training ones of a small table.
+        instances: Rows that are explained: held-out ones, or training ones of a small table.
         targets: Their target labels, as positions.
         draws: For each label the number of rows to sample.
     """
@@ -46,8 +48,8 @@ class Split:
 def split(codes: Ints, n_labels: int, *, random_state: int = 0) -> Split:
     """Splits a table's rows for a report.
 
-    A tenth of every label's rows is held out, at most 2,000 in all; a label of fewer than 50 keeps
-    its rows for training.
+    A tenth of every label's rows is held out, at most 2,000 in all; of a table of fewer than 1,000
+    rows more, up to a fifth. A label of fewer than 20 rows keeps them for training.
 
     Args:
         codes: Labels of all rows, as positions.
@@ -57,19 +59,22 @@ def split(codes: Ints, n_labels: int, *, random_state: int = 0) -> Split:
     Examples:
         >>> found = split(np.array([0] * 900 + [1] * 100), 2)
         >>> len(found.train), len(found.held_out), found.draws.tolist(), len(found.instances)
-        (900, 100, [810, 200], 20)
+        (900, 100, [810, 200], 30)
     """
     order = np.random.default_rng(random_state).permutation(len(codes))
-    share = min(0.1, HELD_OUT / max(1, len(codes)))
+    total = max(1, len(codes))
+    share = min(HELD_OUT / total, max(0.1, min(0.2, LEAST / total)))
     by_label = [order[codes[order] == k] for k in range(n_labels)]
-    kept = [rows[: int(share * len(rows))] for rows in by_label if len(rows) >= RARE]
+    kept = [rows[: int(share * len(rows))] for rows in by_label if len(rows) >= ALL_KEPT]
     held_out = np.sort(np.concatenate([*kept, np.empty(0, dtype=np.int64)])).astype(np.int64)
     train = np.setdiff1d(np.arange(len(codes)), held_out)
     rest = order[np.isin(order, train)]
     real = np.sort(rest[:REAL])
     least = int(np.clip(REAL // n_labels, 50, DRAWS))
     draws = np.maximum(np.bincount(codes[real], minlength=n_labels), least)
-    pool = order[np.isin(order, held_out)] if len(held_out) >= MIN_HELD_OUT else rest
+    pool = order[np.isin(order, held_out)]
+    if len(pool) < MIN_HELD_OUT:
+        pool = np.concatenate([pool, rest])
     instances = _alternating(pool, codes)[:INSTANCES]
     step = 1 + np.arange(len(instances)) // n_labels % max(1, n_labels - 1)  # every other label
     return Split(train, held_out, real, instances, (codes[instances] + step) % n_labels, draws)
@@ -98,6 +103,48 @@ class LabelledRows(NamedTuple):
     probability: Floats | None = None
 
 
+class ExplainedRows(NamedTuple):
+    """What came back for some instances.
+
+    Attributes:
+        instances: Their rows.
+        targets: Their target labels, as positions.
+        feasible: Whether the rules allow any row at all.
+        answered: Whether a counterfactual was found.
+        nearest: The nearest one; anything where none was found.
+        density: Its density percentile.
+        survival: Its estimated chance to survive retraining; NaN where unknown.
+        returned: The rows that any pick returned as valid.
+        instance: Of each of these the position of its instance.
+        valid: Whether the classifier, queried about it again, gives it the target.
+        crossings: Of every path, how often it leaves the target again.
+    """
+
+    instances: Floats
+    targets: Ints
+    feasible: Bools
+    answered: Bools
+    nearest: Floats
+    density: Floats
+    survival: Floats
+    returned: Floats
+    instance: Ints
+    valid: Bools
+    crossings: Ints
+
+
+class Recognised(NamedTuple):
+    """Rows the model was not trained on, by label.
+
+    Attributes:
+        codes: The classifier's labels, as positions.
+        recognised: The labels under which the model finds the rows most likely.
+    """
+
+    codes: Ints
+    recognised: Ints
+
+
 @dataclass(frozen=True)
 class ReportInputs:
     """What a report is computed from.
@@ -114,7 +161,9 @@ class ReportInputs:
         reconstructed: The held-out rows encoded and decoded.
         sampled: For each label that can be sampled, as many rows as `Split.draws` says, and what
             the classifier predicts of them.
-        crossings: For each path computed, how often it leaves the target again.
+        explained: What came back for the instances of the split.
+        density: Density percentiles of the held-out rows, each for its own label.
+        recognised: Labels of rows, by the classifier and by the model.
         rules: On how many rows each rule holds.
         n_queries: Rows the classifier was queried about.
         seconds: What fitting took.
@@ -131,7 +180,9 @@ class ReportInputs:
     held_out: LabelledRows
     reconstructed: Floats
     sampled: Mapping[int, LabelledRows]
-    crossings: Ints
+    explained: ExplainedRows
+    density: Floats
+    recognised: Recognised
     rules: Sequence[Rule] = ()
     n_queries: Queries = field(default_factory=Queries)
     seconds: float = 0.0

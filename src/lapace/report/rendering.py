@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
+from lapace.report.thresholds import number
+
 if TYPE_CHECKING:
-    from lapace.report.document import Report
+    from lapace.report.document import ExplainedLabel, Report
 
 WIDTH = 100  # characters of a line of text
 WORST = 12  # columns shown, worst first; JSON has all
@@ -28,16 +30,25 @@ def _sections(report: Report) -> list[_Section]:
     """The sections that have something to show."""
     rules = [(f"{r.holds:,} of {r.rows:,} rows", r.text) for r in report.rules]
     sections = [
+        _Section("", sentences(report.explained)),
         _Section("", _facts(report)),
         _Section("What to try", items=report.advice),
         _Section("Warnings", items=report.warnings),
         _checks(report),
+        _explained(report),
+        _figures(report),
         _labels(report),
         _clusters(report),
         _columns(report),
         _Section("Rules", head=("holds on", "rule"), rows=rules),
     ]
     return [s for s in sections if s.rows or s.items or (s.text and not s.head)]
+
+
+def sentences(explained: Sequence[ExplainedLabel]) -> str:
+    """What typical counterfactuals are like, in words; of many targets the three least usual."""
+    ranked = sorted(explained, key=lambda x: -1.0 if x.usual is None else x.usual)
+    return " ".join(x.sentence for x in ranked[:3])
 
 
 def _facts(report: Report) -> str:
@@ -55,16 +66,43 @@ def _facts(report: Report) -> str:
 
 
 def _checks(report: Report) -> _Section:
+    rows = [(c.verdict, c.threshold.question, c.threshold.limits, c.text) for c in report.checks]
+    text = "In brackets 90 % intervals: a check is unsure where what is needed lies inside."
+    return _Section("Checks", text, ("verdict", "what", "needed", "found"), rows)
+
+
+def _explained(report: Report) -> _Section:
+    head = (
+        "target", "answered", "changes", "distance", "nearest row", "LOF", "real rows", "density",
+        "real rows", "survival",
+    )  # fmt: skip
     rows = [
-        (_mark(c.verdict), c.threshold.question, c.threshold.limits, c.text) for c in report.checks
+        (
+            str(x.label),
+            f"{x.answered} of {x.tried}",
+            "-" if x.changed is None else number(x.changed, "count"),
+            _decimal(x.distance),
+            _decimal(x.training_distance),
+            _decimal(x.lof),
+            _decimal(x.lof_real),
+            _decimal(x.density, 0),
+            _decimal(x.density_real, 0),
+            _percent(x.survival),
+        )
+        for x in report.explained
     ]
-    text = "A value is judged after its margin (±) is allowed in its favour."
-    return _Section("Checks", text, ("verdict", "what", "limits", "found"), rows)
+    text = (
+        "Held-out rows explained: the nearest counterfactual beside the nearest training row and "
+        "beside real rows of the target. LOF: local outlier factor; density: percentile."
+    )
+    return _Section("Counterfactuals", text, head, rows)
 
 
-def _mark(verdict: str) -> str:
-    """A verdict in one word."""
-    return "care" if verdict == "usable with care" else verdict
+def _figures(report: Report) -> _Section:
+    text = "For information: nothing is judged by these."
+    return _Section(
+        "Figures", text, ("what", "found"), [(f.question, f.text) for f in report.figures]
+    )
 
 
 def _labels(report: Report) -> _Section:
@@ -122,8 +160,8 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def _decimal(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _decimal(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -172,16 +210,16 @@ _STYLE = """
 .lapace-report th,.lapace-report td{text-align:left;vertical-align:top;padding:.15em .9em .15em 0;
 border-bottom:1px solid rgba(128,128,128,.3)}
 .lapace-report .passes{color:#2e7d32}
-.lapace-report .care{color:#b26a00}
+.lapace-report .unsure{color:#b26a00}
 .lapace-report .fails{color:#c62828}
-.lapace-report .passes,.lapace-report .care,.lapace-report .fails{font-weight:600}
+.lapace-report .passes,.lapace-report .unsure,.lapace-report .fails{font-weight:600}
 """
 
 
 def as_html(report: Report) -> str:
     """A report for notebooks and pages: one `div` with its style, and it runs nothing."""
     body = "".join(map(_html, _sections(report)))
-    heading = f'<h3 class="{_mark(report.verdict)}">{escape(report.headline)}</h3>'
+    heading = f'<h3 class="{report.verdict}">{escape(report.headline)}</h3>'
     return f'<div class="lapace-report"><style>{_STYLE}</style>{heading}{body}</div>'
 
 
@@ -199,5 +237,5 @@ def _html(section: _Section) -> str:
 
 
 def _cells(row: Sequence[str], marked: bool) -> str:
-    mark = f' class="{row[0]}"' if marked and row[0] in ("passes", "care", "fails") else ""
+    mark = f' class="{row[0]}"' if marked and row[0] in ("passes", "unsure", "fails") else ""
     return f"<td{mark}>{escape(row[0])}</td>" + "".join(f"<td>{escape(c)}</td>" for c in row[1:])

@@ -264,7 +264,7 @@ class ReportResponse(BaseModel):
 
     format: str
     version: int
-    verdict: Literal["passes", "usable with care", "fails"]
+    verdict: Literal["passes", "unsure", "fails"]
     checks: Any
 
 

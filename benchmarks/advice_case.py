@@ -27,11 +27,12 @@ ALL = (*PATHS, "nearest", "best")
 class Size:
     """How much is measured on one pair with one seed."""
 
-    instances: int = 60
+    instances: int = 40
     added: int = 18  # pairs of an instance and a constraint
-    stepped: int = 25  # instances whose paths are looked at
-    limited: int = 40  # instances asked with `changes <= k`
+    stepped: int = 12  # instances whose paths are looked at
+    limited: int = 30  # instances asked with `changes <= k`
     unfound: int = 12  # of those without an answer, tried at random, for each k
+    counted: int = 20  # instances whose queries are counted
     tries: int = 3000
     dice: int = 10  # instances
     models: int = 20  # retrained

@@ -375,8 +375,9 @@ def _first(found: Counterfactuals, count: int) -> Counterfactuals:
 
 def queries(case: Case) -> Iterator[Measure]:
     """Rows asked beyond those of first, middle and last, per answered instance."""
+    frame = case.frame.head(case.size.counted)
     each = {
-        name: case.explain(case.frame, picks=picks)
+        name: case.explain(frame, picks=picks)
         for name, picks in (
             ("paths", PATHS),
             ("nearest", (*PATHS, "nearest")),
@@ -387,7 +388,7 @@ def queries(case: Case) -> Iterator[Measure]:
     ok = found.where(found.ok)
     answered = max(len(ok), 1)
     base = each["paths"].n_queries
-    yield Measure("paths", base / max(len(case.frame), 1), len(case.frame))
+    yield Measure("paths", base / max(len(frame), 1), len(frame))
     for name in ("nearest", "best"):
         yield Measure("beyond", (each[name].n_queries - base) / answered, answered, method=name)
     allowed = 12 + 2 * _count(ok.schema, ok.cells, ok.instances[ok.instance])

@@ -10,7 +10,7 @@ import pytest
 import worlds
 from lapace.constraints import System
 from lapace.explainer.advice import RARE
-from lapace.explainer.fit import SURVIVAL
+from lapace.explainer.surrogates import AIM
 from lapace.result import Counterfactuals, Explanation
 from test_explainer import CONSTRAINTS, predicted
 
@@ -99,10 +99,13 @@ class Judge:
             return np.ones(len(cells), dtype=bool)
         probability = self.probability(instance, cells)
         codes = self.target_codes(instance, cells)
+        arguments = (self.explanation.schema, cells, codes, probability)
+        if len(self.fitted.labels) > 2 and not np.isnan(probability).any():
+            return self.fitted.has_margin(*arguments)  # against the next label
         if not np.isnan(probability).any():
             return probability >= self.fitted.margins[codes]
-        survival, _, _ = self.fitted.survival(self.explanation.schema, cells, codes, probability)
-        return survival >= SURVIVAL
+        survival, _, _ = self.fitted.survival(*arguments)
+        return survival >= AIM
 
     def acceptable(self, instance: int, cells: np.ndarray) -> np.ndarray:
         """What `best` asks of a row without a mark."""

@@ -146,7 +146,7 @@ def leaves():
 
 def test_the_commands_and_their_examples():
     names = ["fit", "schema", "explain", "report", "prototypes", "plot", "why-not", "demo", "serve"]
-    assert set(leaves()) == {*names, "data list", "data fetch"} == set(EXAMPLES)
+    assert set(leaves()) == {*names, "cohort", "data list", "data fetch"} == set(EXAMPLES)
 
 
 def test_defaults_are_those_of_the_library():
@@ -230,7 +230,13 @@ def test_the_demo_keeps_its_files_in_the_folder_named(tmp_path, monkeypatch):
     commands = [line.split()[0] for line in lines]
     assert commands == ["data", "data", "fit", "explain", "explain", "plot"]
     assert "Can it be trusted?" in result.stdout
-    assert re.search(r"^Instance 7: denied → approved  answered$", result.stdout, re.MULTILINE)
+    (chosen,) = re.findall(
+        r"^Instance (\d+): denied → approved  answered$", result.stdout, re.MULTILINE
+    )
+    *_, sentence, after = result.stderr.splitlines()
+    assert sentence.startswith(f"In one sentence: instance {chosen} is denied; with ")
+    assert after.startswith("Try next: cd demo && lapace explain ")
+    assert len(pd.read_csv("demo/train.csv")) == 1000
     assert (tmp_path / "demo" / "path.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -247,10 +253,14 @@ def test_the_command_writes_an_explainer_of_the_library(here, denied):
     done("explain loans.lapace denied.csv --target approved -o counterfactuals.csv")
     ours = explanation.best().frame.reset_index(drop=True)
     theirs = pd.read_csv("counterfactuals.csv")
-    assert list(theirs) == list(ours)
+    before = [f"{name}_before" for name in explanation.schema.names]
+    assert list(theirs) == [*ours, *before]
+    original = explanation.schema.frame(explanation.instances[ours["instance"]])
+    assert (theirs[before].to_numpy() == original.to_numpy()).all() or original.isna().any().any()
     for name in ours:
         for a, b in zip(ours[name], theirs[name], strict=True):
-            assert (pd.isna(a) and pd.isna(b)) or a == b or abs(a - b) < 1e-9 * max(1, abs(a)), name
+            missing = a == "" or pd.isna(a)
+            assert (missing and pd.isna(b)) or a == b or abs(a - b) < 1e-9 * max(1, abs(a)), name
 
 
 MODULE = """
@@ -442,7 +452,12 @@ def test_a_table_from_work_is_read_as_it_is_written(tmp_path, monkeypatch):
 
 def test_the_table_shows_what_changes(here, denied):
     result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 6'")
-    assert len(re.findall(r"^Instance \d+: ", result.stdout, flags=re.MULTILINE)) == len(denied)
+    found = re.findall(r"^Instance \d+: denied → approved  (\w+)$", result.stdout, re.MULTILINE)
+    assert set(found) == {"answered"}
+    first = result.stdout.splitlines()[0]
+    assert first.startswith(f"6 instances → approved: {len(found)} answered")
+    everything = done("explain loans.lapace denied.csv --target approved -c 'changes <= 6' --all")
+    assert len(re.findall(r"^Instance ", everything.stdout, re.MULTILINE)) == len(denied)
     assert re.search(r"^    \w+ +[\w,.]+ +→ +[\w,.]+$", result.stdout, flags=re.MULTILINE)
     assert re.search(r"^Explanation of 6 instances: ", result.stderr)
     assert "\x1b" not in result.stdout + result.stderr
@@ -466,7 +481,7 @@ def test_every_pick_comes_in_every_format(pick, here, denied):
         steps = csv.groupby(["instance", "prototype"], dropna=False)["tau"]
         assert (steps.min() == 0).all()
         assert steps.is_monotonic_increasing.all()
-    assert "Instance 0" in done(line).stdout
+    assert "Instance 0" in done(f"{line} --all").stdout
     explanation = json.loads(done(f"{line} --format json").stdout)
     jsonschema.validate(explanation, json_schema())
     one = explanation["instances"][0]
@@ -558,11 +573,17 @@ def test_a_table_without_rows_is_no_error(here, denied):
 def test_instances_without_a_counterfactual_are_counted_not_failed(here, denied):
     result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 0'")
     assert re.match(r"Explanation of 6 instances: 6 (none found|infeasible)", result.stderr)
-    assert len(re.findall(r"  (?:none_found|infeasible)$", result.stdout, re.MULTILINE)) == 6
+    first, reason = result.stdout.splitlines()[:2]
+    assert re.match(r"6 instances → approved: 6 (none found|infeasible)$", first)
+    assert re.match(r"  6 (none found|infeasible): ", reason)
+    assert "Instance " not in result.stdout
     gaps = denied.assign(housing="a boat", income=["much", *denied["income"][1:]], age=None)
     gaps.to_csv("odd.csv", index=False)
     result = done("explain loans.lapace odd.csv --target approved")
     assert "1 malformed" in result.stderr
+    assert re.search(r"^  1 malformed: .*'?income'?.*much", result.stdout, re.MULTILINE)
+    assert "Instance 0: " not in result.stdout
+    result = done("explain loans.lapace odd.csv --target approved --all")
     assert re.search(r"Instance 0: .*malformed\n  .*'?income'?.*much", result.stdout)
 
 
@@ -751,11 +772,92 @@ def test_why_not_where_every_instance_has_a_counterfactual(here, denied):
     assert "'old'" in printed
 
 
+def test_letters_are_written_beside_the_answers(here, denied):
+    line = "explain loans.lapace denied.csv --target approved --letters out/letters"
+    result = done(f"{line} --format csv")
+    pages = sorted((here / "out" / "letters").glob("*.html"))
+    assert len(pages) == len(list((here / "out" / "letters").glob("*.txt"))) == len(denied)
+    assert f"Wrote {len(pages)} letters" in result.stderr
+    text = pages[0].with_suffix(".txt").read_text(encoding="utf-8")
+    assert re.search(r"Model: loans\.skops, sha256 [0-9a-f]{64}", text)
+    assert re.search(r"Explainer: loans\.lapace, sha256 [0-9a-f]{64}", text)
+    (here / "own.j2").write_text("only {{ letter.name }}")
+    done(f"{line} --template own.j2 --ids 0 -q")
+    assert (here / "out" / "letters" / "letter-0.html").read_text() == "only 0"
+    assert "is a file" in refused(run("explain loans.lapace denied.csv --letters loans.toml"))
+
+
+def test_groups_of_instances_are_compared(here, denied):
+    everyone = pd.read_csv("instances.csv")
+    everyone.assign(area=["north", "south"] * (len(everyone) // 2)).to_csv("areas.csv", index=False)
+    line = "cohort loans.lapace areas.csv --target approved"
+    for by, groups in {"area": ["north", "south"], "housing": ["rent"], "age": ["up to "]}.items():
+        printed = done(f"{line} --by {by}").stdout
+        assert "What an answer costs" in printed
+        assert all(group in printed for group in groups)
+        assert f"differ by {by}" in printed.replace("differs", "differ")
+    done(f"{line} --by area -o cohort.html")
+    assert "What changes" in (here / "cohort.html").read_text(encoding="utf-8")
+    assert "Did you mean 'area'" in refused(run(f"{line} --by aera"))
+    assert "must end in .html" in refused(run(f"{line} -o cohort.txt"))
+
+
+def test_a_failing_report_warns_before_every_answer(here, denied):
+    import torch
+
+    fitted, report, settings = storage.load("loans.lapace", torch.device("cpu"))[:3]
+    worst = replace(report.checks[0], value=None if report.checks[0].value is None else 0.0)
+    failing = replace(report, checks=(replace(worst, margin=0.0), *report.checks[1:]))
+    reference = storage.read_reference("loans.lapace")
+    storage.save("loans.lapace", fitted, failing, settings, reference)
+    result = done("explain loans.lapace denied.csv -q --ids 0")
+    assert result.stderr.startswith("lapace: Warning: The report of 'loans.lapace' fails")
+
+
+def test_without_a_target_the_one_taken_is_named(here, denied):
+    result = done("explain loans.lapace denied.csv")
+    assert "Without --target the other of the two labels is the target" in result.stderr
+    assert result.stdout.startswith("6 instances → approved: ")
+    assert (
+        "the other of the two labels"
+        not in done("explain loans.lapace denied.csv --target approved").stderr
+    )
+
+
+def test_long_results_are_cut(here, denied, monkeypatch):
+    from lapace.cli import rendering
+
+    monkeypatch.setattr(rendering, "INSTANCES", 2)
+    monkeypatch.setattr(rendering, "CHANGES", 1)
+    line = "explain loans.lapace denied.csv --target approved --pick last"
+    printed = done(line).stdout
+    assert printed.count("Instance ") == 2
+    assert "and 4 more answered; --all shows them" in printed
+    assert re.search(r"^    and \d smaller$", printed, re.MULTILINE)
+    assert done(f"{line} --all").stdout.count("Instance ") == 6
+
+
+README = ROOT / "README.md"
+
+
+def test_every_command_of_the_readme_runs_in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [line for line, _ in shell(README.read_text(encoding="utf-8"))]
+    assert len(lines) > 8
+    for line in lines:
+        if re.search(r"lapace (serve|demo)", line):  # tested by themselves
+            continue
+        code, printed = run_line(line.partition("   #")[0])
+        assert code == 0, f"{line}\n{printed}"
+    assert list((tmp_path / "letters").glob("*.html"))
+
+
 def test_any_other_label_says_which_one_was_reached(here, denied):
     line = "explain loans.lapace denied.csv --target any-other"
     printed = done(f"{line} --ids 0").stdout
-    assert printed.startswith("Instance 0: denied → any-other (approved)  answered\n")
-    assert re.search(r"^  approved: towards ", printed, re.MULTILINE)
+    assert printed.startswith("1 instance → any-other: 1 answered\n")
+    assert "\nInstance 0: denied → any-other (approved)  answered\n" in printed
+    assert re.search(r"^  approved: (1\. )?probability ", printed, re.MULTILINE)
     assert "None" not in printed
     path = done(f"{line} --ids 0 --pick path").stdout
     assert re.search(r"^  label +denied .*approved$", path, re.MULTILINE)
@@ -781,7 +883,7 @@ def test_a_column_identifies_the_instances(customers):
     printed = done(line).stdout
     names = re.findall(r"^Instance (\S+): ", printed, re.MULTILINE)
     assert names == customers["customer"].tolist()
-    csv = pd.read_csv(io.StringIO(done(f"{line} --format csv").stdout))
+    csv = pd.read_csv(io.StringIO(done(f"{line} --pick nearest --format csv").stdout))
     assert csv["id"].tolist() == names
     assert "customer" not in csv
     found = json.loads(done(f"{line} --format json").stdout)
@@ -796,6 +898,7 @@ def test_a_column_identifies_the_instances(customers):
 
 def test_instances_are_chosen_by_id(customers):
     line = "explain loans.lapace customers.csv --id customer --target approved --format csv"
+    line += " --pick nearest"
     for words, ids in {
         "--ids B8": ["B8"],
         "--ids D10,A7": ["D10", "A7"],
@@ -814,7 +917,9 @@ def test_without_ids_instances_are_chosen_by_position(here, denied):
     line = "loans.lapace denied.csv --target approved"
     printed = done(f"explain {line} --ids 4,1").stdout
     assert re.findall(r"^Instance (\d+): ", printed, re.MULTILINE) == ["4", "1"]
-    csv = pd.read_csv(io.StringIO(done(f"explain {line} --ids 4,1 --format csv").stdout))
+    csv = pd.read_csv(
+        io.StringIO(done(f"explain {line} --ids 4,1 --pick nearest --format csv").stdout)
+    )
     assert csv[["id", "instance"]].to_numpy().tolist() == [[4, 0], [1, 1]]
     assert csv["age"].tolist() == denied["age"][[4, 1]].tolist()
     why = json.loads(done(f"why-not {line} --ids 4 -c 'changes <= 0' --format json").stdout)
@@ -828,8 +933,8 @@ def test_a_row_that_cannot_be_read_is_named_as_in_the_table(here):
     Path("odd.csv").write_text("age,income,credit_score,housing\n30,1,600,rent\nold,1,600,rent\n")
     line = "loans.lapace odd.csv --target approved --ids 1"
     for command in ("explain", "why-not"):
-        printed = done(f"{command} {line}").stdout
-        assert printed.startswith("Instance 1: ? → ")
+        printed = done(f"{command} {line}{' --all' * (command == 'explain')}").stdout
+        assert re.search(r"^Instance 1: \? → ", printed, re.MULTILINE)
         assert "'old' in row 1" in printed
     assert "'old' in row 1" in refused(run(f"plot {line} --kind path"))
 

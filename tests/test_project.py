@@ -333,6 +333,7 @@ WITH_CODE = {
     "docs/constraints.md",
     "docs/examples.md",
     "docs/guide.md",
+    "docs/letters.md",
     "docs/method.md",
     "docs/quickstart.md",
     "docs/serving.md",

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -22,6 +24,7 @@ import pytest
 from lapace import Explainer
 from lapace.classifiers import Classifier, addresses, load_classifier, remote
 from lapace.errors import ClassifierError, InputError
+from lapace.instances import query_rows
 from test_classifiers import mixed_table
 from test_loaders import CELLS, HIGH, SCHEMA, TABLE, each_label, explained, fitted, zip_members
 
@@ -288,11 +291,14 @@ def test_a_busy_server_is_retried(server, status, pauses):
     with pytest.raises(ClassifierError, match=f"status {status}: later"):
         load_classifier(server.url).predict(TABLE)
     assert len(server.requests) == 3 + remote.ATTEMPTS
-    assert pauses == [0.2, 0.4, 0.2, 0.4, 0.8]
+    for pause, least in zip(pauses, [0.2, 0.4, 0.2, 0.4, 0.8], strict=True):
+        assert least <= pause <= 1.5 * least
+    assert len({round(pause, 12) for pause in pauses}) == 5, "each has its own"
 
 
 def test_retry_after_is_waited_for(server, pauses):
-    waits = iter(["1.5", "100000"])
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=5), usegmt=True)
+    waits = iter(["1.5", soon])
 
     def handle(handler: BaseHTTPRequestHandler) -> None:
         rows, wait = server.requests[-1]["rows"], next(waits, None)
@@ -301,7 +307,81 @@ def test_retry_after_is_waited_for(server, pauses):
 
     server.handle = handle
     assert load_classifier(server.url).predict(TABLE) == EXPECTED
-    assert pauses == [1.5, remote.LONGEST]
+    assert 1.5 <= pauses[0] <= 2.25
+    assert 0.4 <= pauses[1] <= 7.5
+
+
+def test_a_retry_after_beyond_the_deadline_is_named_and_not_waited_for(server, pauses):
+    server.handle = lambda handler: respond(handler, "busy", 429, Retry_After="7200")
+    with pytest.raises(ClassifierError, match=r"status 429: busy\. It asks to try again in 7200 s"):
+        load_classifier(server.url).predict(TABLE)
+    assert pauses == []
+    assert len(server.requests) == 1
+
+
+def test_a_service_that_keeps_failing_is_left_alone_for_a_while(server, pauses, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(remote, "monotonic", lambda: now[0])
+    server.handle = lambda handler: respond(handler, "down", 503)
+    model = load_classifier(server.url)
+    for _ in range(remote.MOST_FAILURES):
+        with pytest.raises(ClassifierError, match="status 503"):
+            model.predict(TABLE)
+    asked = len(server.requests)
+    with pytest.raises(
+        ClassifierError, match="failed 3 times in a row, and is not queried for 30 s"
+    ):
+        model.predict(TABLE)
+    assert len(server.requests) == asked
+    server.handle = None
+    now[0] += remote.REST + 1
+    assert model.predict(TABLE) == EXPECTED
+    server.handle = lambda handler: respond(handler, "wrong", 422)  # no sign that it is gone
+    for _ in range(remote.MOST_FAILURES + 1):
+        with pytest.raises(ClassifierError, match="status 422"):
+            model.predict(TABLE)
+
+
+def test_the_number_of_rows_a_service_takes_is_found(server):
+    def handle(handler: BaseHTTPRequestHandler) -> None:
+        rows = server.requests[-1]["rows"]
+        body = json.dumps([label_of(row) for row in rows])
+        respond(handler, body, 413 if len(rows) > 30 else 200)
+
+    server.handle = handle
+    model = load_classifier(server.url)
+    assert model.predict(TABLE) == EXPECTED
+    sizes = [len(request["rows"]) for request in server.requests]
+    assert sizes[:4] == [200, 100, 50, 25]
+    assert set(sizes[4:]) == {25}
+    server.requests.clear()
+    assert model.predict(TABLE) == EXPECTED
+    assert max(len(request["rows"]) for request in server.requests) == 25, "it is remembered"
+    server.handle = lambda handler: respond(handler, "no", 413)
+    with pytest.raises(ClassifierError, match="status 413"):
+        load_classifier(server.url).predict(TABLE.head(3))
+
+
+def test_rows_that_a_service_refuses_are_marked_and_the_others_answered(server, monkeypatch):
+    monkeypatch.setattr(remote, "ROWS", 40)
+
+    def reply(rows: list) -> dict:
+        errors = ["too cursed" if row["b"] == 5 else None for row in rows]
+        return {"errors": errors} if any(errors) else {"labels": [label_of(r) for r in rows]}
+
+    server.reply = reply
+    classifier = Classifier(load_classifier(server.url), SCHEMA, ["high", "low"])
+    codes, _, refused = query_rows(classifier, CELLS, SCHEMA, known_row=CELLS[:1])
+    expected = np.flatnonzero(TABLE["b"] == 5)
+    assert sorted(refused) == expected.tolist()
+    assert all("refused this row: too cursed" in why for why in refused.values())
+    labels = np.array(["high", "low"])[codes]
+    answered = np.setdiff1d(np.arange(len(TABLE)), expected)
+    assert (labels[answered] == np.array(EXPECTED)[answered]).all()
+    assert len(server.requests) < 2 * len(TABLE) / 40 + 2 * len(expected)
+    server.reply = lambda rows: {"errors": ["x"]}
+    with pytest.raises(ClassifierError, match="'errors' that are not a list with one entry"):
+        load_classifier(server.url).predict(TABLE)
 
 
 def test_retries_end_at_the_deadline(server, monkeypatch):

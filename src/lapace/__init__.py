@@ -10,7 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lapace import baselines, classifiers, constraints, datasets, metrics, plots
+    from lapace import (
+        baselines,
+        classifiers,
+        cohorts,
+        constraints,
+        datasets,
+        letters,
+        metrics,
+        plots,
+    )
     from lapace.errors import (
         CentroidWarning,
         ClassifierError,
@@ -40,8 +49,10 @@ __all__ = [
     "__version__",
     "baselines",
     "classifiers",
+    "cohorts",
     "constraints",
     "datasets",
+    "letters",
     "metrics",
     "plots",
 ]
@@ -62,8 +73,10 @@ _HOMES = {
     "WhyNot": "result",
     "baselines": "baselines",
     "classifiers": "classifiers",
+    "cohorts": "cohorts",
     "constraints": "constraints",
     "datasets": "datasets",
+    "letters": "letters",
     "metrics": "metrics",
     "plots": "plots",
 }

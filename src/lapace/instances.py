@@ -10,7 +10,7 @@ import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier
-from lapace.errors import ClassifierError, InputError
+from lapace.errors import ClassifierError, InputError, RowsError
 from lapace.result import ANY_OTHER
 from lapace.schema import Reading, Schema
 
@@ -148,6 +148,12 @@ def query_rows(
         try:
             codes[part], known = classifier.query(cells[part], schema)
             found[part] = np.nan if known is None else known
+        except RowsError as error:
+            refused |= {int(part[i]): why for i, why in error.rows.items()}
+            left = np.delete(part, [*error.rows])
+            parts += [left] if len(left) else []
+            if max_refused is not None and len(refused) > max_refused:
+                raise
         except ClassifierError as error:
             try:
                 classifier.query(known_row, schema)

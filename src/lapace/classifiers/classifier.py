@@ -20,7 +20,7 @@ from lapace.classifiers.outputs import (
     distinct_labels,
     predict_method,
 )
-from lapace.errors import ClassifierError, InputError, LapaceError, did_you_mean
+from lapace.errors import ClassifierError, InputError, LapaceError, RowsError, did_you_mean
 from lapace.schema import Schema
 
 ROWS_PER_CALL = 200_000  # rows of one call, so that a million instances need no million-row frame
@@ -185,7 +185,14 @@ class Classifier:
         class it is read off the probabilities, except near ties; all others are called twice.
         """
         self._known_labels()
-        parts = [self._query_chunk(*chunk, schema) for chunk in self._frames(cells, schema)]
+        parts, begin = [], 0
+        for chunk, frame in self._frames(cells, schema):
+            try:
+                parts.append(self._query_chunk(chunk, frame, schema))
+            except RowsError as error:
+                rows = {begin + i: why for i, why in error.rows.items()}
+                raise RowsError(str(error), rows) from None
+            begin += len(chunk)
         codes = np.concatenate([np.empty(0, dtype=np.int64), *(part.codes for part in parts)])
         found = [part.probability for part in parts if part.probability is not None]
         # Scores that look like probabilities in some chunks only are none.

@@ -11,6 +11,10 @@ columns, of which the highest is the label unless labels are given as well:
     {"labels": ["refused", ...]}
     {"classes": ["approved", "refused"], "probabilities": [[0.2, 0.8], ...]}
 
+It may refuse single rows, with a text each, and is then queried about the others again:
+
+    {"errors": [null, "unknown postcode", ...]}
+
 A service may be slow, wrong or gone: every request has a deadline, every response a largest size,
 and whatever does not follow the above raises a `ClassifierError` that names the address without
 its credentials.
@@ -22,12 +26,15 @@ import asyncio
 import json
 import math
 from asyncio import sleep
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from random import random
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from lapace.arrays import batches
 from lapace.classifiers.addresses import Address
 from lapace.classifiers.outputs import (
     ModelOutput,
@@ -37,7 +44,14 @@ from lapace.classifiers.outputs import (
     distinct_labels,
     short,
 )
-from lapace.errors import ClassifierError, InputError, LapaceError, check_number, import_extra
+from lapace.errors import (
+    ClassifierError,
+    InputError,
+    LapaceError,
+    RowsError,
+    check_number,
+    import_extra,
+)
 from lapace.table import Table, Template, read
 
 if TYPE_CHECKING:
@@ -49,7 +63,9 @@ LARGEST = 2**25  # bytes of one response
 ATTEMPTS = 4  # of one request, all within its deadline
 CONNECT = 5.0  # seconds to connect in, per attempt
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
-LONGEST = 10.0  # seconds of a Retry-After header that are waited for
+JITTER = 0.5  # share of a pause that is added at random
+MOST_FAILURES = 3  # in a row, each with its retries, before the service is left alone
+REST = 30.0  # seconds it is left alone
 REDIRECTS = 3
 EXCERPT = 20_000  # bytes of a response searched for what a message may quote of it
 REPEATED = 8  # characters of a credential that no label has by chance
@@ -62,6 +78,14 @@ HEADERS = {
     "content-type": "application/json",
     "user-agent": "lapace",
 }
+
+
+class UnavailableError(ClassifierError):
+    """The service is gone, busy, or too slow: it may be better later."""
+
+
+class TooLargeError(ClassifierError):
+    """The service refuses so many rows at once."""
 
 
 class HttpModel:
@@ -81,6 +105,8 @@ class HttpModel:
         # Certificates are read once: it takes longer than a small request.
         https = self._address.url.scheme == "https"
         self._verify = self._httpx.create_ssl_context() if https else False
+        self._most = ROWS  # fewer once the service has refused as many
+        self._breaker = CircuitBreaker()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HttpModel, (self.url, self.timeout)
@@ -111,11 +137,33 @@ class HttpModel:
             # the deadline of the request, however slowly the bytes come.
             timeout=self._httpx.Timeout(None, connect=min(CONNECT, self.timeout)),
         )
-        async with client:
-            for part in batches(len(rows), most):
-                returned = await self._request(client, _body(rows[part]))
-                parts.append(self._output(returned, len(rows[part])))
+        self._breaker.check(self._error)
+        try:
+            async with client:
+                begin = 0
+                while begin < len(rows):
+                    some = rows[begin : begin + min(most, self._most)]
+                    returned = await self._smaller_if_refused(client, some)
+                    if returned is None:
+                        continue
+                    parts.append(self._output(returned, len(some), begin))
+                    begin += len(some)
+        except ClassifierError as error:
+            if isinstance(error, UnavailableError):
+                self._breaker.failed()
+            raise
+        self._breaker.worked()
         return self._joined(parts)
+
+    async def _smaller_if_refused(self, client: httpx.AsyncClient, rows: list[Any]) -> Any:
+        """The service's JSON; None where it takes fewer rows at a time, which is then kept."""
+        try:
+            return await self._request(client, _body(rows))
+        except TooLargeError:
+            if len(rows) == 1:
+                raise
+            self._most = max(1, len(rows) // 2)
+            return None
 
     def _error(self, what: str) -> ClassifierError:
         return ClassifierError(f"{self._name} {what}")
@@ -128,13 +176,20 @@ class HttpModel:
             async with asyncio.timeout(self.timeout):
                 response, content = await self._with_retries(client, body)
         except TimeoutError:
-            raise self._error(
-                f"did not respond within {self.timeout:g} s. Query fewer instances at a time, or "
-                "raise the timeout."
+            raise UnavailableError(
+                f"{self._name} did not respond within {self.timeout:g} s. Query fewer instances at "
+                "a time, or raise the timeout."
             ) from None
         excerpt = self._excerpt(response, content)
         if response.status_code != 200:
-            raise self._error(f"responded with status {response.status_code}{excerpt}.")
+            kind = {413: TooLargeError, **dict.fromkeys(RETRIED, UnavailableError)}.get(
+                response.status_code, ClassifierError
+            )
+            asked = _retry_after(response.headers)
+            later = f" It asks to try again in {asked:g} s." if asked else ""
+            raise kind(
+                f"{self._name} responded with status {response.status_code}{excerpt}.{later}"
+            )
         try:
             return json.loads(content, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
@@ -144,6 +199,7 @@ class HttpModel:
         self, client: httpx.AsyncClient, body: bytes
     ) -> tuple[httpx.Response, bytes]:
         """The first response that is not a temporary failure, or else the last one."""
+        deadline = monotonic() + self.timeout
         for attempt in range(1, ATTEMPTS + 1):
             pause = PAUSE * 2 ** (attempt - 1)
             try:
@@ -151,15 +207,18 @@ class HttpModel:
             except self._httpx.TransportError as error:
                 if attempt == ATTEMPTS:
                     why = self._address.hide(str(error)).strip(" .") or type(error).__name__
-                    raise self._error(
-                        f"could not be reached, or broke off, {ATTEMPTS} times: {why}. Check that "
-                        "it runs, and its address."
+                    raise UnavailableError(
+                        f"{self._name} could not be reached, or broke off, {ATTEMPTS} times: "
+                        f"{why}. Check that it runs, and its address."
                     ) from None
             else:
-                if response.status_code not in RETRIED or attempt == ATTEMPTS:
+                asked = _retry_after(response.headers)
+                too_long = asked > deadline - monotonic()  # it would come to nothing
+                if response.status_code not in RETRIED or attempt == ATTEMPTS or too_long:
                     break
-                pause = max(pause, _retry_after(response.headers))
-            await sleep(pause)
+                pause = max(pause, asked)
+            # Clients that failed at once should not all come back at once.
+            await sleep(pause * (1 + JITTER * random()))
         return response, content
 
     async def _post(self, client: httpx.AsyncClient, body: bytes) -> tuple[httpx.Response, bytes]:
@@ -200,10 +259,19 @@ class HttpModel:
 
     # -- the response -----------------------------------------------------------------------------
 
-    def _output(self, data: Any, rows: int) -> ModelOutput:
-        """A response's JSON, checked; its labels go into messages and results."""
+    def _output(self, data: Any, rows: int, begin: int = 0) -> ModelOutput:
+        """A response's JSON, checked; its labels go into messages and results.
+
+        Args:
+            data: The JSON.
+            rows: How many were sent.
+            begin: The position of the first of them, for errors of single rows.
+        """
         try:
+            self._refuse_rows(data, rows, begin)
             output = self._checked(data, rows)
+        except RowsError:
+            raise
         except LapaceError as error:
             raise type(error)(self._address.hide(str(error))) from None
         texts = {
@@ -212,6 +280,21 @@ class HttpModel:
         if any(len(s) >= REPEATED and s in text for s in self._address.secrets for text in texts):
             raise self._error("returns labels that repeat the credentials it was sent.")
         return output
+
+    def _refuse_rows(self, data: Any, rows: int, begin: int) -> None:
+        """Raises where the service says of single rows that it could not answer them."""
+        errors = data.get("errors") if isinstance(data, dict) else None
+        if errors is None:
+            return
+        if not (isinstance(errors, list) and len(errors) == rows):
+            raise self._error("returned 'errors' that are not a list with one entry for each row.")
+        found = {
+            begin + i: f"{self._name} refused this row: {short(self._address.hide(str(text)))}"
+            for i, text in enumerate(errors)
+            if text is not None
+        }
+        if found:
+            raise RowsError(f"{self._name} refused {len(found)} of {rows} rows.", found)
 
     def _checked(self, data: Any, rows: int) -> ModelOutput:
         found = data if isinstance(data, dict) else {"labels": data}
@@ -256,12 +339,45 @@ def _same_origin(address: httpx.URL, other: httpx.URL) -> bool:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """The seconds a Retry-After header asks for, at most `LONGEST`; dates are ignored."""
+    """The seconds that a Retry-After header asks for, as a number or as a date; 0 for none."""
+    text = headers.get("retry-after", "")
     try:
-        seconds = float(headers.get("retry-after", ""))
+        seconds = float(text)
     except ValueError:
-        return 0.0
-    return min(max(seconds, 0.0), LONGEST) if math.isfinite(seconds) else 0.0
+        try:
+            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+class CircuitBreaker:
+    """Stops queries of a service that has failed several times in a row, for a while.
+
+    Without it, every part of a search would wait for its own deadline.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until = 0.0
+
+    def check(self, error: Callable[[str], ClassifierError]) -> None:
+        """Raises while the service is not queried."""
+        left = self._until - monotonic()
+        if left > 0:
+            raise error(
+                f"failed {self._failures} times in a row, and is not queried for {left:.0f} s more."
+            )
+
+    def failed(self) -> None:
+        """Counts a failure; after the last one the service is left alone."""
+        self._failures += 1
+        if self._failures >= MOST_FAILURES:
+            self._until = monotonic() + REST
+
+    def worked(self) -> None:
+        """Forgets failures."""
+        self._failures, self._until = 0, 0.0
 
 
 def _body(rows: list[dict[str, Any]]) -> bytes:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-import shlex
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
@@ -19,6 +18,7 @@ from typer import Argument, Option
 
 from lapace.cli import inputs, rendering
 from lapace.cli.app import EXAMPLES, app, command
+from lapace.cli.demo import demo
 from lapace.cli.options import (
     CLASSIFIERS,
     ID_COLUMN,
@@ -39,8 +39,9 @@ from lapace.errors import InputError
 if TYPE_CHECKING:
     from lapace.explainer import Explainer
     from lapace.result import Explanation, InstanceExplanation
+    from lapace.table import Table
 
-__all__ = ["EXAMPLES", "app"]
+__all__ = ["EXAMPLES", "app", "demo"]
 
 Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last", "path"]
 Picture: TypeAlias = Literal["path", "latent", "prototypes", "training"]
@@ -259,6 +260,20 @@ def explain(
         "all of them.",
     ),
     n_best: int = Option(3, help="How many different ways best looks for."),
+    everything: bool = Option(
+        False,
+        "--all",
+        help="Show also instances without a counterfactual, and all instances, however many.",
+    ),
+    letters: Path | None = Option(
+        None,
+        metavar="FOLDER",
+        help="Write a letter for each instance that has not the target already: a page to print "
+        "and a text.",
+    ),
+    template: Path | None = Option(
+        None, metavar="FILE", help="The wording of the letters, a Jinja2 template."
+    ),
     detail: Literal["path", "picks"] = Option(
         "path", help="Query the classifier about every step, or only what the picks need."
     ),
@@ -280,29 +295,80 @@ def explain(
     """
     where = output.destination([model.path, instances, *query.constraints])
     settings = {"detail": detail, "enforce": enforce, "stable": stable, "n_best": n_best}
+    if letters is not None and letters.exists() and not letters.is_dir():
+        raise InputError(f"'{letters}' is a file. Name a folder for the letters.")
     explanation = _explain(model, loader, instances, query, terminal, **settings)[1]
     rows = explanation.all_steps() if pick == "path" else getattr(explanation, pick)()
+    shown = None if pick == "path" else rows
     where.put(
         terminal,
-        table=lambda: rendering.explanation_parts(explanation, None if pick == "path" else rows),
-        frame=lambda: rows.frame,
+        table=lambda: rendering.explanation_parts(explanation, shown, everything=everything),
+        frame=lambda: rendering.comparison_frame(rows),
         values=explanation.to_json,
     )
-    if terminal.quiet and where.format in ("csv", "parquet"):
-        _warn_of_malformed(explanation, terminal)
+    if letters is not None:
+        _write_letters(explanation, letters, template, model, terminal)
     terminal.note(f"{explanation!r}.")
 
 
-def _warn_of_malformed(explanation: Explanation, terminal: Terminal) -> None:
-    """Names instances that could not be read, which have no row in a table of counterfactuals."""
-    malformed = [one for one in explanation if one.status == "malformed"]
-    if malformed:
-        listed = ", ".join(str(one.name) for one in malformed[:5])
-        listed += f" and {len(malformed) - 5} more" if len(malformed) > 5 else ""
-        terminal.warn(
-            f"{len(malformed)} of {len(explanation)} instances could not be read and have no row "
-            f"in the result: {listed}. --format json has the reasons."
-        )
+def _write_letters(
+    explanation: Explanation, folder: Path, template: Path | None, model: Model, terminal: Terminal
+) -> None:
+    """Writes letters that name the files they rest on by their hashes."""
+    from lapace import __version__
+    from lapace.classifiers.addresses import without_secrets
+    from lapace.explainer import storage
+    from lapace.letters import write_letters
+
+    os.environ.setdefault("MPLBACKEND", "Agg")  # no window is opened
+    reference = storage.read_reference(model.path) or {}
+    named = reference.get("file") or reference.get("named") or "not named"
+    classifier = named if model.classifier is None else without_secrets(model.classifier)
+    followed = "sha256" in reference and model.classifier is None
+    known = f", sha256 {reference['sha256']}" if followed else ""
+    sha256 = hashlib.sha256(model.path.read_bytes()).hexdigest()
+    provenance = {
+        "Model": f"{classifier}{known}",
+        "Explainer": f"{model.path.name}, sha256 {sha256}",
+        "Made with": f"lapace {__version__}",
+    }
+    written = write_letters(explanation, folder, template=template, provenance=provenance)
+    terminal.note(f"Wrote {len(written)} letters, each as a page and as text, to '{folder}'.")
+
+
+@command("cohort", "lapace cohort loans.lapace instances.csv --target approved --by housing")
+def cohort(
+    *,
+    model: Model,
+    instances: str = INSTANCES,
+    query: Query,
+    by: str | None = Option(
+        None,
+        metavar="COLUMN",
+        help="The column that groups the instances, a feature or not; numbers are cut at their "
+        "quartiles.",
+    ),
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="OUT", help="A page to write (.html)."
+    ),
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """Compare groups of instances: what has to change, at what cost, and who gets no answer."""
+    from lapace import cohorts
+
+    sources: list[str | Path] = [model.path, instances, *query.constraints]
+    where = None if output is None else writable_file(output, sources, (".html",))
+    explanation, table = _explain(model, loader, instances, query, terminal)[1:]
+    groups: Any = by
+    if by is not None and by not in explanation.schema.names:
+        groups = inputs.column_values(table, by)
+    found = replace(cohorts.cohort(explanation, groups), by=by or "all")
+    if where is None:
+        terminal.show(*rendering.cohort_parts(found))
+    else:
+        found.to_html(where)
+        terminal.note(f"Wrote '{where}'.")
 
 
 @command(
@@ -325,7 +391,7 @@ def why_not(
     from lapace.result import why_not_to_json
 
     where = output.destination([model.path, instances, *query.constraints], ("table", "json"))
-    explainer, explanation = _explain(model, loader, instances, query, terminal)
+    explainer, explanation, _ = _explain(model, loader, instances, query, terminal)
     explanation = explainer.why_not(explanation, max_queries=max_queries)
     where.put(
         terminal,
@@ -337,13 +403,22 @@ def why_not(
 
 def _explain(
     model: Model, loader: Loader, instances: str, query: Query, terminal: Terminal, **search: Any
-) -> tuple[Explainer, Explanation]:
+) -> tuple[Explainer, Explanation, Table]:
     """Explains the instances of a table; options are checked before the explainer is loaded."""
     constraints = inputs.read_constraints(query.constraints, query.constraint)
     costs = inputs.parse_costs(query.costs)
     from lapace.explainer import Search
 
     explainer = model.load(loader)
+    if explainer.report_.verdict == "fails":
+        terminal.warn(
+            f"The report of '{model.path.name}' fails: do not rely on what follows. See: lapace "
+            f"report {model.path}"
+        )
+    if query.target is None and len(explainer.classes_) == 2:
+        terminal.note(
+            "Without --target the other of the two labels is the target of each instance."
+        )
     table = inputs.select_instances(inputs.read_table(instances, query.id_column), query.ids)
     with terminal.progress() as progress:
         explanation = explainer.explain(
@@ -356,7 +431,7 @@ def _explain(
             search=Search(steps=query.steps, **search),
             progress=progress,
         )
-    return explainer, explanation
+    return explainer, explanation, table
 
 
 @command("plot", "lapace plot loans.lapace instances.csv --kind path --target approved -o path.png")
@@ -399,13 +474,13 @@ def plot(
     if instances is None or kind == "training":
         explainer = model.load(loader)
     else:
-        explainer, explanation = _explain(model, loader, instances, query, terminal)
+        explainer, explanation, _ = _explain(model, loader, instances, query, terminal)
         one = _first_with_path(explanation)
         if one is None and (query.ids or kind == "path"):
             why = f" {explanation.reason[0]}" if len(explanation) == 1 else ""
             raise InputError(f"None of the instances has a path to draw.{why}")
     draw: dict[Picture, Callable[[], Any]] = {
-        "path": lambda: plots.path(one, prototype).figure,
+        "path": lambda: plots.path(one, _path_of(one, prototype)).figure,
         "latent": lambda: plots.latent_map(explainer, one).figure,
         "prototypes": lambda: (
             plots.prototypes(explainer, inputs.parse_label(explainer.classes_, label), one).figure
@@ -415,6 +490,19 @@ def plot(
     figure = draw[kind]()
     write_whole(output, lambda path: figure.savefig(path, dpi=120))
     terminal.note(f"Wrote '{output}'.")
+
+
+def _path_of(one: InstanceExplanation, prototype: int | None) -> int | None:
+    """The path asked for, or else the one that the best counterfactual was found near."""
+    if prototype is not None or one.status != "answered":
+        return prototype
+    best = one.explanation[[one.position]].best(1)
+    number = int(best.prototype[0])
+    return (
+        number
+        if number in one.explanation.prototype[one.explanation.instance == one.position]
+        else None
+    )
 
 
 def _first_with_path(explanation: Explanation) -> InstanceExplanation | None:
@@ -506,49 +594,6 @@ def _labelled(found: Any, part: str, label: str) -> Any:
         cells.append(reading.cells)
         labels.append(getattr(found, f"{name}_labels"))
     return schema.frame(np.concatenate(cells), before={label: np.concatenate(labels)})
-
-
-FETCH = "data fetch loans --rows 500 --part train"
-FIT = "fit train.csv --classifier forest --label label --rules loans.toml --schema columns.toml"
-DEMO = (  # what `demo` runs, each line as one would type it
-    f"{FETCH} --rules loans.toml --schema columns.toml -o train.csv",
-    "data fetch loans --rows 500 --part test -o instances.csv",
-    f"{FIT} -o loans.lapace",
-    "explain loans.lapace instances.csv --target approved -o counterfactuals.csv",
-    "explain loans.lapace instances.csv --ids 7 --target approved -c 'changes <= 6'",
-    "plot loans.lapace instances.csv --ids 7 --target approved -o path.png",
-)
-
-DEMO_FILES = (
-    "train.csv", "loans.toml", "columns.toml", "instances.csv", "loans.lapace", "loans.skops",
-    "counterfactuals.csv", "path.png",
-)  # fmt: skip
-
-
-@command("demo", "lapace demo -o demo")
-def demo(
-    *,
-    context: typer.Context,
-    output: Path | None = Option(
-        None, "--output", "-o", metavar="FOLDER", help="Keep its files here; by default none stay."
-    ),
-    terminal: Terminal,
-) -> None:
-    """Run a whole example on made-up loans: fetch, fit, report, explain, plot."""
-    main: Any = context.find_root().command
-    quiet = ["--quiet"] if terminal.quiet else []
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        if taken := [name for name in DEMO_FILES if (output / name).exists()]:
-            raise InputError(
-                f"There is a '{taken[0]}' in '{output}' already. Name another folder, or remove it."
-            )
-    with tempfile.TemporaryDirectory() as folder, chdir(output or folder):
-        for line in DEMO:
-            terminal.note(f"\n$ lapace {line}")
-            words = [*shlex.split(line), *quiet]
-            if code := main.main(words, prog_name="lapace", standalone_mode=False):
-                raise typer.Exit(code)
 
 
 @command("serve", "lapace serve loans.lapace --port 8000")

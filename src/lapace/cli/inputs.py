@@ -125,6 +125,15 @@ def _check_gaps(count: int, what: str, column: str) -> None:
         raise InputError(f"{rows} no {what} in column '{column}'. Fill it in, or leave them out.")
 
 
+def column_values(table: Table, name: str) -> list[Any]:
+    """One column's values as text or plain values, None where missing."""
+    from lapace.table.frames import as_coded
+
+    if name not in table.columns:
+        raise _unknown_column(name, table)
+    return list(as_coded(table.columns[name].values).cells)
+
+
 def drop_columns(table: Table, names: Iterable[str]) -> Table:
     """The table without some columns, which must be in it."""
     gone = list(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from lapace.cohorts import Cohort
     from lapace.explainer import Prototype
     from lapace.report import Report
     from lapace.result import Counterfactuals, Explanation, InstanceExplanation
@@ -19,6 +21,16 @@ if TYPE_CHECKING:
 STEPS = 5  # of a path shown, besides its first ok one
 ABOUT = ("number", "label", "members", "valid", "probability", "note")  # of a prototype
 ROWS = 3  # counterfactuals shown per instance; the other formats have all
+CHANGES = 8  # changes shown per counterfactual, the largest first
+INSTANCES = 20  # answered instances shown
+REASONS = 5  # reasons in a summary
+STATUS_WORDS = {
+    "answered": "answered",
+    "already_target": "already there",
+    "none_found": "none found",
+    "infeasible": "infeasible",
+    "malformed": "malformed",
+}
 STATUS_COLOURS = {
     "answered": "green",
     "already_target": "cyan",
@@ -29,19 +41,72 @@ STATUS_COLOURS = {
 VERDICT_COLOURS = {"passes": "green", "unsure": "yellow", "fails": "bold red"}
 
 
-def explanation_parts(explanation: Explanation, rows: Counterfactuals | None) -> Iterator[Any]:
-    """Each instance with its counterfactuals.
+def explanation_parts(
+    explanation: Explanation, rows: Counterfactuals | None, *, everything: bool = False
+) -> Iterator[Any]:
+    """A summary, then each answered instance with its counterfactuals.
 
     Args:
         explanation: All instances.
         rows: A pick of the counterfactuals; None shows the steps of the nearest path instead.
+        everything: Also instances without a counterfactual, and all instances, however many.
     """
-    for instance in explanation:
-        yield _heading(instance)
+    yield summary_text(explanation)
+    shown = [i for i in explanation if everything or i.status == "answered"]
+    for instance in shown if everything else shown[:INSTANCES]:
+        yield _heading(instance, reason=instance.status != "answered")
         if rows is None and instance.prototypes:
             yield Padding(_steps(instance), (0, 0, 1, 2))
         elif rows is not None and instance.status == "answered":
             yield from _counterfactuals(instance, rows)
+    more = 0 if everything else len(shown) - INSTANCES
+    if more > 0:
+        yield Text(f"… and {more:,} more answered; --all shows them, -o OUT.csv writes them.")
+
+
+def summary_text(explanation: Explanation) -> Text:
+    """How many instances are answered and how many not, with the reasons, most frequent first."""
+    counts = {status: explanation.status.count(status) for status in STATUS_COLOURS}
+    targets = dict.fromkeys(str(i.wanted) for i in explanation if i.status != "malformed")
+    wanted = f" → {' or '.join(targets)}" if targets else ""
+    noun = "instance" if len(explanation) == 1 else "instances"
+    text = Text(f"{len(explanation):,} {noun}{wanted}: ", "bold")
+    parts = [(status, count) for status, count in counts.items() if count]
+    for k, (status, count) in enumerate(parts):
+        text.append(", " if k else "")
+        text.append(f"{count:,} {STATUS_WORDS[status]}", STATUS_COLOURS[status])
+    pairs = zip(explanation.status, explanation.reason, strict=True)
+    reasons = Counter(
+        (status, why) for status, why in pairs if status not in ("answered", "already_target")
+    )
+    for (status, why), count in reasons.most_common(REASONS):
+        text.append(f"\n  {count:,} {STATUS_WORDS[status]}: {why}", "not bold")
+    if len(reasons) > REASONS:
+        text.append(
+            f"\n  … and {len(reasons) - REASONS:,} more reasons; --all shows them.", "not bold"
+        )
+    return text.append("\n")
+
+
+def comparison_frame(rows: Counterfactuals) -> Any:
+    """Counterfactuals with what is known of each, the table's columns, and those as they were.
+
+    A column `income` is followed, after all others, by `income_before`.
+    """
+    from dataclasses import replace
+
+    taken, names = set(rows.template.names), {}
+    for name in rows.template.names:
+        names[name] = f"{name}_before"
+        while names[name] in taken:
+            names[name] += "_"
+    template, schema = rows.template, rows.schema
+    both = replace(template, names=(*template.names, *names.values()), dtypes=template.dtypes * 2)
+    before = schema.columns(rows.instances[rows.instance], template)
+    columns = schema.columns(rows.cells, template)
+    columns |= {names[name]: values for name, values in before.items()}
+    ids = None if rows.ids is None else [rows.ids[i] for i in rows.instance]
+    return both.build(columns, before=rows._about(), ids=ids)
 
 
 def why_not_parts(explanation: Explanation) -> list[Any]:
@@ -75,8 +140,9 @@ def _counterfactuals(instance: InstanceExplanation, rows: Counterfactuals) -> It
 
     found = np.flatnonzero((rows.instance == instance.position) & rows.ok)
     ordered = found[np.argsort(rows.distance[found], kind="stable")]
-    for row in ordered[:ROWS]:
+    for k, row in enumerate(ordered[:ROWS], 1):
         about = _about(rows, int(row))
+        about = f"{k}. {about}" if len(ordered) > 1 else about
         if instance.target is None:
             about = f"{rows.label[row]}: {about}"
         yield Padding(Text(about, "italic"), (0, 0, 0, 2))
@@ -101,17 +167,22 @@ def _known(number: float) -> bool:
 
 
 def _changes(rows: Counterfactuals, row: int) -> Table:
-    """The features that change, before and after."""
+    """The features that change, before and after, the largest changes first."""
     import numpy as np
 
     before, after = rows.instances[rows.instance[row]], rows.cells[row]
+    gaps = rows.schema.gaps(before, after)
+    changed = np.flatnonzero(rows.schema.changed(before, after))
+    changed = changed[np.argsort(-gaps[changed], kind="stable")]
     table = Table(box=None, show_header=False, pad_edge=False)
     for justify in ("left", "right", "left", "left"):
         table.add_column(justify=justify)
-    for i in np.flatnonzero(rows.schema.changed(before, after)):
+    for i in changed[:CHANGES]:
         feature = rows.schema.features[i]
         cells = (feature.name, feature.text(before[i]), "→", feature.text(after[i]))
         table.add_row(*map(Text, cells))
+    if len(changed) > CHANGES:
+        table.add_row(Text(f"and {len(changed) - CHANGES} smaller", "italic"))
     return table
 
 
@@ -134,6 +205,29 @@ def _steps(instance: InstanceExplanation) -> Table:
         feature = path.schema.features[i]
         table.add_row(Text(feature.name), *(Text(feature.text(c)) for c in path.cells[shown, i]))
     return table
+
+
+def cohort_parts(found: Cohort) -> Iterator[Any]:
+    """What groups of instances cost, what changes in each, and who has no counterfactual."""
+    yield Text(f"{found}\n")
+    for title, lines in (
+        ("What an answer costs", found._costs),
+        ("What changes", found._features),
+        ("Without an answer", found._unanswered),
+    ):
+        if lines["group"]:
+            table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+            for name in lines:
+                table.add_column(name.replace("_", " "), overflow="fold")
+            for row in zip(*lines.values(), strict=True):
+                table.add_row(*map(Text, map(_short, row)))
+            yield Padding(table, (0, 0, 1, 0))
+
+
+def _short(value: Any) -> str:
+    if value is None or (isinstance(value, float) and not _known(value)):
+        return "–"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 # ------------------------------------------------------------------------------------------------

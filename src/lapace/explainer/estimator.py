@@ -34,6 +34,7 @@ from lapace.explainer.fit import (
 from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.report_inputs import collect_report_inputs
 from lapace.explainer.search import explain
+from lapace.explainer.surrogates import Retrain, Retrained
 from lapace.explainer.ties import one_hot_rules
 from lapace.explainer.top_up import top_up
 from lapace.explainer.why_not import MAX_QUERIES, with_why_not
@@ -138,12 +139,23 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
     # -- fit --------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Explainer:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        retrain: Retrain | None = None,
+        progress: Progress | None = None,
+    ) -> Explainer:
         """Learns from a table, labelled by the classifier.
 
         Args:
             X: Features only, in the columns the classifier takes.
-            y: True labels, for the classifier's accuracy in the report; never learned from.
+            y: True labels, for the classifier's accuracy in the report and for the estimate of
+                how likely counterfactuals survive retraining; the paths never learn from them.
+            retrain: A function that trains such a classifier, called as `retrain(X, y,
+                random_state)` with ten bootstrap samples of the rows. Survival is then the share
+                of these classifiers that keep a counterfactual's label. They are not saved.
             progress: Called as `progress("training", done, total)`.
         """
         start = perf_counter()
@@ -163,7 +175,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         codes = classifier.fit_labels(cells)
         warn_of_leaks(schema, cells, classifier.labels, codes)
         warn_of_dependencies(schema, cells)
-        accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
+        if retrain is not None and (y is None or not callable(retrain)):
+            raise InputError(
+                "retrain is a function called as retrain(X, y, random_state), and needs y: "
+                "fit(X, y, retrain=function)."
+            )
+        true_codes = None if y is None else _true_codes(y, classifier.labels, codes)
+        accuracy = None if true_codes is None else float((true_codes == codes).mean())
         parts = split(codes, len(classifier.labels), random_state=random_state)
         rows, asked = cells[parts.train], classifier.with_fresh_count()
         made_up = None
@@ -194,12 +212,25 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
         fitted = with_prototypes(bare, judge, repairer, rows, members)
         fitted = replace(fitted, thresholds=classifier.thresholds)
-        fitted = with_surrogates(fitted, rows, codes[parts.train], random_state)
+        reference = classifier.with_fresh_count()
+        fitted = with_surrogates(
+            fitted,
+            reference,
+            cells,
+            codes,
+            parts,
+            random_state=random_state,
+            true_codes=true_codes,
+        )
+        if retrain is not None:
+            again = Retrained.fit(retrain, classifier, cells, y, random_state)
+            fitted = replace(fitted, retrained=again)
         queries = Queries(
             labels=classifier.n_queries,
             made_up=asked.n_queries,
             centroids=judge.n_queries,
             repair=repairer.n_queries,
+            surrogates=reference.n_queries,
         )
         found = collect_report_inputs(
             fitted,
@@ -421,6 +452,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 `load` opens it by itself, as long as it has not changed.
         """
         fitted = self._fitted()
+        if fitted.retrained is not None:
+            warn(
+                "The classifiers that retrain made are not saved: a loaded explainer estimates "
+                "survival from its surrogate models."
+            )
         settings = {
             "n_prototypes": int(self.n_prototypes),
             "n_latent": None if self.n_latent is None else int(self.n_latent),
@@ -473,16 +509,17 @@ def _column(y: Any) -> list[Any] | None:
     return labels.tolist() if labels is not None and labels.ndim == 1 else None
 
 
-def _accuracy(y: Any, labels: Sequence[Any], codes: Ints) -> float | None:
-    """The share of rows whose true label the classifier predicts; None where none can be."""
+def _true_codes(y: Any, labels: Sequence[Any], codes: Ints) -> Ints | None:
+    """True labels as positions, -1 for those never predicted; None where all are such."""
     true = np.asarray(y, dtype=object).ravel()
     if len(true) != len(codes):
         raise InputError(f"y has {len(true)} labels for {len(codes)} rows; give one per row.")
-    if not {*true.tolist()} & {*labels}:
+    place = {label: code for code, label in enumerate(labels)}
+    found = np.array([place.get(value, -1) for value in true.tolist()], dtype=np.int64)
+    if (found < 0).all():
         warn("No label of y is one the classifier predicts: its accuracy is not reported.")
         return None
-    predicted = np.array([*labels], dtype=object)[codes]
-    return float((true == predicted).mean())
+    return found
 
 
 def _device(name: str | None) -> torch.device:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit, logit
 from sklearn.metrics import cohen_kappa_score
 
 from lapace.arrays import Bools, Floats, Ints
@@ -21,11 +22,12 @@ from lapace.categories import CategoryTree
 from lapace.classifiers import Classifier, Label
 from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
-from lapace.explainer.surrogates import Surrogates
+from lapace.explainer.surrogates import Reference, Retrained, Surrogates
 from lapace.explainer.top_up import MadeUpRows
 from lapace.instances import query_rows
 from lapace.model import Shape
 from lapace.paths import Decoder
+from lapace.report import Split
 from lapace.schema import Knots, Schema
 from lapace.table import spelling
 from lapace.training import (
@@ -55,8 +57,8 @@ MEMBERS = 1000  # members of a cluster a repair looks at, at most
 SAMPLES, SAMPLE_CELLS = 8_000, 2_000_000  # sampled endpoints per label, and their cells, at most
 
 YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
-MARGIN = 0.65  # the least probability that `best` asks for
-SURVIVAL = 0.8  # the least estimated survival, where the classifier has no probabilities
+MARGIN = 0.65  # the least probability that `best` asks for where surrogates do not say
+MIN_REFERENCE, REFERENCE = 50, 1000  # rows that surrogates are judged by: held out, or else any
 MIN_KAPPA = 0.4  # Cohen's kappa from which a column may be the label itself
 
 
@@ -120,6 +122,7 @@ class Fitted:
     history_names: tuple[str, ...]
     surrogates: Surrogates | None = None
     thresholds: tuple[float, ...] | None = None  # from which labels are predicted, where not 0.5
+    retrained: Retrained | None = None  # not saved
 
     def is_endpoint(self, prototype: Prototype) -> bool:
         """Whether paths may lead to a prototype; the paper's recipe uses every centroid."""
@@ -156,39 +159,52 @@ class Fitted:
         Returns:
             The estimate and both ends of its 90 % interval; NaN without surrogates.
         """
-        if self.surrogates is None:
-            unknown = np.full(len(cells), np.nan)
-            return unknown, unknown.copy(), unknown.copy()
-        return self.surrogates.survival(schema, cells, codes, probability)
+        if self.retrained is not None:
+            return self.retrained.survival(schema, cells, codes)
+        if self.surrogates is not None:
+            probability = self._centred(probability, codes)
+            return self.surrogates.survival(schema, cells, codes, probability)
+        unknown = np.full(len(cells), np.nan)
+        return unknown, unknown.copy(), unknown.copy()
 
     def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
         """Whether rows keep a margin to the decision boundary: what `best` asks of them.
 
-        That is a probability of at least the label's `margins`; where the classifier has none, an
-        estimated survival of at least `SURVIVAL`; where neither is known, nothing is asked. The
-        arguments are those of `survival`.
+        That is a probability of at least the label's `margins`, with more than two labels of it
+        against the next label; where the classifier has none, an estimated survival as high; where
+        neither is known, nothing is asked. The arguments are those of `survival`.
         """
-        enough: Bools = probability >= self.margins[codes]
-        unknown = np.isnan(probability)
-        if unknown.any():
-            estimate, _, _ = self.survival(
-                schema, cells[unknown], codes[unknown], probability[unknown]
-            )
-            enough[unknown] = np.isnan(estimate) | (estimate >= SURVIVAL)
+        if self.surrogates is not None:
+            probability = self._centred(probability, codes)
+            return self.surrogates.has_margin(schema, cells, codes, probability)
+        enough: Bools = np.isnan(probability) | (probability >= self.margins[codes])
         return enough
 
     @property
     def margins(self) -> Floats:
-        """For each label the least probability at which a row keeps a margin.
+        """For each label the least probability, against the next label, with a margin.
 
-        Between the probability from which the label is predicted, 0.5 unless the classifier has
-        another threshold, and certainty, as far as `MARGIN` lies between 0.5 and 1.
+        The margin's odds are counted from the probability from which the label is predicted: 0.5,
+        unless the classifier has another threshold.
         """
+        known = MARGIN if self.surrogates is None else self.surrogates.margin
+        margin = MARGIN if np.isnan(known) else known
         if self.thresholds is None:
-            return np.full(len(self.labels), MARGIN)
-        threshold = np.array(self.thresholds)
-        margins: Floats = threshold + (1.0 - threshold) * (MARGIN - 0.5) / 0.5
-        return margins
+            return np.full(len(self.labels), margin)
+        return np.asarray(expit(logit(margin) + self._log_thresholds), dtype=np.float64)
+
+    @property
+    def _log_thresholds(self) -> Floats:
+        """Log-odds from which each label is predicted."""
+        thresholds = np.full(len(self.labels), 0.5) if self.thresholds is None else self.thresholds
+        return np.asarray(logit(np.clip(thresholds, 1e-6, 1 - 1e-6)), dtype=np.float64)
+
+    def _centred(self, probability: Floats, codes: Ints) -> Floats:
+        """Probabilities as if each label were predicted from 0.5 on."""
+        if self.thresholds is None:
+            return probability
+        near = np.clip(probability, 1e-6, 1 - 1e-6)
+        return np.asarray(expit(logit(near) - self._log_thresholds[codes]), dtype=np.float64)
 
 
 def fit_model(
@@ -281,19 +297,47 @@ def fit_model(
     return bare, members
 
 
-def with_surrogates(fitted: Fitted, cells: Floats, codes: Ints, random_state: int) -> Fitted:
+def with_surrogates(
+    fitted: Fitted,
+    classifier: Classifier,
+    cells: Floats,
+    codes: Ints,
+    split: Split,
+    *,
+    random_state: int,
+    true_codes: Ints | None = None,
+) -> Fitted:
     """Fits surrogates to rows as the classifier labels them; none for the paper's recipe or images.
 
     Args:
         fitted: What was learned.
-        cells: Training rows.
+        classifier: The classifier, counting the queries about reference rows.
+        cells: All rows given to `fit`.
         codes: Their labels, as positions.
+        split: Which of them are trained on, and which held out.
         random_state: Seed of everything random.
+        true_codes: Their true labels, where known; -1 for labels the classifier does not know.
     """
     schema, n_labels = fitted.schema, len(fitted.labels)
     if fitted.recipe.follows_paper or schema.shape is not None:
         return fitted
-    surrogates = Surrogates.fit(schema, cells, codes, n_labels, random_state=random_state)
+    train, others = split.train, split.held_out
+    if len(others) < MIN_REFERENCE:  # too few were held out: rows trained on have to do
+        others = np.random.default_rng(random_state).permutation(len(cells))[:REFERENCE]
+    probability = classifier.predict_proba(cells[others])
+    if probability is not None:
+        columns = (np.full(len(others), k) for k in range(n_labels))
+        centred = map(fitted._centred, probability.T, columns)
+        probability = np.column_stack([*centred])
+    surrogates = Surrogates.fit(
+        schema,
+        cells[train],
+        codes[train],
+        n_labels,
+        reference=Reference(cells[others], codes[others], probability),
+        random_state=random_state,
+        true_codes=None if true_codes is None else true_codes[train],
+    )
     return replace(fitted, surrogates=surrogates)
 
 

@@ -1,95 +1,204 @@
-"""Small models fitted to a classifier's labels: free to ask, and many of them.
+"""How sure a counterfactual is: the chance to keep its label when the classifier is retrained.
 
-The classifier may be slow and is a single model. Surrogates are small networks and small forests,
-each fitted on its own bootstrap sample of the training rows as the classifier labels them. A search
-asks them first and the classifier about few rows; where they disagree, a retrained classifier may
-disagree with the present one too.
+The classifier may be slow and is a single model. Surrogates are small models fitted to the training
+rows as the classifier labels them: a search asks them for free, and where they hesitate a retrained
+classifier may decide otherwise. They see labels without noise, so their own votes are too sure.
+Four things close that gap, put together by a logistic curve whose coefficients were fitted on
+classifiers that really were retrained (`python -m benchmarks.survival`):
+
+- the classifier's log-odds of the label, in units of its log-odds on rows held out: 0.7 is much for
+  a forest and little for boosted trees, which are rarely less sure;
+- how often surrogates disagree with the classifier on rows held out: the more, the more of its
+  boundary is noise that the next training draws anew;
+- the surrogates' own log-odds, in the same units: smooth models tell on which side the classifier's
+  boundary is likely to be found again;
+- where the true labels are known, the log-odds of a second ensemble that was fitted to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from scipy.special import expit, logit
 from scipy.stats import beta
-from sklearn.ensemble import RandomForestClassifier
-from torch import Tensor, nn
 
-from lapace.arrays import Floats, Ints, batches
+from lapace.arrays import Bools, Floats, Ints
+from lapace.classifiers import Classifier, Label
+from lapace.errors import ClassifierError, LapaceError
+from lapace.explainer.ensemble import NETWORKS, Ensemble
 from lapace.schema import Schema
 
-__all__ = ["Surrogates"]
+__all__ = ["Calibration", "Reference", "Retrain", "Retrained", "Surrogates", "share_kept"]
 
-ROWS = 12_000  # training rows used, at most; of every label as large a share, or 50
-NETWORKS, HIDDEN = 10, 32  # networks of two hidden layers
-STEPS, EPOCHS, BATCH, RATE, DECAY = (150, 900), 50, 256, 5e-3, 1e-3
-FORESTS, TREES, DEPTH = 10, 4, 7
-CELLS = 2_000_000  # encoded cells evaluated at once
+Retrain: TypeAlias = Callable[[Any, Any, int], Any]
 
-Float32s = NDArray[np.float32]
+RETRAINED = 10  # classifiers made by the user's function
+LEAST = 1e-4  # probabilities below it count as it
+UNSEEN = 0.01  # the same for members, which may have seen no row of a label nearby
+FARTHEST = 3.0  # log-odds in units of their scale count up to here
+SMALLEST = 0.1  # scale of log-odds; where all are 0 nothing is learned
+AIM = 0.95  # survival asked of a margin: 0.9 even where the estimate errs by five points
+GRID = np.linspace(0.5, 0.95, 46).round(2)  # of margins
+NEAREST = 100  # reference rows a margin is judged by, those nearest to it
+LEVELS = (0.0, *np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.98, 1.0)  # of the intervals
+
+
+class Reference(NamedTuple):
+    """Rows the ensembles were not fitted on, by which their scale is judged.
+
+    Attributes:
+        cells: The rows.
+        codes: The labels the classifier gives them, as positions.
+        probability: Its probabilities, (n, labels); None where it has none.
+    """
+
+    cells: Floats
+    codes: Ints
+    probability: Floats | None
+
+
+class Calibration(NamedTuple):
+    """From what is known of a row to the chance that it survives.
+
+    Attributes:
+        coefficients: One per signal, and the intercept.
+        low: Lower end of the 90 % interval at each of the `LEVELS` of the estimate.
+        high: Upper end.
+    """
+
+    coefficients: Floats
+    low: Floats
+    high: Floats
+
+    def __call__(self, signals: Floats) -> tuple[Floats, Floats, Floats]:
+        """The estimate and its interval, for the signals of rows, (n, signals)."""
+        *slopes, intercept = self.coefficients.tolist()
+        estimate = expit(signals @ np.array(slopes) + intercept)
+        low, high = (np.interp(estimate, LEVELS, end) for end in (self.low, self.high))
+        return estimate, np.minimum(low, estimate), np.maximum(high, estimate)
+
+
+@cache
+def shipped(has_probability: bool, has_truth: bool) -> Calibration:
+    """The calibration that comes with the package."""
+    text = files(__package__).joinpath("calibration.toml").read_text(encoding="utf-8")
+    entry = tomllib.loads(text)[key_of(has_probability, has_truth)]
+    return Calibration(*(np.array(entry[name]) for name in Calibration._fields))
+
+
+def key_of(has_probability: bool, has_truth: bool) -> str:
+    """The name of a calibration in `calibration.toml`."""
+    return ("probability" if has_probability else "labels") + ("-truth" if has_truth else "")
 
 
 @dataclass(frozen=True, eq=False)
 class Surrogates:
-    """An ensemble of small networks and small forests.
+    """Ensembles that stand beside a classifier, and the scale of its log-odds and of theirs.
 
     Attributes:
-        weights: Of each layer of all networks, (networks, in, out).
-        biases: The same, (networks, 1, out).
-        feature: What each inner node of a tree compares, (forests, trees, 2**depth - 1), in the
-            order of a heap: the children of node k are 2k + 1 and 2k + 2.
-        threshold: A row goes to the second child where its value is larger.
-        leaf: Probabilities of the labels, (forests, trees, 2**depth, labels).
+        imitating: Fitted to the labels the classifier gives.
+        learning: Fitted to the true labels; None where they were not given.
+        scale: Root mean square of the log-odds on the reference rows: of the classifier (NaN where
+            it has no probabilities), then of the networks and the forests of each ensemble.
+        disagreement: How often the imitating ensemble labels reference rows otherwise.
+        margin: The least probability of a label, against the next label, at which survival is
+            estimated to be `AIM`; NaN where the classifier has no probabilities.
 
     Examples:
-        >>> rows = np.random.default_rng(0).normal(size=(300, 2))
-        >>> schema = Schema.infer(rows)
-        >>> codes = (rows[:, 0] > 0).astype(np.int64)
-        >>> surrogates = Surrogates.fit(schema, rows, codes, 2, random_state=0)
-        >>> probability = surrogates.probability(schema, np.array([[-1.0, 0.0], [1.0, 0.0]]))
-        >>> probability.shape, probability.mean(axis=0).round().tolist()
-        ((20, 2, 2), [[1.0, 0.0], [0.0, 1.0]])
+        >>> rng = np.random.default_rng(0)
+        >>> rows = rng.normal(size=(400, 2))
+        >>> schema, codes = Schema.infer(rows), (rows[:, 0] > 0).astype(np.int64)
+        >>> reference = Reference(rows[300:], codes[300:], None)
+        >>> known = schema, rows[:300], codes[:300], 2
+        >>> surrogates = Surrogates.fit(*known, reference=reference, random_state=0)
+        >>> near_and_far, ones = np.array([[0.02, 0.0], [2.0, 0.0]]), np.array([1, 1])
+        >>> estimate, low, high = surrogates.survival(schema, near_and_far, ones, ones * np.nan)
+        >>> bool(estimate[0] < 0.8 < 0.95 < estimate[1]), bool((low <= high).all())
+        (True, True)
     """
 
-    weights: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
-    feature: NDArray[np.int32]
-    threshold: Float32s
-    leaf: Float32s
+    imitating: Ensemble
+    learning: Ensemble | None
+    scale: Floats
+    disagreement: float
+    margin: float = np.nan
 
     @classmethod
     def fit(
-        cls, schema: Schema, cells: Floats, codes: Ints, n_labels: int, *, random_state: int
+        cls,
+        schema: Schema,
+        cells: Floats,
+        codes: Ints,
+        n_labels: int,
+        *,
+        reference: Reference,
+        random_state: int,
+        true_codes: Ints | None = None,
     ) -> Surrogates:
-        """Fits every member on its own bootstrap sample of some of the rows.
+        """Fits the ensembles and takes their scale.
 
         Args:
             schema: The columns.
             cells: Training rows.
             codes: The labels the classifier gives them, as positions.
             n_labels: How many labels there are.
+            reference: Other rows, at least one.
             random_state: Seed of everything random.
+            true_codes: The rows' true labels, as positions; -1 for labels the classifier does not
+                know.
         """
-        rng = np.random.default_rng(random_state)
-        chosen = _stratified(codes, n_labels, rng)
-        x, y = schema.encode(cells[chosen]).astype(np.float32), codes[chosen]
-        samples = rng.integers(0, len(y), (NETWORKS + FORESTS, len(y)))  # (members, n)
-        weights, biases = _networks(x, y, n_labels, samples[:NETWORKS], random_state)
-        return cls(weights, biases, *_forests(x, y, n_labels, samples[NETWORKS:], random_state))
+        imitating = Ensemble.fit(schema, cells, codes, n_labels, random_state=random_state)
+        learning = None
+        if true_codes is not None and len(np.unique(true_codes[true_codes >= 0])) > 1:
+            usable = true_codes >= 0
+            learning = Ensemble.fit(
+                schema, cells[usable], true_codes[usable], n_labels, random_state=random_state
+            )
+        x, known = schema.encode(reference.cells), reference.probability
+        own = np.full(len(x), np.nan)
+        if known is not None:
+            best = np.sort(known, axis=1)
+            own = _log_odds(best[:, -1], best[:, -2], LEAST)
+        parts, disagreement = [own], 0.0
+        for ensemble in (imitating, learning):
+            if ensemble is not None:
+                members = ensemble.probability_of_encoded(x)
+                parts += [*_by_family(members, reference.codes)]
+                if ensemble is imitating:
+                    said = members.mean(axis=0).argmax(axis=1)
+                    disagreement = float((said != reference.codes).mean())
+        scale = np.array([np.sqrt((part**2).mean()) for part in parts])
+        found = cls(imitating, learning, np.maximum(scale, SMALLEST), disagreement)
+        return found if known is None else replace(found, margin=found._margin(schema, reference))
 
     def probability(self, schema: Schema, cells: Floats) -> Floats:
-        """Each member's probability of each label, (members, rows, labels).
+        """Each imitating member's probability of each label, (members, rows, labels).
 
         Args:
             schema: The columns; it may name levels unseen in training, which are then no level.
             cells: The rows.
         """
-        return self.probability_of_encoded(schema.encode(cells))
+        return self.imitating.probability(schema, cells)
+
+    def probability_of_encoded(self, x: NDArray[np.floating[Any]]) -> Floats:
+        """The same for rows as `Schema.encode` makes them, of which a search replaces columns."""
+        return self.imitating.probability_of_encoded(x)
+
+    def guess(self, schema: Schema, cells: Floats) -> Floats:
+        """The mean probability of each label by the imitating networks alone, (rows, labels).
+
+        What a search goes by: smooth, and faster than all members.
+        """
+        return self.imitating.guess(schema, cells)
+
+    # -- survival ---------------------------------------------------------------------------------
 
     def survival(
         self, schema: Schema, cells: Floats, codes: Ints, probability: Floats
@@ -105,193 +214,216 @@ class Surrogates:
         Returns:
             The estimate and both ends of its 90 % interval.
         """
-        found = self.probability(schema, cells)  # (members, n, labels)
-        votes = (found.argmax(axis=2) == codes).sum(axis=0)
-        known = ~np.isnan(probability)
-        # The classifier's own probability counts as much as half of the members.
-        weight = np.where(known, len(found) / 2, 0.0)
-        accepted = votes + np.where(known, probability, 0.0) * weight
-        yes, no = accepted + 0.5, len(found) + weight - accepted + 0.5  # Jeffreys' prior
-        return yes / (yes + no), beta.ppf(0.05, yes, no), beta.ppf(0.95, yes, no)
+        signals = self.signals(schema, cells, codes, probability)
+        known = ~np.isnan(signals[:, 0])
+        found = np.empty((3, len(cells)))
+        for has_probability, rows in ((True, known), (False, ~known)):
+            calibration = shipped(has_probability, self.learning is not None)
+            used = signals[rows] if has_probability else signals[rows, 2:]
+            found[:, rows] = calibration(used)
+        return found[0], found[1], found[2]
 
-    def probability_of_encoded(self, x: NDArray[np.floating[Any]]) -> Floats:
-        """The same for rows as `Schema.encode` makes them, of which a search replaces columns."""
-        networks, forests, labels = len(self.weights[0]), len(self.feature), self.leaf.shape[-1]
-        found = np.empty((networks + forests, len(x), labels))
-        widest = networks * HIDDEN + self.feature[..., 0].size * (DEPTH + 1)
-        for part in batches(len(x), CELLS, widest):
-            rows = np.ascontiguousarray(x[part], dtype=np.float32)
-            found[:networks, part] = self._networks(rows)
-            found[networks:, part] = self._forests(rows)
-        return found
+    def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
+        """Whether rows are as sure as `margin` asks; without probabilities, likely to survive.
 
-    def guess(self, schema: Schema, cells: Floats) -> Floats:
-        """The mean probability of each label by the networks alone, (rows, labels).
-
-        What a search goes by: smooth, and faster than all members.
+        The arguments are those of `survival`.
         """
-        x = schema.encode(cells).astype(np.float32)
-        found = np.empty((len(x), self.leaf.shape[-1]))
-        for part in batches(len(x), CELLS, len(self.weights[0]) * HIDDEN):
-            found[part] = self._networks(np.ascontiguousarray(x[part])).mean(axis=0)
-        return found
+        enough = np.zeros(len(cells), dtype=bool)
+        known = ~np.isnan(probability) & (not np.isnan(self.margin))
+        if self.imitating.n_labels == 2:
+            enough[known] = probability[known] >= self.margin
+        elif known.any():
+            members = self.probability(schema, cells[known])
+            odds = self.log_odds(members, codes[known], probability[known])
+            enough[known] = odds >= logit(self.margin)
+        if not known.all():
+            rest = (cells[~known], codes[~known], np.full((~known).sum(), np.nan))
+            enough[~known] = self.survival(schema, *rest)[0] >= AIM
+        return enough
 
-    def _networks(self, x: Float32s) -> Float32s:
-        with torch.inference_mode():
-            values = torch.from_numpy(x).expand(len(self.weights[0]), *x.shape)
-            logits = _logits(self.weights, self.biases, values)
-            probability: Float32s = logits.softmax(dim=2).numpy()
-        return probability  # (networks, n, labels)
+    def _margin(self, schema: Schema, reference: Reference) -> float:
+        """The least probability on a grid at which reference rows near it survive well enough."""
+        cells, codes, known = reference
+        assert known is not None
+        own = known[np.arange(len(codes)), codes]
+        signals = self.signals(schema, cells, codes, own)
+        for p in GRID:
+            odds = logit(p) / self.scale[0]
+            near = signals[np.argsort(np.abs(signals[:, 0] - odds), kind="stable")[:NEAREST]]
+            near[:, :2] = odds, odds * self._noise
+            if shipped(True, self.learning is not None)(near)[0].mean() >= AIM:
+                return float(p)
+        return float(GRID[-1])
 
-    def _forests(self, x: Float32s) -> Float32s:
-        forests, trees, inner = self.feature.shape
-        count, labels = forests * trees, self.leaf.shape[-1]
-        feature, threshold = self.feature.ravel(), self.threshold.ravel()
-        start = np.arange(count)[:, None] * inner  # (trees of all, 1)
-        row = np.arange(len(x)) * x.shape[1]
-        node, values = np.zeros((count, len(x)), dtype=np.int64), x.ravel()
-        for _ in range(DEPTH):
-            at = node + start
-            node = 2 * node + 1 + (values[row + feature[at]] > threshold[at])
-        at = node - inner + np.arange(count)[:, None] * (inner + 1)
-        each = self.leaf.reshape(-1, labels)[at].reshape(forests, trees, -1, labels)
-        found: Float32s = each.mean(axis=1)  # (forests, n, labels)
-        return found
+    @property
+    def _noise(self) -> float:
+        """How noisy the classifier's boundary is, by the surrogates' disagreement with it."""
+        return float(np.log(0.01 + self.disagreement)) + 3
+
+    def signals(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Floats:
+        """What a calibration reads, (n, 4 or 6): see the module.
+
+        The classifier's log-odds, the same times how noisy its boundary is, then the log-odds of
+        the networks and of the forests of each ensemble. The first two are NaN where the classifier
+        has no probabilities, or had none in `fit`.
+        """
+        x = schema.encode(cells)
+        members = self.imitating.probability_of_encoded(x)
+        own = self.log_odds(members, codes, probability) / self.scale[0]
+        own = np.clip(own, -FARTHEST, FARTHEST)
+        parts = [own, own * self._noise, *_by_family(members, codes)]
+        if self.learning is not None:
+            parts += [*_by_family(self.learning.probability_of_encoded(x), codes)]
+        scaled = [part / scale for part, scale in zip(parts[2:], self.scale[1:], strict=True)]
+        return np.column_stack([*parts[:2], *(np.clip(p, -FARTHEST, FARTHEST) for p in scaled)])
+
+    @staticmethod
+    def log_odds(members: Floats, codes: Ints, probability: Floats) -> Floats:
+        """The classifier's log-odds of labels against the next label, of which it gave one.
+
+        With two labels the next has the rest of the probability; with more, the share of the rest
+        that the imitating members give it.
+        """
+        mean = members.mean(axis=0)  # (n, labels)
+        rows = np.arange(len(codes))
+        own = mean[rows, codes]
+        mean[rows, codes] = -1.0
+        labels = mean.shape[1]
+        share = mean.max(axis=1) / np.maximum(1 - own, 1e-6)
+        share = np.clip(share, 1 / max(1, labels - 1), 1.0)
+        return _log_odds(probability, (1 - probability) * share, LEAST)
 
     # -- as arrays --------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """As plain arrays by name, for a file."""
-        layers = {
-            f"{name}.{k}": value.numpy()
-            for name, values in (("weight", self.weights), ("bias", self.biases))
-            for k, value in enumerate(values)
+        """As plain arrays by name, for a file, which has 0 where the classifier's are unknown."""
+        found: dict[str, NDArray[Any]] = {
+            "scale": np.nan_to_num(self.scale, nan=0.0),
+            "disagreement": np.array([self.disagreement]),
+            "margin": np.nan_to_num(np.array([self.margin]), nan=0.0),
         }
-        return {**layers, **{name: getattr(self, name) for name in TREE_PARTS}}
+        for name, ensemble in (("imitating", self.imitating), ("learning", self.learning)):
+            if ensemble is not None:
+                found |= {f"{name}.{part}": array for part, array in ensemble.arrays().items()}
+        return found
 
     @classmethod
     def from_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], width: int, n_labels: int
     ) -> Surrogates:
-        """The inverse of `arrays`; a ValueError where they are not those of such an ensemble.
+        """The inverse of `arrays`; a ValueError where they are not those of surrogates.
 
         Args:
             arrays: By name.
             width: Of an encoded row.
             n_labels: How many labels there are.
         """
-        sizes = [width, HIDDEN, HIDDEN, n_labels]
-        inner = 2**DEPTH - 1
-        shapes: dict[str, tuple[int, ...]] = {
-            "feature": (FORESTS, TREES, inner),
-            "threshold": (FORESTS, TREES, inner),
-            "leaf": (FORESTS, TREES, inner + 1, n_labels),
-        }
-        for k, (before, after) in enumerate(pairwise(sizes)):
-            shapes[f"weight.{k}"] = (NETWORKS, before, after)
-            shapes[f"bias.{k}"] = (NETWORKS, 1, after)
+        ensembles = []
+        for name in ("imitating.", "learning."):
+            own = {k.removeprefix(name): v for k, v in arrays.items() if k.startswith(name)}
+            ensembles.append(Ensemble.from_arrays(own, width, n_labels) if own else None)
+        imitating, learning = ensembles
+        scale, disagreement, margin = (arrays[n] for n in ("scale", "disagreement", "margin"))
+        wanted = 3 if learning is None else 5
         fits = (
-            {name: array.shape for name, array in arrays.items()} == shapes
-            and all(np.isfinite(array).all() for array in arrays.values())
-            and all(
-                a.dtype == (np.int32 if n == "feature" else np.float32) for n, a in arrays.items()
-            )
-            and bool((arrays["feature"] >= 0).all() and (arrays["feature"] < width).all())
+            imitating is not None
+            and len(arrays) == sum(len(e.arrays()) for e in ensembles if e is not None) + 3
+            and scale.shape == (wanted,)
+            and scale.dtype == disagreement.dtype == margin.dtype == np.float64
+            and bool(np.isfinite(scale).all() and (scale >= 0).all() and (scale[1:] > 0).all())
+            and disagreement.shape == margin.shape == (1,)
+            and 0 <= disagreement[0] <= 1
+            and (0.5 <= margin[0] < 1 if scale[0] else margin[0] == 0)
         )
-        if not fits:
-            raise ValueError("the surrogates do not fit the columns")
-        weights, biases = (
-            tuple(torch.from_numpy(arrays[f"{name}.{k}"]) for k in range(len(sizes) - 1))
-            for name in ("weight", "bias")
-        )
-        return cls(weights, biases, *(arrays[name] for name in TREE_PARTS))
-
-
-TREE_PARTS = ("feature", "threshold", "leaf")
-
-
-def _stratified(codes: Ints, n_labels: int, rng: np.random.Generator) -> Ints:
-    """Positions of at most about `ROWS` rows, no label losing its last 50."""
-    share = min(1.0, ROWS / len(codes))
-    parts = []
-    for k in range(n_labels):
-        members = rng.permutation(np.flatnonzero(codes == k))
-        parts.append(members[: max(50, round(share * len(members)))])
-    return np.sort(np.concatenate(parts))
+        if imitating is None or not fits:
+            raise ValueError("the surrogates do not fit together")
+        scale, margin = (np.where(part == 0, np.nan, part) for part in (scale, margin))
+        return cls(imitating, learning, scale, float(disagreement[0]), float(margin[0]))
 
 
 # ------------------------------------------------------------------------------------------------
-# Networks: all at once, each with its own rows
+# Classifiers that really were retrained, by the user's own function
 
 
-def _networks(
-    x: Float32s, y: Ints, n_labels: int, samples: Ints, random_state: int
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    generator = torch.Generator().manual_seed(random_state)
-    count, sizes = len(samples), [x.shape[1], HIDDEN, HIDDEN, n_labels]
-    weights = [
-        nn.Parameter(torch.randn(count, a, b, generator=generator) * (2 / max(a, 1)) ** 0.5)
-        for a, b in pairwise(sizes)
-    ]
-    biases = [nn.Parameter(torch.zeros(count, 1, size)) for size in sizes[1:]]
-    rows, labels, drawn = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(samples)
-    batch = min(BATCH, len(y))
-    steps = int(np.clip(EPOCHS * len(y) // batch, *STEPS))
-    optimizer = torch.optim.AdamW([*weights, *biases], lr=RATE, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
-    for _ in range(steps):
-        at = torch.randint(len(y), (count, batch), generator=generator)
-        picked = drawn.gather(1, at)  # (networks, batch)
-        logits = _logits(weights, biases, rows[picked])
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels[picked].flatten())
-        optimizer.zero_grad()
-        (loss * count).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
-    done = [tuple(p.detach() for p in layers) for layers in (weights, biases)]
-    return done[0], done[1]
+@dataclass(frozen=True, eq=False)
+class Retrained:
+    """Classifiers the user's function made of bootstrap samples of the training rows.
 
-
-def _logits(weights: Any, biases: Any, values: Tensor) -> Tensor:
-    *inner, last = zip(weights, biases, strict=True)
-    for weight, bias in inner:
-        values = torch.baddbmm(bias, values, weight).relu_()
-    return torch.baddbmm(last[1], values, last[0])
-
-
-# ------------------------------------------------------------------------------------------------
-# Forests: scikit-learn's, written out as complete binary trees
-
-
-def _forests(
-    x: Float32s, y: Ints, n_labels: int, samples: Ints, random_state: int
-) -> tuple[NDArray[np.int32], Float32s, Float32s]:
-    count, inner = len(samples), 2**DEPTH - 1
-    feature = np.zeros((count, TREES, inner), dtype=np.int32)
-    threshold = np.zeros((count, TREES, inner), dtype=np.float32)
-    leaf = np.zeros((count, TREES, inner + 1, n_labels), dtype=np.float32)
-    for k, sample in enumerate(samples):
-        forest = RandomForestClassifier(
-            TREES, max_depth=DEPTH, min_samples_leaf=2, random_state=random_state + k
-        ).fit(x[sample], y[sample])
-        for t, estimator in enumerate(forest.estimators_):
-            nodes = _complete(estimator.tree_, feature[k, t], threshold[k, t])
-            value = estimator.tree_.value[nodes, 0]  # (leaves, known labels)
-            leaf[k, t][:, forest.classes_] = value / value.sum(axis=1, keepdims=True)
-    return feature, threshold, leaf
-
-
-def _complete(tree: Any, feature: NDArray[np.int32], threshold: Float32s) -> Ints:
-    """Writes the inner nodes out level by level; the tree's node at each place of the last level.
-
-    Below a leaf all rows go on to the first child.
+    Attributes:
+        labels: Of the classifier that is explained.
+        classifiers: The retrained ones, each with its own labels.
     """
-    nodes, done = np.zeros(1, dtype=np.int64), 0
-    while done < len(feature):
-        inside, level = tree.children_left[nodes] >= 0, slice(done, done + len(nodes))
-        feature[level] = np.where(inside, tree.feature[nodes], 0)
-        threshold[level] = np.where(inside, tree.threshold[nodes], np.finfo(np.float32).max)
-        children = np.stack([tree.children_left[nodes], tree.children_right[nodes]])
-        done += len(nodes)
-        nodes = np.where(inside, children, nodes).T.ravel()
-    return nodes
+
+    labels: tuple[Label, ...]
+    classifiers: tuple[Classifier, ...]
+
+    @classmethod
+    def fit(
+        cls, retrain: Retrain, classifier: Classifier, cells: Floats, y: Any, random_state: int
+    ) -> Retrained:
+        """Calls the function `RETRAINED` times.
+
+        Args:
+            retrain: Called as `retrain(X, y, random_state)`; returns a fitted classifier.
+            classifier: The classifier that is explained.
+            cells: Training rows.
+            y: Their true labels.
+            random_state: Seed of the samples; the function gets it and the numbers after it.
+        """
+        schema, known = classifier.schema, classifier.labels
+        rng, true = np.random.default_rng(random_state), np.asarray(y).ravel()
+        found = []
+        for k in range(RETRAINED):
+            sample = np.sort(rng.integers(0, len(cells), len(cells)))
+            try:
+                model = retrain(schema.frame(cells[sample]), true[sample], random_state + k)
+            except LapaceError:
+                raise
+            except Exception as error:  # a user's function may raise anything
+                raise ClassifierError(
+                    f"retrain raised {type(error).__name__} on a sample of {len(sample):,} rows: "
+                    f"{error}"
+                ) from error
+            own = np.asarray(getattr(model, "classes_", ())).tolist()
+            found.append(Classifier(model, schema, (*known, *own)))
+        return cls(known, tuple(found))
+
+    def survival(self, schema: Schema, cells: Floats, codes: Ints) -> tuple[Floats, Floats, Floats]:
+        """The share of the classifiers that give rows their label, and its 90 % interval.
+
+        Args:
+            schema: The columns; wider than the fitted ones where rows have unseen levels.
+            cells: The rows.
+            codes: The label of each, as a position.
+        """
+        wanted = np.array(self.labels, dtype=object)[codes]
+        kept = np.zeros(len(cells))
+        for classifier in self.classifiers:
+            said = np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
+            kept += said == wanted
+        return share_kept(kept, len(self.classifiers))
+
+
+def share_kept(kept: Floats, count: int) -> tuple[Floats, Floats, Floats]:
+    """A share of `count` classifiers and its 90 % interval, under Jeffreys' prior.
+
+    Examples:
+        >>> [round(float(value[0]), 2) for value in share_kept(np.array([9.0]), 10)]
+        [0.86, 0.67, 0.98]
+    """
+    yes, no = kept + 0.5, count - kept + 0.5
+    return yes / (yes + no), beta.ppf(0.05, yes, no), beta.ppf(0.95, yes, no)
+
+
+def _log_odds(one: Floats, other: Floats, least: float) -> Floats:
+    odds: Floats = np.log(np.maximum(one, least)) - np.log(np.maximum(other, least))
+    return odds
+
+
+def _by_family(members: Floats, codes: Ints) -> tuple[Floats, Floats]:
+    """Mean log-odds of rows' labels against the next: of the networks, and of the forests."""
+    own = members[:, np.arange(len(codes)), codes]  # (members, n)
+    others = members.copy()
+    others[:, np.arange(len(codes)), codes] = -1.0
+    odds = _log_odds(own, others.max(axis=2), UNSEEN)
+    return odds[:NETWORKS].mean(axis=0), odds[NETWORKS:].mean(axis=0)

@@ -321,6 +321,7 @@ class Queries:
     made_up: int = 0
     centroids: int = 0
     repair: int = 0
+    surrogates: int = 0
     report: int = 0
 
     @property

@@ -335,17 +335,21 @@ class Schema:
             before: Plain columns to put before those of the schema.
             ids: One identifier per row, for the index of a pandas frame.
         """
-        columns: dict[str, Floats | Coded] = {}
         kind = template or self.template
+        return kind.build(self.columns(cells, kind), before=before, ids=ids)
+
+    def columns(self, cells: Floats, template: Template) -> dict[str, Floats | Coded]:
+        """Cells as columns by name, as a template builds tables of."""
+        columns: dict[str, Floats | Coded] = {}
         for i, feature in enumerate(self.features):
             values = cells[:, i]
             if feature.kind == "continuous":
-                spelt = feature.written and kind.holds_text(feature.name)
+                spelt = feature.written and template.holds_text(feature.name)
                 columns[feature.name] = _spelt(feature, values) if spelt else values
             else:
                 codes = np.where(np.isnan(values), -1, values).astype(np.int64)
                 columns[feature.name] = Coded(codes, feature.levels)
-        return kind.build(columns, before=before, ids=ids)
+        return columns
 
     # -- the matrix the network sees --------------------------------------------------------------
 

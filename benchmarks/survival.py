@@ -1,0 +1,507 @@
+"""How sure: the estimated survival of counterfactuals against classifiers that were retrained.
+
+For each pair and seed an explainer is fitted and explains test rows; its nearest, first, middle and
+last rows and rows between them are put to 20 classifiers of the same kind, each trained on its own
+80 % of the data set. The share that keeps a row's label is its observed survival. Then surrogates
+are fitted, a calibration is fitted on the other data sets, and its estimates are compared.
+
+    python -m benchmarks.survival --workers 16      # some minutes; what is done is not done again
+    python -m benchmarks.survival --render          # only the table, the page and the picture
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks.drawing import save
+from benchmarks.figures import grid
+from benchmarks.plan import Pair
+from benchmarks.tables import load, retrained
+from lapace import Explainer
+from lapace.arrays import Floats
+from lapace.explainer.surrogates import (
+    LEVELS,
+    Calibration,
+    Reference,
+    Surrogates,
+    share_kept,
+)
+from lapace.report import split
+
+MODELS, SHARE = 20, 0.8  # retrained classifiers, and the share of the rows each is trained on
+INSTANCES, ROWS = 120, 300  # test rows explained; rows of one kind kept, at most
+TAUS = (0.2, 0.4, 0.6, 0.8)  # of the rows between
+TRIED, SEEDS = 11, (12, 13)  # features of the estimate were chosen on the first; others reported
+NEAR = 400  # rows on either side of a level of the estimate that its interval is made of
+KINDS = {"RF": "forest", "NN": "mlp", "BT": "boosting"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "adult": {"balanced": True},
+    "compas": {"balanced": True},
+    "heloc": {"impute": True},
+}
+REPORTED = tuple(
+    f"{name}-{kind}"
+    for name in ("heloc", "wine", "adult", "compas", "loans")
+    for kind in ("RF", "NN")
+)
+# Only to calibrate on: other tables, other classifiers.
+OTHERS = (
+    "loans-BT", "wine-BT", "heloc-BT", "compas-BT", "cancer-RF", "cancer-NN", "columns-RF",
+    "columns-NN", "codes-RF", "codes-BT", "digits-RF",
+)  # fmt: skip
+
+
+def pair_of(name: str) -> Pair:
+    """A pair by its name."""
+    data, kind = name.rsplit("-", 1)
+    return Pair(name, data, KINDS[kind], **SETTINGS.get(data, {}))  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows, and what retrained classifiers say of them
+
+
+def gather_rows(name: str, seed: int, path: Path) -> None:
+    """Fits an explainer and keeps rows, their labels and probabilities, and the training rows'."""
+    pair = pair_of(name)
+    data = load(pair, seed)
+    model = data.classifier(pair.classifier, random_state=seed)
+    explainer = Explainer(model, schema=data.schema, random_state=seed).fit(data.train)
+    instances = data.test.head(INSTANCES)  # split at random already
+    found = explainer.explain(instances, target="any-other")
+    rng = np.random.default_rng(seed)
+    picks = [(kind, getattr(found, kind)()) for kind in ("nearest", "first", "middle", "last")]
+    picks += [("between", found.at(tau)) for tau in TAUS]
+    wide, classifier = data.schema.read(data.test).schema, explainer.classifier_
+    parts = [(kind, wide.cells(found.schema.frame(p.cells[p.valid]))) for kind, p in picks]
+    parts.append(("real", wide.cells(data.test)))
+    cells, kinds = [], []
+    for kind, part in parts:
+        most = ROWS // len(TAUS) if kind == "between" else ROWS
+        cells.append(part[rng.permutation(len(part))[:most]])
+        kinds += [kind] * len(cells[-1])
+    rows = np.concatenate(cells)
+    asked = classifier.query(rows, wide)
+    train = data.schema.cells(data.train)
+    trained = classifier.query(train)
+    assert asked.probability is not None
+    np.savez_compressed(
+        path,
+        rows=rows,
+        codes=asked.codes,
+        probability=asked.probability[np.arange(len(rows)), asked.codes],
+        kind=np.array(kinds),
+        train_codes=trained.codes,
+        train_probability=trained.probability,
+        true=np.searchsorted(np.unique(data.train_labels), data.train_labels),
+    )
+
+
+def gather_votes(name: str, seed: int, number: int, source: Path, path: Path) -> None:
+    """Retrains a classifier and keeps whether it gives each row its label."""
+    pair = pair_of(name)
+    data, rows = load(pair, seed), np.load(source)
+    schema = data.schema.read(data.test).schema
+    labels = np.unique(data.train_labels)
+    model = retrained(data, pair.classifier, seed=100 * seed + number, share=SHARE)
+    said = np.asarray(model.predict(schema.frame(rows["rows"])))
+    np.save(path, said == labels[rows["codes"]])
+
+
+def gather(names: list[str], seeds: list[int], cache: Path, workers: int) -> None:
+    """Everything that is not in the cache yet, in processes of their own."""
+    cache.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    with ProcessPoolExecutor(workers, initializer=_one_thread) as pool:
+        running: dict[Future[None], tuple[str, int, Path | None]] = {}
+        for seed in seeds:
+            for name in names:
+                source = cache / f"{name}-{seed}.npz"
+                if source.exists():
+                    _submit_votes(pool, running, name, seed, source)
+                else:
+                    part = source.with_suffix(".part.npz")
+                    running[pool.submit(gather_rows, name, seed, part)] = (name, seed, source)
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                name, seed, source = running.pop(future)
+                error = future.exception()
+                if error is not None:  # one job's failure must not cost the others
+                    print(name, seed, repr(error), flush=True)
+                elif source is not None:
+                    source.with_suffix(".part.npz").replace(source)
+                    seconds = time.perf_counter() - start
+                    print(f"{seconds:5.0f} s  {name} {seed}: rows", flush=True)
+                    _submit_votes(pool, running, name, seed, source)
+
+
+def _submit_votes(
+    pool: ProcessPoolExecutor, running: dict[Any, Any], name: str, seed: int, source: Path
+) -> None:
+    for number in range(MODELS):
+        path = source.with_name(f"{source.stem}-{number}.npy")
+        if not path.exists():
+            task = pool.submit(gather_votes, name, seed, number, source, path)
+            running[task] = (name, seed, None)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+
+
+# ------------------------------------------------------------------------------------------------
+# Signals of the surrogates, and calibrations
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A pair's rows for one seed: what is known of them, and what became of them.
+
+    Attributes:
+        pair: Its name.
+        seed: Of the split.
+        signals: What a calibration reads, (n, 6).
+        probability: The classifier's.
+        survival: The share of retrained classifiers that keep the label.
+        kind: `nearest`, `first`, `middle`, `last` or `between`.
+    """
+
+    pair: str
+    seed: int
+    signals: Floats
+    probability: Floats
+    survival: Floats
+    kind: Any
+
+    @property
+    def data(self) -> str:
+        """The data set's name."""
+        return self.pair.rsplit("-", 1)[0]
+
+
+def signals_of(name: str, seed: int, source: Path, path: Path) -> None:
+    """Fits surrogates as `fit(X, y)` does and keeps what they say of the rows."""
+    found, data = np.load(source), load(pair_of(name), seed)
+    cells, codes = data.schema.cells(data.train), found["train_codes"]
+    known = found["train_probability"]
+    parts = split(codes, known.shape[1], random_state=seed)
+    held_out = parts.held_out
+    surrogates = Surrogates.fit(
+        data.schema,
+        cells[parts.train],
+        codes[parts.train],
+        known.shape[1],
+        reference=Reference(cells[held_out], codes[held_out], known[held_out]),
+        random_state=seed,
+        true_codes=found["true"][parts.train],
+    )
+    wide = data.schema.read(data.test).schema
+    rows = (found["rows"], found["codes"], found["probability"])
+    np.save(path, surrogates.signals(wide, *rows))
+
+
+def rows_of(name: str, seed: int, cache: Path) -> Rows | None:
+    """A pair's rows, without those of real test rows; None where they were not gathered."""
+    source = cache / f"{name}-{seed}.npz"
+    votes = [cache / f"{name}-{seed}-{k}.npy" for k in range(MODELS)]
+    signals = cache / f"{name}-{seed}-signals.npy"
+    if not all(path.exists() for path in (source, *votes)):
+        return None
+    if not signals.exists():
+        signals_of(name, seed, source, signals)
+    found = np.load(source)
+    kept = found["kind"] != "real"
+    survival = np.mean([np.load(path) for path in votes], axis=0)
+    parts = (np.load(signals), found["probability"], survival, found["kind"])
+    return Rows(name, seed, *(part[kept] for part in parts))
+
+
+# By name: the signals read, and what the user has.
+SETTINGS_READ = {
+    "probability": ([0, 1, 2, 3], "probabilities"),
+    "probability-truth": ([0, 1, 2, 3, 4, 5], "probabilities and y"),
+    "labels": ([2, 3], "labels alone"),
+    "labels-truth": ([2, 3, 4, 5], "labels and y"),
+}
+
+
+def curve(x: Sequence[Floats], y: Sequence[Floats]) -> Floats:
+    """Coefficients and intercept of a logistic curve through shares, every pair weighing alike."""
+    values, shares = np.concatenate(x), np.concatenate(y)
+    weight = np.concatenate([np.full(len(part), 1000 / len(part)) for part in x])
+    unit = values.std(axis=0)
+    model = LogisticRegression(C=3.0, max_iter=5000).fit(
+        np.concatenate([values, values]) / unit,
+        np.repeat([1, 0], len(values)),
+        np.concatenate([shares, 1 - shares]) * np.tile(weight, 2),
+    )
+    return np.append(model.coef_[0] / unit, model.intercept_)
+
+
+def calibrated(records: Sequence[Rows], columns: Sequence[int]) -> Calibration:
+    """The curve, and at each level of its estimate the narrowest interval of 90 % of the rows."""
+    x, y = [r.signals[:, columns] for r in records], [r.survival for r in records]
+    coefficients = curve(x, y)
+    estimate = expit(np.concatenate(x) @ coefficients[:-1] + coefficients[-1])
+    order = np.argsort(estimate)
+    estimate, observed = estimate[order], np.concatenate(y)[order]
+    ends = []
+    for level in LEVELS:
+        at = int(np.clip(np.searchsorted(estimate, level), NEAR, len(estimate) - NEAR))
+        ends.append(_narrowest(observed[at - NEAR : at + NEAR]))
+    low, high = np.maximum.accumulate(np.array(ends)).T  # surer rows have no lower intervals
+    return Calibration(coefficients, low, high)
+
+
+def _narrowest(values: Floats, share: float = 0.9) -> tuple[float, float]:
+    values = np.sort(values)
+    count = math.ceil(share * len(values))
+    widths = values[count - 1 :] - values[: len(values) - count + 1]
+    ties = np.flatnonzero(widths <= widths.min() + 1e-9)
+    start = ties[len(ties) // 2]
+    return float(values[start]), float(values[start + count - 1])
+
+
+def judged(records: Sequence[Rows], reported: Sequence[Rows]) -> pd.DataFrame:
+    """Every reported pair under calibrations fitted on the other data sets, a line per setting."""
+    lines = []
+    for data in dict.fromkeys(r.data for r in reported):
+        others = [r for r in records if r.data != data]
+        alone = curve([_logit(r)[:, None] for r in others], [r.survival for r in others])
+        for setting, (columns, _) in SETTINGS_READ.items():
+            calibration = calibrated(others, columns)
+            for pair in dict.fromkeys(r.pair for r in reported if r.data == data):
+                own = [r for r in reported if r.pair == pair]
+                signals = np.concatenate([r.signals[:, columns] for r in own])
+                observed = np.concatenate([r.survival for r in own])
+                known = np.concatenate([_logit(r) for r in own])
+                plain = expit(alone[0] * known + alone[1])
+                found = calibration(signals)
+                lines.append({"pair": pair, "setting": setting, **scores(*found, observed, plain)})
+    return pd.DataFrame(lines)
+
+
+def _logit(rows: Rows) -> Floats:
+    p = np.clip(rows.probability, 1e-4, 1 - 1e-4)
+    return np.log(p) - np.log(1 - p)
+
+
+def scores(
+    estimate: Floats, low: Floats, high: Floats, observed: Floats, plain: Floats
+) -> dict[str, float]:
+    """Figures of one pair.
+
+    Args:
+        estimate: Of each row's survival.
+        low: Lower end of its interval.
+        high: Upper end.
+        observed: The share of retrained classifiers that kept the label.
+        plain: The estimate of a logistic curve in the probability alone.
+    """
+    at = np.minimum((10 * estimate).astype(int), 9)
+    apart = np.abs(np.bincount(at, estimate - observed, 10)).sum() / len(at)
+    inside = (observed >= low - 1e-9) & (observed <= high + 1e-9)
+    noise = (observed * (1 - observed)).mean()
+    return {
+        "rows": len(observed),
+        "predicted": estimate.mean(),
+        "observed": observed.mean(),
+        "error": abs(estimate.mean() - observed.mean()),
+        "bin_error": apart,
+        "covered": inside.mean(),
+        "width": (high - low).mean(),
+        "brier": ((estimate - observed) ** 2).mean() + noise,
+        "brier_curve": ((plain - observed) ** 2).mean() + noise,
+    }
+
+
+def retrained_votes(name: str, seed: int, cache: Path) -> dict[str, float]:
+    """The same figures for `fit(retrain=...)`: half of the classifiers against the other half."""
+    kept = np.load(cache / f"{name}-{seed}.npz")["kind"] != "real"
+    votes = np.array([np.load(cache / f"{name}-{seed}-{k}.npy") for k in range(MODELS)])[:, kept]
+    half, other = votes[: MODELS // 2].sum(axis=0), votes[MODELS // 2 :].mean(axis=0)
+    return scores(*share_kept(half, MODELS // 2), other, np.full(len(other), np.nan))
+
+
+# ------------------------------------------------------------------------------------------------
+# The page, the picture and the constants
+
+TARGETS = (
+    ("error", "error of a pair's mean estimate, at most 5 points", "max", 0.05),
+    ("bin_error", "mean error within ten bins of the estimate, at most 5 points", "max", 0.05),
+    ("covered", "90 % intervals cover at least 85 %", "min", 0.85),
+    ("width", "mean width of the intervals at most 0.3", "mean", 0.3),
+)
+ABOUT = """
+Counterfactuals of {instances} test rows of every pair and seed {seeds}: nearest, first, middle,
+last and rows between. Observed: the share of {models} classifiers of the same kind, each trained on
+its own {share:.0%} of the data set, that keep the row's label. Predicted: by a calibration that was
+fitted on the other data sets alone (and on {others}); which signals it reads was chosen on seed
+{tried}. What ships with the package is fitted on all of them. *By the probability alone*: a
+logistic curve in the log-odds of the classifier's probability, fitted on the same other data sets.
+"""
+ABOUT_EXACT = (
+    "{} of the retrained classifiers stand for those that `fit` makes; observed is the share of "
+    "the others, which is as uncertain as the estimate."
+)
+COLUMNS = {
+    "pair": "pair", "rows": "rows", "predicted": "predicted", "observed": "observed",
+    "error": "error", "bin_error": "error by bin", "covered": "covered", "width": "width",
+    "brier": "Brier", "brier_curve": "by the probability alone",
+}  # fmt: skip
+
+
+def page(table: pd.DataFrame, exact: pd.DataFrame, records: Sequence[Rows]) -> str:
+    """The figures beside their targets, as Markdown."""
+    others = sorted({r.pair for r in records} - {*REPORTED})
+    parts = ["# How sure: predicted and observed survival"]
+    about = {"instances": INSTANCES, "seeds": " and ".join(map(str, SEEDS)), "models": MODELS}
+    more = {"share": SHARE, "others": ", ".join(others), "tried": TRIED}
+    parts.append(ABOUT.format(**about, **more).strip().replace("\n", " "))
+    parts.append("![Predicted against observed survival, by pair](survival.png)")
+    lines = []
+    for key, text, over, bound in TARGETS:
+        cells = []
+        for setting in SETTINGS_READ:
+            values = table[table.setting == setting].set_index("pair")[key]
+            value = getattr(values, over)()
+            met = value >= bound if over == "min" else value <= bound
+            worst = "" if over == "mean" else f" ({getattr(values, f'idx{over}')()})"
+            cells.append(f"{value:.3f}{worst}, {'met' if met else '**missed**'}")
+        lines.append((text, *cells))
+    cells = []
+    for setting in SETTINGS_READ:
+        own = table[table.setting == setting]
+        won = int((own.brier < own.brier_curve).sum())
+        verdict = "met" if won == len(own) else "**missed**"
+        cells.append(
+            f"{own.brier.mean():.4f} against {own.brier_curve.mean():.4f}, better on {won} of "
+            f"{len(own)}, {verdict}"
+        )
+    lines.append(("Brier score better than by the probability alone, on every pair", *cells))
+    heads = [text for _, text in SETTINGS_READ.values()]
+    parts += ["## Targets", grid(("target", *heads), lines)]
+    for setting, (_, text) in SETTINGS_READ.items():
+        parts += [f"## With {text}", _figures(table[table.setting == setting])]
+    parts += [
+        "## With `fit(X, y, retrain=...)`",
+        ABOUT_EXACT.format(MODELS // 2),
+        _figures(exact),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _figures(table: pd.DataFrame) -> str:
+    names = [name for name in COLUMNS if not table[name].isna().all()]
+    rows = [
+        [f"{value:.3f}" if isinstance(value, float) else str(value) for value in line]
+        for line in table[names].itertuples(index=False)
+    ]
+    return grid([COLUMNS[name] for name in names], rows)
+
+
+def picture(records: Sequence[Rows], reported: Sequence[Rows]) -> Any:
+    """A panel per pair: mean observed survival by tenths of the estimate, with and without y."""
+    figure, axes = plt.subplots(2, 5, figsize=(12, 5.2), sharex=True, sharey=True)
+    for ax, pair in zip(axes.T.flat, REPORTED, strict=True):
+        own = [r for r in reported if r.pair == pair]
+        others = [r for r in records if r.data != own[0].data]
+        observed = np.concatenate([r.survival for r in own])
+        ax.plot([0, 1], [0, 1], color="0.8", lw=1)
+        for setting, colour in (("probability", "#00796b"), ("probability-truth", "#8a5a00")):
+            columns, text = SETTINGS_READ[setting]
+            signals = np.concatenate([r.signals[:, columns] for r in own])
+            estimate, _, _ = calibrated(others, columns)(signals)
+            at = np.minimum((10 * estimate).astype(int), 9)
+            known = [k for k in range(10) if (at == k).sum() >= 10]
+            x, y, n = zip(
+                *(
+                    (estimate[at == k].mean(), observed[at == k].mean(), (at == k).sum())
+                    for k in known
+                ),
+                strict=True,
+            )
+            ax.plot(x, y, color=colour, lw=1, label=text)
+            ax.scatter(x, y, s=8 + np.sqrt(n), color=colour)
+        ax.set_title(pair, loc="left", fontsize=9)
+        ax.set(xlim=(0, 1.03), ylim=(0, 1.03))
+    axes[0, 0].legend(frameon=False, fontsize=7)
+    figure.supxlabel("predicted survival", fontsize=9)
+    figure.supylabel("observed survival", fontsize=9)
+    figure.tight_layout()
+    return figure
+
+
+def constants(records: Sequence[Rows]) -> str:
+    """`calibration.toml`: fitted on everything."""
+    parts = ["# Written by `python -m benchmarks.survival`, which says what the numbers mean.\n"]
+    for setting, (columns, _) in SETTINGS_READ.items():
+        found = calibrated(records, columns)._asdict()
+        lines = [f"{name} = {np.round(values, 3).tolist()}" for name, values in found.items()]
+        parts.append("\n".join([f"[{setting}]", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def write(cache: Path, out: Path, package: Path) -> None:
+    """The table, the page, the picture and the constants, from what was gathered."""
+    found = {
+        (name, seed): rows
+        for seed in (TRIED, *SEEDS)
+        for name in (*REPORTED, *OTHERS)
+        if (rows := rows_of(name, seed, cache)) is not None
+    }
+    records = [rows for (_, seed), rows in found.items() if seed in SEEDS]
+    reported = [rows for rows in records if rows.pair in REPORTED]
+    table = judged(records, reported)
+    exact = pd.DataFrame(
+        [{"pair": r.pair, **retrained_votes(r.pair, r.seed, cache)} for r in reported]
+    )
+    exact = exact.groupby("pair", sort=False).mean().reset_index()
+    both = pd.concat([table, exact.assign(setting="retrain")], ignore_index=True)
+    both.round(5).to_csv(out / "survival.csv", index=False)
+    text = page(table, exact, records)
+    (out / "survival.md").write_text(text, encoding="utf-8")
+    save(picture(records, reported), out / "survival.png")
+    package.write_text(constants([*found.values()]), encoding="utf-8")
+
+
+def main() -> None:
+    """Gathers what is missing, then writes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pair", nargs="+", default=[*REPORTED, *OTHERS])
+    parser.add_argument("--seed", nargs="+", type=int, default=[TRIED, *SEEDS])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--render", action="store_true", help="run nothing, only write")
+    parser.add_argument("--cache", type=Path, default=Path(".cache/benchmark/survival"))
+    parser.add_argument("-o", "--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument(
+        "--constants", type=Path, default=Path("src/lapace/explainer/calibration.toml")
+    )
+    chosen = parser.parse_args()
+    if not chosen.render:
+        gather(chosen.pair, chosen.seed, chosen.cache, chosen.workers)
+    write(chosen.cache, chosen.out, chosen.constants)
+
+
+if __name__ == "__main__":
+    main()

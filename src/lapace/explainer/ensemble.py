@@ -1,0 +1,276 @@
+"""Small networks and small forests, each fitted on its own bootstrap sample of the rows.
+
+All networks are evaluated as one batched product, all trees as arrays in the order of a heap, so
+that 20 members cost little more than one and are kept in a file as plain arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestClassifier
+from torch import Tensor, nn
+
+from lapace.arrays import Floats, Ints, batches
+from lapace.schema import Schema
+
+__all__ = ["Ensemble"]
+
+ROWS = 12_000  # training rows used, at most; of every label as large a share, or 50
+NETWORKS, HIDDEN = 10, 32  # networks of two hidden layers
+# Twelve passes: longer ones follow the labels' noise, and say less of what a retrained model does.
+STEPS, EPOCHS, BATCH, RATE, DECAY = (150, 900), 12, 256, 5e-3, 1e-3
+FORESTS, TREES, DEPTH = 10, 4, 7
+CELLS = 2_000_000  # encoded cells evaluated at once
+
+Float32s = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """An ensemble of small networks and small forests.
+
+    Attributes:
+        weights: Of each layer of all networks, (networks, in, out).
+        biases: The same, (networks, 1, out).
+        feature: What each inner node of a tree compares, (forests, trees, 2**depth - 1), in the
+            order of a heap: the children of node k are 2k + 1 and 2k + 2.
+        threshold: A row goes to the second child where its value is larger.
+        leaf: Probabilities of the labels, (forests, trees, 2**depth, labels).
+
+    Examples:
+        >>> rows = np.random.default_rng(0).normal(size=(300, 2))
+        >>> schema = Schema.infer(rows)
+        >>> codes = (rows[:, 0] > 0).astype(np.int64)
+        >>> ensemble = Ensemble.fit(schema, rows, codes, 2, random_state=0)
+        >>> probability = ensemble.probability(schema, np.array([[-1.0, 0.0], [1.0, 0.0]]))
+        >>> probability.shape, probability.mean(axis=0).round().tolist()
+        ((20, 2, 2), [[1.0, 0.0], [0.0, 1.0]])
+    """
+
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+    feature: NDArray[np.int32]
+    threshold: Float32s
+    leaf: Float32s
+
+    @classmethod
+    def fit(
+        cls, schema: Schema, cells: Floats, codes: Ints, n_labels: int, *, random_state: int
+    ) -> Ensemble:
+        """Fits every member on its own bootstrap sample of some of the rows.
+
+        Args:
+            schema: The columns.
+            cells: The rows.
+            codes: Their labels, as positions.
+            n_labels: How many labels there are.
+            random_state: Seed of everything random.
+        """
+        rng = np.random.default_rng(random_state)
+        chosen = _stratified(codes, n_labels, rng)
+        x = schema.encode(cells[chosen]).astype(np.float32)
+        samples = rng.integers(0, len(x), (NETWORKS + FORESTS, len(x)))  # (members, n)
+        labels = codes[chosen][samples]
+        weights, biases = _networks(
+            x, samples[:NETWORKS], labels[:NETWORKS], n_labels, random_state
+        )
+        trees = _forests(x, samples[NETWORKS:], labels[NETWORKS:], n_labels, random_state)
+        return cls(weights, biases, *trees)
+
+    @property
+    def n_labels(self) -> int:
+        """How many labels there are."""
+        return int(self.leaf.shape[-1])
+
+    def probability(self, schema: Schema, cells: Floats) -> Floats:
+        """Each member's probability of each label, (members, rows, labels).
+
+        Args:
+            schema: The columns; it may name levels unseen in training, which are then no level.
+            cells: The rows.
+        """
+        return self.probability_of_encoded(schema.encode(cells))
+
+    def probability_of_encoded(self, x: NDArray[np.floating[Any]]) -> Floats:
+        """The same for rows as `Schema.encode` makes them, of which a search replaces columns."""
+        networks, forests, labels = len(self.weights[0]), len(self.feature), self.n_labels
+        found = np.empty((networks + forests, len(x), labels))
+        widest = networks * HIDDEN + self.feature[..., 0].size * (DEPTH + 1)
+        for part in batches(len(x), CELLS, widest):
+            rows = np.ascontiguousarray(x[part], dtype=np.float32)
+            found[:networks, part] = self._networks(rows)
+            found[networks:, part] = self._forests(rows)
+        return found
+
+    def guess(self, schema: Schema, cells: Floats) -> Floats:
+        """The mean probability of each label by the networks alone, (rows, labels)."""
+        x = schema.encode(cells).astype(np.float32)
+        found = np.empty((len(x), self.n_labels))
+        for part in batches(len(x), CELLS, len(self.weights[0]) * HIDDEN):
+            found[part] = self._networks(np.ascontiguousarray(x[part])).mean(axis=0)
+        return found
+
+    def _networks(self, x: Float32s) -> Float32s:
+        with torch.inference_mode():
+            values = torch.from_numpy(x).expand(len(self.weights[0]), *x.shape)
+            logits = _logits(self.weights, self.biases, values)
+            probability: Float32s = logits.softmax(dim=2).numpy()
+        return probability  # (networks, n, labels)
+
+    def _forests(self, x: Float32s) -> Float32s:
+        forests, trees, inner = self.feature.shape
+        count, labels = forests * trees, self.n_labels
+        feature, threshold = self.feature.ravel(), self.threshold.ravel()
+        start = np.arange(count)[:, None] * inner  # (trees of all, 1)
+        row = np.arange(len(x)) * x.shape[1]
+        node, values = np.zeros((count, len(x)), dtype=np.int64), x.ravel()
+        for _ in range(DEPTH):
+            at = node + start
+            node = 2 * node + 1 + (values[row + feature[at]] > threshold[at])
+        at = node - inner + np.arange(count)[:, None] * (inner + 1)
+        each = self.leaf.reshape(-1, labels)[at].reshape(forests, trees, -1, labels)
+        found: Float32s = each.mean(axis=1)  # (forests, n, labels)
+        return found
+
+    # -- as arrays --------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """As plain arrays by name, for a file."""
+        layers = {
+            f"{name}.{k}": value.numpy()
+            for name, values in (("weight", self.weights), ("bias", self.biases))
+            for k, value in enumerate(values)
+        }
+        return {**layers, **{name: getattr(self, name) for name in TREE_PARTS}}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], width: int, n_labels: int) -> Ensemble:
+        """The inverse of `arrays`; a ValueError where they are not those of such an ensemble.
+
+        Args:
+            arrays: By name.
+            width: Of an encoded row.
+            n_labels: How many labels there are.
+        """
+        sizes = [width, HIDDEN, HIDDEN, n_labels]
+        inner = 2**DEPTH - 1
+        shapes: dict[str, tuple[int, ...]] = {
+            "feature": (FORESTS, TREES, inner),
+            "threshold": (FORESTS, TREES, inner),
+            "leaf": (FORESTS, TREES, inner + 1, n_labels),
+        }
+        for k, (before, after) in enumerate(pairwise(sizes)):
+            shapes[f"weight.{k}"] = (NETWORKS, before, after)
+            shapes[f"bias.{k}"] = (NETWORKS, 1, after)
+        fits = (
+            {name: array.shape for name, array in arrays.items()} == shapes
+            and all(np.isfinite(array).all() for array in arrays.values())
+            and all(
+                a.dtype == (np.int32 if n == "feature" else np.float32) for n, a in arrays.items()
+            )
+            and bool((arrays["feature"] >= 0).all() and (arrays["feature"] < width).all())
+        )
+        if not fits:
+            raise ValueError("an ensemble does not fit the columns")
+        weights, biases = (
+            tuple(torch.from_numpy(arrays[f"{name}.{k}"]) for k in range(len(sizes) - 1))
+            for name in ("weight", "bias")
+        )
+        return cls(weights, biases, *(arrays[name] for name in TREE_PARTS))
+
+
+TREE_PARTS = ("feature", "threshold", "leaf")
+
+
+def _stratified(codes: Ints, n_labels: int, rng: np.random.Generator) -> Ints:
+    """Positions of at most about `ROWS` rows, no label losing its last 50."""
+    share = min(1.0, ROWS / len(codes))
+    parts = []
+    for k in range(n_labels):
+        members = rng.permutation(np.flatnonzero(codes == k))
+        parts.append(members[: max(50, round(share * len(members)))])
+    return np.sort(np.concatenate(parts))
+
+
+# ------------------------------------------------------------------------------------------------
+# Networks: all at once, each with its own rows
+
+
+def _networks(
+    x: Float32s, samples: Ints, labels: Ints, n_labels: int, random_state: int
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    generator = torch.Generator().manual_seed(random_state)
+    count, sizes = len(samples), [x.shape[1], HIDDEN, HIDDEN, n_labels]
+    weights = [
+        nn.Parameter(torch.randn(count, a, b, generator=generator) * (2 / max(a, 1)) ** 0.5)
+        for a, b in pairwise(sizes)
+    ]
+    biases = [nn.Parameter(torch.zeros(count, 1, size)) for size in sizes[1:]]
+    rows, drawn, given = map(torch.from_numpy, (x, samples, labels))
+    size = samples.shape[1]
+    batch = min(BATCH, size)
+    steps = int(np.clip(EPOCHS * size // batch, *STEPS))
+    optimizer = torch.optim.AdamW([*weights, *biases], lr=RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
+    for _ in range(steps):
+        at = torch.randint(size, (count, batch), generator=generator)
+        logits = _logits(weights, biases, rows[drawn.gather(1, at)])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), given.gather(1, at).flatten())
+        optimizer.zero_grad()
+        (loss * count).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+    done = [tuple(p.detach() for p in layers) for layers in (weights, biases)]
+    return done[0], done[1]
+
+
+def _logits(weights: Any, biases: Any, values: Tensor) -> Tensor:
+    *inner, last = zip(weights, biases, strict=True)
+    for weight, bias in inner:
+        values = torch.baddbmm(bias, values, weight).relu_()
+    return torch.baddbmm(last[1], values, last[0])
+
+
+# ------------------------------------------------------------------------------------------------
+# Forests: scikit-learn's, written out as complete binary trees
+
+
+def _forests(
+    x: Float32s, samples: Ints, labels: Ints, n_labels: int, random_state: int
+) -> tuple[NDArray[np.int32], Float32s, Float32s]:
+    count, inner = len(samples), 2**DEPTH - 1
+    feature = np.zeros((count, TREES, inner), dtype=np.int32)
+    threshold = np.zeros((count, TREES, inner), dtype=np.float32)
+    leaf = np.zeros((count, TREES, inner + 1, n_labels), dtype=np.float32)
+    for k, (sample, label) in enumerate(zip(samples, labels, strict=True)):
+        forest = RandomForestClassifier(
+            TREES, max_depth=DEPTH, min_samples_leaf=2, random_state=random_state + k
+        ).fit(x[sample], label)
+        for t, estimator in enumerate(forest.estimators_):
+            nodes = _complete(estimator.tree_, feature[k, t], threshold[k, t])
+            value = estimator.tree_.value[nodes, 0]  # (leaves, known labels)
+            leaf[k, t][:, forest.classes_] = value / value.sum(axis=1, keepdims=True)
+    return feature, threshold, leaf
+
+
+def _complete(tree: Any, feature: NDArray[np.int32], threshold: Float32s) -> Ints:
+    """Writes the inner nodes out level by level; the tree's node at each place of the last level.
+
+    Below a leaf all rows go on to the first child.
+    """
+    nodes, done = np.zeros(1, dtype=np.int64), 0
+    while done < len(feature):
+        inside, level = tree.children_left[nodes] >= 0, slice(done, done + len(nodes))
+        feature[level] = np.where(inside, tree.feature[nodes], 0)
+        threshold[level] = np.where(inside, tree.threshold[nodes], np.finfo(np.float32).max)
+        children = np.stack([tree.children_left[nodes], tree.children_right[nodes]])
+        done += len(nodes)
+        nodes = np.where(inside, children, nodes).T.ravel()
+    return nodes

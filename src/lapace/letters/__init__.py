@@ -1,0 +1,319 @@
+"""One instance's explanation as a page to print or send, and as plain text.
+
+`letter(explanation[i])` says in plain sentences what was decided, up to three ways to the other
+decision with before and after, what was kept fixed, how usual and how sure each way is, and what
+all of it rests on. The page is one HTML file without links to anything: it prints on A4 and reads
+on a phone. The wording is a Jinja2 template, which may be replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date as Date  # noqa: N812  `date` is what the argument is called
+from functools import cached_property, partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lapace.constraints import Comparison, Shorthand, parse
+from lapace.errors import InputError, import_extra
+from lapace.letters.picture import path_picture
+from lapace.result import Counterfactuals, Explanation, InstanceExplanation
+from lapace.table import spelling, write_whole
+
+__all__ = ["Change", "Letter", "Way", "letter", "write_letters"]
+
+WAYS = 3
+# What a letter is written for: an instance that has its target already needs none.
+LETTERS = ("answered", "none_found", "infeasible")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One feature of a way.
+
+    Attributes:
+        name: The column's name in words.
+        before: Its value now.
+        after: Its value then.
+        direction: `up`, `down`, or empty for a category.
+        description: What the schema says of the column.
+    """
+
+    name: str
+    before: str
+    after: str
+    direction: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to the target.
+
+    Attributes:
+        changes: What changes, the largest change first.
+        label: The decision reached.
+        sure: Sentences on how sure it is.
+        usual: A sentence on how usual such a case is; empty where that is not known.
+    """
+
+    changes: tuple[Change, ...]
+    label: str
+    sure: tuple[str, ...] = ()
+    usual: str = ""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """All that a letter says; `html` and `text` are its two forms.
+
+    Attributes:
+        name: The instance's identifier, or its position.
+        label: The decision.
+        target: The decision asked about; empty for any other.
+        status: As in `Explanation.status`.
+        reason: Why there is no way, where there is none.
+        ways: Up to three, the cheapest first.
+        fixed: Columns that were kept as they are, in words.
+        rules: All constraints and rules, as text.
+        date: The day of the letter.
+        provenance: What it rests on by name: hashes of files, a version.
+        picture: The whole path as an SVG image; empty without one.
+        alt: The picture in words.
+        template: The HTML template's text; empty for the one of the package.
+    """
+
+    name: str
+    label: str
+    target: str
+    status: str
+    reason: str
+    ways: tuple[Way, ...]
+    fixed: tuple[str, ...]
+    rules: tuple[str, ...]
+    date: str
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    picture: str = field(default="", repr=False)
+    alt: str = ""
+    template: str = field(default="", repr=False)
+
+    @cached_property
+    def html(self) -> str:
+        """The letter as one self-contained page."""
+        return self._rendered(self.template or _template("letter.html"), page=True)
+
+    @cached_property
+    def text(self) -> str:
+        """The letter as plain text."""
+        return self._rendered(_template("letter.txt"), page=False)
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _rendered(self, template: str, *, page: bool) -> str:
+        jinja2: Any = import_extra("jinja2", "letters", "A letter")
+        settings = {"autoescape": page, "trim_blocks": True, "lstrip_blocks": True}
+        environment = jinja2.Environment(undefined=jinja2.StrictUndefined, **settings)
+        try:
+            rendered: str = environment.from_string(template).render(letter=self)
+        except jinja2.TemplateError as error:
+            line = getattr(error, "lineno", None)
+            where = f" in line {line}" if line else ""
+            raise InputError(f"The letter's template is wrong{where}: {error}") from None
+        return rendered
+
+
+def letter(
+    instance: InstanceExplanation,
+    *,
+    template: str | Path | None = None,
+    date: Date | None = None,
+    provenance: Mapping[str, str] | None = None,
+    picture: bool = True,
+) -> Letter:
+    """One instance's explanation as a letter.
+
+    Args:
+        instance: One instance of an explanation, `explanation[0]`.
+        template: A Jinja2 file to write the page with, in place of the package's own. It gets the
+            `Letter` as `letter`.
+        date: The day of the letter; today by default.
+        provenance: What to say of the files it rests on, such as their hashes, by name.
+        picture: Whether to draw the whole path; needs matplotlib.
+
+    Examples:
+        >>> from lapace import Explainer
+        >>> numbers = np.random.default_rng(0).integers(0, 99, (200, 2)).tolist()
+        >>> table = [{"income": income, "debt": debt} for income, debt in numbers]
+        >>> bank = lambda rows: ["yes" if r["income"] > r["debt"] else "no" for r in rows]
+        >>> explanation = Explainer(bank, n_prototypes=2).fit(table).explain(
+        ...     [{"income": 20, "debt": 60}], constraints=["fixed debt"])
+        >>> print(letter(explanation[0], picture=False, date=Date(2024, 12, 31)).text)
+        What would have to change
+        ...
+    """
+    if not isinstance(instance, InstanceExplanation):
+        raise InputError(
+            "A letter is about one instance of an explanation, such as explanation[0]. For all of "
+            "them: letters.write_letters(explanation, folder)."
+        )
+    if instance.status == "malformed":
+        raise InputError(f"Instance {instance.name} cannot be explained: {instance.reason}")
+    whole = instance.explanation
+    drawn, alt = path_picture(instance) if picture else ("", "")
+    return Letter(
+        name=spelling(instance.name),
+        label=str(instance.label),
+        target="" if instance.target is None else str(instance.target),
+        status=instance.status,
+        reason=instance.reason if instance.why_not is None else instance.why_not.text,
+        ways=_ways(instance),
+        fixed=_fixed(whole.constraints),
+        rules=whole.constraints,
+        date=(date or Date.today()).isoformat(),  # noqa: DTZ011  a letter's day is the reader's
+        provenance=dict(provenance or {}),
+        picture=drawn,
+        alt=alt,
+        template="" if template is None else _read(template),
+    )
+
+
+def write_letters(
+    explanation: Explanation,
+    folder: str | Path,
+    *,
+    template: str | Path | None = None,
+    date: Date | None = None,
+    provenance: Mapping[str, str] | None = None,
+    picture: bool = True,
+) -> list[Path]:
+    """Writes a page and a text for every instance that has not the target already.
+
+    Args:
+        explanation: All instances; those that cannot be read get no letter.
+        folder: Where to write `letter-ID.html` and `letter-ID.txt`; made if it does not exist.
+        template: As in `letter`.
+        date: As in `letter`.
+        provenance: As in `letter`.
+        picture: As in `letter`.
+
+    Returns:
+        The pages written.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for instance in explanation:
+        if instance.status not in LETTERS:
+            continue
+        found = letter(
+            instance, template=template, date=date, provenance=provenance, picture=picture
+        )
+        name = f"letter-{_file_name(found.name) or instance.position}"
+        if any(path.stem == name for path in written):  # two ids that files cannot tell apart
+            name += f"-{instance.position}"
+        for ending, content in ((".html", found.html), (".txt", found.text)):
+            write = partial(Path.write_text, data=content, encoding="utf-8")
+            write_whole(folder / f"{name}{ending}", write)
+        written.append(folder / f"{name}.html")
+    return written
+
+
+# ------------------------------------------------------------------------------------------------
+# Sentences
+
+
+def _ways(instance: InstanceExplanation) -> tuple[Way, ...]:
+    if instance.status != "answered":
+        return ()
+    rows = instance.explanation[[instance.position]].best(WAYS)
+    return tuple(_way(rows, row) for row in np.flatnonzero(rows.ok).tolist())
+
+
+def _way(rows: Counterfactuals, row: int) -> Way:
+    before, after = rows.instances[rows.instance[row]], rows.cells[row]
+    gaps = rows.schema.gaps(before, after)
+    different = rows.schema.changed(before, after)
+    changes = []
+    for i in np.argsort(-gaps, kind="stable"):
+        if different[i]:
+            feature = rows.schema.features[i]
+            placed = feature.numeric and not np.isnan(before[i] + after[i])
+            direction = ("up" if after[i] > before[i] else "down") if placed else ""
+            texts = feature.text(before[i]), feature.text(after[i])
+            changes.append(Change(_words(feature.name), *texts, direction, feature.description))
+    return Way(tuple(changes), str(rows.label[row]), _sure(rows, row), _usual(rows, row))
+
+
+def _sure(rows: Counterfactuals, row: int) -> tuple[str, ...]:
+    """How sure a way is: the model's probability, retrained models, and what it lacks."""
+    found, label = [], rows.label[row]
+    if not np.isnan(rows.probability[row]):
+        found.append(
+            f"The model then gives “{label}” a probability of {rows.probability[row]:.0%}."
+        )
+    if not np.isnan(rows.survival[row]):
+        low, high = rows.survival_low[row], rows.survival_high[row]
+        found.append(
+            f"If the model is trained again, the decision is expected to stay in about "
+            f"{rows.survival[row]:.0%} of cases (between {low:.0%} and {high:.0%})."
+        )
+    if "edge" in str(rows.mark[row]):
+        found.append(
+            "This is close to the line between the two decisions: a small difference could turn it."
+        )
+    return tuple(found)
+
+
+def _usual(rows: Counterfactuals, row: int) -> str:
+    density = rows.density[row]
+    if np.isnan(density):
+        return ""
+    if "unusual" in str(rows.mark[row]) or density < 5:
+        return "Hardly any case with this decision looks like that: treat this way with caution."
+    if density < 25:
+        return f"Such a case is less usual than most: {100 - density:.0f} of 100 are more so."
+    return f"Such a case is nothing unusual: it is more usual than {density:.0f} of 100."
+
+
+def _fixed(constraints: Sequence[str]) -> tuple[str, ...]:
+    """Columns that a constraint keeps as they are, in words."""
+    names: dict[str, None] = {}
+    for text in constraints:
+        if text.startswith("custom:"):
+            continue
+        found = parse(text)
+        if isinstance(found, Shorthand) and found.word == "fixed":
+            names.update(dict.fromkeys(found.features))
+        elif isinstance(found, Comparison) and found.relations == ("==",):
+            original = {t.feature for t in found.terms if t.original}
+            plain = {t.feature for t in found.terms if not t.original}
+            if original == plain and len(found.terms) == 2:
+                names.update(dict.fromkeys(original))
+    return tuple(map(_words, names))
+
+
+def _words(name: str) -> str:
+    """A column's name in words: `credit_score` as credit score."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.replace("_", " "))
+    return spaced.strip() or name
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80]
+
+
+def _template(name: str) -> str:
+    return resources.files("lapace.letters").joinpath(f"{name}.j2").read_text(encoding="utf-8")
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"The letter's template '{path}' could not be read: {error}") from None

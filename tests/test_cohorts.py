@@ -1,0 +1,132 @@
+"""Cohorts: groups of instances compared, and what features matter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lapace import Explainer, InputError, cohorts
+from tests import worlds
+
+
+def whole(**settings):
+    here = worlds.bank()
+    return here.explainer.explain(here.instances, target="approved", **settings)
+
+
+def test_groups_are_counted_as_a_loop_counts_them():
+    found = whole(constraints=["fixed age, home"])
+    compared = cohorts.cohort(found, by="home")
+    rows = found.nearest()
+    rows = rows.where(rows.ok)
+    frame = compared.costs.set_index("group")
+    home = found.schema.index("home")
+    for k, name in enumerate(found.schema["home"].levels):
+        mine = [i for i in found if i.row["home"] == name and i.status != "already_target"]
+        if name not in frame.index:
+            assert not [i for i in found if i.row["home"] == name]
+            continue
+        line = frame.loc[name]
+        assert line["instances"] == len(mine)
+        assert line["answered"] == sum(i.status == "answered" for i in mine)
+        cost = rows.distance[rows.instances[rows.instance, home] == k]
+        if len(cost):
+            assert line["cost"] == pytest.approx(cost.mean())
+            assert line["cost_low"] <= line["cost"] <= line["cost_high"] or len(cost) < 2
+    changed = compared.features
+    for _, line in changed.iterrows():
+        at = compared.group[compared.rows.instance] == compared.names.index(line["group"])
+        column = found.schema.index(line["feature"])
+        before = compared.rows.instances[compared.rows.instance[at], column]
+        after = compared.rows.cells[at, column]
+        assert line["changed"] == sum(
+            found.schema.changed(
+                compared.rows.instances[compared.rows.instance[at]], compared.rows.cells[at]
+            )[:, column]
+        )
+        if found.schema.features[column].kind == "continuous":
+            assert line["up"] == (after > before).sum()
+    assert compared.prototypes["answers"].sum() == (compared.group[rows.instance] >= 0).sum()
+    assert len(compared.unanswered) == sum(s in ("none_found", "infeasible") for s in found.status)
+
+
+def test_a_difference_between_groups_is_found_and_none_where_there_is_none():
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(400, 2)).round(2)
+    explainer = Explainer(
+        lambda rows: np.where(rows[:, 0] > 1, "yes", "no"),
+        n_prototypes=1,
+        recipe=worlds.QUICK,
+        device="cpu",
+    ).fit(table)
+    found = explainer.explain(table[:80], target="yes")
+    far = table[:80, 0] < 0
+    apart = cohorts.cohort(found, by=np.where(far, "far", "near"))
+    rows = apart.rows
+    costs = [rows.distance[far[rows.instance] == side] for side in (True, False)]
+    assert apart.p_cost == pytest.approx(stats.kruskal(*costs).pvalue)
+    assert apart.p_cost < 1e-6
+    assert "differs by group more than chance" in str(apart)
+    alike = cohorts.cohort(found, by=(np.arange(80) % 2).tolist())
+    assert alike.p_cost > 0.01
+    assert alike.names == ("0", "1")
+
+
+def test_numbers_are_cut_at_their_quartiles():
+    compared = cohorts.cohort(whole(), by="age")
+    assert len(compared.names) == 4
+    assert compared.names[0].startswith("up to ")
+    assert np.bincount(compared.group).min() >= 5
+    one = cohorts.cohort(whole())
+    assert one.names == ("all",)
+    assert np.isnan(one.p_cost)
+
+
+def test_importance_is_the_share_and_the_probability_lost():
+    here, found = worlds.bank(), whole()
+    frame = cohorts.importance(found, here.explainer).set_index("feature")
+    rows = found.nearest()
+    rows = rows.where(rows.ok)
+    different = found.schema.changed(rows.instances[rows.instance], rows.cells)
+    name = frame.index[0]
+    i = found.schema.index(name)
+    assert frame.loc[name, "share"] == pytest.approx(different[:, i].mean())
+    lost = []
+    for row in np.flatnonzero(different[:, i]):
+        undone = rows.cells[[row]].copy()
+        undone[0, i] = rows.instances[rows.instance[row], i]
+        table = found.schema.frame(undone)
+        lost.append(rows.probability[row] - here.classifier.predict_proba(table)[0, 0])
+    assert frame.loc[name, "probability_lost"] == pytest.approx(np.mean(lost))
+    assert np.mean(lost) > 0
+    assert "probability_lost" not in cohorts.importance(found)
+
+
+def test_a_page_for_groups(tmp_path):
+    compared = cohorts.cohort(whole(constraints=["changes <= 1", "fixed income"]), by="home")
+    page = compared.to_html(tmp_path / "cohort.html")
+    assert (tmp_path / "cohort.html").read_text(encoding="utf-8") == page
+    for title in ("What an answer costs", "What changes", "Without an answer"):
+        assert title in page
+    assert "src=" not in page
+
+
+def test_groups_that_are_refused():
+    found = whole()
+    with pytest.raises(InputError, match="Did you mean 'home'"):
+        cohorts.cohort(found, by="hme")
+    with pytest.raises(InputError, match="3 groups for 40 instances"):
+        cohorts.cohort(found, by=["a", "b", "c"])
+    with pytest.raises(InputError, match="makes 40 groups"):
+        cohorts.cohort(found, by=range(40))
+    with pytest.raises(InputError, match="missing for every instance"):
+        cohorts.cohort(found, by=[None] * 40)
+
+
+def test_without_any_answer_there_is_nothing_to_test():
+    found = whole(constraints=["changes <= 0"])
+    compared = cohorts.cohort(found, by="home")
+    assert len(compared.rows) == 0
+    assert "cannot be tested" in str(compared)
+    assert compared.features.empty if hasattr(compared.features, "empty") else True

@@ -1,0 +1,153 @@
+"""Letters: one instance's explanation as a page and as text."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from functools import cache
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lapace import Explainer, InputError, letters
+from tests import worlds
+
+DAY = dt.date(2024, 12, 31)
+
+
+def bank(rows):
+    return np.where(rows["income"] > 2 * rows["debt"] + 400 * (rows["home"] != "own"), "yes", "no")
+
+
+@cache
+def explanation():
+    """Some answered, one infeasible, one malformed, some with the target; one id is markup."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "income": rng.integers(10, 99, 300) * 30,
+            "debt": rng.integers(0, 60, 300) * 20,
+            "home": rng.choice(["own", "rent"], 300),
+            "homeTown": rng.choice(["Bonn", "<b>Ulm</b>"], 300),
+        }
+    )
+    explainer = Explainer(bank, n_prototypes=2, recipe=worlds.QUICK, device="cpu").fit(frame)
+    ids = ["<i>x</i>", "a/b", "a b", *range(3, 29), "last"]
+    instances = frame.astype({"income": float}).head(30).set_index(pd.Index(ids, name="id"))
+    instances.iloc[-1, 0] = np.inf
+    return explainer.explain(
+        instances,
+        target="yes",
+        constraints=["fixed homeTown", "debt <= original", "home == original"],
+    )
+
+
+def answered():
+    return next(i for i in explanation() if i.status == "answered")
+
+
+class Balance(HTMLParser):
+    """Whether every element that is opened is closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.wrong = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "br", "link", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+
+def test_a_letter_says_what_the_explanation_says():
+    instance = answered()
+    found = letters.letter(instance, date=DAY, provenance={"Model": "sha256 12ab"}, picture=False)
+    best = explanation()[[instance.position]].best(3)
+    assert len(found.ways) == best.ok.sum() >= 1
+    changed = [{c.name for c in way.changes} for way in found.ways]
+    names = [
+        set(text.replace("homeTown", "home Town").split(", ")) for text in best.about["features"]
+    ]
+    assert changed == names
+    assert found.fixed == ("home Town", "home")
+    assert found.rules == explanation().constraints
+    change = found.ways[0].changes[0]
+    for text in (found.html, found.text):
+        for said in (change.before, change.after, "2024-12-31", "sha256 12ab", "not the", "legal"):
+            assert said in text
+        assert "debt &lt;= original" in text or "debt <= original" in text
+
+
+def test_a_page_is_whole_and_needs_nothing_else():
+    found = letters.letter(answered(), date=DAY)
+    balance = Balance()
+    balance.feed(found.html)
+    assert not balance.open
+    assert not balance.wrong
+    assert "<svg" in found.html
+    assert found.alt in found.html
+    assert not re.search(r"<(script|link|img|iframe)|@import|url\(http", found.html)
+    loaded = re.findall(r'(?:src|href)="([^"#][^"]*)"', found.html)
+    assert all(address.startswith("http://www.w3.org/") for address in loaded)
+
+
+def test_ids_and_values_are_no_markup():
+    whole = explanation()
+    first = (
+        letters.letter(whole[0], date=DAY, picture=False)
+        if whole.status[0] != "malformed"
+        else None
+    )
+    assert first is not None
+    assert "<i>x</i>" not in first.html
+    assert "&lt;i&gt;x&lt;/i&gt;" in first.html
+    assert "<i>x</i>" in first.text
+
+
+def test_letters_are_written_for_those_who_have_not_the_target(tmp_path):
+    whole = explanation()
+    written = letters.write_letters(whole, tmp_path / "new" / "letters", date=DAY, picture=False)
+    wanted = [i for i in whole if i.status in ("answered", "none_found", "infeasible")]
+    assert len(written) == len(wanted) == len(set(written)) > 3
+    assert all(path.with_suffix(".txt").stat().st_size > 200 for path in written)
+    assert {path.parent for path in written} == {tmp_path / "new" / "letters"}
+    assert not any(re.search(r"[<>/ ]", path.name) for path in written)
+
+
+def test_without_a_way_the_letter_says_why():
+    hard = worlds.post()
+    instances = [row for row in hard.instances if worlds.postage([row]) == ["cheap"]][:3]
+    whole = hard.explainer.explain(instances, target="dear", constraints=["changes <= 0"])
+    found = letters.letter(whole[0], date=DAY, picture=False)
+    assert not found.ways
+    assert whole.reason[0] in found.text
+    assert "No way to" in found.html
+    there = hard.explainer.explain(instances, target="cheap")
+    assert "nothing has to change" in letters.letter(there[0], date=DAY).text
+
+
+def test_the_wording_is_a_template_of_ones_own(tmp_path):
+    own = tmp_path / "own.html.j2"
+    own.write_text("<p>{{ letter.name }}: {{ letter.ways|length }} & more</p>")
+    instance = answered()
+    found = letters.letter(instance, template=own, picture=False)
+    assert re.fullmatch(r"<p>.+: \d & more</p>", found.html)
+    for text, says in {"{{ letter.nme }}": "nme", "{% if %}": "line 1"}.items():
+        own.write_text(text)
+        with pytest.raises(InputError, match=f"template is wrong.*{says}"):
+            _ = letters.letter(instance, template=own, picture=False).html
+    with pytest.raises(InputError, match="could not be read"):
+        letters.letter(instance, template=tmp_path / "gone.j2", picture=False)
+
+
+def test_what_no_letter_is_about():
+    whole = explanation()
+    with pytest.raises(InputError, match="one instance of an explanation"):
+        letters.letter(whole)
+    with pytest.raises(InputError, match="cannot be explained: Column 'income' holds an infinity"):
+        letters.letter(whole[-1])

@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 import worlds
 from lapace import Explainer, InputError
 from lapace.classifiers import save_classifier
-from lapace.cli.commands import DEMO_FILES, app
+from lapace.cli.commands import app
+from lapace.cli.demo import FILES as DEMO_FILES
 from lapace.cli.outputs import together
 from lapace.table import read_file, write_whole
 
@@ -80,7 +81,7 @@ def here(tmp_path, monkeypatch):
 
 def test_only_results_go_to_standard_output(here):
     Path("noisy.py").write_text(NOISY)
-    line = "explain m.lapace instances.csv --classifier noisy:predict --target yes -q --format"
+    line = "explain m.lapace instances.csv --classifier noisy:predict --target yes --pick nearest -q --format"
     found = start(f"{line} csv")
     assert found.returncode == 0, found.stderr
     assert b"from C" in found.stderr
@@ -105,7 +106,7 @@ def test_a_result_that_does_not_fit_is_an_error(unbuffered, here):
 
 
 def test_with_a_closed_standard_output_or_error_a_file_is_still_written(here):
-    line = "explain m.lapace instances.csv --target yes -q -o out.csv"
+    line = "explain m.lapace instances.csv --target yes --pick nearest -q -o out.csv"
     for closed in (1, 2):
         found = start(line, preexec_fn=lambda closed=closed: os.close(closed))
         assert found.returncode == 0, found.stderr
@@ -139,7 +140,7 @@ def test_control_characters_of_a_file_do_not_reach_a_terminal(here, capsys):
 
 def test_rows_that_cannot_be_read_are_named_also_when_quiet(here):
     Path("instances.csv").write_text("a,b\n1,50\nx,60\n2,70\ny,80\n")
-    found = run("explain m.lapace instances.csv --target yes -q -o out.csv")
+    found = run("explain m.lapace instances.csv --target yes --pick nearest -q -o out.csv")
     assert found.exit_code == 0
     assert "2 of 4 instances could not be read and have no row in the result: 1, 3." in found.stderr
     assert len(pd.read_csv("out.csv")) == 2
@@ -192,7 +193,10 @@ def test_a_replaced_file_keeps_its_permissions_and_a_link_its_target(here):
     assert seen == [0o600]
     assert link.is_symlink()
     assert private.read_text() == "new"
-    assert run("explain m.lapace instances.csv --target yes -q -o link.csv").exit_code == 0
+    assert (
+        run("explain m.lapace instances.csv --target yes --pick nearest -q -o link.csv").exit_code
+        == 0
+    )
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     assert len(pd.read_csv(private)) == 3
 

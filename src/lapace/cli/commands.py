@@ -306,9 +306,23 @@ def explain(
         frame=lambda: rendering.comparison_frame(rows),
         values=explanation.to_json,
     )
+    if terminal.quiet and where.format in ("csv", "parquet"):
+        _warn_of_malformed(explanation, terminal)
     if letters is not None:
         _write_letters(explanation, letters, template, model, terminal)
     terminal.note(f"{explanation!r}.")
+
+
+def _warn_of_malformed(explanation: Explanation, terminal: Terminal) -> None:
+    """Names instances that could not be read, which have no row in a table of counterfactuals."""
+    malformed = [one for one in explanation if one.status == "malformed"]
+    if malformed:
+        listed = ", ".join(str(one.name) for one in malformed[:5])
+        listed += f" and {len(malformed) - 5} more" if len(malformed) > 5 else ""
+        terminal.warn(
+            f"{len(malformed)} of {len(explanation)} instances could not be read and have no row "
+            f"in the result: {listed}. --format json has the reasons."
+        )
 
 
 def _write_letters(

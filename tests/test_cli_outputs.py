@@ -81,7 +81,8 @@ def here(tmp_path, monkeypatch):
 
 def test_only_results_go_to_standard_output(here):
     Path("noisy.py").write_text(NOISY)
-    line = "explain m.lapace instances.csv --classifier noisy:predict --target yes --pick nearest -q --format"
+    line = "explain m.lapace instances.csv --classifier noisy:predict --target yes --pick nearest"
+    line += " -q --format"
     found = start(f"{line} csv")
     assert found.returncode == 0, found.stderr
     assert b"from C" in found.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from benchmarks.plan import EXPERIMENTS, Plan
-from benchmarks.running import run
+from benchmarks.running import run, run_among
 from benchmarks.store import Store
 from benchmarks.writing import write_all
 from lapace import LapaceError
@@ -30,8 +31,8 @@ def parser() -> argparse.ArgumentParser:
         choices=(*EXPERIMENTS, "e5"),
         default=list(EXPERIMENTS),
         help="e1 utility and centroids, e2 the comparison of methods, e3 actionability, e4 points "
-        "along paths, e5 MNIST, e6 the illustration, clusters their number swept, extra E1 on "
-        "tables the paper does not have (default: all but e5)",
+        "along paths, e5 MNIST, e6 the illustration, clusters their number swept, readings of what "
+        "the paper leaves open, extra E1 on tables the paper does not have (default: all but e5)",
     )
     found.add_argument("--pair", nargs="+", default=[], help="only these, such as wine-RF")
     found.add_argument("--repeats", type=int, help="at most this many of the plan's seeds")
@@ -40,6 +41,10 @@ def parser() -> argparse.ArgumentParser:
         choices=("default", "paper", "baselines", *RECIPES),
         default="all",
         help="both: the explainers of both recipes; all: the baselines too (default: all)",
+    )
+    found.add_argument("--workers", type=int, default=1, help="processes that share the jobs")
+    found.add_argument(
+        "--seconds", type=float, default=math.inf, help="begin no job after so many; needs workers"
     )
     found.add_argument("--quick", action="store_true", help="the plan's short version")
     found.add_argument("--render", action="store_true", help="run nothing, only write the pages")
@@ -75,7 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         store = Store(chosen.cache)
         out = chosen.out or (chosen.cache / "quick" if plan.is_quick else RESULTS)
         write = lambda: write_all(plan, store, out, shown=out == RESULTS)  # noqa: E731
-        failed = [] if chosen.render else run(jobs, store, say=_say, after=write)
+        if chosen.render:
+            failed = []
+        elif chosen.workers > 1:
+            failed = run_among(chosen.workers, jobs, store, say=_say, seconds=chosen.seconds)
+        else:
+            failed = run(jobs, store, say=_say, after=write)
         write()
         if chosen.render:
             sys.stderr.write(f"Wrote the tables and pages in '{out}'.\n")

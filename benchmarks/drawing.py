@@ -17,6 +17,9 @@ from benchmarks.figures import Figures
 __all__ = ["metrics", "paths", "save", "sweeps"]
 
 COLOURS = {"default": "#00796b", "paper": "#8a5a00", "baselines": "#3b6ea8"}
+MODELS = {"default": "lapace's default", "paper": "the paper's model"}
+LEVELS = {"probability": 0.5, "lof": 1.0, "density": 5.0}  # what is drawn as a dotted line
+LEVELS_FIRST = "probability"
 STYLES = dict(zip(PICKS[:3], ("#3b6ea8", "#8a5a00", "#00796b"), strict=True))
 
 
@@ -62,37 +65,43 @@ def _dots(
 
 
 def paths(table: pd.DataFrame, pairs: Sequence[str]) -> Any:
-    """E4: for each pair a row of probability and one of LOF, a panel per endpoint."""
+    """E4: for each pair rows of probability, LOF and density, a panel per endpoint."""
     split = table["metric"].str.partition("@")
     table = table.assign(name=split[0], tau=split[2].astype(float))
-    table = table[table["repeat"] == table.groupby("pair")["repeat"].transform("min")]
+    table = table[table["label"] != "all"]
     labels = {p: sorted(set(table.loc[table["pair"] == p, "label"]), key=int) for p in pairs}
-    columns = max(map(len, labels.values()))
-    size = (2.3 * columns, 2.6 * len(pairs))
+    columns, rows = max(map(len, labels.values())), len(LEVELS)
+    size = (2.3 * columns, 1.3 * rows * len(pairs))
     figure, axes = plt.subplots(
-        2 * len(pairs), columns, figsize=size, layout="constrained", squeeze=False, sharey="row"
+        rows * len(pairs), columns, figsize=size, layout="constrained", squeeze=False, sharey="row"
     )
     for k, pair in enumerate(pairs):
-        for row, (name, level) in zip(
-            axes[2 * k :], (("probability", 0.5), ("lof", 1.0)), strict=False
-        ):
+        for row, name in zip(axes[rows * k :], LEVELS, strict=False):
             row[0].set_ylabel(f"{pair}\n{name.replace('lof', 'LOF')}", fontsize=8)
             for ax in row[len(labels[pair]) :]:
                 ax.set_visible(False)
             for ax, label in zip(row, labels[pair], strict=False):
                 own = table[(table["pair"] == pair) & (table["label"] == label)]
-                curve = own[own["name"] == name].sort_values("tau")
-                spread = curve["deviation"].fillna(0)
-                ax.axhline(level, color="grey", ls=":", lw=1)
-                ax.plot(curve["tau"], curve["mean"], color=COLOURS["default"])
-                low, high = curve["mean"] - spread, curve["mean"] + spread
-                ax.fill_between(curve["tau"], low, high, color=COLOURS["default"], alpha=0.22, lw=0)
-                if name == "probability":
+                _curves(ax, own[own["name"] == name], LEVELS[name])
+                if name == LEVELS_FIRST:
                     title = "sampled endpoint" if label == "-1" else f"prototype {label}"
                     ax.set(ylim=(0, 1))
                     ax.set_title(title, fontsize=8)
                 ax.tick_params(labelsize=7)
+    handles = [plt.Line2D([], [], color=COLOURS[r], label=t) for r, t in MODELS.items()]
+    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, fontsize=9)
     return figure
+
+
+def _curves(ax: Any, table: pd.DataFrame, level: float) -> None:
+    """One curve per recipe; prototypes of the same number are not the same."""
+    ax.axhline(level, color="grey", ls=":", lw=1)
+    for recipe, own in table.groupby("recipe"):
+        curve = own.sort_values("tau")
+        spread = curve["deviation"].fillna(0)
+        ax.plot(curve["tau"], curve["mean"], color=COLOURS[recipe])
+        low, high = curve["mean"] - spread, curve["mean"] + spread
+        ax.fill_between(curve["tau"], low, high, color=COLOURS[recipe], alpha=0.18, lw=0)
 
 
 def sweeps(table: pd.DataFrame, pairs: Sequence[str]) -> Any:
@@ -106,11 +115,14 @@ def sweeps(table: pd.DataFrame, pairs: Sequence[str]) -> Any:
         counts = sorted(set(table.loc[table["pair"] == pair, "label"]) - {""}, key=int)
         for ax, metric in zip(row, SWEPT, strict=True):
             scale = 100 if metric.spec.endswith("p") else 1
-            for pick, colour in STYLES.items():
-                lines = [figures.line(pair, "default", pick, count) for count in counts]
-                values = [scale * line[metric.key].mean for line in lines]
-                if not all(map(math.isnan, values)):
-                    ax.plot(list(map(int, counts)), values, "o-", color=colour, label=pick, ms=3)
+            for recipe, dashes in (("default", "-"), ("paper", ":")):
+                for pick, colour in STYLES.items():
+                    lines = [figures.line(pair, recipe, pick, count) for count in counts]
+                    values = [scale * line[metric.key].mean for line in lines]
+                    if not all(map(math.isnan, values)):
+                        label = pick if recipe == "default" else f"{pick}, paper's model"
+                        style = {"color": colour, "ls": dashes, "marker": "o", "ms": 3}
+                        ax.plot(list(map(int, counts)), values, label=label, **style)
             ax.set_title(f"{pair}: {metric.head}", fontsize=8)
             ax.tick_params(labelsize=7)
     axes[0][3].legend(frameon=False, fontsize=7, loc="center right")

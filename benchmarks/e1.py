@@ -5,7 +5,9 @@ can replace real ones (TSTR: a forest trained on synthetic rows against one trai
 both tested on held-out rows labelled by M); whether M gives samples and centroids the label they
 were made for; whether every cluster is used; whether prototypes are plausible and differ; and how
 plausible and near the picks of paths are, compared with the nearest training row M gives the target
-(NNCE).
+(NNCE). Utility also on the paper's split, where the test rows are cut from those M was trained on.
+
+`readings` measures the part of this that tells readings of the paper apart.
 """
 
 from __future__ import annotations
@@ -13,38 +15,105 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
 
-from benchmarks.fits import Fit, Setup, fitted, setup_of, spent
-from benchmarks.plan import Job
+from benchmarks.fits import Fit, Setup, fit, fitted, paper_split, setup_of, spent
+from benchmarks.plan import Job, Reading
 from benchmarks.store import Measure
 from lapace import Explainer, InputError, Search, metrics
 from lapace.arrays import Floats, Ints
+from lapace.classifiers import Classifier
 from lapace.explainer.fit import range_coded
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
 
-__all__ = ["measure"]
+__all__ = ["measure", "readings"]
 
 VERDICTS = {"passes": 1.0, "unsure": 0.5, "fails": 0.0}
 
 
 def measure(job: Job) -> Iterator[Measure]:
     """All figures of one job."""
-    setup, fit = setup_of(job), fitted(job)
-    predicted, truth = setup.model.predict(setup.data.test), np.asarray(setup.data.test_labels)
-    yield Measure.of("accuracy", np.asarray(predicted) == truth)
+    setup, found = setup_of(job), fitted(job)
+    yield _accuracy(setup, setup.model)
     yield Measure("rows", len(setup.train), 1)
     yield Measure("columns", len(setup.schema.features), 1)
-    yield from _costs(fit)
-    yield from _utility(job, fit.explainer, setup)
-    yield from _centroids(fit.explainer, setup)
-    yield from _prototypes(job, fit.explainer, setup)
-    yield from _paths(job, fit.explainer, setup)
+    yield from _costs(found)
+    yield from _utility(job, found.explainer, setup)
+    yield from _centroids(found, setup)
+    yield from _prototypes(job, found.explainer, setup)
+    yield from _paths(job, found.explainer, setup)
+    if job.pair.paper is not None:
+        yield from _on_the_papers_split(job, setup)
+
+
+def readings(job: Job) -> Iterator[Measure]:
+    """What one reading of the paper makes of utility, centroids and clusters."""
+    assert isinstance(job.details, Reading)
+    setup, found = setup_of(job), fitted(job)
+    raw = _sampled(job, found.explainer, setup, verified=False)
+    for m in (
+        *_gap(job, setup, raw, "raw"),
+        *_centroids(found, setup),
+        *_prototypes(job, found.explainer, setup),
+    ):
+        yield replace(m, label=job.details.name)
+
+
+def _accuracy(setup: Setup, model: Any, metric: str = "accuracy") -> Measure:
+    """M's accuracy on held-out rows."""
+    predicted, truth = model.predict(setup.data.test), np.asarray(setup.data.test_labels)
+    return Measure.of(metric, np.asarray(predicted) == truth)
+
+
+def _on_the_papers_split(job: Job, setup: Setup) -> Iterator[Measure]:
+    """Utility where the test rows are cut from those M was trained on.
+
+    And the same for a forest M of full depth, which has memorised them: TSTR's forest on real rows
+    is then compared with labels that follow the noise of the data.
+    """
+    inner = paper_split(setup, job.seed)
+    once = replace(job, limits=replace(job.limits, tries=1))
+    found = fit(once, inner.data, inner.model)
+    raw = _sampled(job, found.explainer, inner, verified=False)
+    yield from _gap(job, inner, raw, "split")
+    if job.pair.classifier == "forest":
+        forest = RandomForestClassifier(100, random_state=job.seed)
+        deep = make_pipeline(setup.model[:-1], forest)
+        deep.fit(setup.data.train, np.asarray(setup.data.train_labels))
+        yield _accuracy(setup, deep, "deep_accuracy")
+        labels = Classifier(deep, setup.schema)
+        codes, test_codes = labels.fit_labels(inner.train), labels.predict(inner.test)
+        real = metrics.utility(
+            setup.schema,
+            (inner.train, codes),
+            (inner.train[:0], codes[:0]),
+            (inner.test, test_codes),
+            trees=job.protocol.trees,
+            random_state=job.seed,
+        )
+        yield Measure("deep_real", real.real, len(inner.test))
+
+
+def _gap(job: Job, setup: Setup, sample: _Sample, name: str) -> Iterator[Measure]:
+    """TSTR of one sample: the accuracy on real and synthetic rows, and the gap."""
+    found = metrics.utility(
+        setup.schema,
+        (setup.train, setup.codes),
+        sample,
+        (setup.test, setup.test_codes),
+        trees=job.protocol.trees,
+        random_state=job.seed,
+    )
+    yield Measure(f"real_{name}", found.real, len(setup.test))
+    yield Measure(f"tstr_{name}", found.synthetic, len(setup.test))
+    yield Measure(f"gap_{name}", found.gap, len(setup.test))
 
 
 def _costs(fit: Fit) -> Iterator[Measure]:
@@ -134,18 +203,24 @@ def _agreement(setup: Setup, sample: _Sample) -> Iterator[Measure]:
 # Centroids
 
 
-def _centroids(explainer: Explainer, setup: Setup) -> Iterator[Measure]:
+def _centroids(found: Fit, setup: Setup) -> Iterator[Measure]:
     """Centroids valid as trained and after repair, and how evenly clusters are used."""
-    prototypes = explainer.prototypes_
+    explainer, prototypes = found.explainer, found.explainer.prototypes_
+    count = len(prototypes)
+    yield Measure("centroids_first_try", found.first_valid / count, count)
     yield Measure.of("centroids_before", [p.valid_before for p in prototypes])
     yield Measure.of("centroids_after", [p.valid for p in prototypes])
-    yield Measure("least_used", _least_used(explainer, setup), len(prototypes))
+    for metric, value in _usage(explainer, setup).items():
+        yield Measure(metric, value, count)
 
 
-def _least_used(explainer: Explainer, setup: Setup) -> float:
-    """The rows of the least used cluster over an even share, the smallest of any label.
+def _usage(explainer: Explainer, setup: Setup) -> dict[str, float]:
+    """How clusters are used, the label on which they are used worst.
 
-    A row belongs to the cluster of largest q(c|x,y).
+    `least_used`: the rows of the least used cluster over an even share, a row in the cluster of
+    largest q(c|x,y). `least_used_soft`: the same by the sum of q(c|x,y). `entropy`: of q(c|x,y),
+    its mean over rows, over the logarithm of the number of clusters: 1 where every row belongs to
+    all clusters alike. It is largest on the worst label.
     """
     decoder = explainer.fitted_.decoder
     counts = decoder.model.shape.clusters
@@ -153,10 +228,20 @@ def _least_used(explainer: Explainer, setup: Setup) -> float:
     x = torch.as_tensor(decoder.schema.encode(setup.train[rows]), dtype=torch.float32)
     y = torch.as_tensor(setup.codes[rows])
     with torch.inference_mode():
-        clusters = decoder.model.clusters(x.to(decoder.device), y.to(decoder.device))
-    used = np.bincount(clusters.cpu().numpy(), minlength=sum(counts))
-    by_label = np.split(used, np.cumsum(counts)[:-1])
-    return float(min(own.min() * len(own) / max(1, own.sum()) for own in by_label if len(own)))
+        log_c = decoder.model.q_c(x.to(decoder.device), y.to(decoder.device)).cpu()
+    pi, places = log_c.exp().numpy(), np.cumsum(counts)[:-1]
+    hard = np.bincount(pi.argmax(axis=1), minlength=sum(counts))
+    entropy = -(pi * np.log(np.maximum(pi, 1e-12))).sum(axis=1)
+    labels = [k for k, count in enumerate(counts) if count > 1]
+    shares = {
+        name: float(min(own.min() * len(own) / max(1e-9, own.sum()) for own in parts if len(own)))
+        for name, parts in (
+            ("least_used", np.split(hard, places)),
+            ("least_used_soft", np.split(pi.sum(axis=0), places)),
+        )
+    }
+    worst = [entropy[setup.codes[rows] == k].mean() / np.log(counts[k]) for k in labels]
+    return {**shares, "entropy": float(max(worst, default=math.nan))}
 
 
 def _prototypes(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measure]:
@@ -172,6 +257,7 @@ def _prototypes(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measur
     cells = np.array(kept).reshape(len(kept), len(setup.schema.features))
     lof = setup.plausibility.lof(cells)
     yield Measure.of("prototype_lof", lof)
+    yield Measure("prototype_spread", metrics.spread(setup.schema, cells), len(cells))
     yield Measure("prototype_lof_max", float(lof.max()) if len(lof) else math.nan, len(cells))
     own = metrics.spread(setup.schema, cells)
     # Which centroids are a fair comparison depends on the coding they are found in: report two.

@@ -9,7 +9,8 @@ process it is run. Only counterfactuals that are ok count, but for validity.
 |---|---|
 | `validity`, `valid_counterfactuals` | share of instances with a valid one, of valid rows |
 | `distance`, `changed` | proximity; features changed |
-| `lof`, `lof_median`, `isolation`, `knn_distance` | plausibility |
+| `lof`, `lof_median`, `isolation`, `knn_distance` | plausibility, among rows of the target |
+| `lof_all` | LOF among all training rows, whatever their label, as RobustX measures it |
 | `copies` | share of counterfactuals that are training rows |
 | `diversity`, `n_counterfactuals` | distance between an instance's counterfactuals; their number |
 | `model_robustness` | share of (retrained classifier, counterfactual) pairs still valid |
@@ -38,7 +39,8 @@ from lapace.result import PICKS, Counterfactuals, Explanation
 
 __all__ = ["measure", "sweep"]
 
-SEVERAL = ("DiCE", "DRCE")  # baselines that can return several counterfactuals
+SEVERAL = ("DiCE", "DRCE", "DRCE-rows")  # baselines that can return several counterfactuals
+VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {"DRCE-rows": ("DRCE", {"halvings": 0})}
 # What is measured of First at a required confidence.
 CONFIDENT = (
     "validity", "valid_counterfactuals", "n_counterfactuals", "distance", "lof", "model_robustness",
@@ -161,7 +163,24 @@ def _baselines(job: Job, done: Sequence[Measure]) -> Record:
         except Exception as error:
             reason = str(error).partition("\n")[0]
             not_run[name] = f"{type(error).__name__}: {reason}"
+    for name in judge.details.again:
+        if not any(m.method == name and m.metric == "lof_all" for m in done):
+            counterfactuals = _made(name, judge, setup.model).counterfactuals(
+                setup.frame, target=setup.data.target
+            )
+            found.append(judge.lof_of_all(name, counterfactuals.where(counterfactuals.ok)))
     return Record(found, not_run)
+
+
+def _made(name: str, judge: _Judge, model: Any) -> Any:
+    """A baseline, fitted."""
+    setup, details = judge.setup, judge.details
+    kind, options = VARIANTS.get(name, (name, {}))
+    if name in SEVERAL:
+        options = {**options, "count": details.n_counterfactuals}
+    state = judge.job.seed
+    method = getattr(baselines, kind)(model, schema=setup.schema, random_state=state, **options)
+    return method.fit(setup.data.train)
 
 
 class _Count:
@@ -184,11 +203,8 @@ def _counted(model: Any) -> tuple[Any, _Count]:
 def _baseline(name: str, judge: _Judge) -> list[Measure]:
     setup, details = judge.setup, judge.details
     model, count = _counted(setup.model)
-    more = {"count": details.n_counterfactuals} if name in SEVERAL else {}
-    state = judge.job.seed
-    method = getattr(baselines, name)(model, schema=setup.schema, random_state=state, **more)
     with spent() as fitting:
-        method.fit(setup.data.train)
+        method = _made(name, judge, model)
     instances = min(details.max_instances.get(name, len(setup.instances)), len(setup.instances))
     frame, target = setup.wide.frame(setup.instances[:instances]), setup.data.target
     method.counterfactuals(frame.head(1), target=target)  # loads what is loaded once
@@ -270,10 +286,15 @@ class _Judge:
         lof = usual.lof(ok.cells)
         yield Measure.of("lof", lof, method=method)
         yield Measure("lof_median", metrics.median(lof), len(ok), method=method)
+        yield self.lof_of_all(method, ok)
         yield Measure.of("isolation", usual.isolation(ok.cells), method=method)
         yield Measure.of("knn_distance", usual.knn(ok.cells), method=method)
         away, _ = metrics.kneighbors(ok.schema, ok.cells, self.setup.train)
         yield Measure.of("copies", away[:, :1] == 0, method=method)
+
+    def lof_of_all(self, method: str, ok: Counterfactuals) -> Measure:
+        """LOF among all training rows."""
+        return Measure.of("lof_all", self.setup.plausibility_of_all.lof(ok.cells), method=method)
 
     def stability(
         self, method: str, before: Counterfactuals, after: Counterfactuals, moved: _Moved

@@ -1,8 +1,10 @@
 """E4, points along paths: probability and plausibility from instances to each endpoint.
 
-For every prototype of the target, the sampled endpoint (-1), and every step of the grid: the
-classifier's probability of the target and the local outlier factor of the decoded points among the
-training rows labelled with the target, mean and deviation over instances.
+For every step of the grid, over all prototypes of the target (`all`), and with the first seed for
+every prototype and for the sampled endpoint (-1), since those of different fits do not compare: the
+classifier's probability of the target, the local outlier factor of the decoded points among the
+training rows labelled with the target, and their density (its percentile among those rows, by the
+explainer's own model), mean and deviation over instances.
 """
 
 from __future__ import annotations
@@ -29,9 +31,17 @@ def measure(job: Job) -> Iterator[Measure]:
     steps = job.protocol.steps + 1
     cells = found.cells[:, :steps]  # (paths, steps, d)
     lof = setup.plausibility.lof(cells.reshape(-1, cells.shape[2])).reshape(cells.shape[:2])
-    points = {"probability": found.probability, "lof": lof, "valid": found.valid == 1}
-    for prototype in np.unique(found.prototype).tolist():
-        own = found.prototype == prototype
+    points = {
+        "probability": found.probability,
+        "lof": lof,
+        "density": found.density,
+        "valid": found.valid == 1,
+    }
+    shown = job.seed == job.protocol.seeds[0]
+    parts = {"all": found.prototype >= 0}
+    for prototype in np.unique(found.prototype).tolist() if shown else ():
+        parts[str(prototype)] = found.prototype == prototype
+    for label, own in parts.items():
         for step, tau in enumerate(found.tau[own][0, :steps]):
             for metric, values in points.items():
-                yield Measure.of(f"{metric}@{tau:.4g}", values[own, step], str(prototype))
+                yield Measure.of(f"{metric}@{tau:.4g}", values[own, step], label)

@@ -32,6 +32,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from benchmarks.digits import DASH, FADED, SIDE, Digits, Network, TrueLabels, network, no_dash, read
+from benchmarks.digits_drawing import Strip, strips
 from benchmarks.digits_page import gallery, table_of
 from benchmarks.drawing import save
 from benchmarks.store import write
@@ -96,6 +97,7 @@ class Results:
     """The figures so far, and what failed."""
 
     path: Path
+    before: pd.DataFrame  # of an earlier run; fits this one has too are dropped
     lines: list[tuple[Any, ...]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -105,8 +107,14 @@ class Results:
 
     @property
     def table(self) -> pd.DataFrame:
-        """All figures."""
-        return pd.DataFrame(self.lines, columns=list(COLUMNS))
+        """All figures, those of an earlier run first."""
+        new = pd.DataFrame(self.lines, columns=list(COLUMNS))
+        fits = ["labels", "recipe", "seed"]
+        again = pd.MultiIndex.from_frame(self.before[fits]).isin(
+            pd.MultiIndex.from_frame(new[fits])
+        )
+        old = self.before[~again]
+        return pd.concat([old, new], ignore_index=True) if len(old) else new
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -169,7 +177,7 @@ def main_e5(
     """
     chosen = settings or (QUICK if quick else Settings())
     docs = DOCS if out == RESULTS and not quick else out
-    results, start = Results(out / "e5.csv"), time.perf_counter()
+    results, start = Results(out / "e5.csv", earlier(out / "e5.csv")), time.perf_counter()
     digits = read(quick)
     model = network(digits.train, digits.truth, epochs=chosen.epochs, device=device)
     accuracy = float((model.predict(digits.test) == digits.test_truth).mean())
@@ -193,6 +201,14 @@ def main_e5(
         _save(_probabilities(results.table), run.images / "e5-probability.png")
     write(out / "e5.md", table_of(results.table, digits.name, results.problems))
     write(docs / "gallery.md", gallery(results.table, digits.name))
+
+
+def earlier(path: Path) -> pd.DataFrame:
+    """The figures of an earlier run; empty where there was none."""
+    if not path.exists():
+        return pd.DataFrame({name: [] for name in COLUMNS})
+    texts = {"labels": str, "recipe": str, "label": str}
+    return pd.read_csv(path, keep_default_na=False, na_values={"value": [""]}, dtype=texts)
 
 
 def jobs(seeds: Sequence[int]) -> list[Job]:
@@ -247,7 +263,7 @@ def _fit(run: Run, job: Job) -> Explainer:
     for metric, value, count in (
         ("fit seconds", seconds, rows),
         ("training seconds", training, rows),
-        ("steps or epochs", explainer.history_["step"][-1] + 1, rows),
+        ("steps", explainer.history_["step"][-1], rows),
         ("prototypes valid", np.mean([p.valid for p in prototypes]), len(prototypes)),
         ("prototypes valid before repair", np.mean([p.valid_before for p in prototypes]),
          len(prototypes)),
@@ -333,8 +349,8 @@ def _no_dash(run: Run, job: Job, explainer: Explainer) -> None:
     """Paths to sevens under the constraint: points the network calls a seven have no dash."""
     fives = np.flatnonzero(run.model.predict(run.digits.test) == 5)[: run.settings.fives]
     instances = run.digits.test[fives]
-    for mode in ("free", "exact", "latent"):
-        search = Search(enforce="latent" if mode == "latent" else "exact")
+    for mode in ("free", "exact", "polyak", "latent"):
+        search = Search(enforce="exact" if mode == "free" else mode)
         constraints = [] if mode == "free" else [no_dash()]
         start = time.perf_counter()
         found = explainer.explain(instances, target=7, constraints=constraints, search=search)
@@ -358,7 +374,7 @@ def _no_dash(run: Run, job: Job, explainer: Explainer) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    save(figure, path, dpi=60, colours=32)
+    save(figure, path, dpi=120, colours=64)
 
 
 def _pictures(run: Run, job: Job, explainer: Explainer) -> None:
@@ -368,28 +384,21 @@ def _pictures(run: Run, job: Job, explainer: Explainer) -> None:
     instance = run.digits.test[np.flatnonzero(fives)[:1]]
     found = explainer.explain(instance, target=7)
     sevens = sorted(found[0].prototypes)
-    rows = [(found, number, f"prototype {number}") for number in sevens]
-    _save(_stacked(rows), run.images / f"e5-paths-{name}.png")
+    rows = [Strip(found, number, f"to prototype {number}", instance[0]) for number in sevens]
+    _save(strips(rows), run.images / f"e5-paths-{name}.png")
     ink = {p.number: float(p.cells[DASH].mean()) for p in explainer.prototypes_}
     crossed = max(sevens, key=lambda number: ink[number])  # the seven with most of a dash
-    rows = [(found, crossed, f"to prototype {crossed}, free")]
-    for mode, title in (("exact", "the same, no dash"), ("latent", "by gradients alone")):
+    rows = [Strip(found, crossed, f"to prototype {crossed}, free", instance[0], True)]
+    for mode, title in (
+        ("exact", "nothing in the box: corrected, projected, checked"),
+        ("latent", "nothing in the box: the paper's gradient descent alone"),
+    ):
         search = Search(enforce=mode)
         held = explainer.explain(instance, target=7, constraints=[no_dash()], search=search)
-        rows.append((held, crossed, title))
-    _save(_stacked(rows), run.images / f"e5-dash-{name}.png")
+        rows.append(Strip(held, crossed, title, instance[0], True))
+    _save(strips(rows), run.images / f"e5-dash-{name}.png")
     if job.labels == "predictions":
         _save(_every_other(run, explainer), run.images / f"e5-others-{job.recipe}.png")
-
-
-def _stacked(rows: Sequence[tuple[Explanation, int, str]]) -> Figure:
-    """Paths of one digit, one under another."""
-    size = (9.6, 1.5 * len(rows))
-    figure, axes = plt.subplots(len(rows), 1, figsize=size, layout="constrained", squeeze=False)
-    for ax, (found, prototype, title) in zip(axes[:, 0], rows, strict=True):
-        plots.path(found[0], prototype, ax=ax)
-        ax.set_title(title, loc="left", fontsize=9)
-    return figure
 
 
 def _every_other(run: Run, explainer: Explainer) -> Figure:

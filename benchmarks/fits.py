@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from benchmarks.plan import Job, Pair
+import numpy as np
+
+from benchmarks.plan import Job, Pair, Reading
 from benchmarks.store import Measure
 from benchmarks.tables import load, retrained
 from lapace import Explainer, metrics
@@ -32,6 +34,7 @@ __all__ = [
     "Setup",
     "fit",
     "fitted",
+    "paper_split",
     "recipe_of",
     "retrained_models",
     "setup_of",
@@ -87,6 +90,11 @@ class Setup:
         """How plausible rows are among the training rows the classifier gives the target."""
         return metrics.Plausibility(self.schema, self.target_rows)
 
+    @cached_property
+    def plausibility_of_all(self) -> metrics.Plausibility:
+        """The same among all training rows, whatever their label."""
+        return metrics.Plausibility(self.schema, self.train)
+
 
 def setup_of(job: Job) -> Setup:
     """The setup of a job's pair and seed."""
@@ -117,6 +125,31 @@ def _setup(pair: Pair, seed: int, rows: int | None, count: int) -> Setup:
     )
 
 
+def paper_split(setup: Setup, seed: int) -> Setup:
+    """The paper's split: the explainer's test rows are cut from the classifier's training rows.
+
+    A fifth of them is held out; the classifier is the same, and has seen all of them.
+    """
+    held = np.zeros(len(setup.train), dtype=bool)
+    held[np.random.default_rng(seed).permutation(len(held))[: len(held) // 5]] = True
+    rows = setup.data.train
+    data = replace(
+        setup.data,
+        train=rows[~held].reset_index(drop=True),
+        test=rows[held].reset_index(drop=True),
+        train_labels=np.asarray(setup.data.train_labels)[~held],
+        test_labels=np.asarray(setup.data.train_labels)[held],
+    )
+    return replace(
+        setup,
+        data=data,
+        train=setup.train[~held],
+        codes=setup.codes[~held],
+        test=setup.train[held],
+        test_codes=setup.codes[held],
+    )
+
+
 @lru_cache(maxsize=1)
 def retrained_models(
     pair: Pair, seed: int, rows: int | None, count: int, share: float
@@ -135,11 +168,13 @@ def retrained_models(
 class Fit(NamedTuple):
     """An explainer and what it cost: the fit that was kept, and `all_seconds` of all tries.
 
-    The queries are those of the fit without its report, which counts its own.
+    `first_valid` are the centroids valid as trained at the first try. The queries are those of the
+    fit without its report, which counts its own.
     """
 
     explainer: Explainer
     tries: int
+    first_valid: int
     n_queries: int
     seconds: float
     processor: float
@@ -159,13 +194,15 @@ def recipe_of(job: Job) -> tuple[Recipe, int | None]:
         steps=job.limits.steps,
         epochs=job.limits.epochs,
     )
+    if isinstance(job.details, Reading):
+        recipe = replace(recipe, **dict(job.details.options))
     return recipe, paper.n_latent
 
 
 def fit(job: Job, data: Dataset, model: Any) -> Fit:
     """A fitted explainer: of several tries, the first with valid centroids only, or the best."""
     recipe, n_latent = recipe_of(job)
-    found, most_valid, all_seconds, tries = None, -1, 0.0, 0
+    found, most_valid, all_seconds, tries, first_valid = None, -1, 0.0, 0, 0
     for again in range(job.limits.tries):
         explainer = Explainer(
             model,
@@ -180,26 +217,33 @@ def fit(job: Job, data: Dataset, model: Any) -> Fit:
             explainer.fit(data.train)
         all_seconds, tries = all_seconds + cost.wall, tries + 1
         valid = sum(p.valid for p in explainer.prototypes_)
+        if again == 0:
+            first_valid = sum(p.valid_before for p in explainer.prototypes_)
         if valid > most_valid:
             queries = explainer.report_.n_queries
             count = queries.total - queries.report
-            found = Fit(explainer, 0, count, cost.wall, cost.processor, 0.0)
+            found = Fit(explainer, 0, 0, count, cost.wall, cost.processor, 0.0)
             most_valid = valid
         if valid == len(explainer.prototypes_):
             break
     assert found is not None  # there is at least one try
-    return found._replace(tries=tries, all_seconds=all_seconds)
+    return found._replace(tries=tries, first_valid=first_valid, all_seconds=all_seconds)
 
 
 def fitted(job: Job) -> Fit:
     """The explainer of a job's pair, recipe, seed and number of prototypes."""
     protocol = replace(job.protocol, steps=0, trees=0)  # a fit does not depend on these
-    return _fitted(replace(job, protocol=protocol, experiment="e1", details=None))
+    reading = job.details if isinstance(job.details, Reading) else None
+    return _fitted(replace(job, protocol=protocol, experiment="e1", details=reading))
 
 
 @lru_cache(maxsize=2)
 def _fitted(job: Job) -> Fit:
-    return fit(job, setup_of(job).data, setup_of(job).model)
+    found = fit(job, setup_of(job).data, setup_of(job).model)
+    # Trained where there is a GPU, used on the CPU: methods are compared by processor time.
+    found.explainer.fitted_.decoder.model.to("cpu")
+    vars(found.explainer.fitted_).pop("sampled_endpoints", None)  # drawn again there
+    return found
 
 
 # ------------------------------------------------------------------------------------------------

@@ -19,17 +19,27 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from lapace.classifiers import TrainedKind
 from lapace.errors import InputError, did_you_mean
 
-__all__ = ["EXPERIMENTS", "REVISIONS", "Actionability", "Comparison", "Job", "Pair", "Plan"]
+__all__ = [
+    "EXPERIMENTS",
+    "REVISIONS",
+    "Actionability",
+    "Comparison",
+    "Job",
+    "Pair",
+    "Plan",
+    "Reading",
+]
 
 Recipe: TypeAlias = Literal["default", "paper", "baselines"]
 Kind = TypeVar("Kind")
 
-EXPERIMENTS = ("e1", "extra", "e2", "e3", "e4", "clusters", "e6")
+EXPERIMENTS = ("e1", "extra", "readings", "e2", "e3", "e4", "clusters", "e6")
 UTILITY = ("e1", "extra")  # E1 on the paper's tables and on tables the paper does not have
 # Raise a number when a change moves figures: of a recipe, or of what one experiment measures. Older
 # results are then set aside, not mixed with new ones.
 REVISIONS = {
-    "default": 2, "paper": 2, "baselines": 1, "e2": 1, "e3": 1, "e4": 1, "clusters": 1, "e6": 1,
+    "default": 2, "paper": 2, "baselines": 1, "e1": 2, "readings": 1, "e2": 1, "e3": 2,
+    "e4": 2, "clusters": 1, "e6": 1,
 }  # fmt: skip
 
 
@@ -111,12 +121,14 @@ class Comparison:
     n_counterfactuals: int = 5  # of a baseline that can return several
     max_instances: Mapping[str, int] = field(default_factory=dict, hash=False)
     max_perturbed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    again: tuple[str, ...] = ()  # methods run before, of which only later metrics are measured
 
 
 @dataclass(frozen=True)
 class Actionability:
     """E3, the comparison under constraints."""
 
+    instances: int = 20  # of the protocol's; every one has its own constraints and calls
     n_constraints: int = 5  # drawn for each instance
     n_fixed: int = 3  # features that keep the instance's value in the hard setting
     low: float = 0.1  # quantiles the hard setting's ranges are narrowed to
@@ -127,9 +139,30 @@ class Actionability:
 
 @dataclass(frozen=True)
 class PathPoints:
-    """E4, points along paths. Prototypes of different fits are not comparable: one repeat."""
+    """E4, points along paths. Prototypes of different fits are not comparable: one is drawn."""
 
-    repeats: int = 1
+    repeats: int = 5
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of what the paper leaves open: fields of its recipe, by name."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The readings compared, on splits no other experiment uses."""
+
+    seeds: tuple[int, ...] = (1, 2)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+
+    @property
+    def each(self) -> tuple[Reading, ...]:
+        """The readings, in order."""
+        return tuple(Reading(name, tuple(own.items())) for name, own in self.options.items())
 
 
 @dataclass(frozen=True)
@@ -168,13 +201,15 @@ class Job:
     protocol: Protocol
     limits: Limits
     experiment: str = "e1"
-    details: Comparison | Actionability | PathPoints | None = None
+    details: Comparison | Actionability | PathPoints | Reading | None = None
 
     def __str__(self) -> str:
         if self.experiment == "e6":
             return "e6: the illustration"
         side = self.recipe if self.recipe == "baselines" else f"{self.recipe} recipe"
         count = f"{self.protocol.n_prototypes} " if self.experiment == "clusters" else ""
+        if isinstance(self.details, Reading):
+            side = self.details.name
         what = "" if self.experiment in UTILITY else f"{count}{self.experiment}: "
         return f"{what}{self.pair.name}, {side}, seed {self.seed}"
 
@@ -211,6 +246,8 @@ class Job:
             only_baselines = ("methods", "n_counterfactuals", "max_instances", "max_perturbed")
             for name in ("confidences",) if self.recipe == "baselines" else only_baselines:
                 del found[name]
+            if not found["again"]:
+                del found["again"]
         return found
 
     @property
@@ -229,8 +266,10 @@ class Plan:
         protocol: What is done with each.
         limits: What bounds the paper's recipe.
         e2: Settings of the comparison.
+        more: The same with methods that were added later, so that they are jobs of their own.
         e3: Settings of the comparison under constraints.
         e4: Settings of the points along paths.
+        readings: What the paper leaves open.
         sweep: Settings of the sweep over clusters.
         is_quick: Whether this is the short version, which only shows that everything runs.
 
@@ -244,8 +283,10 @@ class Plan:
     protocol: Protocol = Protocol()
     limits: Limits = Limits()
     e2: Comparison = Comparison()
+    more: Comparison | None = None
     e3: Actionability = Actionability()
     e4: PathPoints = PathPoints()
+    readings: Readings = Readings()
     sweep: Sweep = Sweep()
     is_quick: bool = False
 
@@ -288,8 +329,10 @@ class Plan:
             made(Protocol, "protocol"),
             made(Limits, "paper"),
             made(Comparison, "e2"),
+            _record(Comparison, {**data["e2"], **data["more"]}, "more") if "more" in data else None,
             made(Actionability, "e3", constraints=constraints),
             made(PathPoints, "e4"),
+            made(Readings, "readings"),
             made(Sweep, "clusters"),
         )
 
@@ -334,7 +377,7 @@ class Plan:
             if job.experiment in experiments
             and job.recipe in recipes
             and (not names or job.pair.name in names)
-            and (job.seed in seeds or job.experiment == "e6")
+            and (job.seed in seeds or job.experiment in ("e6", "readings"))
         ]
 
     def _all(self) -> Iterator[Job]:
@@ -346,6 +389,7 @@ class Plan:
                     for pair in self.pairs:
                         if pair.experiment == experiment and (pair.paper or recipe == "default"):
                             yield Job(pair, recipe, seed, self.protocol, self.limits, experiment)
+        yield from self._readings()
         for repeat, seed in enumerate(seeds):
             for pair in self.pairs:
                 if pair.experiment == "e1":
@@ -353,21 +397,36 @@ class Plan:
         alone, once = Pair("illustration", "illustration", "forest"), Protocol((1,))
         yield Job(alone, "default", 1, replace(once, rows=self.protocol.rows), self.limits, "e6")
 
+    def _readings(self) -> Iterator[Job]:
+        """Every reading of what the paper leaves open, on every pair of the paper."""
+        protocol = replace(self.protocol, seeds=self.readings.seeds)
+        for seed in self.readings.seeds:
+            for pair in self.pairs:
+                for reading in self.readings.each if pair.paper is not None else ():
+                    job = Job(pair, "paper", seed, protocol, self.limits, "readings", reading)
+                    # One try: what a reading does to centroids is what is asked.
+                    yield replace(job, limits=replace(self.limits, tries=1))
+
     def _others(self, pair: Pair, seed: int, repeat: int) -> Iterator[Job]:
         """All but E1 of one pair and seed; jobs that share a fit are side by side."""
-        job = Job(pair, "default", seed, self.protocol, self.limits, "e2", self.e2)
-        yield job
-        if pair.data in self.e3.constraints and repeat < self.e3.repeats:
-            yield replace(job, experiment="e3", details=self.e3)
-        if repeat < self.e4.repeats:
-            yield replace(job, experiment="e4", details=self.e4)
-        if pair.paper is not None:
-            yield replace(job, recipe="paper")
-        yield replace(job, recipe="baselines")
-        if pair.name in self.sweep.pairs and repeat < self.sweep.repeats:
-            for count in self.sweep.n_prototypes:
+        constrained = pair.data in self.e3.constraints and repeat < self.e3.repeats
+        swept = pair.name in self.sweep.pairs and repeat < self.sweep.repeats
+        for recipe in ("default", "paper") if pair.paper is not None else ("default",):
+            job = Job(pair, recipe, seed, self.protocol, self.limits, "e2", self.e2)
+            yield job
+            if constrained:
+                yield replace(job, experiment="e3", details=self.e3)
+            if repeat < self.e4.repeats:
+                yield replace(job, experiment="e4", details=self.e4)
+            for count in self.sweep.n_prototypes if swept else ():
                 protocol = replace(self.protocol, n_prototypes=count)
                 yield replace(job, experiment="clusters", protocol=protocol)
+        job = Job(pair, "baselines", seed, self.protocol, self.limits, "e2", self.e2)
+        yield job
+        if self.more is not None:
+            yield replace(job, details=self.more)
+        if constrained:
+            yield replace(job, experiment="e3", details=self.e3)
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:

@@ -1,17 +1,20 @@
-"""Running jobs: one after the other here, or in any process that is given one."""
+"""Running jobs: one after the other here, or shared among processes."""
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from multiprocessing import get_context
 from typing import TypeAlias
 
 from benchmarks.plan import Job
 from benchmarks.store import Measure, Record, Store, versions
 
-__all__ = ["measured", "run", "run_job", "time_left"]
+__all__ = ["measured", "run", "run_among", "run_job", "time_left"]
 
 Say: TypeAlias = Callable[[str], None]
 Measuring: TypeAlias = Callable[[Job, Store], Record]
@@ -27,7 +30,7 @@ def measured(job: Job, store: Store) -> Record:
         return {"e2": e2, "e3": e3}[job.experiment].measure(job, done)
     if job.experiment == "e6":
         return Record(e6.measure(job, store.path(job).with_suffix(".png")))
-    kinds = {"e4": e4.measure, "clusters": e2.sweep}
+    kinds = {"e4": e4.measure, "clusters": e2.sweep, "readings": e1.readings}
     return Record(list(kinds.get(job.experiment, e1.measure)(job)))
 
 
@@ -92,6 +95,54 @@ def run(
         say(f"    {line.removeprefix(f'{job}: ')}; about {_duration(rest)} left.")
         after()
     return failed
+
+
+def run_among(
+    workers: int, jobs: Sequence[Job], store: Store, *, say: Say, seconds: float = math.inf
+) -> list[Job]:
+    """Runs the jobs that are not done in several processes.
+
+    Jobs of one pair and seed go to one process, one after the other: they share the classifier, the
+    retrained ones and fits.
+
+    Args:
+        workers: How many processes.
+        jobs: All that are wanted.
+        store: Where results are kept.
+        say: Called with a line at a time on what is going on.
+        seconds: After which no further job is begun.
+
+    Returns:
+        The jobs that failed.
+    """
+    end = time.time() + seconds
+    groups: dict[tuple[str, int], list[Job]] = {}
+    for job in jobs:
+        if job not in store:
+            groups.setdefault((job.pair.name, job.seed), []).append(job)
+    say(f"{len(jobs) - sum(map(len, groups.values()))} of {len(jobs)} jobs are already done.")
+    failed = []
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(_run_group, group, store, end): group for group in groups.values()}
+        for future in as_completed(running):
+            for job, line in future.result():
+                say(line)
+                failed += [job] if "Traceback" in line else []
+    return failed
+
+
+def _run_group(jobs: Sequence[Job], store: Store, end: float) -> list[tuple[Job, str]]:
+    """Runs jobs that share a fit; what each says, or the traceback of its failure."""
+    lines = []
+    for job in jobs:
+        if time.time() > end:
+            lines.append((job, f"{job}: not begun, the time was up"))
+            continue
+        try:
+            lines.append((job, run_job(job, store)))
+        except Exception:  # one job's failure must not cost the others
+            lines.append((job, f"{job}: {traceback.format_exc()}"))
+    return lines
 
 
 def time_left(jobs: Iterable[Job], rest: Iterable[Job], store: Store) -> float:

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import pandas as pd
 
 from benchmarks.comparison import METHODS, PICKS, reaching
-from benchmarks.e3 import METHODS as CONSTRAINED
+from benchmarks.e3 import FACE, LAPACE
 from benchmarks.figures import NONE, Figure, Figures, grid
 from benchmarks.plan import Plan
 
@@ -190,7 +190,8 @@ class Results:
 
     def __call__(self, method: str, metric: str, label: str = "") -> float:
         """The mean of a metric for one of our picks, or for a method of E3."""
-        return self.figures.get(self.pair, "default", metric, method, label).mean
+        side = "baselines" if method in FACE else "default"
+        return self.figures.get(self.pair, side, metric, method, label).mean
 
     def baseline(self, method: str, metric: str) -> float:
         """The mean of a metric for a baseline."""
@@ -264,7 +265,7 @@ def _easy(r: Results) -> Judged:
 
 def _hard(r: Results) -> Judged:
     own = r("LAPACE-exact", "satisfied", "hard")
-    found = [(r(m, "satisfied", "hard"), m) for m in CONSTRAINED if m != "LAPACE-exact"]
+    found = [(r(m, "satisfied", "hard"), m) for m in (*FACE, *LAPACE) if m != "LAPACE-exact"]
     known = [item for item in found if not math.isnan(item[0])]
     other, name = max(known, key=lambda item: item[0], default=(math.nan, ""))
     return own - other, f"exact {own:.3f}, {name} {other:.3f}"

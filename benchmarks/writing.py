@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks import drawing, targets
+from benchmarks import drawing, findings, targets
 from benchmarks.figures import Figures, insert
-from benchmarks.pages import PAGES, blocks, pairs_of, part
+from benchmarks.pages import PAGES, blocks
 from benchmarks.plan import Plan
+from benchmarks.provenance import pairs_of, part
 from benchmarks.store import Store, keep, write
 
 __all__ = ["pages_of", "write_all"]
@@ -34,6 +35,8 @@ def pages_of(plan: Plan, table: pd.DataFrame) -> dict[str, str]:
         for name, page in PAGES.items()
         if len(own := part(table, name))
     }
+    if len(table):
+        found["findings"] = findings.markdown(plan, table)
     found["targets"] = f"# Targets\n\n{ABOUT_TARGETS}\n\n{targets.markdown(plan, table)}\n"
     return found
 

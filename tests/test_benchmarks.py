@@ -115,10 +115,11 @@ def test_the_papers_plan_has_every_experiment():
     assert count == {
         "e1": 8 * 5 + 8 * 5,
         "extra": 6 * 5,
-        "e2": 8 * 5 * 3,
-        "e3": 4 * 5,
-        "e4": 8,
-        "clusters": 2 * 5 * full.sweep.repeats,
+        "readings": 7 * 8 * 2,
+        "e2": 8 * 5 * 4,
+        "e3": 8 * 5 * 3,
+        "e4": 8 * 5 * 2,
+        "clusters": 2 * 2 * 5 * full.sweep.repeats,
         "e6": 1,
     }
 
@@ -139,9 +140,32 @@ def test_jobs_that_share_a_fit_are_side_by_side():
     found = Plan.read(PAPER_TOML).jobs(experiments=["e2", "e3", "e4"], pairs=["wine-RF"])
     first = [(job.experiment, job.recipe) for job in found if job.seed == 11]
     assert first == [
-        ("e2", "default"), ("e3", "default"), ("e4", "default"), ("e2", "paper"),
-        ("e2", "baselines"),
+        ("e2", "default"), ("e3", "default"), ("e4", "default"),
+        ("e2", "paper"), ("e3", "paper"), ("e4", "paper"),
+        ("e2", "baselines"), ("e2", "baselines"), ("e3", "baselines"),
     ]  # fmt: skip
+
+
+def test_readings_are_fits_of_their_own_on_other_splits():
+    full = Plan.read(PAPER_TOML)
+    found = full.jobs(experiments=["readings"], pairs=["wine-NN"])
+    assert {job.seed for job in found} == {1, 2}
+    assert not {job.seed for job in found} & set(full.protocol.seeds)
+    names = [job.details.name for job in found if job.seed == 1]
+    assert names == list(full.readings.options)
+    recipes = [fits.recipe_of(job)[0] for job in found[: len(names)]]
+    assert len(set(recipes)) == len(names)
+    assert [r.kl_c for r in recipes[:3]] == ["batch", "running", "row"]
+    plain = full.jobs(experiments=["e1"], pairs=["wine-NN"], recipes=["paper"])[0]
+    assert recipes[0] == fits.recipe_of(plain)[0]  # the first is recipe="paper" as it is
+
+
+def test_methods_added_later_leave_the_keys_of_the_others_alone():
+    full = Plan.read(PAPER_TOML)
+    first, later = full.jobs(experiments=["e2"], pairs=["wine-RF"], recipes=["baselines"])[:2]
+    assert "again" not in first.settings["details"]
+    assert later.settings["details"]["again"]
+    assert first.key != later.key
 
 
 def test_the_key_holds_all_a_job_depends_on_and_nothing_else(monkeypatch):
@@ -189,7 +213,7 @@ def test_the_key_of_one_side_ignores_what_only_the_other_needs(world):
 
 def test_only_the_experiment_that_changed_is_run_again(monkeypatch, world):
     before = {job: job.key for job in world.plan.jobs()}
-    monkeypatch.setitem(plan.REVISIONS, "e3", 2)
+    monkeypatch.setitem(plan.REVISIONS, "e3", 99)
     assert {j.experiment for j, key in before.items() if j.key != key} == {"e3"}
 
 
@@ -445,7 +469,7 @@ def test_re_crossing_is_seen_where_first_is_not_stable(small):
     assert (found["recrossing_before"], found["recrossing_after"]) == (share, 0)
 
 
-def test_the_least_used_cluster_is_counted(small):
+def test_the_use_of_clusters_is_counted(small):
     _, setup, explainer = small
     x = torch.tensor(setup.schema.encode(setup.train), dtype=torch.float32)
     c = explainer.fitted_.decoder.model.clusters(x, torch.tensor(setup.codes)).tolist()
@@ -454,7 +478,18 @@ def test_the_least_used_cluster_is_counted(small):
         own = [p.number for p in explainer.prototypes_ if p.code == code]
         even = sum(setup.codes == code) / len(own)
         shares.append(min(c.count(k) for k in own) / even)
-    assert e1._least_used(explainer, setup) == pytest.approx(min(shares))
+    found = e1._usage(explainer, setup)
+    assert found["least_used"] == pytest.approx(min(shares))
+    pi = explainer.fitted_.decoder.model.q_c(x, torch.tensor(setup.codes)).exp()
+    soft, entropies = [], []
+    for code in (0, 1):
+        own = [p.number for p in explainer.prototypes_ if p.code == code]
+        rows = pi[torch.tensor(setup.codes) == code][:, own]
+        soft.append(rows.sum(dim=0).min().item() * len(own) / len(rows))
+        spread = torch.distributions.Categorical(rows).entropy().mean().item()
+        entropies.append(spread / math.log(len(own)))
+    assert found["least_used_soft"] == pytest.approx(min(soft), rel=1e-4)
+    assert found["entropy"] == pytest.approx(max(entropies), rel=1e-3)
 
 
 def test_a_paper_fit_is_repeated_until_its_centroids_are_valid(monkeypatch):
@@ -466,7 +501,9 @@ def test_a_paper_fit_is_repeated_until_its_centroids_are_valid(monkeypatch):
 
         def fit(self, train):
             count = accepted[self.seed]
-            self.prototypes_ = [SimpleNamespace(valid=k < count) for k in range(4)]
+            self.prototypes_ = [
+                SimpleNamespace(valid=k < count, valid_before=k < count) for k in range(4)
+            ]
             queries = SimpleNamespace(total=self.seed + 7, report=7)
             self.report_ = SimpleNamespace(n_queries=queries)
 
@@ -616,7 +653,10 @@ def test_instances_have_their_own_constraints_and_harder_ones(world, small):
 
 def test_actionability_is_counted_exactly(world):
     _, found, record = world.measured("e3")
+    _, others, other_record = world.measured("e3", "baselines")
     assert not record.not_run
+    assert not other_record.not_run
+    found = {**found, **others}
     for setting in ("easy", "hard"):
         feasible = 1 - found["", "infeasible", setting].value
         for method in e3.METHODS:
@@ -627,10 +667,24 @@ def test_actionability_is_counted_exactly(world):
     assert found["LAPACE-exact", "satisfied_path", "easy"].count >= 4
 
 
+def test_paths_of_face_are_overwritten_one_by_one_or_projected(small):
+    _, setup, _ = small
+    cells = setup.train[:5]
+    low, high = "income >= 2*amount", "amount >= 5000"  # the second undoes the first
+    for texts in ((low, high), (high, low)):
+        projected, alone = (
+            e3.overwritten(setup, texts, cells, 0, projected=how) for how in (True, False)
+        )
+        assert projected.feasible.all()
+        last = System.of(texts[1:], setup.wide)
+        instance = np.repeat(setup.instances[:1], 5, axis=0)
+        assert last.feasible(alone.cells[0], instance).all()
+
+
 def test_paths_of_face_are_projected_and_predicted_again(small):
     _, setup, _ = small
     texts, cells = ("income >= 500", "months <= 12"), setup.train[:5]
-    points = e3.overwritten(setup, texts, cells, 0)
+    points = e3.overwritten(setup, texts, cells, 0, projected=True)
     system, instance = System.of(texts, setup.wide), np.repeat(setup.instances[:1], 5, axis=0)
     moved = system.project(cells, instance).cells
     assert system.feasible(moved, instance).all()
@@ -661,6 +715,10 @@ def test_points_of_paths_are_measured_as_plain_code_would(world, small):
         assert figure.value == pytest.approx(explanation.probability[own, step].mean())
         assert figure.count == own.sum()
     assert {m.value for (_, metric, _), m in found.items() if metric == "valid@1"} == {1.0}
+    ours = explanation.prototype >= 0
+    figure = found["", "density@0.5", "all"]
+    assert figure.value == pytest.approx(explanation.density[ours, 3].mean())
+    assert figure.count == ours.sum()
 
 
 # --- running ---------------------------------------------------------------------------------
@@ -854,7 +912,8 @@ def test_the_tables_hold_every_line_once_with_its_settings(world):
     assert tuple(csv.columns) == store.COLUMNS[:-1]
     runs = pd.read_csv(world.out / "runs.csv", keep_default_na=False)
     assert set(runs["settings"]) == {one.key for one in run_}
-    assert "Absent" in runs.loc[runs["recipe"] == "baselines", "not_run"].item()
+    own = (runs["recipe"] == "baselines") & (runs["experiment"] == "e2")
+    assert "Absent" in runs.loc[own, "not_run"].item()
 
 
 def test_results_of_two_machines_add_up_and_other_settings_are_dropped(tmp_path, world):
@@ -902,7 +961,7 @@ def test_a_mistake_on_the_command_line_is_a_sentence(world, capsys):
 
 def test_pages_of_a_run_have_tables_that_hold_together(world):
     pages = {path.stem: path.read_text(encoding="utf-8") for path in world.out.glob("*.md")}
-    assert set(pages) == {"e1", "e2", "e3", "e4", "clusters", "targets"}
+    assert set(pages) == {"e1", "e2", "e3", "e4", "clusters", "findings", "targets"}
     for name, page in pages.items():
         assert "nan" not in page, name
         assert "loans-NN" in page

@@ -15,6 +15,7 @@ from benchmarks import (
     digits_page,
     drawing,
     figures,
+    findings,
     pages,
     plan,
     store,
@@ -130,12 +131,14 @@ def benchmark():
 @pytest.fixture
 def actions():
     found = [("wine-RF", "default", "", "infeasible", 0.1, "hard")]
-    for method, easy, hard in (
-        ("FACE-Interpolate", 0.9, 0.5), ("LAPACE-naive", 1.0, 0.6), ("LAPACE-exact", 1.0, 0.8),
+    for method, side, easy, hard in (
+        ("FACE-Interpolate", "baselines", 0.9, 0.5), ("LAPACE-naive", "default", 1.0, 0.6),
+        ("LAPACE-exact", "default", 1.0, 0.8), ("LAPACE-latent", "paper", 1.0, 0.3),
     ):  # fmt: skip
         for setting, share in (("easy", easy), ("hard", hard)):
-            found.append(("wine-RF", "default", method, "satisfied", share, setting))
-            found.append(("wine-RF", "default", method, "feasible_points", 1.0, setting))
+            found.append(("wine-RF", side, method, "satisfied", share, setting))
+            found.append(("wine-RF", side, method, "satisfied_path", share / 2, setting))
+            found.append(("wine-RF", side, method, "feasible_points", 1.0, setting))
     return made_up(*found, experiment="e3")
 
 
@@ -155,7 +158,7 @@ def test_targets_that_are_reached_are_met(benchmark, actions):
     assert found["validity"].reached == "First 400 of 400; Middle 400 of 400; Last 400 of 400"
     text = targets.markdown(PAPER, pd.concat([benchmark, actions]))
     assert "met (2 of 8 pairs)" in text
-    assert "met (1 of 4 pairs)" in text
+    assert "met (1 of 8 pairs)" in text
     assert "**missed**" not in text
 
 
@@ -232,15 +235,61 @@ def test_the_best_is_marked_and_only_the_best(benchmark):
     assert rows["NNCE"][column["diversity"]] == figures.NONE
 
 
-def test_words_say_where_we_win_and_where_we_lose(benchmark):
-    text = comparison.in_words(Figures(benchmark), PAIRS)
-    assert "local outlier factor*: best on 2 of 2 pairs (by Last 2)." in text
-    assert (
-        "distance to the instance*: best on 0 of 2 pairs. A baseline is better on wine-RF" in text
-    )
-    worse = changed(benchmark, "NNCE", "lof", 0.5)
-    text = comparison.in_words(Figures(worse), PAIRS)
-    assert "A baseline is better on wine-RF (Last 0.90, NNCE 0.50)." in text
+def test_a_pick_is_counted_as_best_alone_not_as_the_best_of_all_picks(benchmark):
+    def line(table):
+        rows = comparison.won(Figures(table), PAIRS).splitlines()
+        heads = [cell.strip() for cell in rows[0].split("|")[2:-1]]
+        lof = next(row for row in rows if row.startswith("| plausibility"))
+        return dict(zip(heads, (cell.strip() for cell in lof.split("|")[2:-1]), strict=True))
+
+    assert line(benchmark)["Last"] == "2 / 0 of 2"
+    assert line(benchmark)["Middle"] == "2 / 0 of 2"
+    assert line(changed(benchmark, "NNCE", "lof", 0.95))["Middle"] == "1 / 0 of 2"
+    assert line(changed(benchmark, "NNCE", "lof", 0.95))["Last"] == "2 / 0 of 2"
+    assert line(changed(benchmark, "NNCE", "lof", 0.9))["Last"] == "1 / 1 of 2"
+    assert comparison.won(Figures(benchmark.iloc[:0]), PAIRS) == "Nothing can be compared yet."
+
+
+# --- a verdict per finding --------------------------------------------------------------------
+
+
+def finding(table, claim):
+    text = findings.markdown(PAPER, table)
+    line = next(line for line in text.splitlines() if claim in line)
+    return [cell.strip() for cell in line.split("|")][1:-1]
+
+
+def both(table):
+    """The same figures for the paper's model."""
+    paper = table[table["recipe"] == "default"].assign(recipe="paper")
+    return pd.concat([table, paper], ignore_index=True)
+
+
+def test_every_finding_has_a_verdict_whatever_is_missing(benchmark, actions):
+    for table in (benchmark, both(benchmark), pd.concat([both(benchmark), actions]), actions):
+        text = findings.markdown(PAPER, table)
+        lines = [line for line in text.splitlines() if line.startswith(("| Tab", "| Fig", "| Abs"))]
+        assert len(lines) > 15
+        assert "nan" not in text
+
+
+def test_a_verdict_follows_the_figures(benchmark):
+    table = both(benchmark)
+    assert finding(table, "perfectly robust to input changes")[4] == "confirmed"
+    assert finding(table, "most plausible")[4] == "confirmed"
+    moved = changed(table, "Last", "input_max_set_distance", 0.2)
+    assert finding(moved, "perfectly robust to input changes")[4] == "**not confirmed**"
+    worse = changed(table, "Last", "lof", 3.0)
+    assert finding(worse, "most plausible")[4] == "**partly confirmed**"
+    assert "not on wine-RF" in finding(worse, "most plausible")[5]
+    robust = finding(changed(table, "Last", "model_robustness", 0.97), "robust to model changes")
+    assert robust[2] == "98.50 %, least 97.0 %"
+
+
+def test_the_table_of_properties_has_the_papers_marks(benchmark):
+    text = findings.markdown(PAPER, both(benchmark))
+    assert "| NNCE | ✓ 100 % | ✓ 0.40 | ✓ 1.20 | – – |" in text
+    assert "| Last, paper's model | ✓ 100 % |" in text
 
 
 def test_the_confidence_that_lasts_is_the_least_that_does(benchmark):
@@ -258,11 +307,13 @@ def test_actionability_stands_beside_the_papers(actions):
     text = writing.pages_of(PAPER, actions)["e3"]
     line = next(line for line in text.splitlines() if line.startswith("| wine-RF | easy |"))
     assert "0.900 (0.74)" in line
-    assert "**1.000** (1.00)" in line
+    assert "**1.000** (1.00)" in line  # the paper's model, corrected as in the paper
     hard = next(line for line in text.splitlines() if line.startswith("| wine-RF | hard |"))
     assert hard.count("**") == 2
     assert "**0.800**" in hard
     assert hard.endswith("| 10.0 |")
+    one = text.split("## One path each")[1]
+    assert next(line for line in one.splitlines() if "| easy |" in line).count("0.450") == 1
 
 
 def test_pictures_show_every_metric_pair_and_endpoint(benchmark):
@@ -277,12 +328,12 @@ def test_pictures_show_every_metric_pair_and_endpoint(benchmark):
     plt.close(figure)
     points = [
         ("wine-RF", "default", "", f"{metric}@{tau}", tau, label)
-        for metric in ("probability", "lof")
+        for metric in ("probability", "lof", "density")
         for tau in (0, 0.5, 1)
-        for label in ("-1", "5")
+        for label in ("-1", "5", "all")
     ]
     figure = drawing.paths(made_up(*points, experiment="e4"), ["wine-RF"])
-    assert len(figure.axes) == 4
+    assert len(figure.axes) == 6
     assert [ax.get_title() for ax in figure.axes[:2]] == ["sampled endpoint", "prototype 5"]
     assert figure.axes[1].lines[1].get_ydata().tolist() == [0, 0.5, 1]
     plt.close(figure)
@@ -341,11 +392,11 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, kept,
     marks = "\n".join(f"<!-- {name} -->\nold\n<!-- /{name} -->" for name in (*blocks, "e9"))
     Path("README.md").write_text(f"before\n{marks}\nafter\n")
     writing.write_all(PAPER, Store(tmp_path / "nothing"), tmp_path, shown=True)
-    for name in ("e1", "e2", "e3", "e4", "clusters", "e6", "runs"):
+    for name in ("e1", "readings", "e2", "e3", "e4", "clusters", "e6", "runs"):
         own, page = tmp_path / f"{name}.csv", ROOT / "benchmarks" / "results" / f"{name}.csv"
         assert own.read_bytes() == page.read_bytes(), name
     text = Path("README.md").read_text(encoding="utf-8")
-    assert set(blocks) == {"e1", "e2", "e2-words", "e3", "clusters", "targets"}
+    assert {"e1", "e2", "e2-won", "e3", "clusters", "targets"} <= set(blocks)
     assert all(part in text for part in blocks.values())
     assert text.count("old") == 1
     assert text.startswith("before")

@@ -36,7 +36,7 @@ CORRECTIONS, MANY_CORRECTIONS = 1, 20
 MAX_LENGTH = 1.0  # latent length of one step
 # The paper's correction, where it says "small" and "up to a maximum number". g counts shares of
 # each column's range.
-ETA, N_CORRECT = 0.1, 100
+ETA, N_CORRECT = 0.1, 50
 
 
 class QueryBudgetError(LapaceError):

@@ -398,7 +398,7 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, kept,
     text = Path("README.md").read_text(encoding="utf-8")
     assert {"e1", "e2", "e2-won", "e3", "clusters", "targets"} <= set(blocks)
     assert all(part in text for part in blocks.values())
-    assert text.count("old") == 1
+    assert text.count("\nold\n") == 1
     assert text.startswith("before")
     assert text.endswith("after\n")
 
@@ -426,7 +426,7 @@ def test_the_page_on_reproducing_names_every_experiment_and_has_room_for_every_b
         assert any(
             name in line.split() for line in text.splitlines() if "python -m benchmarks" in line
         ), name
-    for mark in ("e1", "e2", "e2-words", "targets", "e3", "clusters"):
+    for mark in ("findings", "readings", "e1", "e2", "e2-won", "targets", "e3", "clusters"):
         assert text.count(f"<!-- {mark} -->") == text.count(f"<!-- /{mark} -->") == 1
 
 
@@ -444,14 +444,14 @@ def test_the_first_pages_sentences_are_of_the_results_that_are_kept(kept):
         valid, all_ = counted(f"{pick}_valid")
         assert f"{valid:,} of {all_:,} each" in page
     after = paper.loc[paper["metric"] == "recrossing_after", "mean"]
-    assert len(after) == 40
+    assert len(after) == paper["settings"].nunique() > 30
     assert (after == 0).all()
-    three = kept[kept["experiment"] == "e3"]
+    three = kept[(kept["experiment"] == "e3") & (kept["recipe"] == "default")]
     hard = three[(three["label"] == "hard") & (three["metric"] == "lof_after")]
 
     def span(method):
         found = hard[hard["method"] == method].groupby("pair")["mean"].mean()
-        assert len(found) == 4
+        assert len(found) > 4
         return f"{found.min():.2f}–{found.max():.2f}"
 
     assert (

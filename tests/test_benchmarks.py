@@ -730,7 +730,8 @@ def test_methods_that_cannot_be_run_here_leave_the_job_unfinished(world):
     assert "Absent" in record.not_run["Absent"]
     assert one not in world.store
     assert {name for name, _, _ in found} == {"", "NNCE", "DRCE"}
-    for other in world.plan.jobs(experiments=["e1", "e3", "e4", "clusters"]):
+    others = ["e1", "e3", "e4", "clusters"]
+    for other in world.plan.jobs(experiments=others, recipes=["default", "baselines"]):
         assert other in world.store
 
 

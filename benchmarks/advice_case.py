@@ -17,10 +17,11 @@ from lapace.datasets import Dataset
 from lapace.result import Explanation
 from lapace.schema import Schema
 
-__all__ = ["ALL", "PATHS", "Case", "Size"]
+__all__ = ["ALL", "PATHS", "USUAL", "Case", "Size"]
 
 PATHS = ("first", "middle", "last")
-ALL = (*PATHS, "nearest", "best")
+USUAL = (*PATHS, "nearest")
+ALL = (*USUAL, "best")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Size:
     unfound: int = 12  # of those without an answer, tried at random, for each k
     counted: int = 20  # instances whose queries are counted
     tries: int = 3000
-    dice: int = 10  # instances
+    dice: int = 6  # instances
     models: int = 20  # retrained
     why_not: int = 5  # instances without an answer
     rows: int | None = None  # training rows at most
@@ -98,7 +99,7 @@ class Case:
         frame: Any,
         constraints: Sequence[Added] = (),
         *,
-        picks: Sequence[str] = ("nearest",),
+        picks: Sequence[str] = USUAL,
         confidence: float | None = None,
         ruled: bool = True,
     ) -> Explanation:

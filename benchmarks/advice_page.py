@@ -136,6 +136,8 @@ def _targets(found: Results) -> Iterator[tuple[str, str, str, bool]]:
     )  # fmt: skip
     alone = found.share("minimal", "differs_alone")
     yield "… another row when the instance is explained alone", "none", alone.text, not alone.hits
+    only = found.share("minimal", "differs_by_picks")
+    yield "… another row when no other pick is computed", "none", only.text, not only.hits
     closer, more = found.share("added", "closer"), found.share("added", "closer_5")
     yield "a constraint brings a closer answer", "at most 1 %", closer.text, closer.mean <= 0.01
     yield "… closer by more than 5 %", "none", more.text, more.hits == 0

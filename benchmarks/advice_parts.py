@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.advice_case import ALL, PATHS, Case
+from benchmarks.advice_case import ALL, PATHS, USUAL, Case
 from benchmarks.advice_checks import (
     FORMS,
     Added,
@@ -63,11 +63,13 @@ def minimal(case: Case) -> Iterator[Measure]:
     found = case.free.nearest()
     ok = found.where(found.ok)
     yield from _minimal(case, ok, (), "free")
-    alone = []
-    for k in range(min(ALONE, len(ok))):
-        again = case.explain(case.frame.iloc[[int(ok.instance[k])]]).nearest()
-        alone.append(bool(differing(again.cells, ok.cells[[k]]).any()))
-    yield Measure.of("differs_alone", alone)
+    some = case.frame.head(ALONE)
+    rows = case.explain(some).nearest()
+    alone = [case.explain(some.iloc[[i]]).nearest() for i in range(len(some))]
+    only = case.explain(some, picks=("nearest",)).nearest()
+    cells = np.concatenate([row.cells for row in alone])
+    yield Measure.of("differs_alone", differing(rows.cells, cells).any(axis=1))
+    yield Measure.of("differs_by_picks", differing(rows.cells, only.cells).any(axis=1))
 
 
 def _minimal(
@@ -360,7 +362,7 @@ def dice(case: Case) -> Iterator[Measure]:
     others = {}
     for method in ("random", "genetic"):
         name = f"DiCE {method}"
-        others[name] = _baseline(case, "DiCE", size, method=method, count=3)
+        others[name] = _baseline(case, "DiCE", size, method=method, count=3, seconds=5.0)
         yield from _quality(case, others[name], name)
     yield from _paired(case, ours, others)
 
@@ -380,7 +382,7 @@ def queries(case: Case) -> Iterator[Measure]:
         name: case.explain(frame, picks=picks)
         for name, picks in (
             ("paths", PATHS),
-            ("nearest", (*PATHS, "nearest")),
+            ("nearest", USUAL),
             ("best", ALL),
         )
     }
@@ -413,7 +415,7 @@ def steps(case: Case) -> Iterator[Measure]:
     frame = case.frame.head(case.size.stepped)
     for label, (constraints, confidence) in settings.items():
         # `best` costs most, and is looked at where it is asked for most.
-        picks = ALL if label in ("free", "both") else (*PATHS, "nearest")
+        picks = ALL if label in ("free", "both") else USUAL
         try:
             explanation = case.explain(frame, constraints, picks=picks, confidence=confidence)
         except InputError:

@@ -476,7 +476,8 @@ def write(cache: Path, out: Path, package: Path) -> None:
     exact = pd.DataFrame(
         [{"pair": r.pair, **retrained_votes(r.pair, r.seed, cache)} for r in reported]
     )
-    exact = exact.groupby("pair", sort=False).mean().reset_index()
+    over = {name: "sum" if name == "rows" else "mean" for name in exact.columns[1:]}
+    exact = exact.groupby("pair", sort=False).agg(over).reset_index()
     both = pd.concat([table, exact.assign(setting="retrain")], ignore_index=True)
     both.round(5).to_csv(out / "survival.csv", index=False)
     text = page(table, exact, records)

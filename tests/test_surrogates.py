@@ -347,9 +347,12 @@ def test_retrained_classifiers_are_asked_where_there_are_any():
     rows, codes = cells[:30], np.ones(30, dtype=int)
     kept = np.sum([c.model.predict(rows) == "yes" for c in retrained.classifiers], axis=0)
     estimate, low, high = fitted.survival(fitted.schema, rows, codes, np.full(30, 0.5))
-    np.testing.assert_allclose(estimate, (kept + 0.5) / 11)
-    assert (low < estimate).all()
-    assert (estimate < high).all()
+    np.testing.assert_allclose(estimate, kept / 10)
+    assert (low <= estimate).all()
+    assert (estimate <= high).all()
+    assert (low[kept == 10] > 0.7).all()
+    assert (high[kept == 10] == 1).all()
+    assert (kept == 10).any()
     assert len({c.model.predict(rows).tobytes() for c in retrained.classifiers}) > 1
 
 

@@ -405,14 +405,16 @@ class Retrained:
 
 
 def share_kept(kept: Floats, count: int) -> tuple[Floats, Floats, Floats]:
-    """A share of `count` classifiers and its 90 % interval, under Jeffreys' prior.
+    """A share of `count` classifiers and its 90 % interval.
+
+    Jeffreys' interval, which reaches 0 and 1 where none and all keep the label.
 
     Examples:
         >>> [round(float(value[0]), 2) for value in share_kept(np.array([9.0]), 10)]
-        [0.86, 0.67, 0.98]
+        [0.9, 0.67, 0.98]
     """
-    yes, no = kept + 0.5, count - kept + 0.5
-    return yes / (yes + no), beta.ppf(0.05, yes, no), beta.ppf(0.95, yes, no)
+    low, high = (beta.ppf(q, kept + 0.5, count - kept + 0.5) for q in (0.05, 0.95))
+    return kept / count, np.where(kept == 0, 0.0, low), np.where(kept == count, 1.0, high)
 
 
 def _log_odds(one: Floats, other: Floats, least: float) -> Floats:

@@ -107,7 +107,7 @@ def draw(explainer: Explainer, instance: InstanceExplanation) -> None:
     }
     heading("Pictures")
     for name, (picture, words) in pictures.items():
-        picture.savefig(OUTPUT / name, dpi=120)
+        picture.savefig(OUTPUT / name, dpi=240)
         print(f"  {OUTPUT / name!s:<32}{words}")
     say(f"They are in {OUTPUT.resolve()}.")
 

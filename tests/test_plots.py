@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -110,6 +111,24 @@ def test_a_path_says_what_changes(instance):
         assert change["after"] in shown
     assert ax.get_title(loc="left") == "From no to yes"
     assert any(f"with {len(instance.changes('first'))} change" in word for word in shown)
+
+
+def test_what_the_best_answer_changes_comes_first(instance):
+    drawn = DrawnPath.of(instance, None)
+    shown = words(plots.path(instance))
+    assert "best answer" in shown
+    best = instance.changes("best")
+    names = [change["feature"].replace("_", " ")[:20] for change in best]
+    assert len(drawn.minimal()) == len(names) > 0
+    places = [next(k for k, word in enumerate(shown) if word.startswith(name)) for name in names]
+    others = [
+        k
+        for k, word in enumerate(shown)
+        if word in {f.replace("_", " ") for f in instance.row} and word not in names
+    ]
+    assert not others or max(places) < min(others)
+    for change in best:
+        assert any(word.endswith(change["after"]) for word in shown)
 
 
 def test_arrows_point_where_numbers_go(instance):
@@ -333,12 +352,23 @@ def test_two_latent_dimensions_are_shown_as_they_are(explainer):
     )
 
 
+def test_a_few_codes_far_out_do_not_shrink_the_map(explainer):
+    record = latent(explainer)
+    usual = plots.latent_map(record).get_xlim()
+    record["z"] = record["z"].copy()
+    record["z"][0] *= 50
+    wide = plots.latent_map(record).get_xlim()
+    assert np.ptp(wide) < 3 * np.ptp(usual)
+
+
 def test_the_map_shows_every_prototype_by_its_number(explainer):
     record = latent(explainer)
-    assert words(plots.latent_map(record)) == [str(p.number) for p in explainer.prototypes_]
+    *numbers, share = words(plots.latent_map(record))
+    assert numbers == [str(p.number) for p in explainer.prototypes_]
+    assert re.fullmatch(r"These two directions show \d+% of the spread of all codes\.", share)
     record["prototype_valid"] = np.arange(len(explainer.prototypes_)) > 0
     ax = plots.latent_map(record)
-    assert words(ax) == [str(p.number) for p in explainer.prototypes_[1:]]
+    assert words(ax)[:-1] == [str(p.number) for p in explainer.prototypes_[1:]]
     assert "refused prototype" in [t.get_text() for t in ax.get_legend().get_texts()]
 
 
@@ -416,7 +446,7 @@ def test_numbers_of_prototypes_lie_apart(explainer):
     record = latent(explainer)
     record["prototype_z"] = np.repeat(record["prototype_z"][:1], len(explainer.prototypes_), axis=0)
     ax = plots.latent_map(record)
-    assert words(ax) == [str(p.number) for p in explainer.prototypes_]
+    assert words(ax)[:-1] == [str(p.number) for p in explainer.prototypes_]
     assert overlaps(ax.figure) == []
 
 

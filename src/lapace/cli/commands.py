@@ -502,7 +502,7 @@ def plot(
         "training": lambda: plots.training_curves(explainer.history_),
     }
     figure = draw[kind]()
-    write_whole(output, lambda path: figure.savefig(path, dpi=120))
+    write_whole(output, lambda path: figure.savefig(path, dpi=240))
     terminal.note(f"Wrote '{output}'.")
 
 

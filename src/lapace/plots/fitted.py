@@ -125,7 +125,7 @@ def _fitted(text: str) -> str:
     return "\n".join(lines[:2] if len(lines) < 3 else (lines[0], shorten(" ".join(lines[1:]), 15)))
 
 
-MORE, LESS, OTHER = "#5B3A8C", "#1B7837", "#C9A227"  # none the colour of a first label
+MORE, LESS, OTHER = "#5B3A8C", "#8C5A2B", "#C9A227"  # none the colour of a first label
 
 
 def _shade(contrast: float, beside_instance: bool) -> tuple[Any, str]:
@@ -182,6 +182,14 @@ def _legend(ax: Axes, rows: int, hidden: int, beside_instance: bool) -> None:
 # Training curves
 
 
+TERMS = {  # what the curves of a fit are, in words
+    "loss": "what is minimised: all terms, weighted",
+    "reconstruction": "how badly rows are rebuilt",
+    "kl_z": "how far codes lie from their cluster",
+    "kl_c": "how unevenly clusters are used",
+}
+
+
 def training_curves(history: Mapping[str, Floats]) -> Figure:
     """Draws the loss and its terms during training, a panel each.
 
@@ -207,10 +215,11 @@ def training_curves(history: Mapping[str, Floats]) -> Figure:
         _curve(ax, history["step"], history[name])
         weight = "bold" if name == "loss" else "normal"
         ax.set_title(name.replace("_", " "), loc="left", color=INK, weight=weight)
+        if name in TERMS:
+            ax.set_xlabel(TERMS[name], color=SOFT, fontsize=8)
     for ax in grid.flat[len(names) :]:
         ax.remove()
-    for ax in grid[-1]:
-        ax.set_xlabel("step", color=SOFT)
+    figure.suptitle("Training, step by step", x=0.01, ha="left", weight="bold", color=INK)
     return figure
 
 

@@ -63,16 +63,33 @@ def latent_map(
         _draw_lines(ax, arrays, project, instance, f"instance {instance.name}")
     _draw_prototypes(ax, arrays, project)
     style.frame(ax)
-    ax.set_aspect("equal", adjustable="datalim")
+    _clip(ax, project, arrays)
+    ax.set_aspect("equal", adjustable="box")
     ax.set_xlabel(project.axis_name(0), color=SOFT)
     ax.set_ylabel(project.axis_name(1), color=SOFT)
-    style.title(ax, "The latent map")
+    style.title(ax, "The latent map", pad=20 if project.shares is not None else 6)
+    if project.shares is not None:
+        text = f"These two directions show {project.shares.sum():.0%} of the spread of all codes."
+        look: dict[str, Any] = {"ha": "left", "va": "bottom", "fontsize": 9, "color": SOFT}
+        write(ax, 0, 1.005, text, transform=ax.transAxes, **look)
     ax.scatter([], [], s=150, color=SOFT, ec="white", label="prototype")
     if not arrays["prototype_valid"].all():
         ax.scatter([], [], s=90, marker="X", color=SOFT, ec="white", label="refused prototype")
     below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.05)}
     ax.legend(**below, ncols=3, frameon=False, labelcolor=INK)
     return ax
+
+
+def _clip(ax: Axes, project: _Projection, arrays: Latent) -> None:
+    """Limits that leave out the outermost hundredth of the points, but no prototype or instance."""
+    points = project(arrays["z"])
+    low, high = np.quantile(points, [0.01, 0.99], axis=0)
+    kept = [project(arrays[name]) for name in ("prototype_z", "instance_z") if name in arrays]
+    low = np.min([low, *(p.min(axis=0) for p in kept)], axis=0)
+    high = np.max([high, *(p.max(axis=0) for p in kept)], axis=0)
+    margin = 0.06 * (high - low)
+    ax.set_xlim(low[0] - margin[0], high[0] + margin[0])
+    ax.set_ylim(low[1] - margin[1], high[1] + margin[1])
 
 
 class _Projection:

@@ -27,6 +27,7 @@ class DrawnPath:
     steps: Counterfactuals
     first: int  # the step where the decision flips, or the best found
     flips: bool
+    answer: Floats | None = None  # the row of the best counterfactual, where there is one
 
     @classmethod
     def of(cls, instance: InstanceExplanation, prototype: int | None) -> DrawnPath:
@@ -42,7 +43,8 @@ class DrawnPath:
         at = explanation.picked["first"][index]
         # The same tau may be stored twice, on the grid and as the refined first: either will do.
         first = int(np.abs(steps.tau - explanation.tau[index, at]).argmin())
-        return cls(instance, steps, first, bool(explanation.ok[index, at]))
+        flips = bool(explanation.ok[index, at])
+        return cls(instance, steps, first, flips, _answer(instance) if flips else None)
 
     @property
     def original(self) -> Floats:
@@ -90,6 +92,28 @@ class DrawnPath:
         order, after = np.argsort(-schema.gaps(original, cells), kind="stable")
         return [int(i) for i in order if early[i]], [int(i) for i in after if (late & ~early)[i]]
 
+    def minimal(self) -> list[int]:
+        """Features that the best counterfactual changes, the largest change first."""
+        if self.answer is None:
+            return []
+        schema = self.steps.schema
+        order = np.argsort(-schema.gaps(self.original, self.answer), kind="stable")
+        changed = schema.changed(self.original, self.answer)
+        return [int(i) for i in order if changed[i]]
+
+
+def _answer(instance: InstanceExplanation) -> Floats | None:
+    """The best counterfactual's row, or the nearest's; None where neither was computed."""
+    whole = instance.explanation
+    for pick in ("best", "nearest"):
+        if pick in whole.minimal:
+            rows = whole.minimal[pick]
+            mine = np.flatnonzero((rows.instance == instance.position) & (rows.rank == 0) & rows.ok)
+            if len(mine):
+                cells: Floats = rows.cells[mine[0]]
+                return cells
+    return None
+
 
 @rc_context(style.LITERAL)
 def path(
@@ -97,9 +121,11 @@ def path(
 ) -> Axes:
     """Draws one instance's path: what changes, and where the decision flips.
 
-    One line per feature that changes: its value in the instance, along the path, where the
-    decision flips, and at the endpoint. The uppermost lines show the decision itself and, where it
-    is known, the probability of the target. A path of images is drawn as a strip of images.
+    One line per feature that changes: its value in the instance, along the path, in the best
+    counterfactual, where the decision flips, and at the endpoint. What the best counterfactual
+    changes comes first; the rest, which need not change, is pale. The uppermost lines show the
+    decision itself and, where it is known, the probability of the target. A path of images is drawn
+    as a strip of images.
 
     Args:
         instance: One instance of an explanation, `explanation[0]`.
@@ -119,27 +145,37 @@ def path(
     drawn = DrawnPath.of(instance, prototype)
     if drawn.steps.schema.shape is not None:
         return _strip(drawn, ax)
-    early, late = drawn.changes()
-    needed, later = early[:ROWS], late[: max(0, ROWS - len(early))]
+    minimal = drawn.minimal()
+    early, late = ([i for i in features if i not in minimal] for features in drawn.changes())
+    needed = minimal[:ROWS]
+    early_shown = early[: max(0, ROWS - len(needed))]
+    late_shown = late[: max(0, ROWS - len(needed) - len(early_shown))]
     known = not np.isnan(drawn.steps.probability).all()
-    table = _PathTable.new(drawn, 1 + known + len(needed) + len(later) + 0.6 * bool(later), ax)
+    dividers = 0.6 * (bool(needed and early_shown) + bool(late_shown))
+    shown = len(needed) + len(early_shown) + len(late_shown)
+    table = _PathTable.new(drawn, 1 + known + shown + dividers, ax)
     table.headings()
     table.decision()
     if known:
         table.probability()
     for feature in needed:
         table.feature(feature, SOFT)
-    if later:
+    if needed and early_shown:
+        table.divide("also changed at the flip, though it need not be")
+    for feature in early_shown:
+        table.feature(feature, PALE if needed else SOFT)
+    if late_shown:
         table.divide("changed only after the flip" if drawn.flips else "changed only later")
-    for feature in later:
+    for feature in late_shown:
         table.feature(feature, PALE)
-    table.notes(len(early) + len(late) - len(needed) - len(later))
-    table.title(len(early))
+    table.notes(len(minimal) + len(early) + len(late) - shown, minimal)
+    table.title(len(drawn.changes()[0]), len(minimal))
     return table.ax
 
 
 # Where the columns of the table begin, in hundredths of its width; BEFORE is aligned right.
-NAME, BEFORE, LEFT, RIGHT, FLIP, END = 0.0, 31.0, 34.0, 70.0, 73.0, 87.0
+NAME, BEFORE, LEFT, ANSWER, FLIP, END = 0.0, 30.0, 32.5, 60.0, 74.0, 87.5
+GAP = 2.5  # between the path and the column after it
 
 
 @dataclass
@@ -159,9 +195,14 @@ class _PathTable:
         ax.set_ylim(lines + 1.6, -1.0)
         return cls(drawn, ax)
 
+    @property
+    def right(self) -> float:
+        """Where the path ends."""
+        return (FLIP if self.drawn.answer is None else ANSWER) - GAP
+
     def x(self, tau: Any) -> Any:
         """Where a share of the path lies on the table."""
-        return LEFT + (RIGHT - LEFT) * tau
+        return LEFT + (self.right - LEFT) * tau
 
     def write(self, x: float, text: str, **look: Any) -> None:
         look = {"ha": "right" if x == BEFORE else "left", "fontsize": 9.5, **look}
@@ -171,11 +212,18 @@ class _PathTable:
         self.y = -1.0
         soft = {"color": SOFT, "fontsize": 8.5}
         self.write(BEFORE, "instance", **soft)
-        self.write((LEFT + RIGHT) / 2, "along the path  →", ha="center", **soft)
+        self.write((LEFT + self.right) / 2, "along the path  →", ha="center", **soft)
         flip = "at the flip" if self.drawn.flips else "closest found"
-        self.write(FLIP, flip, weight="bold", fontsize=8.5)
+        if self.drawn.answer is not None:
+            self.write(ANSWER, "best answer", weight="bold", fontsize=8.5)
+        self.write(FLIP, flip, **self.flip_look, fontsize=8.5)
         self.write(END, "at the end", **soft)
         self.y = 0.0
+
+    @property
+    def flip_look(self) -> dict[str, Any]:
+        """How values at the flip are written: bold where they are the answer."""
+        return {"weight": "bold"} if self.drawn.answer is None else {"color": SOFT}
 
     def decision(self) -> None:
         """A band in the labels' colours."""
@@ -188,6 +236,8 @@ class _PathTable:
             self.inside(begin, end, names[state], color="white", weight="bold")
         self.write(NAME, "decision", weight="bold")
         self.write(BEFORE, shorten(names[0], 15), color=now, weight="bold")
+        if drawn.answer is not None:
+            self.write(ANSWER, shorten(names[2], 13), color=target, weight="bold")
         for x, step in ((FLIP, drawn.first), (END, -1)):
             state = 2 if drawn.steps.valid[step] else 0
             self.write(x, shorten(names[state], 13), color=shades[state], weight="bold")
@@ -216,7 +266,9 @@ class _PathTable:
             self.curve(values, original, shade)
         self.write(NAME, readable(feature.name))
         self.write(BEFORE, shorten(feature.text(original), 15))
-        self.value(FLIP, feature, original, values[self.drawn.first], weight="bold")
+        if self.drawn.answer is not None:
+            self.value(ANSWER, feature, original, self.drawn.answer[i], weight="bold")
+        self.value(FLIP, feature, original, values[self.drawn.first], **self.flip_look)
         self.value(END, feature, original, values[-1], color=SOFT)
         self.y += 1
 
@@ -229,7 +281,7 @@ class _PathTable:
         arrow = ""
         if feature.kind == "continuous" and not np.isnan(original):
             arrow = "▲ " if cell > original else "▼ "
-        self.write(x, arrow + shorten(feature.text(cell), 15 - len(arrow)), **look)
+        self.write(x, arrow + shorten(feature.text(cell), 13 - len(arrow)), **look)
 
     def curve(self, values: Floats, original: float, shade: str) -> None:
         """A number along the path: the area between the instance's value and the new ones."""
@@ -283,7 +335,7 @@ class _PathTable:
         style.write(self.ax, NAME, self.y + 0.32, text, ha="left", fontsize=8, color=SOFT)
         self.y += 0.6
 
-    def notes(self, hidden: int) -> None:
+    def notes(self, hidden: int, minimal: list[int]) -> None:
         """The flip, drawn across all lines, and what the table leaves out."""
         drawn, schema = self.drawn, self.drawn.steps.schema
         if drawn.flips:
@@ -291,14 +343,14 @@ class _PathTable:
             self.ax.plot([x, x], [-0.12, self.y + 0.06], color=INK, lw=1.4)
             self.ax.plot([x], [-0.12], marker="v", color=INK, ms=6, clip_on=False)
         moved = schema.changed(drawn.original, drawn.steps.cells).any(axis=0)
-        kept = [readable(schema.names[i]) for i in np.flatnonzero(~moved)]
+        kept = [readable(schema.names[i]) for i in np.flatnonzero(~moved) if i not in minimal]
         notes = [f"{counted(hidden, 'smaller change')} not shown."] if hidden else []
         if kept:
             notes.append(f"Unchanged throughout: {shorten(', '.join(kept), 110)}.")
         look = {"ha": "left", "va": "top", "fontsize": 8, "color": SOFT, "linespacing": 1.5}
         style.write(self.ax, 0, self.y + 0.5, "\n".join(notes), **look)
 
-    def title(self, changes: int) -> None:
+    def title(self, changes: int, minimal: int) -> None:
         """The labels, and one sentence about the flip."""
         drawn = self.drawn
         text = "No step of this path is valid and feasible; the closest one found is shown."
@@ -307,8 +359,9 @@ class _PathTable:
             end = f"prototype {number}" if number >= 0 else "a sampled endpoint"
             text = (
                 f"Instance {shorten(str(drawn.instance.name), 24)}, on the path to {end}: the "
-                f"decision flips after {drawn.tau:.0%} of it, with {counted(changes, 'change')}."
+                f"decision flips after {drawn.tau:.0%} of it, with {counted(changes, 'change')}"
             )
+            text += f"; {minimal} {'is' if minimal == 1 else 'are'} enough." if minimal else "."
         style.title(self.ax, drawn.title, pad=22)
         look: dict[str, Any] = {"ha": "left", "va": "bottom", "fontsize": 9.5, "color": SOFT}
         style.write(self.ax, 0, 1.0, text, transform=self.ax.transAxes, **look)

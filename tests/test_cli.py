@@ -1257,7 +1257,7 @@ def run_line(line):
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lapace.cli "$@"\n')
     command.chmod(0o755)
     result = subprocess.run(
-        ["sh", "-c", re.sub(r"\blapace (?=\w)", "./lapace-in-a-shell ", line)],
+        ["sh", "-c", re.sub(r"(?<![\w.])lapace (?=\w)", "./lapace-in-a-shell ", line)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         encoding="utf-8",

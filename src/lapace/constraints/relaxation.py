@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,13 +11,23 @@ import numpy as np
 from lapace.arrays import Floats
 from lapace.constraints import language
 from lapace.constraints.binding import bind
-from lapace.constraints.language import ChangeLimit, Comparison, Constraint, Linear, Shorthand
+from lapace.constraints.language import (
+    Absolute,
+    ChangeLimit,
+    Comparison,
+    Constraint,
+    Linear,
+    Relation,
+    Shorthand,
+    Side,
+    Term,
+)
 from lapace.constraints.logic import Candidates, slack
 from lapace.constraints.system import System
 from lapace.schema import Feature, Schema
 from lapace.schema.features import on_lattice
 
-__all__ = ["Relaxation", "joined", "relaxation", "violation_scales"]
+__all__ = ["Relaxation", "joined", "relaxation", "relaxed", "violation_scales"]
 
 VERBS = {"fixed": "change", "increasing": "fall", "decreasing": "rise"}  # against each shorthand
 
@@ -56,6 +67,93 @@ def relaxation(constraint: Constraint, schema: Schema, row: Floats, original: Fl
         return Relaxation(0.0, "holds on this row all the same")
     by, text = _Violations(schema, row, original).allowance(constraint)
     return Relaxation(by, f"would have to allow {text}")
+
+
+def relaxed(
+    constraint: Constraint, schema: Schema, by: float | None, row: Floats
+) -> Constraint | None:
+    """The constraint relaxed by an amount, or so that a category is admitted; None if it cannot be.
+
+    Args:
+        constraint: The constraint.
+        schema: The columns.
+        by: The amount, in its own units, as `relaxation` gives it; None where it has none.
+        row: A row that a set of values would have to admit.
+
+    Examples:
+        >>> from lapace.constraints import parse
+        >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
+        >>> row = np.array([25.0, 52.0])
+        >>> for text in ("hours <= 40", "increasing age", "fixed hours", "10 <= hours <= 20"):
+        ...     print(relaxed(parse(text), schema, 12, row))
+        hours <= 52
+        age >= original - 12
+        abs(hours - original) <= 12
+        -2 <= hours <= 32
+        >>> print(relaxed(parse("changes <= 1"), schema, 1, row))
+        changes <= 2
+    """
+    match constraint:
+        case ChangeLimit("<=" | "<", count) if by is not None:
+            return ChangeLimit(constraint.relation, count + round(by))
+        case ChangeLimit(">=" | ">", count) if by is not None:
+            return ChangeLimit(constraint.relation, max(0, count - round(by)))
+        case Shorthand(word, (name,)) if by is not None and schema[name].kind == "continuous":
+            column, own = (Linear((Term(1.0, name, original=o),)) for o in (False, True))
+            relations: dict[str, Relation] = {"increasing": ">=", "decreasing": "<="}
+            return _apart(column, relations.get(word, "=="), own, by)
+        case Comparison(sides, relations_) if by is not None and all(
+            isinstance(side, Linear | Absolute) for side in sides
+        ):
+            names = [name for name in constraint.words if name in schema.names]
+            numbers = names and all(schema[name].kind == "continuous" for name in names)
+            return _wider(constraint, relations_, by) if numbers else None
+        case language.Membership(name) if schema[name].categories:
+            return _admitting(constraint, schema[name], row[schema.index(name)])
+    return None
+
+
+def _admitting(
+    membership: language.Membership, feature: Feature, cell: float
+) -> language.Membership | None:
+    """A set of values that admits a category."""
+    if np.isnan(cell):
+        return None
+    value = str(feature.levels[int(cell)])
+    values = (*membership.values, value)
+    if membership.negated:
+        values = tuple(v for v in membership.values if str(v) != value)
+    return replace(membership, values=values) if values else None
+
+
+def _wider(comparison: Comparison, relations: Sequence[Relation], by: float) -> Constraint | None:
+    """A comparison of numbers with an amount added where it bounds them."""
+    kinds = {relation[0] for relation in relations}
+    if len(relations) == 1 and relations[0] == "==":
+        left, right = comparison.sides
+        return _apart(left, "==", right, by)
+    if kinds not in ({"<"}, {">"}) or any(isinstance(s, Absolute) for s in comparison.sides[1:]):
+        return None
+    sign = 1.0 if kinds == {"<"} else -1.0
+    still = len(relations) - 1  # the side that stays: the left one, or the middle of three
+    sides = tuple(
+        side + Linear((), sign * (k - still) * by)
+        if k != still and isinstance(side, Linear)
+        else side
+        for k, side in enumerate(comparison.sides)
+    )
+    return Comparison(sides, tuple(relations)) if len(relations) <= 2 else None
+
+
+def _apart(left: Side, relation: Relation, right: Side, by: float) -> Constraint | None:
+    """Two sides that may differ by an amount."""
+    if not (isinstance(left, Linear) and isinstance(right, Linear)):
+        return None
+    if relation == "==":
+        apart = Absolute(left + right.scaled(-1.0))
+        return Comparison((apart, Linear((), by)), ("<=",))
+    sign = 1.0 if relation.startswith("<") else -1.0
+    return Comparison((left, right + Linear((), sign * by)), (relation,))
 
 
 def violation_scales(system: System) -> Floats:

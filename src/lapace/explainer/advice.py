@@ -21,7 +21,7 @@ from lapace.explainer.problem import Problem
 from lapace.explainer.proposals import Guide, Proposals, closest
 from lapace.paths import Steps
 
-__all__ = ["Advice", "find_advice"]
+__all__ = ["Advice", "find_advice", "stored_advice"]
 
 ROUND, ROUNDS = 4, 3  # proposals queried at a time for each instance, and how often
 RAISES = 2  # how often the score required of proposals is raised where all were refused
@@ -90,6 +90,20 @@ def find_advice(
     if "best" in problem.search.picks:
         found["best"] = advisor.best(nearest)
     return {pick: found[pick] for pick in found if pick in problem.search.picks}
+
+
+def stored_advice(problem: Problem, instance: Ints, cells: Floats) -> dict[str, Advice]:
+    """Rows found elsewhere as those of `nearest` and `best`, one for each of some instances."""
+    none = np.empty((0, 1))
+    codes = none.astype(np.int64)
+    steps = Steps(
+        none, none[..., None] + cells[:0, None], codes, codes.astype(np.int8), none > 0, none, none
+    )
+    paths = {**steps._asdict(), "instance": codes[:, 0], "prototype": codes[:, 0]}
+    advisor = _Advisor(problem, instance, paths, set(), {})
+    advice = advisor.advice(cells, advisor.lines)
+    marked = advice._replace(mark=advisor._marks(advice, cells, advisor.lines))
+    return {"nearest": advice, "best": marked}
 
 
 class _Advisor:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lapace.arrays import Bools, Floats, Ints
 from lapace.budgets import BudgetError, current
 from lapace.constraints import ChangeLimit, Constraint, System
-from lapace.explainer.advice import Advice, find_advice
+from lapace.explainer.advice import Advice, find_advice, stored_advice
 from lapace.explainer.endpoints import (
     Endpoints,
     find_endpoints,
@@ -36,7 +36,15 @@ from lapace.paths import (
 )
 from lapace.result import Counterfactuals, Explanation
 
-__all__ = ["Contradictions", "Paths", "Searched", "explain", "has_ok_step", "search"]
+__all__ = [
+    "Contradictions",
+    "Paths",
+    "Searched",
+    "explain",
+    "has_ok_step",
+    "search",
+    "with_rows",
+]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
@@ -448,6 +456,33 @@ def _explanation(
     minimal = {
         pick: _counterfactuals(problem, explanation, rows)
         for pick, rows in (empty | dict(advice)).items()
+    }
+    return replace(explanation, minimal=minimal)
+
+
+def with_rows(
+    problem: Problem, explanation: Explanation, rows: Mapping[int, Floats]
+) -> Explanation:
+    """The explanation with ok rows found later for instances that had none.
+
+    Args:
+        problem: What was searched for.
+        explanation: What was found.
+        rows: A row for some instances, by position.
+    """
+    if not rows:
+        return explanation
+    instance = np.array(sorted(rows), dtype=np.int64)
+    found = stored_advice(problem, instance, np.stack([rows[i] for i in instance.tolist()]))
+    status, reason = list(explanation.status), list(explanation.reason)
+    for i in instance.tolist():
+        status[i], reason[i] = "answered", "No path leads there; a row off the paths does."
+    explanation = replace(explanation, status=tuple(status), reason=tuple(reason))
+    minimal = {
+        pick: others.where(~np.isin(others.instance, instance)).joined(
+            _counterfactuals(problem, explanation, found[pick])
+        )
+        for pick, others in explanation.minimal.items()
     }
     return replace(explanation, minimal=minimal)
 

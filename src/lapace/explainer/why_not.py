@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from lapace.arrays import Bools, Floats, Ints, first_of_each
 from lapace.budgets import BudgetError
 from lapace.classifiers import Classifier
-from lapace.constraints import Constraint, System, parse_all
-from lapace.constraints.relaxation import joined, relaxation, violation_scales
+from lapace.constraints import ChangeLimit, Constraint, System, parse_all
+from lapace.constraints.relaxation import joined, relaxation, relaxed, violation_scales
 from lapace.errors import ClassifierError, InputError
+from lapace.explainer.advice import Advice
 from lapace.explainer.fit import Fitted
 from lapace.explainer.oracle import QueryBudgetError
 from lapace.explainer.problem import Problem, Search
-from lapace.explainer.search import Contradictions, search
+from lapace.explainer.search import Contradictions, search, with_rows
 from lapace.instances import LabelledInstances
 from lapace.model import few_threads
 from lapace.result import Explanation, Move, WhyNot, record
@@ -41,6 +42,7 @@ MAX_QUERIES = 50_000  # rows, where the caller sets no other budget
 SEARCHES = 64  # searches for sets of one, two and all constraints, at most
 GREEDY = 32  # further searches for larger sets, at most
 CORNERS = 3  # numbers of a contradiction whose bounds are combined exhaustively
+PART = 1 / 20  # of an amount: how precisely the least one is found
 FREE = 1e-3  # cost of a change that matters little
 FEW = 5  # changes a sentence names
 
@@ -63,6 +65,7 @@ def with_why_not(
     with few_threads(fitted.decoder.model.shape):
         relaxer = _Relaxer(problem, explanation)
         found = relaxer.contradictory() | relaxer.without_valid_row()
+        explanation = with_rows(problem, explanation, relaxer.answers)
     return replace(
         explanation,
         why_not=dict(sorted(found.items())),
@@ -74,7 +77,7 @@ def with_why_not(
 def _problem_of(
     fitted: Fitted, classifier: Classifier, explanation: Explanation, max_queries: int
 ) -> Problem:
-    """The problem an explanation solves, with the cheapest search for whether it succeeds."""
+    """The problem an explanation solves, searched in the same way."""
     found = (tuple(explanation.labels), explanation.schema.names)
     if found != (fitted.labels, fitted.schema.names):
         raise InputError(
@@ -104,8 +107,10 @@ def _problem_of(
     reading = Reading(schema, explanation.instances, {}, explanation.template, explanation.ids)
     unknown = np.full((len(label), len(fitted.labels)), np.nan)
     instances = LabelledInstances(reading, label, unknown, target, malformed={})
-    # Whether a path has an ok row does not depend on the steps that picks leave out.
-    settings = replace(Search(**explanation.search), detail="picks", picks=("first",))
+    settings = Search(**explanation.search)
+    # `nearest` is what `explain` would return; `best` has no part in it.
+    picks = {"nearest", *settings.picks} - {"best"}
+    settings = replace(settings, picks=tuple(picks))
     return Problem(
         fitted,
         classifier,
@@ -140,6 +145,12 @@ class FoundRows(NamedTuple):
         instance = paths["instance"][np.nonzero(keep)[0]]
         return cls(instance, paths["cells"][keep], ok[keep], feasible[keep], probability[keep])
 
+    @classmethod
+    def of_nearest(cls, rows: Advice) -> FoundRows:
+        """The rows of `nearest`."""
+        steps = rows.steps
+        return cls(rows.instance, steps.cells, steps.ok, steps.feasible, steps.probability)
+
     def take(self, rows: Bools | Ints) -> FoundRows:
         """A selection of the rows."""
         columns: list[Any] = [column[rows] for column in self]
@@ -163,6 +174,7 @@ class _Relaxer:
         problem: The problem, with a query budget.
         explanation: What was found for it.
         searched: The sets of dropped constraints that were searched.
+        answers: Rows found that satisfy every constraint after all, by instance.
         cut: A set was left out: too many of them, the budget spent, or the classifier raised.
         why_cut: Why the search without any constraint failed, in words; empty where it did not.
     """
@@ -174,6 +186,7 @@ class _Relaxer:
         self.searched: set[Set] = set()
         self.cut = False
         self.why_cut = ""
+        self.answers: dict[int, Floats] = {}
         self.system = self.problem.system
         self.every: Set = tuple(range(len(self.system)))
         rules = set(self.problem.fitted.rules)
@@ -292,9 +305,13 @@ class _Relaxer:
         left = np.setdiff1d(hopeful, list(drops))
         if free is not None and len(left):
             drops |= self._large_sets(free.take(np.isin(free.instance, left)))
+        rows = {i: drop.row for i, drop in drops.items()}
+        ok = {i: self.system.feasible(r[None], self.originals[[i]])[0] for i, r in rows.items()}
+        self.answers = {i: rows[i] for i in rows if ok[i]}
         return {
             i: self._droppable(i, drops[i]) if i in drops else self._not_relaxable(i, free)
             for i in instance.tolist()
+            if i not in self.answers
         }
 
     def _search_without(self, which: Set, instance: Ints) -> FoundRows | None:
@@ -307,6 +324,7 @@ class _Relaxer:
             for _, found in search(problem, instance):
                 if found.paths is not None:
                     parts.append(FoundRows.of(found.paths))
+                    parts.append(FoundRows.of_nearest(found.advice["nearest"]))
         except (QueryBudgetError, BudgetError):
             self.cut, self.why_cut = True, "The query budget ended before any set could be tried."
             return None
@@ -399,7 +417,7 @@ class _Relaxer:
     def _droppable(self, instance: int, drop: _Drop) -> WhyNot:
         schema, original = self.problem.schema, self.originals[instance]
         dropped = [self.system.constraints[k] for k in drop.which]
-        moves = tuple(self._move(c, drop.row, instance) for c in dropped)
+        moves, row = self._least_moves(instance, drop)
         quoted = joined([f"'{c}'" for c in dropped])
         text = f"{self.explanation.reason[instance]} Without {quoted} the same search finds one"
         if not drop.exact:
@@ -409,12 +427,105 @@ class _Relaxer:
             text += f"; a smaller set might do as well, for {why}"
         elif len(dropped) > 1:
             text += "; without fewer it does not"
-        needed = joined([move.text for move in moves if move.by != 0.0])
-        satisfied = "That row satisfies every constraint all the same"
-        text += f". For the best row found, {needed}" if needed else f". {satisfied}"
-        text += f": {self._changes(drop.row, original)}."
+        text += f". It is enough if {joined([move.text for move in moves])}"
+        text += f": {self._changes(row, original)}."
         names = tuple(map(str, dropped))
-        return WhyNot("none_found", (), names, drop.exact, moves, record(schema, drop.row), text)
+        return WhyNot("none_found", (), names, drop.exact, moves, record(schema, row), text)
+
+    # -- the least amounts ------------------------------------------------------------------------
+
+    def _least_moves(self, instance: int, drop: _Drop) -> tuple[tuple[Move, ...], Floats]:
+        """How little the constraints of a set have to be relaxed together, and the row found then.
+
+        One after another is relaxed as little as whole searches show to suffice, the others being
+        relaxed as far as is known to. Where the query budget ends, the last amounts that sufficed
+        stand.
+        """
+        which, row = drop.which, drop.row
+        amounts: dict[int, float | None] = {
+            k: relaxation(
+                self.system.constraints[k], self.problem.schema, row, self.originals[instance]
+            ).by
+            for k in which
+        }
+        complete = True
+        try:
+            found = self._search_relaxed(instance, amounts, row)
+            if found is None:  # the search does not find its row again: leave them out as a whole
+                amounts = dict.fromkeys(which)
+                found = self._search_relaxed(instance, amounts, None)
+            row = row if found is None else found
+            for k in which:
+                row = self._least(instance, amounts, k, row)
+        except (QueryBudgetError, BudgetError):
+            complete, self.cut = False, True
+        return tuple(self._move_by(k, amounts[k], row, complete) for k in which), row
+
+    def _least(
+        self, instance: int, amounts: dict[int, float | None], k: int, row: Floats
+    ) -> Floats:
+        """Writes the least amount of one constraint that suffices; the row found with it."""
+        enough, constraint = amounts[k], self.system.constraints[k]
+        if not enough or self._relaxed(k, enough, row) is None:
+            return row
+        whole = isinstance(constraint, ChangeLimit)
+        step = 1.0 if whole else self._resolution(k)
+        low = 0.0
+        while enough - low > max(step, enough * PART) * 1.001:
+            middle = (low + enough) / 2
+            middle = low + max(1.0, round(middle - low)) if whole else middle
+            if step and not whole:
+                middle = float(f"{round(middle / step) * step:.12g}")
+            if not low < middle < enough:
+                break
+            found = self._search_relaxed(instance, {**amounts, k: middle}, row)
+            if found is None:
+                low = middle
+            else:
+                enough, row = middle, found
+                amounts[k] = enough
+        return row
+
+    def _resolution(self, k: int) -> float:
+        """The least difference a constraint's amount can make: the finest step of its columns."""
+        features = self.problem.schema.features
+        steps = [features[c].resolution for c in self.system.bound[k].columns]
+        return min((step for step in steps if step), default=0.0)
+
+    def _relaxed(self, k: int, by: float | None, row: Floats | None) -> Constraint | None:
+        """A constraint relaxed by an amount; None where it has to be left out."""
+        if row is None:
+            return None
+        return relaxed(self.system.constraints[k], self.problem.schema, by, row)
+
+    def _search_relaxed(
+        self, instance: int, amounts: Mapping[int, float | None], row: Floats | None
+    ) -> Floats | None:
+        """What `nearest` returns with some constraints relaxed; None where that is not ok."""
+        chosen = [
+            self._relaxed(k, amounts[k], row) if k in amounts else constraint
+            for k, constraint in enumerate(self.system.constraints)
+        ]
+        system = System.of([c for c in chosen if c is not None], self.problem.schema, check=False)
+        problem = replace(self.problem, system=system)
+        for _, found in search(problem, np.array([instance])):
+            rows = found.advice.get("nearest")
+            if rows is not None and rows.steps.ok.any():
+                cells: Floats = rows.steps.cells[0]
+                return cells
+        return None
+
+    def _move_by(self, k: int, by: float | None, row: Floats, complete: bool) -> Move:
+        """The relaxation of one constraint, in words."""
+        constraint = self.system.constraints[k]
+        instead = self._relaxed(k, by, row)
+        if by == 0.0:
+            return Move(str(constraint), by, f"'{constraint}' stays", str(constraint))
+        if instead is None:
+            return Move(str(constraint), None, f"'{constraint}' is left out")
+        most = "" if complete else "at most "
+        text = f"'{constraint}' is relaxed to {most}'{instead}'"
+        return Move(str(constraint), by, text, str(instead))
 
     def _not_relaxable(self, instance: int, free: FoundRows | None) -> WhyNot:
         """Nothing can be dropped, or dropping everything does not help."""
@@ -448,8 +559,15 @@ class _Relaxer:
         return WhyNot("none_found", exact=not cut, row=row, text=" ".join(text))
 
     def _move(self, constraint: Constraint, row: Floats, instance: int) -> Move:
-        by, text = relaxation(constraint, self.problem.schema, row, self.originals[instance])
-        return Move(str(constraint), by, f"'{constraint}' {text}")
+        schema, original = self.problem.schema, self.originals[instance]
+        by, text = relaxation(constraint, schema, row, original)
+        instead = relaxed(constraint, schema, by, row)
+        if instead is not None:
+            others = [c for c in self.system.constraints if c != constraint]
+            system = System.of([*others, instead], schema, check=False)
+            instead = None if system.contradiction(original) else instead
+        shown = None if instead is None else str(instead)
+        return Move(str(constraint), by, f"'{constraint}' {text}", shown)
 
     def _changes(self, row: Floats, original: Floats) -> str:
         """What differs from the instance, at most a few columns of it: `age 30 → 40`."""

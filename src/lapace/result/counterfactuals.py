@@ -166,6 +166,15 @@ class Counterfactuals:
         names = [f.name for f in fields(self) if f.name not in SHARED]
         return replace(self, **{name: getattr(self, name)[mask] for name in names})
 
+    def joined(self, other: Counterfactuals) -> Counterfactuals:
+        """These and others of the same query, by instance and rank."""
+        names = [f.name for f in fields(self) if f.name not in SHARED]
+        columns: dict[str, Any] = {
+            n: np.concatenate([getattr(self, n), getattr(other, n)]) for n in names
+        }
+        whole = replace(self, reasons=other.reasons, **columns)
+        return whole.where(np.lexsort((whole.rank, whole.instance)))
+
     def of_instances(self, chosen: Ints) -> Counterfactuals:
         """The counterfactuals of some instances, whose positions count from 0 again."""
         instance, rows = matches(chosen, self.instance)

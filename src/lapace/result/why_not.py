@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -19,15 +19,18 @@ class Move:
         by: In the constraint's units; None where it is not a number: a category, a Python function,
             several columns at once.
         text: The same in words.
+        relaxed: The constraint to give instead; None where it has to be left out.
 
     Examples:
-        >>> Move("changes <= 2", 1.0, "'changes <= 2' would have to allow 1 more").by
-        1.0
+        >>> move = Move("age >= 40", 10.0, "'age >= 40' is relaxed to 'age >= 30'", "age >= 30")
+        >>> move.by, move.relaxed
+        (10.0, 'age >= 30')
     """
 
     constraint: str
     by: float | None
     text: str
+    relaxed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,9 @@ class WhyNot:
             empty where it finds nothing even without constraints.
         exact: Whether `clash` or `drop` is certainly smallest: every smaller set was tried.
         moves: How far each of these constraints would have to be relaxed: one of `clash` if the
-            others stay, one of `drop` to admit `row`.
-        row: The best row found, by column; None where there is none.
+            others stay; all of `drop` together, each as little as was found to suffice.
+        row: With `drop`, what `nearest` returns for the constraints so relaxed; otherwise the best
+            row found; by column, None where there is none.
         text: All of it, in words.
 
     Examples:
@@ -63,6 +67,21 @@ class WhyNot:
 
     def __str__(self) -> str:
         return self.text
+
+    def relax(self, constraints: Sequence[Any]) -> list[Any]:
+        """The constraints relaxed as `moves` say: those of `drop` replaced or left out.
+
+        Args:
+            constraints: The constraints of the query, as given.
+
+        Examples:
+            >>> why = WhyNot("none_found", moves=(Move("age >= 40", 10.0, "", "age >= 30"),))
+            >>> why.relax(["age >= 40", "fixed job"])
+            ['age >= 30', 'fixed job']
+        """
+        instead = {move.constraint: move.relaxed for move in self.moves}
+        chosen = [instead.get(str(c), c) for c in constraints]
+        return [c for c in chosen if c is not None]
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

@@ -478,6 +478,18 @@ def test_prototypes_and_samples_are_consistent():
     assert follows(schema().cells(explainer().sample("yes", 50))).all()
 
 
+def test_contradictions_are_relaxed_beside_derived_columns():
+    least = loans()["months"].min()
+    longer = refused()[refused()["months"] > least].head(2)
+    limits = ["fixed months", f"months <= {least}"]
+    found = explainer().explain(longer, target="yes", constraints=limits)
+    assert set(found.status) == {"infeasible"}
+    found = explainer().why_not(found, max_queries=2_000)
+    for one in found:
+        assert set(one.why_not.clash) == {str(c) for c in found.constraints}
+        assert follows(schema().cells([one.why_not.row])).all()
+
+
 def test_baselines_derive_too():
     method = baselines.RobXCE(decide, schema=DERIVED).fit(loans())
     found = method.counterfactuals(refused(), target="yes")

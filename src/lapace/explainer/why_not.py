@@ -265,7 +265,8 @@ class _Relaxer:
         originals = self.originals[instance][at]
         # Other columns cost almost nothing, so that those of this constraint move least.
         columns = {schema.names[c] for c in alone.bound[0].columns}
-        costs = {n: 1.0 if n in columns else FREE for n in schema.names} if columns else None
+        movable = [f.name for f in schema.features if f.derived is None]
+        costs = {n: 1.0 if n in columns else FREE for n in movable} if columns else None
         after = self.system.without([constraint]).project(starts, originals, costs=costs)
         rows, feasible = after.cells, after.feasible
         stuck = ~np.isin(np.arange(len(instance)), at[feasible])

@@ -219,7 +219,7 @@ def _trace_lines(
         stable=problem.search.stable,
         every_step=problem.search.detail == "path",
         weights=problem.weights,
-        refined=bool({"first", "middle"} & set(problem.search.picks)),
+        refined=problem.search.picks != ("last",),
     )
     paths: Paths = {**traced.steps._asdict(), **traced._asdict()}
     del paths["steps"], paths["lines"]

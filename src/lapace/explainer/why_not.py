@@ -10,12 +10,12 @@ is tried are searched together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby, product
 from math import floor
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ __all__ = ["MAX_QUERIES", "with_why_not"]
 MAX_QUERIES = 50_000  # rows, where the caller sets no other budget
 SEARCHES = 64  # searches for sets of one, two and all constraints, at most
 GREEDY = 32  # further searches for larger sets, at most
+AMOUNTS = 400  # searches for the least amounts, at most
 CORNERS = 3  # numbers of a contradiction whose bounds are combined exhaustively
 PART = 1 / 20  # of an amount: how precisely the least one is found
 FREE = 1e-3  # cost of a change that matters little
@@ -309,10 +310,13 @@ class _Relaxer:
         rows = {i: drop.row for i, drop in drops.items()}
         ok = {i: self.system.feasible(r[None], self.originals[[i]])[0] for i, r in rows.items()}
         self.answers = {i: rows[i] for i in rows if ok[i]}
+        lacking = [i for i in instance.tolist() if i not in self.answers]
+        moves = self._least_moves({i: drops[i] for i in lacking if i in drops})
         return {
-            i: self._droppable(i, drops[i]) if i in drops else self._not_relaxable(i, free)
-            for i in instance.tolist()
-            if i not in self.answers
+            i: self._droppable(i, drops[i], *moves[i])
+            if i in drops
+            else self._not_relaxable(i, free)
+            for i in lacking
         }
 
     def _search_without(self, which: Set, instance: Ints) -> FoundRows | None:
@@ -415,10 +419,11 @@ class _Relaxer:
 
     # -- in words ---------------------------------------------------------------------------------
 
-    def _droppable(self, instance: int, drop: _Drop) -> WhyNot:
+    def _droppable(
+        self, instance: int, drop: _Drop, moves: tuple[Move, ...], row: Floats
+    ) -> WhyNot:
         schema, original = self.problem.schema, self.originals[instance]
         dropped = [self.system.constraints[k] for k in drop.which]
-        moves, row = self._least_moves(instance, drop)
         quoted = joined([f"'{c}'" for c in dropped])
         text = f"{self.explanation.reason[instance]} Without {quoted} the same search finds one"
         if not drop.exact:
@@ -435,57 +440,87 @@ class _Relaxer:
 
     # -- the least amounts ------------------------------------------------------------------------
 
-    def _least_moves(self, instance: int, drop: _Drop) -> tuple[tuple[Move, ...], Floats]:
-        """How little the constraints of a set have to be relaxed together, and the row found then.
+    def _least_moves(
+        self, drops: Mapping[int, _Drop]
+    ) -> dict[int, tuple[tuple[Move, ...], Floats]]:
+        """How little the constraints of each instance's set have to be relaxed together.
 
-        One after another is relaxed as little as whole searches show to suffice, the others being
-        relaxed as far as is known to. Where the query budget ends, the last amounts that sufficed
-        stand.
+        Instances that try the same constraints are searched together. Where the query budget or
+        the number of searches ends, the last amounts that sufficed stand.
+
+        Returns:
+            By instance the relaxations, and what `nearest` returns with them.
         """
-        which, row = drop.which, drop.row
-        amounts: dict[int, float | None] = {
-            k: relaxation(
-                self.system.constraints[k], self.problem.schema, row, self.originals[instance]
-            ).by
-            for k in which
-        }
-        complete = True
-        try:
-            found = self._search_relaxed(instance, amounts, row)
-            if found is None:  # the search does not find its row again: leave them out as a whole
-                amounts = dict.fromkeys(which)
-                found = self._search_relaxed(instance, amounts, None)
-            row = row if found is None else found
-            for k in which:
-                row = self._least(instance, amounts, k, row)
-        except (QueryBudgetError, BudgetError):
-            complete, self.cut = False, True
-        return tuple(self._move_by(k, amounts[k], row, complete) for k in which), row
+        tries = {i: self._amounts(i, drop) for i, drop in drops.items()}
+        wanted = {i: next(amounts) for i, amounts in tries.items()}
+        found: dict[int, tuple[tuple[Move, ...], Floats]] = {}
+        searches = 0
+        while wanted:
+            groups: dict[tuple[Constraint, ...], list[int]] = {}
+            for i, constraints in wanted.items():
+                groups.setdefault(constraints, []).append(i)
+            wanted = {}
+            for constraints, members in groups.items():
+                searches += 1
+                try:
+                    if searches > AMOUNTS:
+                        raise QueryBudgetError("The number of searches is spent.")
+                    rows: dict[int, Floats] | None = self._nearest_under(constraints, members)
+                except (QueryBudgetError, BudgetError):
+                    rows, self.cut = None, True
+                for i in members:
+                    try:
+                        wanted[i] = tries[i].send(False if rows is None else rows.get(i))
+                    except StopIteration as stop:
+                        found[i] = stop.value
+        return found
 
-    def _least(
-        self, instance: int, amounts: dict[int, float | None], k: int, row: Floats
-    ) -> Floats:
-        """Writes the least amount of one constraint that suffices; the row found with it."""
-        enough, constraint = amounts[k], self.system.constraints[k]
-        if not enough or self._relaxed(k, enough, row) is None:
-            return row
-        whole = isinstance(constraint, ChangeLimit)
+    def _amounts(
+        self, instance: int, drop: _Drop
+    ) -> Generator[
+        tuple[Constraint, ...], Floats | Literal[False] | None, tuple[tuple[Move, ...], Floats]
+    ]:
+        """One instance's least amounts, one constraint after another.
+
+        Yields:
+            Constraints to search under; sent is what `nearest` returns, None where that is not ok,
+            False where nothing may be searched any more.
+        """
+        row, original = drop.row, self.originals[instance]
+        amounts: dict[int, float | None] = {}
+        for k in drop.which:
+            constraint = self.system.constraints[k]
+            amounts[k] = relaxation(constraint, self.problem.schema, row, original).by
+        found = yield self._relaxed_by(amounts, row)
+        if found is None:  # the search does not find its row again: leave them out as a whole
+            amounts = dict.fromkeys(drop.which)
+            found = yield self._relaxed_by(amounts, None)
+        row = drop.row if found is None or found is False else found
+        for k in drop.which:
+            low, enough = 0.0, amounts[k] or 0.0
+            if found is False or self._relaxed(k, enough, row) is None:
+                continue
+            while (middle := self._between(k, low, enough)) is not None:
+                found = yield self._relaxed_by({**amounts, k: middle}, row)
+                if found is False:
+                    break
+                if found is None:
+                    low = middle
+                else:
+                    amounts[k], enough, row = middle, middle, found
+        complete = found is not False
+        return tuple(self._move_by(k, amounts[k], row, complete) for k in drop.which), row
+
+    def _between(self, k: int, low: float, enough: float) -> float | None:
+        """The next amount to be tried between one that fails and one that suffices."""
+        whole = isinstance(self.system.constraints[k], ChangeLimit)
         step = 1.0 if whole else self._resolution(k)
-        low = 0.0
-        while enough - low > max(step, enough * PART) * 1.001:
-            middle = (low + enough) / 2
-            middle = low + max(1.0, round(middle - low)) if whole else middle
-            if step and not whole:
-                middle = float(f"{round(middle / step) * step:.12g}")
-            if not low < middle < enough:
-                break
-            found = self._search_relaxed(instance, {**amounts, k: middle}, row)
-            if found is None:
-                low = middle
-            else:
-                enough, row = middle, found
-                amounts[k] = enough
-        return row
+        if enough - low <= max(step, enough * PART) * 1.001:
+            return None
+        middle = (low + enough) / 2
+        if step:
+            middle = float(f"{round(middle / step) * step:.12g}")
+        return middle if low < middle < enough else None
 
     def _resolution(self, k: int) -> float:
         """The least difference a constraint's amount can make: the finest step of its columns."""
@@ -499,22 +534,28 @@ class _Relaxer:
             return None
         return relaxed(self.system.constraints[k], self.problem.schema, by, row)
 
-    def _search_relaxed(
-        self, instance: int, amounts: Mapping[int, float | None], row: Floats | None
-    ) -> Floats | None:
-        """What `nearest` returns with some constraints relaxed; None where that is not ok."""
+    def _relaxed_by(
+        self, amounts: Mapping[int, float | None], row: Floats | None
+    ) -> tuple[Constraint, ...]:
+        """All constraints, some of them relaxed by amounts or, without a row, left out."""
         chosen = [
             self._relaxed(k, amounts[k], row) if k in amounts else constraint
             for k, constraint in enumerate(self.system.constraints)
         ]
-        system = System.of([c for c in chosen if c is not None], self.problem.schema, check=False)
-        problem = replace(self.problem, system=system)
-        for _, found in search(problem, np.array([instance])):
-            rows = found.advice.get("nearest")
-            if rows is not None and rows.steps.ok.any():
-                cells: Floats = rows.steps.cells[0]
-                return cells
-        return None
+        return tuple(c for c in chosen if c is not None)
+
+    def _nearest_under(
+        self, constraints: tuple[Constraint, ...], instance: Sequence[int]
+    ) -> dict[int, Floats]:
+        """What `nearest` returns under constraints, by instance, where that is ok."""
+        system = System.of(constraints, self.problem.schema, check=False)
+        found = {}
+        for _, part in search(replace(self.problem, system=system), np.array(instance)):
+            if part.paths is not None:
+                rows = part.advice["nearest"]
+                for k in np.flatnonzero(rows.steps.ok):
+                    found[int(rows.instance[k])] = rows.steps.cells[k]
+        return found
 
     def _move_by(self, k: int, by: float | None, row: Floats, complete: bool) -> Move:
         """The relaxation of one constraint, in words."""

@@ -546,3 +546,11 @@ def reachable(client: httpx.Client, **more) -> bool:
         return client.get("/healthz", **more).status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_every_test_on_the_page_of_security_exists():
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py"))
+    assert len(named) > 25
+    assert not {name for name in named if f"def {name}(" not in code}

@@ -15,7 +15,7 @@ from lapace.classifiers.classifier import Classifier, Prediction
 from lapace.classifiers.decisions import binned, from_probability, threshold
 from lapace.classifiers.loaders import load_bytes, load_classifier
 from lapace.classifiers.outputs import Label
-from lapace.classifiers.pipelines import TrainedKind, train
+from lapace.classifiers.pipelines import TrainedKind, held_out_accuracy, train
 from lapace.classifiers.skops_files import save_classifier
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "TrainedKind",
     "binned",
     "from_probability",
+    "held_out_accuracy",
     "load_bytes",
     "load_classifier",
     "save_classifier",

@@ -67,8 +67,9 @@ def fit(
     label: str | None = Option(
         None,
         metavar="COLUMN",
-        help="The column of labels: not a feature. forest, mlp and boosting learn it; of any other "
-        "classifier the report gives the accuracy.",
+        help="The column of labels: not a feature. forest, mlp and boosting learn it, and it is "
+        "said how often they are right on rows held out; of any other classifier the report gives "
+        "the accuracy.",
     ),
     id_column: str | None = ID_COLUMN,
     columns: Columns,
@@ -87,7 +88,7 @@ def fit(
     How the table was read comes first, a line per column. A classifier trained here is written to
     M.skops beside it.
     """
-    from lapace.classifiers import TrainedKind
+    from lapace.classifiers import TrainedKind, held_out_accuracy
     from lapace.classifiers import train as train_stock
     from lapace.classifiers.addresses import without_secrets
     from lapace.explainer import Explainer
@@ -110,9 +111,20 @@ def fit(
     terminal.note_parts(*rendering.schema_parts(reading.schema, reading.cells))
     if stock:
         schema = schema.as_numbers()
-        frame = reading.schema.as_numbers().frame(reading.cells)
-        seed, kind = training.random_state, cast(Any, classifier)
-        model = loader.decided(train_stock(kind, schema, frame, labels, random_state=seed))
+        numbers, seed, kind = schema, training.random_state, cast(Any, classifier)
+
+        def fit_stock(frame: Any, known: Any) -> Any:
+            return loader.decided(train_stock(kind, numbers, frame, known, random_state=seed))
+
+        def frame(rows: Any) -> Any:
+            return reading.schema.as_numbers().frame(reading.cells[rows])
+
+        model, known = fit_stock(frame(slice(None)), labels), labels or []
+        right = held_out_accuracy(fit_stock, frame, known, random_state=seed)
+        terminal.note(
+            f"Trained on four fifths of the rows, the {classifier} predicts the true label of "
+            f"{right:.1%} of the others."
+        )
     else:
         model = loader.classifier(classifier)
     explainer = Explainer(

@@ -234,7 +234,8 @@ ABOUT_READINGS = (
     "splits no other experiment uses; one try each. Gaps are means over pairs and seeds, in points "
     "(the paper's own: {reported:.2f}). *Least used* and *entropy of π*: as in E1, mean over "
     "pairs. *Spread*: mean distance between the target's prototypes; 0 where clusters are copies "
-    "of one another."
+    "of one another. Means over few pairs do not compare with those over all; E1 has the first "
+    "reading on every pair, on other splits."
 )
 READINGS = {
     "gap": "gap_raw", "least used": "least_used", "soft": "least_used_soft",
@@ -270,8 +271,8 @@ def readings_brief(plan: Plan, table: pd.DataFrame) -> str:
             for m in READINGS.values() if m in means
         )  # fmt: skip
         if len(own):
-            lines.append((reading, count, *cells))
-    return grid(("reading", "centroids valid", *READINGS), lines)
+            lines.append((reading, f"{own['pair'].nunique()}", count, *cells))
+    return grid(("reading", "pairs run", "centroids valid", *READINGS), lines)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ def check_row(explanation: Explanation, i: int) -> None:
             cells, original
         )[0, 0]
         if moved.by is not None:
-            assert moved.by == pytest.approx(slack)
+            assert moved.by >= slack - 1e-9  # an amount that was found to suffice
         assert moved.text in why.text or moved.by == 0
 
 

@@ -153,6 +153,9 @@ def _against(
 
 def _tried(case: Case, i: int, limits: Sequence[Limit], explanation: Explanation) -> dict[str, Any]:
     asked = case.explainer.why_not(explanation)
+    if asked.status[0] == "answered":  # the search for why not found an answer after all
+        queries = asked.n_queries - explanation.n_queries
+        return {"named": False, "exact": True, "queries": queries, "obeys_everything": False}
     said = asked.why_not[0]
     by_text = {str(parse(limit.text())): limit for limit in limits}
     line: dict[str, Any] = {

@@ -670,7 +670,7 @@ def test_actionability_is_counted_exactly(world):
 def test_paths_of_face_are_overwritten_one_by_one_or_projected(small):
     _, setup, _ = small
     cells = setup.train[:5]
-    low, high = "income >= 2*amount", "amount >= 5000"  # the second undoes the first
+    low, high = "income >= 2*amount", "amount >= 1000"  # the second undoes the first
     for texts in ((low, high), (high, low)):
         projected, alone = (
             e3.overwritten(setup, texts, cells, 0, projected=how) for how in (True, False)

@@ -218,7 +218,7 @@ def test_no_returned_row_violates_a_constraint(kind, seed):
     assert tally["rows"] > 20
 
 
-@pytest.mark.filterwarnings("ignore::lapace.CentroidWarning")
+@pytest.mark.filterwarnings("ignore::lapace.CentroidWarning", "ignore:Some columns follow")
 @pytest.mark.parametrize("name", TABLES)
 def test_no_returned_row_violates_a_constraint_on_real_tables(name, missing):
     try:

@@ -841,10 +841,13 @@ def test_every_step_from_first_to_the_end_of_its_run_is_ok(many: list[Script], s
         if start is None:
             continue
         found = tau_of(traced, "first", path)
-        assert grid[start - 1] < found <= grid[start] + 1e-12
-        queried = [t for call in oracle.calls[:3] for k, t in call if k == path]  # no midpoint
+        assert grid[start - 1] < found
+        queried = [t for call in oracle.calls for k, t in call if k == path]
         last = max(tau for tau, o in zip(grid, ok, strict=True) if o)
         assert all(oracle.ok(path, t) for t in queried if found <= t <= last)
+        if found > grid[start] + 1e-12:  # a midpoint that is not ok moved it on
+            assert any(grid[start] < t < found and not oracle.ok(path, t) for t in queried)
+            continue
         before = max([t for t in queried if t < found], default=0.0)
         assert not oracle.ok(path, before)
         inside = [grid[start - 1] + k / 64 / steps for k in range(1, 65)]
@@ -929,11 +932,18 @@ def test_a_middle_that_is_not_ok_becomes_the_next_ok_step() -> None:
     assert tau_of(traced, "middle") == tau_of(traced, "last") == pytest.approx(0.5)
 
 
-def test_an_ok_midpoint_after_every_ok_grid_step_is_last() -> None:
-    island = between((0.5, 0.5), (0.74, 0.76))
-    traced = traced_by(ScriptedOracle([island]), steps=10)
-    assert tau_of(traced, "first") == pytest.approx(0.5)
-    assert tau_of(traced, "middle") == tau_of(traced, "last") == pytest.approx(0.75)
+def test_a_midpoint_beyond_a_step_that_is_not_ok_is_not_evaluated() -> None:
+    oracle = ScriptedOracle([between((0.5, 0.5), (0.74, 0.76))])
+    traced = traced_by(oracle, steps=10)
+    for pick in ("first", "middle", "last"):
+        assert tau_of(traced, pick) == pytest.approx(0.5)
+    assert not any(tau == pytest.approx(0.75) for call in oracle.calls for _, tau in call)
+
+
+def test_an_ok_midpoint_before_the_first_step_that_is_not_ok_is_last() -> None:
+    traced = traced_by(ScriptedOracle([between((0.9, 0.96))]), steps=10)
+    assert tau_of(traced, "first") == pytest.approx(0.9)
+    assert tau_of(traced, "middle") == tau_of(traced, "last") == pytest.approx(0.95)
 
 
 def test_where_only_the_prototype_is_ok_all_picks_are_the_prototype() -> None:

@@ -307,17 +307,22 @@ class _Relaxer:
         left = np.setdiff1d(hopeful, list(drops))
         if free is not None and len(left):
             drops |= self._large_sets(free.take(np.isin(free.instance, left)))
-        rows = {i: drop.row for i, drop in drops.items()}
-        ok = {i: self.system.feasible(r[None], self.originals[[i]])[0] for i, r in rows.items()}
-        self.answers = {i: rows[i] for i in rows if ok[i]}
-        lacking = [i for i in instance.tolist() if i not in self.answers]
-        moves = self._least_moves({i: drops[i] for i in lacking if i in drops})
+        self._note_answers({i: drop.row for i, drop in drops.items()})
+        moves = self._least_moves({i: d for i, d in drops.items() if i not in self.answers})
+        self._note_answers({i: row for i, (_, row) in moves.items()})
         return {
             i: self._droppable(i, drops[i], *moves[i])
             if i in drops
             else self._not_relaxable(i, free)
-            for i in lacking
+            for i in instance.tolist()
+            if i not in self.answers
         }
+
+    def _note_answers(self, rows: Mapping[int, Floats]) -> None:
+        """Keeps the rows that satisfy every constraint after all."""
+        for i, row in rows.items():
+            if self.system.feasible(row[None], self.originals[[i]])[0]:
+                self.answers[i] = row
 
     def _search_without(self, which: Set, instance: Ints) -> FoundRows | None:
         """What the same search finds without a set of constraints; None where it was cut short."""

@@ -58,8 +58,9 @@ class Explanation:
         predicted: What the classifier says of each step, as a position in `labels`; -1 where it was
             not queried or could not say.
         valid: Whether that is the target: 1, 0, or -1 where the classifier was not queried.
-        tau, cells, feasible, probability, density, density_before, survival, survival_low,
-            survival_high, distance: Of each step, as in `Counterfactuals`.
+        tau, cells, feasible, probability, density, density_before: Of each step, as in
+            `Counterfactuals`.
+        survival, survival_low, survival_high, distance: Likewise.
         picked: For `first`, `middle` and `last` the step chosen on each path.
         minimal: The rows of `nearest` and `best`, which lie on no path, by pick.
         crossings: How often the label leaves the target again on each path's grid.

@@ -143,8 +143,12 @@ class HttpModel:
                 begin = 0
                 while begin < len(rows):
                     some = rows[begin : begin + min(most, self._most)]
-                    returned = await self._smaller_if_refused(client, some)
-                    if returned is None:
+                    try:
+                        returned = await self._request(client, _body(some))
+                    except TooLargeError:  # fewer at a time from now on
+                        if len(some) == 1:
+                            raise
+                        self._most = max(1, len(some) // 2)
                         continue
                     parts.append(self._output(returned, len(some), begin))
                     begin += len(some)
@@ -154,16 +158,6 @@ class HttpModel:
             raise
         self._breaker.worked()
         return self._joined(parts)
-
-    async def _smaller_if_refused(self, client: httpx.AsyncClient, rows: list[Any]) -> Any:
-        """The service's JSON; None where it takes fewer rows at a time, which is then kept."""
-        try:
-            return await self._request(client, _body(rows))
-        except TooLargeError:
-            if len(rows) == 1:
-                raise
-            self._most = max(1, len(rows) // 2)
-            return None
 
     def _error(self, what: str) -> ClassifierError:
         return ClassifierError(f"{self._name} {what}")

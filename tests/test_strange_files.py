@@ -48,7 +48,9 @@ try:
 except InputError as error:
     print(error)
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_maxrss * 1024, used.ru_utime + used.ru_stime)
+# Not ru_maxrss: a process begins with that of the one it was started by.
+status = dict(line.split(":") for line in open("/proc/self/status"))
+print(int(status["VmHWM"].split()[0]) * 1024, used.ru_utime + used.ru_stime)
 """
 
 

@@ -69,7 +69,7 @@ class _Rows:
 
     @cached_property
     def steps(self) -> Floats:
-        return np.array([feature.step for feature in self.schema.features])
+        return np.array([feature.step for feature in self.schema.features], dtype=np.float64)
 
     # -- groups of changes ------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from lapace.arrays import Floats
 from lapace.explainer.surrogates import (
     LEVELS,
     Calibration,
-    Reference,
+    HeldOutRows,
     Surrogates,
     share_kept,
 )
@@ -211,7 +211,7 @@ def signals_of(name: str, seed: int, source: Path, path: Path) -> None:
         cells[parts.train],
         codes[parts.train],
         known.shape[1],
-        reference=Reference(cells[held_out], codes[held_out], known[held_out]),
+        reference=HeldOutRows(cells[held_out], codes[held_out], known[held_out]),
         random_state=seed,
         true_codes=found["true"][parts.train],
     )

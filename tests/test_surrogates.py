@@ -19,7 +19,7 @@ from lapace.explainer.surrogates import (
     AIM,
     LEVELS,
     Calibration,
-    Reference,
+    HeldOutRows,
     Retrained,
     Surrogates,
     shipped,
@@ -158,7 +158,7 @@ def beside(probabilities: bool, truth: bool) -> tuple[Schema, Surrogates]:
         cells[:1500],
         codes[:1500],
         2,
-        reference=Reference(cells[1500:], codes[1500:], known),
+        reference=HeldOutRows(cells[1500:], codes[1500:], known),
         random_state=0,
         true_codes=true[:1500] if truth else None,
     )
@@ -275,7 +275,7 @@ def test_with_three_labels_the_margin_is_against_the_next_one():
     cells = schema.cells(frame)
     known = np.full((900, 3), 0.02)
     known[np.arange(900), codes] = 0.96
-    reference = Reference(cells[600:], codes[600:], known[600:])
+    reference = HeldOutRows(cells[600:], codes[600:], known[600:])
     surrogates = Surrogates.fit(
         schema, cells[:600], codes[:600], 3, reference=reference, random_state=0
     )

@@ -89,6 +89,10 @@ def find_advice(
     found = {"nearest": advisor.advice(nearest, advisor.lines)}
     if "best" in problem.search.picks:
         found["best"] = advisor.best(nearest)
+        lacking = ~found["nearest"].steps.ok & found["best"].take(found["best"].rank == 0).steps.ok
+        if lacking.any():  # what is best is near enough where nothing nearer was found
+            better = advisor.nearer(found["best"].take(found["best"].rank == 0).take(lacking))
+            found["nearest"] = Advice.join(found["nearest"].take(~lacking), better)
     return {pick: found[pick] for pick in found if pick in problem.search.picks}
 
 
@@ -145,13 +149,18 @@ class _Advisor:
 
     def nearest(self) -> Floats:
         """Of each line the closest ok row found, minimal; where there is none, the best row."""
-
-        def accept(cells: Floats, line: Ints) -> tuple[Floats, Bools]:
-            steps = self.verdicts(cells, line)
-            return steps.cells, steps.ok
-
-        rows, _ = self._closest(accept, self.known.ok, LEVEL, IMPROVEMENTS)
+        rows, _ = self._closest(self._ok, self.known.ok, LEVEL, IMPROVEMENTS)
         return rows
+
+    def _ok(self, cells: Floats, line: Ints) -> tuple[Floats, Bools]:
+        """Accepts ok rows."""
+        steps = self.verdicts(cells, line)
+        return steps.cells, steps.ok
+
+    def nearer(self, best: Advice) -> Advice:
+        """The rows of `best` of some lines made minimal among all ok rows."""
+        lines = np.searchsorted(self.instance, best.instance)
+        return self.advice(self._minimal(best.steps.cells, lines, self._ok), lines)
 
     def best(self, nearest: Floats) -> Advice:
         """Of each line up to `n_best` different ways; where there is none, `nearest`, marked."""

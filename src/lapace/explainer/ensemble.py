@@ -213,7 +213,7 @@ def _networks(
         for a, b in pairwise(sizes)
     ]
     biases = [nn.Parameter(torch.zeros(count, 1, size)) for size in sizes[1:]]
-    rows, drawn, given = map(torch.from_numpy, (x, samples, labels))
+    rows, drawn, wanted = map(torch.from_numpy, (x, samples, labels))
     size = samples.shape[1]
     batch = min(BATCH, size)
     steps = int(np.clip(EPOCHS * size // batch, *STEPS))
@@ -222,7 +222,7 @@ def _networks(
     for _ in range(steps):
         at = torch.randint(size, (count, batch), generator=generator)
         logits = _logits(weights, biases, rows[drawn.gather(1, at)])
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), given.gather(1, at).flatten())
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), wanted.gather(1, at).flatten())
         optimizer.zero_grad()
         (loss * count).backward()  # type: ignore[no-untyped-call]
         optimizer.step()

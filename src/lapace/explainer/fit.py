@@ -22,7 +22,7 @@ from lapace.categories import CategoryTree
 from lapace.classifiers import Classifier, Label
 from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
-from lapace.explainer.surrogates import Reference, Retrained, Surrogates
+from lapace.explainer.surrogates import HeldOutRows, Retrained, Surrogates
 from lapace.explainer.top_up import MadeUpRows
 from lapace.instances import query_rows
 from lapace.model import Shape
@@ -334,7 +334,7 @@ def with_surrogates(
         cells[train],
         codes[train],
         n_labels,
-        reference=Reference(cells[others], codes[others], probability),
+        reference=HeldOutRows(cells[others], codes[others], probability),
         random_state=random_state,
         true_codes=None if true_codes is None else true_codes[train],
     )

@@ -35,7 +35,7 @@ from lapace.errors import ClassifierError, LapaceError
 from lapace.explainer.ensemble import NETWORKS, Ensemble
 from lapace.schema import Schema
 
-__all__ = ["Calibration", "Reference", "Retrain", "Retrained", "Surrogates", "share_kept"]
+__all__ = ["Calibration", "HeldOutRows", "Retrain", "Retrained", "Surrogates", "share_kept"]
 
 Retrain: TypeAlias = Callable[[Any, Any, int], Any]
 
@@ -50,7 +50,7 @@ NEAREST = 100  # reference rows a margin is judged by, those nearest to it
 LEVELS = (0.0, *np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.98, 1.0)  # of the intervals
 
 
-class Reference(NamedTuple):
+class HeldOutRows(NamedTuple):
     """Rows the ensembles were not fitted on, by which their scale is judged.
 
     Attributes:
@@ -115,7 +115,7 @@ class Surrogates:
         >>> rng = np.random.default_rng(0)
         >>> rows = rng.normal(size=(400, 2))
         >>> schema, codes = Schema.infer(rows), (rows[:, 0] > 0).astype(np.int64)
-        >>> reference = Reference(rows[300:], codes[300:], None)
+        >>> reference = HeldOutRows(rows[300:], codes[300:], None)
         >>> known = schema, rows[:300], codes[:300], 2
         >>> surrogates = Surrogates.fit(*known, reference=reference, random_state=0)
         >>> near_and_far, ones = np.array([[0.02, 0.0], [2.0, 0.0]]), np.array([1, 1])
@@ -138,7 +138,7 @@ class Surrogates:
         codes: Ints,
         n_labels: int,
         *,
-        reference: Reference,
+        reference: HeldOutRows,
         random_state: int,
         true_codes: Ints | None = None,
     ) -> Surrogates:
@@ -241,7 +241,7 @@ class Surrogates:
             enough[~known] = self.survival(schema, *rest)[0] >= AIM
         return enough
 
-    def _margin(self, schema: Schema, reference: Reference) -> float:
+    def _margin(self, schema: Schema, reference: HeldOutRows) -> float:
         """The least probability on a grid at which reference rows near it survive well enough."""
         cells, codes, known = reference
         assert known is not None

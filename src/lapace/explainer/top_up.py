@@ -1,7 +1,7 @@
 """Made-up rows for labels short of rows: mixed from neighbours, labelled by the classifier.
 
 A model learns little from twenty rows of a label, but the classifier can be queried about rows
-nobody has. They only help to train the networks and the sampler. Clusters, category trees, density
+that no table has. They only help to train the networks and the sampler. Clusters, category trees, density
 percentiles and whatever else a row is compared with come from real rows; no made-up row is kept.
 """
 
@@ -30,7 +30,7 @@ MIN_ROWS = 5  # of a label, to be topped up at all: those with fewer get no prot
 
 
 class MadeUpRows(NamedTuple):
-    """Rows that nobody has, and the labels the classifier gives them, as positions."""
+    """Rows made up, and the labels the classifier gives them, as positions."""
 
     cells: Floats
     codes: Ints

@@ -108,10 +108,8 @@ def _problem_of(
     reading = Reading(schema, explanation.instances, {}, explanation.template, explanation.ids)
     unknown = np.full((len(label), len(fitted.labels)), np.nan)
     instances = LabelledInstances(reading, label, unknown, target, malformed={})
-    settings = Search(**explanation.search)
-    # `nearest` is what `explain` would return; `best` has no part in it.
-    picks = {"nearest", *settings.picks} - {"best"}
-    settings = replace(settings, picks=tuple(picks))
+    settings = Search(**explanation.search)  # so that it finds what `explain` would
+    settings = replace(settings, picks=("nearest", *settings.picks))
     return Problem(
         fitted,
         classifier,

@@ -69,10 +69,10 @@ def _warn_of_difference(schema: Schema, cells: Floats, column: int) -> None:
     off = schema.differs(found, cells)[:, column] & ~np.isnan(cells[:, column])
     if off.mean() > 0.01:
         row = int(np.flatnonzero(off)[0])
-        here, there = (feature.text(float(rows[row, column])) for rows in (cells, found))
+        read, computed = (feature.text(float(rows[row, column])) for rows in (cells, found))
         warn(
             f"Column '{feature.name}' is declared as derived and differs from that in "
-            f"{off.mean():.0%} of the rows, in row {row} {here} against {there}."
+            f"{off.mean():.0%} of the rows, in row {row} {read} against {computed}."
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, Signature, signature
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -171,9 +172,15 @@ class Feature:
             sentence = f"is derived from {self.derived!r}; give an expression or a function."
             raise column_error(self.name, sentence)
         checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
-        for wrong, sentence in checks:
+        for wrong, sentence in chain(self._type_checks(), checks):
             if wrong:
                 raise column_error(self.name, sentence)
+
+    def _type_checks(self) -> Iterable[tuple[object, str]]:
+        for name in ("lower", "upper", "resolution", "tolerance"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float | np.number)
+            yield not number, f"has a {name} of {value!r}; it must be a number."
 
     def _number_checks(self) -> Iterable[tuple[object, str]]:
         yield self.categories, "is continuous and has no categories."

@@ -1,8 +1,9 @@
 """Made-up rows for labels short of rows: mixed from neighbours, labelled by the classifier.
 
 A model learns little from twenty rows of a label, but the classifier can be queried about rows
-that no table has. They only help to train the networks and the sampler. Clusters, category trees, density
-percentiles and whatever else a row is compared with come from real rows; no made-up row is kept.
+that no table has. They only help to train the networks and the sampler. Clusters, category trees,
+density percentiles and whatever else a row is compared with come from real rows; no made-up row is
+kept.
 """
 
 from __future__ import annotations

@@ -118,11 +118,12 @@ def added(
         sign, word = (1.0, ">=") if up else (-1.0, "<=")
         if form == "direction":
             text = f"{name} {word} original"
-            return Added(form, text, lambda a, b: sign * (a[:, i] - b[:, i]) >= -slack)
+            return Added(form, text, lambda a, b: ~(sign * (a[:, i] - b[:, i]) < -slack))
         known = rows[:, i][~np.isnan(rows[:, i])]
         value = float(schema.features[i].snap(np.quantile(known, rng.uniform(0.1, 0.9))))
         text = f"{name} {word} {value:.12g}"
-        return Added(form, text, lambda a, _: sign * (a[:, i] - value) >= -slack)
+        # What is unknown is no violation: a cell that is missing may stay so.
+        return Added(form, text, lambda a, _: ~(sign * (a[:, i] - value) < -slack))
     return None
 
 

@@ -44,6 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "cli.md"
 MADE = ("train.csv", "instances.csv", "loans.toml", "loans.lapace", "loans.skops")
 DENIED = "denied.csv"
+PARQUET = "instances.parquet"
 
 
 def run(*arguments, **more):
@@ -99,13 +100,14 @@ def made(tmp_path_factory):
         denied = loans.test[columns][labels == "denied"].head(6)
         assert len(denied) == 6
         denied.to_csv("denied.csv", index=False)
+        denied.to_parquet(PARQUET)
     return folder
 
 
 @pytest.fixture
 def here(made, tmp_path, monkeypatch):
     """A copy of that folder as the working directory."""
-    for name in (*MADE, DENIED):
+    for name in (*MADE, DENIED, PARQUET):
         shutil.copy(made / name, tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -147,7 +149,7 @@ def leaves():
 
 def test_the_commands_and_their_examples():
     names = ["fit", "schema", "explain", "report", "prototypes", "plot", "why-not", "demo", "serve"]
-    assert set(leaves()) == {*names, "cohort", "data list", "data fetch"} == set(EXAMPLES)
+    assert set(leaves()) == {*names, "batch", "cohort", "data list", "data fetch"} == set(EXAMPLES)
 
 
 def test_defaults_are_those_of_the_library():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lapace import (
         baselines,
+        batch,
         classifiers,
         cohorts,
         constraints,
@@ -48,6 +49,7 @@ __all__ = [
     "WhyNot",
     "__version__",
     "baselines",
+    "batch",
     "classifiers",
     "cohorts",
     "constraints",
@@ -72,6 +74,7 @@ _HOMES = {
     "Search": "explainer",
     "WhyNot": "result",
     "baselines": "baselines",
+    "batch": "batch",
     "classifiers": "classifiers",
     "cohorts": "cohorts",
     "constraints": "constraints",

@@ -103,7 +103,7 @@ class Cohort:
             count, found = int(mine.sum()), int((mine & answered).sum())
             at = self.group[self.rows.instance] == k
             cost = self.rows.distance[at]
-            low, high = _share_interval(found, count)
+            low, high = share_interval(found, count)
             mean_low, mean_high = _mean_interval(cost)
             values = (
                 name, count, found, found / count if count else np.nan, low, high,
@@ -172,8 +172,8 @@ class Cohort:
         )
         if len(self.names) < 2:
             return found
-        found.append(_verdict("cost of an answer", self.p_cost, self.by))
-        found.append(_verdict("share with an answer", self.p_answered, self.by))
+        found.append(verdict("cost of an answer", self.p_cost, self.by))
+        found.append(verdict("share with an answer", self.p_answered, self.by))
         return found
 
     def __repr__(self) -> str:
@@ -330,7 +330,7 @@ def _mean(values: Any) -> float:
     return float(np.mean(values)) if len(values) else float("nan")
 
 
-def _share_interval(found: int, count: int) -> tuple[float, float]:
+def share_interval(found: int, count: int) -> tuple[float, float]:
     """Wilson's interval of a share."""
     if not count:
         return float("nan"), float("nan")
@@ -384,7 +384,7 @@ def _column(values: Sequence[Any]) -> NDArray[Any]:
     return column
 
 
-def _verdict(what: str, p: float, by: str) -> str:
+def verdict(what: str, p: float, by: str) -> str:
     if np.isnan(p):
         return f"Whether the {what} differs by {by} cannot be tested: too few answers, or none."
     if p < 0.05:

@@ -18,6 +18,7 @@ from typer import Argument, Option
 
 from lapace.cli import inputs, rendering
 from lapace.cli.app import EXAMPLES, app, command
+from lapace.cli.batch import batch
 from lapace.cli.demo import demo
 from lapace.cli.options import (
     CLASSIFIERS,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from lapace.result import Explanation, InstanceExplanation
     from lapace.table import Table
 
-__all__ = ["EXAMPLES", "app", "demo"]
+__all__ = ["EXAMPLES", "app", "batch", "demo"]
 
 Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last", "path"]
 Picture: TypeAlias = Literal["path", "latent", "prototypes", "training"]

@@ -132,15 +132,10 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Query:
-    """Which instances of a table to explain, and what is wanted of their counterfactuals."""
+class Wanted:
+    """What is wanted of the counterfactuals of every instance."""
 
     id_column: str | None = ID_COLUMN
-    ids: list[str] = Option(
-        [],
-        metavar="ID,…",
-        help="Only these instances, by id; where there are no ids by position, 0, 1, … Repeatable.",
-    )
     target: str | None = Option(
         None, metavar="LABEL", help="The target label, or any-other; optional with two labels."
     )
@@ -164,6 +159,17 @@ class Query:
         None, help="The least density percentile among training rows of the target, below 100."
     )
     steps: int = Option(20, help="Steps from an instance to a prototype.")
+
+
+@dataclass(frozen=True)
+class Query(Wanted):
+    """Which instances of a table to explain, and what is wanted of their counterfactuals."""
+
+    ids: list[str] = Option(
+        [],
+        metavar="ID,…",
+        help="Only these instances, by id; where there are no ids by position, 0, 1, … Repeatable.",
+    )
 
 
 @dataclass(frozen=True)

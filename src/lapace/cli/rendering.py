@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from lapace.batch import Summary
     from lapace.cohorts import Cohort
     from lapace.explainer import Prototype
     from lapace.report import Report
@@ -30,6 +31,7 @@ STATUS_WORDS = {
     "none_found": "none found",
     "infeasible": "infeasible",
     "malformed": "malformed",
+    "failed": "failed",
 }
 STATUS_COLOURS = {
     "answered": "green",
@@ -37,6 +39,7 @@ STATUS_COLOURS = {
     "none_found": "yellow",
     "infeasible": "red",
     "malformed": "red",
+    "failed": "red",
 }
 VERDICT_COLOURS = {"passes": "green", "unsure": "yellow", "fails": "bold red"}
 
@@ -210,11 +213,16 @@ def _steps(instance: InstanceExplanation) -> Table:
 def cohort_parts(found: Cohort) -> Iterator[Any]:
     """What groups of instances cost, what changes in each, and who has no counterfactual."""
     yield Text(f"{found}\n")
-    for title, lines in (
+    yield from line_tables(
         ("What an answer costs", found._costs),
         ("What changes", found._features),
         ("Without an answer", found._unanswered),
-    ):
+    )
+
+
+def line_tables(*parts: tuple[str, dict[str, list[Any]]]) -> Iterator[Any]:
+    """Tables of lines by column, each with a title; those without lines are left out."""
+    for title, lines in parts:
         if lines["group"]:
             table = Table(title=title, title_justify="left", box=None, pad_edge=False)
             for name in lines:
@@ -222,6 +230,30 @@ def cohort_parts(found: Cohort) -> Iterator[Any]:
             for row in zip(*lines.values(), strict=True):
                 table.add_row(*map(Text, map(_short, row)))
             yield Padding(table, (0, 0, 1, 0))
+
+
+def batch_parts(found: Summary) -> Iterator[Any]:
+    """What became of the rows of a batch: statuses, commonest reasons, and groups compared."""
+    counts = found.counts
+    text = Text(f"{counts.rows:,} instances in {found.parts:,} parts: ", "bold")
+    for k, (status, count) in enumerate(counts.to_json()["status"].items()):
+        text.append(", " if k else "")
+        text.append(f"{count:,} {STATUS_WORDS[status]}", STATUS_COLOURS[status])
+    for status, why, count in counts.commonest(REASONS):
+        text.append(f"\n  {count:,} {STATUS_WORDS[status]}: {why}", "not bold")
+    if found.unreadable:
+        text.append(f"\n  {len(found.unreadable):,} files could not be read", "red not bold")
+    earlier = f"; {found.skipped:,} parts were there already" if found.skipped else ""
+    text.append(
+        f"\n{found.rows:,} explained now in {found.seconds:,.0f} s, {found.rate:,.1f} rows a "
+        f"second{earlier}.",
+        "not bold",
+    )
+    yield text
+    yield Text("\n".join([*counts.sentences(found.by), ""]))
+    yield from line_tables(
+        ("What an answer costs", counts.cost_lines()), ("What changes", counts.feature_lines())
+    )
 
 
 def _short(value: Any) -> str:

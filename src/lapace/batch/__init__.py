@@ -1,0 +1,19 @@
+"""Tables that fit on no machine: partitioned Parquet explained part by part.
+
+`run` explains every row of Parquet files and writes a part of outcomes for each of their row
+groups; the command `lapace batch` calls it. With Ray (extra `ray`) parts are made by a pool of
+actors, on this machine or a cluster; without it, one after another. A run that was stopped is
+resumed by the same call: finished parts are kept, and the output is that of an undisturbed run.
+
+`explain` does the same for a `ray.data.Dataset`, whose rows come from anywhere and go anywhere.
+"""
+
+from __future__ import annotations
+
+from lapace.batch.counts import Counts
+from lapace.batch.datasets import explain
+from lapace.batch.engines import Engine
+from lapace.batch.outcomes import Request
+from lapace.batch.running import Summary, run
+
+__all__ = ["Counts", "Engine", "Request", "Summary", "explain", "run"]

@@ -1,0 +1,169 @@
+"""Who makes the parts: actors of Ray Data, or a plain loop where Ray is not installed.
+
+Ray decides where and when a part is made, and makes it again when a worker dies. It moves names of
+parts and counts only; rows go from the input file to the output file within one worker, so memory
+does not grow with the input.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lapace.batch.parts import Part
+from lapace.batch.places import Place
+from lapace.batch.worker import Made, PartWorker
+from lapace.errors import InputError, LapaceError, first_line, import_extra
+
+__all__ = ["Engine", "has_ray", "make_parts", "ray_data"]
+
+BLOCKS = 20_000  # work items of Ray; more parts than these share items
+OBJECT_STORE = 200 * 2**20  # bytes, of a Ray that is started here: rows never go through it
+
+
+def has_ray() -> bool:
+    """Whether Ray is installed."""
+    return importlib.util.find_spec("ray") is not None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where parts are made.
+
+    Attributes:
+        workers: How many at a time; None for one for each core there is.
+        gpus: GPUs of each worker; 0.5 lets two share one.
+        address: A Ray cluster to use, as `ray.init` takes it; None to start Ray on this machine.
+        ray: Whether Ray is used; None where it is installed.
+    """
+
+    workers: int | None = None
+    gpus: float = 0.0
+    address: str | None = None
+    ray: bool | None = None
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether parts are made by actors of Ray."""
+        return has_ray() if self.ray is None else self.ray
+
+    def chosen(self, parts: int) -> Engine:
+        """The same with Ray chosen or not: a single part needs none."""
+        asked = self.ray or self.address is not None or self.gpus
+        return replace(self, ray=self.uses_ray and (parts > 1 or bool(asked)))
+
+    def check(self) -> None:
+        """Refuses what a plain loop has not."""
+        if self.uses_ray:
+            import_extra("ray.data", "ray", "A cluster")
+        elif self.address is not None or self.gpus or (self.workers or 1) > 1:
+            raise InputError(
+                "Several workers, GPUs and clusters need Ray: pip install 'lapace[ray]'. Without "
+                "it parts are made one after another."
+            )
+
+
+def make_parts(engine: Engine, worker: PartWorker, parts: Sequence[Part]) -> Iterator[Made]:
+    """Makes parts, and yields what became of each as it is done."""
+    if not parts:
+        return
+    if engine.uses_ray:
+        yield from _on_ray(engine, worker, parts)
+    else:
+        yield from map(worker, parts)
+
+
+@contextmanager
+def ray_data(engine: Engine) -> Iterator[Any]:
+    """Ray with its data library: the one that runs, that at the address, or one started here."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its logs have everything
+    ray = import_extra("ray", "ray", "A cluster")
+    import_extra("ray.data", "ray", "A cluster")
+    running = ray.is_initialized()
+    if not running:
+        settings: dict[str, Any] = {"address": engine.address}
+        if engine.address is None:
+            cores = engine.workers or len(os.sched_getaffinity(0))
+            settings = {
+                "num_cpus": cores,
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE,
+            }
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise LapaceError(f"Ray could not be reached: {first_line(error)}") from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield ray
+    finally:
+        if not running:
+            ray.shutdown()
+
+
+def _on_ray(engine: Engine, worker: PartWorker, parts: Sequence[Part]) -> Iterator[Made]:
+    with ray_data(engine) as ray:
+        items = [{"part": json.dumps(_as_json(part))} for part in parts]
+        blocks = min(len(items), BLOCKS)
+        dataset = ray.data.from_items(items, override_num_blocks=blocks).map(
+            RayWorker,
+            fn_constructor_args=(worker,),
+            **actor_options(ray, engine, len(parts)),
+        )
+        for row in dataset.iter_rows():
+            yield json.loads(row["made"])
+
+
+def actor_options(ray: Any, engine: Engine, most: int | None = None) -> dict[str, Any]:
+    """How many actors there are, and what each of them gets.
+
+    Args:
+        ray: The module.
+        engine: What was asked for.
+        most: More than these have nothing to do.
+    """
+    known = ray.cluster_resources()
+    if engine.gpus and known.get("GPU", 0) < engine.gpus:
+        raise InputError(
+            f"Each worker is to have {engine.gpus:g} GPUs, and Ray has {known.get('GPU', 0):g}."
+        )
+    fit = known.get("GPU", 0) / engine.gpus if engine.gpus else known.get("CPU", 1)
+    workers = engine.workers or int(max(1, fit))
+    workers = workers if most is None else min(workers, most)
+    options: dict[str, Any] = {
+        "compute": ray.data.ActorPoolStrategy(size=workers),
+        "num_cpus": 1,
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
+    }
+    return options | ({"num_gpus": engine.gpus} if engine.gpus else {})
+
+
+class RayWorker:
+    """A `PartWorker` as an actor of Ray Data."""
+
+    def __init__(self, worker: PartWorker) -> None:
+        self.worker = worker
+
+    def __call__(self, row: dict[str, str]) -> dict[str, str]:
+        """Makes the part a row of work describes."""
+        made = self.worker(_from_json(json.loads(row["part"])))
+        return {"made": json.dumps(made)}
+
+
+def _as_json(part: Part) -> list[Any]:
+    place = part.place.text
+    return [part.name, place, part.group, part.first, part.rows, list(part.keys), part.footer]
+
+
+def _from_json(data: Sequence[Any]) -> Part:
+    name, place, group, first, rows, keys, footer = data
+    known = tuple((key, value) for key, value in keys)
+    return Part(name, Place(place), group, first, rows, known, footer)

@@ -1,0 +1,290 @@
+"""Makes one part: reads a row group, explains it chunk by chunk, and writes its outcomes.
+
+A part is a pure function of its file, its row group and the settings. The counts of a part are kept
+in its own file, so that both are there or neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from lapace.batch.counts import Counts, count_outcomes
+from lapace.batch.outcomes import (
+    FAILED,
+    Layout,
+    as_instances,
+    failed_rows,
+    outcome_rows,
+)
+from lapace.batch.parts import Part, read_part
+from lapace.batch.places import Place, need_pyarrow
+from lapace.classifiers.addresses import without_secrets
+from lapace.errors import ClassifierError, InputError, LapaceError, first_line
+from lapace.explainer import Explainer, storage
+
+__all__ = ["Bundle", "PartWorker", "one_thread"]
+
+Made: TypeAlias = dict[str, Any]  # what became of a part, as plain JSON values
+
+CHUNK = 1000  # rows explained at a time, from the start of a row group on
+COUNTS, KEY = b"lapace.counts", b"lapace.key"
+LONGEST_PAUSE = 60.0  # seconds
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An explainer and its classifier, as they travel to workers, which may share no disk.
+
+    Attributes:
+        explainer: The content of its file.
+        file: Name and content of the classifier's file, where it has one.
+        named: The classifier as `load_classifier` takes it, where it is no file.
+        model: The classifier itself, where it was handed over in Python.
+        loader: Further arguments of `load_classifier`.
+        trust: Types that a skops file may hold besides known ones.
+        threshold: The decision threshold and its label, where one is set.
+        device: Where the explainer runs.
+    """
+
+    explainer: bytes
+    file: tuple[str, bytes] | None = None
+    named: str | None = None
+    model: Any = None
+    loader: Mapping[str, Any] = field(default_factory=dict)
+    trust: tuple[str, ...] = ()
+    threshold: tuple[float, Any] | None = None
+    device: str = "cpu"
+
+    @classmethod
+    def of(
+        cls,
+        explainer: Explainer | str | os.PathLike[str],
+        classifier: Any = None,
+        *,
+        device: str = "cpu",
+        loader: Mapping[str, Any] | None = None,
+        threshold: tuple[float, Any] | None = None,
+    ) -> Bundle:
+        """Reads an explainer and what belongs to it.
+
+        Args:
+            explainer: The file, or a fitted explainer, whose classifier is then pickled.
+            classifier: A file, module or address, or the classifier itself; None for the one that
+                the explainer's file refers to.
+            device: Where the explainer runs.
+            loader: Further arguments of `load_classifier`.
+            threshold: The decision threshold and its label.
+        """
+        settings = dict(loader or {})
+        more: dict[str, Any] = {"device": device, "loader": settings, "threshold": threshold}
+        more["trust"] = tuple(settings.get("trust", ()))
+        if isinstance(explainer, Explainer):
+            model = explainer.classifier if classifier is None else classifier
+            with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # what is not saved
+                path = Path(folder, "explainer.lapace")
+                explainer.save(path)
+                return cls(path.read_bytes(), model=model, **more)
+        path = Path(explainer)
+        reference = storage.read_reference(path) or {}
+        content = path.read_bytes()
+        if classifier is None and "file" in reference:
+            beside = path.absolute().parent / reference["file"]
+            held = beside.read_bytes() if beside.is_file() else b""
+            return cls(content, (reference["file"], held) if held else None, **more)
+        if isinstance(classifier, str | os.PathLike):
+            text = os.fspath(classifier)
+            if "://" not in text and Path(text).is_file():
+                return cls(content, (Path(text).name, Path(text).read_bytes()), text, **more)
+            return cls(content, named=text, **more)
+        return cls(content, model=classifier, **more)
+
+    def on(self, device: str) -> Bundle:
+        """The same on another device."""
+        return replace(self, device=device)
+
+    def load(self) -> Explainer:
+        """The explainer with its classifier."""
+        from lapace.classifiers import load_classifier, threshold
+
+        with tempfile.TemporaryDirectory() as folder:
+            path, name = self._unpacked(Path(folder)), self.named
+            if self.file is not None and name is not None:
+                name = str(Path(folder, self.file[0]))
+            model = self.model if name is None else load_classifier(name, **self.loader)
+            if self.threshold is not None and model is not None:
+                model = threshold(model, *self.threshold)
+            return Explainer.load(path, model, trust=self.trust, device=self.device)
+
+    def _unpacked(self, folder: Path) -> Path:
+        """Writes the files into a folder; the explainer's path there."""
+        path = folder / "explainer.lapace"
+        files = {path: self.explainer}
+        if self.file is not None:
+            files[folder / self.file[0]] = self.file[1]
+        try:
+            for file, content in files.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+        except OSError as error:
+            raise LapaceError(
+                f"The temporary folder '{folder}' cannot be written to: {error.strerror}."
+            ) from None
+        return path
+
+    def to_json(self) -> dict[str, Any]:
+        """What it is, as plain JSON values: names and hashes."""
+        values: dict[str, Any] = {"explainer": hashlib.sha256(self.explainer).hexdigest()}
+        if self.file is not None:
+            values["classifier"] = hashlib.sha256(self.file[1]).hexdigest()
+        elif self.named is not None:
+            shown = without_secrets(self.named) if "://" in self.named else self.named
+            values["classifier"] = shown
+        elif self.model is not None:
+            values["classifier"] = type(self.model).__name__
+        values["threshold"] = None if self.threshold is None else str(self.threshold)
+        return {**values, "device": self.device}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Holds numeric libraries at one thread: the last digits of sums follow from their number."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class PartWorker:
+    """Makes parts; loads the explainer and its classifier once.
+
+    Args:
+        bundle: The explainer and its classifier.
+        layout: The columns of the outcomes.
+        output: The folder to write to.
+        key: The hash of the settings, kept in every part.
+        retries: How often rows are tried again when the classifier fails.
+        pause: Seconds before the first of these; doubled before each further one.
+    """
+
+    def __init__(
+        self, bundle: Bundle, layout: Layout, output: Place, key: str, retries: int, pause: float
+    ) -> None:
+        self.bundle, self.layout, self.output, self.key = bundle, layout, output, key
+        self.retries, self.pause = retries, pause
+        self._explainer: Explainer | None = None
+        self._given_up = False  # until the classifier answers again, rows get one attempt
+
+    def __call__(self, part: Part) -> Made:
+        """Makes a part, and says what became of it.
+
+        Returns:
+            `name`, `source` and `rows`, and one of `counts`; `failed`, why the rows could not be
+            read; or `stop`, why nothing more can be written.
+        """
+        start = time.perf_counter()
+        made: Made = {"name": part.name, "source": part.place.shown, "rows": part.rows}
+        try:
+            rows = read_part(part, self.layout.inputs)
+        except LapaceError as error:
+            return {**made, "failed": str(error), "seconds": time.perf_counter() - start}
+        counts = Counts()
+        try:
+            with one_thread():
+                (self.output / part.name).write(lambda s: self._write(s, part, rows, counts))
+        except OSError as error:
+            why = error.strerror or first_line(error)
+            return {**made, "stop": f"'{self.output.shown}' cannot be written to: {why}."}
+        except InputError as error:  # these rows cannot be used
+            return {**made, "failed": str(error), "seconds": time.perf_counter() - start}
+        except LapaceError as error:  # this machine cannot go on
+            return {**made, "stop": str(error)}
+        return {**made, "counts": counts.to_json(), "seconds": time.perf_counter() - start}
+
+    def _write(self, stream: Any, part: Part, rows: Any, counts: Counts) -> None:
+        """Writes the outcomes chunk by chunk, and the counts at the end."""
+        parquet = need_pyarrow("pyarrow.parquet")
+        with parquet.ParquetWriter(stream, self.layout.arrow, compression="zstd") as writer:
+            for begin in range(0, len(rows), CHUNK):
+                chunk = rows.slice(begin, CHUNK)
+                table, counted = self._outcomes(part, chunk, part.first + begin)
+                writer.write_table(table)
+                counts.add(counted)
+            writer.add_key_value_metadata(
+                {
+                    COUNTS: json.dumps(counts.to_json()).encode(),
+                    KEY: f"{self.key} {part.footer}".encode(),
+                }
+            )
+
+    def _outcomes(self, part: Part, chunk: Any, first: int) -> tuple[Any, Counts]:
+        """The outcomes of a chunk; where the classifier fails for too long, its rows say so."""
+        layout, source = self.layout, part.place.shown
+        attempts = 1 + (0 if self._given_up else self.retries)
+        for attempt in range(attempts):
+            try:
+                explanation = layout.request.explain(
+                    self._loaded(), as_instances(layout, chunk, first)
+                )
+                break
+            except ClassifierError as error:
+                log.warning("Attempt %d of %d: %s", attempt + 1, attempts, error)
+                why = str(error)
+                if attempt + 1 < attempts:
+                    time.sleep(min(LONGEST_PAUSE, self.pause * 2**attempt))
+        else:
+            self._given_up = True
+            counts = Counts(len(chunk), 0, Counter({FAILED: len(chunk)}))
+            counts.reasons[FAILED, why] = len(chunk)
+            return failed_rows(layout, chunk, source, first, why), counts
+        self._given_up = False
+        table = outcome_rows(layout, explanation, chunk, source, first)
+        pick = table.column(layout.names["pick"])
+        lines = len(pick) - pick.null_count
+        return table, count_outcomes(layout.request, explanation, chunk, lines)
+
+    def _loaded(self) -> Explainer:
+        if self._explainer is None:
+            self._explainer = self.bundle.load()
+        return self._explainer
+
+
+def read_counts(place: Place) -> tuple[str, Counts]:
+    """The key and the counts that a finished part holds."""
+    parquet = need_pyarrow("pyarrow.parquet")
+    try:
+        with place.filesystem.open_input_file(place.path) as stream:
+            known = parquet.ParquetFile(stream).metadata.metadata
+            return known[KEY].decode(), Counts.from_json(json.loads(known[COUNTS]))
+    except Exception as error:  # a file that is none of ours, or was cut
+        raise InputError(
+            f"'{place.shown}' is no finished part: {first_line(error)}. Remove it, or name another "
+            "folder."
+        ) from None
+
+
+def check_columns(layout: Layout, names: Sequence[str]) -> str:
+    """What a file lacks of the columns that are read; empty where it lacks nothing."""
+    lacking = [name for name in layout.inputs if name not in names]
+    listed = ", ".join(f"'{name}'" for name in lacking[:5])
+    return f"It has no column {listed}." if lacking else ""

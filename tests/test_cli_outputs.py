@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shlex
 import signal
@@ -10,7 +11,7 @@ import stat
 import subprocess
 import sys
 from functools import cache
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import numpy as np
@@ -266,3 +267,110 @@ def test_a_termination_waits_until_both_files_are_in_place(tmp_path, monkeypatch
         signal.signal(signal.SIGTERM, before)
     assert signals == [signal.SIGTERM]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.lapace", "m.skops"]
+
+
+# --- chunks --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(here):
+    """Rows of every status, more than the chunks that `in_chunks` makes."""
+    rows = small()[0].head(30).astype(object)
+    rows.loc[[4, 22], "a"] = "?"
+    rows.insert(0, "customer", [f"C{i:02d}" for i in range(30)])
+    rows.to_csv("mixed.csv", index=False)
+    return rows
+
+
+def in_chunks(monkeypatch, sizes):
+    monkeypatch.setattr("lapace.cli.recourse.CHUNKS", sizes)
+
+
+@pytest.mark.parametrize("named", ["", "--id customer"])
+def test_in_chunks_the_result_is_that_of_one_call(named, mixed, monkeypatch):
+    line = f"explain m.lapace mixed.csv {named} --target yes"
+    found = []
+    for sizes in ((1000,), (4, 7)):
+        in_chunks(monkeypatch, sizes)
+        csv, text, steps = (
+            run(f"{line} {more}")
+            for more in ("--format csv", "--all", "--pick path --steps 3 --format csv -q")
+        )
+        assert csv.exit_code == text.exit_code == steps.exit_code == 0, csv.stderr
+        assert "could not be read and have no row in the result: " in steps.stderr
+        run(f"{line} -q -o out.parquet")
+        frames = [pd.read_csv(StringIO(result.stdout)) for result in (csv, steps)]
+        found.append(
+            ((csv.stderr, text.stdout, steps.stderr), frames, pd.read_parquet("out.parquet"))
+        )
+    (words, (csv, steps), parquet), (others, (csv_parts, step_parts), parquet_parts) = found
+    assert words == others
+    # A classifier's matrix products may differ in their last digits with the number of rows.
+    for whole, parts in ((csv, csv_parts), (steps, step_parts), (parquet, parquet_parts)):
+        pd.testing.assert_frame_equal(whole, parts, rtol=1e-6)
+    best = small()[2].explain(mixed.drop(columns="customer"), target="yes").best()
+    columns = ["instance", "a", "b", "distance", "probability"]
+    pd.testing.assert_frame_equal(
+        csv[columns].astype(float), best.frame[columns].astype(float), rtol=1e-6
+    )
+
+
+def test_letters_of_chunks_are_named_as_those_of_one_call(mixed, monkeypatch):
+    in_chunks(monkeypatch, (4, 7))
+    line = "explain m.lapace mixed.csv --target yes --steps 3"
+    found = run(f"{line} --letters letters -o out.txt")
+    assert found.exit_code == 0, found.stderr
+    written = pd.read_csv(StringIO(run(f"{line} --pick nearest --format csv").stdout))["instance"]
+    assert written.max() > 11
+    names = {f"letter-{i}.{ending}" for i in written for ending in ("html", "txt")}
+    assert {path.name for path in Path("letters").iterdir()} == names
+    assert f"Wrote {len(written)} letters" in found.stderr
+
+
+def test_ids_are_found_in_any_chunk(mixed, monkeypatch):
+    monkeypatch.setattr("lapace.cli.inputs.SCANNED", 4)
+    monkeypatch.setattr("lapace.table.chunks.SCANNED", 4)
+    line = "explain m.lapace mixed.csv --target yes --pick nearest --all --ids"
+    assert run(f"{line} C29,C01 --id customer").stdout.count("Instance C") == 2
+    shown = run(f"{line} 29,1").stdout
+    assert [int(n) for n in re.findall(r"^Instance (\d+)", shown, re.MULTILINE)] == [29, 1]
+
+
+def test_a_long_standard_input_is_read_in_chunks_too(mixed, monkeypatch):
+    in_chunks(monkeypatch, (4, 7))
+    line = "explain m.lapace {} --target yes --pick nearest --format csv -q"
+    wanted = run(line.format("mixed.csv")).stdout
+    monkeypatch.setattr("lapace.cli.inputs.IN_MEMORY", 50)
+    found = run(line.format("-"), input=Path("mixed.csv").read_bytes())
+    assert found.stdout == wanted
+    assert wanted.count("\n") > 11
+
+
+def test_a_failure_in_a_later_chunk_leaves_the_old_file(mixed, monkeypatch):
+    Path("tiring.py").write_text(
+        "calls = []\n"
+        "def predict(rows):\n"
+        "    calls.append(len(rows))\n"
+        "    if len(calls) > 60: raise RuntimeError('tired')\n"
+        "    return (rows['a'] > rows['b']).map({True: 'yes', False: 'no'}).to_numpy()\n"
+    )
+    in_chunks(monkeypatch, (2, 3))
+    monkeypatch.syspath_prepend(".")
+    Path("out.csv").write_text("old")
+    before = sorted(path.name for path in Path().iterdir())
+    line = "explain m.lapace mixed.csv --classifier tiring:predict --target yes"
+    found = run(f"{line} --pick nearest -o out.csv")
+    assert found.exit_code != 0
+    assert "tired" in found.stderr
+    assert Path("out.csv").read_text() == "old"
+    assert sorted(p.name for p in Path().iterdir() if p.name != "__pycache__") == before
+
+
+def test_fit_draws_a_sample(here):
+    table = small()[0]
+    table.assign(label=table["a"] > table["b"]).to_csv("train.csv.gz", index=False)
+    line = "fit train.csv.gz --classifier mlp --label label --n-prototypes 1 -o s.lapace"
+    found = run(f"{line} --sample 120")
+    assert found.exit_code == 0, found.stderr
+    assert "of 120 " in found.stdout or "120 rows" in found.stdout, found.stdout
+    assert "--sample 0 is no number of rows" in run(f"{line} --sample 0").stderr

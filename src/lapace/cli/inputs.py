@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,29 +14,62 @@ from typing import TYPE_CHECKING, Any
 from lapace.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from lapace.cli.options import Columns
+    from lapace.cli.options import Columns, Query
     from lapace.constraints import Constraint
     from lapace.schema import Feature, Schema
-    from lapace.table import Level, Table
+    from lapace.table import Level, Table, TableFile
 
 STDIN = "-"
+IN_MEMORY = 16_000_000  # bytes of standard input; what is longer is kept on disk
+SCANNED = 20_000  # rows whose ids are looked at together
 MOST_LABELS = 100  # different whole numbers a column of labels may hold
 MOST_NAMES = 20  # column names listed in a message
 
 
-def read_table(source: str, id_column: str | None = None) -> Table:
+def table_file(source: str) -> TableFile:
+    """The table of a file or of standard input, which is kept on disk where it is large."""
+    from lapace.table import TableFile
+
+    if source != STDIN:
+        if Path(source).is_dir():
+            raise InputError(f"'{source}' is a folder. Name a .csv or .parquet file in it.")
+        return TableFile(source)
+    begin = sys.stdin.buffer.read(IN_MEMORY)
+    if len(begin) < IN_MEMORY:
+        return TableFile(begin)
+    kept = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the table is
+    kept.write(begin)
+    shutil.copyfileobj(sys.stdin.buffer, kept)
+    kept.flush()
+    return TableFile(kept)
+
+
+def read_table(
+    source: str, id_column: str | None = None, sample: int | None = None, random_state: int = 0
+) -> Table:
     """A table from a file or standard input.
 
     Args:
         source: The file, or `-`.
         id_column: The column that identifies the rows; it is taken out, and its values are the
             table's ids, called `id` unless another column is.
+        sample: At most so many rows, drawn; the file is then never held whole.
+        random_state: Seed of the sample.
     """
-    from lapace.table import read, read_file
+    from lapace.table import read_file
 
-    if source != STDIN and Path(source).is_dir():
-        raise InputError(f"'{source}' is a folder. Name a .csv or .parquet file in it.")
-    frame = read_file(sys.stdin.buffer.read() if source == STDIN else source)
+    file = table_file(source)
+    if sample is None:
+        return _identified(read_file(file.source), id_column)
+    if sample < 1:
+        raise InputError(f"--sample {sample} is no number of rows: give a whole number from 1.")
+    return _identified(file.sample(sample, random_state), id_column)
+
+
+def _identified(frame: Any, id_column: str | None) -> Table:
+    """A frame as a table, the column that identifies its rows taken out."""
+    from lapace.table import read
+
     table = read(frame, id_column=id_column)
     if id_column is None:
         return table
@@ -47,49 +82,89 @@ def read_table(source: str, id_column: str | None = None) -> Table:
     return replace(table, template=replace(table.template, index=(name,)))
 
 
-def select_instances(table: Table, ids: Sequence[str]) -> Table:
-    """Only some rows of a table, in the order of their ids.
+def read_instances(source: str, query: Query) -> Table:
+    """The instances of a table that are asked about, all at once."""
+    return next(instance_tables(source, query, None)[1])
+
+
+def instance_tables(
+    source: str, query: Query, sizes: Sequence[int] | None
+) -> tuple[int, Iterator[Table]]:
+    """The instances of a table that are asked about, part by part.
 
     Args:
-        table: Where it has no ids, rows are named by their position, which becomes their id.
-        ids: Each may be several, separated by commas; all rows where there are none.
+        source: The file, or `-`.
+        query: Which instances, and what identifies them.
+        sizes: Of the parts; the last holds for all that follow. None for a single part. A table
+            that is no longer than the last of them is not divided.
+
+    Returns:
+        How many instances there are, and their tables.
+    """
+    from lapace.table import read_file
+
+    file = table_file(source)
+    if query.ids:
+        some = _select(file, query)
+        return len(some), iter([some])
+    if sizes is None:
+        table = _identified(read_file(file.source), query.id_column)
+        return len(table), iter([table])
+    count = len(file)
+    steps = sizes if count > sizes[-1] else [max(1, count)]
+    return count, (_identified(chunk, query.id_column) for chunk in file.chunks(steps))
+
+
+def _select(file: TableFile, query: Query) -> Table:
+    """Only the instances whose ids are named, of a table of any length."""
+    names: list[Any] = []
+    for chunk in file.chunks([SCANNED]):
+        table = _identified(chunk, query.id_column)
+        names += range(len(names), len(names) + len(table)) if table.ids is None else table.ids
+        known = table.ids is not None
+    rows = choose_rows(names, query.ids, known=known)
+    some = _identified(file.take(rows), query.id_column)
+    if known:
+        return some
+    return replace(some, ids=tuple(rows), template=replace(some.template, index=("id",)))
+
+
+def choose_rows(names: Sequence[Any], ids: Sequence[str], *, known: bool = True) -> list[int]:
+    """The positions of rows, in the order of the ids asked for.
+
+    Args:
+        names: The rows' ids, or their positions.
+        ids: Those asked for; each may be several, separated by commas.
+        known: Whether the rows have ids.
 
     Examples:
-        >>> from lapace.table import read
-        >>> select_instances(read([{"id": "a"}, {"id": "b"}, {"id": "c"}]), ["c,a"]).ids
-        ('c', 'a')
-        >>> select_instances(read([{"age": 31}, {"age": 44}]), ["1"]).ids
-        (1,)
+        >>> choose_rows(["a", "b", "c"], ["c,a"])
+        [2, 0]
     """
     from lapace.table import spelling
 
-    if not ids:
-        return table
-    known: dict[str, list[int]] = {}
-    for row, name in enumerate(range(len(table)) if table.ids is None else table.ids):
-        known.setdefault(spelling(name), []).append(row)
-    names = [n for text in ids for n in ([text] if text in known else text.split(","))]
+    spelled: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        spelled.setdefault(spelling(name), []).append(row)
+    wanted = [n for text in ids for n in ([text] if text in spelled else text.split(","))]
     chosen = []
-    for name in dict.fromkeys(name.strip() for name in names):
-        rows = known.get(name, [])
+    for name in dict.fromkeys(name.strip() for name in wanted):
+        rows = spelled.get(name, [])
         if len(rows) > 1:
             listed = ", ".join(map(str, rows[:3])) + (", …" if len(rows) > 3 else "")
             raise InputError(
                 f"The id '{name}' is ambiguous: {len(rows)} rows have it ({listed}, counted from "
                 "0). Make it unique, or name another column with --id."
             )
-        if not rows and table.ids is not None:
-            raise InputError(f"No instance has the id '{name}'.{did_you_mean(name, known)}")
+        if not rows and known:
+            raise InputError(f"No instance has the id '{name}'.{did_you_mean(name, spelled)}")
         if not rows:
             raise InputError(
-                f"There is no instance {name}: the table has {len(table)} rows, counted from 0. "
+                f"There is no instance {name}: the table has {len(names)} rows, counted from 0. "
                 "Where a column identifies them, name it with --id."
             )
         chosen += rows
-    some = table.take(chosen)
-    if table.ids is None:
-        some = replace(some, ids=tuple(chosen), template=replace(some.template, index=("id",)))
-    return some
+    return chosen
 
 
 def read_labels(table: Table, name: str | None) -> list[Level]:

@@ -6,7 +6,7 @@ each field and builds the dataclass from what typer parsed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +23,8 @@ LoadingOption = partial(Option, rich_help_panel="Classifier and device")
 
 MODEL = Argument(metavar="M.lapace", help="A fitted explainer, as `fit` wrote it.")
 INSTANCES = Argument(
-    metavar="INSTANCES", help="The table of instances: .csv or .parquet, or - for standard input."
+    metavar="INSTANCES",
+    help="The table of instances: .csv, .tsv (also .gz) or .parquet, or - for standard input.",
 )
 ID_COLUMN = Option(
     None,
@@ -33,7 +34,8 @@ ID_COLUMN = Option(
     "that is not a feature.",
 )
 TRAIN = Argument(
-    metavar="TRAIN", help="The training table: .csv or .parquet, or - for standard input."
+    metavar="TRAIN",
+    help="The training table: .csv, .tsv (also .gz) or .parquet, or - for standard input.",
 )
 LABEL = Option(None, help="Only the prototypes of this label.")
 
@@ -174,7 +176,7 @@ class Query(Wanted):
 
 @dataclass(frozen=True)
 class Training:
-    """Parameters of `Explainer` that `fit` passes on, by name."""
+    """How `fit` learns: parameters of `Explainer`, and the rows it learns from."""
 
     n_prototypes: int = Option(5, help="Prototypes per label.")
     n_latent: int | None = Option(
@@ -184,6 +186,16 @@ class Training:
         "default", help="How to train; paper: as in the paper."
     )
     random_state: int = Option(0, help="Seed of everything random.")
+    sample: int | None = Option(
+        None,
+        metavar="ROWS",
+        help="Fit on at most so many rows, drawn from the table, which is never held whole.",
+    )
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Those that `Explainer` takes, by name."""
+        return {name: value for name, value in asdict(self).items() if name != "sample"}
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ Format: TypeAlias = Literal["table", "csv", "parquet", "json"]
 
 STDOUT = "-"
 ENDINGS: dict[str, Format] = {
-    ".csv": "csv", ".parquet": "parquet", ".json": "json", ".txt": "table"
+    ".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet", ".json": "json", ".txt": "table"
 }  # fmt: skip
+WHOLE = ("prototype",)  # columns of whole numbers that may be empty
 WIDTH = 100  # of text for a pipe or a file
 
 # Control characters but for tabs and line ends, lone surrogates, and what reverses the direction.
@@ -95,9 +96,9 @@ class Terminal:
             ) from None
 
     @contextmanager
-    def progress(self) -> Iterator[Progress | None]:
+    def progress(self, *, shown: bool = True) -> Iterator[Progress | None]:
         """A progress bar on standard error; None where it is no terminal, or with `quiet`."""
-        if self.quiet or not sys.stderr.isatty():
+        if not shown or self.quiet or not sys.stderr.isatty():
             yield None
             return
         from rich import progress
@@ -229,12 +230,17 @@ class Destination:
     path: Path | None
     format: Format
 
+    @property
+    def is_screen(self) -> bool:
+        """Whether rows appear on a terminal as they are found, where a bar would disturb them."""
+        return self.path is None and self.format in ("csv", "parquet") and results().isatty()
+
     def put(
         self,
         terminal: Terminal,
         *,
         table: Callable[[], Iterable[Any]] = list,
-        frame: Callable[[], Any] = list,
+        frames: Callable[[], Iterable[Any]] = list,
         values: Callable[[], Any] = list,
     ) -> None:
         """Writes the result in the format chosen.
@@ -242,10 +248,11 @@ class Destination:
         Args:
             terminal: For standard output.
             table: Makes what is printed for reading.
-            frame: Makes the data frame.
+            frames: Makes data frames of the same columns, written one after the other.
             values: Makes plain JSON values.
         """
-        from lapace.table import write_bytes, write_file, write_json, write_whole
+        from lapace.table import file_parts, write_json, write_whole
+        from lapace.table.files import ending_of
 
         path = self.path
         if path is None:
@@ -254,7 +261,8 @@ class Destination:
             elif self.format == "json":
                 terminal.write(json.dumps(values(), allow_nan=False) + "\n")
             else:
-                terminal.write(write_bytes(frame(), f".{self.format}"))
+                for part in file_parts(frames(), f".{self.format}", whole=WHOLE):
+                    terminal.write(part)
             return
         if self.format == "table":
             text = _as_text(*table())
@@ -262,8 +270,16 @@ class Destination:
         elif self.format == "json":
             write_json(path, values())
         else:
-            write_file(frame(), path)
+            parts = file_parts(frames(), ending_of(path), f"'{path.name}'", whole=WHOLE)
+            write_whole(path, lambda temporary: _write_parts(temporary, parts))
         terminal.note(f"Wrote '{path}'.")
+
+
+def _write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part)
+            file.flush()
 
 
 @dataclass(frozen=True)
@@ -277,7 +293,8 @@ class Output:
         None,
         *("--output", "-o"),
         metavar="OUT",
-        help="A file (.csv, .parquet, .json, or .txt for the table), or - for standard output.",
+        help="A file (.csv, .csv.gz, .parquet, .json, or .txt for the table), or - for standard "
+        "output.",
     )
 
     def destination(
@@ -293,8 +310,10 @@ class Output:
             >>> Output(None, None).destination([])
             Destination(path=None, format='table')
         """
+        from lapace.table.files import ending_of
+
         path = None if self.output in (None, STDOUT) else Path(str(self.output))
-        ending = None if path is None else ENDINGS.get(path.suffix.lower())
+        ending = None if path is None else ENDINGS.get(ending_of(path))
         endings = _either(known for known, name in ENDINGS.items() if name in formats)
         chosen: Format = self.format_ or ending or "table"
         if path is not None and ending is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
@@ -25,6 +26,7 @@ ROWS = 3  # counterfactuals shown per instance; the other formats have all
 CHANGES = 8  # changes shown per counterfactual, the largest first
 INSTANCES = 20  # answered instances shown
 REASONS = 5  # reasons in a summary
+NAMED = 5  # instances that could not be read, in a warning
 STATUS_WORDS = {
     "answered": "answered",
     "already_target": "already there",
@@ -44,72 +46,123 @@ STATUS_COLOURS = {
 VERDICT_COLOURS = {"passes": "green", "unsure": "yellow", "fails": "bold red"}
 
 
+@dataclass
+class Tally:
+    """How many instances got which status, and why, over several explanations.
+
+    Attributes:
+        status: Instances by status.
+        reasons: Instances without a counterfactual, by status and reason.
+        targets: The targets, as text.
+        paths: Paths to prototypes.
+        sampled: Paths to sampled endpoints.
+        malformed: The names of some instances that could not be read.
+    """
+
+    status: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+    targets: dict[str, None] = field(default_factory=dict)
+    paths: int = 0
+    sampled: int = 0
+    malformed: list[Any] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.status.total()
+
+    def __str__(self) -> str:
+        from lapace.result.explanation import described
+
+        return described(self.status, self.paths, self.sampled)
+
+    def add(self, explanation: Explanation) -> None:
+        """Counts the instances of one more explanation."""
+        self.status.update(explanation.status)
+        pairs = zip(explanation.status, explanation.reason, strict=True)
+        self.reasons.update(pair for pair in pairs if pair[0] not in ("answered", "already_target"))
+        sampled = int((explanation.prototype < 0).sum())
+        self.sampled += sampled
+        self.paths += len(explanation.prototype) - sampled
+        for instance in explanation:
+            if instance.status != "malformed":
+                self.targets[str(instance.wanted)] = None
+            elif len(self.malformed) < NAMED:
+                self.malformed.append(instance.name)
+
+    def text(self) -> Text:
+        """How many instances are answered and how many not, with the reasons, frequent first."""
+        wanted = f" → {' or '.join(self.targets)}" if self.targets else ""
+        noun = "instance" if len(self) == 1 else "instances"
+        text = Text(f"{len(self):,} {noun}{wanted}: ", "bold")
+        parts = [(status, self.status[status]) for status in STATUS_COLOURS if self.status[status]]
+        for k, (status, count) in enumerate(parts):
+            text.append(", " if k else "")
+            text.append(f"{count:,} {STATUS_WORDS[status]}", STATUS_COLOURS[status])
+        for (status, why), count in self.reasons.most_common(REASONS):
+            text.append(f"\n  {count:,} {STATUS_WORDS[status]}: {why}", "not bold")
+        more = len(self.reasons) - REASONS
+        if more > 0:
+            text.append(f"\n  … and {more:,} more reasons; --all shows them.", "not bold")
+        return text.append("\n")
+
+
 def explanation_parts(
-    explanation: Explanation, rows: Counterfactuals | None, *, everything: bool = False
-) -> Iterator[Any]:
+    explanations: Iterable[tuple[Explanation, Counterfactuals | None]],
+    tally: Tally,
+    *,
+    everything: bool = False,
+) -> list[Any]:
     """A summary, then each answered instance with its counterfactuals.
 
     Args:
-        explanation: All instances.
-        rows: A pick of the counterfactuals; None shows the steps of the nearest path instead.
+        explanations: Each with a pick of its counterfactuals; None shows the steps of the nearest
+            path instead.
+        tally: Of all of them, once they have been gone through.
         everything: Also instances without a counterfactual, and all instances, however many.
     """
-    yield summary_text(explanation)
-    shown = [i for i in explanation if everything or i.status == "answered"]
-    for instance in shown if everything else shown[:INSTANCES]:
-        yield _heading(instance, reason=instance.status != "answered")
-        if rows is None and instance.prototypes:
-            yield Padding(_steps(instance), (0, 0, 1, 2))
-        elif rows is not None and instance.status == "answered":
-            yield from _counterfactuals(instance, rows)
-    more = 0 if everything else len(shown) - INSTANCES
-    if more > 0:
-        yield Text(f"… and {more:,} more answered; --all shows them, -o OUT.csv writes them.")
+    parts: list[Any] = []
+    shown = 0
+    for explanation, rows in explanations:
+        for instance in explanation:
+            answered = instance.status == "answered"
+            shown += answered
+            if not everything and (not answered or shown > INSTANCES):
+                continue
+            parts.append(_heading(instance, reason=not answered))
+            if rows is None and instance.prototypes:
+                parts.append(Padding(_steps(instance), (0, 0, 1, 2)))
+            elif rows is not None and answered:
+                parts += _counterfactuals(instance, rows)
+    if not everything and shown > INSTANCES:
+        more = f"… and {shown - INSTANCES:,} more answered"
+        parts.append(Text(f"{more}; --all shows them, -o OUT.csv writes them."))
+    return [tally.text(), *parts]
 
 
-def summary_text(explanation: Explanation) -> Text:
-    """How many instances are answered and how many not, with the reasons, most frequent first."""
-    counts = {status: explanation.status.count(status) for status in STATUS_COLOURS}
-    targets = dict.fromkeys(str(i.wanted) for i in explanation if i.status != "malformed")
-    wanted = f" → {' or '.join(targets)}" if targets else ""
-    noun = "instance" if len(explanation) == 1 else "instances"
-    text = Text(f"{len(explanation):,} {noun}{wanted}: ", "bold")
-    parts = [(status, count) for status, count in counts.items() if count]
-    for k, (status, count) in enumerate(parts):
-        text.append(", " if k else "")
-        text.append(f"{count:,} {STATUS_WORDS[status]}", STATUS_COLOURS[status])
-    pairs = zip(explanation.status, explanation.reason, strict=True)
-    reasons = Counter(
-        (status, why) for status, why in pairs if status not in ("answered", "already_target")
-    )
-    for (status, why), count in reasons.most_common(REASONS):
-        text.append(f"\n  {count:,} {STATUS_WORDS[status]}: {why}", "not bold")
-    if len(reasons) > REASONS:
-        text.append(
-            f"\n  … and {len(reasons) - REASONS:,} more reasons; --all shows them.", "not bold"
-        )
-    return text.append("\n")
-
-
-def comparison_frame(rows: Counterfactuals) -> Any:
+def comparison_frame(rows: Counterfactuals, start: int = 0) -> Any:
     """Counterfactuals with what is known of each, the table's columns, and those as they were.
 
     A column `income` is followed, after all others, by `income_before`.
-    """
-    from dataclasses import replace
 
+    Args:
+        rows: The counterfactuals.
+        start: The position of the first instance among all that are explained.
+    """
     taken, names = set(rows.template.names), {}
     for name in rows.template.names:
         names[name] = f"{name}_before"
         while names[name] in taken:
             names[name] += "_"
-    template, schema = rows.template, rows.schema
+    schema = rows.schema
+    # The same type in every part, whatever its rows hold.
+    template = rows.template.with_decimals(f.name for f in schema.features if not f.integer)
     both = replace(template, names=(*template.names, *names.values()), dtypes=template.dtypes * 2)
     before = schema.columns(rows.instances[rows.instance], template)
     columns = schema.columns(rows.cells, template)
     columns |= {names[name]: values for name, values in before.items()}
     ids = None if rows.ids is None else [rows.ids[i] for i in rows.instance]
-    return both.build(columns, before=rows._about(), ids=ids)
+    about = rows._about()
+    about["instance"] = about["instance"] + start
+    return both.build(columns, before=about, ids=ids)
 
 
 def why_not_parts(explanation: Explanation) -> list[Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date as Date  # noqa: N812  `date` is what the argument is called
 from functools import cached_property, partial
 from importlib import resources
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,7 @@ def write_letters(
     date: Date | None = None,
     provenance: Mapping[str, str] | None = None,
     picture: bool = True,
+    taken: set[str] | None = None,
 ) -> list[Path]:
     """Writes a page and a text for every instance that has not the target already.
 
@@ -201,6 +203,8 @@ def write_letters(
         date: As in `letter`.
         provenance: As in `letter`.
         picture: As in `letter`.
+        taken: Names of letters written before, of other instances, which are not used again; those
+            of the letters written are added.
 
     Returns:
         The pages written.
@@ -208,15 +212,18 @@ def write_letters(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
+    taken = set() if taken is None else taken
     for instance in explanation:
         if instance.status not in LETTERS:
             continue
         found = letter(
             instance, template=template, date=date, provenance=provenance, picture=picture
         )
-        name = f"letter-{_file_name(found.name) or instance.position}"
-        if any(path.stem == name for path in written):  # two ids that files cannot tell apart
-            name += f"-{instance.position}"
+        plain = name = f"letter-{_file_name(found.name) or instance.position}"
+        others = count(2)
+        while name in taken:  # ids that files cannot tell apart
+            name = f"{plain}-{next(others)}"
+        taken.add(name)
         for ending, content in ((".html", found.html), (".txt", found.text)):
             write = partial(Path.write_text, data=content, encoding="utf-8")
             write_whole(folder / f"{name}{ending}", write)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -181,12 +182,8 @@ class Explanation:
         }
 
     def __repr__(self) -> str:
-        counts = [f"{self.status.count(s)} {s}" for s in STATUSES if s in self.status]
         sampled = int((self.prototype < 0).sum())
-        paths = [f"{_counted(len(self.instance) - sampled, 'path')} to prototypes"]
-        paths += [f"{sampled} to sampled endpoints"] if sampled else []
-        parts = [", ".join(counts).replace("_", " "), ", ".join(paths)]
-        return f"Explanation of {_counted(len(self), 'instance')}: {'; '.join(filter(None, parts))}"
+        return described(Counter(self.status), len(self.instance) - sampled, sampled)
 
     def _repr_html_(self) -> str:
         """A table for notebooks: the summary."""
@@ -331,6 +328,22 @@ class Explanation:
         from lapace.result import serialization
 
         return serialization.from_json(cast(Mapping[str, Any], data))
+
+
+def described(status: Mapping[str, int], paths: int, sampled: int) -> str:
+    """An explanation in a line.
+
+    Args:
+        status: Instances by status.
+        paths: Paths to prototypes.
+        sampled: Paths to sampled endpoints.
+    """
+    counts = [f"{status[s]} {s}" for s in STATUSES if status.get(s)]
+    ends = [f"{_counted(paths, 'path')} to prototypes"]
+    ends += [f"{sampled} to sampled endpoints"] if sampled else []
+    parts = [", ".join(counts).replace("_", " "), ", ".join(ends)]
+    count = _counted(sum(status.values()), "instance")
+    return f"Explanation of {count}: {'; '.join(filter(None, parts))}"
 
 
 def _counted(count: int, word: str) -> str:

@@ -28,6 +28,7 @@ from scipy.sparse import issparse
 
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
+from lapace.table.chunks import TableFile, file_parts
 from lapace.table.files import (
     read_file,
     read_json,
@@ -43,7 +44,9 @@ __all__ = [
     "Column",
     "Level",
     "Table",
+    "TableFile",
     "Template",
+    "file_parts",
     "plain_frame",
     "read",
     "read_file",

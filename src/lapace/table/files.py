@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib.util
 import json
 import os
@@ -10,39 +11,42 @@ import secrets
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib import import_module
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal, cast
 
 import narwhals.stable.v2 as nw
 
 from lapace.errors import InputError, first_line
 from lapace.table.frames import FrameKind
 
-PARQUET = b"PAR1"  # how such a file begins
+PARQUET, GZIP = b"PAR1", b"\x1f\x8b"  # how such files begin
+ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")  # of files that are read
+WRITTEN = (".csv", ".csv.gz", ".parquet")
 _FIELD_LIMIT = threading.Lock()  # the csv module has one limit for the whole process
-# By library and ending: the module to import, its function and that function's options.
+# By library and format: the module to import, its function and that function's options.
 _READERS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
     # Whole columns at a time: a type must not depend on where the reader happened to pause.
-    ("pandas", ".csv"): ("pandas", "read_csv", {"low_memory": False}),
-    ("polars", ".csv"): ("polars", "read_csv", {"infer_schema_length": None}),
-    ("pyarrow", ".csv"): ("pyarrow.csv", "read_csv", {}),
-    ("pandas", ".parquet"): ("pandas", "read_parquet", {}),
-    ("polars", ".parquet"): ("polars", "read_parquet", {}),
-    ("pyarrow", ".parquet"): ("pyarrow.parquet", "read_table", {}),
+    ("pandas", "csv"): ("pandas", "read_csv", {"low_memory": False}),
+    ("polars", "csv"): ("polars", "read_csv", {"infer_schema_length": None}),
+    ("pyarrow", "csv"): ("pyarrow.csv", "read_csv", {}),
+    ("pandas", "parquet"): ("pandas", "read_parquet", {}),
+    ("polars", "parquet"): ("polars", "read_parquet", {}),
+    ("pyarrow", "parquet"): ("pyarrow.parquet", "read_table", {}),
 }
 
 
-def read_file(source: str | Path | bytes, like: FrameKind | None = None) -> Any:
+def read_file(source: str | Path | bytes | BinaryIO, like: FrameKind | None = None) -> Any:
     r"""A CSV or Parquet file as a frame.
 
     Args:
-        source: A path that ends in `.csv` or `.parquet`, or the content of such a file, for tables
-            that come through a pipe.
+        source: A path that ends in one of `ENDINGS`, or the content of such a file (bytes, or an
+            open file with a descriptor), for tables that come through a pipe.
         like: The library to read with; by default the first that is installed of pandas,
             polars and pyarrow.
 
@@ -50,64 +54,142 @@ def read_file(source: str | Path | bytes, like: FrameKind | None = None) -> Any:
         >>> len(read_file(b"age,home" + b"\n31,own" * 2))
         2
     """
-    kind = _library(like)
-    content: Any = source
-    text: Callable[..., TextIOWrapper[Any]]
-    if isinstance(source, bytes):
-        name, ending = "Standard input", ".parquet" if source.startswith(PARQUET) else ".csv"
-        content, text = BytesIO(source), partial(_lines, source)
-    else:
-        path = Path(source)
-        name, ending, text = f"'{path.name}'", path.suffix.lower(), path.open
-        if (kind, ending) not in _READERS:
-            raise InputError(f"{name} is not read: files end in .csv or .parquet.")
-        if not path.is_file():
-            raise InputError(f"There is no file {name} in '{path.parent}'.")
-    module, function, options = _READERS[kind, ending]
-    if ending == ".csv":
-        content, text = _as_utf8(content, text, name)
-        with text(encoding="utf-8-sig", errors="replace", newline="") as lines, _any_field():
-            mark = _separator(lines)
-            lines.seek(0)
-            _refuse_ragged(lines, name, mark)
-        options = options | _separated(kind, mark)
-    try:
-        return getattr(import_module(module), function)(content, **options)
-    except Exception as error:  # every library describes a broken file in its own way
-        if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
+    kind = library(like)
+    file = Source.of(source)
+    if file.format == "csv":
+        refuse_ragged(file)
+    return read_source(file, kind)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of a table: where it is and how it is written.
+
+    Attributes:
+        name: What messages call it.
+        content: A path, the bytes, or an open file with a descriptor.
+        format: `csv` or `parquet`.
+        zipped: Whether it is compressed with gzip.
+        encoding: Of CSV.
+        mark: What is between fields of CSV.
+    """
+
+    name: str
+    content: Path | bytes | BinaryIO
+    format: Literal["csv", "parquet"] = "csv"
+    zipped: bool = False
+    encoding: str = "utf-8-sig"
+    mark: str = ","
+
+    @classmethod
+    def of(cls, source: str | Path | bytes | BinaryIO) -> Source:
+        """Looks at the beginning of a file; refuses one that is not there, or of another kind."""
+        file = cls("Standard input", source) if not isinstance(source, str | Path) else _at(source)
+        with file.open_bytes() as content:
+            begins = content.read(4)
+        if begins.startswith(GZIP) and not file.zipped:
+            return replace(file, zipped=True)._looked_at()
+        if isinstance(file.content, Path):
+            return file._looked_at()
+        return replace(file, format="parquet" if begins == PARQUET else "csv")._looked_at()
+
+    def _looked_at(self) -> Source:
+        """With the encoding and the separator of its first line."""
+        if self.format == "parquet":
+            return self
+        with self.refusing(), self.open_bytes() as content:
+            begins = content.read(2)
+        utf16 = begins in (b"\xff\xfe", b"\xfe\xff")
+        file = replace(self, encoding="utf-16") if utf16 else self
+        with file.refusing(), file.open_text("replace") as lines:
+            return replace(file, mark=_separator(lines.readline()))
+
+    def open_bytes(self) -> BinaryIO:
+        """The content from its beginning, decompressed."""
+        if isinstance(self.content, bytes):
+            opened: Any = BytesIO(self.content)
+        elif isinstance(self.content, Path):
+            opened = self.content.open("rb")
+        else:
+            opened = os.fdopen(os.dup(self.content.fileno()), "rb")
+            opened.seek(0)
+        if self.zipped:
+            unzipped: Any = gzip.GzipFile(fileobj=opened)
+            unzipped.myfileobj = opened  # closed with it
+            return cast(BinaryIO, unzipped)
+        return cast(BinaryIO, opened)
+
+    def open_text(self, errors: str = "strict") -> TextIOWrapper:
+        """The content as text, line ends as they are."""
+        return TextIOWrapper(
+            cast(Any, self.open_bytes()), encoding=self.encoding, errors=errors, newline=""
+        )
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Says what is wrong with a file that cannot be read."""
+        try:
+            yield
+        except InputError:
+            raise
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError(f"{self.name} could not be decompressed: {error}.") from None
+        except Exception as error:  # every library describes a broken file in its own way
+            if self.encoding == "utf-16" and isinstance(error, UnicodeError):
+                raise InputError(
+                    f"{self.name} could not be read as UTF-16: {error}. Save it as UTF-8."
+                ) from None
+            if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
+                raise InputError(
+                    f"{self.name} is not in UTF-8. Save it as UTF-8 (in a spreadsheet: CSV UTF-8), "
+                    f"or convert it: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW."
+                ) from error
             raise InputError(
-                f"{name} is not in UTF-8. Save it as UTF-8 (in a spreadsheet: CSV UTF-8), or "
-                f"convert it: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW."
+                f"{self.name} could not be read as a table: {first_line(error)}"
             ) from error
-        raise InputError(f"{name} could not be read as a table: {first_line(error)}") from error
 
 
-def _lines(data: bytes, **settings: Any) -> TextIOWrapper[Any]:
-    """A file's content, opened as text."""
-    return TextIOWrapper(BytesIO(data), **settings)
+def _at(path: str | Path) -> Source:
+    """The file of a path, by its ending."""
+    path = Path(path)
+    ending = ending_of(path)
+    if ending not in ENDINGS:
+        *others, last = ENDINGS
+        raise InputError(f"'{path.name}' is not read: files end in {', '.join(others)} or {last}.")
+    if not path.is_file():
+        raise InputError(f"There is no file '{path.name}' in '{path.parent}'.")
+    format_: Any = "parquet" if ending == ".parquet" else "csv"
+    return Source(f"'{path.name}'", path, format_, zipped=ending.endswith(".gz"))
 
 
-def _as_utf8(
-    content: Any, text: Callable[..., TextIOWrapper[Any]], name: str
-) -> tuple[Any, Callable[..., TextIOWrapper[Any]]]:
-    """The content as UTF-8: what spreadsheets save as Unicode text, UTF-16, is converted."""
-    with text(encoding="latin-1", newline="") as start:
-        begins = start.read(4).encode("latin-1")
-    if not begins.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return content, text
-    try:
-        with text(encoding="utf-16", newline="") as lines:
-            data = lines.read().encode("utf-8")
-    except UnicodeError as error:
-        raise InputError(
-            f"{name} could not be read as UTF-16: {error}. Save it as UTF-8."
-        ) from None
-    return BytesIO(data), partial(_lines, data)
+def ending_of(path: Path) -> str:
+    """A file's ending, that of what is compressed included.
+
+    Examples:
+        >>> ending_of(Path("Orders.2024.CSV.gz")), ending_of(Path("orders.csv"))
+        ('.csv.gz', '.csv')
+    """
+    ending = path.suffix.lower()
+    return Path(path.stem).suffix.lower() + ending if ending == ".gz" else ending
 
 
-def _separator(lines: Any) -> str:
+def read_source(file: Source, kind: FrameKind, **more: Any) -> Any:
+    """A table as a frame of one library, which gets `more` options."""
+    module, function, options = _READERS[kind, file.format]
+    content: Any = file.content if isinstance(file.content, Path) else file.open_bytes()
+    if file.format == "csv":
+        options = options | _separated(kind, file.mark)
+        if file.encoding != "utf-8-sig":
+            with file.refusing(), file.open_text() as lines:
+                content = BytesIO(lines.read().encode("utf-8"))
+        elif file.zipped:
+            content = file.open_bytes()
+    with file.refusing():
+        return getattr(import_module(module), function)(content, **options, **more)
+
+
+def _separator(first: str) -> str:
     """The mark between fields: a comma, unless the first line has none and has another one."""
-    first = lines.readline()
     counts = {mark: first.count(mark) for mark in (",", ";", "\t", "|")}
     semicolons = counts[";"] > counts[","] and '"' not in first
     return max(counts, key=counts.__getitem__) if not counts[","] or semicolons else ","
@@ -122,7 +204,7 @@ def _separated(kind: str, mark: str) -> dict[str, Any]:
     return {"sep" if kind == "pandas" else "separator": mark}
 
 
-def _library(like: FrameKind | None) -> FrameKind:
+def library(like: FrameKind | None) -> FrameKind:
     """The library to read with, if it is installed."""
     kinds: tuple[FrameKind, ...] = ("pandas", "polars", "pyarrow")
     if like is not None and like not in kinds:
@@ -147,41 +229,50 @@ def _any_field() -> Iterator[None]:
             csv.field_size_limit(before)
 
 
-def _refuse_ragged(lines: Iterable[str], name: str, mark: str = ",") -> None:
+def refuse_ragged(file: Source) -> int:
     """Refuses what readers would accept in silence: a column name used twice, a line cut short.
 
     Args:
-        lines: A CSV file's lines, their ends as they are.
-        name: What to call the file.
-        mark: What is between fields.
+        file: A CSV file.
+
+    Returns:
+        How many rows it has.
     """
-    refused = f"{name} could not be read as a table:"
-    reader = csv.reader(lines, delimiter=mark)
-    rows = _rows(reader)
-    try:
-        names = next(rows, (1, []))[1]
-        for line, row in rows:
-            if len(row) == len(names):
-                continue
-            several, last = reader.line_num > line, next(rows, None) is None
-            if len(row) > len(names):
-                columns = f"{len(names)} column" + ("s" if len(names) > 1 else "")
-                said = "a comma" if mark == "," else repr(mark)
-                hint = f", and the first line names {columns}. Put a value with {said} in it in "
-                raise InputError(f"{refused} line {line} has {len(row)} fields{hint}double quotes.")
-            hint = ": the file may be cut short."
-            if several:
-                hint = ": a double quote may never be closed there."
-            if not last:
-                hint = ". Where a value is missing, leave its comma."
-            raise InputError(f"{refused} line {line} has {len(row)} of {len(names)} fields{hint}")
-    except csv.Error:  # left to the reader of the table, which describes it
-        return
+    refused, mark = f"{file.name} could not be read as a table:", file.mark
+    with file.refusing(), file.open_text("replace") as lines, _any_field():
+        reader = csv.reader(lines, delimiter=mark)
+        rows = _rows(reader)
+        count = 0
+        try:
+            names = next(rows, (1, []))[1]
+            for line, row in rows:
+                count += 1
+                if len(row) == len(names):
+                    continue
+                several, last = reader.line_num > line, next(rows, None) is None
+                if len(row) > len(names):
+                    columns = f"{len(names)} column" + ("s" if len(names) > 1 else "")
+                    said = "a comma" if mark == "," else repr(mark)
+                    hint = f", and the first line names {columns}. Put a value with {said} in it in"
+                    raise InputError(
+                        f"{refused} line {line} has {len(row)} fields{hint} double quotes."
+                    )
+                hint = ": the file may be cut short."
+                if several:
+                    hint = ": a double quote may never be closed there."
+                if not last:
+                    hint = ". Where a value is missing, leave its comma."
+                raise InputError(
+                    f"{refused} line {line} has {len(row)} of {len(names)} fields{hint}"
+                )
+        except csv.Error:  # left to the reader of the table, which describes it
+            return count
     for k, column in enumerate(names):
         if column and column in names[:k]:
             raise InputError(
                 f"{refused} column '{column}' is in the table twice. Rename one of them."
             )
+    return count
 
 
 def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -199,7 +290,7 @@ def write_file(frame: Any, path: str | Path) -> None:
     Args:
         frame: A pandas, polars or pyarrow frame. The index of a pandas frame is written only if it
             has a name.
-        path: `.csv` or `.parquet`; a file of that name is replaced.
+        path: `.csv`, `.csv.gz` or `.parquet`; a file of that name is replaced.
 
     Examples:
         >>> from tempfile import TemporaryDirectory
@@ -212,16 +303,17 @@ def write_file(frame: Any, path: str | Path) -> None:
         (2, 1)
     """
     path = Path(path)
-    write = _writer(frame, path.suffix.lower(), f"'{path.name}'")
-    write_whole(path, write)
+    data = write_bytes(frame, ending_of(path), f"'{path.name}'")
+    write_whole(path, lambda temporary: temporary.write_bytes(data))
 
 
-def write_bytes(frame: Any, ending: str) -> bytes:
-    """A frame as a CSV or Parquet file's bytes, for a pipe.
+def write_bytes(frame: Any, ending: str, name: str = "The table") -> bytes:
+    """A frame as a file's bytes, for a pipe.
 
     Args:
         frame: As for `write_file`.
-        ending: `.csv` or `.parquet`.
+        ending: `.csv`, `.csv.gz` or `.parquet`.
+        name: What messages call it.
 
     Examples:
         >>> import numpy as np
@@ -229,34 +321,41 @@ def write_bytes(frame: Any, ending: str) -> bytes:
         >>> write_bytes(plain_frame("array", {"age": np.array([31, 44])}), ".csv").split()
         [b'age', b'31', b'44']
     """
+    if ending not in WRITTEN:
+        raise InputError(f"{name} is not written: files end in .csv, .csv.gz or .parquet.")
     content = BytesIO()
-    _writer(frame, ending, "The table")(content)
-    return content.getvalue()
+    table = plain_columns(frame)
+    with refusing_columns(name):
+        (table.write_parquet if ending == ".parquet" else table.write_csv)(content)
+    return zip_bytes(content.getvalue()) if ending == ".csv.gz" else content.getvalue()
 
 
-def _writer(frame: Any, ending: str, name: str) -> Callable[[Any], None]:
-    """A function that writes the frame to a path or a file in memory."""
+def zip_bytes(data: bytes) -> bytes:
+    """Compresses with gzip, to the same bytes at any time; such parts may follow each other."""
+    return gzip.compress(data, compresslevel=6, mtime=0)
+
+
+def plain_columns(frame: Any) -> nw.DataFrame[Any]:
+    """A frame as it is written: the index of a pandas frame, if it has a name, is a column."""
     kind = type(frame).__module__.partition(".")[0]
     if kind not in ("pandas", "polars", "pyarrow"):
         raise InputError(
             f"A {type(frame).__name__} is not written. Hand over a pandas, polars or pyarrow frame."
         )
-    if ending not in (".csv", ".parquet"):
-        raise InputError(f"{name} is not written: files end in .csv or .parquet.")
+    if kind == "pandas":
+        frame = frame.reset_index(drop=all(n is None for n in frame.index.names))
+    return cast("nw.DataFrame[Any]", nw.from_native(frame, eager_only=True))
 
-    def write(target: Any) -> None:
-        try:
-            plain = frame
-            if kind == "pandas":
-                plain = frame.reset_index(drop=all(n is None for n in frame.index.names))
-            table = nw.from_native(plain, eager_only=True)
-            (table.write_csv if ending == ".csv" else table.write_parquet)(target)
-        except OSError:
-            raise
-        except Exception as error:  # a column no file can hold, in the library's own words
-            raise InputError(f"{name} could not be written: {first_line(error)}") from error
 
-    return write
+@contextmanager
+def refusing_columns(name: str) -> Iterator[None]:
+    """Says so where a column is of a kind that no file can hold."""
+    try:
+        yield
+    except (OSError, InputError):
+        raise
+    except Exception as error:  # in the library's own words
+        raise InputError(f"{name} could not be written: {first_line(error)}") from error
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:

@@ -157,6 +157,22 @@ class Template:
         fewer, dtypes = tuple(n for n, _ in pairs), tuple(t for _, t in pairs)
         return replace(self, names=fewer, dtypes=dtypes, shape=shape)
 
+    def with_decimals(self, names: Iterable[str]) -> Template:
+        """The template in which some columns of whole numbers may hold others.
+
+        Examples:
+            >>> Template("pandas", ("age",), ("int64",)).with_decimals(["age"]).dtypes
+            ('float64',)
+        """
+        wide = set(names)
+        dtypes = (
+            _spelt_like(dtype, "float64")
+            if name in wide and re.fullmatch(r"(?i)u?int\d+", dtype)
+            else dtype
+            for name, dtype in zip(self.names, self.dtypes, strict=True)
+        )
+        return replace(self, dtypes=tuple(dtypes))
+
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         lists = {name: list(getattr(self, name)) for name in ("names", "dtypes", "index")}

@@ -1,0 +1,229 @@
+"""The commands `fit`, `schema`, `report` and `prototypes`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import typer
+from typer import Option
+
+from lapace.cli import inputs, rendering
+from lapace.cli.app import command
+from lapace.cli.options import (
+    CLASSIFIERS,
+    ID_COLUMN,
+    LABEL,
+    MODEL,
+    TRAIN,
+    Columns,
+    Loader,
+    Training,
+)
+from lapace.cli.outputs import Output, Terminal, together, writable_file
+from lapace.errors import InputError
+
+if TYPE_CHECKING:
+    from lapace.explainer import Explainer
+
+__all__ = ["fit", "prototypes", "report", "schema"]
+
+
+@command(
+    "fit",
+    "lapace fit train.csv --classifier forest --label label "
+    '--rule "age == original" -o loans.lapace',
+)
+def fit(
+    *,
+    train: str = TRAIN,
+    classifier: str = Option(
+        help=f"The classifier to explain: {CLASSIFIERS}; or forest, mlp or boosting, trained here "
+        "on the label column."
+    ),
+    output: Path = Option(..., "--output", "-o", metavar="M.lapace", help="The file to write."),
+    label: str | None = Option(
+        None,
+        metavar="COLUMN",
+        help="The column of labels: not a feature. forest, mlp and boosting learn it, and it is "
+        "said how often they are right on rows held out; of any other classifier the report gives "
+        "the accuracy.",
+    ),
+    id_column: str | None = ID_COLUMN,
+    columns: Columns,
+    rules: list[Path] = Option(
+        [], metavar="FILE", help="A file of constraints on every counterfactual. Repeatable."
+    ),
+    rule: list[str] = Option(
+        [], metavar="TEXT", help='One such constraint, "age == original". Repeatable.'
+    ),
+    training: Training,
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """Fit an explainer to a classifier, write it to M.lapace and print its report.
+
+    How the table was read comes first, a line per column. A classifier trained here is written to
+    M.skops beside it.
+    """
+    from lapace.classifiers import TrainedKind, held_out_accuracy
+    from lapace.classifiers import train as train_stock
+    from lapace.classifiers.addresses import without_secrets
+    from lapace.explainer import Explainer
+
+    stock = classifier in get_args(TrainedKind)
+    read: list[str | Path] = [train, *rules, *([columns.schema] if columns.schema else [])]
+    output = writable_file(output, [*read, classifier], (".lapace",))
+    beside = writable_file(output.with_suffix(".skops"), read) if stock else None
+    if beside is not None and beside.exists() and not _belongs(beside, output):
+        raise InputError(
+            f"There is a '{beside.name}' already, and no '{output.name}' that it belongs to. "
+            f"Write to another name, or hand it over: --classifier {beside.name}"
+        )
+    constraints = inputs.read_constraints(rules, rule)
+    table = inputs.read_table(train, id_column, training.sample, training.random_state)
+    labels = inputs.read_labels(table, label) if stock or label is not None else None
+    schema = inputs.infer_schema(table, labels, columns, label)
+    features = table.without(set(table.names) - set(schema.names))
+    reading = schema.read(features).checked()
+    terminal.note_parts(*rendering.schema_parts(reading.schema, reading.cells))
+    if stock:
+        schema = schema.as_numbers()
+        numbers, seed, kind = schema, training.random_state, cast(Any, classifier)
+
+        def fit_stock(frame: Any, known: Any) -> Any:
+            return loader.decided(train_stock(kind, numbers, frame, known, random_state=seed))
+
+        def frame(rows: Any) -> Any:
+            return reading.schema.as_numbers().frame(reading.cells[rows])
+
+        model, known = fit_stock(frame(slice(None)), labels), labels or []
+        right = held_out_accuracy(fit_stock, frame, known, random_state=seed)
+        terminal.note(
+            f"Trained on four fifths of the rows, the {classifier} predicts the true label of "
+            f"{right:.1%} of the others."
+        )
+    else:
+        model = loader.classifier(classifier)
+    explainer = Explainer(
+        model, rules=constraints, schema=schema, device=loader.device, **training.parameters
+    )
+    with terminal.progress() as progress:
+        # The accuracy on the rows it was trained on says nothing.
+        explainer.fit(features, None if stock else labels, progress=progress)
+    followed = _save(explainer, output, classifier, beside)
+    if not terminal.quiet:
+        terminal.show(rendering.report_text(explainer.report_))
+    written = f"'{output}'" + ("" if beside is None else f" and its classifier '{beside}'")
+    terminal.note(f"Wrote {written}.")
+    if not followed:
+        unsafe = " --unsafe-pickle" if loader.unsafe_pickle else ""
+        shown = without_secrets(classifier) if "://" in classifier else classifier
+        terminal.note(f"Name its classifier in every command: --classifier {shown}{unsafe}")
+
+
+@command("schema", "lapace schema train.csv --label label -o schema.toml")
+def schema(
+    *,
+    train: str = TRAIN,
+    label: str | None = Option(None, metavar="COLUMN", help="The column of labels: not a feature."),
+    id_column: str | None = ID_COLUMN,
+    columns: Columns,
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="FILE", help="A file of columns to write (.toml)."
+    ),
+    terminal: Terminal,
+) -> None:
+    """Show how a table is read, a line per column, and write it as a file to edit.
+
+    The file is handed to `fit` with --schema.
+    """
+    sources: list[str | Path] = [train, *([columns.schema] if columns.schema else [])]
+    where = None if output is None else writable_file(output, sources, (".toml",))
+    table = inputs.read_table(train, id_column)
+    labels = None if label is None else inputs.read_labels(table, label)
+    found = inputs.infer_schema(table, labels, columns, label)
+    reading = found.read(table).checked()
+    terminal.show(*rendering.schema_parts(reading.schema, reading.cells))
+    if where is not None:
+        found.to_toml(where)
+        terminal.note(f"Wrote '{where}'.")
+
+
+def _belongs(classifier: Path, explainer: Path) -> bool:
+    """Whether the classifier's file is the one that a saved explainer refers to."""
+    from lapace.classifiers.loaders import finish_move, refer_to
+    from lapace.explainer import storage
+
+    if not explainer.exists():
+        return False
+    try:
+        reference = storage.read_reference(explainer)
+    except InputError:
+        return False
+    if reference is None or "sha256" not in reference:
+        return False
+    finish_move(classifier, reference["sha256"])
+    return reference == refer_to(explainer, classifier)
+
+
+def _save(explainer: Explainer, output: Path, classifier: str, beside: Path | None) -> bool:
+    """Writes the explainer, and `beside` a classifier trained here.
+
+    Returns:
+        Whether the explainer refers to the classifier's file.
+    """
+    from lapace.classifiers import save_classifier
+    from lapace.classifiers.loaders import refer_to
+
+    if beside is not None:
+        with together(beside, output) as (classifier_file, explainer_file):
+            model = explainer.classifier  # a threshold is kept with the reference to the file
+            save_classifier(getattr(model, "classifier", model), classifier_file)
+            explainer.save(explainer_file, classifier=classifier_file)
+        return True
+    # A file is looked for here, not in the folder of the output.
+    file = Path(classifier)
+    named = str(file.absolute()) if file.is_file() else classifier
+    explainer.save(output, classifier=named)
+    return "file" in refer_to(output, named)
+
+
+@command("report", "lapace report loans.lapace")
+def report(*, model: Path = MODEL, output: Output, terminal: Terminal) -> None:
+    """Print the report of a fit: can it be trusted? Exit with 1 when it fails."""
+    where = output.destination([model], ("table", "json"))
+    found = _load_fitted(model)[1]
+    where.put(terminal, table=lambda: [rendering.report_text(found)], values=found.to_json)
+    if found.verdict == "fails":
+        terminal.note("The report fails: do not rely on explanations of this explainer.")
+        raise typer.Exit(1)
+
+
+@command("prototypes", "lapace prototypes loans.lapace --label approved")
+def prototypes(
+    *, model: Path = MODEL, label: str | None = LABEL, output: Output, terminal: Terminal
+) -> None:
+    """Show the prototypes of each label, as they were judged when fitted."""
+    where = output.destination([model])
+    fitted = _load_fitted(model)[0]
+    wanted = inputs.parse_label(fitted.labels, label)
+    chosen = [p for p in fitted.prototypes if label is None or p.label == wanted]
+    if not chosen:
+        listed = ", ".join(dict.fromkeys(str(p.label) for p in fitted.prototypes))
+        raise InputError(f"No prototype has the label '{label}'. There are some of: {listed}.")
+    where.put(
+        terminal,
+        table=lambda: rendering.prototype_tables(fitted.schema, chosen),
+        frames=lambda: [rendering.prototype_frame(fitted.schema, chosen)],
+        values=lambda: [rendering.prototype_values(fitted.schema, p) for p in chosen],
+    )
+
+
+def _load_fitted(path: Path) -> Any:
+    """What a file of an explainer holds, without its classifier."""
+    import torch
+
+    from lapace.explainer import storage
+
+    return storage.load(path, torch.device("cpu"))

@@ -1,0 +1,392 @@
+"""The commands about instances: `explain`, `cohort`, `why-not` and `plot`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from typer import Argument, Option
+
+from lapace.cli import inputs, rendering
+from lapace.cli.app import command
+from lapace.cli.options import INSTANCES, LABEL, Loader, Model, Query
+from lapace.cli.outputs import Output, Progress, Terminal, writable_file
+from lapace.errors import InputError
+
+if TYPE_CHECKING:
+    from lapace.explainer import Explainer
+    from lapace.result import Counterfactuals, Explanation, InstanceExplanation
+    from lapace.table import Table
+
+__all__ = ["cohort", "explain", "plot", "why_not"]
+
+Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last", "path"]
+Picture: TypeAlias = Literal["path", "latent", "prototypes", "training"]
+PICTURES = (".png", ".svg", ".pdf")
+CHUNKS = (250, 500, 1000, 2000)  # instances explained together; few at first, to be out soon
+
+
+@command(
+    "explain",
+    "lapace explain loans.lapace instances.csv --target approved "
+    '--constraint "income >= original" -o counterfactuals.csv',
+)
+def explain(
+    *,
+    model: Model,
+    instances: str = INSTANCES,
+    query: Query,
+    pick: Pick = Option(
+        "best",
+        help="Which counterfactuals: best is up to n-best different ways per instance, nearest the "
+        "closest one; first, middle and last are one per prototype; path is every step. JSON has "
+        "all of them.",
+    ),
+    n_best: int = Option(3, help="How many different ways best looks for."),
+    everything: bool = Option(
+        False,
+        "--all",
+        help="Show also instances without a counterfactual, and all instances, however many.",
+    ),
+    letters: Path | None = Option(
+        None,
+        metavar="FOLDER",
+        help="Write a letter for each instance that has not the target already: a page to print "
+        "and a text.",
+    ),
+    template: Path | None = Option(
+        None, metavar="FILE", help="The wording of the letters, a Jinja2 template."
+    ),
+    detail: Literal["path", "picks"] = Option(
+        "path", help="Query the classifier about every step, or only what the picks need."
+    ),
+    enforce: Literal["exact", "naive", "polyak", "latent"] = Option(
+        "exact", help="How constraints are enforced; all but exact are for comparison."
+    ),
+    stable: bool = Option(
+        True,
+        help="first is the start of a path's last unbroken run of ok steps; otherwise the first ok "
+        "step of all.",
+    ),
+    output: Output,
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """Find counterfactuals for every instance of a table.
+
+    Exits with 0 also where some instances have none; a line on standard error counts them.
+    """
+    where = output.destination([model.path, instances, *query.constraints])
+    settings: dict[str, Any] = {
+        "detail": detail,
+        "enforce": enforce,
+        "stable": stable,
+        "n_best": n_best,
+    }
+    if pick == "best" and letters is None and where.format != "json":
+        settings["picks"] = ("best",)  # nothing else is shown
+    if letters is not None and letters.exists() and not letters.is_dir():
+        raise InputError(f"'{letters}' is a file. Name a folder for the letters.")
+    asked = _Asked.of(model, loader, query, terminal, **settings)
+    write = None if letters is None else _Letters.of(letters, template, model)
+    tally = rendering.Tally()
+
+    def picked() -> Iterator[tuple[Explanation, Counterfactuals, int]]:
+        sizes = CHUNKS if where.format != "json" else None
+        with terminal.progress(shown=not where.is_screen) as progress:
+            for start, found in asked.chunks(instances, query, sizes, progress):
+                rows = found.all_steps() if pick == "path" else getattr(found, pick)()
+                named = found
+                if start and found.ids is None:  # positions in a chunk count from 0
+                    named = replace(found, ids=tuple(range(start, start + len(found))))
+                tally.add(named)
+                if write is not None:
+                    write(named)
+                yield named, rows, start
+
+    where.put(
+        terminal,
+        table=lambda: rendering.explanation_parts(
+            ((one, None if pick == "path" else rows) for one, rows, _ in picked()),
+            tally,
+            everything=everything,
+        ),
+        frames=lambda: (rendering.comparison_frame(rows, start) for _, rows, start in picked()),
+        values=lambda: next(one for one, _, _ in list(picked())).to_json(),
+    )
+    if terminal.quiet and where.format in ("csv", "parquet"):
+        _warn_of_malformed(tally, terminal)
+    if write is not None:
+        count = len(write.taken)
+        terminal.note(f"Wrote {count:,} letters, each as a page and as text, to '{letters}'.")
+    terminal.note(f"{tally}.")
+
+
+def _warn_of_malformed(tally: rendering.Tally, terminal: Terminal) -> None:
+    """Names instances that could not be read, which have no row in a table of counterfactuals."""
+    count = tally.status["malformed"]
+    if count:
+        listed = ", ".join(map(str, tally.malformed))
+        listed += (
+            f" and {count - len(tally.malformed)} more" if count > len(tally.malformed) else ""
+        )
+        terminal.warn(
+            f"{count} of {len(tally)} instances could not be read and have no row in the result: "
+            f"{listed}. --format json has the reasons."
+        )
+
+
+@dataclass(frozen=True)
+class _Letters:
+    """Writes letters that name the files they rest on by their hashes."""
+
+    folder: Path
+    template: Path | None
+    provenance: Mapping[str, str]
+    taken: set[str] = field(default_factory=set)  # names of letters written
+
+    @classmethod
+    def of(cls, folder: Path, template: Path | None, model: Model) -> _Letters:
+        from lapace import __version__
+        from lapace.classifiers.addresses import without_secrets
+        from lapace.explainer import storage
+
+        os.environ.setdefault("MPLBACKEND", "Agg")  # no window is opened
+        reference = storage.read_reference(model.path) or {}
+        named = reference.get("file") or reference.get("named") or "not named"
+        classifier = named if model.classifier is None else without_secrets(model.classifier)
+        followed = "sha256" in reference and model.classifier is None
+        known = f", sha256 {reference['sha256']}" if followed else ""
+        sha256 = hashlib.sha256(model.path.read_bytes()).hexdigest()
+        provenance = {
+            "Model": f"{classifier}{known}",
+            "Explainer": f"{model.path.name}, sha256 {sha256}",
+            "Made with": f"lapace {__version__}",
+        }
+        return cls(folder, template, provenance)
+
+    def __call__(self, explanation: Explanation) -> None:
+        from lapace.letters import write_letters
+
+        write_letters(
+            explanation,
+            self.folder,
+            template=self.template,
+            provenance=self.provenance,
+            taken=self.taken,
+        )
+
+
+@command("cohort", "lapace cohort loans.lapace instances.csv --target approved --by housing")
+def cohort(
+    *,
+    model: Model,
+    instances: str = INSTANCES,
+    query: Query,
+    by: str | None = Option(
+        None,
+        metavar="COLUMN",
+        help="The column that groups the instances, a feature or not; numbers are cut at their "
+        "quartiles.",
+    ),
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="OUT", help="A page to write (.html)."
+    ),
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """Compare groups of instances: what has to change, at what cost, and who gets no answer."""
+    from lapace import cohorts
+
+    sources: list[str | Path] = [model.path, instances, *query.constraints]
+    where = None if output is None else writable_file(output, sources, (".html",))
+    explanation, table = _explain(model, loader, instances, query, terminal)[1:]
+    groups: Any = by
+    if by is not None and by not in explanation.schema.names:
+        groups = inputs.column_values(table, by)
+    found = replace(cohorts.cohort(explanation, groups), by=by or "all")
+    if where is None:
+        terminal.show(*rendering.cohort_parts(found))
+    else:
+        found.to_html(where)
+        terminal.note(f"Wrote '{where}'.")
+
+
+@command(
+    "why-not",
+    "lapace why-not loans.lapace instances.csv --ids 0,1,2,3,4,5 --target approved "
+    '--constraint "income == original" --constraint "credit_score == original"',
+)
+def why_not(
+    *,
+    model: Model,
+    instances: str = INSTANCES,
+    query: Query,
+    max_queries: int = Option(
+        50_000, help="Rows the classifier may be queried about to find the reasons."
+    ),
+    output: Output,
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """Find out why instances have no counterfactual, and which constraints to relax."""
+    from lapace.result import why_not_to_json
+
+    where = output.destination([model.path, instances, *query.constraints], ("table", "json"))
+    explainer, explanation, _ = _explain(model, loader, instances, query, terminal)
+    explanation = explainer.why_not(explanation, max_queries=max_queries)
+    where.put(
+        terminal,
+        table=lambda: rendering.why_not_parts(explanation),
+        values=lambda: why_not_to_json(explanation),
+    )
+    terminal.note(f"{explanation!r}.")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """An explainer, and what is asked of it about any instances."""
+
+    explainer: Explainer
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, model: Model, loader: Loader, query: Query, terminal: Terminal, **search: Any
+    ) -> _Asked:
+        """Checks the options, then loads the explainer."""
+        constraints = inputs.read_constraints(query.constraints, query.constraint)
+        costs = inputs.parse_costs(query.costs)
+        from lapace.explainer import Search
+
+        explainer = model.load(loader)
+        if explainer.report_.verdict == "fails":
+            terminal.warn(
+                f"The report of '{model.path.name}' fails: do not rely on what follows. See: lapace"
+                f" report {model.path}"
+            )
+        if query.target is None and len(explainer.classes_) == 2:
+            terminal.note(
+                "Without --target the other of the two labels is the target of each instance."
+            )
+        options = {
+            "target": inputs.parse_label(explainer.classes_, query.target),
+            "constraints": constraints,
+            "costs": costs,
+            "confidence": query.confidence,
+            "plausibility": query.plausibility,
+            "search": Search(steps=query.steps, **search),
+        }
+        return cls(explainer, options)
+
+    def chunks(
+        self,
+        instances: str,
+        query: Query,
+        sizes: tuple[int, ...] | None,
+        progress: Progress | None,
+    ) -> Iterator[tuple[int, Explanation]]:
+        """Explains a table part by part; yields where each part begins, and its explanation."""
+        count, tables = inputs.instance_tables(instances, query, sizes)
+        start = 0
+        for table in tables:
+            several = len(table) < count
+            found = self.explainer.explain(
+                table, **self.options, progress=None if several else progress
+            )
+            yield start, found
+            start += len(table)
+            if several and progress is not None:
+                progress("explaining", start, count)
+
+
+def _explain(
+    model: Model, loader: Loader, instances: str, query: Query, terminal: Terminal
+) -> tuple[Explainer, Explanation, Table]:
+    """Explains the instances of a table at once."""
+    asked = _Asked.of(model, loader, query, terminal)
+    table = inputs.read_instances(instances, query)
+    with terminal.progress() as progress:
+        explanation = asked.explainer.explain(table, **asked.options, progress=progress)
+    return asked.explainer, explanation, table
+
+
+@command("plot", "lapace plot loans.lapace instances.csv --kind path --target approved -o path.png")
+def plot(
+    *,
+    model: Model,
+    instances: str | None = Argument(
+        None, metavar="[INSTANCES]", help="The table of instances; the first with a path is drawn."
+    ),
+    query: Query,
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="OUT", help="The picture to write: .png, .svg or .pdf."
+    ),
+    kind: Picture | None = Option(
+        None,
+        help="The path of an instance, the latent space, the prototypes or the training; by "
+        "default path with INSTANCES, latent without.",
+    ),
+    prototype: int | None = Option(
+        None,
+        help="Which path; by default the one whose first counterfactual is nearest. -1: the path "
+        "to a sampled endpoint.",
+    ),
+    label: str | None = LABEL,
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """Draw the path of an instance, the latent space, the prototypes or the training."""
+    kind = kind or ("latent" if instances is None else "path")
+    if kind == "path" and instances is None:
+        raise InputError("A path starts at an instance: name a table of INSTANCES as well.")
+    output = writable_file(
+        output or Path(f"{kind}.png"), [model.path, instances or model.path], PICTURES
+    )
+    os.environ.setdefault("MPLBACKEND", "Agg")  # a file is written, no window is opened
+    from lapace import plots
+    from lapace.table import write_whole
+
+    one: Any = None
+    if instances is None or kind == "training":
+        explainer = model.load(loader)
+    else:
+        explainer, explanation, _ = _explain(model, loader, instances, query, terminal)
+        one = _first_with_path(explanation)
+        if one is None and (query.ids or kind == "path"):
+            why = f" {explanation.reason[0]}" if len(explanation) == 1 else ""
+            raise InputError(f"None of the instances has a path to draw.{why}")
+    draw: dict[Picture, Callable[[], Any]] = {
+        "path": lambda: plots.path(one, _path_of(one, prototype)).figure,
+        "latent": lambda: plots.latent_map(explainer, one).figure,
+        "prototypes": lambda: (
+            plots.prototypes(explainer, inputs.parse_label(explainer.classes_, label), one).figure
+        ),
+        "training": lambda: plots.training_curves(explainer.history_),
+    }
+    figure = draw[kind]()
+    write_whole(output, lambda path: figure.savefig(path, dpi=240))
+    terminal.note(f"Wrote '{output}'.")
+
+
+def _path_of(one: InstanceExplanation, prototype: int | None) -> int | None:
+    """The path asked for, or else the one that the best counterfactual was found near."""
+    if prototype is not None or one.status != "answered":
+        return prototype
+    best = one.explanation[[one.position]].best(1)
+    number = int(best.prototype[0])
+    return (
+        number
+        if number in one.explanation.prototype[one.explanation.instance == one.position]
+        else None
+    )
+
+
+def _first_with_path(explanation: Explanation) -> InstanceExplanation | None:
+    """The first instance with a counterfactual, or else with any path to a prototype."""
+    found = [i for i in explanation if i.status in ("answered", "none_found") and i.prototypes]
+    return min(found, key=lambda instance: instance.status != "answered", default=None)

@@ -25,8 +25,8 @@ from lapace.cli.recourse import cohort, explain, plot, why_not
 from lapace.errors import InputError
 
 __all__ = [
-    "EXAMPLES", "app", "batch", "cohort", "demo", "explain", "fit", "plot", "prototypes", "report", "schema",
-    "why_not",
+    "EXAMPLES", "app", "batch", "cohort", "demo", "explain", "fit", "plot", "prototypes", "report",
+    "schema", "why_not",
 ]  # fmt: skip
 
 

@@ -32,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
         default=list(EXPERIMENTS),
         help="e1 utility and centroids, e2 the comparison of methods, e3 actionability, e4 points "
         "along paths, e5 MNIST, e6 the illustration, clusters their number swept, readings of what "
-        "the paper leaves open, extra E1 on tables the paper does not have (default: all but e5)",
+        "the paper leaves open, sources of the gap of its model, extra E1 on tables the paper does "
+        "not have (default: all but e5)",
     )
     found.add_argument("--pair", nargs="+", default=[], help="only these, such as wine-RF")
     found.add_argument("--repeats", type=int, help="at most this many of the plan's seeds")

@@ -49,6 +49,7 @@ METHODS = (
     *(Method(name, "baselines", name) for name in ("NNCE", "FACE", "RobXCE", "DiCE", "DRCE")),
     Method("DRCE, no boundary search", "baselines", "DRCE-rows"),
     Method("C-CHVAE", "baselines", "CCHVAE"),
+    Method("PPCEF", "baselines", "PPCEF"),
     *(Method(name, "default", name) for name in PICKS),
     *(Method(f"{name}, paper's model", "paper", name) for name in PICKS[:3]),
 )

@@ -49,7 +49,7 @@ def strips(rows: Sequence[Strip]) -> Figure:
         first = int(valid.argmax()) if valid.any() else -1
         _tile(line[0], np.asarray(row.instance), "instance", OTHER, 0.8)
         for ax in head:  # the title reaches over the tiles below
-            ax.axis("off")
+            ax.set(xticks=[], yticks=[], frame_on=False)
         head[0].text(0.0, 0.2, row.title, fontsize=10, in_layout=False)
         for k, (ax, step) in enumerate(zip(line[1:], steps, strict=True)):
             probability = row.found.probability[path, step]

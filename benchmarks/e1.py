@@ -7,7 +7,8 @@ were made for; whether every cluster is used; whether prototypes are plausible a
 plausible and near the picks of paths are, compared with the nearest training row M gives the target
 (NNCE). Utility also on the paper's split, where the test rows are cut from those M was trained on.
 
-`readings` measures the part of this that tells readings of the paper apart.
+`readings` measures the part of this that tells readings of the paper apart, `sources` what the gap
+of the paper's model comes from.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from lapace.explainer.fit import range_coded
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
 
-__all__ = ["measure", "readings"]
+__all__ = ["measure", "readings", "sources"]
 
 VERDICTS = {"passes": 1.0, "unsure": 0.5, "fails": 0.0}
 
@@ -64,6 +65,53 @@ def readings(job: Job) -> Iterator[Measure]:
         *_prototypes(job, found.explainer, setup),
     ):
         yield replace(m, label=job.details.name)
+
+
+def sources(job: Job) -> Iterator[Measure]:
+    """The gap of the paper's model when parts of it are replaced, from real rows to its samples.
+
+    `gap_reconstructed`: every training row decoded from the mean of its code, with its own label.
+    `gap_posterior`: from one draw of q(z|x,y). `gap_refit`: from a Gaussian of full covariance for
+    each cluster, fitted to those draws. `gap_prior`: from p(z|c), as the model is sampled.
+    `gap_noise`: the latter with noise on numbers, as large as reconstructions are off.
+    """
+    setup, found = setup_of(job), fitted(job)
+    decoder, codes = found.explainer.fitted_.decoder, setup.codes
+    x = torch.as_tensor(decoder.schema.encode(setup.train), dtype=torch.float32)
+    y = torch.as_tensor(codes)
+
+    def rows(z: torch.Tensor) -> Floats:
+        with torch.inference_mode():
+            return decoder.schema.decode(decoder.model.decode(z).double().numpy())
+
+    with torch.inference_mode():
+        c = decoder.model.q_c(x, y).exp()
+        q = decoder.model.q_z(x, c, y)
+        drawn = q.sample(torch.Generator().manual_seed(job.seed))
+    rng = np.random.default_rng(job.seed)
+    refit = _refit(drawn.numpy(), c.argmax(dim=1).numpy(), rng)
+    exact, prior = rows(q.mean), _sampled(job, found.explainer, setup, verified=False)
+    numbers, noisy = setup.schema.numeric, prior.cells.copy()
+    deviation = np.nanstd((exact - setup.train)[:, numbers], axis=0)
+    noisy[:, numbers] += rng.standard_normal((len(noisy), len(numbers))) * deviation
+    for name, sample in (
+        ("reconstructed", _Sample(exact, codes)),
+        ("posterior", _Sample(rows(drawn), codes)),
+        ("refit", _Sample(rows(torch.as_tensor(refit, dtype=torch.float32)), codes)),
+        ("prior", prior),
+        ("noise", _Sample(setup.schema.snap(noisy), prior.codes)),
+    ):
+        yield from _gap(job, setup, sample, name)
+
+
+def _refit(z: Floats, cluster: Ints, rng: np.random.Generator) -> Floats:
+    """As many draws of each cluster's Gaussian as it has codes, in their places."""
+    found = np.empty_like(z)
+    for k in np.unique(cluster):
+        own = z[cluster == k]
+        spread = np.cov(own.T) if len(own) > 1 else np.zeros((z.shape[1],) * 2)
+        found[cluster == k] = rng.multivariate_normal(own.mean(axis=0), spread, len(own))
+    return found
 
 
 def _accuracy(setup: Setup, model: Any, metric: str = "accuracy") -> Measure:

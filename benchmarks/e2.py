@@ -24,13 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from benchmarks.fits import Cost, Setup, fitted, retrained_models, setup_of, spent
+from benchmarks.networks import network_of
 from benchmarks.plan import Comparison, Job
 from benchmarks.store import Measure, Record
 from lapace import Explainer, Search, baselines, metrics
@@ -39,6 +40,8 @@ from lapace.result import PICKS, Counterfactuals, Explanation
 
 __all__ = ["measure", "sweep"]
 
+_Picks: TypeAlias = Mapping[str, str]
+
 SEVERAL = ("DiCE", "DRCE", "DRCE-rows")  # baselines that can return several counterfactuals
 VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {"DRCE-rows": ("DRCE", {"halvings": 0})}
 # What is measured of First at a required confidence.
@@ -46,7 +49,7 @@ CONFIDENT = (
     "validity", "valid_counterfactuals", "n_counterfactuals", "distance", "lof", "model_robustness",
 )  # fmt: skip
 # Picks by their names in tables; those of a group are computed, and paid for, together.
-GROUPS: tuple[Mapping[str, str], ...] = (
+GROUPS: tuple[_Picks, ...] = (
     {"First": "first", "Middle": "middle", "Last": "last"},
     {"nearest": "nearest"},
     {"best": "best"},
@@ -65,12 +68,13 @@ def measure(job: Job, done: Sequence[Measure] = ()) -> Record:
         return Record([])
     if job.recipe == "baselines":
         return _baselines(job, done)
-    return Record(list(_ours(job, _details(job))))
+    groups = GROUPS if job.recipe == "default" else GROUPS[:1]
+    return Record(list(_ours(job, _details(job), groups)))
 
 
 def sweep(job: Job) -> Iterator[Measure]:
-    """What the number of clusters does to the picks: the same figures, without confidences."""
-    for m in _ours(job, replace(_details(job), confidences=())):
+    """What the number of clusters does to First, Middle and Last: the same figures."""
+    for m in _ours(job, replace(_details(job), confidences=()), GROUPS[:1]):
         yield replace(m, label=str(job.protocol.n_prototypes))
 
 
@@ -83,7 +87,7 @@ def _details(job: Job) -> Comparison:
 # The picks of an explainer
 
 
-def _ours(job: Job, details: Comparison) -> Iterator[Measure]:
+def _ours(job: Job, details: Comparison, groups: Sequence[_Picks]) -> Iterator[Measure]:
     setup, fit = setup_of(job), fitted(job)
     explainer, count = fit.explainer, len(setup.instances)
     yield Measure("instances", count, count)
@@ -95,7 +99,7 @@ def _ours(job: Job, details: Comparison) -> Iterator[Measure]:
     # One instance first, so that nothing is loaded for the first time inside a timed call.
     _explained(explainer, job, setup.frame.head(1), PICKS)
     moved, picks = judge.perturbed(count), {}
-    for group in GROUPS if job.recipe == "default" else GROUPS[:1]:
+    for group in groups:
         names = tuple(group.values())
         explanation, cost = _explained(explainer, job, setup.frame, names)
         after, _ = _explained(explainer, job, moved.frame, names)
@@ -178,6 +182,9 @@ def _made(name: str, judge: _Judge, model: Any) -> Any:
     kind, options = VARIANTS.get(name, (name, {}))
     if name in SEVERAL:
         options = {**options, "count": details.n_counterfactuals}
+    if name == "PPCEF" and judge.job.pair.classifier == "mlp":
+        # The network's own gradients; a forest has none and gets a student.
+        options = {"network": network_of(setup.model, setup.schema, setup.data.train)}
     state = judge.job.seed
     method = getattr(baselines, kind)(model, schema=setup.schema, random_state=state, **options)
     return method.fit(setup.data.train)

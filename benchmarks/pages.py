@@ -275,6 +275,36 @@ def readings_brief(plan: Plan, table: pd.DataFrame) -> str:
     return grid(("reading", "pairs run", "centroids valid", *READINGS), lines)
 
 
+ABOUT_SOURCES = (
+    "What the gap of the paper's model comes from, in points, on the splits of the readings: a "
+    "forest trained on every training row decoded from the mean of its own code "
+    "(*reconstructed*); from one draw of q(z|x,y) (*posterior*); from a Gaussian of full "
+    "covariance fitted to those draws, cluster by cluster (*refit*); from p(z|c), as the model is "
+    "sampled (*prior*); and on the latter with noise on numbers, as large as reconstructions are "
+    "off (*noise*). What *prior* adds to *posterior* is lost because the codes of real rows do "
+    "not lie as p(z|c) says; what *noise* takes away, because decoded means lack the spread of "
+    "real rows."
+)
+SOURCES = ("reconstructed", "posterior", "refit", "prior", "noise")
+
+
+def sources(plan: Plan, table: pd.DataFrame) -> list[str]:
+    """Where the gap of the paper's model comes from."""
+    parts = ["# Where the gap comes from", made(plan, table, "sources"), ABOUT_SOURCES]
+    return [*parts, sources_brief(plan, table)]
+
+
+def sources_brief(plan: Plan, table: pd.DataFrame) -> str:
+    """A line per pair: the gap of each kind of sample."""
+    figures = Figures(table)
+    lines = [
+        (pair, *(f"{figures.get(pair, 'paper', f'gap_{name}'):±.1p}" for name in SOURCES),
+         f"{own.gap:.1f}" if (own := plan[pair].reported) else NONE)
+        for pair in pairs_of(plan, table)
+    ]  # fmt: skip
+    return grid(("pair", *SOURCES, "the paper's own figure"), lines)
+
+
 # ------------------------------------------------------------------------------------------------
 # E2
 
@@ -291,11 +321,13 @@ def e2(plan: Plan, table: pd.DataFrame) -> list[str]:
 # What is written
 
 PAGES: Mapping[str, Callable[[Plan, pd.DataFrame], list[str]]] = {
-    "e1": e1, "readings": readings, "e2": e2, "e3": e3, "e4": e4, "clusters": clusters,
+    "e1": e1, "readings": readings, "sources": sources, "e2": e2, "e3": e3, "e4": e4,
+    "clusters": clusters,
 }  # fmt: skip
 BLOCKS: Mapping[str, Callable[[Plan, pd.DataFrame], str]] = {
     "e1": e1_brief,
     "readings": readings_brief,
+    "sources": sources_brief,
     "e2": lambda plan, table: comparison.brief(Figures(table), pairs_of(plan, table)),
     "e2-won": lambda plan, table: comparison.won(Figures(table), pairs_of(plan, table)),
     "e3": e3_brief,

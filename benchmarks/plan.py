@@ -33,13 +33,13 @@ __all__ = [
 Recipe: TypeAlias = Literal["default", "paper", "baselines"]
 Kind = TypeVar("Kind")
 
-EXPERIMENTS = ("e1", "extra", "readings", "e2", "e3", "e4", "clusters", "e6")
+EXPERIMENTS = ("e1", "extra", "readings", "sources", "e2", "e3", "e4", "clusters", "e6")
 UTILITY = ("e1", "extra")  # E1 on the paper's tables and on tables the paper does not have
 # Raise a number when a change moves figures: of a recipe, or of what one experiment measures. Older
 # results are then set aside, not mixed with new ones.
 REVISIONS = {
-    "default": 2, "paper": 2, "baselines": 1, "e1": 2, "readings": 1, "e2": 1, "e3": 2,
-    "e4": 2, "clusters": 1, "e6": 1,
+    "default": 2, "paper": 2, "baselines": 1, "e1": 2, "readings": 1, "sources": 1, "e2": 1,
+    "e3": 2, "e4": 2, "clusters": 1, "e6": 1,
 }  # fmt: skip
 
 
@@ -266,7 +266,7 @@ class Plan:
         protocol: What is done with each.
         limits: What bounds the paper's recipe.
         e2: Settings of the comparison.
-        more: The same with methods that were added later, so that they are jobs of their own.
+        more: The same with methods that were added later, so that each is a job of its own.
         e3: Settings of the comparison under constraints.
         e4: Settings of the points along paths.
         readings: What the paper leaves open.
@@ -283,7 +283,7 @@ class Plan:
     protocol: Protocol = Protocol()
     limits: Limits = Limits()
     e2: Comparison = Comparison()
-    more: Comparison | None = None
+    more: tuple[Comparison, ...] = ()
     e3: Actionability = Actionability()
     e4: PathPoints = PathPoints()
     readings: Readings = Readings()
@@ -323,13 +323,14 @@ class Plan:
         def made(kind: type[Kind], name: str, **more: Any) -> Kind:
             return _record(kind, {**data.get(name, {}), **more}, name)
 
+        later = data.get("more", [])
         constraints = {name: tuple(texts) for name, texts in data.get("constraints", {}).items()}
         return cls(
             tuple(_pair(name, dict(known)) for name, known in data["pairs"].items()),
             made(Protocol, "protocol"),
             made(Limits, "paper"),
             made(Comparison, "e2"),
-            _record(Comparison, {**data["e2"], **data["more"]}, "more") if "more" in data else None,
+            tuple(_record(Comparison, {**data["e2"], **own}, "more") for own in later),
             made(Actionability, "e3", constraints=constraints),
             made(PathPoints, "e4"),
             made(Readings, "readings"),
@@ -377,7 +378,7 @@ class Plan:
             if job.experiment in experiments
             and job.recipe in recipes
             and (not names or job.pair.name in names)
-            and (job.seed in seeds or job.experiment in ("e6", "readings"))
+            and (job.seed in seeds or job.experiment in ("e6", "readings", "sources"))
         ]
 
     def _all(self) -> Iterator[Job]:
@@ -405,7 +406,10 @@ class Plan:
                 for reading in self.readings.each if pair.paper is not None else ():
                     job = Job(pair, "paper", seed, protocol, self.limits, "readings", reading)
                     # One try: what a reading does to centroids is what is asked.
-                    yield replace(job, limits=replace(self.limits, tries=1))
+                    job = replace(job, limits=replace(self.limits, tries=1))
+                    yield job
+                    if not reading.options:
+                        yield replace(job, experiment="sources")
 
     def _others(self, pair: Pair, seed: int, repeat: int) -> Iterator[Job]:
         """All but E1 of one pair and seed; jobs that share a fit are side by side."""
@@ -423,8 +427,8 @@ class Plan:
                 yield replace(job, experiment="clusters", protocol=protocol)
         job = Job(pair, "baselines", seed, self.protocol, self.limits, "e2", self.e2)
         yield job
-        if self.more is not None:
-            yield replace(job, details=self.more)
+        for later in self.more:
+            yield replace(job, details=later)
         if constrained:
             yield replace(job, experiment="e3", details=self.e3)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from benchmarks.plan import Job
+from benchmarks.plan import Job, Reading
 from benchmarks.store import Measure, Record, Store, versions
 
 __all__ = ["measured", "run", "run_among", "run_job", "time_left"]
@@ -30,7 +30,7 @@ def measured(job: Job, store: Store) -> Record:
         return {"e2": e2, "e3": e3}[job.experiment].measure(job, done)
     if job.experiment == "e6":
         return Record(e6.measure(job, store.path(job).with_suffix(".png")))
-    kinds = {"e4": e4.measure, "clusters": e2.sweep, "readings": e1.readings}
+    kinds = {"e4": e4.measure, "clusters": e2.sweep, "readings": e1.readings, "sources": e1.sources}
     return Record(list(kinds.get(job.experiment, e1.measure)(job)))
 
 
@@ -116,10 +116,11 @@ def run_among(
         The jobs that failed.
     """
     end = time.time() + seconds
-    groups: dict[tuple[str, int], list[Job]] = {}
+    groups: dict[tuple[Any, ...], list[Job]] = {}
     for job in jobs:
         if job not in store:
-            groups.setdefault((job.pair.name, job.seed), []).append(job)
+            reading = job.details if isinstance(job.details, Reading) else None  # a fit of its own
+            groups.setdefault((job.pair.name, job.seed, reading), []).append(job)
     say(f"{len(jobs) - sum(map(len, groups.values()))} of {len(jobs)} jobs are already done.")
     failed = []
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

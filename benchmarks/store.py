@@ -229,7 +229,7 @@ def kept(folder: Path) -> pd.DataFrame:
         >>> len(kept(Path("nowhere")))
         0
     """
-    names = ("e1", "readings", "e2", "e3", "e4", "clusters", "e6")
+    names = ("e1", "readings", "sources", "e2", "e3", "e4", "clusters", "e6")
     parts = [_read(folder / f"{name}.csv", COLUMNS[:-1]) for name in names]
     table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     made = _read(folder / "runs.csv", RUNS).set_index("settings")["versions"]

@@ -11,12 +11,14 @@ from itertools import count, pairwise
 
 import numpy as np
 import pytest
+import torch
 
 import worlds
 from lapace import InputError, NotFittedError, Schema
-from lapace.baselines import CCHVAE, DRCE, FACE, NNCE, DiCE, RobXCE
+from lapace.baselines import CCHVAE, DRCE, FACE, NNCE, PPCEF, DiCE, RobXCE
 from lapace.baselines.cchvae import shell_points
 from lapace.baselines.nearest import diverse
+from lapace.baselines.ppcef import encode
 from lapace.baselines.problem import BaselineProblem, interpolate
 from lapace.constraints import System
 from lapace.errors import ClassifierError
@@ -29,6 +31,7 @@ MAKE = {
     "RobXCE": lambda model, **k: RobXCE(model, samples=20, steps=4, neighbours=3, **k),
     "DRCE": DRCE,
     "CCHVAE": lambda model, **k: CCHVAE(model, recipe=BRIEF, samples=40, **k),
+    "PPCEF": lambda model, **k: PPCEF(model, steps=60, rate=0.05, training_steps=120, **k),
     "DiCE": lambda model, **k: DiCE(
         model,
         count=3,
@@ -180,7 +183,11 @@ def test_results_depend_neither_on_other_instances_nor_on_repetition(name):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda m, random_state: FACE(m, random_state=random_state, max_rows=120), MAKE["CCHVAE"]],
+    [
+        lambda m, random_state: FACE(m, random_state=random_state, max_rows=120),
+        MAKE["CCHVAE"],
+        MAKE["PPCEF"],
+    ],
 )
 def test_random_results_depend_on_random_state(make):
     model, train, instances, target = signs()
@@ -276,6 +283,8 @@ def test_targets_that_cannot_be_used_are_refused(target, words):
         (lambda: RobXCE(None, threshold=float("nan")), "threshold is nan"),
         (lambda: CCHVAE(None, step=0), "step is 0"),
         (lambda: CCHVAE(None, n_latent=0), "n_latent is 0"),
+        (lambda: PPCEF(None, steps=0), "steps is 0"),
+        (lambda: PPCEF(None, alpha=-1), "alpha is -1"),
         (lambda: DiCE(None, method="gradient"), "one of random, genetic"),
         (lambda: DiCE(None, count=-1), "count is -1"),
     ],
@@ -685,6 +694,79 @@ def test_the_number_of_shells_is_bounded():
     rows = method.counterfactuals(instances, target=target)
     assert any("within 0.0002 standard deviations" in text for text in rows.reasons.values())
     assert len(rows) < len(instances)
+
+
+# ------------------------------------------------------------------------------------------------
+# PPCEF
+
+
+@cache
+def clumps():
+    """A clump of rows of each label, and the boundary between them."""
+    rng = np.random.default_rng(3)
+    table = np.concatenate([rng.normal(0, 0.4, (600, 2)), rng.normal((4, 4), 0.3, (600, 2))])
+    return lambda rows: rows.sum(axis=1) > 2, table
+
+
+def test_ppcef_rows_are_as_dense_as_the_median_row_of_the_target():
+    predict, table = clumps()
+    method = PPCEF(predict, training_steps=300, steps=150).fit(table)
+    start = table[:10]
+    found = method.counterfactuals(start, target=True)
+    assert len(found) == 10
+    x = torch.as_tensor(encode(method.training_.schema, found.cells))
+    yes = torch.tensor([[0.0, 1.0]]).repeat(len(x), 1).double()
+    density = method.flow_.log_density(x, yes).numpy()
+    # Rounding to the lattice may cost a little.
+    assert (density >= method.median_density_[1] - 0.5).all()
+    # Inside the clump, while the nearest row is at its edge.
+    nnce = NNCE(predict).fit(table).counterfactuals(start, target=True)
+    assert nnce.distance.mean() < found.distance.mean()
+    assert np.linalg.norm(found.cells - (4, 4), axis=1).max() < 1
+
+
+def test_ppcef_follows_the_network_it_is_given():
+    """What the classifier refuses is not returned; without a floor of density it stops early."""
+    predict, table = clumps()
+    low, span = table.min(axis=0), np.ptp(table, axis=0)
+
+    def network(sign):
+        def probability(x):
+            total = (torch.as_tensor(low) + x * torch.as_tensor(span)).sum(dim=1, keepdim=True)
+            one = torch.sigmoid(2 * sign * (total - 2))
+            return torch.cat([1 - one, one], dim=1)
+
+        return probability
+
+    right, wrong = (
+        PPCEF(predict, network=network(s), training_steps=60, steps=80, rate=0.05).fit(table)
+        for s in (1, -1)
+    )
+    for method in (right, wrong):
+        method.median_density_[:] = -np.inf  # validity alone
+    found = right.counterfactuals(table[:5], target=True)
+    assert len(found) == 5
+    assert (found.cells.sum(axis=1) < 3).all()  # those of the clump sum up to 8
+    assert sorted(wrong.counterfactuals(table[:5], target=True).reasons) == [0, 1, 2, 3, 4]
+
+
+def test_ppcef_keeps_what_it_cannot_move():
+    train = worlds.applicants(250, 0)
+    model = worlds.credit_model(train, worlds.decisions(train))
+    instances = worlds.applicants(30, 1)
+    instances.loc[0, "home"] = "boat"
+    found = MAKE["PPCEF"](model).fit(train).counterfactuals(instances, target="approved")
+    before = found.instances[found.instance]
+    numeric = found.schema.numeric
+    missing = np.isnan(before[:, numeric])
+    assert missing.any()
+    assert np.isnan(found.cells[:, numeric][missing]).all()
+
+
+def test_ppcef_without_the_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "zuko", None)
+    with pytest.raises(ImportError, match=r"PPCEF needs zuko: pip install 'lapace\[flows\]'"):
+        PPCEF(worlds.postage).fit(worlds.letters(30, 0))
 
 
 # ------------------------------------------------------------------------------------------------

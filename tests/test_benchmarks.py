@@ -20,14 +20,20 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.cluster import KMeans
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from benchmarks import ablation, drawing, e1, e2, e3, fits, plan, running, store, tables, targets
 from benchmarks.__main__ import main
 from benchmarks.figures import Figures
+from benchmarks.networks import network_of
 from benchmarks.plan import Job, Limits, Pair, PaperSettings, Plan, Protocol
 from benchmarks.running import run, run_job
 from benchmarks.store import Measure, Record, Store
-from lapace import InputError, Search, metrics
+from lapace import InputError, Schema, Search, datasets, metrics
+from lapace.baselines.ppcef import encode
+from lapace.classifiers import train
 from lapace.constraints import System
 from lapace.training import DEFAULT
 
@@ -115,8 +121,9 @@ def test_the_papers_plan_has_every_experiment():
     assert count == {
         "e1": 8 * 5 + 8 * 5,
         "extra": 6 * 5,
+        "sources": 8 * 2,
         "readings": 7 * 8 * 2,
-        "e2": 8 * 5 * 4,
+        "e2": 8 * 5 * 5,
         "e3": 8 * 5 * 3,
         "e4": 8 * 5 * 2,
         "clusters": 2 * 2 * 5 * full.sweep.repeats,
@@ -142,7 +149,7 @@ def test_jobs_that_share_a_fit_are_side_by_side():
     assert first == [
         ("e2", "default"), ("e3", "default"), ("e4", "default"),
         ("e2", "paper"), ("e3", "paper"), ("e4", "paper"),
-        ("e2", "baselines"), ("e2", "baselines"), ("e3", "baselines"),
+        ("e2", "baselines"), ("e2", "baselines"), ("e2", "baselines"), ("e3", "baselines"),
     ]  # fmt: skip
 
 
@@ -1010,3 +1017,24 @@ def save(figure, where):
     found = {m.metric: (m.value, m.count) for m in running.measured(one, kept).measures}
     assert found == {"prototypes_valid": (0.5, 2), "validity": (1.0, 30)}
     assert kept.path(one).with_suffix(".png").read_bytes() == b"drawn"
+
+
+# ------------------------------------------------------------------------------------------------
+# Gradients of a pipeline's network
+
+
+def test_a_pipeline_s_network_gives_its_own_probabilities():
+    data = datasets.load("loans", rows=400)
+    schema, rows = data.schema, data.train  # with missing values, which are imputed
+    model = train("mlp", schema, rows, rows["housing"] == "own", max_iter=300)
+    network = network_of(model, schema, rows)
+    found = network(torch.as_tensor(encode(schema, schema.cells(data.test))))
+    np.testing.assert_allclose(found.numpy(), model.predict_proba(data.test), atol=1e-6)
+
+
+def test_steps_that_are_not_affine_are_refused():
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    steps = FunctionTransformer(np.square), MLPClassifier((4,), max_iter=1000, tol=1e9)
+    model = make_pipeline(*steps).fit(rows, rows[:, 0] > 0)
+    with pytest.raises(ValueError, match="not affine"):
+        network_of(model, Schema.infer(rows), rows)

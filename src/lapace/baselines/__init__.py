@@ -15,6 +15,7 @@ constraint holds; no row is the instance itself. `found.reasons` says why an ins
 | `FACE` | the end of the cheapest path through training rows in dense regions | 1 |
 | `RobXCE` | the nearest row moved towards stable rows until it is stable itself | 1 |
 | `CCHVAE` | the first decoded points of growing latent spheres around the instance | 1 |
+| `PPCEF` | gradient descent to a valid row where a normalizing flow is dense | 1 |
 | `DRCE` | near, diverse rows moved towards the instance by binary search | up to 5 |
 | `DiCE` | the `dice-ml` package: random or genetic search for a diverse set | up to 5 |
 """
@@ -25,12 +26,14 @@ from lapace.baselines.cchvae import CCHVAE
 from lapace.baselines.dice import DiCE
 from lapace.baselines.face import FACE
 from lapace.baselines.nearest import DRCE, NNCE, RobXCE
+from lapace.baselines.ppcef import PPCEF
 
 __all__ = [
     "CCHVAE",
     "DRCE",
     "FACE",
     "NNCE",
+    "PPCEF",
     "DiCE",
     "RobXCE",
 ]

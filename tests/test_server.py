@@ -712,7 +712,7 @@ def test_long_words_are_cut_in_the_sentence(client):
     [({"max_body": 0}, "max_body is 0; it must be"),
      ({"max_instances": True}, "max_instances is True; it must be"),
      ({"max_steps": 1}, "max_steps is 1; it must be a whole number from 2 on"),
-     ({"queue": -1}, "queue is -1"), ({"workers": 0}, "workers is 0"),
+     ({"queue": -1}, "queue is -1"), ({"threads": 0}, "threads is 0"),
      ({"timeout": 0}, "timeout is 0; it must be"), ({"timeout": "3"}, "timeout is '3'"),
      ({"timeout": 100_000}, "timeout is 100000"),
      ({"cors": ["example.org"]}, "cors holds 'example.org', not an origin"),
@@ -739,7 +739,7 @@ def working() -> int:
 def test_a_full_queue_says_when_to_try_again(gate):
     _, explainer = gated()
     with (
-        serving(explainer, workers=1, queue=2, timeout=LONG) as client,
+        serving(explainer, threads=1, queue=2, timeout=LONG) as client,
         ThreadPoolExecutor(3) as pool,
     ):
         gate.open.clear()
@@ -760,7 +760,7 @@ def test_requests_that_hang_do_not_stop_the_others(gate):
     _, explainer = gated()
     before = working()
     with (
-        serving(explainer, workers=2, queue=10, timeout=LONG) as client,
+        serving(explainer, threads=2, queue=10, timeout=LONG) as client,
         ThreadPoolExecutor(3) as pool,
     ):
         gate.open.clear()
@@ -917,7 +917,7 @@ def _raise_timeout() -> bytes:
 def test_a_request_whose_client_is_gone_is_not_computed(gate):
     _, explainer = gated()
     with (
-        serving(explainer, workers=1, queue=5, timeout=LONG) as client,
+        serving(explainer, threads=1, queue=5, timeout=LONG) as client,
         ThreadPoolExecutor(1) as pool,
     ):
         gate.open.clear()

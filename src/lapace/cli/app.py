@@ -23,7 +23,7 @@ from lapace import __version__
 from lapace.cli.outputs import results_apart, say, secretive, signal_handler
 from lapace.errors import InputError, LapaceError, did_you_mean
 
-__all__ = ["EXAMPLES", "app", "command"]
+__all__ = ["EXAMPLES", "TERMINATED", "app", "command", "print_error"]
 
 TRACEBACK = "LAPACE_TRACEBACK"
 UNEXPECTED, WRONG_INPUT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 1, 2, 130, 141, 143
@@ -47,7 +47,7 @@ class CommandGroup(TyperGroup):
             with _process_settings():
                 code = super().main(*args, **settings)
         except Exception as error:
-            code = _print_error(error)
+            code = print_error(error)
         except KeyboardInterrupt:
             code = INTERRUPTED
         sys.exit(code if isinstance(code, int) else 0)
@@ -86,7 +86,7 @@ def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **_
     say(f"lapace: Warning: {_one_line(str(message)) or category.__name__}")
 
 
-def _print_error(error: Exception) -> int:
+def print_error(error: Exception) -> int:
     """Prints what went wrong in one sentence and returns the exit code."""
     if os.environ.get(TRACEBACK):
         traceback.print_exc()

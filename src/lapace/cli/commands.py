@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from typer import Argument, Option
 
-from lapace.cli import rendering
+from lapace.cli import processes, rendering
 from lapace.cli.app import EXAMPLES, app, command
 from lapace.cli.batch import batch
 from lapace.cli.demo import demo
@@ -112,9 +112,34 @@ def _labelled(found: Any, part: str, label: str) -> Any:
 
 
 @command("serve", "lapace serve loans.lapace --port 8000")
-def serve(*, model: Model, settings: ServerSettings, loader: Loader, terminal: Terminal) -> None:
+def serve(
+    *,
+    model: Model,
+    workers: int = Option(
+        1, help="Processes that serve together, each with the explainer and a queue of its own."
+    ),
+    settings: ServerSettings,
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
     """Serve explanations over HTTP, to this machine only unless --host says otherwise."""
+    with processes.workers(workers, settings.host, settings.port) as worker:
+        _serve(worker, model, settings, loader, terminal if worker.speaks else Terminal(True))
+
+
+def _serve(
+    worker: processes.Worker,
+    model: Model,
+    settings: ServerSettings,
+    loader: Loader,
+    terminal: Terminal,
+) -> None:
+    """In each of the processes that serve together: the first one speaks for all."""
     from lapace import server
+
+    def ready(url: str) -> None:
+        worker.started()
+        terminal.note(f"Listening at {url}; stop with Ctrl-C.")
 
     if settings.token is None and os.environ.get("LAPACE_TOKEN") == "" and not settings.open_:
         raise InputError(
@@ -128,7 +153,9 @@ def serve(*, model: Model, settings: ServerSettings, loader: Loader, terminal: T
             explainer,
             **asdict(settings),
             timeout=loader.timeout,
-            ready=lambda url: terminal.note(f"Listening at {url}; stop with Ctrl-C."),
+            ready=ready,
+            listener=worker.listener,
+            metrics_folder=worker.folder,
         )
 
 

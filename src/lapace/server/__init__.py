@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from socket import socket
 from typing import Any, TypeAlias
 
 try:
@@ -85,9 +86,10 @@ def create_app(  # noqa: PLR0913  settings, by name
     max_nodes: int = 100_000,
     queue: int = 64,
     timeout: float = 30.0,
-    workers: int = 4,
+    threads: int = 4,
     log_requests: bool = False,
     loopback: bool = False,
+    metrics_folder: Path | None = None,
 ) -> FastAPI:
     """Makes an application that explains with one explainer.
 
@@ -108,10 +110,12 @@ def create_app(  # noqa: PLR0913  settings, by name
         queue: Requests that may wait; more are answered with 429.
         timeout: Seconds an explanation may take; a request may wait twice as long before that. The
             search ends at four fifths of it, with what was found by then.
-        workers: Explanations computed at once, so that a slow one does not hold up the others.
+        threads: Explanations computed at once, so that a slow one does not hold up the others.
         log_requests: Log a line for every request: no one's data, the token's name at most.
         loopback: Without a token, refuse requests whose Host header does not name this machine's
             loopback interface.
+        metrics_folder: A folder where several processes that serve together leave their counts, so
+            that `/metrics` of each has the sums.
 
     Examples:
         >>> import numpy as np
@@ -132,7 +136,7 @@ def create_app(  # noqa: PLR0913  settings, by name
         "nodes": check_integer("max_nodes", max_nodes),
     }
     work_queue = WorkQueue(
-        workers=check_integer("workers", workers),
+        workers=check_integer("threads", threads),
         queue=check_integer("queue", queue, 0),
         timeout=check_number("timeout", timeout, 0.001, 86_400),
     )
@@ -145,7 +149,8 @@ def create_app(  # noqa: PLR0913  settings, by name
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.work_queue, app.state.metrics = work_queue, Metrics()
+    app.state.work_queue = work_queue
+    app.state.metrics = Metrics(metrics_folder, work_queue.counts)
     app.add_exception_handler(HTTPException, _handle_error)
     app.add_exception_handler(Exception, _handle_error)
     app.add_middleware(
@@ -154,7 +159,7 @@ def create_app(  # noqa: PLR0913  settings, by name
         loopback=loopback,
         hosts=hosts,
         cors=cors,
-        max_in_flight=queue + workers + UNQUEUED,
+        max_in_flight=queue + threads + UNQUEUED,
         metrics=app.state.metrics,
         log_requests=log_requests,
     )
@@ -184,6 +189,7 @@ def serve(
     port: int = 8000,
     open_: bool = False,
     ready: Callable[[str], None] | None = None,
+    listener: socket | None = None,
     **settings: Any,
 ) -> None:
     """Serves an explainer until it is interrupted.
@@ -195,6 +201,7 @@ def serve(
         port: The port; 0 for any that is free.
         open_: Listen on other addresses without a token all the same.
         ready: Called with the server's URL once it listens.
+        listener: A socket that listens already, in place of host and port.
         settings: Those of `create_app`.
     """
     loopback = host in ("localhost", "::1") or host.startswith("127.")
@@ -205,7 +212,7 @@ def serve(
             "(--token-file, or LAPACE_TOKEN in the environment), or say that it is meant: --open."
         )
     app = create_app(explainer, loopback=loopback and not open_, **settings)
-    run(app, host=host, port=port, ready=ready)
+    run(app, host=host, port=port, ready=ready, listener=listener)
 
 
 def _tokens(
@@ -333,10 +340,7 @@ def _add_get_routes(
     @app.get("/metrics", responses=_errors(ERRORS_OF_GET), response_class=PlainTextResponse)
     async def metrics() -> str:
         """Requests, seconds, queries, the queue and memory, as Prometheus reads them."""
-        health = queue.health()
-        text: str = app.state.metrics.text(
-            running=health.running, waiting=health.waiting, stuck=health.stuck
-        )
+        text: str = app.state.metrics.text()
         return text
 
 

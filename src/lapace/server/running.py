@@ -33,6 +33,7 @@ def run(
     host: str = "127.0.0.1",
     port: int = 8000,
     ready: Callable[[str], None] | None = None,
+    listener: socket.socket | None = None,
 ) -> None:
     """Runs an application until it is interrupted; running requests are answered first.
 
@@ -43,8 +44,9 @@ def run(
         host: The address to listen on.
         port: The port; 0 for any that is free.
         ready: Called with the server's URL once it listens.
+        listener: A socket that listens already, in place of host and port.
     """
-    with listen(host, check_integer("port", port, 0, 65_535)) as listener:
+    with listener or listen(host, check_integer("port", port, 0, 65_535)) as opened:
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -56,9 +58,9 @@ def run(
         _allow_many_files()
         if ready is not None:
             shown = f"[{host}]" if ":" in host else host or "0.0.0.0"
-            ready(f"http://{shown}:{listener.getsockname()[1]}")
+            ready(f"http://{shown}:{opened.getsockname()[1]}")
         with suppress(KeyboardInterrupt):  # the usual way to stop it
-            StoppingServer(config).run(sockets=[listener])
+            StoppingServer(config).run(sockets=[opened])
 
 
 class StoppingServer(uvicorn.Server):

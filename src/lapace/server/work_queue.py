@@ -79,13 +79,15 @@ class WorkQueue:
 
     def health(self) -> HealthResponse:
         """How many calls run in time, wait, and are stuck; whether a thread is left to run them."""
-        stuck = len(self._stuck)
         return HealthResponse(
-            status="stopping" if self.stopping else "ok" if self._free else "stuck",
-            running=len(self._running) - stuck,
-            waiting=self._n_waiting,
-            stuck=stuck,
+            status="stopping" if self.stopping else "ok" if self._free else "stuck", **self.counts()
         )
+
+    def counts(self) -> dict[str, int]:
+        """How many calls are in each state, by its name."""
+        stuck = len(self._stuck)
+        running = len(self._running) - stuck
+        return {"running": running, "waiting": self._n_waiting, "stuck": stuck}
 
     @property
     def full(self) -> bool:

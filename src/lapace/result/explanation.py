@@ -339,9 +339,9 @@ def described(status: Mapping[str, int], paths: int, sampled: int) -> str:
         sampled: Paths to sampled endpoints.
     """
     counts = [f"{status[s]} {s}" for s in STATUSES if status.get(s)]
-    ends = [f"{_counted(paths, 'path')} to prototypes"]
-    ends += [f"{sampled} to sampled endpoints"] if sampled else []
-    parts = [", ".join(counts).replace("_", " "), ", ".join(ends)]
+    endpoints = [f"{_counted(paths, 'path')} to prototypes"]
+    endpoints += [f"{sampled} to sampled endpoints"] if sampled else []
+    parts = [", ".join(counts).replace("_", " "), ", ".join(endpoints)]
     count = _counted(sum(status.values()), "instance")
     return f"Explanation of {count}: {'; '.join(filter(None, parts))}"
 

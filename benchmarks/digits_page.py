@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from benchmarks.figures import Figures, Line, grid
 
-__all__ = ["gallery", "table_of"]
+__all__ = ["COLUMNS", "earlier", "figures_of", "gallery", "table_of"]
 
+COLUMNS = ("labels", "recipe", "seed", "metric", "value", "count", "label")
 SIDES = (
     ("predictions", "default"),
     ("predictions", "paper"),
@@ -58,7 +60,16 @@ ABOUT_DASH = (
 )
 
 
-def _figures(table: pd.DataFrame) -> Figures:
+def earlier(path: Path) -> pd.DataFrame:
+    """The figures of an earlier run; empty where there was none."""
+    if not path.exists():
+        return pd.DataFrame({name: [] for name in COLUMNS})
+    texts = {"labels": str, "recipe": str, "label": str}
+    return pd.read_csv(path, keep_default_na=False, na_values={"value": [""]}, dtype=texts)
+
+
+def figures_of(table: pd.DataFrame) -> Figures:
+    """The figures of E5: labels take the place of a pair."""
     names = {"labels": "pair", "value": "mean"}
     return Figures(table.rename(columns=names).fillna({"recipe": ""}))
 
@@ -71,7 +82,7 @@ def table_of(table: pd.DataFrame, name: str, problems: Sequence[str] = ()) -> st
         name: The data set.
         problems: What failed or was left out.
     """
-    figures = _figures(table)
+    figures = figures_of(table)
     lines = {side: figures.line(*side) for side in SIDES}
     ours = table[(table["labels"] == SIDES[0][0]) & (table["recipe"] == SIDES[0][1])]
     counts = ours.loc[ours["metric"] == "all three ok, pairs", "count"]
@@ -117,7 +128,7 @@ def gallery(table: pd.DataFrame, name: str) -> str:
         table: As `e5.csv` keeps it.
         name: The data set.
     """
-    figures = _figures(table)
+    figures = figures_of(table)
     ours, paper = (figures.line(*side) for side in SIDES[:2])
     accuracy = figures.get("predictions", "", "test accuracy")
     near, test, exact, free = (
@@ -149,7 +160,7 @@ nearest training digit is {near["nearest training digit, mean"]:~.3} away
 
 ![The same with the paper's recipe](images/e5-prototypes-paper-truth.png)
 
-*The same as the paper trains it: its recipe, on the true labels.*
+*The same with the paper's recipe as read here, on the true labels, as in the paper.*
 
 ## From a five to the sevens
 

@@ -98,9 +98,11 @@ def _ours(job: Job, details: Comparison, groups: Sequence[_Picks]) -> Iterator[M
     judge = _Judge.of(job, details)
     # One instance first, so that nothing is loaded for the first time inside a timed call.
     _explained(explainer, job, setup.frame.head(1), PICKS)
-    moved, picks = judge.perturbed(count), {}
+    picks: dict[str, Counterfactuals] = {}
     for group in groups:
         names = tuple(group.values())
+        fewer = count if group is GROUPS[0] else min(details.minimal_perturbed, count)
+        moved = judge.perturbed(fewer)
         explanation, cost = _explained(explainer, job, setup.frame, names)
         after, _ = _explained(explainer, job, moved.frame, names)
         for title, name in group.items():

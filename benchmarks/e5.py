@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.digits import DASH, FADED, SIDE, Digits, Network, TrueLabels, network, no_dash, read
 from benchmarks.digits_drawing import Strip, strips
-from benchmarks.digits_page import gallery, table_of
+from benchmarks.digits_page import COLUMNS, earlier, gallery, table_of
 from benchmarks.drawing import save
 from benchmarks.store import write
 from lapace import Explainer, Search, plots
@@ -47,7 +47,6 @@ __all__ = ["COLUMNS", "Settings", "main_e5"]
 Say: TypeAlias = Callable[[str], None]
 log = logging.getLogger(__name__)
 
-COLUMNS = ("labels", "recipe", "seed", "metric", "value", "count", "label")
 # Our reading of the paper's settings for the digits: weights 1:1:1, batches of 1,024.
 RECIPES: dict[str, Recipe] = {"default": DEFAULT, "paper": replace(PAPER, weights=(1.0, 1.0, 1.0))}
 PICKS = ("first", "middle", "last")
@@ -201,14 +200,6 @@ def main_e5(
         _save(_probabilities(results.table), run.images / "e5-probability.png")
     write(out / "e5.md", table_of(results.table, digits.name, results.problems))
     write(docs / "gallery.md", gallery(results.table, digits.name))
-
-
-def earlier(path: Path) -> pd.DataFrame:
-    """The figures of an earlier run; empty where there was none."""
-    if not path.exists():
-        return pd.DataFrame({name: [] for name in COLUMNS})
-    texts = {"labels": str, "recipe": str, "label": str}
-    return pd.read_csv(path, keep_default_na=False, na_values={"value": [""]}, dtype=texts)
 
 
 def jobs(seeds: Sequence[int]) -> list[Job]:

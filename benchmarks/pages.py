@@ -114,7 +114,8 @@ ABOUT_UTILITY = (
     "A forest trained on real and one on synthetic rows, both tested on held-out rows labelled by "
     "the classifier. *Raw*: synthetic rows carry the label they were drawn for, as in the paper; "
     "*verified*: rows the classifier labels otherwise are redrawn. *Paper's split*: the test rows "
-    "are a fifth of those the classifier was trained on, rather than rows it never saw. *KS*: "
+    "are a fifth of those the classifier was trained on, rather than rows it never saw (the "
+    "default recipe with the first two seeds). *KS*: "
     "distance between the classifier's probabilities on sampled and on real rows, over all rows / "
     "the largest of one label."
 )
@@ -335,12 +336,13 @@ BLOCKS: Mapping[str, Callable[[Plan, pd.DataFrame], str]] = {
 }
 
 
-def blocks(plan: Plan, table: pd.DataFrame) -> dict[str, str]:
+def blocks(plan: Plan, table: pd.DataFrame, digits: pd.DataFrame | None = None) -> dict[str, str]:
     """What other pages show between the markers `<!-- name -->` and `<!-- /name -->`.
 
     Args:
         plan: Whose results.
         table: The tidy table, all of it.
+        digits: The table of E5, where there is one.
     """
     found = {
         name: make(plan, own)
@@ -348,7 +350,7 @@ def blocks(plan: Plan, table: pd.DataFrame) -> dict[str, str]:
         if len(own := part(table, name.partition("-")[0]))
     }
     if len(part(table, "e2")):
-        found["findings"] = findings.table_of(plan, table)
+        found["findings"] = findings.table_of(plan, table, digits)
     if len(part(table, "e2")) or len(part(table, "e3")):
         found["targets"] = targets.markdown(plan, table)
     return found

@@ -41,6 +41,8 @@ REVISIONS = {
     "default": 2, "paper": 2, "baselines": 1, "e1": 2, "readings": 1, "sources": 1, "e2": 1,
     "e3": 2, "e4": 2, "clusters": 1, "e6": 1,
 }  # fmt: skip
+# Of a recipe in one experiment, where only its figures there moved.
+OWN_REVISIONS: dict[tuple[str, str], int] = {}
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class Comparison:
     n_counterfactuals: int = 5  # of a baseline that can return several
     max_instances: Mapping[str, int] = field(default_factory=dict, hash=False)
     max_perturbed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    minimal_perturbed: int = 25  # instances perturbed for nearest and best, which take longer
     again: tuple[str, ...] = ()  # methods run before, of which only later metrics are measured
 
 
@@ -214,6 +217,12 @@ class Job:
         return f"{what}{self.pair.name}, {side}, seed {self.seed}"
 
     @property
+    def revision(self) -> int:
+        """Of the recipe, in this experiment."""
+        own = OWN_REVISIONS.get((self.recipe, self.experiment))
+        return REVISIONS[self.recipe] if own is None else own
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Everything its figures depend on, as JSON values."""
         paper, utility = self.recipe == "paper", self.experiment in UTILITY
@@ -224,7 +233,7 @@ class Job:
         if not utility:
             del protocol["trees"]  # of forests only E1 trains
         found = {
-            "revision": [REVISIONS[self.recipe], REVISIONS.get(self.experiment, 1)],
+            "revision": [self.revision, REVISIONS.get(self.experiment, 1)],
             "experiment": self.experiment,
             "pair": pair,
             "recipe": self.recipe,
@@ -244,8 +253,11 @@ class Job:
             found["constraints"] = found["constraints"].get(self.pair.data, ())
         elif isinstance(self.details, Comparison):
             only_baselines = ("methods", "n_counterfactuals", "max_instances", "max_perturbed")
-            for name in ("confidences",) if self.recipe == "baselines" else only_baselines:
+            only_ours = ("confidences", "minimal_perturbed")
+            for name in only_ours if self.recipe == "baselines" else only_baselines:
                 del found[name]
+            if self.recipe == "paper" or self.experiment == "clusters" or self.revision < 3:
+                found.pop("minimal_perturbed", None)  # they have neither nearest nor best
             if not found["again"]:
                 del found["again"]
         return found

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 import lapace
-from benchmarks.plan import REVISIONS, Job
+from benchmarks.plan import Job
 
 __all__ = ["COLUMNS", "Measure", "Record", "Store", "keep", "kept", "tidy", "versions", "write"]
 
@@ -95,7 +95,7 @@ def versions(job: Job) -> str:
     packages = [
         f"{name} {version(name).partition('+')[0]}" for name in ("numpy", "scikit-learn", "torch")
     ]
-    code = f"lapace {lapace.__version__} r{REVISIONS[job.recipe]}"
+    code = f"lapace {lapace.__version__} r{job.revision}"
     return ", ".join([code, f"Python {platform.python_version()}", *packages])
 
 

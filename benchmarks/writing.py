@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks import drawing, findings, targets
+from benchmarks.digits_page import earlier
 from benchmarks.figures import Figures, insert
 from benchmarks.pages import PAGES, blocks
 from benchmarks.plan import Plan
@@ -23,12 +24,13 @@ ABOUT_TARGETS = (
 )
 
 
-def pages_of(plan: Plan, table: pd.DataFrame) -> dict[str, str]:
+def pages_of(plan: Plan, table: pd.DataFrame, digits: pd.DataFrame | None = None) -> dict[str, str]:
     """The pages of all experiments with results, and of the targets, as Markdown, by name.
 
     Args:
         plan: Whose results.
         table: The tidy table, all of it.
+        digits: The table of E5, where there is one.
     """
     found = {
         name: "\n\n".join(page(plan, own)) + "\n"
@@ -36,7 +38,7 @@ def pages_of(plan: Plan, table: pd.DataFrame) -> dict[str, str]:
         if len(own := part(table, name))
     }
     if len(table):
-        found["findings"] = findings.markdown(plan, table)
+        found["findings"] = findings.markdown(plan, table, digits)
     found["targets"] = f"# Targets\n\n{ABOUT_TARGETS}\n\n{targets.markdown(plan, table)}\n"
     return found
 
@@ -52,7 +54,8 @@ def write_all(plan: Plan, store: Store, out: Path, *, shown: bool = False) -> No
         shown: Also insert the results into the pages that show them.
     """
     table = keep(out, plan.jobs(), store)
-    for name, text in pages_of(plan, table).items():
+    digits = earlier(out / "e5.csv")
+    for name, text in pages_of(plan, table, digits).items():
         write(out / f"{name}.md", text)
     _draw(plan, table, out)
     for job in plan.jobs(experiments=["e6"]):
@@ -62,7 +65,7 @@ def write_all(plan: Plan, store: Store, out: Path, *, shown: bool = False) -> No
     for page in map(Path, SHOWN if shown else ()):
         if page.exists():
             text = page.read_text(encoding="utf-8")
-            for name, block in blocks(plan, table).items():
+            for name, block in blocks(plan, table, digits).items():
                 text = insert(text, name, block)
             write(page, text)
 

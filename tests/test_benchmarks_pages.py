@@ -27,6 +27,7 @@ from benchmarks.plan import Plan
 from benchmarks.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 PAPER = Plan.read(ROOT / "benchmarks" / "paper.toml")
 
 
@@ -286,6 +287,34 @@ def test_a_verdict_follows_the_figures(benchmark):
     assert robust[2] == "98.50 %, least 97.0 %"
 
 
+def test_the_digits_are_judged_by_their_own_table(benchmark):
+    table = both(benchmark)
+    assert finding(table, "against the dash")[4] == "not run"
+    digits = digits_page.earlier(RESULTS / "e5.csv")
+    lines = findings.table_of(PAPER, table, digits).splitlines()
+    judged = next(line for line in lines if "against the dash" in line)
+    assert "partly confirmed" in judged  # a trace is left on some
+    metric = digits["metric"] == "sevens without a dash"
+    digits.loc[metric & (digits["label"] == "dash: latent"), "value"] = 1.0
+    lines = findings.table_of(PAPER, table, digits).splitlines()
+    assert "| confirmed |" in next(line for line in lines if "against the dash" in line)
+
+
+def test_ranks_share_places_where_figures_are_level(benchmark):
+    table = both(benchmark)
+    best = finding(table, "best-balanced")
+    assert best[4] == "confirmed"
+    slow = table
+    for pick in ("First", "Middle", "Last"):
+        for metric, value in (("lof", 9.0), ("distance", 9.0), ("seconds", 99.0),
+                              ("model_robustness", 0.1)):  # fmt: skip
+            slow = changed(slow, pick, metric, value)
+            slow = slow.assign(mean=slow["mean"].where(
+                ~((slow["method"] == pick) & (slow["metric"] == metric)), value))  # fmt: skip
+    assert finding(slow, "best-balanced")[4] == "**not confirmed**"
+    assert finding(slow, "trade proximity")[4] == "confirmed"  # level at every step
+
+
 def test_the_table_of_properties_has_the_papers_marks(benchmark):
     text = findings.markdown(PAPER, both(benchmark))
     assert "| NNCE | ✓ 100 % | ✓ 0.40 | ✓ 1.20 | – – |" in text
@@ -369,7 +398,7 @@ def kept():
 
 @pytest.fixture(scope="module")
 def blocks(kept):
-    return pages.blocks(PAPER, kept)
+    return pages.blocks(PAPER, kept, digits_page.earlier(RESULTS / "e5.csv"))
 
 
 def test_the_kept_results_are_of_the_plans_settings(kept):
@@ -378,7 +407,8 @@ def test_the_kept_results_are_of_the_plans_settings(kept):
 
 
 def test_the_pages_are_those_of_the_results_that_are_kept(kept):
-    for name, text in writing.pages_of(PAPER, kept).items():
+    digits = digits_page.earlier(RESULTS / "e5.csv")
+    for name, text in writing.pages_of(PAPER, kept, digits).items():
         page = ROOT / "benchmarks" / "results" / f"{name}.md"
         assert page.read_text(encoding="utf-8") == text, f"{name}.md: run --render"
 
@@ -392,7 +422,7 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, kept,
     marks = "\n".join(f"<!-- {name} -->\nold\n<!-- /{name} -->" for name in (*blocks, "e9"))
     Path("README.md").write_text(f"before\n{marks}\nafter\n")
     writing.write_all(PAPER, Store(tmp_path / "nothing"), tmp_path, shown=True)
-    for name in ("e1", "readings", "e2", "e3", "e4", "clusters", "e6", "runs"):
+    for name in ("e1", "readings", "sources", "e2", "e3", "e4", "clusters", "e6", "runs"):
         own, page = tmp_path / f"{name}.csv", ROOT / "benchmarks" / "results" / f"{name}.csv"
         assert own.read_bytes() == page.read_bytes(), name
     text = Path("README.md").read_text(encoding="utf-8")
@@ -426,7 +456,17 @@ def test_the_page_on_reproducing_names_every_experiment_and_has_room_for_every_b
         assert any(
             name in line.split() for line in text.splitlines() if "python -m benchmarks" in line
         ), name
-    for mark in ("findings", "readings", "e1", "e2", "e2-won", "targets", "e3", "clusters"):
+    for mark in (
+        "findings",
+        "readings",
+        "sources",
+        "e1",
+        "e2",
+        "e2-won",
+        "targets",
+        "e3",
+        "clusters",
+    ):
         assert text.count(f"<!-- {mark} -->") == text.count(f"<!-- /{mark} -->") == 1
 
 

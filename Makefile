@@ -14,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs benchmarks clean
+.PHONY: help install demo test lint format docs benchmarks lock licences sbom dist clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -55,5 +55,28 @@ docs: $(STAMP) ## Build the documentation into site/
 benchmarks: $(STAMP) ## The paper's experiments; ARGS="--quick" runs a short version
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# What is installed, from where, under which licence: tools in an environment of their own.
+SUPPLY := .venv-supply/bin
+
+$(SUPPLY)/uv: .ci/supply.txt
+	@$(PYTHON) -m venv --clear .venv-supply
+	@$(SUPPLY)/python -m pip install -qq --disable-pip-version-check -r .ci/supply.txt
+	@touch $@
+
+lock: $(SUPPLY)/uv ## Write requirements.txt: what a user installs, with hashes
+	$(SUPPLY)/uv pip compile pyproject.toml --extra all -c constraints.txt --universal -q \
+	  --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock" \
+	  -o requirements.txt
+
+licences: $(STAMP) ## Write docs/licences.md: the licence of everything that is installed
+	$(BIN)/python .ci/licences.py > docs/licences.md
+
+sbom: $(STAMP) $(SUPPLY)/uv ## Write sbom.json: a bill of materials of the environment (CycloneDX)
+	$(SUPPLY)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(VENV)
+
+dist: $(STAMP) ## Build the source archive, and the wheel from it, into dist/
+	rm -rf dist && $(BIN)/python -m hatchling build -t sdist -d dist
+	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation -w dist dist/*.tar.gz
+
 clean: ## Remove everything made here, the environment too
-	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-supply sbom.json site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

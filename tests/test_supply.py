@@ -1,0 +1,98 @@
+"""What is installed with lapace: pins, hashes, licences, and what is built."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+NVIDIA = ("cuda-", "nvidia-", "triton")  # of another build of torch than that for CPUs
+
+
+@pytest.fixture(scope="module")
+def licences():
+    """The script that lists licences."""
+    path = ROOT / ".ci" / "licences.py"
+    spec = importlib.util.spec_from_file_location("licences", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pins(name):
+    """Versions by package, of a file of requirements."""
+    text = (ROOT / name).read_text()
+    found = re.findall(r"^([\w.-]+)==([^\s;]+)", text, flags=re.MULTILINE)
+    return {canonicalize_name(package): version for package, version in found}
+
+
+def test_what_users_install_is_pinned_as_tested_and_hashed(licences):
+    locked, tested = pins("requirements.txt"), pins("constraints.txt")
+    differ = {name for name in locked.keys() & tested.keys() if locked[name] != tested[name]}
+    assert not differ, "run `make lock`"
+    missing = {n for n in licences.installed() - locked.keys() if not n.startswith(NVIDIA)}
+    assert not missing, "run `make lock`"
+    for block in re.split(r"\n(?=\w)", (ROOT / "requirements.txt").read_text()):
+        assert block.startswith("#") or "--hash=sha256:" in block, block
+
+
+def test_licences_are_listed_and_allowed(licences):
+    page = (ROOT / "docs" / "licences.md").read_text()
+    listed = dict(re.findall(r"^\| (\S+) \| (.+) \|$", page, flags=re.MULTILINE))
+    for name in licences.installed():
+        if not name.startswith(NVIDIA):
+            known = licences.licence(distribution(name))
+            assert listed.get(name) == known, f"{name}: run `make licences`"
+            assert licences.is_allowed(known), f"{name} is under {known}"
+
+
+@pytest.mark.parametrize(
+    ("expression", "allowed"),
+    [
+        ("MIT", True),
+        ("GPL-3.0-only", False),
+        ("GPL-3.0-only OR MIT", True),
+        ("(Apache-2.0 AND MIT)", True),
+        ("MIT AND AGPL-3.0-only", False),
+        ("Apache-2.0 WITH LLVM-exception", True),
+        ("not said", False),
+    ],
+)
+def test_a_licence_is_allowed_where_one_alternative_is(expression, allowed, licences):
+    assert licences.is_allowed(expression) is allowed
+
+
+def test_the_wheel_is_built_from_the_source_archive(tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path), "-t"]
+    subprocess.run([*build, "sdist"], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as source:
+        source.extractall(tmp_path / "source", filter="data")
+    (unpacked,) = (tmp_path / "source").iterdir()
+    assert (unpacked / "requirements.txt").exists()
+    subprocess.run([*build, "wheel"], cwd=unpacked, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as built:
+        names = {n for n in built.namelist() if ".dist-info/" not in n}
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "src/lapace"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+    assert names == {name.removeprefix("src/") for name in tracked if (ROOT / name).exists()}
+
+
+def test_the_versions_of_python_named_are_those_that_were_run():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert named == ["3.11", "3.12", "3.13"]
+    assert project["requires-python"] == ">=3.11"

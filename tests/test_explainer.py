@@ -339,17 +339,17 @@ def test_picks_follow_their_definition_when_not_stable():
     assert (earliest.tau[earliest.ok] <= last_run.tau[earliest.ok]).all()
 
 
-def test_first_is_refined_to_a_64th_of_a_step():
-    """A grid 64 times as fine has the same row at that tau, and no ok row just before it."""
+def test_first_is_refined_to_an_eighth_of_a_step():
+    """A grid eight times as fine has the same row at that tau, and no ok row just before it."""
     here = worlds.signs()
     instances = here.instances[:6]
     coarse = here.explainer.explain(instances, search=Search(steps=10))
-    fine = here.explainer.explain(instances, search=Search(steps=640))
+    fine = here.explainer.explain(instances, search=Search(steps=80))
     assert (coarse.prototype == -1).any()
     first = picked_rows(coarse, "first")
-    place = np.rint(first.tau * 640).astype(int)
+    place = np.rint(first.tau * 80).astype(int)
     paths = np.arange(len(place))
-    np.testing.assert_allclose(first.tau, place / 640, atol=1e-9)
+    np.testing.assert_allclose(first.tau, place / 80, atol=1e-9)
     assert fine.ok[paths, place].all()
     assert not fine.ok[paths, place - 1].any()
     np.testing.assert_allclose(fine.cells[paths, place], first.cells, atol=1e-5)

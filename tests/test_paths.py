@@ -812,13 +812,13 @@ def run_start(ok: Sequence[bool], stable: bool) -> int | None:
 
 @given(st.floats(0.0005, 0.9999), st.integers(2, 30), st.booleans(), st.booleans())
 @settings(max_examples=60)
-def test_first_is_the_crossing_to_a_64th_of_a_step(
+def test_first_is_the_crossing_to_an_eighth_of_a_step(
     threshold: float, steps: int, stable: bool, every_step: bool
 ) -> None:
     traced = traced_by(
         ScriptedOracle([above(threshold)]), steps, stable=stable, every_step=every_step
     )
-    fine = np.arange(1, 64 * steps + 1) / (64 * steps)
+    fine = np.arange(1, 8 * steps + 1) / (8 * steps)
     expected = fine[fine >= threshold - 1e-12][0]
     found = tau_of(traced, "first")
     assert is_ok(traced, "first")
@@ -850,7 +850,7 @@ def test_every_step_from_first_to_the_end_of_its_run_is_ok(many: list[Script], s
             continue
         before = max([t for t in queried if t < found], default=0.0)
         assert not oracle.ok(path, before)
-        inside = [grid[start - 1] + k / 64 / steps for k in range(1, 65)]
+        inside = [grid[start - 1] + k / 8 / steps for k in range(1, 9)]
         fine = [oracle.ok(path, t) for t in inside]
         if fine == sorted(fine):  # a single crossing, which is found exactly
             assert found == pytest.approx(inside[fine.index(True)], abs=1e-9)
@@ -891,7 +891,7 @@ def test_a_row_that_is_valid_but_not_feasible_is_not_ok() -> None:
     assert tau_of(traced_by(oracle), "first") == pytest.approx(0.7, abs=1e-9)
     oracle = ScriptedOracle([above(0.2)], feasible=lambda line, tau: tau <= 0.71)
     traced = traced_by(oracle)
-    assert tau_of(traced, "first") == pytest.approx(0.2, abs=1 / 64 / 20)
+    assert tau_of(traced, "first") == pytest.approx(0.2, abs=1 / 8 / 20)
     assert tau_of(traced, "last") == pytest.approx(0.7)
 
 
@@ -955,7 +955,7 @@ def test_where_only_the_prototype_is_ok_all_picks_are_the_prototype() -> None:
         np.testing.assert_array_equal(
             traced.steps.cells[0, getattr(traced, pick)[0]], [1.0, 1.0, 0.0]
         )
-    assert len(oracle.calls) == 3  # no midpoint to query
+    assert len(oracle.calls) == 4  # the grid and three halvings; no midpoint to query
 
 
 # -- the paper's picks ---------------------------------------------------------------------------
@@ -1055,6 +1055,63 @@ def test_rows_that_were_not_queried_are_not_ok() -> None:
 # -- querying only what the picks need -----------------------------------------------------------
 
 
+@given(st.floats(0.02, 0.98), st.sampled_from([0.3, 1.0, 3.0]), st.integers(4, 40))
+@settings(max_examples=60)
+def test_probabilities_save_queries_and_change_no_pick(
+    threshold: float, power: float, steps: int
+) -> None:
+    """The probability rises through the level where the label changes, in one way or another."""
+
+    def probability(line: int, tau: float) -> float:
+        away = tau - threshold
+        return 0.5 + 0.5 * float(
+            np.sign(away) * (abs(away) / max(threshold, 1 - threshold)) ** power
+        )
+
+    blind = ScriptedOracle([above(threshold)])
+    guided = ScriptedOracle([above(threshold)], probability=probability)
+    first, second = (traced_by(oracle, steps, every_step=False) for oracle in (blind, guided))
+    for pick in ("first", "middle", "last"):
+        assert tau_of(first, pick) == tau_of(second, pick)
+    # At most one more than halving, for the grid, for the step after, for refining.
+    assert len(guided.queried(0)) <= len(blind.queried(0)) + 3
+    if power == 1.0:  # interpolation is exact
+        assert len(guided.queried(0)) <= 9
+
+
+@given(st.lists(scripts(), min_size=1, max_size=4), st.integers(2, 20), st.data())
+@settings(max_examples=100)
+def test_with_picks_only_every_queried_step_from_first_to_last_is_ok(
+    many: list[Script], steps: int, data: Any
+) -> None:
+    chance = data.draw(st.lists(st.floats(0, 1), min_size=8, max_size=8))
+    oracle = ScriptedOracle(many, probability=lambda line, tau: chance[int(7 * tau)])
+    traced = traced_by(oracle, steps, every_step=False)
+    for path in range(len(many)):
+        if is_ok(traced, "first", path):
+            low, high = tau_of(traced, "first", path), tau_of(traced, "last", path)
+            between_them = [t for t in oracle.queried(path) if low <= t <= high]
+            assert all(oracle.ok(path, t) for t in between_them)
+
+
+@given(st.floats(0.05, 0.95), st.floats(0.05, 0.95), st.integers(2, 20))
+@settings(max_examples=80)
+def test_with_picks_only_the_cheaper_of_a_line_and_its_frozen_line_is_kept(
+    plain: float, frozen: float, steps: int
+) -> None:
+    """Rows cost their tau, and the frozen line's third column nothing."""
+    how: dict[str, Any] = {
+        "instance": [0, 0],
+        "prototype": [0, 0],
+        "frozen": [False, True],
+        "gaps": lambda a, b: np.abs(a - b) * [1.0, 1.0, 0.0],
+    }
+    oracle = ScriptedOracle([above(plain), above(frozen)])
+    traced = traced_by(oracle, steps, every_step=False, **how)
+    whole = traced_by(ScriptedOracle([above(plain), above(frozen)]), steps, **how)
+    assert tau_of(traced, "first") == tau_of(whole, "first")
+
+
 @given(st.lists(scripts(), min_size=1, max_size=5), st.integers(2, 20), st.booleans())
 @settings(max_examples=150)
 def test_with_picks_only_first_is_ok_and_the_row_queried_before_it_is_not(
@@ -1082,17 +1139,16 @@ def test_with_picks_only_first_is_ok_and_the_row_queried_before_it_is_not(
 def test_with_picks_only_few_rows_are_queried() -> None:
     oracle = ScriptedOracle([above(0.333)] * 3)
     traced = traced_by(oracle, steps=64, every_step=False)
-    assert [len(oracle.queried(k)) for k in range(3)] == [
-        6 + 14 + 1
-    ] * 3  # halving, refining, middle
-    assert tau_of(traced, "first") == pytest.approx(0.333, abs=1 / 64 / 64)
+    # Halving, the step after the first ok one, refining, middle.
+    assert [len(oracle.queried(k)) for k in range(3)] == [6 + 1 + 3 + 1] * 3
+    assert tau_of(traced, "first") == pytest.approx(0.333, abs=1 / 8 / 64)
     assert traced.steps.tau.shape[1] < 10
 
 
 def test_with_picks_only_last_is_ok_where_the_endpoint_is_not() -> None:
     oracle = ScriptedOracle([between((0.3, 0.8))])
     traced = traced_by(oracle, steps=20, every_step=False)
-    assert tau_of(traced, "first") == pytest.approx(0.3, abs=1 / 64 / 20)
+    assert tau_of(traced, "first") == pytest.approx(0.3, abs=1 / 8 / 20)
     assert tau_of(traced, "last") == pytest.approx(0.8)
     assert tau_of(traced, "middle") == pytest.approx((tau_of(traced, "first") + 1) / 2)
 
@@ -1100,19 +1156,18 @@ def test_with_picks_only_last_is_ok_where_the_endpoint_is_not() -> None:
 def test_with_picks_only_and_unstable_first_is_the_first_ok_step() -> None:
     oracle = ScriptedOracle([between((0.2, 0.4), (0.6, 0.8))])
     traced = traced_by(oracle, steps=20, every_step=False, stable=False)
-    assert tau_of(traced, "first") == pytest.approx(0.2, abs=1 / 64 / 20)
+    assert tau_of(traced, "first") == pytest.approx(0.2, abs=1 / 8 / 20)
 
 
 # -- what is queried, stored and counted ---------------------------------------------------------
 
 
-def test_lines_are_queried_in_four_large_calls() -> None:
+def test_lines_are_queried_in_five_large_calls() -> None:
     oracle = ScriptedOracle([above(0.31), above(0.77), never, between((1.0, 1.0)), above(0.0)])
     traced_by(oracle, steps=10)
-    grid, first, second, middle = oracle.calls
+    grid, *halvings, middle = oracle.calls
     assert len(grid) == 5 * 9
-    assert {k for k, _ in first} == {k for k, _ in second} == {0, 1, 3, 4}
-    assert len(first) == len(second) == 4 * 7
+    assert [[k for k, _ in call] for call in halvings] == [[0, 1, 3, 4]] * 3
     assert [k for k, _ in middle] == [0, 1, 4]  # a first at the prototype has no midpoint
 
 
@@ -1174,7 +1229,7 @@ def test_of_a_line_and_its_frozen_line_the_one_with_the_cheaper_first_is_kept() 
     )
     assert traced.lines.tolist() == [3, 1, 2]
     firsts = [tau_of(traced, "first", path) for path in range(3)]
-    assert firsts == pytest.approx([0.1, 0.6, 0.3], abs=1 / 64 / 20)
+    assert firsts == pytest.approx([0.1, 0.6, 0.3], abs=1 / 8 / 20)
 
 
 def test_of_equal_lines_the_one_that_is_not_frozen_is_kept() -> None:
@@ -1296,4 +1351,7 @@ def test_a_real_decoder_is_traced_from_each_instance_to_each_prototype(every_ste
     np.testing.assert_array_equal(traced.steps.cells[:, 0], start.cells[instance])
     last = traced.steps.take(every_line, traced.last)
     np.testing.assert_array_equal(last.cells, endpoints[prototype])
-    assert np.isfinite(traced.density).all()
+    known = np.isfinite(traced.density)
+    for pick in (traced.first, traced.middle, traced.last):
+        assert known[every_line, pick].all()
+    assert known.all() == every_step  # of steps that are no pick it is not computed

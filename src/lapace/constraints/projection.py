@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = ["Domains", "Projection", "domains", "project"]
 ROUNDS = 6
 CURVED_ROUNDS = 24  # where columns are derived: slopes of a product change with every move
 CLOSE = 1e-9  # of a column's span: nearer than this is rounding
+LARGEST_SET, MOST_SETS = 3, 30  # columns free beside those changed most, and sets of them tried
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,7 @@ class _Repair:
         cells: Floats,
         instances: Floats,
         weights: Floats,
+        movable: Bools | None = None,
     ) -> None:
         self.schema = schema
         self.constraints = constraints
@@ -195,6 +198,8 @@ class _Repair:
         self.derived = {derivation.column: derivation for derivation in schema.derived.each}
         self.domains = _without(domains(schema, constraints, instances), [*self.derived])
         self.free = ~self.domains.pinned & schema.counted  # cells that may move
+        if movable is not None:
+            self.free &= movable
 
     def repaired(self) -> Floats:
         """The rows after a few rounds of moves; some may still be infeasible."""
@@ -445,6 +450,10 @@ def project(
     start = schema.derive(_proposable(schema, cells[bad], originals), originals)
     moved = _Repair(schema, constraints, start, originals, weights).repaired()
     linear = linked(schema, [c for c in constraints if not isinstance(c.formula, Custom)])
+    failing = np.flatnonzero(~feasible(linear, Candidates(schema, moved, originals)))
+    moved[failing] = _with_few_changes(
+        schema, linear, start[failing], moved[failing], originals[failing], weights
+    )
     solver = _ExactSolver(schema, linear, weights, node_limit, max_programs)
     # A row that violates nothing but constraints from Python is beyond a program.
     for place in np.flatnonzero(~feasible(linear, Candidates(schema, moved, originals))):
@@ -459,6 +468,50 @@ def project(
     result[bad] = moved
     ok[bad] = feasible(constraints, Candidates(schema, moved, originals))
     return Projection(result, ok, proved, solver.n_programs, int((~ok & ~proved).sum()))
+
+
+def _with_few_changes(
+    schema: Schema,
+    constraints: Sequence[BoundConstraint],
+    start: Floats,
+    moved: Floats,
+    instances: Floats,
+    weights: Floats,
+) -> Floats:
+    """Rows under a limit on changes, repaired with a few columns free and all others held.
+
+    With the columns that may change chosen, what is left are moves that have a closed form. Tried
+    in turn are columns the other constraints name, and with them those that `start` changes most.
+    Where none of them will do the row stays as it was moved before.
+    """
+    most = min(
+        (c.formula.most for c in constraints if isinstance(c.formula, ChangeCount)), default=-1
+    )
+    if not len(start) or not 0 < most < int(schema.counted.sum()):
+        return moved
+    named = {k for c in constraints if not isinstance(c.formula, ChangeCount) for k in c.columns}
+    columns = [k for k in sorted(named) if schema.counted[k]]
+    needed = ~domains(schema, constraints, instances).unchanged & schema.counted
+    price = schema.gaps(start, instances) * weights + 1e3 * needed  # (n, d)
+    moved, open_ = moved.copy(), np.arange(len(start))
+    sets = [
+        part for size in range(min(most, LARGEST_SET) + 1) for part in combinations(columns, size)
+    ]
+    for part in sets[:MOST_SETS]:
+        dear = price[open_].copy()
+        dear[:, list(part)] += 1e6
+        rank = (-dear).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+        kept = (rank < most) & (dear > 0)
+        cells = np.where(kept | ~schema.counted, start[open_], instances[open_])
+        cells = schema.derive(cells, instances[open_])
+        repair = _Repair(schema, constraints, cells, instances[open_], weights, kept)
+        cells = repair.repaired()
+        found = feasible(constraints, Candidates(schema, cells, instances[open_]))
+        moved[open_[found]] = cells[found]
+        open_ = open_[~found]
+        if not len(open_):
+            break
+    return moved
 
 
 @dataclass

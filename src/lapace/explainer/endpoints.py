@@ -16,6 +16,7 @@ from lapace.paths import EncodedInstances
 __all__ = ["Endpoints", "find_endpoints", "frozen_category_lines", "reachable_prototypes"]
 
 CANDIDATES = 10  # nearest sampled rows the classifier is queried about, to find one that is ok
+FIRST_CANDIDATES = 2  # of them are queried at first, the others where neither is
 MIN_PERCENTILE = 0.2  # of an instance's categories among the target's, to get a frozen copy
 
 
@@ -85,7 +86,7 @@ def _near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> tuple[Int
     pairs, group = np.unique(
         np.c_[known.label_code[instance], known.target_code[instance]], axis=0, return_inverse=True
     )
-    instances, nearest = [], []
+    instances, nearest, rank = [], [], []
     for k in range(len(pairs)):  # instances with the same label and target share their candidates
         members = np.flatnonzero(group.ravel() == k)
         rows = np.flatnonzero(problem.wants(instance[members[:1]], sampled.label)[0])
@@ -95,16 +96,25 @@ def _near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> tuple[Int
         )
         instances.append(np.repeat(members, index.shape[1]))
         nearest.append(rows[index].ravel())
+        rank.append(np.tile(np.arange(index.shape[1]), len(members)))
     if not instances:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0)
     owner, candidates = np.concatenate(instances), np.concatenate(nearest)
     evaluate = Oracle(
         problem, instance[owner], sampled.label[candidates], oracle.infeasible, oracle.seconds
     )
-    found = evaluate(np.ones(len(owner)), sampled.cells[candidates], np.arange(len(owner)))
-    ok = np.flatnonzero(found.ok)
-    chosen = ok[first_of_each(owner[ok])]  # candidates are sorted by distance
-    return owner[chosen], candidates[chosen], found.probability[chosen]
+    at_first = np.concatenate(rank) < FIRST_CANDIDATES
+    open_, ok, probability = np.flatnonzero(at_first), [], np.full(len(owner), np.nan)
+    for _ in range(2):
+        found = evaluate(np.ones(len(open_)), sampled.cells[candidates[open_]], open_)
+        probability[open_] = found.probability
+        ok.append(open_[found.ok])
+        open_ = np.flatnonzero(~at_first & ~np.isin(owner, owner[ok[0]]))
+        if not len(open_):
+            break
+    near = np.sort(np.concatenate(ok))
+    chosen = near[first_of_each(owner[near])]  # candidates are sorted by distance
+    return owner[chosen], candidates[chosen], probability[chosen]
 
 
 def frozen_category_lines(

@@ -49,6 +49,7 @@ __all__ = [
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 ROWS = 50_000  # rows evaluated at a time, so that memory does not grow with the query
+CELLS = 5_000_000  # and cells, for tables as wide as images
 
 
 Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
@@ -89,7 +90,9 @@ class Searched(NamedTuple):
 
 def search(problem: Problem, instance: Ints) -> Iterator[tuple[int, Searched]]:
     """Searches for some instances, chunk by chunk; yields how many are done, and what was found."""
-    size = max(1, ROWS // (problem.search.steps * max(1, len(problem.fitted.prototypes))))
+    rows = min(ROWS, CELLS // len(problem.schema.features))
+    grid = problem.search.steps if problem.search.detail == "path" else 2  # rows of a line at once
+    size = max(1, rows // (grid * max(1, len(problem.fitted.prototypes))))
     for begin in range(0, len(instance), size):
         chunk = instance[begin : begin + size]
         yield begin + len(chunk), _search_chunk(problem, chunk)
@@ -220,6 +223,7 @@ def _trace_lines(
         every_step=problem.search.detail == "path",
         weights=problem.weights,
         refined=problem.search.picks != ("last",),
+        level=_levels(problem, label),
     )
     paths: Paths = {**traced.steps._asdict(), **traced._asdict()}
     del paths["steps"], paths["lines"]
@@ -228,6 +232,14 @@ def _trace_lines(
     originals = known.cells[paths["instance"]]
     paths["distance"] = problem.schema.gaps(originals[:, None], paths["cells"]) @ problem.weights
     return Searched(paths, frozenset(oracle.infeasible), oracle.seconds)
+
+
+def _levels(problem: Problem, label: Ints) -> Floats:
+    """The probability of the target from which the rows of each line are expected to be valid."""
+    if problem.confidence is not None:
+        return np.full(len(label), problem.confidence)
+    thresholds = problem.fitted.thresholds
+    return np.full(len(label), 0.5) if thresholds is None else np.array(thresholds)[label]
 
 
 def _category_limits(system: System, originals: Floats) -> tuple[Ints, Bools]:
@@ -420,15 +432,7 @@ def _explanation(
     columns = {name: column for name, column in columns.items() if name not in on_path}
     before = columns["density_before"]
     columns["density_before"] = np.where(np.isnan(before), columns["density"], before)
-    shape = columns["tau"].shape
-    target = np.repeat(known.target_code[columns["instance"]], shape[1])
-    survival = _survival(
-        problem,
-        columns["cells"].reshape(-1, len(problem.schema.features)),
-        np.where(target < 0, columns["predicted"].ravel(), target),
-        columns["probability"].ravel(),
-    )
-    columns |= {name: values.reshape(shape) for name, values in survival.items()}
+    columns |= _survival_of_steps(problem, columns)
     labels = np.array([*fitted.labels, None], dtype=object)
     explanation = Explanation(
         schema=problem.schema,
@@ -525,6 +529,19 @@ def _counterfactuals(
         reasons=explanation.reasons,
         **_survival(problem, steps.cells, label, steps.probability),
     )
+
+
+def _survival_of_steps(problem: Problem, columns: Paths) -> dict[str, Floats]:
+    """The chance that steps survive retraining, (paths, steps), where their density is known."""
+    path, step = np.nonzero(~np.isnan(columns["density"]))
+    target = problem.instances.target_code[columns["instance"][path]]
+    label = np.where(target < 0, columns["predicted"][path, step], target)
+    cells, probability = columns["cells"][path, step], columns["probability"][path, step]
+    found = {}
+    for name, values in _survival(problem, cells, label, probability).items():
+        found[name] = np.full(columns["tau"].shape, np.nan)
+        found[name][path, step] = values
+    return found
 
 
 def _survival(

@@ -15,7 +15,9 @@ from lapace.paths.decoder import Decoder, EncodedInstances
 
 __all__ = ["Correct", "Evaluate", "Lines", "Steps", "TracedPaths", "rows_differ", "trace"]
 
-SECTIONS, ROUNDS = 8, 2  # `first` is refined to 1/64 of a grid step, in two calls
+SECTIONS = 8  # `first` is refined to an eighth of a grid step
+EXTRA = 1  # calls a search guided by probabilities may take beyond those of plain bisection
+MOVED = -1.0  # in `density_before`: constraints moved the row, its density is computed if returned
 
 
 class Steps(NamedTuple):
@@ -145,7 +147,8 @@ class _LineEvaluator(NamedTuple):
     instances: EncodedInstances
     lines: Lines
     evaluate: Evaluate
-    correct: Correct | None = None
+    correct: Correct | None
+    lattice: int  # places that a line is cut into, so that the same place is always the same tau
 
     def latent(self, lines: Ints, tau: Floats) -> Tensor:
         """Latent points at tau on lines: (m, h)."""
@@ -155,19 +158,31 @@ class _LineEvaluator(NamedTuple):
         end = self.lines.z[torch.as_tensor(self.lines.endpoint[lines], device=device)]
         return (1 - share) * begin + share * end
 
+    def decode_at(self, lines: Ints, tau: Floats, z: Tensor | None = None) -> Floats:
+        """Rows at tau on lines as decoded, before constraints: (m, d)."""
+        instance, label = self.lines.instance[lines], self.lines.label[lines]
+        z = self.latent(lines, tau) if z is None else z
+        return self.decoder.path_rows(
+            self.instances, instance, tau, z, label, self.lines.frozen[lines]
+        )
+
     def evaluate_at(self, lines: Ints, tau: Floats) -> Steps:
         """Evaluated rows at tau on lines, for 0 < tau < 1."""
-        instance, label = self.lines.instance[lines], self.lines.label[lines]
-        frozen, z = self.lines.frozen[lines], self.latent(lines, tau)
-        decoded = self.decoder.path_rows(self.instances, instance, tau, z, label, frozen)
+        place = np.rint(tau * self.lattice) / self.lattice
+        tau = np.where(np.abs(tau - place) < 1e-9, place, tau)
+        z = self.latent(lines, tau)
+        decoded = self.decode_at(lines, tau, z)
         corrected = decoded if self.correct is None else self.correct(tau, z, decoded, lines)
         found = self.evaluate(tau, corrected, lines)
-        moved = np.flatnonzero(rows_differ(decoded, found.cells))
-        if len(moved):
-            found.density_before[moved] = self.decoder.density(
-                self.instances.schema, decoded[moved], label[moved]
-            )
+        if found.cells is not decoded:
+            found.density_before[rows_differ(decoded, found.cells)] = MOVED
         return found
+
+    def cost(self, lines: Ints, cells: Floats, weights: Floats | None) -> Floats:
+        """Distance of rows of lines from their instances."""
+        originals = self.instances.cells[self.lines.instance[lines]]
+        gaps = self.instances.schema.gaps(originals, cells)  # (lines, d)
+        return gaps.sum(axis=1) if weights is None else gaps @ weights
 
 
 def trace(
@@ -182,6 +197,7 @@ def trace(
     every_step: bool = True,
     weights: Floats | None = None,
     refined: bool = True,
+    level: Floats | float = 0.5,
 ) -> TracedPaths:
     """Evaluates every line and finds its `first`, `middle` and `last`.
 
@@ -196,27 +212,44 @@ def trace(
         correct: Moves the latent points of infeasible rows, and decodes them again.
         steps: Grid steps from instance to endpoint.
         stable: Take the start of the last unbroken run of ok steps rather than the first ok step.
-        every_step: Evaluate every grid step; otherwise only those a bisection for `first` needs.
+        every_step: Evaluate every grid step; otherwise only those a search for `first` needs.
         weights: One per column, for the distance that decides between a line and its copy.
         refined: Refine `first` and evaluate the midpoint; otherwise both are grid steps.
+        level: The probability of the target where rows are expected to become valid, of each line;
+            it only guides where to look.
     """
     literal = decoder.follows_paper
     stable, every_step = stable and not literal, every_step or literal
-    line = _LineEvaluator(decoder, instances, lines, evaluate, correct)
+    line = _LineEvaluator(decoder, instances, lines, evaluate, correct, steps * SECTIONS)
     every = np.arange(len(lines.instance))
-    grid = _whole_grid(line, every, steps) if every_step else _bracket(line, steps, stable)
-    begin = _run_start(grid.ok, stable)  # (lines,), -1 where nothing is ok
+    level = np.broadcast_to(np.asarray(level, dtype=np.float64), every.shape)
+    if every_step:
+        grid, searched = _whole_grid(line, every, steps), np.ones(len(every), dtype=bool)
+    else:
+        grid, searched = _brackets(line, steps, stable, weights, level, refined)
+    begin = np.where(searched, _run_start(grid.ok, stable), -1)  # (lines,), -1 where nothing is ok
     first = grid.take(every, np.maximum(begin, 0))
-    chosen = _cheaper_copies(line, first, begin >= 0, weights)
-    grid, first, begin = grid.take(chosen), first.take(chosen), begin[chosen]
+    cost = np.where(begin >= 0, line.cost(every, first.cells, weights), np.inf)
+    chosen = first_of_each(_pairs(lines), ~searched, cost, lines.frozen)
+    grid, first, begin, level = grid.take(chosen), first.take(chosen), begin[chosen], level[chosen]
+    # What is asked of a whole path, and within a grid step, does not depend on probabilities.
+    halved = np.full(len(chosen), np.nan)
     if refined and not literal:
         rows = np.flatnonzero(begin > 0)
-        low, high = (grid.tau[rows, begin[rows] - k] for k in (1, 0))
-        _refine(line, chosen, rows, low, high, first, stable)
+        below, above = grid.take(rows, begin[rows] - 1), first.take(rows)
+        sections = np.full(len(rows), SECTIONS)
+        first.write(rows, _narrowed(line, chosen[rows], below, above, sections, halved[rows])[1])
     middle = None
     if refined:
-        middle = _midpoints(line, chosen, grid, first, begin, stable, bracket=not every_step)
-    return _assemble(line, chosen, grid, first, middle, begin)
+        level = halved if every_step else level
+        middle = _midpoints(line, chosen, grid, first, begin, steps, stable, level)
+    return _assemble(line, chosen, grid, first, middle, begin, every_step)
+
+
+def _pairs(lines: Lines) -> Ints:
+    """One number for each pair of instance and endpoint, by line."""
+    pairs: Ints = lines.instance * (lines.endpoint.max(initial=0) + 1) + lines.endpoint
+    return pairs
 
 
 # ------------------------------------------------------------------------------------------------
@@ -231,32 +264,195 @@ def _whole_grid(line: _LineEvaluator, lines: Ints, steps: int) -> Steps:
     return Steps.join([start, found.reshape(len(lines), steps - 1), end])
 
 
-def _bracket(line: _LineEvaluator, steps: int, stable: bool) -> Steps:
-    """Only what the picks need: the last step not ok, the next, the last ok one, and both ends.
+def _brackets(
+    line: _LineEvaluator,
+    steps: int,
+    stable: bool,
+    weights: Floats | None,
+    level: Floats,
+    refined: bool,
+) -> tuple[Steps, Bools]:
+    """Only what the picks need, (lines, 5), and which lines were searched.
 
-    Bisects the grid where the endpoint is ok. Where it is not, the whole grid has to be evaluated,
-    and the bracket is cut out of it.
+    Of each line the start, the last grid step that is not ok, the next, the last ok one, the
+    endpoint. Of a line and its frozen-category copy the copy is searched first. The other is
+    dropped where it cannot have the cheaper `first`: where both have the same rows, or where it is
+    not ok at the step at which it costs as much as the first of the copy.
     """
     count = len(line.lines.instance)
     start, end = (side.reshape(count, 1) for side in (line.lines.start, line.lines.end))
-    bracket = Steps.join([start, end, end])  # (lines, 3)
-    low, high = np.zeros(count, dtype=np.int64), np.full(count, steps)
-    bisected = np.flatnonzero(line.lines.end.ok)
-    while len(open_ := bisected[high[bisected] - low[bisected] > 1]):
-        middle = (low[open_] + high[open_]) // 2
-        found = line.evaluate_at(open_, middle / steps)
-        bracket.write((open_, found.ok.astype(np.int64)), found)  # an ok one is the upper bound
-        high[open_] = np.where(found.ok, middle, high[open_])
-        low[open_] = np.where(found.ok, low[open_], middle)
-    others = np.flatnonzero(~line.lines.end.ok)
-    if len(others):
-        grid = _whole_grid(line, others, steps)
-        begin, rows = _run_start(grid.ok, stable), np.arange(len(others))
-        upper = np.where(begin < 0, _best_not_ok(grid), begin)
-        last = np.where(begin < 0, upper, steps - grid.ok[:, ::-1].argmax(axis=1))
-        for place, step in enumerate((np.maximum(upper - 1, 0), upper, last)):
-            bracket.write((others, place), grid.take(rows, step))
-    return Steps.join([start, bracket, end])
+    grid = Steps.join([start, end, end, end, end])  # (lines, 5)
+    if not refined and stable and line.lines.end.ok.all():
+        return grid, np.ones(count, dtype=bool)  # `last` alone
+    pairs = _pairs(line.lines)
+    leads = first_of_each(pairs, ~line.lines.frozen)
+    searched = np.zeros(count, dtype=bool)
+    searched[leads] = True
+    ok_end = line.lines.end.ok
+    _cut_out(line, grid, leads[~ok_end[leads]], steps, stable)
+    search = _GridSearch(line, grid, steps, level)
+    unchecked = search.narrow(leads[ok_end[leads]])
+    others = np.flatnonzero(~searched)
+    lead = leads[np.searchsorted(pairs[leads], pairs[others])]  # of each of the others
+    same, top = _rivals(line, grid, others, lead, steps, weights)
+    grid.write(others[same], grid.take(lead[same]))
+    searched[others[same]] = True
+    full, asked = others[top == steps], others[(top > 0) & (top < steps)]
+    checked = unchecked if stable else leads[:0]
+    failed, reached = search.ask(checked, asked, top[(top > 0) & (top < steps)] / steps)
+    searched[full] = searched[reached] = True
+    whole = np.concatenate([full, reached])
+    _cut_out(line, grid, whole[~ok_end[whole]], steps, stable)
+    search.narrow(np.concatenate([failed, whole[ok_end[whole]]]))
+    return grid, searched
+
+
+def _cut_out(line: _LineEvaluator, grid: Steps, lines: Ints, steps: int, stable: bool) -> None:
+    """Writes the brackets of lines whose endpoint is not ok, cut out of their whole grid."""
+    if not len(lines):
+        return
+    whole = _whole_grid(line, lines, steps)
+    begin, rows = _run_start(whole.ok, stable), np.arange(len(lines))
+    upper = np.where(begin < 0, _best_not_ok(whole), begin)
+    last = np.where(begin < 0, upper, steps - whole.ok[:, ::-1].argmax(axis=1))
+    for place, step in enumerate((np.maximum(upper - 1, 0), upper, last), start=1):
+        grid.write((lines, place), whole.take(rows, step))
+
+
+class _GridSearch(NamedTuple):
+    """Brackets of lines whose endpoint is ok, narrowed to one grid step; `grid` is written to."""
+
+    line: _LineEvaluator
+    grid: Steps
+    steps: int
+    level: Floats
+
+    def narrow(self, lines: Ints) -> Ints:
+        """Narrows what lies between the second and the third step of some brackets.
+
+        Returns:
+            The lines of which it is not known whether the next grid step is ok.
+        """
+        if not len(lines):
+            return lines
+        below, above = self.grid.take(lines, 1), self.grid.take(lines, 2)
+        below.write(ends := np.flatnonzero(below.tau >= above.tau), self.grid.take(lines[ends], 0))
+        sections = np.rint((above.tau - below.tau) * self.steps).astype(np.int64)
+        level = self.level[lines]
+        below, above, known = _narrowed(self.line, lines, below, above, sections, level)
+        self.grid.write((lines, 1), below)
+        self.grid.write((lines, 2), above)
+        return lines[~known]
+
+    def ask(self, checked: Ints, others: Ints, tau: Floats) -> tuple[Ints, Ints]:
+        """Evaluates the step after the first ok one of some lines, and other lines at tau.
+
+        Returns:
+            Lines whose next step is not ok, and other lines that are ok there. Their brackets
+            begin, or end, at these steps.
+        """
+        lines = np.concatenate([checked, others])
+        after = self.grid.tau[checked, 2] + 1.0 / self.steps
+        if not len(lines):
+            return lines, lines
+        found = self.line.evaluate_at(lines, np.concatenate([after, tau]))
+        next_, theirs = (found.take(part) for part in np.split(np.arange(len(lines)), [len(after)]))
+        failed, reached = ~next_.ok, theirs.ok
+        self.grid.write((checked[failed], 1), next_.take(failed))
+        self.grid.write((checked[failed], 2), self.grid.take(checked[failed], 4))
+        self.grid.write((others[reached], 2), theirs.take(reached))
+        self.grid.write((others[reached], 1), self.grid.take(others[reached], 0))
+        return checked[failed], others[reached]
+
+
+def _rivals(
+    line: _LineEvaluator,
+    grid: Steps,
+    lines: Ints,
+    lead: Ints,
+    steps: int,
+    weights: Floats | None,
+) -> tuple[Ints, Ints]:
+    """Lines whose bracket is that of their frozen copy, and where to evaluate the others first.
+
+    Costs decoded rows alone; nothing is queried.
+
+    Returns:
+        Positions of lines with the same rows, and for each line the grid step at which it costs
+        about as much as its copy's first: 0 to drop it, `steps` to search all of it.
+    """
+    place = np.full(len(lines), steps)
+    first = grid.take(lead, 2)
+    # Where the endpoint is not ok, all of a line is searched, as its last ok step is wanted too.
+    inside = np.flatnonzero(first.ok & (first.tau < 1.0) & line.lines.end.ok[lines])
+    if not len(inside):
+        return inside, place
+    some, own = lines[inside], lead[inside]
+    high, low = first.tau[inside], grid.tau[own, 1]
+    rows = line.decode_at(some, high)
+    mine, theirs = (line.cost(k, line.decode_at(k, high), weights) for k in (some, own))
+    equal = ~rows_differ(rows, line.decode_at(own, high))
+    step = np.rint(high * steps)
+    share = np.divide(theirs, mine, out=np.ones(len(mine)), where=mine > theirs)
+    guess = np.where(equal, 0, np.floor(share * step)).astype(np.int64)
+    low = np.where(equal, low, guess / steps)
+    alike = ~rows_differ(line.decode_at(some, low), line.decode_at(own, low))
+    place[inside] = np.where(equal | (alike & (guess < step)), 0, guess)
+    return inside[equal & alike], place
+
+
+def _narrowed(
+    line: _LineEvaluator,
+    lines: Ints,
+    below: Steps,
+    above: Steps,
+    sections: Ints,
+    level: Floats,
+) -> tuple[Steps, Steps, Bools]:
+    """The last step that is not ok and the next, which is, by root finding on the probability.
+
+    The Illinois variant of regula falsi on the probability of the target less `level`, kept from
+    needing more than `EXTRA` calls beyond bisection; plain bisection where there are no
+    probabilities, or where they do not change sign.
+
+    Args:
+        line: Evaluates rows.
+        lines: Lines.
+        below: A row of each that is not ok; written over.
+        above: A row further on that is; written over.
+        sections: Into how many equal parts what lies between is cut.
+        level: The probability at which rows are expected to become valid.
+
+    Returns:
+        Both steps, and whether the step after them is known to be ok.
+    """
+    base, width = below.tau.copy(), above.tau - below.tau
+    low, high = np.zeros(len(lines), dtype=np.int64), sections.copy()
+    minus, plus = below.probability - level, above.probability - level
+    beyond = high + (above.tau >= 1.0)  # the next place known to be ok; nothing is behind the end
+    side = np.zeros(len(lines), dtype=np.int64)  # the end moved last: 1 the upper, -1 the lower
+    left = np.ceil(np.log2(np.maximum(sections, 1))).astype(np.int64)
+    left += np.where(np.isnan(level), 0, EXTRA)
+    while len(open_ := np.flatnonzero(high - low > 1)):
+        size, under, over = (high - low)[open_], minus[open_], plus[open_]
+        guided = (under < 0) & (over >= 0)
+        share = np.divide(-under, over - under, out=np.full(len(open_), 0.5), where=guided)
+        most = np.exp2(left[open_] - 1.0)  # what may be left over
+        guess = np.floor(share * size + 0.5)
+        guess = np.clip(guess, np.maximum(1, size - most), np.minimum(size - 1, most))
+        place = low[open_] + guess.astype(np.int64)
+        found = line.evaluate_at(lines[open_], base[open_] + place / sections[open_] * width[open_])
+        ok, margin = found.ok, found.probability - level[open_]
+        yes, no = open_[ok], open_[~ok]
+        above.write(yes, found.take(ok))
+        below.write(no, found.take(~ok))
+        minus[yes] = np.where(side[yes] == 1, minus[yes] / 2, minus[yes])
+        plus[no] = np.where(side[no] == -1, plus[no] / 2, plus[no])
+        beyond[yes] = high[yes]
+        high[yes], plus[yes], side[yes] = place[ok], margin[ok], 1
+        low[no], minus[no], side[no] = place[~ok], margin[~ok], -1
+        left[open_] -= 1
+    return below, above, beyond == high + 1
 
 
 def _run_start(ok: Bools, stable: bool) -> Ints:
@@ -274,50 +470,15 @@ def _run_start(ok: Bools, stable: bool) -> Ints:
 # The picks
 
 
-def _refine(
-    line: _LineEvaluator,
-    chosen: Ints,
-    lines: Ints,
-    low: Floats,
-    high: Floats,
-    first: Steps,
-    stable: bool,
-) -> None:
-    """Moves `first` of some lines back towards a step that is not ok.
-
-    Args:
-        line: Evaluates rows.
-        chosen: The lines of all paths.
-        lines: The paths to be refined, as positions among them.
-        low: Where their row is not ok.
-        high: Where it is, further on.
-        first: Written to; every row written was evaluated.
-        stable: Go by the last run of ok steps rather than by the first ok step.
-    """
-    if not len(lines):
-        return
-    parts, rows = SECTIONS - 1, np.arange(len(lines))
-    for _ in range(ROUNDS):
-        tau = low[:, None] + np.arange(1, SECTIONS) / SECTIONS * (high - low)[:, None]
-        found = line.evaluate_at(np.repeat(chosen[lines], parts), tau.ravel())
-        found = found.reshape(len(lines), parts)
-        start = _run_start(np.c_[found.ok, np.ones(len(lines), dtype=bool)], stable)
-        gap = start - 1  # the step before `first`, which is not ok
-        better = np.flatnonzero(gap < parts - 1)
-        first.write(lines[better], found.take(better, gap[better] + 1))
-        edges = np.concatenate([low[:, None], tau, high[:, None]], axis=1)
-        low, high = edges[rows, gap + 1], edges[rows, gap + 2]
-
-
 def _midpoints(
     line: _LineEvaluator,
     chosen: Ints,
     grid: Steps,
     first: Steps,
     begin: Ints,
+    steps: int,
     stable: bool,
-    *,
-    bracket: bool,
+    level: Floats,
 ) -> Steps:
     """The row half-way from `first` to the endpoint on each path; `first` may move with it.
 
@@ -330,7 +491,8 @@ def _midpoints(
     # Where first is the endpoint, so is the midpoint; where there is no first, it is not used.
     middle = grid.take(rows, np.full(count, size - 1))  # a copy, to be written over
     last = size - 1 - grid.ok[:, ::-1].argmax(axis=1)
-    end = np.where(last < size - 1, grid.tau[rows, np.minimum(last + 1, size - 1)], 1.0)
+    # Behind `last` comes a step that is not ok, which a bracket does not hold.
+    end = np.where(last < size - 1, grid.tau[rows, last] + 1.0 / steps - 1e-12, 1.0)
     literal = line.decoder.follows_paper
     open_ = np.flatnonzero(begin >= 0)
     while len(open_):
@@ -342,25 +504,16 @@ def _midpoints(
         middle.write(open_, line.evaluate_at(chosen[open_], tau))
         broken = ~middle.ok[open_] & (tau < grid.tau[open_, last[open_]])
         open_ = open_[broken & stable & (not literal)]
-        low = middle.tau[open_]
-        after = (grid.tau[open_] > low[:, None]).argmax(axis=1)  # the next grid step, which is ok
-        if bracket:  # so that the step before first is one that is not ok
-            grid.write((open_, after - 1), middle.take(open_))
-        first.write(open_, grid.take(open_, after))
-        _refine(line, chosen, open_, low, grid.tau[open_, after], first, stable)
+        below = middle.take(open_)
+        after = (grid.tau[open_] > below.tau[:, None]).argmax(axis=1)  # the next one, which is ok
+        if size < steps + 1:  # of a bracket: so that the step before first is one that is not ok
+            grid.write((open_, after - 1), below)
+        above = grid.take(open_, after)
+        parts = np.ceil((above.tau - below.tau) * steps - 1e-9).astype(np.int64)
+        sections = SECTIONS * np.maximum(parts, 1)
+        found = _narrowed(line, chosen[open_], below, above, sections, level[open_])[1]
+        first.write(open_, found)
     return middle
-
-
-def _cheaper_copies(
-    line: _LineEvaluator, first: Steps, found: Bools, weights: Floats | None
-) -> Ints:
-    """Of the lines between the same instance and endpoint, the one whose `first` is cheapest."""
-    instance, endpoint = line.lines.instance, line.lines.endpoint
-    gaps = line.instances.schema.gaps(line.instances.cells[instance], first.cells)  # (lines, d)
-    cost = gaps.sum(axis=1) if weights is None else gaps @ weights
-    cost = np.where(found, cost, np.inf)
-    pair = instance * (endpoint.max(initial=0) + 1) + endpoint
-    return first_of_each(pair, cost, line.lines.frozen)
 
 
 def _assemble(
@@ -370,6 +523,7 @@ def _assemble(
     first: Steps,
     middle: Steps | None,
     begin: Ints,
+    every_step: bool,
 ) -> TracedPaths:
     """Grid, first and midpoint side by side, and the picks as positions among them."""
     count, size = grid.tau.shape
@@ -378,10 +532,39 @@ def _assemble(
     steps = Steps.join([grid, first.reshape(count, 1), middle.reshape(count, 1)])
     picks = _picks(grid, steps, begin, literal=line.decoder.follows_paper)
     left = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)
-    labels = np.repeat(line.lines.label[chosen], size + 2)
-    rows = steps.cells.reshape(-1, steps.cells.shape[2])
-    density = line.decoder.density(line.instances.schema, rows, labels).reshape(count, size + 2)
+    shown = np.ones(steps.tau.shape, dtype=bool)
+    if not every_step:
+        shown[:] = False
+        for pick in picks:
+            shown[np.arange(count), pick] = True
+    density = _densities(line, chosen, steps, shown)
     return TracedPaths(chosen, steps, density, *picks, left.sum(axis=1))
+
+
+def _densities(line: _LineEvaluator, chosen: Ints, steps: Steps, shown: Bools) -> Floats:
+    """Density percentiles of the steps shown, NaN elsewhere; `density_before` is written to."""
+    schema, density = line.instances.schema, np.full(steps.tau.shape, np.nan)
+    label = np.broadcast_to(line.lines.label[chosen, None], shown.shape)
+    path, step = np.nonzero(shown)
+    cells, labels, tau = steps.cells[path, step], label[path, step], steps.tau[path, step]
+    # Paths of an instance share their start, paths to an endpoint their end.
+    shared = (tau == 0.0) | (tau == 1.0)
+    rows = np.ascontiguousarray(np.c_[labels, cells][shared])
+    keys = rows.view(np.dtype((np.void, rows.strides[0]))).ravel()
+    _, once, which = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.concatenate([np.flatnonzero(~shared), np.flatnonzero(shared)[once]])
+    found = line.decoder.density(schema, cells[order], labels[order])
+    alone = len(order) - len(once)
+    each = np.empty(len(path))
+    each[~shared], each[shared] = found[:alone], found[alone:][which.ravel()]
+    density[path, step] = each
+    moved = steps.density_before == MOVED
+    steps.density_before[moved & ~shown] = np.nan
+    path, step = np.nonzero(moved & shown)
+    if len(path):
+        before = line.decode_at(chosen[path], steps.tau[path, step])
+        steps.density_before[path, step] = line.decoder.density(schema, before, label[path, step])
+    return density
 
 
 def _picks(grid: Steps, steps: Steps, begin: Ints, *, literal: bool) -> tuple[Ints, Ints, Ints]:

@@ -63,6 +63,7 @@ PROBES: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: all(map(find_spec, ("onnx", "onnxruntime", "skl2onnx"))),
         "one of onnx, onnxruntime and skl2onnx is not installed",
     ),
+    "ray": (lambda: find_spec("ray") is not None, "Ray is not installed"),
 }
 
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from lapace import cohorts
+from lapace import Explainer, Search, cohorts
 from lapace.batch import Counts, Engine, Request, run
 from lapace.batch.outcomes import as_instances, make_layout, outcome_rows
 from lapace.batch.places import Place, find_inputs
@@ -33,6 +33,7 @@ from tests import worlds
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOP = Engine(ray=False)
+NEAREST = Search(picks=("nearest",))
 ASKED = Request(target="cheap", picks=("nearest", "best"))
 CLASSIFIER = "tests.worlds:postage"
 
@@ -335,20 +336,22 @@ def test_a_full_disk_stops_the_run_and_it_resumes(
     assert content(out) == undisturbed(letters)
 
 
-def wait_for(found, seconds=120):
-    """Waits until something is found, and returns it."""
+def wait_for(found, process, seconds=240):
+    """Waits until something is found while a process runs, and returns it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := found():
             return value
+        assert process.poll() is None, process.communicate()
         time.sleep(0.02)
-    raise AssertionError("it did not happen")
+    process.kill()
+    raise AssertionError(process.communicate())
 
 
 def test_a_killed_loop_resumes_to_the_same_bytes(model, letters, tmp_path, undisturbed):
     out = tmp_path / "out"
     killed = start(*command(model, letters, out, "--no-ray"))
-    wait_for(lambda: list(out.glob("letters*.parquet")))
+    wait_for(lambda: list(out.glob("letters*.parquet")), killed)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     made = {p.name for p in out.glob("letters*.parquet")}
@@ -534,3 +537,23 @@ def test_the_command_sums_up_as_text_and_as_json(model, letters, tmp_path):
     other = lapace("batch", *command(model, letters, out, "--no-ray", "--steps", "5"))
     assert other.exit_code == 2
     assert "was begun with other settings" in other.stderr
+
+
+# --- other engines ---------------------------------------------------------------------------
+
+
+def test_a_function_is_mapped_over_partitions_by_dask(model):
+    import dask.dataframe as dask
+
+    rows = frame()
+
+    def nearest(part, path):
+        explainer = Explainer.load(path, worlds.postage)
+        return explainer.explain(part, target="cheap", search=NEAREST).nearest().frame
+
+    instances = dask.from_pandas(rows, npartitions=3)
+    mapped = instances.map_partitions(nearest, str(model), meta=nearest(rows.head(2), model))
+    found = mapped.compute(scheduler="synchronous")
+    whole = worlds.post().explainer.explain(rows, target="cheap", search=NEAREST).nearest().frame
+    columns = ["weight", "speed", "stamp", "valid"]
+    assert found[columns].to_dict("list") == whole[columns].to_dict("list")

@@ -8,20 +8,18 @@ does not grow with the input.
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lapace.batch.parts import Part
-from lapace.batch.places import Place
-from lapace.batch.worker import Made, PartWorker
 from lapace.errors import InputError, LapaceError, first_line, import_extra
 
-__all__ = ["Engine", "has_ray", "make_parts", "ray_data"]
+__all__ = ["Engine", "has_ray", "map_parts", "ray_data"]
 
 BLOCKS = 20_000  # work items of Ray; more parts than these share items
 OBJECT_STORE = 200 * 2**20  # bytes, of a Ray that is started here: rows never go through it
@@ -58,6 +56,15 @@ class Engine:
         asked = self.ray or self.address is not None or self.gpus
         return replace(self, ray=self.uses_ray and (parts > 1 or bool(asked)))
 
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Starts Ray, where it is used, once for all that is done meanwhile."""
+        if not self.uses_ray:
+            yield
+            return
+        with ray_data(self):
+            yield
+
     def check(self) -> None:
         """Refuses what a plain loop has not."""
         if self.uses_ray:
@@ -69,14 +76,19 @@ class Engine:
             )
 
 
-def make_parts(engine: Engine, worker: PartWorker, parts: Sequence[Part]) -> Iterator[Made]:
-    """Makes parts, and yields what became of each as it is done."""
+def map_parts(
+    engine: Engine, function: Callable[[Part], Any], parts: Sequence[Part]
+) -> Iterator[Any]:
+    """Calls a function with each part, and yields what it returns as it is done.
+
+    With Ray the function is pickled once for each worker, and results come in any order.
+    """
     if not parts:
         return
     if engine.uses_ray:
-        yield from _on_ray(engine, worker, parts)
+        yield from _on_ray(engine, function, parts)
     else:
-        yield from map(worker, parts)
+        yield from map(function, parts)
 
 
 @contextmanager
@@ -93,12 +105,14 @@ def ray_data(engine: Engine) -> Iterator[Any]:
         if engine.address is None:
             cores = engine.workers or len(os.sched_getaffinity(0))
             settings = {
+                "address": "local",  # not one that happens to run here
                 "num_cpus": cores,
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE,
             }
         try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+            with _quiet():
+                ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise LapaceError(f"Ray could not be reached: {first_line(error)}") from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -109,17 +123,36 @@ def ray_data(engine: Engine) -> Iterator[Any]:
             ray.shutdown()
 
 
-def _on_ray(engine: Engine, worker: PartWorker, parts: Sequence[Part]) -> Iterator[Made]:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what Ray's C++ code prints while it starts off standard error; errors are raised."""
+    try:
+        before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # standard error is closed
+        yield
+        return
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+def _on_ray(
+    engine: Engine, function: Callable[[Part], Any], parts: Sequence[Part]
+) -> Iterator[Any]:
     with ray_data(engine) as ray:
-        items = [{"part": json.dumps(_as_json(part))} for part in parts]
+        items = [{"part": pickle.dumps(part)} for part in parts]
         blocks = min(len(items), BLOCKS)
         dataset = ray.data.from_items(items, override_num_blocks=blocks).map(
             RayWorker,
-            fn_constructor_args=(worker,),
+            fn_constructor_args=(function,),
             **actor_options(ray, engine, len(parts)),
         )
         for row in dataset.iter_rows():
-            yield json.loads(row["made"])
+            yield pickle.loads(row["made"])  # of our own workers
 
 
 def actor_options(ray: Any, engine: Engine, most: int | None = None) -> dict[str, Any]:
@@ -147,23 +180,11 @@ def actor_options(ray: Any, engine: Engine, most: int | None = None) -> dict[str
 
 
 class RayWorker:
-    """A `PartWorker` as an actor of Ray Data."""
+    """A function of parts as an actor of Ray Data."""
 
-    def __init__(self, worker: PartWorker) -> None:
-        self.worker = worker
+    def __init__(self, function: Callable[[Part], Any]) -> None:
+        self.function = function
 
-    def __call__(self, row: dict[str, str]) -> dict[str, str]:
-        """Makes the part a row of work describes."""
-        made = self.worker(_from_json(json.loads(row["part"])))
-        return {"made": json.dumps(made)}
-
-
-def _as_json(part: Part) -> list[Any]:
-    place = part.place.text
-    return [part.name, place, part.group, part.first, part.rows, list(part.keys), part.footer]
-
-
-def _from_json(data: Sequence[Any]) -> Part:
-    name, place, group, first, rows, keys, footer = data
-    known = tuple((key, value) for key, value in keys)
-    return Part(name, Place(place), group, first, rows, known, footer)
+    def __call__(self, row: dict[str, bytes]) -> dict[str, bytes]:
+        """Calls the function with the part that a row of work holds."""
+        return {"made": pickle.dumps(self.function(pickle.loads(row["part"])))}

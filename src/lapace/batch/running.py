@@ -17,7 +17,7 @@ from typing import Any
 
 from lapace import __version__
 from lapace.batch.counts import Counts
-from lapace.batch.engines import Engine, make_parts
+from lapace.batch.engines import Engine, map_parts
 from lapace.batch.outcomes import FAILED, Layout, Request, make_layout
 from lapace.batch.parts import READERS, FileParts, Part, read_footers
 from lapace.batch.places import Place, find_inputs, need_pyarrow
@@ -322,7 +322,7 @@ def _make(
     stopped = ""
     if progress is not None:
         progress("explaining", done, total)
-    for made in make_parts(engine, worker, plan.todo):
+    for made in map_parts(engine, worker, plan.todo):
         stopped = made.get("stop", "")
         if stopped:
             break

@@ -58,6 +58,7 @@ def fit(
         [], metavar="TEXT", help='One such constraint, "age == original". Repeatable.'
     ),
     training: Training,
+    address: str | None = Option(None, help="A Ray cluster that draws the sample."),
     loader: Loader,
     terminal: Terminal,
 ) -> None:
@@ -81,9 +82,14 @@ def fit(
             f"Write to another name, or hand it over: --classifier {beside.name}"
         )
     constraints = inputs.read_constraints(rules, rule)
-    table = inputs.read_table(train, id_column, training.sample, training.random_state)
+    table, drawn = inputs.read_training(train, id_column, label, training, address)
     labels = inputs.read_labels(table, label) if stock or label is not None else None
     schema = inputs.infer_schema(table, labels, columns, label)
+    if drawn is not None:
+        from lapace.batch.sampling import schema_of_all_rows
+
+        terminal.note(f"Drew {len(table):,} of {drawn.total:,} rows.")
+        schema = schema_of_all_rows(drawn, schema, inputs.declared_columns(columns, label))
     features = table.without(set(table.names) - set(schema.names))
     reading = schema.read(features).checked()
     terminal.note_parts(*rendering.schema_parts(reading.schema, reading.cells))

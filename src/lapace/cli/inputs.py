@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from lapace.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from lapace.cli.options import Columns, Query
+    from lapace.batch.sampling import Sample
+    from lapace.cli.options import Columns, Query, Training
     from lapace.constraints import Constraint
     from lapace.schema import Feature, Schema
     from lapace.table import Level, Table, TableFile
@@ -64,6 +65,34 @@ def read_table(
     if sample < 1:
         raise InputError(f"--sample {sample} is no number of rows: give a whole number from 1.")
     return _identified(file.sample(sample, random_state), id_column)
+
+
+def read_training(
+    source: str, id_column: str | None, label: str | None, training: Training, address: str | None
+) -> tuple[Table, Sample | None]:
+    """A training table; where rows are drawn from Parquet, also the sample they are.
+
+    Args:
+        source: A file or `-`; to draw rows also a folder of Parquet files, a pattern or an address.
+        id_column: As for `read_table`.
+        label: The column of labels.
+        training: How many rows are drawn, and the seed.
+        address: A Ray cluster that draws them.
+    """
+    from lapace.table import read_file, write_bytes
+
+    size, seed = training.sample, training.random_state
+    several = Path(source).is_dir() or re.search(r"[*?]|://", source)
+    if size is None or not (several or source.lower().endswith((".parquet", ".pq"))):
+        return read_table(source, id_column, size, seed), None
+    from lapace.batch.engines import Engine
+    from lapace.batch.sampling import draw_sample
+
+    engine = Engine(address=address)
+    engine.check()
+    sample = draw_sample(source, size, label=label, random_state=seed, engine=engine)
+    frame = read_file(write_bytes(sample.rows, ".parquet"))  # of the kind that files are read as
+    return _identified(frame, id_column), sample
 
 
 def _identified(frame: Any, id_column: str | None) -> Table:
@@ -267,13 +296,19 @@ def infer_schema(
         label: The column of labels.
     """
     from lapace.schema import Schema
-    from lapace.schema.summary import read_overrides
 
     features = drop_columns(table, [*([] if label is None else [label]), *columns.drop])
+    return Schema.infer(features, declared_columns(columns, label), labels=labels)
+
+
+def declared_columns(columns: Columns, label: str | None) -> dict[str, Any]:
+    """What a file and options say of columns."""
+    from lapace.schema.summary import read_overrides
+
     overrides = dict(read_overrides(columns.schema))
     for name in (*columns.drop, *([] if label is None else [label])):
         overrides.pop(name, None)
-    return Schema.infer(features, {**overrides, **parse_kinds(columns.kind)}, labels=labels)
+    return {**overrides, **parse_kinds(columns.kind)}
 
 
 def _levels(order: str) -> list[Level]:

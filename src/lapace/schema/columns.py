@@ -303,7 +303,7 @@ def _fitted(feature: Feature, column: Column) -> Feature:
             sentence = f"holds none of the categories given for it; it holds {held}."
             raise column_error(feature.name, sentence)
     if feature.kind == "ordinal" and wide is not feature:
-        raise _not_in_order(feature, wide.extra[len(feature.extra) :], cells)
+        raise not_in_order(feature, wide.extra[len(feature.extra) :], cells)
     if not feature.numeric:
         counts = np.bincount(present.astype(np.int64), minlength=len(feature.categories))
         shown = tuple(int(c) if c >= RARE else 0 for c in counts)
@@ -328,7 +328,7 @@ def _with_notation(feature: Feature, column: Column) -> Feature:
     return feature
 
 
-def _not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) -> InputError:
+def not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) -> InputError:
     """The error about values that an ordinal's order lacks, or spells otherwise.
 
     Without an order a category may be left out on purpose, so that none is proposed.
@@ -426,9 +426,15 @@ def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple
     low, high = float(values.min()), float(values.max())
     # numpy's own edges refuse a range too narrow for its bins, such as two neighbouring floats.
     edges = np.linspace(low, high, bins + 1) if low < high else np.array([low - 0.5, low + 0.5])
-    counts, _ = np.histogram(values, edges)
+    return merged_histogram(edges, np.histogram(values, edges)[0].tolist())
+
+
+def merged_histogram(
+    edges: Floats, counts: Sequence[int]
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Edges and counts, each bin of few rows joined to its neighbour."""
     kept_edges, kept_counts, rows = [edges[0]], list[int](), 0
-    for count, edge in zip(counts.tolist(), edges[1:], strict=True):
+    for count, edge in zip(counts, edges[1:], strict=True):
         rows += count
         if rows >= RARE:
             kept_edges.append(edge)

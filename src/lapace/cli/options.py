@@ -190,8 +190,8 @@ class Training:
         None,
         metavar="ROWS",
         help="Fit on at most so many rows, drawn from the table, which is never held whole. Of "
-        "Parquet, where TRAIN may be a folder, a pattern or an address, each label has its share, and ranges, "
-        "categories and histograms are those of all rows.",
+        "Parquet, where TRAIN may be a folder, a pattern or an address, each label has its share, "
+        "and ranges, categories and histograms are those of all rows.",
     )
 
     @property

@@ -52,6 +52,10 @@ def _has_gpu() -> bool:
 # Per capability: whether it is present, and the reason to give where it is not. Only fetching
 # shows whether there is `data`: its tests use the `missing` fixture.
 PROBES: dict[str, tuple[Callable[[], bool], str]] = {
+    "browser": (
+        lambda: which("chromium") is not None and find_spec("playwright") is not None,
+        "one of chromium and playwright is not installed",
+    ),
     "data": (lambda: True, "a data set could not be fetched"),
     "dice": (lambda: find_spec("dice_ml") is not None, "dice-ml is not installed"),
     "gpu": (_has_gpu, "torch sees no GPU"),

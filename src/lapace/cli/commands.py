@@ -6,20 +6,21 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from typer import Argument, Option
 
-from lapace.cli import processes, rendering
+from lapace.cli import inputs, processes, rendering
 from lapace.cli.app import EXAMPLES, app, command
 from lapace.cli.batch import batch
 from lapace.cli.demo import demo
 from lapace.cli.fitting import fit, prototypes, report, schema
-from lapace.cli.options import Loader, Model, ServerSettings
+from lapace.cli.options import Loader, Model, ServerSettings, WorkbenchSettings
 from lapace.cli.outputs import STDOUT, Output, Terminal, writable_file
 from lapace.cli.recourse import cohort, explain, plot, why_not
 from lapace.errors import InputError
@@ -111,10 +112,11 @@ def _labelled(found: Any, part: str, label: str) -> Any:
     return schema.frame(np.concatenate(cells), before={label: np.concatenate(labels)})
 
 
-@command("serve", "lapace serve loans.lapace --port 8000")
+@command("serve", "lapace serve loans.lapace --instances instances.csv --port 8000")
 def serve(
     *,
     model: Model,
+    page: WorkbenchSettings,
     workers: int = Option(
         1, help="Processes that serve together, each with the explainer and a queue of its own."
     ),
@@ -122,14 +124,26 @@ def serve(
     loader: Loader,
     terminal: Terminal,
 ) -> None:
-    """Serve explanations over HTTP, to this machine only unless --host says otherwise."""
+    """Serve explanations over HTTP, to this machine only unless --host says otherwise.
+
+    With --instances there is a page too, on which visitors find out what would have to change.
+    """
+    if page.instances is None and (page.target, page.id_column) != (None, None):
+        raise InputError("--target and --id are about the page: name its rows with --instances.")
+    if page.instances is not None and workers > 1:
+        raise InputError(
+            "The page of --instances is served by one process: a visitor's socket has to find it. "
+            "Leave --workers out."
+        )
     with processes.workers(workers, settings.host, settings.port) as worker:
-        _serve(worker, model, settings, loader, terminal if worker.speaks else Terminal(True))
+        speaker = terminal if worker.speaks else Terminal(True)
+        _serve(worker, model, page, settings, loader, speaker)
 
 
 def _serve(
     worker: processes.Worker,
     model: Model,
+    page: WorkbenchSettings,
     settings: ServerSettings,
     loader: Loader,
     terminal: Terminal,
@@ -147,10 +161,16 @@ def _serve(
         )
     explainer = model.load(loader)
     terminal.note(f"{explainer!r}.")
+    run: Callable[..., None] = partial(server.serve, explainer)
+    if page.instances is not None:
+        from lapace import workbench
+
+        table = inputs.read_table(page.instances, page.id_column)
+        target = inputs.parse_label(explainer.classes_, page.target)
+        run = partial(workbench.serve, explainer, table, target=target)
     _log_as_json(requests=settings.log_requests)
     with _threads_end():
-        server.serve(
-            explainer,
+        run(
             **asdict(settings),
             timeout=loader.timeout,
             ready=ready,

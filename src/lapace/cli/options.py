@@ -201,6 +201,22 @@ class Training:
 
 
 @dataclass(frozen=True)
+class WorkbenchSettings:
+    """What `serve` shows on its page."""
+
+    instances: str | None = Option(
+        None,
+        metavar="FILE",
+        help="Rows to choose from on a page for visitors: .csv or .parquet. Everyone who may open "
+        "the page can see them.",
+    )
+    target: str | None = Option(
+        None, help="The label that visitors of the page want, as a rule; each may choose another."
+    )
+    id_column: str | None = ID_COLUMN
+
+
+@dataclass(frozen=True)
 class ServerSettings:
     """Parameters of `server.serve` that `serve` passes on, by name."""
 

@@ -90,6 +90,7 @@ def create_app(  # noqa: PLR0913  settings, by name
     log_requests: bool = False,
     loopback: bool = False,
     metrics_folder: Path | None = None,
+    pages: str = "",
 ) -> FastAPI:
     """Makes an application that explains with one explainer.
 
@@ -116,6 +117,8 @@ def create_app(  # noqa: PLR0913  settings, by name
             loopback interface.
         metrics_folder: A folder where several processes that serve together leave their counts, so
             that `/metrics` of each has the sums.
+        pages: The path under which pages for browsers will be added, `/workbench` say: with a token
+            they are opened with a cookie from `login` under it.
 
     Examples:
         >>> import numpy as np
@@ -151,6 +154,7 @@ def create_app(  # noqa: PLR0913  settings, by name
     )
     app.state.work_queue = work_queue
     app.state.metrics = Metrics(metrics_folder, work_queue.counts)
+    app.state.limits, app.state.tokens = limits, tokens
     app.add_exception_handler(HTTPException, _handle_error)
     app.add_exception_handler(Exception, _handle_error)
     app.add_middleware(
@@ -162,6 +166,7 @@ def create_app(  # noqa: PLR0913  settings, by name
         max_in_flight=queue + threads + UNQUEUED,
         metrics=app.state.metrics,
         log_requests=log_requests,
+        pages=pages,
     )
     if cors:
         app.add_middleware(
@@ -190,6 +195,7 @@ def serve(
     open_: bool = False,
     ready: Callable[[str], None] | None = None,
     listener: socket | None = None,
+    extend: Callable[[FastAPI], None] | None = None,
     **settings: Any,
 ) -> None:
     """Serves an explainer until it is interrupted.
@@ -202,6 +208,7 @@ def serve(
         open_: Listen on other addresses without a token all the same.
         ready: Called with the server's URL once it listens.
         listener: A socket that listens already, in place of host and port.
+        extend: Called with the application before it runs, to add pages to it.
         settings: Those of `create_app`.
     """
     loopback = host in ("localhost", "::1") or host.startswith("127.")
@@ -212,6 +219,8 @@ def serve(
             "(--token-file, or LAPACE_TOKEN in the environment), or say that it is meant: --open."
         )
     app = create_app(explainer, loopback=loopback and not open_, **settings)
+    if extend is not None:
+        extend(app)
     run(app, host=host, port=port, ready=ready, listener=listener)
 
 

@@ -19,7 +19,7 @@ from uuid import uuid4
 from anyio import CancelScope, fail_after
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,9 +27,10 @@ from lapace.server.logs import REQUEST_ID
 from lapace.server.metrics import Metrics
 from lapace.server.tokens import Tokens
 
-__all__ = ["AccessMiddleware", "cut", "error_response", "read_body", "read_json"]
+__all__ = ["SESSION_COOKIE", "AccessMiddleware", "cut", "error_response", "read_body", "read_json"]
 
 OPEN_PATHS = ("/healthz", "/readyz")
+SESSION_COOKIE = "lapace_session"
 REQUEST = re.compile(r"[\w.-]{1,64}")  # an id of a request that is taken over
 PATIENCE = 1.0  # seconds a body may take while others wait for its place
 SECURITY = {
@@ -81,6 +82,8 @@ class AccessMiddleware:
         max_in_flight: How many requests may be read or answered at once.
         metrics: Counts responses.
         log_requests: Log a line for every request.
+        pages: The path under which there are pages for browsers. They may carry a session in a
+            cookie instead of a token; those without one are sent to `login` under it.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class AccessMiddleware:
         max_in_flight: int,
         metrics: Metrics,
         log_requests: bool = False,
+        pages: str = "",
     ) -> None:
         self.app = app
         self.tokens = tokens
@@ -103,6 +107,7 @@ class AccessMiddleware:
         self.max_in_flight = max_in_flight
         self.metrics = metrics
         self.log_requests = log_requests
+        self.pages = pages
         self.in_flight = 0
         self.reading: dict[int, SlowBody] = {}
 
@@ -155,7 +160,7 @@ class AccessMiddleware:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         try:
-            self._check(scope, headers)
+            scope["lapace.client"] = self._check(scope, headers)
         except HTTPException:
             await receive()
             await send({"type": "websocket.close", "code": 1008})  # refused with 403
@@ -178,8 +183,13 @@ class AccessMiddleware:
             own = origin is not None and origin.partition("://")[2].lower() == host.lower()
             if origin is not None and not (own or {origin, "*"} & self.cors):
                 raise HTTPException(403, "A page of another origin may not send requests here.")
+        address = str((scope.get("client") or ("",))[0])
         if self.tokens is None:
-            return str((scope.get("client") or ("",))[0])
+            return address
+        if self.pages and (
+            scope["path"] == "/" or f"{scope['path']}/".startswith(self.pages + "/")
+        ):
+            return self._check_page(scope, headers) or address
         scheme, _, token = headers.get("authorization", "").partition(" ")
         name = self.tokens.find(token.strip())
         if name is None or scheme.lower() != "bearer":
@@ -189,6 +199,20 @@ class AccessMiddleware:
                 {"WWW-Authenticate": "Bearer"},
             )
         return name
+
+    def _check_page(self, scope: Scope, headers: Headers) -> str:
+        """The name of the session's holder; empty for the login and its style, which are open."""
+        assert self.tokens is not None
+        login = f"{self.pages}/login"
+        if scope["path"] in (login, f"{self.pages}/theme.css"):
+            return ""
+        cookies = cookie_parser(headers.get("cookie", ""))
+        name = self.tokens.find_session(cookies.get(SESSION_COOKIE, ""))
+        if name is not None:
+            return name
+        if scope["type"] == "http" and scope["method"] == "GET" and "/_" not in scope["path"]:
+            raise HTTPException(303, "Log in first.", {"Location": login})
+        raise HTTPException(401, "The session is missing or over. Log in again.")
 
     def _admit(self) -> None:
         """Where too many are in flight, one whose body comes slowly makes room; else 429."""

@@ -49,6 +49,9 @@ def run(
     with listener or listen(host, check_integer("port", port, 0, 65_535)) as opened:
         config = uvicorn.Config(
             app,
+            # The same whatever else is installed: faster ones are chosen where they are found.
+            loop="asyncio",
+            http="h11",
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 
 from lapace.errors import InputError
 
@@ -16,6 +16,7 @@ __all__ = ["Tokens", "read_tokens"]
 
 NAME = re.compile(r"[\w.-]{1,64}")
 TOKEN = re.compile(r"[!-~]+")  # what a header can carry
+SESSION = 12 * 3600  # seconds that a browser stays logged in
 REREAD = 1.0  # seconds between two looks at a file of tokens
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,29 @@ class Tokens:
         digest, found = _digest(token), None
         for name, known in (*self._named.items(), *self._from_file.items()):
             if hmac.compare_digest(digest, known):
+                found = name
+        return found
+
+    def open_session(self, token: str, seconds: int = SESSION) -> str | None:
+        """What a browser's cookie may carry instead of a token; None where it is none of them.
+
+        It says until when it is good, signed with the token's digest: nothing is kept here, the
+        token cannot be read from it, and it ends with the token.
+        """
+        if self.find(token) is None:
+            return None
+        until = str(int(time()) + seconds)
+        return f"{until}.{_signature(_digest(token), until)}"
+
+    def find_session(self, session: str) -> str | None:
+        """The name of the holder of the token that a session was opened with; None for none."""
+        until, _, signature = session.partition(".")
+        if not (until.isascii() and until.isdecimal() and len(until) < 12 and int(until) > time()):
+            return None
+        self._reread()
+        found = None
+        for name, known in (*self._named.items(), *self._from_file.items()):
+            if hmac.compare_digest(signature.encode(), _signature(known, until).encode()):
                 found = name
         return found
 
@@ -99,6 +123,10 @@ def _digests(named: Mapping[str, str]) -> dict[str, bytes]:
         if not NAME.fullmatch(name):
             raise InputError(f"'{name}' names no token: use letters, digits, . _ and -.")
     return {name: _digest(token) for name, token in named.items()}
+
+
+def _signature(digest: bytes, until: str) -> str:
+    return hmac.new(digest, f"lapace session until {until}".encode("ascii"), "sha256").hexdigest()
 
 
 def _digest(token: str) -> bytes:

@@ -1,0 +1,198 @@
+// What may change, how far, and how hard it is.
+import { dayNumber, dayText, fieldText, numberText } from "./shared.js";
+
+const EFFORTS = ["very easy", "easy", "as usual", "hard", "very hard", "impossible"];
+const FREE = { mode: "free", low: null, high: null, levels: null, effort: 2 };
+
+const Range = {
+  props: { column: Object, low: [String, Number], high: [String, Number], now: [String, Number] },
+  emits: ["change"],
+  template: `
+  <div class="range" role="group" :aria-label="'Acceptable range of ' + column.label">
+    <div class="plot">
+      <svg viewBox="0 0 100 30" preserveAspectRatio="none" aria-hidden="true">
+        <rect v-for="(bar, i) in column.scale" :key="i" class="bar" :class="{ off: off(bar) }"
+              :x="100 * bar[0] + 0.3" :width="Math.max(0.4, 100 * (bar[1] - bar[0]) - 0.6)"
+              :y="30 - 29 * bar[2]" :height="29 * bar[2]" /></svg>
+      <span v-if="here !== null" class="ring" :style="{ left: 100 * here + '%' }"></span>
+      <input type="range" class="low" min="0" max="1000" :value="at(low, 0)" :aria-label="'Least ' + column.label"
+             :aria-valuetext="low === null ? 'no limit' : text(low)" @input="drag('low', $event)">
+      <input type="range" class="high" min="0" max="1000" :value="at(high, 1000)" :aria-label="'Greatest ' + column.label"
+             :aria-valuetext="high === null ? 'no limit' : text(high)" @input="drag('high', $event)">
+    </div>
+    <div class="bounds">
+      <label>from <input :type="type" step="any" :value="low ?? ''" placeholder="no limit"
+        @change="type_('low', $event)"></label>
+      <label>to <input :type="type" step="any" :value="high ?? ''" placeholder="no limit"
+        @change="type_('high', $event)"></label>
+    </div>
+  </div>`,
+  computed: {
+    type() { return this.column.kind === "date" ? "date" : "number"; },
+    here() { return this.now === null || this.now === undefined || this.now === "" ? null : this.at(this.now) / 1000; },
+  },
+  methods: {
+    number(value) { return this.column.kind === "date" ? dayNumber(value) : Number(value); },
+    text(value) { return numberText(this.column, value); },
+    at(value, otherwise) {
+      if (value === null || value === undefined || value === "") return otherwise;
+      const share = (this.number(value) - this.column.low) / (this.column.high - this.column.low || 1);
+      return Math.round(1000 * Math.min(1, Math.max(0, share)));
+    },
+    off(bar) {
+      const middle = 500 * (bar[0] + bar[1]);
+      return middle < this.at(this.low, -1) || middle > this.at(this.high, 1001);
+    },
+    drag(part, event) {
+      let place = Number(event.target.value);
+      const low = this.at(this.low, 0), high = this.at(this.high, 1000);
+      if (part === "low") place = Math.min(place, high);
+      else place = Math.max(place, low);
+      event.target.value = place;
+      const { column } = this;
+      const free = part === "low" ? place <= 0 : place >= 1000;
+      const exact = column.low + (place / 1000) * (column.high - column.low);
+      const whole = Math.round(exact / column.step) * column.step;
+      const value = column.kind === "date" ? dayText(Math.round(exact)) : String(Number(whole.toPrecision(12)));
+      this.$emit("change", { [part]: free ? null : value });
+    },
+    type_(part, event) { this.$emit("change", { [part]: event.target.value === "" ? null : event.target.value }); },
+  },
+};
+
+const Limit = {
+  components: { Range },
+  props: { column: Object, value: [String, Number], said: Object, open: Boolean },
+  emits: ["change", "open"],
+  template: `
+  <li class="limit" :class="{ held: keep, set: summary }">
+    <div class="line">
+      <span class="what"><span class="label">{{ column.label }}</span>
+        <span class="quiet">{{ fieldText(column, value) }}<template v-if="summary"> · {{ summary }}</template></span></span>
+      <template v-if="column.lock === 'keep'"><span class="lock">stays, by the rules</span></template>
+      <template v-else>
+        <button class="toggle" :aria-pressed="keep ? 'true' : 'false'" @click="set({ mode: keep ? 'free' : 'keep' })"
+          ><span v-if="keep" aria-hidden="true">✓ </span>Keep<span class="sr"> {{ column.label }} as it is</span></button>
+        <button class="plain chevron" :aria-expanded="open ? 'true' : 'false'" :aria-controls="id"
+          @click="$emit('open', !open)"><span class="sr">More limits on {{ column.label }}</span>
+          <span aria-hidden="true">{{ open ? "▴" : "▾" }}</span></button>
+      </template>
+    </div>
+    <div v-if="open && column.lock !== 'keep'" :id="id" class="inside">
+      <p v-if="column.help" class="help">{{ column.help }}</p>
+      <p v-if="column.lock" class="help">By the rules it may only go {{ column.lock }}.</p>
+      <fieldset v-if="numeric" class="choices"><legend>It</legend>
+        <label v-for="[mode, words] in modes" :key="mode"><input type="radio" :name="id + '-mode'" :value="mode"
+          :checked="said.mode === mode" @change="set({ mode })"> {{ words }}</label></fieldset>
+      <template v-if="!keep">
+        <Range v-if="column.kind !== 'choice'" :column="column" :low="said.low" :high="said.high" :now="value" @change="set" />
+        <fieldset v-else class="choices"><legend>Possible for me</legend>
+          <label v-for="(level, i) in column.levels.slice(0, column.offered)" :key="i"><input type="checkbox"
+            :checked="i === value || allowed(i)" :disabled="i === value" @change="toggle(i)"> {{ level }}
+            <span v-if="i === value" class="quiet">(now)</span></label></fieldset>
+        <div class="field inline"><label :for="id + '-effort'">Changing it is</label>
+          <select :id="id + '-effort'" :value="said.effort" @change="effort(Number($event.target.value))">
+            <option v-for="(words, i) in efforts" :key="i" :value="i">{{ words }}</option></select></div>
+      </template>
+    </div>
+  </li>`,
+  computed: {
+    id() { return "limit-" + this.column.name.replace(/\W/g, "-"); },
+    efforts() { return EFFORTS; },
+    numeric() { return this.column.kind !== "choice" || this.column.ordered; },
+    keep() { return this.said.mode === "keep"; },
+    modes() {
+      const all = [["free", "may change"], ["up", "may only go up"], ["down", "may only go down"], ["keep", "stays as it is"]];
+      return all.filter(([mode]) => !this.column.lock || mode !== (this.column.lock === "up" ? "down" : "up"));
+    },
+    summary() {
+      if (this.keep || this.column.lock === "keep") return "";
+      const { column, said } = this, parts = [];
+      if (said.mode === "up" || said.mode === "down") parts.push("only " + said.mode);
+      else if (column.lock) parts.push("only " + column.lock + ", by the rules");
+      if (said.low !== null) parts.push("from " + numberText(column, said.low));
+      if (said.high !== null) parts.push("to " + numberText(column, said.high));
+      if (said.levels) parts.push(said.levels.length + " of " + column.offered + " possible");
+      if (said.effort !== 2) parts.push(EFFORTS[said.effort]);
+      return parts.join(", ");
+    },
+  },
+  methods: {
+    fieldText,
+    set(part) { this.$emit("change", { ...this.said, ...part }); },
+    allowed(i) { return !this.said.levels || this.said.levels.includes(i); },
+    toggle(i) {
+      const all = [...Array(this.column.offered).keys()];
+      const chosen = all.filter((k) => (k === i ? !this.allowed(k) : this.allowed(k)));
+      this.set({ levels: chosen.length === all.length ? null : chosen });
+    },
+    effort(i) { if (i === 5) this.set({ mode: "keep" }); else this.set({ effort: i }); },
+  },
+};
+
+export const Limits = {
+  components: { Limit },
+  props: { page: Object, row: Object, limits: Object, own: String, problems: Array },
+  emits: ["change", "reset"],
+  template: `
+  <section id="limits" class="panel" aria-labelledby="limits-title">
+    <h2 id="limits-title"><span class="step" aria-hidden="true">2</span> Your limits</h2>
+    <button class="fold plain" :aria-expanded="unfolded ? 'true' : 'false'" aria-controls="limits-inside"
+      @click="unfolded = !unfolded">{{ unfolded ? "Hide" : held ? "Change my limits (" + held + ")" : "Set limits" }}</button>
+    <div id="limits-inside" :class="{ folded: !unfolded }">
+    <div class="field inline" v-if="page.labels.length > 1"><label for="target">I would like</label>
+      <select id="target" :value="limits.target ?? ''" @change="part({ target: $event.target.value === '' ? null : Number($event.target.value) })">
+        <option value="">{{ page.labels.length === 2 ? "the other decision" : "any other decision" }}</option>
+        <option v-for="(label, i) in page.labels" :key="i" :value="i">{{ label }}</option></select></div>
+    <template v-if="!page.image">
+    <p class="help">Say what has to stay as it is, or how far it may go. The ways follow at once.</p>
+    <ul class="limitlist">
+      <Limit v-for="column in shown" :key="column.name" :column="column" :value="row[column.name]"
+             :said="{ ...free, ...limits.features[column.name] }" :open="!!open[column.name]"
+             @open="open = { ...open, [column.name]: $event }" @change="(said) => feature(column.name, said)" />
+    </ul>
+    <div class="field inline"><label for="most">Change at most</label>
+      <select id="most" :value="limits.most ?? ''" @change="part({ most: $event.target.value ? Number($event.target.value) : null })">
+        <option value="">any number</option>
+        <option v-for="n in most" :key="n" :value="n">{{ n }} {{ n === 1 ? "thing" : "things" }}</option></select></div>
+    <details class="more" :open="limits.typed.length > 0"><summary>Write a limit yourself</summary>
+      <label for="typed">One in each line</label>
+      <p id="typed-help" class="help">Such as <code>{{ example }}</code></p>
+      <textarea id="typed" rows="3" aria-describedby="typed-help" spellcheck="false" :value="limits.typed.join('\\n')"
+        @change="part({ typed: $event.target.value.split('\\n').filter((line) => line.trim()) })"></textarea></details>
+    </template>
+    <ul v-if="problems.length" class="problems" role="alert"><li v-for="([place, words], i) in problems" :key="i">
+      <template v-if="place && place !== 'limits' && place !== 'row'"><strong>{{ place }}</strong>: </template>{{ words }}</li></ul>
+    <details v-if="page.rules.length" class="more"><summary>{{ page.rules.length }} rules that always hold</summary>
+      <ul class="rules"><li v-for="(rule, i) in page.rules" :key="i"><code>{{ rule.text }}</code>
+        <span v-if="rule.note" class="quiet"> {{ rule.note }}</span></li></ul></details>
+    <button v-if="any" class="plain" @click="$emit('reset')">Remove all my limits</button>
+    </div>
+  </section>`,
+  data() { return { open: {}, free: FREE, unfolded: false }; },
+  computed: {
+    shown() {
+      const own = this.page.columns.filter((column) => !column.derived.length);
+      return [...own.filter((column) => column.lock !== "keep"), ...own.filter((column) => column.lock === "keep")];
+    },
+    held() { return Object.keys(this.limits.features).length + (this.limits.most ? 1 : 0) + this.limits.typed.length; },
+    most() { return Math.min(6, this.shown.length); },
+    any() {
+      const { features, most, typed, target } = this.limits;
+      return Object.keys(features).length > 0 || most !== null || typed.length > 0 || target !== this.page.target;
+    },
+    example() {
+      const column = this.page.columns.find((c) => c.kind === "number" && !c.derived.length && c.lock !== "keep");
+      const name = column && (/^\w+$/.test(column.name) ? column.name : "\`" + column.name + "\`");
+      return column ? name + " <= 1.2*original" : "changes <= 2";
+    },
+  },
+  methods: {
+    part(part) { this.$emit("change", { ...this.limits, ...part }); },
+    feature(name, said) {
+      const features = { ...this.limits.features, [name]: said };
+      if (JSON.stringify({ ...FREE, ...said }) === JSON.stringify(FREE)) delete features[name];
+      this.part({ features });
+    },
+  },
+};

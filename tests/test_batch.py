@@ -101,6 +101,8 @@ def test_every_row_has_one_outcome_and_it_is_that_of_explain(model, letters, tmp
     summary = run(model, letters, tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP)
     assert summary.complete
     assert (summary.parts, summary.engine, summary.rows) == (6, "loop", 36)
+    assert 0 < summary.core_seconds < 600
+    assert 10**8 < summary.memory < 3 * 10**9
     found = outcomes(tmp_path / "out")
     assert set(found["id"]) == set(frame()["id"])
     assert found.groupby("id")["status"].nunique().eq(1).all()
@@ -284,6 +286,11 @@ def test_a_wrong_request_is_refused_before_anything_is_written(
         run(model, letters, tmp_path / "out", Request(**{"target": "cheap", **settings}),
             classifier=CLASSIFIER, engine=LOOP)  # fmt: skip
     assert not (tmp_path / "out").exists()
+
+
+def test_an_explainer_whose_classifier_is_gone_is_named(model, letters, tmp_path):
+    with pytest.raises(InputError, match=r"'post.lapace' has no classifier beside it"):
+        run(model, letters, tmp_path / "out", ASKED, engine=LOOP)
 
 
 def test_a_plain_loop_has_no_cluster():

@@ -11,11 +11,11 @@ import signal
 import tempfile
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from lapace import batch
 from lapace.batch import Engine, run
+from lapace.batch.engines import EngineError
 from tests import worlds
 from tests.test_batch import ASKED, LOOP, content, frame, start, wait_for, write_letters
 
@@ -139,8 +139,7 @@ def test_a_dataset_is_explained_by_actors(cluster):
 
     ray.init(cluster.address, log_to_driver=False)
     try:
-        table = pa.Table.from_pandas(frame(), preserve_index=False)
-        dataset = ray.data.from_arrow([table.slice(0, 25), table.slice(25)])
+        dataset = ray.data.from_pandas([frame()[:25], frame()[25:]])
         found = batch.explain(
             dataset, worlds.post().explainer, workers=1, target="cheap", picks="nearest",
             constraints=["speed == original"], keep="region",
@@ -179,6 +178,19 @@ def test_a_killed_raylet_ends_the_run_and_it_is_resumed_without_ray(
     assert summary.complete
     assert summary.skipped > 0
     assert content(out) == alone
+
+
+def test_a_ray_that_fails_stops_the_run(folder, tmp_path, monkeypatch):
+    def lost(*_):
+        raise EngineError("Ray failed: no node is left")
+        yield
+
+    monkeypatch.setattr("lapace.batch.running.map_parts", lost)
+    monkeypatch.syspath_prepend(folder)
+    summary = run(folder / "post.lapace", folder / "in", tmp_path / "out", ASKED,
+                  classifier="slow_post:postage")  # fmt: skip
+    assert not summary.complete
+    assert summary.stopped == "Ray failed: no node is left"
 
 
 def test_a_gpu_is_asked_for_and_refused_where_there_is_none(monkeypatch):

@@ -7,6 +7,7 @@ from typing import Any
 
 from lapace.batch.engines import Engine, actor_options, ray_data
 from lapace.batch.outcomes import Layout, Request, as_instances, make_layout, outcome_rows
+from lapace.batch.places import need_pyarrow
 from lapace.batch.worker import CHUNK, Bundle, one_thread
 from lapace.errors import InputError
 from lapace.explainer import Explainer
@@ -40,10 +41,7 @@ def explain(
     """
     asked = Request(**request)
     bundle = Bundle.of(explainer, classifier, device="cuda" if gpus else "cpu")
-    with_schema = dataset.schema()
-    if with_schema is None:
-        raise InputError("The dataset has no rows.")
-    types = dict(zip(with_schema.names, with_schema.types, strict=True))
+    types = _types(dataset)
     known = explainer if isinstance(explainer, Explainer) else bundle.load()
     layout = make_layout(asked, known, types, positions=False)
     with ray_data(Engine(workers, gpus)) as ray:
@@ -57,6 +55,22 @@ def explain(
         )
 
 
+def _types(dataset: Any) -> dict[str, Any]:
+    """The types of pyarrow of a dataset's columns."""
+    pa = need_pyarrow()
+    schema = dataset.schema()
+    if schema is None:
+        raise InputError("The dataset has no rows.")
+    names, kinds = schema.names, schema.types
+    if not all(isinstance(kind, pa.DataType) for kind in kinds):  # blocks of pandas
+        found = next(iter(dataset.limit(1000).iter_batches(batch_format="pyarrow"))).schema
+        names, kinds = found.names, found.types
+    return {
+        name: kind.value_type if pa.types.is_dictionary(kind) else kind
+        for name, kind in zip(names, kinds, strict=True)
+    }
+
+
 class BlockWorker:
     """Explains blocks of a dataset; loads the explainer once."""
 
@@ -65,8 +79,7 @@ class BlockWorker:
 
     def __call__(self, rows: Any) -> Any:
         """The outcomes of a block's rows."""
-        import pyarrow as pa
-
+        pa = need_pyarrow()
         tables = [self.layout.arrow.empty_table()]
         with one_thread():
             for begin in range(0, len(rows), CHUNK):

@@ -19,10 +19,14 @@ from typing import Any
 from lapace.batch.parts import Part
 from lapace.errors import InputError, LapaceError, first_line, import_extra
 
-__all__ = ["Engine", "has_ray", "map_parts", "ray_data"]
+__all__ = ["Engine", "EngineError", "has_ray", "map_parts", "ray_data"]
 
 BLOCKS = 20_000  # work items of Ray; more parts than these share items
 OBJECT_STORE = 200 * 2**20  # bytes, of a Ray that is started here: rows never go through it
+
+
+class EngineError(LapaceError):
+    """Ray lost its workers, or is gone: the same may work another time."""
 
 
 def has_ray() -> bool:
@@ -151,8 +155,11 @@ def _on_ray(
             fn_constructor_args=(function,),
             **actor_options(ray, engine, len(parts)),
         )
-        for row in dataset.iter_rows():
-            yield pickle.loads(row["made"])  # of our own workers
+        try:
+            for row in dataset.iter_rows():
+                yield pickle.loads(row["made"])  # of our own workers
+        except ray.exceptions.RayError as error:
+            raise EngineError(f"Ray failed: {first_line(error)}") from error
 
 
 def actor_options(ray: Any, engine: Engine, most: int | None = None) -> dict[str, Any]:

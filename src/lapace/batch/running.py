@@ -17,7 +17,7 @@ from typing import Any
 
 from lapace import __version__
 from lapace.batch.counts import Counts
-from lapace.batch.engines import Engine, map_parts
+from lapace.batch.engines import Engine, EngineError, map_parts
 from lapace.batch.outcomes import FAILED, Layout, Request, make_layout
 from lapace.batch.parts import READERS, FileParts, Part, read_footers
 from lapace.batch.places import Place, find_inputs, need_pyarrow
@@ -43,7 +43,9 @@ class Summary:
         stopped: Why the run ended early; empty where it did not.
         engine: Who made the parts: `ray` or `loop`.
         rows: How many rows this run explained.
-        seconds: How long it took, from the first part on.
+        seconds: How long it took, Ray's start included.
+        core_seconds: Processor seconds of the workers.
+        memory: The most memory a worker held after a part, in bytes.
         by: The column whose groups are compared.
     """
 
@@ -55,6 +57,8 @@ class Summary:
     engine: str
     rows: int
     seconds: float
+    core_seconds: float = 0.0
+    memory: int = 0
     by: str | None = None
 
     @property
@@ -77,6 +81,8 @@ class Summary:
             "explained_rows": self.rows,
             "seconds": self.seconds,
             "rows_per_second": self.rate,
+            "core_seconds": self.core_seconds,
+            "memory": self.memory,
         }
 
     def lasting(self) -> dict[str, Any]:
@@ -319,17 +325,22 @@ def _make(
     skipped, start = len(plan.done), time.perf_counter()
     explained, done = 0, plan.counts.rows
     total = done + sum(part.rows for part in plan.todo)
-    stopped = ""
+    stopped, cores, memory = "", 0.0, 0
     if progress is not None:
         progress("explaining", done, total)
-    for made in map_parts(engine, worker, plan.todo):
-        stopped = made.get("stop", "")
-        if stopped:
-            break
-        explained += _add(plan, made)
-        done += made["rows"]
-        if progress is not None:
-            progress("explaining", done, total)
+    try:
+        for made in map_parts(engine, worker, plan.todo):
+            stopped = made.get("stop", "")
+            if stopped:
+                break
+            explained += _add(plan, made)
+            cores += made.get("core_seconds", 0.0)
+            memory = max(memory, made.get("memory", 0))
+            done += made["rows"]
+            if progress is not None:
+                progress("explaining", done, total)
+    except EngineError as error:
+        stopped = str(error)
     return Summary(
         plan.counts,
         skipped + len(plan.todo),
@@ -339,6 +350,8 @@ def _make(
         "ray" if engine.uses_ray else "loop",
         explained,
         time.perf_counter() - start,
+        cores,
+        memory,
         by,
     )
 

@@ -31,6 +31,7 @@ from lapace.batch.outcomes import (
 from lapace.batch.parts import Part, read_part
 from lapace.batch.places import Place, need_pyarrow
 from lapace.classifiers.addresses import without_secrets
+from lapace.classifiers.loaders import finish_move
 from lapace.errors import ClassifierError, InputError, LapaceError, first_line
 from lapace.explainer import Explainer, storage
 
@@ -58,6 +59,7 @@ class Bundle:
         trust: Types that a skops file may hold besides known ones.
         threshold: The decision threshold and its label, where one is set.
         device: Where the explainer runs.
+        name: What its file is called, for messages.
     """
 
     explainer: bytes
@@ -68,6 +70,7 @@ class Bundle:
     trust: tuple[str, ...] = ()
     threshold: tuple[float, Any] | None = None
     device: str = "cpu"
+    name: str = "explainer.lapace"
 
     @classmethod
     def of(
@@ -102,8 +105,10 @@ class Bundle:
         path = Path(explainer)
         reference = storage.read_reference(path) or {}
         content = path.read_bytes()
+        more["name"] = path.name
         if classifier is None and "file" in reference:
             beside = path.absolute().parent / reference["file"]
+            finish_move(beside, reference["sha256"])
             held = beside.read_bytes() if beside.is_file() else b""
             return cls(content, (reference["file"], held) if held else None, **more)
         if isinstance(classifier, str | os.PathLike):
@@ -132,7 +137,7 @@ class Bundle:
 
     def _unpacked(self, folder: Path) -> Path:
         """Writes the files into a folder; the explainer's path there."""
-        path = folder / "explainer.lapace"
+        path = folder / self.name
         files = {path: self.explainer}
         if self.file is not None:
             files[folder / self.file[0]] = self.file[1]
@@ -199,15 +204,16 @@ class PartWorker:
         """Makes a part, and says what became of it.
 
         Returns:
-            `name`, `source` and `rows`, and one of `counts`; `failed`, why the rows could not be
+            `name`, `source` and `rows`, and either `counts`, with the processor seconds they took
+            and the memory the process then has; `failed`, why the rows could not be
             read; or `stop`, why nothing more can be written.
         """
-        start = time.perf_counter()
+        start = time.process_time()
         made: Made = {"name": part.name, "source": part.place.shown, "rows": part.rows}
         try:
             rows = read_part(part, self.layout.inputs)
         except LapaceError as error:
-            return {**made, "failed": str(error), "seconds": time.perf_counter() - start}
+            return {**made, "failed": str(error)}
         counts = Counts()
         try:
             with one_thread():
@@ -216,10 +222,11 @@ class PartWorker:
             why = error.strerror or first_line(error)
             return {**made, "stop": f"'{self.output.shown}' cannot be written to: {why}."}
         except InputError as error:  # these rows cannot be used
-            return {**made, "failed": str(error), "seconds": time.perf_counter() - start}
+            return {**made, "failed": str(error)}
         except LapaceError as error:  # this machine cannot go on
             return {**made, "stop": str(error)}
-        return {**made, "counts": counts.to_json(), "seconds": time.perf_counter() - start}
+        seconds, memory = time.process_time() - start, own_memory()
+        return {**made, "counts": counts.to_json(), "core_seconds": seconds, "memory": memory}
 
     def _write(self, stream: Any, part: Part, rows: Any, counts: Counts) -> None:
         """Writes the outcomes chunk by chunk, and the counts at the end."""
@@ -267,6 +274,15 @@ class PartWorker:
         if self._explainer is None:
             self._explainer = self.bundle.load()
         return self._explainer
+
+
+def own_memory() -> int:
+    """Bytes of memory that this process holds; 0 where the system does not say."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def read_counts(place: Place) -> tuple[str, Counts]:

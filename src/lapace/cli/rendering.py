@@ -299,7 +299,7 @@ def batch_parts(found: Summary) -> Iterator[Any]:
     earlier = f"; {found.skipped:,} parts were there already" if found.skipped else ""
     text.append(
         f"\n{found.rows:,} explained now in {found.seconds:,.0f} s, {found.rate:,.1f} rows a "
-        f"second{earlier}.",
+        f"second, {found.memory / 1e9:.1f} GB a worker{earlier}.",
         "not bold",
     )
     yield text

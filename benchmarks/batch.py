@@ -1,0 +1,159 @@
+"""How `lapace batch` scales: `python -m benchmarks.batch [--minutes 8]`.
+
+Made-up loans are explained by `explain` in a loop, by the plain loop of `batch`, and by Ray with
+one and two workers, as many rows as fit the time. Machines are shared and noisy, so rates per core
+are rows per processor second, compared within one run; elapsed times are shown beside them.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lapace import Explainer, Search, datasets
+from lapace.batch import Engine, Request
+from lapace.batch.engines import map_parts
+from lapace.batch.outcomes import make_layout
+from lapace.batch.parts import read_footers
+from lapace.batch.places import Place, find_inputs
+from lapace.batch.worker import Bundle, PartWorker, one_thread
+
+GROUP = 100  # rows of a row group
+PROBE = 200  # rows of the first estimate
+REQUEST = Request(target="approved")
+SHARES = (0.2, 0.2, 0.3, 0.3)  # of the time: explain, loop, one worker, two workers
+
+
+class Measured(NamedTuple):
+    """One way to explain the rows.
+
+    Attributes:
+        name: Which.
+        rows: How many.
+        elapsed: Seconds.
+        cores: Processor seconds of what explains.
+        memory: Bytes held after each part.
+    """
+
+    name: str
+    rows: int
+    elapsed: float
+    cores: float
+    memory: list[int]
+
+
+def write_rows(folder: Path, rows: Any) -> Path:
+    folder.mkdir()
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    table = table.append_column("id", pa.array(np.arange(len(table))))
+    pq.write_table(table, folder / "loans.parquet", row_group_size=GROUP)
+    return folder
+
+
+def explain_in_a_loop(explainer: Explainer, rows: Any) -> Measured:
+    """What `batch` is compared with: the same chunks, in this process, nothing written."""
+    search, start, cores = Search(picks=REQUEST.picks), time.perf_counter(), time.process_time()
+    with one_thread():
+        for begin in range(0, len(rows), GROUP):
+            chunk = rows.iloc[begin : begin + GROUP]
+            found = explainer.explain(chunk, target=REQUEST.target, search=search)
+            found.best(), found.nearest()
+    elapsed, used = time.perf_counter() - start, time.process_time() - cores
+    return Measured("`explain` in a loop", len(rows), elapsed, used, [])
+
+
+def explain_parts(name: str, bundle: Bundle, source: Path, out: Path, engine: Engine) -> Measured:
+    """The parts of `batch`, each with its seconds and memory; timed from the first one's end."""
+    files = read_footers(find_inputs([source], Place.of(out)))
+    layout = make_layout(REQUEST, bundle.load(), dict(files[0].types or {}))
+    out.mkdir()
+    worker = PartWorker(bundle, layout, Place.of(out), "measured", 0, 0.0)
+    parts = [part for file in files for part in file.parts]
+    rows, cores, memory, begin, first = 0, 0.0, [], 0.0, 0
+    for made in map_parts(engine, worker, parts):
+        rows += made["rows"]
+        cores += made["core_seconds"]
+        memory.append(made["memory"])
+        if not begin:
+            begin, first = time.perf_counter(), made["rows"]
+    return Measured(
+        name, rows, (time.perf_counter() - begin) * rows / (rows - first), cores, memory
+    )
+
+
+def lines(found: list[Measured]) -> list[str]:
+    """The table, each rate beside that of `explain` in a loop."""
+    base = found[0].rows / found[0].cores
+    names = (
+        "", "rows", "rows per core second", "against `explain`", "elapsed s", "rows per s",
+        "MB early", "MB at the end",
+    )  # fmt: skip
+    table = [f"| {' | '.join(names)} |", f"| --- |{' ---: |' * (len(names) - 1)}"]
+    for one in found:
+        rate = one.rows / one.cores
+        memory = [one.memory[len(one.memory) // 4], one.memory[-1]] if one.memory else []
+        shown = [f"{value / 1e6:.0f}" for value in memory] or ["", ""]
+        table.append(
+            f"| {one.name} | {one.rows:,} | {rate:.2f} | {rate / base:.2f} | {one.elapsed:.0f} | "
+            f"{one.rows / one.elapsed:.2f} | {shown[0]} | {shown[1]} |"
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.batch", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/batch.md"))
+    arguments = parser.parse_args()
+    loans = datasets.load("loans", rows=1250)
+    classifier = loans.classifier("forest")
+    explainer = Explainer(classifier, rules=loans.rules, device="cpu").fit(loans.train)
+    generated = datasets.load("loans", rows=200_000).train.reset_index(drop=True)
+    probe = explain_in_a_loop(explainer, generated.head(PROBE))
+    seconds = 60 * arguments.minutes * min(SHARES)
+    count = max(12 * GROUP, int(seconds * probe.rows / probe.elapsed / GROUP) * GROUP)
+    print(f"{count:,} rows each, {probe.rows / probe.cores:.1f} a core second to begin with")
+    found = [explain_in_a_loop(explainer, generated.head(count))]
+    print(found[-1][:4], flush=True)
+    bundle = Bundle.of(explainer)
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_rows(Path(folder, "in"), generated.head(count))
+        for name, engine in (
+            ("`batch`, no Ray", Engine(ray=False)),
+            ("`batch`, Ray, 1 worker", Engine(workers=1, ray=True)),
+            ("`batch`, Ray, 2 workers", Engine(workers=2, ray=True)),
+        ):
+            out = Path(folder, f"out{len(found)}")
+            found.append(explain_parts(name, bundle, source, out, engine))
+            print(found[-1][:4], flush=True)
+        outputs = [sorted(Path(folder, f"out{k}").glob("*.parquet")) for k in (1, 2, 3)]
+        same = all(
+            a.read_bytes() == b.read_bytes() == c.read_bytes()
+            for a, b, c in zip(*outputs, strict=True)
+        )
+    how = (
+        f"Made by `python -m benchmarks.batch --minutes {arguments.minutes:g}` on "
+        f"{len(os.sched_getaffinity(0))} cores that were shared: {count:,} made-up loans of "
+        f"{len(generated.columns)} features in row groups of {GROUP}, a forest, the picks "
+        f"{' and '.join(REQUEST.picks)}. Elapsed time is from the first part's end on; memory is "
+        "that of a worker after a quarter of the parts and after the last. The three runs wrote "
+        f"the same bytes: {'yes' if same else 'NO'}."
+    )
+    text = "\n".join(["# `lapace batch`", "", how, "", *lines(found), ""])
+    print(text)
+    arguments.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

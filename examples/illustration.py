@@ -68,6 +68,7 @@ def save(figure: Any, where: Path) -> None:
 def main(where: Path) -> None:
     illustration = draw(600 if FAST else ROWS, random_state=1)
     save(illustration.figure, where)
+    save(plots.dark(illustration.figure), where.with_stem(f"{where.stem}-dark"))  # for dark pages
     print(f"Three panels are in {where}: {illustration.instance.reason}")
 
 

@@ -23,7 +23,10 @@ EXPECTED = {
             r"not the legal\s+reason",
         ),
     ),
-    "illustration": ({"illustration.png"}, (r"\d of 3 paths lead to 'approved'",)),
+    "illustration": (
+        {"illustration.png", "illustration-dark.png"},
+        (r"\d of 3 paths lead to 'approved'",),
+    ),
 }
 
 

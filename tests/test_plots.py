@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from sklearn.decomposition import PCA
 
-from lapace import Explainer, InputError, plots
+from lapace import Explainer, InputError, cohorts, plots
 from lapace.plots.fitted import _contrast
 from lapace.plots.paths import DrawnPath, _runs
 from lapace.plots.style import colour
@@ -147,7 +147,8 @@ def test_the_flip_is_drawn_at_first(instance):
     (row,) = np.flatnonzero(
         (first.instance == instance.position) & (first.prototype == instance.prototypes[0])
     )
-    left, right = (f(patch.get_x() + w * patch.get_width() for patch in ax.patches)
+    steps = [patch for patch in ax.patches if patch.get_height() > 0.5]  # not the bars of answers
+    left, right = (f(patch.get_x() + w * patch.get_width() for patch in steps)
                    for f, w in ((min, 0), (max, 1)))  # fmt: skip
     marks = [line.get_xdata()[0] for line in ax.lines if line.get_marker() == "v"]
     assert marks == pytest.approx([left + (right - left) * first.tau[row]])
@@ -576,3 +577,73 @@ plots.path(explanation[{instance.position}]).figure.savefig({str(tmp_path / "pat
     done = run_python(code)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "path.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- effort, dark pages, cohorts -----------------------------------------------------------------
+
+
+def bars(ax):
+    """Widths of the bars under answers, by their place from the top."""
+    thin = [p for p in ax.patches if abs(p.get_height()) == pytest.approx(0.08)]
+    return [(round(p.get_y(), 2), p.get_width()) for p in thin]
+
+
+def test_bars_tell_a_hard_change_from_an_easy_one(explanation, instance):
+    best = explanation[[instance.position]].best(1)
+    gaps = best.schema.gaps(best.instances[best.instance], best.cells)[0]
+    wanted = sorted(gaps[gaps > 0] / gaps.sum(), reverse=True)
+    drawn = bars(plots.path(instance))
+    whole, shares = drawn[::2], drawn[1::2]
+    assert [y for y, _ in whole] == [y for y, _ in shares]
+    assert [width / full for (_, width), (_, full) in zip(shares, whole, strict=True)] == (
+        pytest.approx(wanted)
+    )
+
+
+def test_a_description_is_written_below_the_table(instance):
+    schema = instance.explanation.schema
+    changed = DrawnPath.of(instance, None).minimal()[0]
+    features = list(schema.features)
+    features[changed] = replace(features[changed], description="What it is.")
+    described = replace(instance.explanation, schema=replace(schema, features=tuple(features)))
+    assert "What it is." in " ".join(words(plots.path(described[instance.position])))
+
+
+def lightness(shade):
+    return np.mean(to_rgb(shade))
+
+
+def test_a_dark_picture_has_the_same_words_on_dark_paper(explainer, instance):
+    for draw in (
+        lambda: plots.path(instance),
+        lambda: plots.prototypes(explainer),
+        lambda: plots.latent_map(latent(explainer)),
+    ):
+        ax = draw()
+        before = words(ax)
+        figure = plots.dark(ax.figure)
+        assert words(ax) == before
+        assert lightness(figure.get_facecolor()) < 0.15
+        assert lightness(ax._left_title.get_color()) > 0.5
+        for text in ax.texts:  # none as dark as the paper, but on a band in a label's colour
+            assert lightness(text.get_color()) > 0.3 or text.get_weight() == "bold"
+        for line in ax.lines:
+            if line.get_marker() == "v":
+                assert line.get_markerfacecolor() == line.get_color()
+
+
+def test_groups_are_drawn_with_their_intervals_and_features(explanation):
+    groups = ["left", "right"] * (len(explanation) // 2) + ["left"] * (len(explanation) % 2)
+    compared = cohorts.cohort(explanation, groups)
+    figure = plots.cohort(compared)
+    share, cost, features = figure.axes
+    assert [t.get_text() for t in share.get_yticklabels()] == list(compared.names)
+    dots = [line for line in cost.lines if line.get_marker() == "o"]
+    assert [d.get_xdata()[0] for d in dots] == pytest.approx(
+        [line["cost"] for line in compared.costs]
+    )
+    drawn = sum(line.get_marker() == "o" and len(line.get_xdata()) for line in features.lines)
+    assert drawn == len(compared.features)
+    assert compared.sentences[1] in features.get_xlabel()
+    alone = plots.cohort(cohorts.cohort(explanation))
+    assert alone.axes[2].get_legend() is None

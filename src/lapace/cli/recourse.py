@@ -26,7 +26,7 @@ __all__ = ["cohort", "explain", "plot", "why_not"]
 
 Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last", "path"]
 Picture: TypeAlias = Literal["path", "latent", "prototypes", "training"]
-PICTURES = (".png", ".svg", ".pdf")
+PICTURES, DPI = (".png", ".svg", ".pdf"), 240
 CHUNKS = (250, 500, 1000, 2000)  # instances explained together; few at first, to be out soon
 
 
@@ -194,7 +194,10 @@ def cohort(
         "quartiles.",
     ),
     output: Path | None = Option(
-        None, "--output", "-o", metavar="OUT", help="A page to write (.html)."
+        None,
+        *("--output", "-o"),
+        metavar="OUT",
+        help="A page to write (.html), or a picture (.png, .svg or .pdf).",
     ),
     loader: Loader,
     terminal: Terminal,
@@ -203,7 +206,7 @@ def cohort(
     from lapace import cohorts
 
     sources: list[str | Path] = [model.path, instances, *query.constraints]
-    where = None if output is None else writable_file(output, sources, (".html",))
+    where = None if output is None else writable_file(output, sources, (".html", *PICTURES))
     explanation, table = _explain(model, loader, instances, query, terminal)[1:]
     groups: Any = by
     if by is not None and by not in explanation.schema.names:
@@ -211,9 +214,16 @@ def cohort(
     found = replace(cohorts.cohort(explanation, groups), by=by or "all")
     if where is None:
         terminal.show(*rendering.cohort_parts(found))
-    else:
+        return
+    if where.suffix.lower() == ".html":
         found.to_html(where)
-        terminal.note(f"Wrote '{where}'.")
+    else:
+        os.environ.setdefault("MPLBACKEND", "Agg")
+        from lapace import plots
+        from lapace.table import write_whole
+
+        write_whole(where, lambda path: plots.cohort(found).savefig(path, dpi=DPI))
+    terminal.note(f"Wrote '{where}'.")
 
 
 @command(
@@ -337,6 +347,7 @@ def plot(
         "to a sampled endpoint.",
     ),
     label: str | None = LABEL,
+    dark: bool = Option(False, "--dark", help="For a dark page."),
     loader: Loader,
     terminal: Terminal,
 ) -> None:
@@ -369,7 +380,9 @@ def plot(
         "training": lambda: plots.training_curves(explainer.history_),
     }
     figure = draw[kind]()
-    write_whole(output, lambda path: figure.savefig(path, dpi=240))
+    if dark:
+        plots.dark(figure)
+    write_whole(output, lambda path: figure.savefig(path, dpi=DPI))
     terminal.note(f"Wrote '{output}'.")
 
 

@@ -68,6 +68,7 @@ def prototypes(
     rows = np.sort(np.argsort(-largest, kind="stable")[: 2 * style.ROWS])
     shift = 0 if instance is None else 1
     ax = _table(schema, rows, max(3, len(chosen) + shift), ax)  # three for the legend
+    style.title(ax, "Prototypes" if label is None else f"Prototypes of {label}")
     _legend(ax, len(rows), len(schema.features) - len(rows), instance is not None)
     if instance is not None and original is not None:
         code = instance.explanation.labels.index(instance.label)

@@ -14,7 +14,18 @@ from matplotlib.patches import Rectangle
 from lapace.arrays import Floats, Ints
 from lapace.plots import style
 from lapace.plots.images import show
-from lapace.plots.style import INK, PALE, ROWS, SOFT, colour, counted, readable, shorten, tint
+from lapace.plots.style import (
+    FAINT,
+    INK,
+    PALE,
+    ROWS,
+    SOFT,
+    colour,
+    counted,
+    readable,
+    shorten,
+    tint,
+)
 from lapace.result import Counterfactuals, InstanceExplanation
 from lapace.schema import Feature
 
@@ -92,6 +103,15 @@ class DrawnPath:
         order, after = np.argsort(-schema.gaps(original, cells), kind="stable")
         return [int(i) for i in order if early[i]], [int(i) for i in after if (late & ~early)[i]]
 
+    def efforts(self, features: list[int]) -> dict[int, float]:
+        """Of some features, each one's share of the distance to the best counterfactual."""
+        if self.answer is None:
+            return {}
+        schema = self.steps.schema
+        weights = schema.weights(self.instance.explanation.costs)
+        gaps = schema.gaps(self.original, self.answer) * weights
+        return {i: float(gaps[i] / (gaps.sum() or 1.0)) for i in features}
+
     def minimal(self) -> list[int]:
         """Features that the best counterfactual changes, the largest change first."""
         if self.answer is None:
@@ -123,9 +143,10 @@ def path(
 
     One line per feature that changes: its value in the instance, along the path, in the best
     counterfactual, where the decision flips, and at the endpoint. What the best counterfactual
-    changes comes first; the rest, which need not change, is pale. The uppermost lines show the
-    decision itself and, where it is known, the probability of the target. A path of images is drawn
-    as a strip of images.
+    changes comes first, each change with a bar for its share of the whole distance, so that a hard
+    one is told from an easy one; the rest, which need not change, is pale. The uppermost lines show
+    the decision itself and, where it is known, the probability of the target. A path of images is
+    drawn as a strip of images.
 
     Args:
         instance: One instance of an explanation, `explanation[0]`.
@@ -158,8 +179,9 @@ def path(
     table.decision()
     if known:
         table.probability()
+    efforts = drawn.efforts(minimal)
     for feature in needed:
-        table.feature(feature, SOFT)
+        table.feature(feature, SOFT, efforts.get(feature))
     if needed and early_shown:
         table.divide("also changed at the flip, though it need not be")
     for feature in early_shown:
@@ -176,6 +198,7 @@ def path(
 # Where the columns of the table begin, in hundredths of its width; BEFORE is aligned right.
 NAME, BEFORE, LEFT, ANSWER, FLIP, END = 0.0, 30.0, 32.5, 60.0, 74.0, 87.5
 GAP = 2.5  # between the path and the column after it
+NOTES = 3.2  # lines for notes below the table
 
 
 @dataclass
@@ -189,10 +212,10 @@ class _PathTable:
     @classmethod
     def new(cls, drawn: DrawnPath, lines: float, ax: Axes | None) -> _PathTable:
         if ax is None:
-            _, ax = plt.subplots(figsize=(9.6, 1.6 + 0.4 * lines), layout="constrained")
+            _, ax = plt.subplots(figsize=(9.6, 2.2 + 0.4 * lines), layout="constrained")
         style.frame(ax, None)
         ax.set_xlim(0, 100)
-        ax.set_ylim(lines + 1.6, -1.0)
+        ax.set_ylim(lines + NOTES, -1.0)
         return cls(drawn, ax)
 
     @property
@@ -255,8 +278,8 @@ class _PathTable:
                 self.write(place, f"{values[step]:.0%}", color=shade)
         self.y += 1
 
-    def feature(self, i: int, shade: str) -> None:
-        """One feature: in the instance, along the path, at the flip, at the end."""
+    def feature(self, i: int, shade: str, effort: float | None = None) -> None:
+        """One feature: in the instance, along the path, in the answer, at the flip, at the end."""
         feature, values = self.drawn.steps.schema.features[i], self.drawn.steps.cells[:, i]
         original = self.drawn.original[i]
         self.background()
@@ -268,6 +291,8 @@ class _PathTable:
         self.write(BEFORE, shorten(feature.text(original), 15))
         if self.drawn.answer is not None:
             self.value(ANSWER, feature, original, self.drawn.answer[i], weight="bold")
+        if effort is not None:
+            self.effort(effort)
         self.value(FLIP, feature, original, values[self.drawn.first], **self.flip_look)
         self.value(END, feature, original, values[-1], color=SOFT)
         self.y += 1
@@ -282,6 +307,13 @@ class _PathTable:
         if feature.kind == "continuous" and not np.isnan(original):
             arrow = "▲ " if cell > original else "▼ "
         self.write(x, arrow + shorten(feature.text(cell), 13 - len(arrow)), **look)
+
+    def effort(self, share: float) -> None:
+        """Under an answer's value, a bar as long as its share of all that has to change."""
+        width = FLIP - ANSWER - GAP
+        for part, face in ((1.0, FAINT), (share, self.drawn.colours[1])):
+            place = (ANSWER, self.y + 0.86)
+            self.ax.add_patch(Rectangle(place, part * width, 0.08, color=face, lw=0))
 
     def curve(self, values: Floats, original: float, shade: str) -> None:
         """A number along the path: the area between the instance's value and the new ones."""
@@ -345,6 +377,12 @@ class _PathTable:
         moved = schema.changed(drawn.original, drawn.steps.cells).any(axis=0)
         kept = [readable(schema.names[i]) for i in np.flatnonzero(~moved) if i not in minimal]
         notes = [f"{counted(hidden, 'smaller change')} not shown."] if hidden else []
+        if len(minimal) > 1:
+            notes.insert(
+                0, "A bar under a best answer: how much of the whole effort that change is."
+            )
+        meant = [schema.features[i] for i in minimal if schema.features[i].description]
+        notes += [shorten(f"{readable(f.name)}: {f.description}", 130) for f in meant[:3]]
         if kept:
             notes.append(f"Unchanged throughout: {shorten(', '.join(kept), 110)}.")
         look = {"ha": "left", "va": "top", "fontsize": 8, "color": SOFT, "linespacing": 1.5}

@@ -1,0 +1,119 @@
+"""Groups of instances compared: what an answer costs each, and what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lapace.plots import style
+from lapace.plots.style import FAINT, INK, SOFT, colour, readable, shorten
+
+FEATURES = 10  # shown at most
+
+
+@rc_context(style.LITERAL)
+def cohort(compared: Any) -> Figure:
+    """Draws groups side by side: the share with an answer, its cost, and what it changes.
+
+    The bars are 95 % intervals. A dot in the panel below is the share of a group's answers that
+    change a feature; the features that change most often come first.
+
+    Args:
+        compared: What `lapace.cohorts.cohort` returned.
+
+    Examples:
+        >>> from lapace import Explainer
+        >>> from lapace.cohorts import cohort as compare
+        >>> rng = np.random.default_rng(0)
+        >>> table = [{"income": int(i), "home": "ab"[i % 2]} for i in rng.integers(0, 99, 200)]
+        >>> bank = lambda rows: ["yes" if r["income"] > 60 else "no" for r in rows]
+        >>> explainer = Explainer(bank, n_prototypes=1).fit(table)
+        >>> figure = cohort(compare(explainer.explain(table[:30], target="yes"), by="home"))
+        >>> [ax.get_title(loc="left") for ax in figure.axes]
+        ['Has an answer', 'What it costs', 'What it changes']
+    """
+    costs, names = compared._costs, compared.names
+    features = _features(compared)
+    heights = [1.0 + 0.42 * len(names), 0.9 + 0.42 * max(1, len(features))]
+    figure, axes = plt.subplot_mosaic(
+        [["share", "cost"], ["features", "features"]],
+        figsize=(9.6, sum(heights) + 0.5),
+        height_ratios=heights,
+        layout="constrained",
+    )
+    _intervals(axes["share"], names, costs, "share", "Has an answer")
+    axes["share"].set_xlim(0, 1.02)
+    axes["share"].xaxis.set_major_formatter("{x:.0%}")
+    _intervals(axes["cost"], names, costs, "cost", "What it costs")
+    axes["cost"].set_xlim(left=0)
+    axes["cost"].set_yticklabels([])
+    _shares(axes["features"], compared, features)
+    by = "all instances" if len(names) == 1 else f"groups by {compared.by}"
+    sentence = " ".join(compared.sentences[1:2])
+    figure.suptitle(f"Answers compared: {by}", x=0.01, ha="left", weight="bold", color=INK)
+    if sentence:
+        axes["features"].set_xlabel(sentence, color=SOFT, fontsize=9, loc="left")
+    return figure
+
+
+def _features(compared: Any) -> list[str]:
+    """The features that answers change, most often changed first."""
+    lines = compared._features
+    total: dict[str, int] = {}
+    for name, count in zip(lines["feature"], lines["changed"], strict=True):
+        total[name] = total.get(name, 0) + count
+    return sorted(total, key=lambda name: (-total[name], name))[:FEATURES]
+
+
+def _intervals(
+    ax: Axes, names: Sequence[str], costs: dict[str, list[Any]], what: str, title: str
+) -> None:
+    """A dot and an interval for each group."""
+    values, low, high = (
+        np.array(costs[f"{what}{end}"], dtype=float) for end in ("", "_low", "_high")
+    )
+    for k, name in enumerate(names):
+        if np.isnan(values[k]):
+            ax.text(0, k, " none", va="center", color=SOFT, fontsize=9)
+            continue
+        if not np.isnan(low[k]):
+            ax.plot([low[k], high[k]], [k, k], color=colour(k), lw=3, alpha=0.45)
+        ax.plot([values[k]], [k], "o", color=colour(k), ms=7, label=name)
+    ax.set_yticks(range(len(names)), [shorten(n, 24) for n in names])
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    _plain(ax, title)
+
+
+def _shares(ax: Axes, compared: Any, features: list[str]) -> None:
+    """For each feature a dot per group: the share of its answers that change it."""
+    lines, names = compared._features, list(compared.names)
+    for group, name, share in zip(lines["group"], lines["feature"], lines["share"], strict=True):
+        if name in features:
+            k, y = names.index(group), features.index(name)
+            ax.plot([share], [y], "o", color=colour(k), ms=7, alpha=0.85)
+    for k, name in enumerate(names):
+        ax.plot([], [], "o", color=colour(k), label=shorten(name, 24))
+    ax.set_yticks(range(len(features)), [readable(name) for name in features])
+    ax.set_ylim(max(1, len(features)) - 0.4, -0.6)
+    ax.set_xlim(-0.02, 1.02)
+    ax.xaxis.set_major_formatter("{x:.0%}")
+    _plain(ax, "What it changes")
+    ax.grid(axis="y", color=FAINT, lw=0.8)
+    ax.set_axisbelow(True)
+    if len(names) > 1:
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, labelcolor=INK)
+
+
+def _plain(ax: Axes, title: str) -> None:
+    style.title(ax, title, fontsize=11)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(FAINT)
+    ax.tick_params(colors=SOFT, labelsize=9)
+    for label in ax.get_yticklabels():
+        label.set_color(INK)

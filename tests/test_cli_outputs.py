@@ -27,6 +27,7 @@ from lapace.cli.commands import app
 from lapace.cli.demo import FILES as DEMO_FILES
 from lapace.cli.outputs import together
 from lapace.table import read_file, write_whole
+from lapace.table.files import beside
 
 ROOT = Path(__file__).resolve().parent.parent
 NOISY = """
@@ -267,6 +268,74 @@ def test_a_termination_waits_until_both_files_are_in_place(tmp_path, monkeypatch
         signal.signal(signal.SIGTERM, before)
     assert signals == [signal.SIGTERM]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.lapace", "m.skops"]
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+    out = tmp_path / "out.csv"
+    killed = subprocess.run(
+        [sys.executable, "-c", LEFT, str(out)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".out.csv.")
+    other = tmp_path / left.name.replace("out.csv", "other.csv")
+    living = beside(out)  # of this process, which is alive
+    for path in (other, living):
+        path.write_text("")
+    write_whole(out, lambda path: path.write_text("whole"))
+    assert {path.name for path in tmp_path.iterdir()} == {"out.csv", other.name, living.name}
+
+
+LEFT = """
+import os, signal, sys
+from pathlib import Path
+from lapace.table import write_whole
+
+def write(path):
+    path.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_whole(Path(sys.argv[1]), write)
+"""
+
+
+def test_of_two_writers_one_wins_whole(here):
+    lines = [f"explain m.lapace instances.csv --target yes --pick {p} -q -o out.csv" for p in
+             ("nearest", "last")]  # fmt: skip
+    wanted = []
+    for line in lines:
+        assert run(line).exit_code == 0
+        wanted.append(Path("out.csv").read_bytes())
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    words = [[sys.executable, "-m", "lapace.cli", *shlex.split(line)] for line in lines]
+    both = [subprocess.Popen(each, env=environment) for each in words]
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert Path("out.csv").read_bytes() in wanted
+    assert not list(here.glob(".out.csv*"))
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(here):
+    Path("out.csv").write_text("old")
+    before = sorted(path.name for path in here.iterdir())
+    found = start(
+        "explain m.lapace instances.csv --target yes --pick nearest -q -o out.csv",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+    )
+    assert found.returncode == 2, found.stderr
+    assert b"File too large" in found.stderr
+    assert Path("out.csv").read_text() == "old"
+    assert sorted(p.name for p in here.iterdir() if p.name != "__pycache__") == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write in any folder")
+def test_a_folder_that_may_not_be_written_in_is_refused_before_any_work(here):
+    Path("locked").mkdir(mode=0o500)
+    for line in ("explain m.lapace instances.csv --target yes", "report m.lapace"):
+        found = run(f"{line} -o locked/out.json")
+        assert found.exit_code == 2
+        assert "The folder 'locked' is not writable." in found.stderr
 
 
 # --- chunks --------------------------------------------------------------------------------------

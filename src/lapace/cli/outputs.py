@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import stat
@@ -362,8 +361,9 @@ def together(classifier: Path, explainer: Path) -> Iterator[list[Path]]:
     new, still finds the classifier it was saved with.
     """
     from lapace.classifiers.loaders import staged_file
+    from lapace.table.files import beside
 
-    folder = classifier.parent / f".{classifier.name}.{secrets.token_hex(8)}"
+    folder = beside(classifier)
     folder.mkdir(mode=0o700)
     parts = [folder / path.name for path in (classifier, explainer)]
     try:

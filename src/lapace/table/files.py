@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import csv
+import glob
 import gzip
+import hashlib
 import importlib.util
 import json
 import os
+import re
 import secrets
+import shutil
+import socket
 import stat
 import sys
 import threading
@@ -374,7 +379,7 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     if not path.parent.is_dir():
         raise InputError(f"There is no folder '{path.parent}' to write '{path.name}' in.")
     path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{path.suffix}")
+    temporary = beside(path)
     try:
         mode = _permissions(path)
         if mode is not None:  # from the first byte on
@@ -387,6 +392,31 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def beside(path: Path) -> Path:
+    """A name for a file, or a folder, in which the content of `path` is written first.
+
+    It names the machine and the process: what a process that was killed has left is removed.
+    """
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{host}-*"):
+        found = re.match(r"(\d+)-", left.name.rpartition(f".{host}-")[2])
+        if found and not _is_alive(int(found[1])):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(True)
+    ours = f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
+    return path.with_name(f".{path.name}.{ours}{path.suffix}")
+
+
+def _is_alive(process: int) -> bool:
+    """Whether there is a process of that number."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # someone else's, or no number of a process
+        return True
+    return True
 
 
 def _permissions(path: Path) -> int | None:

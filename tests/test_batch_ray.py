@@ -16,6 +16,7 @@ import pytest
 from lapace import batch
 from lapace.batch import Engine, run
 from lapace.batch.engines import EngineError
+from lapace.batch.sampling import draw_sample
 from tests import worlds
 from tests.test_batch import ASKED, LOOP, content, frame, start, wait_for, write_letters
 
@@ -134,7 +135,7 @@ def test_kills_of_a_worker_the_driver_and_a_node_change_nothing(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray's own settings
-def test_a_dataset_is_explained_by_actors(cluster):
+def test_a_dataset_is_explained_by_actors_and_a_sample_drawn(folder, cluster):
     import ray
 
     ray.init(cluster.address, log_to_driver=False)
@@ -144,8 +145,11 @@ def test_a_dataset_is_explained_by_actors(cluster):
             dataset, worlds.post().explainer, workers=1, target="cheap", picks="nearest",
             constraints=["speed == original"], keep="region",
         ).to_pandas()  # fmt: skip
+        drawn = draw_sample(folder / "in", 20, label="stamp", engine=Engine(1, ray=True))
     finally:
         ray.shutdown()
+    alone = draw_sample(folder / "in", 20, label="stamp", engine=LOOP)
+    assert drawn.rows.equals(alone.rows)
     explanation = worlds.post().explainer.explain(
         frame(), target="cheap", constraints=["speed == original"]
     )

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import time
+from ast import literal_eval
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -190,7 +191,7 @@ class Visitor:
             (i, e) for i, e in elements.items() if "page" in (e.get("props") or {})
         )
         self.listener = next(e["listener_id"] for e in described["events"] if e["type"] == "ask")
-        self.query = json.loads(query[1]) | {"document_id": str(uuid4()), "tab_id": str(uuid4())}
+        self.query = literal_eval(query[1]) | {"document_id": str(uuid4()), "tab_id": str(uuid4())}
         self.socket.on("run_javascript", self._receive)
         parameters = "&".join(
             f"{k}={json.dumps(v) if isinstance(v, bool) else v}" for k, v in self.query.items()

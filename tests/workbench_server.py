@@ -90,6 +90,7 @@ def main(name: str, port: str, token: str | None = None) -> None:
         target=target,
         port=int(port),
         token=token,
+        timeout=300.0,  # however busy the machine is
         ready=lambda address: print(address, flush=True),
     )
 

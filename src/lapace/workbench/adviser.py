@@ -103,7 +103,7 @@ def prototypes_body(shared: Shared) -> str:
         + "</tr>"
         for i, feature in enumerate(schema.features)
     )
-    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    table = f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return (
         f'{intro}<div class="wide" tabindex="0" role="region" aria-label="All values">{table}</div>'
     )

@@ -131,10 +131,11 @@ def _card(
     stops.append(_stop(best, row, f"best{int(best.rank[row])}", STOPS["best"]))
     if steps is not None and path is not None:
         stops += _path_stops(explanation, path, steps)
-    surest = max(range(len(stops)), key=lambda k: (stops[k]["chance"] or 0, stops[k]["keeps"] or 0))
-    stops[surest]["surest"] = True
+    if stops[start]["chance"] is not None:
+        surest = max(stops, key=lambda stop: (stop["chance"] or 0, stop["keeps"] or 0))
+        surest["surest"] = True
     return {
-        "title": name_of_way(explanation.schema, explanation.instances[0], best.cells[row]),
+        "title": stops[start]["title"],
         "rank": int(best.rank[row]),
         "start": start,
         "stops": stops,
@@ -164,7 +165,7 @@ def _stop(rows: Counterfactuals, row: int, key: str, title: str) -> Json:
     found: Json = {
         "key": key,
         "name": title,
-        "title": name_of_way(schema, before, after),
+        "title": "" if schema.shape else name_of_way(schema, before, after),
         "label": str(rows.label[row]),
         "chance": _number(rows.probability[row]),
         "usual": usual(rows.density[row], str(rows.mark[row])),
@@ -176,6 +177,7 @@ def _stop(rows: Counterfactuals, row: int, key: str, title: str) -> Json:
         "distance": _number(rows.distance[row], 3),
     }
     if schema.shape is not None:
+        found["title"] = f"A picture of “{rows.label[row]}”"
         return found | {"pixels": pixels(schema, after), "changes": [], "follows": []}
     changes, follows = _changes(schema, before, after)
     return found | {"changes": changes, "follows": follows}
@@ -246,8 +248,6 @@ def name_of_way(schema: Schema, before: Floats, after: Floats) -> str:
         >>> name_of_way(schema, np.array([100.0, 0.0]), np.array([300.0, 1.0]))
         'Home: b, earn more'
     """
-    if schema.shape is not None:
-        return "A different picture"
     gaps = schema.gaps(before[None], after[None])[0]
     different = schema.changed(before[None], after[None])[0]
     order = [i for i in np.argsort(-gaps, kind="stable").tolist() if different[i]]

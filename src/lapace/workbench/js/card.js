@@ -113,8 +113,8 @@ export const Card = {
 
     <div class="actions">
       <button :aria-pressed="kept ? 'true' : 'false'" :disabled="!stop" @click="$emit('keep')">
-        <span aria-hidden="true">{{ kept ? "★" : "☆" }}</span> Keep</button>
-      <button :disabled="!stop" @click="$emit('letter')">Print or save</button>
+        <span aria-hidden="true">{{ kept ? "★" : "☆" }}</span> Bookmark</button>
+      <button :disabled="!stop" @click="$emit('letter')">Print</button>
       <button v-if="!image" class="plain" @click="$emit('try')">Try your own values</button>
     </div>
     <details v-if="card.path" class="more"><summary>The whole way, step by step</summary>

@@ -22,7 +22,7 @@ export const Workbench = {
         <h1>What would have to change?</h1></div>
       <nav class="tabs" aria-label="Parts of this page">
         <a href="#you">You</a><a href="#limits">Your limits</a><a href="#ways">Your ways</a>
-        <a href="#kept">Kept<span v-if="kept.length" class="count">{{ kept.length }}</span></a>
+        <a href="#kept">Bookmarked<span v-if="kept.length" class="count">{{ kept.length }}</span></a>
       </nav>
       <div class="tools">
         <label class="theme"><span class="sr">Colours</span>
@@ -74,6 +74,8 @@ export const Workbench = {
         <h2 id="ways-title"><span class="step" aria-hidden="true">3</span> Your ways
           <span v-if="cards.length" class="quiet">{{ cards.length === 1 ? "one way"
             : cards.length + " different ways, the easiest first" }}</span></h2>
+        <p v-if="cards.length" class="help hint">Any one of them is enough. Move its dial to the right to change more and be
+          safer.</p>
         <p v-if="failed" class="problem" role="alert">{{ failed }}
           <button class="plain" @click="explain">Try again</button></p>
 

@@ -6,15 +6,15 @@ export const Kept = {
   emits: ["remove", "letter", "json", "forget"],
   template: `
   <section id="kept" class="kept panel" aria-labelledby="kept-title">
-    <h2 id="kept-title"><span class="step" aria-hidden="true">4</span> Kept</h2>
-    <p v-if="!plans.length" class="quiet">Plans you keep appear here, to compare, print and download.</p>
+    <h2 id="kept-title"><span class="step" aria-hidden="true">4</span> Bookmarked</h2>
+    <p v-if="!plans.length" class="quiet">Plans you bookmark appear here, to compare, print and download.</p>
     <ul v-else class="plans">
       <li v-for="plan in plans" :key="plan.id">
         <label class="pick"><input type="checkbox" :checked="chosen.includes(plan.id)" @change="toggle(plan.id)">
           <span><strong>{{ plan.title }}</strong>
           <span class="quiet">{{ plan.name ? plan.name + " · " : "" }}{{ plan.stop.name }} · {{ plan.stop.label }}<template
             v-if="plan.stop.chance !== null"> · chance {{ percent(plan.stop.chance) }}</template></span></span></label>
-        <span class="actions"><button @click="$emit('letter', plan)">Print or save</button>
+        <span class="actions"><button @click="$emit('letter', plan)">Print</button>
           <button class="plain" @click="$emit('json', plan)">Data file</button>
           <button class="plain" @click="$emit('remove', plan)">Remove<span class="sr"> {{ plan.title }}</span></button></span>
       </li>
@@ -57,7 +57,7 @@ export const LetterDialog = {
   <dialog ref="dialog" class="sheet" aria-labelledby="letter-title" @close="$emit('close')">
     <div class="bar"><h2 id="letter-title">Your letter</h2>
       <button class="primary" @click="print">Print</button>
-      <button @click="save">Save</button>
+      <button @click="save">Download</button>
       <button class="plain" @click="$refs.dialog.close()">Close</button></div>
     <iframe ref="frame" title="The letter" :srcdoc="letter.html" sandbox="allow-same-origin allow-modals"></iframe>
   </dialog>`,

@@ -148,12 +148,13 @@ ABOUT_COUNTS = (
 def page(plan: Plan, figures: Figures, pairs: Sequence[str], made: str) -> list[str]:
     """E2's page: in words, the mean over pairs, every pair, by confidence, against NNCE."""
     about = ABOUT_E2.format(**vars(plan.e2), instances=plan.protocol.instances)
+    perturbed: dict[str, int] = {}
+    for part in (plan.e2, *plan.more):
+        perturbed |= part.max_perturbed
+    perturbed |= dict.fromkeys(PICKS[3:], plan.e2.minimal_perturbed)
     fewer = "; ".join(
         f"{name} {count} {what}"
-        for what, most in (
-            ("instances", plan.e2.max_instances),
-            ("perturbed", plan.e2.max_perturbed),
-        )
+        for what, most in (("instances", plan.e2.max_instances), ("perturbed", perturbed))
         for name, count in most.items()
     )
     about += f" At most: {fewer}." if fewer else ""

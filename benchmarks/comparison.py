@@ -126,7 +126,8 @@ ABOUT_PLAUSIBILITY = (
 ABOUT_TIME = (
     "Processor seconds: per 100 instances after fitting, of fitting, and of both together for 100 "
     "instances. FACE builds its graph when it is fitted; RobustX and the paper may count that "
-    "with every call."
+    "with every call. Each side was timed in a run of 16 processes that share a machine, not all "
+    "in the same run: small differences mean nothing."
 )
 ABOUT_CONFIDENCE = (
     "First with a required probability of the target, on the same fit: share of its "

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier
 
 from lapace import ClassifierError, Explainer, InputError, Schema
-from lapace.classifiers import Classifier, binned, from_probability, threshold
+from lapace.classifiers import Classifier, binned, from_probability, on_arrays, threshold
 from lapace.classifiers.decisions import decision_thresholds
 from tests import worlds
 
@@ -207,3 +207,66 @@ def test_statsmodels():
         return logit.predict(sm.add_constant(rows.astype(float), has_constant="add"))
 
     check(from_probability(probability, ["cheap", "dear"]), numbers, "cheap")
+
+
+# -- a matrix instead of a frame ---------------------------------------------------------------
+
+
+def people():
+    return [{"age": 20 + i % 50, "home": ["own", "rent"][i % 2]} for i in range(100)]
+
+
+def test_a_model_on_arrays_gets_the_columns_as_numbers():
+    schema = Schema.infer(people())
+    seen = []
+
+    def predict(rows):
+        seen.append(rows)
+        return np.where(rows[:, 0] > 40, "old", "young")
+
+    classifier = Classifier(on_arrays(predict), schema)
+    cells = schema.cells(people())
+    codes = classifier.fit_labels(cells)
+    assert [classifier.labels[c] for c in codes[[0, 30]]] == ["young", "old"]
+    np.testing.assert_array_equal(seen[0], cells)
+    seen[0][:] = -1.0  # what the model writes into is a copy
+    assert (cells >= 0).all()
+    assert classifier.n_queries == 100
+
+
+def test_a_model_on_arrays_may_take_and_return_tensors():
+    torch = pytest.importorskip("torch")
+
+    class Linear:
+        classes_ = (0, 1)
+
+        def predict_proba(self, rows):
+            assert rows.dtype == torch.float32
+            second = torch.sigmoid(rows[:, 0] - 45)
+            return torch.stack([1 - second, second], dim=1)
+
+        def predict(self, rows):
+            return self.predict_proba(rows).argmax(dim=1)
+
+    schema = Schema.infer(people())
+    classifier = Classifier(on_arrays(Linear(), device="cpu"), schema)
+    codes = classifier.fit_labels(schema.cells(people()))
+    found = classifier.query(schema.cells(people()))
+    assert found.codes.tolist() == codes.tolist()
+    assert found.probability is not None
+    np.testing.assert_allclose(found.probability.sum(axis=1), 1.0, rtol=1e-6)
+
+
+def test_on_arrays_is_not_applied_twice():
+    with pytest.raises(InputError, match="already"):
+        on_arrays(on_arrays(lambda rows: rows[:, 0] > 0))
+
+
+@pytest.mark.parametrize("kind", [bool, np.int8, np.uint64, np.int64])
+def test_labels_that_are_whole_numbers_are_read_as_they_are(kind):
+    schema = Schema.infer(people())
+    classifier = Classifier(on_arrays(lambda rows: (rows[:, 0] > 40).astype(kind)), schema)
+    codes = classifier.fit_labels(schema.cells(people()))
+    assert classifier.labels == (0, 1)
+    assert all(type(label) is (bool if kind is bool else int) for label in classifier.labels)
+    assert codes[[0, 30]].tolist() == [0, 1]

@@ -11,6 +11,7 @@ import numpy as np
 from lapace.arrays import Floats, Ints, batches
 from lapace.budgets import spend
 from lapace.classifiers.decisions import decision_thresholds
+from lapace.classifiers.matrices import MatrixClassifier
 from lapace.classifiers.outputs import (
     ExternalModel,
     Label,
@@ -62,7 +63,8 @@ class Classifier:
 
     Args:
         model: An object with `predict`, or a callable that takes rows and returns labels. It gets
-            frames of the type `schema` was inferred from, and is never fitted or changed.
+            frames of the type `schema` was inferred from (a matrix, if it is one of `on_arrays`),
+            and is never fitted or changed.
         schema: The columns of the training table.
         labels: The labels, where they are known already; otherwise call `fit_labels`.
 
@@ -226,10 +228,12 @@ class Classifier:
     # -- calls of the model -----------------------------------------------------------------------
 
     def _frames(self, cells: Floats, schema: Schema | None) -> Iterator[tuple[Floats, Any]]:
-        """The rows in parts of bounded size, each with its frame."""
+        """The rows in parts of bounded size, each with its frame, or as the matrix it is."""
         most = min(ROWS_PER_CALL, CELLS_PER_CALL // max(1, cells.shape[1]))
+        plain = isinstance(self.model, MatrixClassifier)
         for part in batches(len(cells), most):
-            yield cells[part], (schema or self.schema).frame(cells[part])
+            rows = cells[part]
+            yield rows, rows.copy() if plain else (schema or self.schema).frame(rows)
 
     def _call(self, method: Callable[[Any], Any], frame: Any, rows: int) -> Any:
         spend(queries=rows)
@@ -309,9 +313,10 @@ class Classifier:
 
     def _predicts_most_probable(self) -> bool:
         """Whether the model, or a pipeline's last step, is exactly one of the listed classes."""
-        kind = type(self.model)
+        model = self.model.model if isinstance(self.model, MatrixClassifier) else self.model
+        kind = type(model)
         if (kind.__module__.split(".")[0], kind.__name__) == ("sklearn", "Pipeline"):
-            kind = type(self.model.steps[-1][1])
+            kind = type(model.steps[-1][1])
         return (kind.__module__.split(".")[0], kind.__name__) in PREDICT_MOST_PROBABLE
 
 

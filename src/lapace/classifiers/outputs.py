@@ -21,6 +21,8 @@ from lapace.errors import ClassifierError, InputError
 
 Label: TypeAlias = str | int | bool
 
+FEW_LABELS = 1024  # whole numbers in a range as narrow as this are counted rather than looked up
+
 
 class ModelOutput(NamedTuple):
     """What a model returned for some rows.
@@ -151,6 +153,14 @@ def distinct_labels(
             f"{model} returned {what} for {rows:,} rows. It has to return one label per row, in "
             "the rows' order."
         )
+    if array.dtype.kind in "biu" and len(array):
+        low = int(array.min())
+        if int(array.max()) - low < FEW_LABELS:  # without a loop over rows
+            place = array.astype(object if low >= 2**62 else np.int64) - low
+            seen = np.bincount(place.astype(np.int64)) > 0
+            kind = bool if array.dtype.kind == "b" else int
+            few: list[Label] = [kind(low + k) for k in np.flatnonzero(seen).tolist()]
+            return few, (np.cumsum(seen) - 1)[place.astype(np.int64)]
     found: dict[Any, int] = {}
     try:
         position = [found.setdefault(value, len(found)) for value in array.tolist()]

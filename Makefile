@@ -14,10 +14,10 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs benchmarks lock licences sbom dist clean
+.PHONY: help install demo test lint format docs benchmarks bench-speed lock licences sbom dist clean
 
 help: ## Say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Make the environment
 
@@ -54,6 +54,9 @@ docs: $(STAMP) ## Build the documentation into site/
 
 benchmarks: $(STAMP) ## The paper's experiments; ARGS="--quick" runs a short version
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-speed: $(STAMP) ## How fast everything is, as one table of ratios; ARGS="explain growth" runs parts
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.speed $(ARGS) --write benchmarks/results/speed.md
 
 # What is installed, from where, under which licence: tools in an environment of their own.
 SUPPLY := .venv-supply/bin

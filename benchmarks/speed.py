@@ -1,38 +1,84 @@
-"""How fast lapace is, as ratios within one run: `python -m benchmarks.speed`.
+"""How fast lapace is, as one table: `make bench-speed`, or `python -m benchmarks.speed`.
 
 Machines are shared and noisy, so everything is compared with something measured beside it, in
-processor seconds where that is possible.
+processor seconds where that is possible. `python -m benchmarks.speed gpu` is the one absolute part,
+for a machine with a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
-from lapace import Explainer, Search, datasets
+from lapace import Explainer, Search, baselines, datasets
+from lapace.classifiers import on_arrays
+from lapace.errors import CentroidWarning
 from lapace.model import LGMVAE, Shape
 from lapace.training import DEFAULT, fit
 
+PICKS = ("first", "middle", "last")
+QUICK = Search(detail="picks", picks=PICKS)
+FIVE = [
+    "age == original",
+    "dependants == original",
+    "purpose == original",
+    "income >= original",
+    "changes <= 6",
+]
+RELATIONS = ["changes <= 3", "income >= 12 * instalment", "savings + 2 * income >= amount"]
+METHODS = ("NNCE", "FACE", "RobXCE", "DRCE", "DiCE")
+SLOW = {"DiCE": 10}  # instances of methods that would take minutes, scaled up
+PAIRS = ("wine", "heloc", "adult", "compas")
+RESULTS, PAGE = Path("benchmarks/results/speed.md"), Path("docs/speed.md")
+MADE = "<!-- what follows is benchmarks/results/speed.md -->\n\n"  # on the page
 
-def say(what: str, value: float, target: str) -> None:
-    """One line of the result."""
-    print(f"{what:<66}{value:>9.3f}   target {target}", flush=True)
+
+class Line(NamedTuple):
+    """One line of the table: what was measured, the figure, and what it should be at most.
+
+    A target that is negative is what the figure should be at least.
+    """
+
+    what: str
+    value: float
+    target: float | None = None
+
+    @property
+    def text(self) -> str:
+        """As a row of a Markdown table."""
+        least = "" if self.target is None else f"≥ {-self.target:g}"
+        target = least if self.target is None or self.target < 0 else f"≤ {self.target:g}"
+        return f"| {self.what} | {self.value:,.3g} | {target} | {self.met} |"
+
+    @property
+    def met(self) -> str:
+        """Whether the target is met, in a word."""
+        if self.target is None:
+            return ""
+        reached = self.value <= self.target if self.target >= 0 else self.value >= -self.target
+        return "yes" if reached else "no"
 
 
-def least(work: Callable[[], Any], repeats: int = 5) -> float:
+def least(work: Callable[[], Any], repeats: int = 3) -> float:
     """The fewest processor seconds of a few runs."""
     times = []
     for _ in range(repeats):
@@ -43,11 +89,15 @@ def least(work: Callable[[], Any], repeats: int = 5) -> float:
 
 
 class Timed:
-    """A classifier that counts its processor seconds and rows."""
+    """A classifier that counts its processor seconds, rows and calls."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.classes_ = model, model.classes_
-        self.seconds, self.rows = 0.0, 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Starts counting anew."""
+        self.seconds, self.rows, self.calls = 0.0, 0, 0
 
     def predict(self, rows: Any) -> Any:
         """Labels."""
@@ -55,67 +105,198 @@ class Timed:
         found = self.model.predict(rows)
         self.seconds += time.process_time() - start
         self.rows += len(rows)
+        self.calls += 1
         return found
 
 
+class TimedProbability(Timed):
+    """The same with probabilities; `predict` reads the label off them, at no cost."""
+
+    known: tuple[Any, Any] = (None, None)
+
+    def predict_proba(self, rows: Any) -> Any:
+        """Probabilities."""
+        start = time.process_time()
+        found = self.model.predict_proba(rows)
+        self.seconds += time.process_time() - start
+        self.rows += len(rows)
+        self.calls += 1
+        self.known = rows, found
+        return found
+
+    def predict(self, rows: Any) -> Any:
+        """Labels."""
+        if self.known[0] is rows:
+            return np.asarray(self.classes_)[self.known[1].argmax(axis=1)]
+        return super().predict(rows)
+
+
 @cache
-def fitted() -> tuple[Any, Timed, Explainer]:
-    """An explainer of the `loans` forest."""
-    loans = datasets.load("loans")
-    model = Timed(loans.classifier("forest"))
-    return loans, model, Explainer(model, random_state=0).fit(loans.train)
+def fitted(name: str = "loans", kind: Any = "forest") -> tuple[Any, TimedProbability, Explainer]:
+    """A data set, its classifier, and an explainer of it."""
+    data = datasets.load(name)
+    model = TimedProbability(data.classifier(kind))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CentroidWarning)
+        return data, model, Explainer(model, random_state=0).fit(data.train)
 
 
-def refused(count: int) -> pd.DataFrame:
-    """Refused applicants, repeated where there are too few."""
-    loans, model, _ = fitted()
-    every = pd.concat([loans.test, loans.train], ignore_index=True)
-    found = every[model.model.predict(every) == "denied"]
+def refused(count: int, name: str = "loans", kind: str = "forest") -> pd.DataFrame:
+    """Rows with another label than the favourable one, repeated where there are too few."""
+    data, model, _ = fitted(name, kind)
+    every = pd.concat([data.test, data.train], ignore_index=True)
+    found = every[model.model.predict(every) != data.target]
     return pd.concat([found] * -(-count // len(found)), ignore_index=True).head(count)
 
 
-def explain(_: Any) -> None:
-    """Time outside the classifier over one `predict` on as many rows."""
-    loans, model, explainer = fitted()
+# ------------------------------------------------------------------------------------------------
+# The parts
+
+
+def explain(chosen: argparse.Namespace) -> Iterator[Line]:
+    """First, middle, last: time outside the classifier, and queries."""
+    data, model, explainer = fitted()
+    instances = refused(chosen.instances)
+    rows = pd.concat([data.train] * 20, ignore_index=True).head(len(instances) * 5 * 21)
+    plain, five = [], []
+    for _ in range(3):  # side by side, so that a busy minute counts for all
+        once = least(lambda: model.model.predict(rows), 1)
+        for found, constraints in ((plain, []), (five, FIVE)):
+            model.reset()
+            total = least(lambda c=constraints: _explained(explainer, instances, c), 1)
+            found.append((total - model.seconds, once, model.rows, model.calls))
+    outside, once, asked, calls = min(plain)
+    paths = len(instances) * 6  # to five prototypes and one sampled endpoint
+    yield Line(
+        "outside the classifier / one `predict` on instances x 5 x 21 rows", outside / once, 0.25
+    )
+    yield Line("rows asked per instance and path, first, middle, last", asked / paths, 10)
+    yield Line(f"classifier calls for {len(instances)} instances", calls)
+    yield Line("five constraints / none, outside the classifier", min(five)[0] / outside, 2)
+    one, few = [], []
+    for k in range(20):
+        model.reset()
+        single = refused(20).iloc[k : k + 1]
+        total = least(lambda x=single: _explained(explainer, x, []), 1)
+        one.append(1000 * (total - model.seconds))
+        few.append(model.calls)
+    yield Line("one instance: ms outside the classifier (median)", float(np.median(one)), 5)
+    yield Line("one instance: classifier calls (greatest of 20)", max(few), 15)
+
+
+def _explained(explainer: Explainer, instances: Any, constraints: list[str]) -> Any:
+    return explainer.explain(instances, search=QUICK, constraints=constraints)
+
+
+def firsts(chosen: argparse.Namespace) -> Iterator[Line]:
+    """How often `first` is that of `detail="path"`, and rows asked, by pair."""
+    for name in chosen.pairs:
+        for kind in ("forest", "mlp"):
+            data, model, explainer = fitted(name, kind)
+            instances, found, rows = refused(60, name, kind), [], 0
+            for search in (replace(QUICK, detail="path"), QUICK):
+                model.reset()
+                found.append(explainer.explain(instances, target=data.target, search=search))
+                rows = model.rows
+            one, other = (explanation.first().cells for explanation in found)
+            same = ((one == other) | (np.isnan(one) & np.isnan(other))).all(axis=1)
+            yield Line(f"{name}, {kind}: share of firsts as with detail='path'", same.mean(), -0.97)
+            yield Line(f"{name}, {kind}: rows per path", rows / len(found[1].instance), 10)
+
+
+def constraints(_: argparse.Namespace) -> Iterator[Line]:
+    """The slow sets: a limit on changes with relations."""
+    _, model, explainer = fitted()
+    model.reset()
+    total = least(lambda: _explained(explainer, refused(20), RELATIONS), 1)
+    what = f"{' and '.join(f'`{c}`' for c in RELATIONS)}: processor seconds for 20 instances"
+    yield Line(what + ", the classifier's left out", total - model.seconds, 1)
+
+
+def methods(_: argparse.Namespace) -> Iterator[Line]:
+    """Every method on the same 100 instances, over lapace's time outside the classifier."""
+    data, model, explainer = fitted()
     instances = refused(100)
-    explainer.explain(instances)
-    ratios, shares = [], []
-    for _ in range(7):
-        model.seconds, model.rows = 0.0, 0
-        overhead = least(lambda: explainer.explain(instances), 1) - model.seconds
-        rows = pd.concat([loans.train] * (model.rows // len(loans.train) + 1)).head(model.rows)
-        ratios.append(overhead / least(lambda rows=rows: model.model.predict(rows), 3))
-        shares.append(overhead / (overhead + model.seconds))
-    what = f"explain 100 instances: overhead / one predict on {model.rows:,} rows"
-    say(what, float(np.median(ratios)), "0.5")
-    say("explain 100 instances: share outside the classifier", float(np.median(shares)), "-")
-
-
-def growth(arguments: Any) -> None:
-    """How time and memory grow with the number of instances."""
-    counts = [n for n in (1_000, 10_000, 100_000, 1_000_000) if n <= arguments.largest]
-    seconds = []
-    for count in counts:
-        instances = refused(count)
-        with peak_memory() as peak:
-            start = time.process_time()
-            found = fitted()[2].explain(instances, search=Search(detail="picks"))
-            seconds.append(time.process_time() - start)
-        size = sum(v.nbytes for v in vars(found).values() if isinstance(v, np.ndarray))
-        print(
-            f"  {count:>9,} instances: {seconds[-1]:8.2f} s, result {size / 1e6:7.1f} MB, "
-            f"working memory above it {(max(peak) - size) / 1e6:7.1f} MB",
-            flush=True,
+    model.reset()
+    total = least(lambda: explainer.explain(instances, search=QUICK), 1)
+    ours, whole = total - model.seconds, total
+    yield Line("lapace: processor seconds outside the classifier, 100 instances", ours)
+    for name in METHODS:
+        method = getattr(baselines, name)(model).fit(data.train)
+        some = instances.head(SLOW.get(name, 100))
+        model.reset()
+        total = least(lambda m=method, x=some: m.counterfactuals(x, target=data.target), 1)
+        share = len(instances) / len(some)
+        outside, faster = share * (total - model.seconds) / ours, share * total / whole
+        yield Line(
+            f"{name} / lapace, outside the classifier", outside, -1 if name == "FACE" else None
         )
-    slope = np.polyfit(np.log(counts), np.log(seconds), 1)[0]
-    say("explain, detail='picks': log-log slope of time over instances", float(slope), "1.05")
+        yield Line(f"{name} / lapace, in all", faster, -200 if name == "DiCE" else None)
+
+
+def growth(chosen: argparse.Namespace) -> Iterator[Line]:
+    """How time and memory grow with instances, columns, clusters and steps."""
+    counts = [n for n in (2_500, 5_000, 10_000, 100_000) if n <= chosen.largest]
+    matrix, explainer = _synthetic(10, 5)
+    times, peaks = [], []
+    for count in counts:
+        rows = np.tile(matrix, (-(-count // len(matrix)), 1))[:count]
+        with peak_memory() as peak:
+            times.append(least(lambda x=rows: explainer.explain(x, search=QUICK), 1))
+        peaks.append(max(peak))
+    yield Line("slope of time with instances", _slope(counts, times), 1.05)
+    yield Line("slope of memory with instances", _slope(counts, peaks), 1.05)
+    yield Line(f"MB for {counts[-1]:,} instances", peaks[-1] / 1e6)
+    yield Line(f"processor seconds for {counts[-1]:,} instances", times[-1])
+    columns = [_timed(*_synthetic(width, 5)) for width in (10, 20, 40)]
+    yield Line("slope of time with columns", _slope((10, 20, 40), columns), 1.05)
+    clusters = [_timed(*_synthetic(10, count)) for count in (4, 8, 16)]
+    yield Line("slope of time with clusters", _slope((4, 8, 16), clusters), 1.05)
+    grid = [_timed(matrix, explainer, Search(steps=n, picks=PICKS)) for n in (10, 20, 40)]
+    yield Line("slope of time with steps, detail='path'", _slope((10, 20, 40), grid), 1.05)
+
+
+def _timed(rows: Any, explainer: Explainer, search: Search = QUICK) -> float:
+    return least(lambda: explainer.explain(rows, search=search))
+
+
+@cache
+def _synthetic(columns: int, clusters: int, device: str | None = None) -> tuple[Any, Explainer]:
+    """Rows that a linear classifier on arrays refuses, and a quickly fitted explainer of it."""
+    rows = np.random.default_rng(0).normal(size=(3000, columns)).round(3)
+    weights = torch.linspace(1.0, 0.2, columns)
+
+    class Linear:
+        classes_ = (0, 1)
+
+        def predict_proba(self, x: Any) -> Any:
+            x = torch.as_tensor(x, dtype=torch.float32)
+            second = torch.sigmoid(x @ weights.to(x.device))
+            return torch.stack([1 - second, second], dim=1)
+
+        def predict(self, x: Any) -> Any:
+            return (self.predict_proba(x)[:, 1] > 0.5).to(torch.int64)
+
+    recipe = replace(DEFAULT, steps=min(500, DEFAULT.steps))
+    model = on_arrays(Linear(), device=device)
+    explainer = Explainer(
+        model, n_prototypes=clusters, recipe=recipe, device=device, random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        explainer.fit(rows)
+    return rows[model.predict(rows) == 0], explainer
+
+
+def _slope(sizes: Any, values: Any) -> float:
+    return float(np.polyfit(np.log(sizes), np.log(np.maximum(values, 1e-9)), 1)[0])
 
 
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
     """Bytes a block takes above what was used when it began, read a hundred times a second."""
     statm, page = Path("/proc/self/statm"), resource.getpagesize()
-    before, found, stop = int(statm.read_text().split()[1]), [0], threading.Event()
+    before, found, stop = int(statm.read_text().split()[1]), [1], threading.Event()
 
     def watch() -> None:
         while not stop.wait(0.01):
@@ -130,13 +311,13 @@ def peak_memory() -> Iterator[list[int]]:
         thread.join()
 
 
-def training(_: Any) -> None:
+def training(_: argparse.Namespace) -> Iterator[Line]:
     """Training rows per second over those of bare matrix products of the same shapes."""
     shape = Shape(continuous=11, widths=(1, 3, 5), clusters=(5, 5), latent=16)
-    model, rows, steps, batch = LGMVAE(shape), 4000, 2000, DEFAULT.batch
+    model, rows, steps, batch = LGMVAE(shape), 4000, 500, DEFAULT.batch
     x, y = torch.rand(rows, shape.columns), torch.randint(0, 2, (rows,))
     c = y * 5 + torch.randint(0, 5, (rows,))
-    ours = least(lambda: fit(shape, DEFAULT, x, y, c, random_state=0), 1)
+    recipe = replace(DEFAULT, steps=steps)
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not model.prior]
     products = [
         (torch.rand(batch, m.in_features), torch.rand(m.in_features, m.out_features),
@@ -145,43 +326,118 @@ def training(_: Any) -> None:
     ]  # fmt: skip
 
     def bare() -> None:
-        for a, w, g in products * 100:
+        for a, w, g in products * steps:
             torch.mm(a, w)
             torch.mm(a.T, g)
             torch.mm(g, w.T)
 
-    floor = least(bare) / 100 * steps
-    say(f"training: {steps * batch / ours:,.0f} rows/s over bare products", floor / ours, "0.5")
+    pairs = [
+        (least(lambda: fit(shape, recipe, x, y, c, random_state=0), 1), least(bare, 1))
+        for _ in range(3)
+    ]
+    ours, floor = min(pairs)
+    yield Line("training: rows per second", steps * batch / ours)
+    yield Line("training: rows per second over those of bare products", floor / ours, -0.5)
 
 
-def importing(_: Any) -> None:
-    """Seconds `import lapace` takes above `import torch`."""
+def cold(_: argparse.Namespace) -> Iterator[Line]:
+    """Seconds until something can be explained, above `import torch`."""
 
     def seconds(code: str) -> float:
         runs = []
-        for _ in range(5):
-            start = time.perf_counter()
+        for _ in range(3):
+            start = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run([sys.executable, "-c", code], check=True)
-            runs.append(time.perf_counter() - start)
+            end = resource.getrusage(resource.RUSAGE_CHILDREN)
+            runs.append(end.ru_utime - start.ru_utime + end.ru_stime - start.ru_stime)
         return min(runs)
 
-    bare = seconds("import torch")
-    lazy, whole = seconds("import torch, lapace"), seconds("import torch, lapace; lapace.Explainer")
-    say("import lapace, seconds over import torch", lazy - bare, "0.3")
-    say("lapace.Explainer, seconds over import torch", whole - bare, "-")
+    bare, what = seconds("import torch"), "processor seconds over `import torch`"
+    yield Line(f"`import lapace`: {what}", seconds("import torch, lapace") - bare, 0.3)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "explainer.lapace"
+        _synthetic(10, 5)[1].save(path)
+        load = f"Explainer.load({str(path)!r}, lambda x: x[:, 0] > 0)"
+        code = f"import torch; from lapace import Explainer; {load}"
+        yield Line(f"`Explainer.load`: {what}", seconds(code) - bare)
 
 
-PARTS = {"explain": explain, "growth": growth, "training": training, "import": importing}
+def gpu(chosen: argparse.Namespace) -> Iterator[Line]:
+    """First, middle and last of many instances with a linear classifier on arrays, by the clock."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows, explainer = _synthetic(10, 5, device)
+    explainer.explain(rows[:1000], search=QUICK)  # warm
+    for count in [n for n in (100_000, 1_000_000) if n <= chosen.largest] or [chosen.largest]:
+        many = np.tile(rows, (-(-count // len(rows)), 1))[:count]
+        start = time.perf_counter()
+        found = explainer.explain(many, search=QUICK)
+        seconds = time.perf_counter() - start
+        share = found.seconds.get("classifier", 0.0)
+        name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+        yield Line(
+            f"{name}: seconds for {count:,} instances", seconds, 30 if count == 1_000_000 else None
+        )
+        yield Line(f"{name}: of these in the classifier", share)
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
+    "explain": explain,
+    "firsts": firsts,
+    "constraints": constraints,
+    "methods": methods,
+    "growth": growth,
+    "training": training,
+    "cold": cold,
+    "gpu": gpu,
+}
+
+
+def page(lines: list[Line], command: str) -> str:
+    """The table, with when and where it was made."""
+    cores = len(os.sched_getaffinity(0))
+    when = datetime.now(UTC).strftime("%Y-%m-%d")
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    where = f"{cores} cores of {platform.machine()}, {versions}"
+    head = ["| what | measured | target | met |", "|---|---:|---:|---|"]
+    return "\n".join(
+        [
+            f"Made by `{command}` on {when}, on {where}.",
+            "",
+            *head,
+            *(line.text for line in lines),
+            "",
+        ]
+    )
 
 
 def main() -> None:
+    """Measures, prints, and writes the table where one is wanted."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
-    parser.add_argument("--largest", type=int, default=100_000, help="instances in `growth`")
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; default: all but gpu"
+    )
+    parser.add_argument("--instances", type=int, default=200, help="in `explain`")
+    parser.add_argument("--largest", type=int, default=10_000, help="instances in `growth`, `gpu`")
+    parser.add_argument("--pairs", nargs="*", default=list(PAIRS), help="data sets in `firsts`")
+    parser.add_argument("--write", type=Path, help=f"the table's file, such as {RESULTS}")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.parts) - set(PARTS):
+        parser.error(
+            f"There is no part {', '.join(sorted(unknown))}. There are: {', '.join(PARTS)}."
+        )
     torch.set_num_threads(1)
-    for name in arguments.parts or PARTS:
-        PARTS[name](arguments)
+    lines: list[Line] = []
+    for name in chosen.parts or [part for part in PARTS if part != "gpu"]:
+        for line in PARTS[name](chosen):
+            print(line.text, flush=True)
+            lines.append(line)
+    if chosen.write:
+        command = " ".join(["python -m benchmarks.speed", *chosen.parts])
+        table = page(lines, command)
+        chosen.write.write_text(table, encoding="utf-8")
+        if chosen.write == RESULTS and PAGE.exists():
+            about = PAGE.read_text(encoding="utf-8").partition(MADE)[0]
+            PAGE.write_text(about + MADE + table, encoding="utf-8")
 
 
 if __name__ == "__main__":

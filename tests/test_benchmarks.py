@@ -24,7 +24,20 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from benchmarks import ablation, drawing, e1, e2, e3, fits, plan, running, store, tables, targets
+from benchmarks import (
+    ablation,
+    drawing,
+    e1,
+    e2,
+    e3,
+    fits,
+    plan,
+    running,
+    speed,
+    store,
+    tables,
+    targets,
+)
 from benchmarks.__main__ import main
 from benchmarks.figures import Figures
 from benchmarks.networks import network_of
@@ -1038,3 +1051,24 @@ def test_steps_that_are_not_affine_are_refused():
     model = make_pipeline(*steps).fit(rows, rows[:, 0] > 0)
     with pytest.raises(ValueError, match="not affine"):
         network_of(model, Schema.infer(rows), rows)
+
+
+def test_the_page_on_speed_ends_with_the_committed_table():
+    table = Path("benchmarks/results/speed.md").read_text(encoding="utf-8")
+    assert Path("docs/speed.md").read_text(encoding="utf-8").endswith(f"{speed.MADE}{table}")
+    assert table.startswith("Made by `python -m benchmarks.speed")
+
+
+def test_a_line_on_speed_says_whether_its_target_is_met():
+    assert speed.Line("seconds", 2.0, 3.0).text == "| seconds | 2 | ≤ 3 | yes |"
+    assert speed.Line("share", 0.9, -0.97).text == "| share | 0.9 | ≥ 0.97 | no |"
+    assert speed.Line("rows", 12_345.0).text == "| rows | 1.23e+04 |  |  |"
+
+
+def test_many_instances_of_a_linear_classifier_on_arrays_are_explained(monkeypatch):
+    """The part for a GPU, small and on whatever there is."""
+    monkeypatch.setattr(speed, "DEFAULT", replace(speed.DEFAULT, steps=20, hidden=16))
+    chosen = SimpleNamespace(largest=400)
+    lines = list(speed.gpu(chosen))
+    assert [line.value > 0 for line in lines] == [True, True]
+    assert "400 instances" in lines[0].what

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lapace.arrays import Bools, Floats, Ints, first_of_each
+from lapace.arrays import Bools, Floats, Ints, batches, first_of_each
 from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import Problem
 from lapace.metrics.neighbours import kneighbors
@@ -16,6 +16,8 @@ from lapace.paths import EncodedInstances
 __all__ = ["Endpoints", "find_endpoints", "frozen_category_lines", "reachable_prototypes"]
 
 CANDIDATES = 10  # nearest sampled rows the classifier is queried about, to find one that is ok
+SPARE = 6  # more of them, for those that rounding to float32 brings out of order
+BLOCK = 4_000_000  # distances held at once
 FIRST_CANDIDATES = 2  # of them are queried at first, the others where neither is
 MIN_PERCENTILE = 0.2  # of an instance's categories among the target's, to get a frozen copy
 
@@ -82,7 +84,7 @@ def reachable_prototypes(problem: Problem, instance: Ints) -> Bools:
 
 def _near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> tuple[Ints, Ints, Floats]:
     """Instances, the nearest ok sampled row of each, and the probability of its label."""
-    schema, sampled, known = problem.schema, problem.fitted.sampled_endpoints, problem.instances
+    sampled, known = problem.fitted.sampled_endpoints, problem.instances
     pairs, group = np.unique(
         np.c_[known.label_code[instance], known.target_code[instance]], axis=0, return_inverse=True
     )
@@ -90,10 +92,7 @@ def _near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> tuple[Int
     for k in range(len(pairs)):  # instances with the same label and target share their candidates
         members = np.flatnonzero(group.ravel() == k)
         rows = np.flatnonzero(problem.wants(instance[members[:1]], sampled.label)[0])
-        cells = known.cells[instance[members]]
-        _, index = kneighbors(
-            schema, cells, sampled.cells[rows], CANDIDATES, weights=problem.weights
-        )
+        index = _nearest(problem, known.cells[instance[members]], rows)
         instances.append(np.repeat(members, index.shape[1]))
         nearest.append(rows[index].ravel())
         rank.append(np.tile(np.arange(index.shape[1]), len(members)))
@@ -115,6 +114,40 @@ def _near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> tuple[Int
     near = np.sort(np.concatenate(ok))
     chosen = near[first_of_each(owner[near])]  # candidates are sorted by distance
     return owner[chosen], candidates[chosen], probability[chosen]
+
+
+def _nearest(problem: Problem, cells: Floats, rows: Ints) -> Ints:
+    """Which of some sampled rows are nearest to cells, by distance: positions, (n, candidates).
+
+    Found in float32, where the model lives, and sorted by the exact distance. A missing or unseen
+    number has a distance of its own: then by `kneighbors`.
+    """
+    schema, sampled, weights = problem.schema, problem.fitted.sampled_endpoints, problem.weights
+    count, numeric = min(CANDIDATES + SPARE, len(rows)), schema.numeric
+    others = sampled.cells[rows]
+    if not len(rows) or schema.unplaced(cells).any() or schema.unplaced(others).any():
+        return kneighbors(schema, cells, others, CANDIDATES, weights=weights)[1]
+    near = np.empty((len(cells), count), dtype=np.int64)
+    device = sampled.z.device
+    scale = weights[numeric] / schema.spans[numeric]
+
+    def tensors(some: Floats, weight: Floats) -> tuple[torch.Tensor, torch.Tensor]:
+        both = some[:, numeric] * scale, schema.one_hot(some, weight)
+        numbers, levels = (torch.as_tensor(x, dtype=torch.float32, device=device) for x in both)
+        return numbers, levels
+
+    numbers, levels = tensors(others, np.ones_like(weights))
+    for part in batches(len(cells), BLOCK, len(rows)):
+        own_numbers, own_levels = tensors(cells[part], weights)
+        apart = torch.cdist(own_numbers, numbers, p=1.0)  # (size, rows), less what is the same
+        apart.addmm_(own_levels, levels.T, alpha=-1.0)
+        near[part] = apart.topk(count, dim=1, largest=False).indices.cpu().numpy()
+    near.sort(axis=1)
+    exact = np.empty(near.shape)
+    for part in batches(len(cells), BLOCK, count * cells.shape[1]):
+        exact[part] = schema.gaps(cells[part][:, None], others[near[part]]) @ weights
+    order = np.argsort(exact, axis=1, kind="stable")[:, :CANDIDATES]
+    return np.take_along_axis(near, order, axis=1)
 
 
 def frozen_category_lines(

@@ -389,9 +389,9 @@ def _rivals(
         return inside, place
     some, own = lines[inside], lead[inside]
     high, low = first.tau[inside], grid.tau[own, 1]
-    rows = line.decode_at(some, high)
-    mine, theirs = (line.cost(k, line.decode_at(k, high), weights) for k in (some, own))
-    equal = ~rows_differ(rows, line.decode_at(own, high))
+    rows, own_rows = line.decode_at(some, high), line.decode_at(own, high)
+    mine, theirs = line.cost(some, rows, weights), line.cost(own, own_rows, weights)
+    equal = ~rows_differ(rows, own_rows)
     step = np.rint(high * steps)
     share = np.divide(theirs, mine, out=np.ones(len(mine)), where=mine > theirs)
     guess = np.where(equal, 0, np.floor(share * step)).astype(np.int64)

@@ -1067,7 +1067,7 @@ def test_a_line_on_speed_says_whether_its_target_is_met():
 
 def test_many_instances_of_a_linear_classifier_on_arrays_are_explained(monkeypatch):
     """The part for a GPU, small and on whatever there is."""
-    monkeypatch.setattr(speed, "DEFAULT", replace(speed.DEFAULT, steps=20, hidden=16))
+    monkeypatch.setattr(speed, "DEFAULT", replace(speed.DEFAULT, steps=200, hidden=64))
     chosen = SimpleNamespace(largest=400)
     lines = list(speed.gpu(chosen))
     assert [line.value > 0 for line in lines] == [True, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,7 @@ class MatrixClassifier:
     def _matrix(self, rows: Floats) -> Any:
         if self.device is None:
             return rows
-        import torch
-
+        torch = import_module("torch")  # by name: what reads results must work without it
         return torch.as_tensor(rows, dtype=torch.float32).to(self.device)
 
 

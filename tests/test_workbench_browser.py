@@ -182,7 +182,6 @@ def _keep_the_job(visitor):
     )
     assert said < 100
     assert button.get_attribute("aria-pressed") == "true"
-    visitor.page.wait_for_timeout(600)
     visitor.settled()
     for card in visitor.cards.all():
         assert "Employment" not in card.locator("h3").inner_text()
@@ -320,7 +319,6 @@ def _visit_the_clinic(visitor):
     page.locator("#you-smoker").select_option(label="not known")
     page.locator("#you-joined").fill("2021-03-04")
     page.locator("#you-joined").press("Tab")
-    page.wait_for_timeout(600)
     visitor.settled()
     visitor.cards.first.wait_for()
     assert page.locator(".verdict").inner_text().count("high") == 1
@@ -333,14 +331,12 @@ def _visit_the_clinic(visitor):
     for _ in range(20):
         page.keyboard.press("ArrowLeft")
     page.locator("#limit-steps_a_day select").select_option(label="very hard")
-    page.wait_for_timeout(600)
     visitor.settled()
     visitor.look("clinic-limits")
     shown = page.locator("#limits").inner_text()
     assert "1 of 10 possible" in shown or "0 of 10 possible" in shown
     assert "very hard" in shown
     page.locator("#target").select_option(label="middle")
-    page.wait_for_timeout(600)
     visitor.settled()
     assert "middle" in page.locator(".verdict .wanted").inner_text()
     for card in visitor.cards.all():
@@ -383,7 +379,6 @@ def test_visitors_are_apart_and_a_restart_loses_nothing(browser):
         one.page.locator("#case").select_option("own")
         one.page.locator("#you-weight").fill("123")
         one.page.locator("#you-weight").press("Tab")
-        one.page.wait_for_timeout(600)
         one.settled()
         one.cards.first.get_by_role("button", name="Bookmark").click()
         assert "123" in one.page.content()
@@ -402,7 +397,6 @@ def test_visitors_are_apart_and_a_restart_loses_nothing(browser):
         assert one.page.locator(".plans li").count() == 1
         one.page.locator("#you-weight").fill("150")
         one.page.locator("#you-weight").press("Tab")
-        one.page.wait_for_timeout(600)
         one.settled()
         assert one.cards.count()
     one.errors.clear()  # the browser notes that the connection was lost

@@ -21,8 +21,8 @@ export const Workbench = {
       <div class="brand"><span class="mark" aria-hidden="true"></span>
         <h1>What would have to change?</h1></div>
       <nav class="tabs" aria-label="Parts of this page">
-        <a href="#you">You</a><a href="#limits">Your limits</a><a href="#ways">Your ways</a>
-        <a href="#kept">Bookmarked<span v-if="kept.length" class="count">{{ kept.length }}</span></a>
+        <a href="#you">You</a><a href="#limits">Limits</a><a href="#ways">Ways</a>
+        <a href="#kept">Bookmarks<span v-if="kept.length" class="count">{{ kept.length }}</span></a>
       </nav>
       <div class="tools">
         <label class="theme"><span class="sr">Colours</span>
@@ -123,6 +123,8 @@ export const Workbench = {
     <footer class="foot"><a :href="page.path + '/adviser'">For advisers</a>
       <span>What you enter stays in this browser; it is sent here only to work out an answer.</span>
     </footer>
+    <a v-if="!waysInView" class="pill" href="#ways" aria-hidden="true" tabindex="-1">{{ status || summary }}
+      <span v-if="!busy">Look ↓</span></a>
     <WhatIf v-if="whatIf" :start="whatIf" :columns="page.columns" :wanted="wanted" :ask="judge"
             @close="whatIf = null" />
     <LetterDialog v-if="letterShown" :letter="letterShown" @close="letterShown = null" />
@@ -134,12 +136,12 @@ export const Workbench = {
       limits: noLimits(this.page.target), answer: null, answerId: 0, why: null,
       dials: {}, kept: [], formOpen: false, whatIf: null, letterShown: null,
       status: "", failed: "", said: {}, problems: {}, typedProblems: [],
-      running: 0, theme: document.documentElement.dataset.theme || "",
+      running: 0, soon: false, waysInView: true, theme: document.documentElement.dataset.theme || "",
     };
   },
 
   computed: {
-    busy() { return this.running > 0; },
+    busy() { return this.running > 0 || this.soon; },
     cards() { return this.answer?.cards ?? []; },
     summary() {
       if (!this.answer || this.failed) return "";
@@ -165,8 +167,13 @@ export const Workbench = {
   mounted() {
     this.restore();
     document.addEventListener("keydown", this.onKey);
+    this.watcher = new IntersectionObserver(([entry]) => { this.waysInView = entry.isIntersecting; });
+    this.watcher.observe(document.getElementById("ways"));
   },
-  unmounted() { document.removeEventListener("keydown", this.onKey); },
+  unmounted() {
+    this.watcher.disconnect();
+    document.removeEventListener("keydown", this.onKey);
+  },
 
   methods: {
     percent, fieldText,
@@ -189,7 +196,7 @@ export const Workbench = {
       this.status = words;
       try { return await call(); } finally {
         this.running -= 1;
-        if (!this.running) this.status = "";
+        if (!this.busy) this.status = "";
       }
     },
 
@@ -234,12 +241,14 @@ export const Workbench = {
     // -- explanations --------------------------------------------------------------------------
     later(pause = 450) {  // several changes in a row are one question
       this.status = "One moment …";
+      this.soon = true;
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.explain(), pause);
       this.save();
     },
     async explain() {
       clearTimeout(this.timer);
+      this.soon = false;
       this.failed = "";
       const mine = (this.latest = (this.latest ?? 0) + 1);
       const derived = this.page.columns.some((column) => column.derived.length);

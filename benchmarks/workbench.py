@@ -131,7 +131,7 @@ def print_visitors(arguments: Any) -> None:
     print(f"| {arguments.visitors} visitors for {arguments.seconds:g} s | |")
     print("| --- | --- |")
     print(f"| answers | {len(seconds)} |")
-    print(f"| errors | {found['errors']} |")
+    print(f"| errors | {len(found['errors'])}: {'; '.join(sorted(set(found['errors'])))} |")
     print(f"| answers with another visitor's values | {found['crossed']} |")
     if len(seconds):
         median, longest = np.median(seconds), seconds.max()
@@ -140,7 +140,7 @@ def print_visitors(arguments: Any) -> None:
 
 
 async def load(address: str, pid: int, arguments: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"seconds": [], "errors": 0, "crossed": 0, "memory": []}
+    found: dict[str, Any] = {"seconds": [], "errors": [], "crossed": 0, "memory": []}
     visitors = [Visitor(address, k) for k in range(arguments.visitors)]
     for visitor in visitors:
         await visitor.open()
@@ -238,7 +238,7 @@ class Visitor:
             reply = await self.ask("explain", {"row": self.row, "name": mine, **limits})
             found["seconds"].append(time.monotonic() - start)
             if "failed" in reply or "problems" in reply:
-                found["errors"] += 1
+                found["errors"].append(str(reply.get("failed", reply.get("problems"))))
                 continue
             before = {
                 change["f"]: change["before"]

@@ -405,6 +405,16 @@ def test_ids_are_found_in_any_chunk(mixed, monkeypatch):
     assert [int(n) for n in re.findall(r"^Instance (\d+)", shown, re.MULTILINE)] == [29, 1]
 
 
+def test_a_first_column_without_a_name_identifies_the_rows(mixed):
+    text = Path("mixed.csv").read_text()
+    Path("nameless.csv").write_text(text.replace("customer,", ",", 1))
+    line = "explain m.lapace nameless.csv --target yes --pick nearest -q --format csv"
+    found = pd.read_csv(StringIO(run(line).stdout))
+    assert set(found["id"]) < set(mixed["customer"])
+    assert run(f"{line} --ids C05").stdout.splitlines()[1].startswith("C05,")
+    assert "Unnamed" not in run("schema nameless.csv").stdout
+
+
 def test_a_long_standard_input_is_read_in_chunks_too(mixed, monkeypatch):
     in_chunks(monkeypatch, (4, 7))
     line = "explain m.lapace {} --target yes --pick nearest --format csv -q"

@@ -24,6 +24,7 @@ STDIN = "-"
 IN_MEMORY = 16_000_000  # bytes of standard input; what is longer is kept on disk
 SCANNED = 20_000  # rows whose ids are looked at together
 MOST_LABELS = 100  # different whole numbers a column of labels may hold
+NAMELESS = (("Unnamed: 0",), ("",))  # a first column without a name, as R writes rows' names
 MOST_NAMES = 20  # column names listed in a message
 
 
@@ -100,6 +101,9 @@ def _identified(frame: Any, id_column: str | None) -> Table:
     from lapace.table import read
 
     table = read(frame, id_column=id_column)
+    if id_column is None and table.ids is None and table.names[:1] in NAMELESS:
+        id_column = table.names[0]
+        table = read(frame, id_column=id_column)
     if id_column is None:
         return table
     if table.template.index != (id_column,):  # neither a column nor the index of the frame

@@ -19,6 +19,7 @@ says how; `Schema.infer` collects those of all columns.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -84,11 +85,13 @@ class UnsettledColumnError(InputError):
     def __init__(self, name: str, what: str, words: Sequence[str]) -> None:
         self.name, self.what, self.words = name, what, tuple(words)
         kinds = [word for word in words if word != "drop"]
+        quote = shlex.quote  # as a shell takes it
         say = "".join(
-            f", or say it is '{kind}' (--kind {name}={kind}, schema={{'{name}': '{kind}'}})"
+            f", or say it is '{kind}' (--kind {quote(f'{name}={kind}')}, "
+            f"schema={{'{name}': '{kind}'}})"
             for kind in kinds
         )
-        super().__init__(f"Column '{name}' {what} Drop it (--drop {name}){say}.")
+        super().__init__(f"Column '{name}' {what} Drop it (--drop {quote(name)}){say}.")
 
 
 def infer(name: str, column: Column, override: Override | None = None) -> Feature:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -133,7 +134,9 @@ def remarks(features: Sequence[Feature]) -> list[str]:
         else:
             constant = len(feature.levels) == 1 and not feature.missing
         if constant:
-            found.append(f"'{feature.name}' is the same in every row: --drop {feature.name}")
+            found.append(
+                f"'{feature.name}' is the same in every row: --drop {shlex.quote(feature.name)}"
+            )
         elif feature.kind == "categorical":
             found += _looks_otherwise(feature)
     return found

@@ -25,7 +25,7 @@ __all__ = ["InputFile", "Place", "find_inputs", "need_pyarrow"]
 
 ENDINGS = (".parquet", ".pq")
 WILD = re.compile(r"[*?\[]")
-ASIDE = re.compile(r"\..+\.[0-9a-f]{16}(\.\w+)?")  # as `table.write_whole` names files
+ASIDE = re.compile(r"\..+[.-][0-9a-f]{16}(\.\w+)?")  # as `table.write_whole` names files
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 LOCK = ".lock"
 

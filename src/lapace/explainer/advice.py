@@ -1,8 +1,9 @@
 """The picks `nearest` and `best`: minimal rows, found from the paths and from proposals.
 
 For each instance the closest row known to be acceptable is made minimal. Known are the steps of its
-paths; closer rows are proposed by the surrogates and confirmed by the classifier. Acceptable is for
-`nearest` a row that is ok, for `best` one that also keeps a margin and is not too unusual.
+paths; closer rows are proposed by a student of the classifier and confirmed by the classifier.
+Acceptable is for `nearest` a row that is ok, for `best` one that also keeps a margin and is not too
+unusual.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ __all__ = ["Advice", "find_advice", "stored_advice"]
 
 ROUND, ROUNDS = 4, 3  # proposals queried at a time for each instance, and how often
 RAISES = 2  # how often the score required of proposals is raised where all were refused
+SLACK = 0.01  # of a score, by which rows that may replace one may be less sure
 IMPROVEMENTS = 3  # how often a row closer than the one found is looked for
 SHARE = 0.93  # of the distance that a row is then looked for within, whatever it scores
 CLOSER = 0.99  # share of the distance that such a row has to be within
 LEVEL, MARGIN_LEVEL = 0.5, 0.8  # scores required where no path tells what is accepted
-WIDE, LONG = 20, 8  # width of the beam and rounds of queries where nothing was found otherwise
+RANDOM, RANDOM_ROUND = 2, 30  # rounds and queries of random rows where nothing else was found
+VARIATIONS = 3  # how often the likeliest of them are varied
 RARE = 5.0  # the floor of `best`: a percentile among training rows of the target
 
 
@@ -264,7 +267,7 @@ class _Advisor:
         rows, found = self._closest_known(known)
         if not self.minimises:
             return rows, found
-        if self.problem.fitted.surrogates is None:
+        if self.problem.fitted.student is None:
             rows[found] = self._minimal(rows[found], self.lines[found], accept)
             return rows, found
         levels, starts = self._levels(known, level), self._starts(known)
@@ -272,9 +275,10 @@ class _Advisor:
         rows[found] = self._minimal(rows[found], self.lines[found], accept)
         lines = self.lines[found]
         for _ in range(improvements):
-            levels[lines] = self.guide.score(rows[lines], lines)
-            proposals = self.guide.propose(levels, starts, lines)
-            better, lines = self._confirm(self._closer(proposals, rows, found), accept, 1)
+            here = Proposals(rows[lines], lines, self.guide.distance(rows[lines], lines))
+            levels[lines] = self.guide.score(rows[lines], lines) - SLACK
+            proposals = self.guide.propose(levels, starts, lines, here=here)
+            better, lines = self._confirm(self._closer(proposals, rows, found), accept, 2)
             rows[lines] = self._minimal(better, lines, accept)
         lines = self.lines[found]
         for _ in range(improvements):
@@ -296,33 +300,54 @@ class _Advisor:
             if attempt:  # one more try is enough where a known row can be started from
                 open_ = open_[~known[open_]]
             levels[open_] += (1.0 - levels[open_]) / 2
-        levels[open_] = LEVEL
-        for _ in range(RAISES if len(open_) else 0):
-            proposals = self.guide.propose(levels, starts, open_, width=WIDE)
-            better, line = self._confirm(proposals, accept, LONG)
+        self._try_at_random(accept, rows, found, open_)
+
+    def _try_at_random(self, accept: Accept, rows: Floats, found: Bools, open_: Ints) -> None:
+        """Writes the closest row found at random of lines that have none, if there is one.
+
+        The student chooses which rows the classifier is queried about; then those it is surest of
+        are varied.
+        """
+        parents: Floats | None = None
+        for _ in range(VARIATIONS + 1):
+            if not len(open_):
+                break
+            proposals = self.guide.pool(open_, parents)
+            better, line = self._confirm(proposals, accept, RANDOM, RANDOM_ROUND)
             rows[line], found[line] = better, True
             open_ = np.setdiff1d(open_, line)
-            levels[open_] += (1.0 - levels[open_]) / 2
+            likeliest, some = self._likeliest(proposals.take(np.isin(proposals.line, open_)))
+            parents, open_ = likeliest, some
+
+    def _likeliest(self, proposals: Proposals) -> tuple[Floats, Ints]:
+        """Of each line the row whose probability of the target is highest, where there are any."""
+        steps = self.verdicts(proposals.cells, proposals.line)
+        rows = np.flatnonzero(~np.isnan(steps.probability))
+        rows = rows[first_of_each(proposals.line[rows], -steps.probability[rows])]
+        rows = rows[np.argsort(proposals.line[rows])]
+        return steps.cells[rows], proposals.line[rows]
 
     def _closer(self, proposals: Proposals, rows: Floats, found: Bools) -> Proposals:
         """The proposals that are closer than the row a line has."""
         most = np.where(found, CLOSER * self.guide.distance(rows, self.lines), np.inf)
         return proposals.take(proposals.distance < most[proposals.line])
 
-    def _confirm(self, proposals: Proposals, accept: Accept, rounds: int) -> tuple[Floats, Ints]:
+    def _confirm(
+        self, proposals: Proposals, accept: Accept, rounds: int, size: int = ROUND
+    ) -> tuple[Floats, Ints]:
         """Of each line the first proposal that is acceptable; queried a few at a time."""
         cells, line = [self.originals[:0]], [self.lines[:0]]
         for _ in range(rounds):
             if not len(proposals.line):
                 break
-            some = closest(proposals, ROUND)
+            some = closest(proposals, size)
             checked, ok = accept(some.cells, some.line)
             chosen = np.flatnonzero(ok)
             chosen = chosen[first_of_each(some.line[chosen], some.distance[chosen])]
             cells.append(checked[chosen])
             line.append(some.line[chosen])
             rest = np.arange(len(proposals.line)) - np.searchsorted(proposals.line, proposals.line)
-            proposals = proposals.take((rest >= ROUND) & ~np.isin(proposals.line, line[-1]))
+            proposals = proposals.take((rest >= size) & ~np.isin(proposals.line, line[-1]))
         lines = np.concatenate(line)
         order = np.argsort(lines)
         return np.concatenate(cells)[order], lines[order]
@@ -355,7 +380,7 @@ class _Advisor:
         return rows[first_of_each(self.path[rows], self.distance[rows])]
 
     def _levels(self, acceptable: Bools, default: float) -> Floats:
-        """What the surrogates score where paths become acceptable: the median of each line."""
+        """What the student scores where paths become acceptable: the median of each line."""
         rows = self._of_paths(acceptable)
         score, line = self.guide.score(self.known.cells[rows], self.line[rows]), self.line[rows]
         order = np.lexsort((score, line))
@@ -369,7 +394,7 @@ class _Advisor:
         return self.guide.samples()
 
     def _starts(self, acceptable: Bools) -> Proposals:
-        """Rows the surrogates start from: the closest of each path, and sampled ones."""
+        """Rows the student starts from: the closest of each path, and sampled ones."""
         rows = self._of_paths(acceptable)
         near = Proposals(self.known.cells[rows], self.line[rows], self.distance[rows])
         return Proposals(*(np.concatenate(same) for same in zip(near, self._samples, strict=True)))
@@ -383,7 +408,7 @@ class _Advisor:
         lines = ways[-1][1]  # a line without another way has no third either
         rows = [self.originals[:0]]
         line = [lines[:0]]
-        if self.problem.fitted.surrogates is not None and self.minimises and len(lines):
+        if self.problem.fitted.student is not None and self.minimises and len(lines):
             levels = self._levels(known, MARGIN_LEVEL)
             proposals = self.guide.propose(levels, self._starts(known), lines)
             new = self._unlike(proposals.cells, proposals.line, ways)

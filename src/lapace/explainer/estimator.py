@@ -29,6 +29,7 @@ from lapace.explainer.fit import (
     judge_again,
     warn_of_leaks,
     with_prototypes,
+    with_student,
     with_surrogates,
 )
 from lapace.explainer.problem import Search, make_problem
@@ -222,6 +223,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             random_state=random_state,
             true_codes=true_codes,
         )
+        taught = classifier.with_fresh_count()
+        fitted = with_student(fitted, taught, rows, random_state)
         if retrain is not None:
             again = Retrained.fit(retrain, classifier, cells, y, random_state)
             fitted = replace(fitted, retrained=again)
@@ -231,6 +234,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             centroids=judge.n_queries,
             repair=repairer.n_queries,
             surrogates=reference.n_queries,
+            student=taught.n_queries,
         )
         found = collect_report_inputs(
             fitted,

@@ -22,6 +22,7 @@ from lapace.categories import CategoryTree
 from lapace.classifiers import Classifier, Label
 from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
+from lapace.explainer.student import Student
 from lapace.explainer.surrogates import HeldOutRows, Retrained, Surrogates
 from lapace.explainer.top_up import MadeUpRows
 from lapace.instances import query_rows
@@ -47,6 +48,7 @@ __all__ = [
     "judge_again",
     "warn_of_leaks",
     "with_prototypes",
+    "with_student",
     "with_surrogates",
 ]
 
@@ -59,6 +61,7 @@ SAMPLES, SAMPLE_CELLS = 8_000, 2_000_000  # sampled endpoints per label, and the
 YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
 MARGIN = 0.65  # the least probability that `best` asks for where surrogates do not say
 MIN_REFERENCE, REFERENCE = 50, 1000  # rows that surrogates are judged by: held out, or else any
+MIN_CROSSOVERS, CROSSOVERS = 2000, 4  # made-up rows for a student: at least, and per row
 MIN_KAPPA = 0.4  # Cohen's kappa from which a column may be the label itself
 
 
@@ -121,6 +124,7 @@ class Fitted:
     history: Floats
     history_names: tuple[str, ...]
     surrogates: Surrogates | None = None
+    student: Student | None = None
     thresholds: tuple[float, ...] | None = None  # from which labels are predicted, where not 0.5
     retrained: Retrained | None = None  # not saved
 
@@ -339,6 +343,24 @@ def with_surrogates(
         true_codes=None if true_codes is None else true_codes[train],
     )
     return replace(fitted, surrogates=surrogates)
+
+
+def with_student(
+    fitted: Fitted, classifier: Classifier, cells: Floats, random_state: int
+) -> Fitted:
+    """Fits a student of the classifier; none for images or where the recipe has none.
+
+    Args:
+        fitted: What was learned.
+        classifier: The classifier, counting the queries.
+        cells: Training rows.
+        random_state: Seed of everything random.
+    """
+    count = min(fitted.recipe.student, max(MIN_CROSSOVERS, CROSSOVERS * len(cells)))
+    if not count or fitted.schema.shape is not None:
+        return fitted
+    student = Student.fit(fitted.schema, classifier, cells, count, random_state=random_state)
+    return replace(fitted, student=student)
 
 
 def range_coded(schema: Schema) -> Schema:

@@ -1,8 +1,9 @@
-"""Rows worth asking the classifier about, found by asking the surrogates, which is free.
+"""Rows worth asking the classifier about, found by asking a student of it, which is free.
 
 Two sources: rows near the instance that the search has already (steps of its paths, sampled rows of
-the target), and a beam search that changes one feature after another. The surrogates make all of
-them minimal for a required score; the closest are proposed. The classifier has the last word.
+the target), and a beam search that changes one feature after another. All of them are made minimal
+for a score that the student has to give them; then changes are exchanged for cheaper ones as long
+as that is possible. The closest are proposed. The classifier has the last word.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lapace.metrics.neighbours import kneighbors
 __all__ = ["Guide", "Proposals", "closest"]
 
 VALUES = 9  # values of a number that a move may set, evenly spread over its scores
-SCORES = 1.8  # standardised scores within which they lie
+SCORES, EXTREME = 1.8, 3.0  # standardised scores within which they lie, and two beyond
 WIDTH, DEPTH = 6, 4  # rows a beam keeps for each instance, and the features it may change
 FURTHER = 40  # moves of an instance that are combined beyond the first
 HITS = 3  # rows of each depth that are proposed
@@ -33,6 +34,10 @@ SAMPLES = 10  # sampled rows of the target nearest to an instance
 CELLS = 4_000_000  # cells of rows scored at once
 PARTS = np.array([1.0, 2 / 3, 0.5, 1 / 3, 1 / 6])  # of a distance that a move takes up
 FEW = 8  # rows within a distance that are proposed for each number of changes
+EXCHANGES, EXCHANGED = 4, 3  # rounds of exchanging changes, and rows of each line in a round
+BACK = (1.0, 0.5, 0.25)  # shares of a change that are taken back for another
+POOL, POOLED = 4_000, 60  # random rows of an instance, and how many of them are proposed
+LESS = (0.9, 0.98)  # shares of the distance that is then left
 
 
 class Proposals(NamedTuple):
@@ -75,7 +80,7 @@ class _Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Guide:
-    """Scores rows of a chunk of instances by the surrogates.
+    """Scores rows of a chunk of instances by the student.
 
     Attributes:
         problem: The problem.
@@ -98,14 +103,22 @@ class Guide:
         return system.without(limits) if limits else system
 
     def score(self, cells: Floats, line: Ints) -> Floats:
-        """The surrogates' probability of the target, (rows,)."""
-        assert self.problem.fitted.surrogates is not None
-        found = self.problem.fitted.surrogates.guess(self.problem.schema, cells)
-        known, rows = self.problem.instances, np.arange(len(cells))
+        """How sure the student is of the target, (rows,); from 0.5 on it predicts it.
+
+        That is its probability against the next label; for any other label, of the likeliest
+        against the instance's own.
+        """
+        student, known = self.problem.fitted.student, self.problem.instances
+        assert student is not None
+        found, rows = student.guess(self.problem.schema, cells), np.arange(len(cells))
         target, original = (
             codes[self.instance[line]] for codes in (known.target_code, known.label_code)
         )
-        return np.where(target < 0, 1.0 - found[rows, original], found[rows, target])
+        label = np.where(target < 0, original, target)
+        own = found[rows, label]
+        found[rows, label] = -1.0
+        share = own / np.maximum(own + found.max(axis=1), 1e-12)
+        return np.where(target < 0, 1.0 - share, share)
 
     def distance(self, cells: Floats, line: Ints) -> Floats:
         """How far rows are from their instances."""
@@ -116,7 +129,13 @@ class Guide:
     # -- proposals --------------------------------------------------------------------------------
 
     def propose(
-        self, level: Floats, starts: Proposals, lines: Ints, width: int = WIDTH
+        self,
+        level: Floats,
+        starts: Proposals,
+        lines: Ints,
+        *,
+        width: int = WIDTH,
+        here: Proposals | None = None,
     ) -> Proposals:
         """Minimal rows that score at least `level`, closest first.
 
@@ -125,10 +144,18 @@ class Guide:
             starts: Rows to start from, beside those of the beam search.
             lines: The lines to propose for.
             width: Rows the beam search keeps for each line.
+            here: Rows whose changes are to be exchanged, one of a line.
         """
         found = self._joined(
             [self._beam(level, lines, width), starts.take(np.isin(starts.line, lines))]
         )
+
+        found = self._made_minimal(found, level)
+        more = found if here is None else self._joined([found, here])
+        return self._joined([found, self.exchanged(more, level)])
+
+    def _made_minimal(self, found: Proposals, level: Floats) -> Proposals:
+        """Rows that score enough, made minimal; those that satisfy every constraint."""
 
         def accept(cells: Floats, at: Ints) -> tuple[Floats, Bools]:
             line = found.line[at]
@@ -136,8 +163,7 @@ class Guide:
             ok[ok] = self.score(cells[ok], line[ok]) >= level[line[ok]]
             return cells, ok
 
-        every = np.arange(len(found.line))
-        _, ok = accept(found.cells, every)
+        _, ok = accept(found.cells, np.arange(len(found.line)))
         found = found.take(ok)
         cells = minimise(
             found.cells,
@@ -148,6 +174,72 @@ class Guide:
         )
         cells, feasible = self._checked(cells, found.line, self.problem.system)
         return self._joined([self._of(cells[feasible], found.line[feasible])])
+
+    def exchanged(self, rows: Proposals, level: Floats) -> Proposals:
+        """Closer rows than the closest of each line, minimal: changes exchanged for cheaper ones.
+
+        Args:
+            rows: Rows that satisfy the constraints, closest first within each line.
+            level: The score required, one for each line of the chunk.
+        """
+        parts, rows = [], closest(rows, EXCHANGED)
+        for _ in range(EXCHANGES):
+            if not len(rows.line):
+                break
+            tried = self._exchanges(rows)
+            score = self.score(tried.cells, tried.line)
+            enough = np.flatnonzero(score >= level[tried.line])
+            enough = enough[self._one_of_each(tried.take(enough), score[enough])]
+            tried = _first(tried, enough, -score, EXCHANGED)
+            rows = self._made_minimal(tried, level)
+            parts.append(rows)
+        return self._joined(parts)
+
+    def _exchanges(self, rows: Proposals) -> Proposals:
+        """Rows with one change taken back, in part or whole, and one number moved on instead."""
+        schema, weights = self.problem.schema, self.problem.weights
+        spans = np.array([f.span if f.numeric else np.inf for f in schema.features])
+        costs = schema.gaps(self.originals[rows.line], rows.cells) * weights  # (rows, d)
+        free = np.array([f.numeric and f.derived is None for f in schema.features])
+        numbers = np.flatnonzero(free & (weights > 0))
+        found = []
+        for back in BACK:
+            for less in LESS:
+                at, i = np.nonzero(costs > (1 - less) * rows.distance[:, None] / back)
+                fraction = np.where(np.isfinite(spans[i]), back, 1.0)
+                cells, original = rows.cells[at], self.originals[rows.line[at]]
+                every = np.arange(len(at))
+                kept = cells[every, i] - fraction * (cells[every, i] - original[every, i])
+                cells[every, i] = np.where(fraction == 1.0, original[every, i], kept)
+                room = less * rows.distance[at] - (rows.distance[at] - fraction * costs[at, i])
+                found.append(self._moved_on(cells, original, rows.line[at], i, room, numbers))
+        tried = self._joined(found)
+        cells, feasible = self._checked(tried.cells, tried.line, self.problem.system)
+        return self._of(cells[feasible], tried.line[feasible])
+
+    def _moved_on(
+        self, cells: Floats, original: Floats, line: Ints, taken: Ints, room: Floats, numbers: Ints
+    ) -> Proposals:
+        """Rows with each number in turn, but the one taken back, moved away from the instance."""
+        features, weights = self.problem.schema.features, self.problem.weights
+        found, owner = [], []
+        for j in numbers:
+            feature = features[j]
+            move = room / weights[j] * feature.span
+            change = cells[:, j] - original[:, j]
+            for sign in (-1.0, 1.0):
+                fits = (taken != j) & (room > 0) & (sign * change >= 0)
+                some = cells[fits]
+                some[:, j] = feature.snap(some[:, j] + sign * move[fits])
+                found.append(some)
+                owner.append(line[fits])
+        rows, lines = np.concatenate(found), np.concatenate(owner)
+        if len(self.problem.system):
+            allowed = self._allowed(rows, lines) | ~self.problem.schema.changed(
+                self.originals[lines], rows
+            )
+            rows, lines = rows[allowed.all(axis=1)], lines[allowed.all(axis=1)]
+        return self._of(rows, lines)
 
     def _checked(self, cells: Floats, line: Ints, system: System) -> tuple[Floats, Bools]:
         """Rows with their derived columns computed, and whether the constraints hold."""
@@ -177,6 +269,42 @@ class Guide:
             line = np.repeat(members, index.shape[1])
             parts.append(self._of(self._clipped(sampled.cells[rows[index.ravel()]], line), line))
         return self._joined(parts)
+
+    def pool(self, lines: Ints, parents: Floats | None = None) -> Proposals:
+        """Random rows near the instances, those the student is surest of first.
+
+        Each has cells of a sampled row, as many as may change. Of rows that change the same
+        features one is proposed.
+
+        Args:
+            lines: The lines, in order.
+            parents: Rows to vary, one of each line: one cell of a sampled row each, and every
+                other one with one of the parent's changes undone.
+        """
+        schema, sampled = self.problem.schema, self.problem.fitted.sampled_endpoints
+        rng, size = np.random.default_rng(0), self.originals.shape[1]
+        donors = sampled.cells[rng.integers(len(sampled.cells), size=POOL)]
+        most = self._most_changes if parents is None else 1
+        order = rng.random((POOL, size)).argsort(axis=1).argsort(axis=1)
+        taken = order < rng.integers(1, most + 1, size=POOL)[:, None]
+        rank = rng.random((POOL, size))
+        parts = []
+        for k, line in enumerate(lines.tolist()):
+            original, owner = self.originals[line], np.full(POOL, line)
+            base = np.tile(original if parents is None else parents[k], (POOL, 1))
+            if parents is not None:
+                changed = schema.changed(original, parents[k])
+                undone = np.where(changed, rank, -1.0).argmax(axis=1)
+                every = np.arange(0, POOL, 2)
+                base[every, undone[every]] = original[undone[every]]
+            fits = taken & ~np.isnan(donors) & ~np.isnan(original) & schema.counted
+            fits &= self._allowed(donors, owner) if len(self.problem.system) else True
+            cells, ok = self._checked(np.where(fits, donors, base), owner, self.problem.system)
+            rows = self._of(cells[ok], owner[ok])
+            score = self.score(rows.cells, rows.line)
+            one = self._one_of_each(rows, score)
+            parts.append(_first(rows, one, -score, POOLED))
+        return Proposals(*(np.concatenate(same) for same in zip(*parts, strict=True)))
 
     def _clipped(self, cells: Floats, line: Ints) -> Floats:
         """Rows with the instance's value where the constraints on a column exclude another."""
@@ -221,7 +349,7 @@ class Guide:
             if feature.derived is not None:
                 continue
             if feature.numeric and feature.knots is not None:
-                scores = np.linspace(-SCORES, SCORES, VALUES)
+                scores = np.r_[-EXTREME, np.linspace(-SCORES, SCORES, VALUES), EXTREME]
                 some = np.unique(feature.snap(feature.knots.units(scores)))
             else:
                 some = np.arange(len(feature.categories), dtype=np.float64)

@@ -314,6 +314,8 @@ class Queries:
         made_up: Rows proposed to top up labels that are short.
         centroids: Centroids judged.
         repair: Repairs of those refused.
+        surrogates: Rows held out that surrogates are judged by.
+        student: What the student that guides searches learns from.
         report: What the report needs.
     """
 
@@ -322,6 +324,7 @@ class Queries:
     centroids: int = 0
     repair: int = 0
     surrogates: int = 0
+    student: int = 0
     report: int = 0
 
     @property

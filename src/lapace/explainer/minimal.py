@@ -20,6 +20,8 @@ from lapace.schema import Schema
 __all__ = ["Accept", "minimise"]
 
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
+FEW = 6  # changes that are tried alone from the start; of more, groups are undone first
+BETWEEN = np.array([0.25, 0.5, 0.75])  # places tried at once where a number goes back further
 
 # Rows and the starting row each comes from → the rows as checked, and whether each is acceptable.
 Accept: TypeAlias = Callable[[Floats, Ints], tuple[Floats, Bools]]
@@ -38,11 +40,10 @@ def minimise(
         weights: One per column, for distances.
     """
     rows = _Rows(cells.copy(), originals, accept, schema, weights)
-    rows.undo_groups()
     open_ = np.arange(len(cells))
+    rows.undo_groups(open_[(rows.costs(open_) > 0).sum(axis=1) > FEW])
     while len(open_):
-        rows.move_back(open_)
-        open_ = rows.undo_one(open_)
+        open_ = rows.improve(open_)
     return rows.cells
 
 
@@ -73,14 +74,13 @@ class _Rows:
 
     # -- groups of changes ------------------------------------------------------------------------
 
-    def undo_groups(self) -> None:
-        """Undoes as many changes at once as possible, costliest first.
+    def undo_groups(self, every: Ints) -> None:
+        """Undoes as many changes of some rows at once as possible, costliest first.
 
         All of the rest is tried first, then halves of it; the change at which a half fails stays,
         and the search goes on behind it. That takes about log2(changes) rounds for each change
         that stays.
         """
-        every = np.arange(len(self.cells))
         costs = self.costs(every)
         rank = np.argsort(np.argsort(-costs, axis=1, kind="stable"), axis=1)
         count = (costs > 0).sum(axis=1)
@@ -95,75 +95,16 @@ class _Rows:
                 break
             until = np.where(whole[open_], count[open_], (ok[open_] + bad[open_]) // 2)
             group = (rank[open_] >= ok[open_, None]) & (rank[open_] < until[:, None])
-            rows = np.where(group, self.originals[open_], self.cells[open_])
-            found, accepted = self.accept(rows, open_)
-            self.cells[open_[accepted]] = found[accepted]
+            at = every[open_]
+            found, accepted = self.accept(np.where(group, self.originals[at], self.cells[at]), at)
+            self.cells[at[accepted]] = found[accepted]
             ok[open_[accepted]] = until[accepted]
             bad[open_[~accepted]] = until[~accepted]
             whole[open_] = False
 
-    # -- numbers ----------------------------------------------------------------------------------
-
-    def move_back(self, at: Ints) -> None:
-        """Moves numbers of some rows back as far as they go, one after another, costliest first."""
-        costs = np.where(self.numbers & self._placed(at), self.costs(at), 0.0)
-        order = np.argsort(-costs, axis=1, kind="stable")
-        for k in range(int((costs > 0).sum(axis=1).max(initial=0))):
-            column = order[:, k]
-            has = costs[np.arange(len(at)), column] > 0
-            self._bisect(at[has], column[has])
-
-    def _placed(self, at: Ints) -> Bools:
-        """Cells that are numbers before and after: nothing missing, no level without a place."""
-        known = ~np.isnan(self.originals[at]) & ~np.isnan(self.cells[at])
-        placed: Bools = known & ~self.schema.unseen(self.originals[at])
-        return placed
-
-    def _bisect(self, at: Ints, column: Ints) -> None:
-        """Moves one number of each row back, to within a twentieth of what is left."""
-        after, before = self.cells[at, column], self.originals[at, column]
-        ok, bad = np.zeros(len(at)), np.ones(len(at))  # parts of the way back
-        part, open_ = np.full(len(at), PART), np.arange(len(at))
-        while len(open_):
-            values, moves = self._moved(column[open_], after[open_], before[open_], part[open_])
-            # What is tried lies strictly between the part known to be accepted and the other.
-            reached = np.abs(values - after[open_]) / np.abs(before[open_] - after[open_])
-            moves &= (reached > ok[open_]) & (reached < bad[open_])
-            open_, values, reached = open_[moves], values[moves], reached[moves]
-            if not len(open_):
-                break
-            accepted = self._try(at[open_], column[open_], values)
-            ok[open_[accepted]] = reached[accepted]
-            bad[open_[~accepted]] = reached[~accepted]
-            narrow = bad[open_] - ok[open_] <= (1.0 - ok[open_]) * PART
-            open_ = open_[~narrow & (ok[open_] > 0)]
-            part[open_] = (ok[open_] + bad[open_]) / 2
-
-    def _moved(
-        self, column: Ints, after: Floats, before: Floats, part: Floats
-    ) -> tuple[Floats, Bools]:
-        """Values moved part of the way back, and whether that differs from both ends."""
-        step = np.sign(before - after) * np.maximum(
-            np.abs(before - after) * part, self.steps[column] * 0.999
-        )
-        values = after + step
-        for c in np.unique(column):
-            mine = column == c
-            values[mine] = self.schema.features[c].snap(values[mine])
-        half = self.steps[column] / 2
-        return values, (np.abs(values - after) > half) & (np.abs(values - before) > half)
-
-    def _try(self, at: Ints, column: Ints, values: Floats) -> Bools:
-        """Writes values where the rows stay acceptable."""
-        rows = self.cells[at]
-        rows[np.arange(len(at)), column] = values
-        found, accepted = self.accept(rows, at)
-        self.cells[at[accepted]] = found[accepted]
-        return accepted
-
     # -- one change at a time ---------------------------------------------------------------------
 
-    def undo_one(self, at: Ints) -> Ints:
+    def improve(self, at: Ints) -> Ints:
         """Undoes the costliest change that can be undone alone, or moves one number back alone.
 
         Returns:
@@ -179,11 +120,69 @@ class _Rows:
         places = np.flatnonzero(partly)[moves]
         row, column = np.concatenate([row, row[places]]), np.concatenate([column, column[places]])
         values = np.concatenate([back, values[moves]])
-        rows = self.cells[at[row]]
-        rows[np.arange(len(row)), column] = values
-        found, accepted = self.accept(rows, at[row])
+        found, accepted = self._with(at[row], column, values)
         undone = np.arange(len(row)) < len(back)
         ok = np.flatnonzero(accepted)
         chosen = ok[first_of_each(row[ok], ~undone[ok], -costs[row, column][ok])]
-        self.cells[at[row[chosen]]] = found[chosen]
-        return at[row[chosen]]
+        lines, numbers = at[row[chosen]], chosen[~undone[chosen]]
+        before = self.cells[at[row[numbers]], column[numbers]]
+        self.cells[lines] = found[chosen]
+        self._move_back(at[row[numbers]], column[numbers], before)
+        return lines
+
+    def _placed(self, at: Ints) -> Bools:
+        """Cells that are numbers before and after: nothing missing, no level without a place."""
+        known = ~np.isnan(self.originals[at]) & ~np.isnan(self.cells[at])
+        placed: Bools = known & ~self.schema.unseen(self.originals[at])
+        return placed
+
+    def _move_back(self, at: Ints, column: Ints, after: Floats) -> None:
+        """Moves one number of each row further back, to within a twentieth of what is left.
+
+        Args:
+            at: The rows, in which the number has gone back a little.
+            column: The number of each.
+            after: What it was before.
+        """
+        before = self.originals[at, column]
+        way = np.abs(before - after)
+        ok, bad = np.abs(self.cells[at, column] - after) / way, np.ones(len(at))  # parts of the way
+        open_ = np.arange(len(at))
+        while len(open_):
+            owner = np.repeat(open_, len(BETWEEN))
+            part = (ok[open_, None] + (bad - ok)[open_, None] * BETWEEN).ravel()
+            values, moves = self._moved(column[owner], after[owner], before[owner], part)
+            # What is tried lies strictly between the part known to be accepted and the other.
+            reached = np.abs(values - after[owner]) / way[owner]
+            moves &= (reached > ok[owner]) & (reached < bad[owner])
+            owner, values, reached = owner[moves], values[moves], reached[moves]
+            if not len(owner):
+                break
+            found, accepted = self._with(at[owner], column[owner], values)
+            np.minimum.at(bad, owner[~accepted], reached[~accepted])
+            below = np.flatnonzero(accepted & (reached < bad[owner]))
+            best = below[first_of_each(owner[below], -reached[below])]
+            self.cells[at[owner[best]]] = found[best]
+            ok[owner[best]] = reached[best]
+            open_ = np.unique(owner)
+            open_ = open_[bad[open_] - ok[open_] > (1.0 - ok[open_]) * PART]
+
+    def _moved(
+        self, column: Ints, after: Floats, before: Floats, part: Floats
+    ) -> tuple[Floats, Bools]:
+        """Values moved part of the way back, and whether that differs from both ends."""
+        step = np.sign(before - after) * np.maximum(
+            np.abs(before - after) * part, self.steps[column] * 0.999
+        )
+        values = after + step
+        for c in np.unique(column):
+            mine = column == c
+            values[mine] = self.schema.features[c].snap(values[mine])
+        half = self.steps[column] / 2
+        return values, (np.abs(values - after) > half) & (np.abs(values - before) > half)
+
+    def _with(self, at: Ints, column: Ints, values: Floats) -> tuple[Floats, Bools]:
+        """Rows with one cell replaced, as checked, and whether each is acceptable."""
+        rows = self.cells[at]
+        rows[np.arange(len(at)), column] = values
+        return self.accept(rows, at)

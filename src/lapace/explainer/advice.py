@@ -27,8 +27,9 @@ __all__ = ["Advice", "find_advice", "stored_advice"]
 ROUND, ROUNDS = 4, 3  # proposals queried at a time for each instance, and how often
 RAISES = 2  # how often the score required of proposals is raised where all were refused
 SLACK = 0.01  # of a score, by which rows that may replace one may be less sure
+HOPE = 0.15  # the same for rows looked for within a distance: about what the student errs by
 IMPROVEMENTS = 3  # how often a row closer than the one found is looked for
-SHARE = 0.93  # of the distance that a row is then looked for within, whatever it scores
+SHARE = 0.93  # of the distance that a row is then looked for within
 CLOSER = 0.99  # share of the distance that such a row has to be within
 LEVEL, MARGIN_LEVEL = 0.5, 0.8  # scores required where no path tells what is accepted
 RANDOM, RANDOM_ROUND = 2, 30  # rounds and queries of random rows where nothing else was found
@@ -283,7 +284,9 @@ class _Advisor:
         lines = self.lines[found]
         for _ in range(improvements):
             budget = SHARE * self.guide.distance(rows[lines], lines)
-            better, lines = self._confirm(self.guide.within(budget, lines), accept, 2)
+            levels[lines] = self.guide.score(rows[lines], lines) - HOPE
+            proposals = self.guide.within(budget, levels[lines], lines)
+            better, lines = self._confirm(proposals, accept, 2)
             rows[lines] = self._minimal(better, lines, accept)
         return rows, found
 

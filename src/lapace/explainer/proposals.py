@@ -384,23 +384,26 @@ class Guide:
                 parts.append(_first(rows, hits, rows.distance, HITS))
         return self._joined(parts)
 
-    def within(self, budget: Floats, lines: Ints) -> Proposals:
+    def within(self, budget: Floats, least: Floats, lines: Ints) -> Proposals:
         """Rows closer than a distance, those of the highest score first.
 
         Of rows that change the same features only one is proposed.
 
         Args:
             budget: The distance, one for each of `lines`.
+            least: The score required, the same.
             lines: The lines to propose for, in order.
         """
         found, scores = [], []
         most = np.full(len(self.originals), -np.inf)
         most[lines] = budget
+        level = np.full(len(self.originals), np.inf)
+        level[lines] = least
         size = 2 * len(PARTS) * self.originals.shape[1] ** 2
         for part in batches(len(lines), CELLS, size):
             moves = self._moves_within(budget[part], lines[part])
             for scored in self._widen(lines[part], moves, WIDTH, None, most):
-                keep = np.flatnonzero(scored.feasible)
+                keep = np.flatnonzero(scored.feasible & (scored.score >= level[scored.rows.line]))
                 keep = keep[self._one_of_each(scored.rows.take(keep), scored.score[keep])]
                 order = np.lexsort((-scored.score[keep], scored.rows.line[keep]))
                 kept = keep[order][_ranks(scored.rows.line[keep][order]) < FEW]

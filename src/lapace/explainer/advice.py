@@ -413,9 +413,12 @@ class _Advisor:
         line = [lines[:0]]
         if self.problem.fitted.student is not None and self.minimises and len(lines):
             levels = self._levels(known, MARGIN_LEVEL)
-            proposals = self.guide.propose(levels, self._starts(known), lines)
-            new = self._unlike(proposals.cells, proposals.line, ways)
-            better, at = self._confirm(proposals.take(new), accept, ROUNDS - 1)
+            found = [
+                self.guide.propose(levels, self._starts(known), lines),
+                self.guide.at_random(levels, lines),
+            ]
+            other = [some.take(self._unlike(some.cells, some.line, ways)) for some in found]
+            better, at = self._confirm(self.guide.joined(other), accept, ROUNDS - 1)
             rows.append(self._minimal(better, at, accept))
             line.append(at)
             new = self._unlike(rows[-1], at, ways)

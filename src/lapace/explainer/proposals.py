@@ -108,9 +108,12 @@ class Guide:
         That is its probability against the next label; for any other label, of the likeliest
         against the instance's own.
         """
-        student, known = self.problem.fitted.student, self.problem.instances
-        assert student is not None
-        found, rows = student.guess(self.problem.schema, cells), np.arange(len(cells))
+        fitted, known, rows = self.problem.fitted, self.problem.instances, np.arange(len(cells))
+        assert fitted.student is not None
+        found = fitted.student.guess(self.problem.schema, cells)
+        if fitted.surrogates is not None and np.isnan(fitted.surrogates.margin):
+            # Of labels alone a student learns where they end; surrogates tell how far that is.
+            found = (found + fitted.surrogates.guess(self.problem.schema, cells)) / 2
         target, original = (
             codes[self.instance[line]] for codes in (known.target_code, known.label_code)
         )
@@ -118,7 +121,7 @@ class Guide:
         own = found[rows, label]
         found[rows, label] = -1.0
         share = own / np.maximum(own + found.max(axis=1), 1e-12)
-        return np.where(target < 0, 1.0 - share, share)
+        return np.asarray(np.where(target < 0, 1.0 - share, share))
 
     def distance(self, cells: Floats, line: Ints) -> Floats:
         """How far rows are from their instances."""
@@ -146,13 +149,13 @@ class Guide:
             width: Rows the beam search keeps for each line.
             here: Rows whose changes are to be exchanged, one of a line.
         """
-        found = self._joined(
+        found = self.joined(
             [self._beam(level, lines, width), starts.take(np.isin(starts.line, lines))]
         )
 
         found = self._made_minimal(found, level)
-        more = found if here is None else self._joined([found, here])
-        return self._joined([found, self.exchanged(more, level)])
+        more = found if here is None else self.joined([found, here])
+        return self.joined([found, self.exchanged(more, level)])
 
     def _made_minimal(self, found: Proposals, level: Floats) -> Proposals:
         """Rows that score enough, made minimal; those that satisfy every constraint."""
@@ -173,7 +176,7 @@ class Guide:
             self.problem.weights,
         )
         cells, feasible = self._checked(cells, found.line, self.problem.system)
-        return self._joined([self._of(cells[feasible], found.line[feasible])])
+        return self.joined([self._of(cells[feasible], found.line[feasible])])
 
     def exchanged(self, rows: Proposals, level: Floats) -> Proposals:
         """Closer rows than the closest of each line, minimal: changes exchanged for cheaper ones.
@@ -193,7 +196,7 @@ class Guide:
             tried = _first(tried, enough, -score, EXCHANGED)
             rows = self._made_minimal(tried, level)
             parts.append(rows)
-        return self._joined(parts)
+        return self.joined(parts)
 
     def _exchanges(self, rows: Proposals) -> Proposals:
         """Rows with one change taken back, in part or whole, and one number moved on instead."""
@@ -213,7 +216,7 @@ class Guide:
                 cells[every, i] = np.where(fraction == 1.0, original[every, i], kept)
                 room = less * rows.distance[at] - (rows.distance[at] - fraction * costs[at, i])
                 found.append(self._moved_on(cells, original, rows.line[at], i, room, numbers))
-        tried = self._joined(found)
+        tried = self.joined(found)
         cells, feasible = self._checked(tried.cells, tried.line, self.problem.system)
         return self._of(cells[feasible], tried.line[feasible])
 
@@ -268,7 +271,11 @@ class Guide:
             )
             line = np.repeat(members, index.shape[1])
             parts.append(self._of(self._clipped(sampled.cells[rows[index.ravel()]], line), line))
-        return self._joined(parts)
+        return self.joined(parts)
+
+    def at_random(self, level: Floats, lines: Ints) -> Proposals:
+        """Random rows that score enough, made minimal: more sets of features than a beam tries."""
+        return self._made_minimal(self.pool(lines), level)
 
     def pool(self, lines: Ints, parents: Floats | None = None) -> Proposals:
         """Random rows near the instances, those the student is surest of first.
@@ -331,7 +338,7 @@ class Guide:
     def _of(self, cells: Floats, line: Ints) -> Proposals:
         return Proposals(cells, line, self.distance(cells, line))
 
-    def _joined(self, parts: list[Proposals]) -> Proposals:
+    def joined(self, parts: list[Proposals]) -> Proposals:
         """All rows of all parts, each once, closest first within each line."""
         none = self._of(self.originals[:0], np.empty(0, dtype=np.int64))
         whole = Proposals(*(np.concatenate(same) for same in zip(none, *parts, strict=True)))
@@ -382,7 +389,7 @@ class Guide:
                 rows = scored.rows
                 hits = np.flatnonzero(scored.feasible & (scored.score >= level[rows.line]))
                 parts.append(_first(rows, hits, rows.distance, HITS))
-        return self._joined(parts)
+        return self.joined(parts)
 
     def within(self, budget: Floats, least: Floats, lines: Ints) -> Proposals:
         """Rows closer than a distance, those of the highest score first.
@@ -410,7 +417,7 @@ class Guide:
                 found.append(scored.rows.take(kept))
                 scores.append(scored.score[kept])
         if not found:
-            return self._joined([])
+            return self.joined([])
         whole = Proposals(*(np.concatenate(same) for same in zip(*found, strict=True)))
         score = np.concatenate(scores)
         return whole.take(np.lexsort((-score, whole.line)))

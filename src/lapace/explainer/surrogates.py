@@ -45,6 +45,7 @@ UNSEEN = 0.01  # the same for members, which may have seen no row of a label nea
 FARTHEST = 3.0  # log-odds in units of their scale count up to here
 SMALLEST = 0.1  # scale of log-odds; where all are 0 nothing is learned
 AIM = 0.98  # survival asked of a margin: minimal rows lie where the estimate errs upwards
+LIKELY = 0.95  # the same where the classifier has no probabilities
 GRID = np.linspace(0.5, 0.95, 46).round(2)  # of margins
 NEAREST = 100  # reference rows a margin is judged by, those nearest to it
 LEVELS = (0.0, *np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.98, 1.0)  # of the intervals
@@ -238,7 +239,7 @@ class Surrogates:
             enough[known] = odds >= logit(self.margin)
         if not known.all():
             rest = (cells[~known], codes[~known], np.full((~known).sum(), np.nan))
-            enough[~known] = self.survival(schema, *rest)[0] >= AIM
+            enough[~known] = self.survival(schema, *rest)[0] >= LIKELY
         return enough
 
     def _margin(self, schema: Schema, reference: HeldOutRows) -> float:

@@ -1188,9 +1188,14 @@ def test_confidence_is_the_least_probability_of_a_valid_row():
 
 
 def test_a_confidence_never_reached_is_in_the_reason():
-    explanation = worlds.explain(worlds.bank(), confidence=1.0)
-    assert set(explanation.status) == {"none_found"}
-    assert "with probability 1" in explanation[0].reason
+    here = worlds.bank()
+    explanation = worlds.explain(here, confidence=1.0)
+    nearest = explanation.nearest()
+    sure = here.classifier.predict_proba(nearest.where(nearest.ok).rows).max(axis=1)
+    assert (sure == 1.0).all()
+    unsure = [i for i, status in enumerate(explanation.status) if status == "none_found"]
+    assert unsure
+    assert all("with probability 1" in explanation[i].reason for i in unsure)
 
 
 def test_confidence_needs_probabilities():

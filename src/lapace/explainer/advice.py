@@ -33,7 +33,7 @@ SHARE = 0.93  # of the distance that a row is then looked for within
 CLOSER = 0.99  # share of the distance that such a row has to be within
 LEVEL, MARGIN_LEVEL = 0.5, 0.8  # scores required where no path tells what is accepted
 RANDOM, RANDOM_ROUND = 2, 30  # rounds and queries of random rows where nothing else was found
-VARIATIONS = 3  # how often the likeliest of them are varied
+VARIATIONS = 2  # how often the likeliest of them are varied
 RARE = 5.0  # the floor of `best`: a percentile among training rows of the target
 
 
@@ -171,7 +171,7 @@ class _Advisor:
         accept, sure = self._margin(usual=True), self._margin(usual=False)
         known = self.known.ok.copy()
         known[known] = accept(self.known.cells[known], self.line[known])[1]
-        rows, ok = self._closest(accept, known, MARGIN_LEVEL, 1)
+        rows, ok = self._closest(accept, known, MARGIN_LEVEL, 1, at_random=False)
         ways = [(rows[ok], self.lines[ok])]
         for _ in range(1, self.problem.search.n_best):
             ways.append(self._another(accept, known, ways))
@@ -255,7 +255,13 @@ class _Advisor:
     # -- the search -------------------------------------------------------------------------------
 
     def _closest(
-        self, accept: Accept, known: Bools, level: float, improvements: int
+        self,
+        accept: Accept,
+        known: Bools,
+        level: float,
+        improvements: int,
+        *,
+        at_random: bool = True,
     ) -> tuple[Floats, Bools]:
         """Of each line the closest acceptable row found, minimal, or the best row known.
 
@@ -264,6 +270,7 @@ class _Advisor:
             known: The known rows that are.
             level: The score required of proposals where no known row tells.
             improvements: How often a closer row is looked for.
+            at_random: Try random rows where nothing else is found.
         """
         rows, found = self._closest_known(known)
         if not self.minimises:
@@ -272,7 +279,9 @@ class _Advisor:
             rows[found] = self._minimal(rows[found], self.lines[found], accept)
             return rows, found
         levels, starts = self._levels(known, level), self._starts(known)
-        self._propose(accept, rows, found, levels, starts)
+        open_ = self._propose(accept, rows, found, levels, starts)
+        if at_random:
+            self._try_at_random(accept, rows, found, open_)
         rows[found] = self._minimal(rows[found], self.lines[found], accept)
         lines = self.lines[found]
         for _ in range(improvements):
@@ -292,8 +301,12 @@ class _Advisor:
 
     def _propose(
         self, accept: Accept, rows: Floats, found: Bools, levels: Floats, starts: Proposals
-    ) -> None:
-        """Writes the closest proposal that is confirmed, of each line that has one."""
+    ) -> Ints:
+        """Writes the closest proposal that is confirmed, of each line that has one.
+
+        Returns:
+            The lines that have no acceptable row yet.
+        """
         open_, known = self.lines[self.possible], found.copy()
         for attempt in range(RAISES + 1):
             proposals = self.guide.propose(levels, starts, open_)
@@ -303,7 +316,7 @@ class _Advisor:
             if attempt:  # one more try is enough where a known row can be started from
                 open_ = open_[~known[open_]]
             levels[open_] += (1.0 - levels[open_]) / 2
-        self._try_at_random(accept, rows, found, open_)
+        return open_
 
     def _try_at_random(self, accept: Accept, rows: Floats, found: Bools, open_: Ints) -> None:
         """Writes the closest row found at random of lines that have none, if there is one.

@@ -36,7 +36,7 @@ PARTS = np.array([1.0, 2 / 3, 0.5, 1 / 3, 1 / 6])  # of a distance that a move t
 FEW = 8  # rows within a distance that are proposed for each number of changes
 EXCHANGES, EXCHANGED = 4, 3  # rounds of exchanging changes, and rows of each line in a round
 BACK = (1.0, 0.5, 0.25)  # shares of a change that are taken back for another
-POOL, POOLED = 4_000, 60  # random rows of an instance, and how many of them are proposed
+POOL, POOLED = 2_000, 60  # random rows of an instance, and how many of them are proposed
 LESS = (0.9, 0.98)  # shares of the distance that is then left
 
 

@@ -30,7 +30,8 @@ ROWS = 6_000  # training rows learned from, at most
 MOST = 6  # cells of another row in a crossover, at most
 MAX_REFUSED = 50  # crossovers the classifier may raise on before none is learned from
 PIECES = 32  # stretches of a number, at most
-HIDDEN, STEPS, BATCH, RATE, DECAY = 64, 1500, 512, 4e-3, 1e-3
+HIDDEN, BATCH, RATE, DECAY = 64, 512, 4e-3, 1e-3
+EPOCHS, STEPS = 60, (300, 1500)  # passes over the rows, within a number of steps
 CELLS = 4_000_000  # inputs evaluated at once
 
 
@@ -225,9 +226,10 @@ def _train(
     ]
     biases = [nn.Parameter(torch.zeros(size)) for size in sizes[1:]]
     rows, wanted = torch.from_numpy(x), torch.from_numpy(probability.astype(np.float32))
+    steps = int(np.clip(EPOCHS * len(x) // BATCH, *STEPS))
     optimizer = torch.optim.AdamW([*weights, *biases], lr=RATE, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS)
-    for _ in range(STEPS):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
+    for _ in range(steps):
         at = torch.randint(len(rows), (min(BATCH, len(rows)),), generator=generator)
         loss = nn.functional.cross_entropy(_logits(weights, biases, rows[at]), wanted[at])
         optimizer.zero_grad()

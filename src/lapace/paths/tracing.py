@@ -336,7 +336,9 @@ class _GridSearch(NamedTuple):
         if not len(lines):
             return lines
         below, above = self.grid.take(lines, 1), self.grid.take(lines, 2)
-        below.write(ends := np.flatnonzero(below.tau >= above.tau), self.grid.take(lines[ends], 0))
+        below.write(
+            whole := np.flatnonzero(below.tau >= above.tau), self.grid.take(lines[whole], 0)
+        )
         sections = np.rint((above.tau - below.tau) * self.steps).astype(np.int64)
         level = self.level[lines]
         below, above, known = _narrowed(self.line, lines, below, above, sections, level)

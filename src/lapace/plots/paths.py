@@ -143,8 +143,8 @@ def path(
 
     One line per feature that changes: its value in the instance, along the path, in the best
     counterfactual, where the decision flips, and at the endpoint. What the best counterfactual
-    changes comes first, each change with a bar for its share of the whole distance, so that a hard
-    one is told from an easy one; the rest, which need not change, is pale. The uppermost lines show
+    changes comes first, each change with a bar for its share of the whole distance, to tell hard
+    ones from easy ones; the rest, which need not change, is pale. The uppermost lines show
     the decision itself and, where it is known, the probability of the target. A path of images is
     drawn as a strip of images.
 

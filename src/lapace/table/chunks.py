@@ -20,7 +20,7 @@ import numpy as np
 
 from lapace.arrays import Ints
 from lapace.table.files import (
-    Source,
+    TableSource,
     library,
     plain_columns,
     read_source,
@@ -57,8 +57,8 @@ class TableFile:
     like: FrameKind | None = None
 
     @cached_property
-    def _file(self) -> Source:
-        return Source.of(self.source)
+    def _file(self) -> TableSource:
+        return TableSource.of(self.source)
 
     @cached_property
     def _kind(self) -> FrameKind:
@@ -160,7 +160,7 @@ def _joined(frames: Sequence[Any]) -> Any:
 # CSV
 
 
-def _csv_batches(file: Source, size: int, types: dict[str, Any]) -> Iterator[Any]:
+def _csv_batches(file: TableSource, size: int, types: dict[str, Any]) -> Iterator[Any]:
     with file.refusing(), file.open_text() as lines:
         settings = {"sep": file.mark, "low_memory": False, "dtype": types}
         with import_module("pandas").read_csv(lines, chunksize=size, **settings) as reader:
@@ -168,7 +168,7 @@ def _csv_batches(file: Source, size: int, types: dict[str, Any]) -> Iterator[Any
                 yield batch.reset_index(drop=True)
 
 
-def _scan_csv(file: Source) -> tuple[int, dict[str, Any]]:
+def _scan_csv(file: TableSource) -> tuple[int, dict[str, Any]]:
     """How many rows there are, and of which type columns are where batches disagree."""
     infer, count = import_module("pandas").api.types.infer_dtype, 0
     kinds: dict[str, set[str]] = {}
@@ -206,7 +206,7 @@ def _common_type(kinds: set[str]) -> Any:
 # Parquet
 
 
-def _scan_parquet(file: Source) -> tuple[int, dict[str, Any]]:
+def _scan_parquet(file: TableSource) -> tuple[int, dict[str, Any]]:
     """How many rows there are, and the columns of whole numbers of which some are missing."""
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     with file.refusing(), file.open_bytes() as content:
@@ -218,7 +218,7 @@ def _scan_parquet(file: Source) -> tuple[int, dict[str, Any]]:
         return opened.metadata.num_rows, dict.fromkeys(gaps, "float64")
 
 
-def _parquet_batches(file: Source, size: int, types: dict[str, Any]) -> Iterator[Any]:
+def _parquet_batches(file: TableSource, size: int, types: dict[str, Any]) -> Iterator[Any]:
     parquet = import_module("pyarrow.parquet")
     with file.refusing(), file.open_bytes() as content:
         opened = parquet.ParquetFile(content)

@@ -60,14 +60,14 @@ def read_file(source: str | Path | bytes | BinaryIO, like: FrameKind | None = No
         2
     """
     kind = library(like)
-    file = Source.of(source)
+    file = TableSource.of(source)
     if file.format == "csv":
         refuse_ragged(file)
     return read_source(file, kind)
 
 
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """A file of a table: where it is and how it is written.
 
     Attributes:
@@ -87,7 +87,7 @@ class Source:
     mark: str = ","
 
     @classmethod
-    def of(cls, source: str | Path | bytes | BinaryIO) -> Source:
+    def of(cls, source: str | Path | bytes | BinaryIO) -> TableSource:
         """Looks at the beginning of a file; refuses one that is not there, or of another kind."""
         file = cls("Standard input", source) if not isinstance(source, str | Path) else _at(source)
         with file.open_bytes() as content:
@@ -98,7 +98,7 @@ class Source:
             return file._looked_at()
         return replace(file, format="parquet" if begins == PARQUET else "csv")._looked_at()
 
-    def _looked_at(self) -> Source:
+    def _looked_at(self) -> TableSource:
         """With the encoding and the separator of its first line."""
         if self.format == "parquet":
             return self
@@ -154,7 +154,7 @@ class Source:
             ) from error
 
 
-def _at(path: str | Path) -> Source:
+def _at(path: str | Path) -> TableSource:
     """The file of a path, by its ending."""
     path = Path(path)
     ending = ending_of(path)
@@ -164,7 +164,7 @@ def _at(path: str | Path) -> Source:
     if not path.is_file():
         raise InputError(f"There is no file '{path.name}' in '{path.parent}'.")
     format_: Any = "parquet" if ending == ".parquet" else "csv"
-    return Source(f"'{path.name}'", path, format_, zipped=ending.endswith(".gz"))
+    return TableSource(f"'{path.name}'", path, format_, zipped=ending.endswith(".gz"))
 
 
 def ending_of(path: Path) -> str:
@@ -178,7 +178,7 @@ def ending_of(path: Path) -> str:
     return Path(path.stem).suffix.lower() + ending if ending == ".gz" else ending
 
 
-def read_source(file: Source, kind: FrameKind, **more: Any) -> Any:
+def read_source(file: TableSource, kind: FrameKind, **more: Any) -> Any:
     """A table as a frame of one library, which gets `more` options."""
     module, function, options = _READERS[kind, file.format]
     content: Any = file.content if isinstance(file.content, Path) else file.open_bytes()
@@ -234,7 +234,7 @@ def _any_field() -> Iterator[None]:
             csv.field_size_limit(before)
 
 
-def refuse_ragged(file: Source) -> int:
+def refuse_ragged(file: TableSource) -> int:
     """Refuses what readers would accept in silence: a column name used twice, a line cut short.
 
     Args:

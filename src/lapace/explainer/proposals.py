@@ -213,6 +213,9 @@ class Guide:
                 cells, original = rows.cells[at], self.originals[rows.line[at]]
                 every = np.arange(len(at))
                 kept = cells[every, i] - fraction * (cells[every, i] - original[every, i])
+                for column in np.unique(i):
+                    mine = i == column
+                    kept[mine] = schema.features[column].snap(kept[mine])
                 cells[every, i] = np.where(fraction == 1.0, original[every, i], kept)
                 room = less * rows.distance[at] - (rows.distance[at] - fraction * costs[at, i])
                 found.append(self._moved_on(cells, original, rows.line[at], i, room, numbers))

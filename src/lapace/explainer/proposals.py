@@ -248,8 +248,12 @@ class Guide:
         return self._of(rows, lines)
 
     def _checked(self, cells: Floats, line: Ints, system: System) -> tuple[Floats, Bools]:
-        """Rows with their derived columns computed, and whether the constraints hold."""
+        """Rows with their derived columns computed, and whether the constraints hold.
+
+        What differs by less than a column's tolerance is no change: it is taken back.
+        """
         schema, originals = self.problem.schema, self.originals[line]
+        cells = np.where(schema.changed(originals, cells), cells, originals)
         cells = schema.derive(cells, originals)
         return cells, system.feasible(cells, originals) & schema.derivable(cells, originals)
 

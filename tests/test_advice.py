@@ -10,7 +10,7 @@ import pytest
 import worlds
 from lapace.constraints import System
 from lapace.explainer.advice import RARE
-from lapace.explainer.surrogates import AIM
+from lapace.explainer.surrogates import LIKELY
 from lapace.result import Counterfactuals, Explanation
 from test_explainer import CONSTRAINTS, predicted
 
@@ -105,7 +105,7 @@ class Judge:
         if not np.isnan(probability).any():
             return probability >= self.fitted.margins[codes]
         survival, _, _ = self.fitted.survival(*arguments)
-        return survival >= AIM
+        return survival >= LIKELY
 
     def acceptable(self, instance: int, cells: np.ndarray) -> np.ndarray:
         """What `best` asks of a row without a mark."""

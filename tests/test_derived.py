@@ -611,3 +611,10 @@ def test_fit_suggests_what_it_finds_and_doubts_what_is_wrong():
     columns = Schema.infer(table, wrong)
     with pytest.warns(UserWarning, match="'total' is declared as derived and differs from that in"):
         warn_of_dependencies(columns, columns.cells(table))
+
+
+def test_a_sorted_table_is_not_taken_for_a_dependency():
+    kids, foreign = np.arange(800) % 3, np.repeat(["no", "yes"], [600, 200])
+    table = pd.DataFrame({"kids": kids.astype(float), "foreign": foreign})
+    schema = Schema.infer(table, {"kids": "continuous"})
+    assert find_dependencies(schema, schema.cells(table)) == ()

@@ -196,7 +196,7 @@ def test_the_pins_are_plain_sorted_and_the_ones_installed():
         (
             "dcie",
             pytest.ExitCode.USAGE_ERROR,
-            "no capability dcie; there are data, dice,",
+            "no capability dcie; there are browser, data, dice,",
         ),
     ],
 )

@@ -321,7 +321,7 @@ class _Search:
         found = values[first]
         if self.feature(by).kind == "continuous":
             starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]])
-            if len(starts) <= CLASSES:
+            if 1 < len(starts) <= CLASSES:
                 text = self.literal(column, found[starts[-1]])
                 for at in reversed(starts[1:].tolist()):
                     then = self.literal(column, found[at - 1])
@@ -329,7 +329,7 @@ class _Search:
                     text = f"if({self.name(by)} < {bound!r}, {then}, {text})"
                 yield text
                 return
-        if len(each) <= KEYS:
+        if len(each) <= KEYS and len(np.unique(found)) > 1:
             pairs = (
                 f"{self.literal(by, k)}, {self.literal(column, v)}"
                 for k, v in zip(each.tolist(), found.tolist(), strict=True)

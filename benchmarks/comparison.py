@@ -26,6 +26,7 @@ __all__ = [
     "methods",
     "page",
     "reaching",
+    "short",
     "won",
 ]
 
@@ -188,6 +189,19 @@ def methods(figures: Figures, pairs: Sequence[str]) -> list[Method]:
 def brief(figures: Figures, pairs: Sequence[str], metrics: Sequence[Metric] = METRICS) -> str:
     """Every method's mean over pairs."""
     found = methods(figures, pairs)
+    cells = {m.key: [_mean(figures, pairs, method, m.key) for method in found] for m in metrics}
+    return _compared(found, cells, metrics=metrics)
+
+
+def short(figures: Figures, pairs: Sequence[str]) -> str:
+    """The first page's table: the best known methods beside four picks, six metrics."""
+    found = [
+        m
+        for m in methods(figures, pairs)
+        if m.name in ("NNCE", "FACE", "RobXCE", "DiCE", "nearest", "best", "First", "Last")
+    ]
+    keys = ("validity", "distance", "lof", "model_robustness", "seconds", "n_queries")
+    metrics = [m for m in METRICS if m.key in keys]
     cells = {m.key: [_mean(figures, pairs, method, m.key) for method in found] for m in metrics}
     return _compared(found, cells, metrics=metrics)
 

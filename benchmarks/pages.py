@@ -331,6 +331,7 @@ BLOCKS: Mapping[str, Callable[[Plan, pd.DataFrame], str]] = {
     "sources": sources_brief,
     "e2": lambda plan, table: comparison.brief(Figures(table), pairs_of(plan, table)),
     "e2-won": lambda plan, table: comparison.won(Figures(table), pairs_of(plan, table)),
+    "e2-short": lambda plan, table: comparison.short(Figures(table), pairs_of(plan, table)),
     "e3": e3_brief,
     "clusters": clusters_brief,
 }

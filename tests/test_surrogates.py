@@ -17,8 +17,8 @@ from lapace.explainer import ensemble as module
 from lapace.explainer.ensemble import Ensemble
 from lapace.explainer.surrogates import (
     AIM,
-    LIKELY,
     LEVELS,
+    LIKELY,
     Calibration,
     HeldOutRows,
     Retrained,

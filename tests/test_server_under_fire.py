@@ -367,7 +367,7 @@ def test_slow_bodies_make_room_for_others():
         b"POST /v2/explain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: 100\r\n\r\n{"
     )
-    with serving(worlds.post().explainer, timeout=LONG, queue=1, workers=1) as client:
+    with serving(worlds.post().explainer, timeout=LONG, queue=1, threads=1) as client:
         address = ("127.0.0.1", client.base_url.port)
         slow = [socket.create_connection(address, 60) for _ in range(80)]
         try:

@@ -21,6 +21,7 @@ from lapace.constraints.projection import Domains
 from lapace.explainer.minimal import minimise
 from lapace.explainer.problem import Problem
 from lapace.metrics.neighbours import kneighbors
+from lapace.schema import Feature
 
 __all__ = ["Guide", "Proposals", "closest"]
 
@@ -215,7 +216,7 @@ class Guide:
                 kept = cells[every, i] - fraction * (cells[every, i] - original[every, i])
                 for column in np.unique(i):
                     mine = i == column
-                    kept[mine] = schema.features[column].snap(kept[mine])
+                    kept[mine] = _placed(schema.features[column], kept[mine])
                 cells[every, i] = np.where(fraction == 1.0, original[every, i], kept)
                 room = less * rows.distance[at] - (rows.distance[at] - fraction * costs[at, i])
                 found.append(self._moved_on(cells, original, rows.line[at], i, room, numbers))
@@ -236,7 +237,7 @@ class Guide:
             for sign in (-1.0, 1.0):
                 fits = (taken != j) & (room > 0) & (sign * change >= 0)
                 some = cells[fits]
-                some[:, j] = feature.snap(some[:, j] + sign * move[fits])
+                some[:, j] = _placed(feature, some[:, j] + sign * move[fits])
                 found.append(some)
                 owner.append(line[fits])
         rows, lines = np.concatenate(found), np.concatenate(owner)
@@ -296,6 +297,8 @@ class Guide:
                 other one with one of the parent's changes undone.
         """
         schema, sampled = self.problem.schema, self.problem.fitted.sampled_endpoints
+        if not len(sampled.cells):
+            return self.joined([])
         rng, size = np.random.default_rng(0), self.originals.shape[1]
         donors = sampled.cells[rng.integers(len(sampled.cells), size=POOL)]
         most = self._most_changes if parents is None else 1
@@ -380,7 +383,7 @@ class Guide:
                 continue
             if feature.numeric:
                 reach = (budget / max(weights[i], 1e-3) * feature.span)[:, None] * PARTS
-                some = feature.snap(self.originals[lines, i][:, None] + np.c_[-reach, reach])
+                some = _placed(feature, self.originals[lines, i][:, None] + np.c_[-reach, reach])
             else:
                 codes = np.arange(len(feature.categories), dtype=np.float64)
                 some = np.tile(codes, (len(lines), 1))
@@ -506,6 +509,11 @@ class Guide:
             if isinstance(c, ChangeLimit) and c.relation in ("<=", "<", "==")
         ]
         return max(1, min([*limits, DEPTH]))
+
+
+def _placed(feature: Feature, values: Floats) -> Floats:
+    """Values of a column moved into its bounds and onto its lattice, never an unseen level."""
+    return feature.snap(np.clip(values, feature.lower, feature.upper))
 
 
 def _first(rows: Proposals, some: Ints, key: Floats, most: int) -> Proposals:

@@ -2,7 +2,7 @@
 # constraints.txt. It is made on first use and again when pyproject.toml or constraints.txt change.
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS ?=
 
 VENV := .venv

@@ -95,10 +95,9 @@ def test_exact_finds_what_only_many_corrections_find():
         "-1.0*visits + 2.0*spent + 0.5*original(spent) > 457.8",
         "1.0*spent + -0.4*visits > 184.0",
     ]
+    of_paths = {"detail": "picks", "picks": ("first", "middle", "last")}
     exact, naive, polyak = (
-        worlds.answered(
-            worlds.explain(here, constraints=constraints, enforce=enforce, detail="picks")
-        )
+        worlds.answered(worlds.explain(here, constraints=constraints, enforce=enforce, **of_paths))
         for enforce in ("exact", "naive", "polyak")
     )
     assert (polyak & ~naive).any()  # otherwise nothing is tested

@@ -1556,7 +1556,7 @@ def test_a_path_goes_from_the_instance_to_the_prototype():
         assert path.tau[0] == 0
         assert path.tau[-1] == 1
         assert (np.diff(path.tau) >= 0).all()
-        assert len(path) == 23
+        assert 21 <= len(path) <= 23  # the grid, and off it the refined first step and the middle
         np.testing.assert_array_equal(path.cells[0], path.instances[2])
         np.testing.assert_array_equal(path.cells[-1], here.explainer.prototypes_[number].cells)
         assert list(path.frame.columns[-6:]) == list(here.instances.columns)

@@ -37,6 +37,8 @@ PARTS = np.array([1.0, 2 / 3, 0.5, 1 / 3, 1 / 6])  # of a distance that a move t
 FEW = 8  # rows within a distance that are proposed for each number of changes
 EXCHANGES, EXCHANGED = 4, 3  # rounds of exchanging changes, and rows of each line in a round
 BACK = (1.0, 0.5, 0.25)  # shares of a change that are taken back for another
+TAKEN_BACK = 6  # changes of a row that are taken back, the costliest
+MOVING, TRIED = 16, 400  # numbers that they are exchanged for, and rows by which those are chosen
 POOL, POOLED = 2_000, 60  # random rows of an instance, and how many of them are proposed
 LESS = (0.9, 0.98)  # shares of the distance that is then left
 
@@ -204,8 +206,7 @@ class Guide:
         schema, weights = self.problem.schema, self.problem.weights
         spans = np.array([f.span if f.numeric else np.inf for f in schema.features])
         costs = schema.gaps(self.originals[rows.line], rows.cells) * weights  # (rows, d)
-        free = np.array([f.numeric and f.derived is None for f in schema.features])
-        numbers = np.flatnonzero(free & (weights > 0))
+        costs[np.argsort(np.argsort(-costs, axis=1), axis=1) >= TAKEN_BACK] = 0.0
         found = []
         for back in BACK:
             for less in LESS:
@@ -219,18 +220,18 @@ class Guide:
                     kept[mine] = _placed(schema.features[column], kept[mine])
                 cells[every, i] = np.where(fraction == 1.0, original[every, i], kept)
                 room = less * rows.distance[at] - (rows.distance[at] - fraction * costs[at, i])
-                found.append(self._moved_on(cells, original, rows.line[at], i, room, numbers))
+                found.append(self._moved_on(cells, original, rows.line[at], i, room))
         tried = self.joined(found)
         cells, feasible = self._checked(tried.cells, tried.line, self.problem.system)
         return self._of(cells[feasible], tried.line[feasible])
 
     def _moved_on(
-        self, cells: Floats, original: Floats, line: Ints, taken: Ints, room: Floats, numbers: Ints
+        self, cells: Floats, original: Floats, line: Ints, taken: Ints, room: Floats
     ) -> Proposals:
         """Rows with each number in turn, but the one taken back, moved away from the instance."""
         features, weights = self.problem.schema.features, self.problem.weights
-        found, owner = [], []
-        for j in numbers:
+        found, owner = [cells[:0]], [line[:0]]
+        for j in self._moving:
             feature = features[j]
             move = room / weights[j] * feature.span
             change = cells[:, j] - original[:, j]
@@ -247,6 +248,23 @@ class Guide:
             )
             rows, lines = rows[allowed.all(axis=1)], lines[allowed.all(axis=1)]
         return self._of(rows, lines)
+
+    @cached_property
+    def _moving(self) -> Ints:
+        """Numbers that others are exchanged for; of many those that move the student most."""
+        schema, fitted = self.problem.schema, self.problem.fitted
+        free = np.array([f.numeric and f.derived is None for f in schema.features])
+        numbers = np.flatnonzero(free & (self.problem.weights > 0))
+        rows = fitted.sampled_endpoints.cells[:TRIED]
+        if len(numbers) <= MOVING or not len(rows):
+            return numbers
+        assert fitted.student is not None
+        before, effect = fitted.student.guess(schema, rows), []
+        for j in numbers:
+            other = rows.copy()
+            other[:, j] = np.roll(rows[:, j], 1)
+            effect.append(np.abs(fitted.student.guess(schema, other) - before).sum())
+        return np.sort(numbers[np.argsort(-np.array(effect), kind="stable")[:MOVING]])
 
     def _checked(self, cells: Floats, line: Ints, system: System) -> tuple[Floats, Bools]:
         """Rows with their derived columns computed, and whether the constraints hold.

@@ -141,8 +141,9 @@ def test_from_a_new_table_to_an_explanation_response(shell):
     check_constraints(explanation)
 
     # The example of the help, with this table's name and any free port.
-    example = EXAMPLES["serve"].replace("loans.lapace", "churn.lapace").replace("8000", "0")
-    with shell.start(*example.split()[1:]) as server:
+    own = {"loans.lapace": "churn.lapace", "instances.csv": week, "8000": "0"}
+    example = [own.get(word, word) for word in EXAMPLES["serve"].split()[1:]]
+    with shell.start(*example) as server:
         try:
             address = listening(server)
             instance = first_answered(shell.folder / week, explanation)

@@ -108,3 +108,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def missing() -> Callable[[str, str], NoReturn]:
     """Reports that a capability turned out to be missing: `missing("data", "why")`."""
     return skip_or_fail
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks what needs the experiments run in small."""
+    for item in items:
+        if "world" in getattr(item, "fixturenames", ()) and item.path.name == "test_benchmarks.py":
+            item.add_marker(pytest.mark.slow)

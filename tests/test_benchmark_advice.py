@@ -105,6 +105,7 @@ def test_generated_tables_follow_from_their_seed():
     assert a.train.isna().any().sum() == 2
 
 
+@pytest.mark.slow
 def test_a_tiny_run_measures_every_part_once_and_resumes(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(advice, "QUICK", TINY)
     monkeypatch.setattr(advice, "CACHE", tmp_path)

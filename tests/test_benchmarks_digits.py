@@ -7,6 +7,7 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import pytest
 
 from benchmarks import e5
 from benchmarks.digits_page import gallery, table_of
@@ -14,6 +15,7 @@ from lapace import LapaceError
 from lapace.training import IMAGES
 
 
+@pytest.mark.slow
 def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypatch, missing):
     try:
         digits = e5.read(quick=True)

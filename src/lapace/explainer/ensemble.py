@@ -8,28 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
-from torch import Tensor, nn
 
 from lapace.arrays import Floats, Ints, batches
+from lapace.explainer.networks import Float32s, Networks, Training, agree
 from lapace.schema import Schema
 
 __all__ = ["Ensemble"]
 
 ROWS = 12_000  # training rows used, at most; of every label as large a share, or 50
-NETWORKS, HIDDEN = 10, 32  # networks of two hidden layers
+NETWORKS = 10
 # Twelve passes: longer ones follow the labels' noise, and say less of what a retrained model does.
-STEPS, EPOCHS, BATCH, RATE, DECAY = (150, 900), 12, 256, 5e-3, 1e-3
+TRAINING = Training(hidden=32, epochs=12, steps=(150, 900), batch=256, rate=5e-3)
 FORESTS, TREES, DEPTH = 10, 4, 7
 CELLS = 2_000_000  # encoded cells evaluated at once
-
-Float32s = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +33,7 @@ class Ensemble:
     """An ensemble of small networks and small forests.
 
     Attributes:
-        weights: Of each layer of all networks, (networks, in, out).
-        biases: The same, (networks, 1, out).
+        networks: The networks.
         feature: What each inner node of a tree compares, (forests, trees, 2**depth - 1), in the
             order of a heap: the children of node k are 2k + 1 and 2k + 2.
         threshold: A row goes to the second child where its value is larger.
@@ -54,8 +49,7 @@ class Ensemble:
         ((20, 2, 2), [[1.0, 0.0], [0.0, 1.0]])
     """
 
-    weights: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
+    networks: Networks
     feature: NDArray[np.int32]
     threshold: Float32s
     leaf: Float32s
@@ -77,12 +71,13 @@ class Ensemble:
         chosen = _stratified(codes, n_labels, rng)
         x = schema.encode(cells[chosen]).astype(np.float32)
         samples = rng.integers(0, len(x), (NETWORKS + FORESTS, len(x)))  # (members, n)
-        labels = codes[chosen][samples]
-        weights, biases = _networks(
-            x, samples[:NETWORKS], labels[:NETWORKS], n_labels, random_state
+        own = samples[:NETWORKS]
+        networks = Networks.fit(
+            x, codes[chosen], own, n_labels, TRAINING, random_state=random_state
         )
-        trees = _forests(x, samples[NETWORKS:], labels[NETWORKS:], n_labels, random_state)
-        return cls(weights, biases, *trees)
+        others = samples[NETWORKS:]
+        trees = _forests(x, others, codes[chosen][others], n_labels, random_state)
+        return cls(networks, *trees)
 
     @property
     def n_labels(self) -> int:
@@ -100,12 +95,12 @@ class Ensemble:
 
     def probability_of_encoded(self, x: NDArray[np.floating[Any]]) -> Floats:
         """The same for rows as `Schema.encode` makes them, of which a search replaces columns."""
-        networks, forests, labels = len(self.weights[0]), len(self.feature), self.n_labels
+        networks, forests, labels = len(self.networks), len(self.feature), self.n_labels
         found = np.empty((networks + forests, len(x), labels))
-        widest = networks * HIDDEN + self.feature[..., 0].size * (DEPTH + 1)
+        widest = networks * TRAINING.hidden + self.feature[..., 0].size * (DEPTH + 1)
         for part in batches(len(x), CELLS, widest):
             rows = np.ascontiguousarray(x[part], dtype=np.float32)
-            found[:networks, part] = self._networks(rows)
+            found[:networks, part] = self.networks.probability(rows)
             found[networks:, part] = self._forests(rows)
         return found
 
@@ -113,16 +108,9 @@ class Ensemble:
         """The mean probability of each label by the networks alone, (rows, labels)."""
         x = schema.encode(cells).astype(np.float32)
         found = np.empty((len(x), self.n_labels))
-        for part in batches(len(x), CELLS, len(self.weights[0]) * HIDDEN):
-            found[part] = self._networks(np.ascontiguousarray(x[part])).mean(axis=0)
+        for part in batches(len(x), CELLS, len(self.networks) * TRAINING.hidden):
+            found[part] = self.networks.probability(x[part]).mean(axis=0)
         return found
-
-    def _networks(self, x: Float32s) -> Float32s:
-        with torch.inference_mode():
-            values = torch.from_numpy(x).expand(len(self.weights[0]), *x.shape)
-            logits = _logits(self.weights, self.biases, values)
-            probability: Float32s = logits.softmax(dim=2).numpy()
-        return probability  # (networks, n, labels)
 
     def _forests(self, x: Float32s) -> Float32s:
         forests, trees, inner = self.feature.shape
@@ -143,12 +131,8 @@ class Ensemble:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As plain arrays by name, for a file."""
-        layers = {
-            f"{name}.{k}": value.numpy()
-            for name, values in (("weight", self.weights), ("bias", self.biases))
-            for k, value in enumerate(values)
-        }
-        return {**layers, **{name: getattr(self, name) for name in TREE_PARTS}}
+        trees = {name: getattr(self, name) for name in TREE_PARTS}
+        return {**self.networks.arrays(), **trees}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], width: int, n_labels: int) -> Ensemble:
@@ -159,31 +143,18 @@ class Ensemble:
             width: Of an encoded row.
             n_labels: How many labels there are.
         """
-        sizes = [width, HIDDEN, HIDDEN, n_labels]
         inner = 2**DEPTH - 1
-        shapes: dict[str, tuple[int, ...]] = {
+        shapes = Networks.shapes(NETWORKS, width, TRAINING.hidden, n_labels) | {
             "feature": (FORESTS, TREES, inner),
             "threshold": (FORESTS, TREES, inner),
             "leaf": (FORESTS, TREES, inner + 1, n_labels),
         }
-        for k, (before, after) in enumerate(pairwise(sizes)):
-            shapes[f"weight.{k}"] = (NETWORKS, before, after)
-            shapes[f"bias.{k}"] = (NETWORKS, 1, after)
-        fits = (
-            {name: array.shape for name, array in arrays.items()} == shapes
-            and all(np.isfinite(array).all() for array in arrays.values())
-            and all(
-                a.dtype == (np.int32 if n == "feature" else np.float32) for n, a in arrays.items()
-            )
-            and bool((arrays["feature"] >= 0).all() and (arrays["feature"] < width).all())
+        fits = agree(arrays, shapes, whole=("feature",)) and bool(
+            (arrays["feature"] >= 0).all() and (arrays["feature"] < width).all()
         )
         if not fits:
             raise ValueError("an ensemble does not fit the columns")
-        weights, biases = (
-            tuple(torch.from_numpy(arrays[f"{name}.{k}"]) for k in range(len(sizes) - 1))
-            for name in ("weight", "bias")
-        )
-        return cls(weights, biases, *(arrays[name] for name in TREE_PARTS))
+        return cls(Networks.from_arrays(arrays), *(arrays[name] for name in TREE_PARTS))
 
 
 TREE_PARTS = ("feature", "threshold", "leaf")
@@ -197,45 +168,6 @@ def _stratified(codes: Ints, n_labels: int, rng: np.random.Generator) -> Ints:
         members = rng.permutation(np.flatnonzero(codes == k))
         parts.append(members[: max(50, round(share * len(members)))])
     return np.sort(np.concatenate(parts))
-
-
-# ------------------------------------------------------------------------------------------------
-# Networks: all at once, each with its own rows
-
-
-def _networks(
-    x: Float32s, samples: Ints, labels: Ints, n_labels: int, random_state: int
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    generator = torch.Generator().manual_seed(random_state)
-    count, sizes = len(samples), [x.shape[1], HIDDEN, HIDDEN, n_labels]
-    weights = [
-        nn.Parameter(torch.randn(count, a, b, generator=generator) * (2 / max(a, 1)) ** 0.5)
-        for a, b in pairwise(sizes)
-    ]
-    biases = [nn.Parameter(torch.zeros(count, 1, size)) for size in sizes[1:]]
-    rows, drawn, wanted = map(torch.from_numpy, (x, samples, labels))
-    size = samples.shape[1]
-    batch = min(BATCH, size)
-    steps = int(np.clip(EPOCHS * size // batch, *STEPS))
-    optimizer = torch.optim.AdamW([*weights, *biases], lr=RATE, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
-    for _ in range(steps):
-        at = torch.randint(size, (count, batch), generator=generator)
-        logits = _logits(weights, biases, rows[drawn.gather(1, at)])
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), wanted.gather(1, at).flatten())
-        optimizer.zero_grad()
-        (loss * count).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
-    done = [tuple(p.detach() for p in layers) for layers in (weights, biases)]
-    return done[0], done[1]
-
-
-def _logits(weights: Any, biases: Any, values: Tensor) -> Tensor:
-    *inner, last = zip(weights, biases, strict=True)
-    for weight, bias in inner:
-        values = torch.baddbmm(bias, values, weight).relu_()
-    return torch.baddbmm(last[1], values, last[0])
 
 
 # ------------------------------------------------------------------------------------------------

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from lapace.arrays import Bools, Floats, Ints, batches
 from lapace.classifiers import Classifier
 from lapace.errors import ClassifierError
+from lapace.explainer.networks import Float32s, Networks, Training, agree
 from lapace.instances import query_rows
 from lapace.schema import Schema
 
@@ -30,8 +28,7 @@ ROWS = 6_000  # training rows learned from, at most
 MOST = 6  # cells of another row in a crossover, at most
 MAX_REFUSED = 50  # crossovers the classifier may raise on before none is learned from
 PIECES = 32  # stretches of a number, at most
-HIDDEN, BATCH, RATE, DECAY = 64, 512, 4e-3, 1e-3
-EPOCHS, STEPS = 60, (300, 1500)  # passes over the rows, within a number of steps
+TRAINING = Training(hidden=64, epochs=60, steps=(300, 1500), batch=512, rate=4e-3)
 CELLS = 4_000_000  # inputs evaluated at once
 
 
@@ -40,11 +37,10 @@ class Student:
     """A network of two hidden layers on rows in pieces.
 
     Attributes:
+        network: What pieces go through.
         start: Where each piece starts, in encoded units, (pieces,).
         width: How wide it is.
         column: The encoded column it is a piece of.
-        weights: Of each layer, (in, out).
-        biases: Of each layer, (out,).
 
     Examples:
         >>> from lapace.classifiers import Classifier
@@ -57,11 +53,10 @@ class Student:
         [[1.0, 0.0], [0.0, 1.0]]
     """
 
-    start: NDArray[np.float32]
-    width: NDArray[np.float32]
+    network: Networks
+    start: Float32s
+    width: Float32s
     column: NDArray[np.int32]
-    weights: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
 
     @classmethod
     def fit(
@@ -96,8 +91,15 @@ class Student:
         probability = _decisive(found[known], codes[known], classifier.thresholds)
         x = schema.encode(made[known])
         pieces = _pieces(x)
-        weights, biases = _train(_cut(x, *pieces), probability, random_state)
-        return cls(*pieces, weights, biases)
+        network = Networks.fit(
+            _cut(x, *pieces),
+            probability.astype(np.float32),
+            np.arange(len(x))[None],
+            probability.shape[1],
+            TRAINING,
+            random_state=random_state,
+        )
+        return cls(network, *pieces)
 
     def guess(self, schema: Schema, cells: Floats) -> Floats:
         """The probability of each label, scaled so that the label predicted has the most.
@@ -107,23 +109,18 @@ class Student:
             cells: The rows.
         """
         x = schema.encode(cells)
-        found = np.empty((len(x), len(self.biases[-1])))
-        with torch.inference_mode():
-            for part in batches(len(x), CELLS, len(self.start)):
-                values = torch.from_numpy(_cut(x[part], self.start, self.width, self.column))
-                found[part] = _logits(self.weights, self.biases, values).softmax(dim=1).numpy()
+        found = np.empty((len(x), self.network.n_labels))
+        for part in batches(len(x), CELLS, len(self.start)):
+            pieces = _cut(x[part], self.start, self.width, self.column)
+            found[part] = self.network.probability(pieces)[0]
         return found
 
     # -- as arrays --------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As plain arrays by name, for a file."""
-        layers = {
-            f"{name}.{k}": value.numpy()
-            for name, values in (("weight", self.weights), ("bias", self.biases))
-            for k, value in enumerate(values)
-        }
-        return {**layers, "start": self.start, "width": self.width, "column": self.column}
+        pieces = {name: getattr(self, name) for name in PIECE_PARTS}
+        return {**self.network.arrays(), **pieces}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], width: int, n_labels: int) -> Student:
@@ -134,27 +131,21 @@ class Student:
             width: Of an encoded row.
             n_labels: How many labels there are.
         """
-        pieces = len(arrays["start"])
-        sizes = [pieces, HIDDEN, HIDDEN, n_labels]
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("start", "width", "column"), (pieces,))
-        for k, (before, after) in enumerate(pairwise(sizes)):
-            shapes |= {f"weight.{k}": (before, after), f"bias.{k}": (after,)}
+        count = len(arrays["start"])
+        shapes = Networks.shapes(1, count, TRAINING.hidden, n_labels)
+        shapes |= dict.fromkeys(PIECE_PARTS, (count,))
         fits = (
-            {name: array.shape for name, array in arrays.items()} == shapes
-            and all(np.isfinite(array).all() for array in arrays.values())
-            and all(
-                a.dtype == (np.int32 if n == "column" else np.float32) for n, a in arrays.items()
-            )
+            agree(arrays, shapes, whole=("column",))
             and bool((arrays["width"] > 0).all())
             and bool((arrays["column"] >= 0).all() and (arrays["column"] < width).all())
         )
         if not fits:
             raise ValueError("a student does not fit the columns")
-        weights, biases = (
-            tuple(torch.from_numpy(arrays[f"{name}.{k}"]) for k in range(len(sizes) - 1))
-            for name in ("weight", "bias")
-        )
-        return cls(arrays["start"], arrays["width"], arrays["column"], weights, biases)
+        pieces = (arrays[name] for name in PIECE_PARTS)
+        return cls(Networks.from_arrays(arrays), *pieces)
+
+
+PIECE_PARTS = ("start", "width", "column")
 
 
 def crossovers(schema: Schema, cells: Floats, count: int, rng: np.random.Generator) -> Floats:
@@ -189,7 +180,7 @@ def _decisive(found: Floats, codes: Ints, thresholds: tuple[float, ...] | None) 
 # Pieces
 
 
-def _pieces(x: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
+def _pieces(x: Floats) -> tuple[Float32s, Float32s, NDArray[np.int32]]:
     """Stretches of every encoded column that hold about as many rows each; a flag is one."""
     start, width, column = [], [], []
     for i, values in enumerate(x.T):
@@ -201,46 +192,9 @@ def _pieces(x: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArra
     return np.concatenate(start), np.concatenate(width), np.concatenate(column)
 
 
-def _cut(
-    x: Floats, start: NDArray[np.float32], width: NDArray[np.float32], column: NDArray[np.int32]
-) -> NDArray[np.float32]:
+def _cut(x: Floats, start: Float32s, width: Float32s, column: NDArray[np.int32]) -> Float32s:
     """How far each piece is filled, from 0 to 1."""
     values = x.astype(np.float32)[:, column]
     values -= start
     values /= width
     return np.clip(values, 0.0, 1.0, out=values)
-
-
-# ------------------------------------------------------------------------------------------------
-# The network
-
-
-def _train(
-    x: NDArray[np.float32], probability: Floats, random_state: int
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    generator = torch.Generator().manual_seed(random_state)
-    sizes = [x.shape[1], HIDDEN, HIDDEN, probability.shape[1]]
-    weights = [
-        nn.Parameter(torch.randn(a, b, generator=generator) * (2 / a) ** 0.5)
-        for a, b in pairwise(sizes)
-    ]
-    biases = [nn.Parameter(torch.zeros(size)) for size in sizes[1:]]
-    rows, wanted = torch.from_numpy(x), torch.from_numpy(probability.astype(np.float32))
-    steps = int(np.clip(EPOCHS * len(x) // BATCH, *STEPS))
-    optimizer = torch.optim.AdamW([*weights, *biases], lr=RATE, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
-    for _ in range(steps):
-        at = torch.randint(len(rows), (min(BATCH, len(rows)),), generator=generator)
-        loss = nn.functional.cross_entropy(_logits(weights, biases, rows[at]), wanted[at])
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
-    return tuple(p.detach() for p in weights), tuple(p.detach() for p in biases)
-
-
-def _logits(weights: Any, biases: Any, values: Tensor) -> Tensor:
-    *inner, last = zip(weights, biases, strict=True)
-    for weight, bias in inner:
-        values = torch.addmm(bias, values, weight).relu_()
-    return torch.addmm(last[1], values, last[0])

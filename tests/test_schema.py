@@ -1328,6 +1328,29 @@ def test_slopes_are_those_of_a_line_through_the_middles(name):
     np.testing.assert_allclose(beyond, knots.slopes(np.array([scores[0], scores[-1]])))
 
 
+def test_all_columns_at_once_are_what_each_is_alone():
+    schema, strange, *_ = SCHEMA.read(TABLE.head(50).assign(home="boat", education="doctor"))
+    assert schema["education"].extra == ("doctor",)
+    rng, numbers = np.random.default_rng(0), schema.numeric
+    cells = np.concatenate([CELLS, strange, CELLS[:50]])
+    cells[-50:, numbers] += rng.normal(0, 1, (50, len(numbers))) * schema.spans[numbers]
+    scores = rng.normal(0, 1.5, (300, len(numbers)))
+    encoded, snapped, units = schema.encode(cells), schema.snap(cells), schema.units(scores)
+    for k, i in enumerate(numbers):
+        feature = schema.features[i]
+        np.testing.assert_array_equal(snapped[:, i], feature.snap(cells[:, i]))
+        placed = ~schema.unplaced(cells)[:, k]
+        own = feature.knots.scores(cells[:, i])
+        np.testing.assert_array_equal(encoded[:, k], np.where(placed, own, 0.0))
+        np.testing.assert_array_equal(units[:, k], feature.snap(feature.knots.units(scores[:, k])))
+    for (i, start, width), state in zip(schema.blocks, schema.states(cells).T, strict=True):
+        hot = encoded[:, start : start + width]
+        np.testing.assert_array_equal(hot, state[:, None] == np.arange(width) + (width == 1))
+        np.testing.assert_array_equal(
+            schema.with_states(cells * 0, schema.states(cells))[:, i], cells[:, i]
+        )
+
+
 def test_slopes_of_a_table_are_its_columns_own():
     scores = np.random.default_rng(0).normal(size=(50, len(SCHEMA.numeric)))
     slopes = SCHEMA.slopes(scores)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -253,12 +254,20 @@ class LGMVAE(nn.Module):
     def heads(self, out: Tensor) -> Tensor:
         """Decoder outputs as a row: numbers as they are, categories as probabilities."""
         parts, start = [out[:, : self.shape.continuous]], self.shape.continuous
-        for width in self.shape.widths:
-            block = out[:, start : start + width]
-            alone = width == 1 or self.shape.heads == "sigmoid"
-            parts.append(block.sigmoid() if alone else block.softmax(dim=1))
-            start += width
+        for alone, widths in self._runs:
+            sizes = [sum(widths)] if alone else widths
+            for width in sizes:
+                block = out[:, start : start + width]
+                parts.append(block.sigmoid() if alone else block.softmax(dim=1))
+                start += width
         return torch.cat(parts, dim=1)
+
+    @cached_property
+    def _runs(self) -> list[tuple[bool, list[int]]]:
+        """Widths of neighbouring blocks, by whether their columns stand alone, as sigmoids."""
+        paper = self.shape.heads == "sigmoid"
+        runs = groupby(self.shape.widths, lambda width: paper or width == 1)
+        return [(alone, [*widths]) for alone, widths in runs]
 
     def decode(self, z: Tensor) -> Tensor:
         """Dec(z), the mean of p(x|z): (n, columns)."""

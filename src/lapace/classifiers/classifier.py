@@ -90,6 +90,8 @@ class Classifier:
         self._predict = predict_method(model)
         self._lock = threading.Lock()
         self._n_queries = 0
+        # Several times a query is asked which classes the model has: they are read once.
+        self._read_classes: tuple[Any, Any, tuple[Label, ...] | None] = (None, None, None)
 
     def __reduce__(self) -> tuple[Any, ...]:  # a copy, or one in another process, counts anew
         return Classifier, (self.model, self.schema, self.labels)
@@ -285,11 +287,16 @@ class Classifier:
         classes = getattr(self.model, "classes_", None)
         if classes is None:
             return None
+        before, labels, found = self._read_classes
+        if before is classes and labels is self.labels:
+            return found
         try:
             plain = tuple(as_label(value) for value in as_array(classes).tolist())
         except (ClassifierError, TypeError):
             return None
-        return plain if set(self.labels) <= set(plain) else None
+        found = plain if set(self.labels) <= set(plain) else None
+        self._read_classes = classes, self.labels, found
+        return found
 
     def _n_columns(self) -> int:
         return len(self._classes() or self.labels)

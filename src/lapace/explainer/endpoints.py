@@ -19,6 +19,7 @@ CANDIDATES = 10  # nearest sampled rows the classifier is queried about, to find
 SPARE = 6  # more of them, for those that rounding to float32 brings out of order
 BLOCK = 4_000_000  # distances held at once
 FIRST_CANDIDATES = 2  # of them are queried at first, the others where neither is
+FEW_ROWS = 20  # rows up to which one call about all of them costs less than two calls
 MIN_PERCENTILE = 0.2  # of an instance's categories among the target's, to get a frozen copy
 
 
@@ -102,7 +103,8 @@ def _near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> tuple[Int
     evaluate = Oracle(
         problem, instance[owner], sampled.label[candidates], oracle.infeasible, oracle.seconds
     )
-    at_first = np.concatenate(rank) < FIRST_CANDIDATES
+    few = len(owner) <= FEW_ROWS
+    at_first = np.concatenate(rank) < (CANDIDATES if few else FIRST_CANDIDATES)
     open_, ok, probability = np.flatnonzero(at_first), [], np.full(len(owner), np.nan)
     for _ in range(2):
         found = evaluate(np.ones(len(open_)), sampled.cells[candidates[open_]], open_)
@@ -123,24 +125,25 @@ def _nearest(problem: Problem, cells: Floats, rows: Ints) -> Ints:
     number has a distance of its own: then by `kneighbors`.
     """
     schema, sampled, weights = problem.schema, problem.fitted.sampled_endpoints, problem.weights
-    count, numeric = min(CANDIDATES + SPARE, len(rows)), schema.numeric
-    others = sampled.cells[rows]
-    if not len(rows) or schema.unplaced(cells).any() or schema.unplaced(others).any():
+    others, odd = sampled.cells[rows], schema.unplaced(cells).any(axis=1)
+    if not len(rows) or not sampled.placed or odd.all():
         return kneighbors(schema, cells, others, CANDIDATES, weights=weights)[1]
+    if odd.any():
+        near = np.empty((len(cells), min(CANDIDATES, len(rows))), dtype=np.int64)
+        near[odd] = kneighbors(schema, cells[odd], others, CANDIDATES, weights=weights)[1]
+        near[~odd] = _nearest(problem, cells[~odd], rows)
+        return near
+    count, numeric = min(CANDIDATES + SPARE, len(rows)), schema.numeric
     near = np.empty((len(cells), count), dtype=np.int64)
-    device = sampled.z.device
-    scale = weights[numeric] / schema.spans[numeric]
-
-    def tensors(some: Floats, weight: Floats) -> tuple[torch.Tensor, torch.Tensor]:
-        both = some[:, numeric] * scale, schema.one_hot(some, weight)
-        numbers, levels = (torch.as_tensor(x, dtype=torch.float32, device=device) for x in both)
-        return numbers, levels
-
-    numbers, levels = tensors(others, np.ones_like(weights))
+    at = torch.as_tensor(rows, device=sampled.z.device)
+    numbers, levels = (part[at] for part in sampled.tensors)
+    own_numbers, own_levels = sampled.as_tensors(cells, weights)
+    if (weights[numeric] != 1.0).any():
+        heavy = torch.as_tensor(weights[numeric], dtype=torch.float32, device=numbers.device)
+        numbers, own_numbers = numbers * heavy, own_numbers * heavy
     for part in batches(len(cells), BLOCK, len(rows)):
-        own_numbers, own_levels = tensors(cells[part], weights)
-        apart = torch.cdist(own_numbers, numbers, p=1.0)  # (size, rows), less what is the same
-        apart.addmm_(own_levels, levels.T, alpha=-1.0)
+        apart = torch.cdist(own_numbers[part], numbers, p=1.0)  # (size, rows), less what is alike
+        apart.addmm_(own_levels[part], levels.T, alpha=-1.0)
         near[part] = apart.topk(count, dim=1, largest=False).indices.cpu().numpy()
     near.sort(axis=1)
     exact = np.empty(near.shape)

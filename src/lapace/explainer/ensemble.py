@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ NETWORKS = 10
 TRAINING = Training(hidden=32, epochs=12, steps=(150, 900), batch=256, rate=5e-3)
 FORESTS, TREES, DEPTH = 10, 4, 7
 CELLS = 2_000_000  # encoded cells evaluated at once
+NODES = 16_000  # nodes looked up at once, as many as a processor's cache holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,18 +116,28 @@ class Ensemble:
 
     def _forests(self, x: Float32s) -> Float32s:
         forests, trees, inner = self.feature.shape
-        count, labels = forests * trees, self.n_labels
-        feature, threshold = self.feature.ravel(), self.threshold.ravel()
-        start = np.arange(count)[:, None] * inner  # (trees of all, 1)
-        row = np.arange(len(x)) * x.shape[1]
-        node, values = np.zeros((count, len(x)), dtype=np.int64), x.ravel()
-        for _ in range(DEPTH):
-            at = node + start
-            node = 2 * node + 1 + (values[row + feature[at]] > threshold[at])
-        at = node - inner + np.arange(count)[:, None] * (inner + 1)
-        each = self.leaf.reshape(-1, labels)[at].reshape(forests, trees, -1, labels)
-        found: Float32s = each.mean(axis=1)  # (forests, n, labels)
+        feature, threshold, leaf = self._heaps
+        tree = np.arange(forests * trees)[:, None]
+        found = np.empty((forests, len(x), self.n_labels), dtype=np.float32)
+        for part in batches(len(x), NODES, len(tree)):
+            values = np.ascontiguousarray(x[part])
+            row = np.arange(len(values)) * values.shape[1]
+            values = values.ravel()
+            at = np.tile(tree * inner, len(row))  # (trees of all, n), places in all heaps
+            for _ in range(DEPTH):
+                beyond = values.take(feature.take(at) + row) > threshold.take(at)
+                at *= 2
+                at += 1 - tree * inner
+                at += beyond
+            each = leaf.take(at + (tree - inner), axis=0)
+            found[:, part] = each.reshape(forests, trees, len(row), -1).mean(axis=1)
         return found
+
+    @cached_property
+    def _heaps(self) -> tuple[Ints, Float32s, Float32s]:
+        """All trees one after the other: what nodes compare, and the leaves."""
+        leaves = self.leaf.reshape(-1, self.n_labels)
+        return self.feature.ravel().astype(np.int64), self.threshold.ravel(), leaves
 
     # -- as arrays --------------------------------------------------------------------------------
 

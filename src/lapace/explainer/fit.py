@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -94,21 +94,46 @@ class Prototype:
     note: str = ""
 
 
-class SampledEndpoints(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class SampledEndpoints:
     """Rows drawn from each label's density: endpoints for short paths, beside the prototypes.
 
     Five prototypes cannot be near every instance. The classifier has not been queried about these;
     a search does so before it uses one.
 
     Attributes:
+        schema: The columns.
         z: Latent points.
         cells: Their rows.
         label: The label each was drawn for, as a position.
     """
 
+    schema: Schema
     z: torch.Tensor
     cells: Floats
     label: Ints
+
+    @cached_property
+    def placed(self) -> bool:
+        """Whether every number of every row has a place on its scale."""
+        return not self.schema.unplaced(self.cells).any()
+
+    @cached_property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows as `as_tensors` gives them."""
+        return self.as_tensors(self.cells, np.ones(len(self.schema.features)))
+
+    def as_tensors(self, cells: Floats, weights: Floats) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers over their spans, and categories one-hot times their weights, in float32.
+
+        What a distance is computed from where the model lives; an unseen level is like no other.
+        """
+        numeric, schema = self.schema.numeric, self.schema
+        both = cells[:, numeric] / schema.spans[numeric], schema.one_hot(cells, weights)
+        numbers, levels = (
+            torch.as_tensor(part, dtype=torch.float32, device=self.z.device) for part in both
+        )
+        return numbers, levels
 
 
 @dataclass(frozen=True)
@@ -147,7 +172,7 @@ class Fitted:
         z = torch.cat([decoder.sampler(k).sample(count, generator) for k in usable])
         z = z.to(decoder.device)
         label = np.repeat(np.array(usable, dtype=np.int64), count)
-        return SampledEndpoints(z, decoder.decode(z, label), label)
+        return SampledEndpoints(self.schema, z, decoder.decode(z, label), label)
 
     def survival(
         self, schema: Schema, cells: Floats, codes: Ints, probability: Floats

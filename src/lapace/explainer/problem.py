@@ -212,13 +212,12 @@ def bind_constraints(
     schema says, and feasibility is decided for each instance instead.
     """
     schema, cells = instances.schema, instances.cells
-    unseen = any(
-        bool(feature.extra)
-        if feature.categories
-        else bool((np.nan_to_num(cells[:, i] - feature.lower, nan=0.0) < 0).any())
-        or bool((np.nan_to_num(cells[:, i] - feature.upper, nan=0.0) > 0).any())
-        for i, feature in enumerate(schema.features)
+    numbers = [i for i, feature in enumerate(schema.features) if not feature.categories]
+    lower, upper = (
+        np.array([getattr(schema.features[i], end) for i in numbers]) for end in ("lower", "upper")
     )
+    beyond = (cells[:, numbers] < lower) | (cells[:, numbers] > upper)
+    unseen = bool(beyond.any()) or any(feature.extra for feature in schema.features)
     return System.of(constraints, schema, check=not unseen)
 
 

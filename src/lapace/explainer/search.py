@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, distinct
 from lapace.budgets import BudgetError, current
 from lapace.constraints import ChangeLimit, Constraint, System
 from lapace.explainer.advice import Advice, find_advice, stored_advice
@@ -537,10 +537,16 @@ def _survival_of_steps(problem: Problem, columns: Paths) -> dict[str, Floats]:
     target = problem.instances.target_code[columns["instance"][path]]
     label = np.where(target < 0, columns["predicted"][path, step], target)
     cells, probability = columns["cells"][path, step], columns["probability"][path, step]
-    found = {}
-    for name, values in _survival(problem, cells, label, probability).items():
+    # Paths to an endpoint share their end.
+    shared = columns["tau"][path, step] == 1.0
+    once, which = distinct(np.c_[label, probability, cells][shared])
+    rows = np.concatenate([np.flatnonzero(~shared), np.flatnonzero(shared)[once]])
+    alone, found = len(rows) - len(once), {}
+    for name, values in _survival(problem, cells[rows], label[rows], probability[rows]).items():
+        each = np.empty(len(path))
+        each[~shared], each[shared] = values[:alone], values[alone:][which]
         found[name] = np.full(columns["tau"].shape, np.nan)
-        found[name][path, step] = values
+        found[name][path, step] = each
     return found
 
 

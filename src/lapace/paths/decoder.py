@@ -256,6 +256,24 @@ class Decoder:
         schema, original = instances.schema, instances.states[instance]
         scores = self._scores(means)  # (m, sum of states)
         evidence = instances.fixed[instance]
+        excluded = instances.excluded[instance]
+        first, end = self._edges
+        if not self.follows_paper and (original < end - first).all():
+            every = np.arange(len(scores))[:, None]
+            scores[every, first + original] += (ORIGINAL_BONUS * (1.0 - tau))[:, None]
+            for block in self._nullable:  # a present value never goes missing, nor at the endpoint
+                lacking = end[block] - 1
+                present = original[:, block] != lacking - first[block]
+                scores[present | (tau >= 1.0), lacking] = -np.inf
+        else:
+            self._score_blocks(schema, original, scores, evidence, tau)
+        scores[excluded] = -np.inf
+        return self._choose(scores, labels, evidence)
+
+    def _score_blocks(
+        self, schema: Schema, original: Ints, scores: Floats, evidence: Ints, tau: Floats
+    ) -> None:
+        """Adds the bonuses, block by block: for unseen categories, and for the paper, without."""
         for block, (feature, _, width) in enumerate(schema.blocks):
             first, end = self._spans[block]
             known = original[:, block] < end - first
@@ -272,8 +290,6 @@ class Decoder:
             likeliest = np.exp(scores[:, first:end].max(axis=1))
             stays = ~known & (1.0 - tau > likeliest)
             evidence[stays, block] = original[stays, block]
-        scores[instances.excluded[instance]] = -np.inf
-        return self._choose(scores, labels, evidence)
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
@@ -281,15 +297,33 @@ class Decoder:
         edges = [0, *np.cumsum(self.schema.block_states).tolist()]
         return list(pairwise(edges))
 
+    @cached_property
+    def _edges(self) -> tuple[Ints, Ints]:
+        """The same as arrays."""
+        edges = np.cumsum([0, *self.schema.block_states], dtype=np.int64)
+        return edges[:-1], edges[1:]
+
+    @cached_property
+    def _nullable(self) -> list[int]:
+        """Blocks whose last state is that the value is missing."""
+        features = self.schema.features
+        return [block for block, (i, _, _) in enumerate(self.schema.blocks) if features[i].missing]
+
+    @cached_property
+    def _sources(self) -> tuple[Ints, Ints]:
+        """Of each state the encoded column it is read off, and which states are its opposite."""
+        columns, opposite = [], []
+        for _, start, width in self.schema.blocks:
+            columns += [start, start] if width == 1 else range(start, start + width)
+            opposite += [True, False] if width == 1 else [False] * width
+        return np.array(columns, dtype=np.int64), np.flatnonzero(opposite)
+
     def _scores(self, means: Floats) -> Floats:
         """Log-probabilities of every state of every block: (n, sum of states)."""
-        parts = []
-        for _, start, width in self.schema.blocks:
-            block = means[:, start : start + width]
-            parts.append(np.concatenate([1.0 - block, block], axis=1) if width == 1 else block)
-        if not parts:
-            return np.empty((len(means), 0))
-        scores: Floats = np.log(np.clip(np.concatenate(parts, axis=1), self._floor, None))
+        columns, opposite = self._sources
+        shares = means[:, columns]
+        shares[:, opposite] = 1.0 - shares[:, opposite]
+        scores: Floats = np.log(np.maximum(shares, self._floor))
         return scores
 
     @property

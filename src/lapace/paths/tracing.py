@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lapace.arrays import Bools, Floats, Ints, first_of_each
+from lapace.arrays import Bools, Floats, Ints, distinct, first_of_each
 from lapace.paths.decoder import Decoder, EncodedInstances
 
 __all__ = ["Correct", "Evaluate", "Lines", "Steps", "TracedPaths", "rows_differ", "trace"]
@@ -551,14 +551,12 @@ def _densities(line: _LineEvaluator, chosen: Ints, steps: Steps, shown: Bools) -
     cells, labels, tau = steps.cells[path, step], label[path, step], steps.tau[path, step]
     # Paths of an instance share their start, paths to an endpoint their end.
     shared = (tau == 0.0) | (tau == 1.0)
-    rows = np.ascontiguousarray(np.c_[labels, cells][shared])
-    keys = rows.view(np.dtype((np.void, rows.strides[0]))).ravel()
-    _, once, which = np.unique(keys, return_index=True, return_inverse=True)
+    once, which = distinct(np.c_[labels, cells][shared])
     order = np.concatenate([np.flatnonzero(~shared), np.flatnonzero(shared)[once]])
     found = line.decoder.density(schema, cells[order], labels[order])
     alone = len(order) - len(once)
     each = np.empty(len(path))
-    each[~shared], each[shared] = found[:alone], found[alone:][which.ravel()]
+    each[~shared], each[shared] = found[:alone], found[alone:][which]
     density[path, step] = each
     moved = steps.density_before == MOVED
     steps.density_before[moved & ~shown] = np.nan

@@ -14,7 +14,7 @@ decoder cannot miss, and keeps decoded values inside the range that was seen.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -30,6 +30,7 @@ from lapace.errors import InputError, did_you_mean
 from lapace.schema.columns import UnsettledColumnError, infer, read_cells, refuse_label
 from lapace.schema.derived import DerivedColumns
 from lapace.schema.features import Feature, Knots, Override
+from lapace.schema.scales import CategoryStates, NumberScales
 from lapace.schema.summary import Overrides, column_lines, read_overrides, remarks, to_toml
 from lapace.table import Coded, Table, Template, read, write_whole
 from lapace.table.frames import as_coded
@@ -366,11 +367,13 @@ class Schema:
             array([[1.5, 0. , 0. , 1. ]])
         """
         encoded = np.zeros((len(cells), self.width))  # (n, width)
-        scores = self._scaled(lambda f, some: _knots(f).scores(some), cells[:, self.numeric])
-        encoded[:, : len(self.numeric)] = np.where(self.unplaced(cells), 0.0, scores)
-        for (_, start, width), state in zip(self.blocks, self.states(cells).T, strict=True):
-            # One place says whether the second of two states holds.
-            encoded[:, start : start + width] = state[:, None] == np.arange(width) + (width == 1)
+        first = len(self.numeric)
+        if first:
+            scores = self._scales.scores(cells[:, self.numeric])
+            encoded[:, :first] = np.where(self.unplaced(cells), 0.0, scores)
+        if self.blocks:
+            hot = self._categories.encode(self.states(cells))
+            encoded[:, first : first + hot.shape[1]] = hot
         for i, column in self.flags:
             encoded[:, column] = np.isnan(cells[:, i])
         return encoded
@@ -392,57 +395,35 @@ class Schema:
 
         A missing cell where training never saw one is as unknown as an unseen category.
         """
-        states = np.zeros((len(cells), len(self.blocks)), dtype=np.int64)
-        for block, (i, _, _) in enumerate(self.blocks):
-            feature, codes = self.features[i], cells[:, i]
-            shifted = np.where(codes >= len(feature.categories), codes + feature.missing, codes)
-            states[:, block] = np.where(np.isnan(codes), _missing_state(feature), shifted)
-        return states
+        return self._categories.states(cells)
 
     def with_states(self, cells: Floats, states: Ints) -> Floats:
         """The inverse of `states`: a copy of the cells with these categories."""
         cells = cells.copy()
-        for (i, _, _), state in zip(self.blocks, states.T, strict=True):
-            feature, missing = self.features[i], _missing_state(self.features[i])
-            codes = state - (state > len(feature.categories)) * feature.missing
-            cells[:, i] = np.where(state == missing, np.nan, codes)
+        cells[:, self._categories.columns] = self._categories.codes(states)
         return cells
 
     def units(self, scores: Floats) -> Floats:
         """Scores of the numeric columns to values on their lattice, inside their bounds."""
-        return self._scaled(lambda f, some: f.snap(_knots(f).units(some)), scores)
+        return self._scales.units(scores)
 
     def slopes(self, scores: Floats) -> Floats:
         """How fast the numeric columns' values rise with their scores."""
-        return self._scaled(lambda f, some: _knots(f).slopes(some), scores)
+        return self._scales.slopes(scores)
 
     def snap(self, cells: Floats) -> Floats:
         """Numbers moved into their bounds and onto their lattice; categories untouched."""
         snapped = cells.copy()
-        snapped[:, self.numeric] = self._scaled(Feature.snap, cells[:, self.numeric])
+        snapped[:, self.numeric] = self._scales.snap(cells[:, self.numeric])
         return snapped
 
-    def _scaled(self, scale: Callable[[Feature, Floats], Floats], values: Floats) -> Floats:
-        """The numeric columns mapped by their features, (n, numeric)."""
-        mapped = np.empty(values.shape)
-        for feature, places in self._scales:
-            mapped[:, places] = scale(feature, values[:, places])
-        return mapped
+    @cached_property
+    def _scales(self) -> NumberScales:
+        return NumberScales([self.features[i] for i in self.numeric])
 
     @cached_property
-    def _scales(self) -> list[tuple[Feature, Ints]]:
-        """The numeric columns, as positions in `numeric`, grouped by what maps their values.
-
-        Columns of one scale are mapped at once: an image has hundreds, and a loop over them would
-        take longer than all the rest of a path.
-        """
-        groups: dict[tuple[Any, ...], tuple[Feature, list[int]]] = {}
-        for place, i in enumerate(self.numeric.tolist()):
-            f = self.features[i]
-            knots = tuple(part.tobytes() for part in f.knots or ())
-            scale = (f.lower, f.upper, f.resolution, f.categories, f.extra, knots)
-            groups.setdefault(scale, (f, []))[1].append(place)
-        return [(feature, np.array(places)) for feature, places in groups.values()]
+    def _categories(self) -> CategoryStates:
+        return CategoryStates(self.features, self.blocks)
 
     # -- distance ---------------------------------------------------------------------------------
 
@@ -471,13 +452,18 @@ class Schema:
 
     def unseen(self, cells: Floats) -> Bools:
         """Whether each cell holds a level unseen in training: kept, never proposed."""
-        known = [len(f.categories) if f.extra else np.inf for f in self.features]
-        unseen: Bools = cells >= np.array(known)
+        unseen: Bools = cells >= self._first_unseen
         return unseen
+
+    @cached_property
+    def _first_unseen(self) -> Floats:
+        """The first code of each column that is unseen in training."""
+        return np.array([len(f.categories) if f.extra else np.inf for f in self.features])
 
     def unplaced(self, cells: Floats) -> Bools:
         """Numbers without a position on their scale, missing or unseen: (n, numeric)."""
-        unplaced: Bools = (np.isnan(cells) | self.unseen(cells))[:, self.numeric]
+        numbers = cells[:, self.numeric]
+        unplaced: Bools = np.isnan(numbers) | (numbers >= self._first_unseen[self.numeric])
         return unplaced
 
     def gaps(self, a: Floats, b: Floats, columns: Any = slice(None)) -> Floats:
@@ -485,7 +471,7 @@ class Schema:
         apart, first = np.abs(a - b), self._unordered[columns]  # (..., d)
         gaps = np.where((a >= first) | (b >= first), apart > 0.5, apart / self.spans[columns])
         gaps = np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), gaps)
-        return gaps if self.counted.all() else gaps * self.counted[columns]
+        return gaps if self._all_counted else gaps * self.counted[columns]
 
     def distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
         """How far rows of `a` are from rows of `b`, in L1, derived columns left out.
@@ -535,7 +521,7 @@ class Schema:
         found = np.zeros((len(a), len(b)))
         if not found.size:
             return found
-        if not self.counted.all():
+        if not self._all_counted:
             weights = np.where(self.counted, 1.0 if weights is None else weights, 0.0)
         weight = np.ones(len(self.features)) if weights is None else weights
         if len(self.categorical):
@@ -619,6 +605,10 @@ class Schema:
         """Whether a change of each column counts: not where it is derived."""
         return np.array([f.derived is None for f in self.features], dtype=bool)
 
+    @cached_property
+    def _all_counted(self) -> bool:
+        return bool(self.counted.all())
+
     def derive(self, cells: Floats, originals: Floats | None = None) -> Floats:
         """Rows whose derived columns follow from the others.
 
@@ -637,7 +627,7 @@ class Schema:
             >>> schema.derive(np.array([[120.0, 10.0, 7.0]]), np.array([[120.0, 12.0, 7.0]]))
             array([[120.,  10.,  12.]])
         """
-        return cells if self.counted.all() else self.derived.derive(cells, originals, self.differs)
+        return cells if self._all_counted else self.derived.derive(cells, originals, self.differs)
 
     def derivable(self, cells: Floats, originals: Floats) -> Bools:
         """Whether derived cells, as `derive` made them, are values of their columns: (n,).
@@ -705,16 +695,6 @@ def _spelt(feature: Feature, values: Floats) -> Coded:
     """Numbers as texts in the column's notation."""
     coded = as_coded(values)
     return Coded(coded.codes, tuple(feature.text(float(level)) for level in coded.levels))
-
-
-def _missing_state(feature: Feature) -> int:
-    return len(feature.categories) if feature.missing else len(feature.levels) + 1
-
-
-def _knots(feature: Feature) -> Knots:
-    if feature.knots is None:
-        raise InputError(f"Column '{feature.name}' has no rank map: infer the schema from data.")
-    return feature.knots
 
 
 def _no_column(name: object, names: Sequence[str]) -> InputError:

@@ -217,8 +217,9 @@ def _read_frame(frame: nw.DataFrame[Any], id_column: str | None) -> Table:
             f"Tables of {kind} are not read. Convert it to pandas, polars or pyarrow first."
         )
     _check_names(frame.columns)
-    columns = {name: _read_series(frame[name]) for name in frame.columns}
-    dtypes = tuple(_dtype_text(kind, frame[name].to_native()) for name in frame.columns)
+    series = {name: frame[name] for name in frame.columns}
+    columns = {name: _read_series(each) for name, each in series.items()}
+    dtypes = tuple(_dtype_text(kind, each.to_native()) for each in series.values())
     index, ids = None, None
     if kind == "pandas":
         index = frame.to_native().index
@@ -247,6 +248,11 @@ def _check_names(names: Sequence[Any]) -> None:
 
 
 def _read_series(series: nw.Series[Any]) -> Column:
+    native = series.to_native()
+    plain = getattr(native, "dtype", None)  # numpy's for most columns of most frames of pandas
+    if isinstance(plain, np.dtype) and (plain.kind in "iu" or plain == np.float64):
+        kind: Kind = "number" if plain.kind == "f" else "integer"
+        return _numbers(kind, native.to_numpy(dtype=np.float64))
     dtype = series.dtype
     if dtype.is_numeric():
         if dtype == nw.Decimal:  # pyarrow's cast of decimals to floats is off by a bit: 0.35
@@ -265,7 +271,7 @@ def _read_series(series: nw.Series[Any]) -> Column:
         codes = np.where(series.is_null().to_numpy(), -1, 0).astype(np.int64)
         return Column("duration" if dtype.is_temporal() else "other", Coded(codes, ("",)))
     if series.implementation.is_pandas():
-        return _read_pandas(series.to_native())
+        return _read_pandas(native)
     return _read_levels(series)
 
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -36,6 +37,7 @@ FAMILIES = {
     "date": "date|timestamp",
 }
 DAY = 86_400_000_000  # microseconds
+KEPT = 256  # levels of a column that are kept as an array, for the next frame
 
 
 @dataclass(frozen=True)
@@ -303,6 +305,7 @@ def _held(dtype: str, values: Values) -> tuple[str, str, Any]:
     return "text", dtype, as_texts(values)
 
 
+@lru_cache(maxsize=4096)
 def _family(dtype: str) -> str:
     return next((f for f, begin in FAMILIES.items() if re.match(f"(?i){begin}", dtype)), "text")
 
@@ -327,14 +330,23 @@ def _whole_days(moments: NDArray[np.datetime64]) -> bool:
 
 def _roomy(dtype: str, numbers: Floats) -> str:
     """An integer type, or the first wider one that holds the numbers: 64 bits, then floats."""
-    if not re.fullmatch(r"(?i)u?int\d+", dtype):
+    if (range_ := _integer_range(dtype)) is None or not len(numbers):
         return dtype
-    present = numbers[~np.isnan(numbers)]
-    if (present != np.rint(present)).any() or (np.abs(present) >= 2.0**63).any():
+    gaps = np.isnan(numbers)
+    present = numbers[~gaps] if gaps.any() else numbers
+    low, high = present.min(initial=0.0), present.max(initial=0.0)
+    if (present != np.rint(present)).any() or max(-low, high) >= 2.0**63:
         return _spelt_like(dtype, "float64")
-    range_ = np.iinfo(dtype.lower())
-    fits = (present >= range_.min) & (present <= range_.max)
-    return dtype if fits.all() else _spelt_like(dtype, "int64")
+    return dtype if range_[0] <= low and high <= range_[1] else _spelt_like(dtype, "int64")
+
+
+@lru_cache(maxsize=256)
+def _integer_range(dtype: str) -> tuple[int, int] | None:
+    """The least and the greatest number of an integer type; None for any other type."""
+    if not re.fullmatch(r"(?i)u?int\d+", dtype):
+        return None
+    limits = np.iinfo(dtype.lower())
+    return int(limits.min), int(limits.max)
 
 
 def _spelt_like(dtype: str, name: str) -> str:
@@ -388,12 +400,21 @@ def _pandas_column(pd: Any, dtype: str, values: Values) -> Any:
     if family == "number":
         return _pandas_numbers(pd, dtype, held)
     if dtype == "boolean" or dtype.startswith("str"):
-        known = _pandas_text(pd, dtype) if family == "text" else dtype
-        return pd.array([*held.levels], dtype=known).take(held.codes, allow_fill=True)
+        make = _pandas_levels if len(held.levels) <= KEPT else _pandas_levels.__wrapped__
+        levels = make(dtype, held.levels, tuple(map(type, held.levels)))
+        return levels.take(held.codes, allow_fill=True)
     if family == "truth" and (held.codes >= 0).all():
         return held.cells.astype(bool)
     # A bare array would be guessed to be `str`; texts where other things were expected should be.
     return pd.Series(held.cells.tolist(), dtype=None if family == "text" else object)
+
+
+@lru_cache(maxsize=1024)
+def _pandas_levels(dtype: str, levels: tuple[Level, ...], _: tuple[type, ...]) -> Any:
+    """Levels as pandas' own array; their types are part of the key, as True is equal to 1."""
+    pd = importlib.import_module("pandas")
+    known = dtype if dtype == "boolean" else _pandas_text(pd, dtype)
+    return pd.array([*levels], dtype=known)
 
 
 def _pandas_dates(pd: Any, dtype: str, moments: NDArray[np.datetime64]) -> Any:
@@ -430,7 +451,7 @@ def _pandas_text(pd: Any, dtype: str) -> Any:
 
 
 def _pandas_category(pd: Any, dtype: str, coded: Coded) -> Any:
-    levels, ordered, inner = json.loads(dtype.removeprefix("category:"))
+    levels, ordered, inner = _category_parts(dtype)
     position = {v: i for i, v in enumerate(levels)}
     texts = {spelling(v): i for i, v in enumerate(levels)}
     codes = np.full(len(coded.levels) + 1, -1, dtype=np.int64)
@@ -439,12 +460,32 @@ def _pandas_category(pd: Any, dtype: str, coded: Coded) -> Any:
         found = position.get(level, texts.get(spelling(level)))
         # A level the template does not know is added, never lost.
         codes[k] = position.setdefault(level, len(position)) if found is None else found
-    try:
-        inner = _pandas_text(pd, inner) if inner.startswith("str") else inner
-        categories = pd.Index(list(position), dtype=inner)
-    except (TypeError, ValueError):
-        categories = pd.Index(list(position), dtype=object)
+    if len(position) == len(levels):
+        return pd.Categorical.from_codes(codes[coded.codes], dtype=_category_type(dtype))
+    categories = _categories(pd, list(position), inner)
     return pd.Categorical.from_codes(codes[coded.codes], categories=categories, ordered=ordered)
+
+
+@lru_cache(maxsize=256)
+def _category_parts(dtype: str) -> tuple[tuple[Level, ...], bool, str]:
+    """The levels of a categorical, whether they are ordered, and their type."""
+    levels, ordered, inner = json.loads(dtype.removeprefix("category:"))
+    return tuple(levels), ordered, inner
+
+
+@lru_cache(maxsize=256)
+def _category_type(dtype: str) -> Any:
+    pd = importlib.import_module("pandas")
+    levels, ordered, inner = _category_parts(dtype)
+    return pd.CategoricalDtype(_categories(pd, list(levels), inner), ordered)
+
+
+def _categories(pd: Any, levels: list[Level], inner: str) -> Any:
+    try:
+        known = _pandas_text(pd, inner) if inner.startswith("str") else inner
+        return pd.Index(levels, dtype=known)
+    except (TypeError, ValueError):
+        return pd.Index(levels, dtype=object)
 
 
 def _polars_column(pl: Any, dtype: str, values: Values) -> Any:

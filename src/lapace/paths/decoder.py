@@ -312,7 +312,8 @@ class Decoder:
     @cached_property
     def _sources(self) -> tuple[Ints, Ints]:
         """Of each state the encoded column it is read off, and which states are its opposite."""
-        columns, opposite = [], []
+        columns: list[int] = []
+        opposite: list[bool] = []
         for _, start, width in self.schema.blocks:
             columns += [start, start] if width == 1 else range(start, start + width)
             opposite += [True, False] if width == 1 else [False] * width

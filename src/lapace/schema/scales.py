@@ -92,7 +92,8 @@ class NumberScales:
             begin += len(knots.values)
             last[places] = begin - 1
         parts = [np.stack(knots) for _, knots, _ in groups]  # (4, values) each
-        return _Maps(groups, *np.concatenate([np.empty((4, 0)), *parts], axis=1), last)
+        values, low, mid, high = np.concatenate([np.empty((4, 0)), *parts], axis=1)
+        return _Maps(groups, values, low, mid, high, last)
 
     @cached_property
     def _begin(self) -> Ints:

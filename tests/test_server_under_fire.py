@@ -553,4 +553,7 @@ def test_every_test_on_the_page_of_security_exists():
     named = set(re.findall(r"`(test_\w+)`", page))
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py"))
     assert len(named) > 25
+    rows = page.partition("## What holds them off")[2].partition("\n## ")[0].strip().splitlines()
+    assert len(rows) > 25
+    assert not [row for row in rows[2:] if "`test_" not in row]
     assert not {name for name in named if f"def {name}(" not in code}

@@ -88,6 +88,18 @@ def test_seconds_and_nodes_are_kept_too(monkeypatch):
         budget.spend()
 
 
+def test_seconds_count_from_the_call_not_from_the_wait_before_it(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("lapace.budgets.monotonic", lambda: now[0])
+    budget = Budget(seconds=24)
+    now[0] = 60.0  # in the queue
+    with limited(budget):
+        budget.spend(queries=1)
+        now[0] += 25
+        with pytest.raises(BudgetError, match="24 seconds"):
+            budget.spend(queries=1)
+
+
 def test_a_cancelled_call_ends_at_its_next_query():
     explainer = worlds.post().explainer
     budget = Budget()

@@ -15,6 +15,7 @@ import pytest
 
 import worlds
 from lapace import Explainer, Explanation, Feature, InputError, Search
+from lapace.budgets import BudgetError
 from lapace.classifiers import Classifier
 from lapace.constraints import Custom, System, parse
 from lapace.constraints.relaxation import relaxation
@@ -414,15 +415,30 @@ def test_of_a_contradiction_the_rules_stand():
     instance = [{"a": 1, "b": 1, "c": "x"}]
     here = lattice(("a <= 4",))
     explanation = explain_with_reasons(
-        here, instance, target="yes", constraints=["a >= 6"], search=Search(steps=8)
+        here, instance, target="yes", constraints=["a >= original + 5"], search=Search(steps=8)
     )
     why = explanation.why_not[0]
-    assert set(why.clash) == {"a <= 4", "a >= 6"}
-    assert [move.constraint for move in why.moves] == ["a >= 6"]
-    assert "'a >= 6' would have to" in why.text
+    assert set(why.clash) == {"a <= 4", "a >= original + 5"}
+    assert [move.constraint for move in why.moves] == ["a >= original + 5"]
+    assert "'a >= original + 5' would have to" in why.text
     assert "'a <= 4' would" not in why.text
     both = here.why_not(explanation, relax_rules=True).why_not[0]
-    assert {move.constraint for move in both.moves} == {"a <= 4", "a >= 6"}
+    assert {move.constraint for move in both.moves} == {"a <= 4", "a >= original + 5"}
+
+
+def test_a_contradiction_is_named_though_the_budget_is_spent(monkeypatch):
+    instance = [{"a": 1, "b": 1, "c": "x"}]
+    explanation = lattice().explain(
+        instance, target="yes", constraints=["a >= original + 4", "a <= 3"]
+    )
+
+    def spent(*_, **__):
+        raise BudgetError("The budget of 1 solver nodes is spent.")
+
+    monkeypatch.setattr(System, "project", spent)
+    why = lattice().why_not(explanation).why_not[0]
+    assert set(why.clash) == {"a >= original + 4", "a <= 3"}
+    assert why.text == explanation.reason[0]
 
 
 def test_rules_that_contradict_each_other_are_named_and_stay():

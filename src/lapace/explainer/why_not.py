@@ -225,7 +225,14 @@ class _Relaxer:
             groups.setdefault(contradictions.of(self.originals[i]), []).append(i)
         found: dict[int, WhyNot] = {}
         for contradiction, members in groups.items():
-            found |= self._contradiction(contradiction, np.array(members))
+            try:
+                found |= self._contradiction(contradiction, np.array(members))
+            except BudgetError:  # the contradiction stands, however far each would have to move
+                names, reason = tuple(map(str, contradiction)), self.explanation.reason
+                found |= {
+                    i: WhyNot("infeasible", names, exact=len(names) <= 2, text=reason[i])
+                    for i in members
+                }
         return found
 
     def _contradiction(

@@ -139,7 +139,9 @@ def refuse_thresholds(feature: Feature, column: Column, labels: Sequence[Any]) -
         return
     cells = read_cells(feature, column, {})[1]
     present = ~np.isnan(cells)
-    known = [label for label, there in zip(labels, present.tolist(), strict=True) if there]
+    known = [
+        label for label, known_cell in zip(labels, present.tolist(), strict=True) if known_cell
+    ]
     names = {label: k for k, label in enumerate(dict.fromkeys(known))}
     if len(known) < ENOUGH or not 2 <= len(names) == len(set(labels)):
         return

@@ -17,13 +17,14 @@ from lapace.constraints import (
     Term,
     parse,
 )
+from lapace.constraints.language import Relation
 from lapace.result import Counterfactuals, InstanceExplanation
 
 __all__ = ["fixed", "in_words", "limits", "reason", "sure", "usual"]
 
 ONLY = {">=": "may only go up", "<=": "may only go down", "==": "stays as it is"}
 BOUNDS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than", "==": "exactly"}
-MIRRORED = {">=": "<=", ">": "<", "<=": ">=", "<": ">", "==": "==", "!=": "!="}
+MIRRORED: dict[str, Relation] = {">=": "<=", ">": "<", "<=": ">=", "<": ">", "==": "==", "!=": "!="}
 
 
 def in_words(name: str) -> str:

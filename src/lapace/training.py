@@ -213,16 +213,13 @@ class Adam:
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self.parameters = [*parameters]
         self.values = torch.cat([p.detach().flatten() for p in self.parameters])
-        for p, part in zip(self.parameters, self._parts(), strict=True):
-            p.data = part
+        begin = 0
+        for p in self.parameters:
+            p.data = self.values[begin : begin + p.numel()].view_as(p)
+            begin += p.numel()
         self.mean, self.square = torch.zeros_like(self.values), torch.zeros_like(self.values)
         # Steps taken; in float32 powers of BETA would be off in the fourth digit at first.
         self.count = torch.zeros((), dtype=torch.float64, device=self.values.device)
-
-    def _parts(self) -> list[Tensor]:
-        sizes = [p.numel() for p in self.parameters]
-        pairs = zip(self.values.split(sizes), self.parameters, strict=True)
-        return [part.view_as(p) for part, p in pairs]
 
     def step(
         self,

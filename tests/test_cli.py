@@ -159,6 +159,7 @@ def test_defaults_are_those_of_the_library():
         assert ours["fit"][name] == explainer[name].default, name
     for name in ("steps", "detail", "enforce", "stable"):
         assert ours["explain"][name] == getattr(Search(), name), name
+    assert ours["explain"]["paths"] == Search().path
     assert ours["why-not"]["steps"] == ours["plot"]["steps"] == Search().steps
     assert ours["why-not"]["max_queries"] == MAX_QUERIES
     app_settings = inspect.signature(create_app).parameters
@@ -782,8 +783,8 @@ def test_letters_are_written_beside_the_answers(here, denied):
     assert len(pages) == len(list((here / "out" / "letters").glob("*.txt"))) == len(denied)
     assert f"Wrote {len(pages)} letters" in result.stderr
     text = pages[0].with_suffix(".txt").read_text(encoding="utf-8")
-    assert re.search(r"Decided with: loans\.skops, sha256 [0-9a-f]{64}", text)
-    assert re.search(r"Explained with: loans\.lapace, sha256 [0-9a-f]{64}", text)
+    assert re.search(r"Model: loans\.skops, sha256 [0-9a-f]{64}", text)
+    assert re.search(r"Explainer: loans\.lapace, sha256 [0-9a-f]{64}", text)
     (here / "own.j2").write_text("only {{ letter.name }}")
     done(f"{line} --template own.j2 --ids 0 -q")
     assert (here / "out" / "letters" / "letter-0.html").read_text() == "only 0"

@@ -235,6 +235,7 @@ def test_every_setting_reaches_the_library():
         "detail": "picks",
         "stable": False,
         "enforce": "naive",
+        "path": "dense",
         "picks": ["nearest", "best", "first"],
         "n_best": 2,
         "plausibility": 5,

@@ -115,11 +115,7 @@ def current() -> Budget | None:
 
 @contextmanager
 def limited(budget: Budget) -> Iterator[Budget]:
-    """Everything called meanwhile, in this thread, spends from the budget.
-
-    Its seconds count from now on: a call that had to wait for its turn has not spent any.
-    """
-    budget._start = monotonic()
+    """Everything called meanwhile, in this thread, spends from the budget."""
     token = _current.set(budget)
     try:
         yield budget

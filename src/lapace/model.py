@@ -30,6 +30,7 @@ __all__ = ["LGMVAE", "Gaussian", "Mixture", "Shape", "Terms", "few_threads"]
 
 LOG_2PI = math.log(2 * math.pi)
 WIDE = 256  # hidden units above which products gain from more than one thread
+NOISE = 0.3  # variance of the noise that `Mixture.denoised` removes, of the mean variance
 WINDOW = 512  # rows of a label in a running mean of cluster usage
 
 
@@ -149,9 +150,9 @@ class Terms(NamedTuple):
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(inputs, hidden),
-        nn.ReLU(inplace=True),
+        nn.ReLU(),
         nn.Linear(hidden, hidden),
-        nn.ReLU(inplace=True),
+        nn.ReLU(),
         nn.Linear(hidden, outputs),
     )
 
@@ -307,11 +308,9 @@ class LGMVAE(nn.Module):
         q = self.q_z(x, one_hot, y)
         p = self.p_z()
         out = self.logits(q.sample(generator))
-        # Products with one-hot rows, whose gradients are faster than those of indexing.
-        own = Gaussian(one_hot @ p.mean, one_hot @ p.log_variance)
         return Terms(
             self.reconstruction(out, x, learned_noise=True).mean(),
-            q.divergence(own).mean(),
+            q.divergence(Gaussian(p.mean[c], p.log_variance[c])).mean(),
             F.nll_loss(self.q_c(x, y), c),
         )
 
@@ -428,6 +427,38 @@ class Mixture:
         constant = self.log_weights.double() - log_det - 0.5 * dims * LOG_2PI
         constant = constant - 0.5 * (pulled * means).sum(dim=1)
         return torch.cat([pairs, pulled], dim=1).T.float().contiguous(), constant.float()
+
+    def denoised(self, z: Tensor) -> Tensor:
+        r"""The mean of what points may have been before noise was added to them: (n, h).
+
+        With noise of variance $s^2$ in every direction, `NOISE` of the components' mean variance,
+        and $r_k(z)$ the share of component k in the noisy mixture at z,
+
+        $$D(z) = \sum_k r_k(z) \big(\mu_k + \Sigma_k (\Sigma_k + s^2 I)^{-1} (z - \mu_k)\big).$$
+
+        A point among the data stays about where it is; one off the data moves to it.
+        """
+        noisy, gain, kept = self._noisy
+        weights, constant = noisy._quadratic
+        first, second = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
+        features = torch.cat([z[:, first] * z[:, second], z], dim=1)
+        share = (features @ weights + constant).softmax(dim=1)  # (n, m)
+        slope = (share @ gain.flatten(1)).view(-1, *gain.shape[1:])  # (n, h, h)
+        return share @ kept + (slope @ z[:, :, None])[:, :, 0]
+
+    @cached_property
+    def _noisy(self) -> tuple[Mixture, Tensor, Tensor]:
+        """The mixture with noise, and per component the slope and the constant of `denoised`."""
+        scales, dims = self.scales.double(), self.means.shape[1]
+        covariance = scales @ scales.transpose(1, 2)
+        size = covariance.diagonal(dim1=1, dim2=2).mean()
+        noise = NOISE * size * torch.eye(dims, dtype=scales.dtype, device=scales.device)
+        gain = torch.linalg.solve(covariance + noise, covariance).transpose(1, 2)  # (m, h, h)
+        kept = self.means.double() - torch.einsum("mij,mj->mi", gain, self.means.double())
+        noisy = Mixture(
+            self.log_weights, self.means, torch.linalg.cholesky(covariance + noise), self.typical
+        )
+        return noisy, gain.float(), kept.float()
 
     def percentile(self, z: Tensor) -> Tensor:
         """The share of training rows that are less dense, in percent: (n,)."""

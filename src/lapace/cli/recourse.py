@@ -67,6 +67,12 @@ def explain(
     enforce: Literal["exact", "naive", "polyak", "latent"] = Option(
         "exact", help="How constraints are enforced; all but exact are for comparison."
     ),
+    paths: Literal["straight", "dense"] = Option(
+        "straight",
+        "--path",
+        help="The latent path to a prototype: the paper's straight line, or one bent towards the "
+        "target's data.",
+    ),
     stable: bool = Option(
         True,
         help="first is the start of a path's last unbroken run of ok steps; otherwise the first ok "
@@ -84,6 +90,7 @@ def explain(
     settings: dict[str, Any] = {
         "detail": detail,
         "enforce": enforce,
+        "path": paths,
         "stable": stable,
         "n_best": n_best,
     }
@@ -163,8 +170,8 @@ class _Letters:
         known = f", sha256 {reference['sha256']}" if followed else ""
         sha256 = hashlib.sha256(model.path.read_bytes()).hexdigest()
         provenance = {
-            "Decided with": f"{classifier}{known}",
-            "Explained with": f"{model.path.name}, sha256 {sha256}",
+            "Model": f"{classifier}{known}",
+            "Explainer": f"{model.path.name}, sha256 {sha256}",
             "Made with": f"lapace {__version__}",
         }
         return cls(folder, template, provenance)

@@ -39,6 +39,7 @@ from lapace.explainer.surrogates import Retrain, Retrained
 from lapace.explainer.ties import one_hot_rules
 from lapace.explainer.top_up import top_up
 from lapace.explainer.why_not import MAX_QUERIES, with_why_not
+from lapace.paths import dense_curves
 from lapace.report import Queries, Report, make_report, split
 from lapace.result import PICKS, Counterfactuals, Explanation, InstanceExplanation
 from lapace.schema import Override, Schema
@@ -343,13 +344,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         )
         return explain(problem, progress)
 
-    def why_not(
-        self,
-        explanation: Explanation,
-        *,
-        max_queries: int = MAX_QUERIES,
-        relax_rules: bool = False,
-    ) -> Explanation:
+    def why_not(self, explanation: Explanation, *, max_queries: int = MAX_QUERIES) -> Explanation:
         """Finds, for instances without a counterfactual, the smallest relaxation that gives one.
 
         Where no row is feasible, a smallest contradictory set of constraints and how far each would
@@ -360,20 +355,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             explanation: What this explainer's `explain` returned.
             max_queries: Rows the classifier may be queried about; where the budget ends the
                 search, the reasons found so far are given and say that they may not be smallest.
-            relax_rules: Whether the explainer's own rules may be among what is relaxed. By default
-                they stand, and only constraints of the query are.
 
         Returns:
             The same explanation with `why_not` filled, by position of the instance.
         """
         fitted, most = self._fitted(), check_integer("max_queries", max_queries, 0, 2**62)
-        return with_why_not(
-            fitted,
-            self.classifier_.with_fresh_count(),
-            explanation,
-            most,
-            relax_rules=relax_rules,
-        )
+        return with_why_not(fitted, self.classifier_.with_fresh_count(), explanation, most)
 
     def counterfactuals(
         self,
@@ -409,7 +396,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
         Returns:
             `labels`; `z` and `label` of the points; `prototype_z`, `prototype_label`,
-            `prototype_number` and `prototype_valid`; with an instance `instance_z`. `label` and
+            `prototype_number` and `prototype_valid`; with an instance `instance_z`, and
+            `path_z` where its paths are dense: points on the way to each prototype. `label` and
             `prototype_label` are positions among `labels`.
         """
         fitted = self._fitted()
@@ -431,6 +419,10 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             code = np.array([fitted.labels.index(whole.label[at[0]])])
             encoded = decoder.encode_instances(whole.schema, whole.instances[at], code)
             record["instance_z"] = encoded.z[0].cpu().numpy()  # (h,)
+            if whole.search.get("path") == "dense" and not decoder.follows_paper:
+                end = torch.as_tensor(record["prototype_z"], device=decoder.device)
+                start, code = encoded.z.expand(len(end), -1), record["prototype_label"]
+                record["path_z"] = dense_curves(decoder, start, end, code).cpu().numpy()
         return record
 
     def sample(self, label: Any, n: int, *, verified: bool = False, random_state: int = 0) -> Any:

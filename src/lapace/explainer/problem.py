@@ -20,7 +20,11 @@ from lapace.schema import Schema
 
 __all__ = ["Problem", "Search", "make_problem"]
 
-OPTIONS = {"detail": ("path", "picks"), "enforce": ("exact", "naive", "polyak", "latent")}
+OPTIONS = {
+    "detail": ("path", "picks"),
+    "enforce": ("exact", "naive", "polyak", "latent"),
+    "path": ("straight", "dense"),
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class Search:
         picks: Which picks are computed: `nearest`, `best`, `first`, `middle`, `last`. What is left
             out costs no queries.
         n_best: How many different ways `best` looks for.
+        path: `straight` follows the straight latent line of the paper, `dense` one that is bent
+            towards the data of the target, with the same ends. The paper's recipe is always
+            straight.
 
     Examples:
         >>> Search(steps=10, detail="picks").steps
@@ -52,6 +59,7 @@ class Search:
     enforce: Literal["exact", "naive", "polyak", "latent"] = "exact"
     picks: tuple[str, ...] = PICKS
     n_best: int = 3
+    path: Literal["straight", "dense"] = "straight"
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work."""

@@ -31,6 +31,7 @@ from lapace.paths import (
     EncodedInstances,
     Lines,
     Steps,
+    dense_lines,
     rows_differ,
     trace,
 )
@@ -204,6 +205,8 @@ def _trace_lines(
     oracle.instance, oracle.label = instance[start], label
     first_step = _start_steps(oracle, encoded, start)
     lines = Lines(start, endpoint, frozen, endpoints.z, label, first_step, first_step)
+    if problem.search.path == "dense" and not decoder.follows_paper:
+        encoded, lines = dense_lines(decoder, encoded, lines)
     correct = None
     if len(problem.system) and problem.search.enforce != "naive":
         correction = LatentCorrection(problem, encoded, lines, thorough)

@@ -1,18 +1,21 @@
-r"""LAPACE: straight latent lines, decoded, and the steps picked from them.
+r"""LAPACE: latent lines, decoded, and the steps picked from them.
 
 Algorithm 1 of the paper, for many instances at once: $z_\tau = (1 - \tau) z_x + \tau \mu_c$,
 decoded. `Decoder` turns latent points into rows of the table, anchored so that a path starts at the
 instance itself. `trace` evaluates every line with a function it is handed and finds where the last
-unbroken run of ok rows begins; it knows neither classifiers nor constraints.
+unbroken run of ok rows begins; it knows neither classifiers nor constraints. `dense_lines` bends
+lines towards the data of the target.
 """
 
 from lapace.paths.decoder import Decoder, EncodedInstances
+from lapace.paths.dense import dense_curves, dense_lines
 from lapace.paths.tracing import (
     Correct,
     Evaluate,
     Lines,
     Steps,
     TracedPaths,
+    pairs_of,
     rows_differ,
     trace,
 )
@@ -25,6 +28,9 @@ __all__ = [
     "Lines",
     "Steps",
     "TracedPaths",
+    "dense_curves",
+    "dense_lines",
+    "pairs_of",
     "rows_differ",
     "trace",
 ]

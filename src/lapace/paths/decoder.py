@@ -39,6 +39,7 @@ class EncodedInstances(NamedTuple):
         snapped: Numbers moved into bounds and onto the lattice, as counterfactuals have them.
         fixed: States that must stay as they are; -1 where they may change.
         excluded: States that may not be chosen, over all blocks.
+        fading: The residual fades as this power of 1 - tau.
     """
 
     schema: Schema
@@ -49,6 +50,12 @@ class EncodedInstances(NamedTuple):
     snapped: Floats
     fixed: Ints
     excluded: Bools
+    fading: float = 1.0
+
+    def residual_at(self, instance: Ints, tau: Floats) -> Floats:
+        """What is left of the residual at tau on paths of instances: (m, w)."""
+        left: Floats = (1.0 - tau)[:, None] ** self.fading * self.residual[instance]
+        return left
 
 
 @dataclass(frozen=True)
@@ -161,8 +168,7 @@ class Decoder:
             labels: The label of the path's endpoint.
             frozen: Whether it keeps the instance's categories.
         """
-        fade = (1.0 - tau)[:, None]  # (m, 1)
-        means = self._means(z) + fade * instances.residual[instance]  # (m, w)
+        means = self._means(z) + instances.residual_at(instance, tau)  # (m, w)
         cells = instances.cells[instance]  # (m, d), a copy
         # The endpoint does not depend on the instance: a column of one category has that one.
         cells[(tau >= 1.0) & ~frozen] = 0.0
@@ -197,7 +203,7 @@ class Decoder:
         numeric = instances.schema.numeric
         decoded = self.model.decode(z)  # (m, w)
         fixed = decoded.detach().cpu().numpy().astype(np.float64)
-        means = fixed + (1.0 - tau)[:, None] * instances.residual[instance]
+        means = fixed + instances.residual_at(instance, tau)
         cells = rows.copy()
         cells[:, numeric] = self._numbers(instances, instance, tau, means)
         slopes = np.where(

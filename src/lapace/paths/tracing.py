@@ -13,7 +13,16 @@ from torch import Tensor
 from lapace.arrays import Bools, Floats, Ints, distinct, first_of_each
 from lapace.paths.decoder import Decoder, EncodedInstances
 
-__all__ = ["Correct", "Evaluate", "Lines", "Steps", "TracedPaths", "rows_differ", "trace"]
+__all__ = [
+    "Correct",
+    "Evaluate",
+    "Lines",
+    "Steps",
+    "TracedPaths",
+    "pairs_of",
+    "rows_differ",
+    "trace",
+]
 
 SECTIONS = 8  # `first` is refined to an eighth of a grid step
 EXTRA = 1  # calls a search guided by probabilities may take beyond those of plain bisection
@@ -99,7 +108,7 @@ Correct: TypeAlias = Callable[[Floats, Tensor, Floats, Ints], Floats]
 
 
 class Lines(NamedTuple):
-    """Straight latent lines, one per instance and endpoint, some with a frozen-category copy.
+    """Latent lines, one per instance and endpoint, some with a frozen-category copy.
 
     Attributes:
         instance: The instance each line starts from, as a row of the `EncodedInstances`.
@@ -109,6 +118,8 @@ class Lines(NamedTuple):
         label: The label of each line's endpoint.
         start: Step 0 of each line, evaluated.
         end: Step 1 of each line, evaluated.
+        curve: Latent points of each line at equal shares of its length, (lines, points, h); None
+            where all lines are straight.
     """
 
     instance: Ints
@@ -118,6 +129,7 @@ class Lines(NamedTuple):
     label: Ints
     start: Steps
     end: Steps
+    curve: Tensor | None = None
 
 
 class TracedPaths(NamedTuple):
@@ -152,6 +164,8 @@ class _LineEvaluator(NamedTuple):
 
     def latent(self, lines: Ints, tau: Floats) -> Tensor:
         """Latent points at tau on lines: (m, h)."""
+        if self.lines.curve is not None:
+            return _on_curve(self.lines.curve, lines, tau)
         device = self.lines.z.device
         share = torch.as_tensor(tau, dtype=torch.float32, device=device)[:, None]
         begin = self.instances.z[torch.as_tensor(self.lines.instance[lines], device=device)]
@@ -230,7 +244,7 @@ def trace(
     begin = np.where(searched, _run_start(grid.ok, stable), -1)  # (lines,), -1 where nothing is ok
     first = grid.take(every, np.maximum(begin, 0))
     cost = np.where(begin >= 0, line.cost(every, first.cells, weights), np.inf)
-    chosen = first_of_each(_pairs(lines), ~searched, cost, lines.frozen)
+    chosen = first_of_each(pairs_of(lines), ~searched, cost, lines.frozen)
     grid, first, begin, level = grid.take(chosen), first.take(chosen), begin[chosen], level[chosen]
     # What is asked of a whole path, and within a grid step, does not depend on probabilities.
     halved = np.full(len(chosen), np.nan)
@@ -246,7 +260,16 @@ def trace(
     return _assemble(line, chosen, grid, first, middle, begin, every_step)
 
 
-def _pairs(lines: Lines) -> Ints:
+def _on_curve(curve: Tensor, lines: Ints, tau: Floats) -> Tensor:
+    """Points of curves at shares of their length: (m, h)."""
+    pieces = curve.shape[1] - 1
+    below = np.minimum((tau * pieces).astype(np.int64), pieces - 1)
+    share = torch.as_tensor(tau * pieces - below, dtype=curve.dtype, device=curve.device)
+    which, at = (torch.as_tensor(part, device=curve.device) for part in (lines, below))
+    return torch.lerp(curve[which, at], curve[which, at + 1], share[:, None])
+
+
+def pairs_of(lines: Lines) -> Ints:
     """One number for each pair of instance and endpoint, by line."""
     pairs: Ints = lines.instance * (lines.endpoint.max(initial=0) + 1) + lines.endpoint
     return pairs
@@ -284,7 +307,7 @@ def _brackets(
     grid = Steps.join([start, end, end, end, end])  # (lines, 5)
     if not refined and stable and line.lines.end.ok.all():
         return grid, np.ones(count, dtype=bool)  # `last` alone
-    pairs = _pairs(line.lines)
+    pairs = pairs_of(line.lines)
     leads = first_of_each(pairs, ~line.lines.frozen)
     searched = np.zeros(count, dtype=bool)
     searched[leads] = True

@@ -32,8 +32,8 @@ def latent_map(
     """Draws the first two principal components of latent space, prototypes and paths.
 
     Every dot is a latent point in the colour of its label; numbered discs are prototypes, a cross
-    one that the classifier refused. From an instance straight lines lead to the prototypes of the
-    target; a ring marks where the decision flips on each, the nearest in bold.
+    one that the classifier refused. From an instance lines lead to the prototypes of the
+    target, as its paths do; a ring marks where the decision flips on each, the nearest in bold.
 
     Args:
         latent: A fitted explainer, or the plain arrays its `latent_map` gives.
@@ -188,18 +188,22 @@ def _star(ax: Axes, point: Floats, name: str | None = None) -> None:
 def _draw_lines(
     ax: Axes, arrays: Latent, project: _Projection, instance: InstanceExplanation, name: str
 ) -> None:
-    """Straight lines from an instance to the prototypes, with rings where the decision flips."""
+    """Paths from an instance to the prototypes, with rings where the decision flips."""
     if "instance_z" not in arrays:
         raise InputError("These arrays hold no instance. Make them with latent_map(instance).")
     start, numbers = arrays["instance_z"], arrays["prototype_number"].tolist()
     for rank, prototype in enumerate(instance.prototypes):
         drawn = DrawnPath.of(instance, prototype)
-        line = project(np.stack([start, arrays["prototype_z"][numbers.index(prototype)]]))
+        place = numbers.index(prototype)
+        line = np.stack([start, arrays["prototype_z"][place]])
+        line = project(arrays["path_z"][place] if "path_z" in arrays else line)
         width, shade = (2.4, INK) if rank == 0 else (1.2, SOFT)
         ax.plot(*line.T, color=shade, lw=width, zorder=3, solid_capstyle="round")
         if drawn.flips:
             text = "where the decision flips" if rank == 0 else None
-            _ring(ax, (1 - drawn.tau) * line[0] + drawn.tau * line[1], shade, text)
+            shares = np.linspace(0.0, 1.0, len(line))
+            ring = [np.interp(drawn.tau, shares, coordinate) for coordinate in line.T]
+            _ring(ax, np.array(ring), shade, text)
     _star(ax, project(start)[0], name)
 
 

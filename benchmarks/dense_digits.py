@@ -1,0 +1,147 @@
+"""Dense paths of digits: do half-way images look like writing, or like two digits at once?
+
+A small network learns to tell digits from blends, pixel by pixel, of two digits of different
+labels. It then scores the images half-way (τ = 0.5) and Middle on paths from fives to sevens and
+from fours to nines; for comparison, test digits, their reconstructions, and blends it has not seen.
+On the small part of MNIST, 5,000 digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import joblib
+import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks.dense_candidates import CANDIDATES, searched_by
+from benchmarks.digits import SIDE, network, read
+from benchmarks.store import Measure
+from lapace import Explainer, Search
+from lapace.arrays import Floats, Ints
+from lapace.result import Explanation
+from lapace.training import IMAGES
+
+__all__ = ["TURNS", "DigitCase", "case_of", "measured", "picture", "references"]
+
+TURNS = ((5, 7), (4, 9))
+INSTANCES = 40  # of each
+STEPS = 2000  # of training: a third of the recipe's, enough for 5,000 digits
+SHOWN = ("straight", "dense")
+
+
+class DigitCase:
+    """The digits, the network that is explained, the one that scores, and an explainer."""
+
+    def __init__(self, quick: bool, seed: int) -> None:
+        self.digits = read(quick=True)
+        digits, few = self.digits, quick
+        self.model = network(digits.train, digits.truth, epochs=1 if few else 6, device="cpu")
+        images, real = blended(digits.train, digits.truth, seed)
+        self.judge = network(images, real, epochs=1 if few else 6, device="cpu", seed=seed)
+        recipe = replace(IMAGES, hidden=32, steps=60) if few else replace(IMAGES, steps=STEPS)
+        self.explainer = Explainer(
+            self.model, n_prototypes=3, recipe=recipe, schema=digits.schema, random_state=seed
+        ).fit(digits.train)
+
+    def instances(self, digit: int) -> Any:
+        """Test digits that the network knows as what they are."""
+        test, truth = self.digits.test, self.digits.test_truth
+        return test[(truth == digit) & (self.model.predict(test) == digit)][:INSTANCES]
+
+    def explain(self, digit: int, target: int) -> Explanation:
+        """Paths from some digits to another."""
+        search = Search(picks=("first", "middle", "last"))
+        return self.explainer.explain(self.instances(digit), target=target, search=search)
+
+    def realism(self, cells: Floats) -> Floats:
+        """The probability of being a digit rather than a blend."""
+        found: Floats = self.judge.predict_proba(cells)[:, 1]
+        return found
+
+
+def case_of(cache: Path, seed: int, quick: bool) -> DigitCase:
+    """A case, fitted or as it was kept."""
+    kept = cache / f"digits-{seed}-{quick}.joblib"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        joblib.dump(DigitCase(quick, seed), kept)
+    found: DigitCase = joblib.load(kept)
+    return found
+
+
+def blended(images: Any, labels: Ints, seed: int) -> tuple[Any, Ints]:
+    """Digits and as many blends of two of different labels, and which are digits."""
+    rng = np.random.default_rng(seed)
+    other = rng.permutation(len(images))
+    unlike = labels != labels[other]
+    share = rng.uniform(0.3, 0.7, len(images))[:, None, None].astype(np.float32)
+    blends = (share * images + (1 - share) * images[other])[unlike]
+    return np.concatenate([images, blends]), np.repeat([1, 0], [len(images), len(blends)])
+
+
+def references(case: DigitCase) -> Iterator[Measure]:
+    """What the scoring network says of test digits, their reconstructions, and blends."""
+    test, truth = case.digits.test, case.digits.test_truth
+    images, real = blended(test, truth, 1)
+    yield Measure.of("realism", case.realism(test), "test digits")
+    yield Measure.of("realism", case.realism(images[real == 0]), "blends")
+    cells, codes = case.explainer.schema_.cells(test), case.model.predict(test)
+    found = case.explainer.fitted_.decoder.reconstruct(cells, codes)
+    yield Measure.of("realism", case.realism(found), "reconstructions")
+    cells = np.stack([p.cells for p in case.explainer.prototypes_])
+    yield Measure.of("realism", case.realism(cells), "prototypes")
+
+
+def measured(case: DigitCase, method: str) -> Iterator[Measure]:
+    """Realism half-way and at the picks, for each turn of one digit into another."""
+    for digit, target in TURNS:
+        with searched_by(CANDIDATES[method]):
+            found = case.explain(digit, target)
+        turn, own = f"{digit} → {target}", found.prototype >= 0
+        for step in (5, 10, 15):
+            label = f"{turn}, τ = {step / 20:g}"
+            yield Measure.of("realism", case.realism(found.cells[own, step]), label)
+        for pick in ("first", "middle"):
+            rows = getattr(found, pick)()
+            ok = rows.where(rows.ok)
+            yield Measure.of("realism", case.realism(ok.cells), f"{turn}, {pick}")
+            yield Measure.of(f"{pick}_distance", ok.distance, turn)
+        yield Measure.of("reached", (found.valid[own] == 1).any(axis=1), turn)
+        yield Measure.of("density", found.density[own, 1:20], turn)
+
+
+def picture(case: DigitCase, where: Path, methods: Mapping[str, str]) -> None:
+    """Draws one path of each turn by each method, τ from 0 to 1.
+
+    Args:
+        case: The digits and the explainer.
+        where: The picture's file.
+        methods: Titles of the candidates shown.
+    """
+    steps = np.arange(0, 21, 2)
+    rows = [(turn, name) for turn in TURNS for name in methods]
+    figure, axes = plt.subplots(
+        len(rows), len(steps), figsize=(len(steps) * 0.95, len(rows) * 1.2), layout="constrained"
+    )
+    for line, ((digit, target), name) in zip(axes, rows, strict=True):
+        with searched_by(CANDIDATES[name]):
+            found = case.explain(digit, target)
+        path = int(np.flatnonzero((found.instance == 0) & (found.prototype >= 0))[0])
+        realism = case.realism(found.cells[path, steps])
+        for k, (ax, step) in enumerate(zip(line, steps, strict=True)):
+            ax.imshow(found.cells[path, step].reshape(SIDE, SIDE), cmap="gray_r", vmin=0, vmax=1)
+            ax.set(xticks=[], yticks=[])
+            ax.set_xlabel(f"{realism[k]:.2f}", fontsize=8, labelpad=1)
+            valid = found.valid[path, step] == 1
+            for spine in ax.spines.values():
+                spine.set(color="#E07B00" if valid else "#8A9099", linewidth=1.8 if valid else 0.8)
+            if line is axes[0]:
+                ax.set_title(f"τ = {step / 20:g}", fontsize=9)
+        line[0].set_ylabel(f"{digit} → {target}\n{methods[name]}", fontsize=9)
+    where.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(where, dpi=90, pil_kwargs={"optimize": True})
+    plt.close(figure)

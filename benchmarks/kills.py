@@ -1,33 +1,59 @@
-"""Kills at random moments: `python -m benchmarks.kills --times 100`.
+"""Kills at random moments, and folders that fail: `python -m benchmarks.kills --times 100`.
 
-Starts `fit -o`, `explain -o` and `serve` and sends them SIGKILL, SIGTERM or SIGINT after a random
-share of the time they take. Afterwards the files in place must be the old ones or the new ones, the
-pair of explainer and classifier must load, a signal other than SIGKILL must leave nothing else, and
-what SIGKILL left must be gone after the next run.
+Starts `fit -o`, `explain -o`, `serve` and a download, and sends them SIGKILL, SIGTERM or SIGINT
+after a random share of the time they take. Afterwards the files in place must be the old ones or
+the new ones, the pair of explainer and classifier must load, a signal other than SIGKILL must leave
+nothing else, and what SIGKILL left must be gone after the next run. Then the same commands write to
+a full disk, to a folder that is read-only, two at a time to one file, and while the clock jumps.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.server
 import os
 import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lapace import Explainer
+from benchmarks.serving import Line, print_lines
+from lapace import Explainer, LapaceError
+from lapace.datasets import sources
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 FIT = "fit train.csv --classifier mlp --label label --n-prototypes 1 -o m.lapace -q"
 EXPLAIN = "explain m.lapace train.csv --target yes --pick last --steps 3 -q -o out.csv"
 SERVE = "serve m.lapace --port 0 -q"
+FETCH = "data fetch wine -q"
+FILES = ("winequality-red.csv", "winequality-white.csv")
+# The same command, with its files at an address of this machine.
+FETCHING = """
+import sys
+from dataclasses import replace
+from lapace.datasets import sources
+
+places = (sys.argv.pop(1),)
+sources.SOURCES = {name: replace(s, places=places) for name, s in sources.SOURCES.items()}
+from lapace.cli import main
+sys.exit(main())
+"""
+FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
 
 def main() -> None:
@@ -35,78 +61,277 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    rng = random.Random(arguments.seed)
-    with tempfile.TemporaryDirectory() as folder:
+    lines = measure(arguments.times, arguments.seed)
+    print_lines(lines)
+    sys.exit(0 if all(line.kept is not False for line in lines) else 1)
+
+
+def measure(times: int, seed: int = 0) -> list[Line]:
+    """Kills so many times, then tries the folders and the clock; a line for each."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, slow_site() as address:
         os.chdir(folder)
-        numbers = np.random.default_rng(0).integers(0, 99, (150, 2))
-        table = pd.DataFrame(numbers, columns=["a", "b"])
-        labels = np.where(table["a"] > table["b"], "yes", "no")
-        table.assign(label=labels).to_csv("train.csv", index=False)
-        seconds = {line: finish(line) for line in (FIT, EXPLAIN)}
-        seconds[SERVE] = seconds[EXPLAIN]
-        files = {path.name for path in Path().iterdir()}
-        outcomes: Counter[str] = Counter()
-        for turn in range(arguments.times):
-            line = (FIT, EXPLAIN, SERVE)[turn % 3]
-            sent = rng.choice(SIGNALS)
-            outcome = kill(line, sent, rng.uniform(0.05, 1.1) * seconds[line])
-            outcomes[f"{line.split()[0]:<8}{sent.name:<8}{outcome}"] += 1
-            print(f"{turn + 1}: {line.split()[0]} {sent.name}: {outcome}", flush=True)
-        finish(FIT)
-        finish(EXPLAIN)
-        left = {path.name for path in Path().iterdir()} - files
-    print()
-    for outcome, count in sorted(outcomes.items()):
-        print(f"{outcome:<40}{count:>5}")
-    bad = sum(count for outcome, count in outcomes.items() if "WRONG" in outcome)
-    print(
-        f"{arguments.times} kills, {bad} went wrong; left after one more run of each: {left or 0}"
-    )
-    sys.exit(1 if bad or left else 0)
+        try:
+            make_table()
+            return [*kills(times, random.Random(seed), address), *surroundings(seed)]
+        finally:
+            os.chdir(before)
 
 
-def start(line: str) -> subprocess.Popen[bytes]:
+def make_table() -> None:
+    numbers = np.random.default_rng(0).integers(0, 99, (150, 2))
+    table = pd.DataFrame(numbers, columns=["a", "b"])
+    labels = np.where(table["a"] > table["b"], "yes", "no")
+    table.assign(label=labels).to_csv("train.csv", index=False)
+
+
+# ------------------------------------------------------------------------------------------------
+# Kills
+
+
+def kills(times: int, rng: random.Random, address: str) -> list[Line]:
+    """Sends signals at random moments."""
+    commands = {line: partial(start, line) for line in (FIT, EXPLAIN, SERVE)}
+    if address:
+        commands[FETCH] = partial(start, FETCH, address)
+    seconds = {line: finish(start(line)) for line in (FIT, EXPLAIN)}
+    seconds[SERVE] = seconds[EXPLAIN]
+    if address:
+        seconds[FETCH] = finish(start(FETCH, address))
+    files = listing()
+    outcomes: Counter[tuple[str, str]] = Counter()
+    for turn in range(times):
+        line = list(commands)[turn % len(commands)]
+        sent = rng.choice(SIGNALS)
+        if line == FETCH:
+            Path("cache", rng.choice(FILES)).unlink(missing_ok=True)
+        outcome = kill(commands[line], sent, rng.uniform(0.05, 1.1) * seconds[line])
+        outcomes[f"{line.split()[0]} {sent.name}", outcome] += 1
+        print(f"{turn + 1}: {line.split()[0]} {sent.name}: {outcome}", flush=True)
+    for command in commands.values():
+        if command.args[0] != SERVE:
+            finish(command())
+    left = listing() - files
+    wrong = sum(count for (_, outcome), count in outcomes.items() if "WRONG" in outcome)
+    found = [
+        Line(f"kills: {what}: {outcome}", str(count))
+        for (what, outcome), count in sorted(outcomes.items())
+    ]
+    return [
+        *found,
+        Line(f"of {times} kills went wrong", str(wrong), "0", wrong == 0),
+        Line("files left after one more run of each", str(len(left)), "0", not left),
+    ]
+
+
+def listing() -> set[str]:
+    """Every file here and in the cache."""
+    return {str(path) for path in Path().rglob("*") if path.is_file()}
+
+
+def start(line: str, address: str = "", **more: Any) -> subprocess.Popen[bytes]:
     """One command, which can be interrupted however this one was started."""
+    command = ["-c", FETCHING, address] if address else ["-m", "lapace.cli"]
+    environment = {**os.environ, "LAPACE_DATA": "cache", **more.pop("env", {})}
     return subprocess.Popen(
-        [sys.executable, "-m", "lapace.cli", *line.split()],
+        [sys.executable, *command, *line.split()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        env=environment,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        **more,
     )
 
 
-def finish(line: str) -> float:
-    """Runs a command to its end; the seconds it took."""
+def finish(process: subprocess.Popen[bytes]) -> float:
+    """Waits for a command; the seconds it took."""
     begin = time.perf_counter()
-    with start(line) as process:
-        if process.wait():
-            sys.exit(f"lapace {line} failed")
+    said = process.communicate()[1].decode()
+    if process.returncode:
+        sys.exit(f"{process.args} failed: {said}")
     return time.perf_counter() - begin
 
 
-def kill(line: str, sent: signal.Signals, seconds: float) -> str:
+def kill(command: partial[Any], sent: signal.Signals, seconds: float) -> str:
     """Sends a signal to a command after some seconds, and says how things are then."""
-    rows, files = len(pd.read_csv("out.csv")), set(Path().iterdir())
-    with start(line) as process:
+    rows, files = len(pd.read_csv("out.csv")), listing()
+    with command() as process:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.send_signal(sent)
-        assert process.stderr is not None
         said = process.stderr.read()
         code = process.wait(60)
     if b"Traceback" in said and sent != signal.SIGINT:
         return "WRONG: a traceback"
-    extra = {path.name for path in set(Path().iterdir()) - files}
-    if extra and (sent != signal.SIGKILL or any(not name.startswith(".") for name in extra)):
+    extra = {name for name in listing() - files if Path(name).name not in FILES}
+    if extra and (sent != signal.SIGKILL or any(Path(n).name[0] != "." for n in extra)):
         return f"WRONG: left {sorted(extra)}"
     if len(pd.read_csv("out.csv")) != rows:
         return "WRONG: a result cut short"
+    for file in FILES:
+        path = Path("cache", file)
+        if path.exists() and sha256(path.read_bytes()).hexdigest() != sources.SOURCES[file].sha256:
+            return "WRONG: a download cut short"
     try:
         Explainer.load("m.lapace")
     except Exception as error:
         return f"WRONG: {error}"
     return "finished before" if code == 0 else "whole"
+
+
+@contextmanager
+def slow_site() -> Iterator[str]:
+    """The address of a site that sends the files of a data set a little at a time; else empty."""
+    try:
+        paths = {path.name: path.read_bytes() for path in sources.fetch(FILES)}
+    except LapaceError:
+        yield ""
+        return
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        """Takes a second for each file."""
+
+        def do_GET(self) -> None:
+            content = paths[self.path.strip("/")]
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            for part in range(20):
+                self.wfile.write(
+                    content[part * len(content) // 20 : (part + 1) * len(content) // 20]
+                )
+                time.sleep(0.05)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+# ------------------------------------------------------------------------------------------------
+# Folders that fail, two writers, a clock that jumps
+
+
+def surroundings(seed: int) -> list[Line]:
+    """What becomes of the files where something else goes wrong than a kill."""
+    found = []
+    for what, mount in {
+        "a full disk (tmpfs of 8 kB)": "mount -t tmpfs -o size=8k none there",
+        "a read-only folder": "mount --bind there there && mount -o remount,ro,bind there",
+    }.items():
+        for line in (FIT, EXPLAIN):
+            outcome = mounted(mount, line)
+            found.append(
+                Line(
+                    f"{what}: {line.split()[0]}",
+                    outcome,
+                    "refused, the old file intact",
+                    outcome == "refused, the old file intact",
+                )
+            )
+    for line in (FIT, EXPLAIN):
+        outcome = two_writers(line)
+        found.append(
+            Line(f"two writers: {line.split()[0]}, 3 times", outcome, "whole", outcome == "whole")
+        )
+    outcome = jumping_clock(seed)
+    kept = None if outcome.startswith("not tried") else outcome.endswith("whole")
+    found.append(Line("a clock that jumps by years: fit, explain, serve", outcome, "whole", kept))
+    return found
+
+
+def mounted(mount: str, line: str) -> str:
+    """Writes over an old file in a folder with a mount of its own; how that ends."""
+    shutil.rmtree("there", ignore_errors=True)
+    Path("there").mkdir()
+    name = line.split("-o ")[1].split(maxsplit=1)[0]
+    Path("there", name).write_text("old", encoding="ascii")
+    after_mount = f"test -e there/{name} || echo old > there/{name}"
+    fill = "{ dd if=/dev/zero of=there/full bs=1k count=9 2>/dev/null; true; }"
+    if "tmpfs" not in mount:
+        fill = "true"
+    command = shlex.join(
+        [sys.executable, "-m", "lapace.cli", *line.replace("-o ", "-o there/").split()]
+    )
+    after = f"{{ {command}; echo code $?; cat there/{name}; ls -A there; }}"
+    script = f"{mount} && {after_mount} && {fill} && {after}"
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=False
+    )
+    said, err = done.stdout, done.stderr
+    if "code" not in said:
+        return f"not tried: {err.strip()[-60:]}"
+    names = {n for n in said.splitlines()[2:] if n}
+    refused = "code 2" in said and "lapace: Error" in err and "Traceback" not in err
+    if refused and said.splitlines()[1].startswith("old") and names <= {name, "full"}:
+        return "refused, the old file intact"
+    return f"WRONG: {said.strip()[-80:]} {err.strip()[-120:]}"
+
+
+def two_writers(line: str) -> str:
+    """Two of the same command at once."""
+    for _ in range(3):
+        files = listing()
+        both = [start(line), start(line)]
+        said = [process.communicate()[1] for process in both]
+        if any(process.returncode for process in both):
+            return f"WRONG: {said}"
+        if listing() - files:
+            return f"WRONG: left {listing() - files}"
+        Explainer.load("m.lapace")
+        if len(pd.read_csv("out.csv")) == 0:
+            return "WRONG: an empty result"
+    return "whole"
+
+
+def jumping_clock(seed: int) -> str:
+    """Runs the commands while the time of day jumps by up to ten years every tenth of a second."""
+    found = sorted(Path("/").glob(FAKETIME.lstrip("/")))
+    if not found:
+        return "not tried: libfaketime is not installed"
+    rng, over, jumps = random.Random(seed), threading.Event(), Path("jumps").absolute()
+    jumps.write_text("+0", encoding="ascii")
+
+    def jump() -> None:
+        while not over.wait(0.1):
+            jumps.write_text(f"{rng.uniform(-3650, 3650):+.1f}d", encoding="ascii")
+
+    thread = threading.Thread(target=jump)
+    thread.start()
+    clock = {
+        "LD_PRELOAD": str(found[-1]),
+        "FAKETIME_TIMESTAMP_FILE": str(jumps),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    files = listing()
+    try:
+        for line in (FIT, EXPLAIN):
+            process = start(line, env=clock)
+            said = process.communicate()[1].decode()
+            if process.returncode:
+                return f"WRONG: {line.split()[0]}: {said[-200:]}"
+        with start(SERVE, env=clock) as process:
+            time.sleep(10)
+            alive = process.poll() is None
+            process.terminate()
+            said = process.stderr.read().decode()
+        if not alive or "Traceback" in said:
+            return f"WRONG: serve: {said[-200:]}"
+    finally:
+        over.set()
+        thread.join()
+        jumps.unlink()
+    Explainer.load("m.lapace")
+    left = listing() - files - {"jumps"}
+    return f"WRONG: left {left}" if left else "whole"
 
 
 if __name__ == "__main__":

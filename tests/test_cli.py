@@ -783,8 +783,8 @@ def test_letters_are_written_beside_the_answers(here, denied):
     assert len(pages) == len(list((here / "out" / "letters").glob("*.txt"))) == len(denied)
     assert f"Wrote {len(pages)} letters" in result.stderr
     text = pages[0].with_suffix(".txt").read_text(encoding="utf-8")
-    assert re.search(r"Model: loans\.skops, sha256 [0-9a-f]{64}", text)
-    assert re.search(r"Explainer: loans\.lapace, sha256 [0-9a-f]{64}", text)
+    assert re.search(r"Decided with: loans\.skops, sha256 [0-9a-f]{64}", text)
+    assert re.search(r"Explained with: loans\.lapace, sha256 [0-9a-f]{64}", text)
     (here / "own.j2").write_text("only {{ letter.name }}")
     done(f"{line} --template own.j2 --ids 0 -q")
     assert (here / "out" / "letters" / "letter-0.html").read_text() == "only 0"

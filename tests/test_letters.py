@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lapace import Explainer, InputError, letters
+from lapace import Explainer, InputError, letters, plots
+from lapace.letters import wording
 from tests import worlds
 
 DAY = dt.date(2024, 12, 31)
@@ -125,10 +126,70 @@ def test_without_a_way_the_letter_says_why():
     whole = hard.explainer.explain(instances, target="dear", constraints=["changes <= 0"])
     found = letters.letter(whole[0], date=DAY, picture=False)
     assert not found.ways
-    assert whole.reason[0] in found.text
-    assert "No way to" in found.html
+    assert found.reason.startswith("None of the many changes that were tried leads there")
+    for text in (found.text, found.html.replace("&#39;", "'").replace("&lt;", "<")):
+        assert "No way to" in text
+        assert "In detail" in text and whole.reason[0] in text  # noqa: PT018
     there = hard.explainer.explain(instances, target="cheap")
     assert "nothing has to change" in letters.letter(there[0], date=DAY).text
+
+
+def test_a_letter_speaks_to_a_person_not_to_an_engineer():
+    """Neither the system's words nor a choice where there is one way only."""
+    seen, world = set(), worlds.bank()
+    free = world.explainer.explain(world.instances.head(6))
+    for instance in [*explanation()[:6], *free]:
+        if instance.status in ("answered", "none_found", "infeasible"):
+            found = letters.letter(instance, date=DAY)
+            page = re.sub(r"<style>.*?</style>|<[^>]+>", " ", found.html, flags=re.DOTALL)
+            for text in (page, found.text):
+                assert not re.search(r"(?i)\b(model|probabilit|classifier|instance)", text)
+                several = len(found.ways) > 1
+                assert ("any one of them is enough" in text.lower()) == several
+                assert ("debt may only go down" in text) == (instance.explanation is not free)
+            seen.add(len(found.ways))
+    assert {1, 2} <= seen or {1, 3} <= seen
+
+
+def test_the_picture_speaks_plainly_too(monkeypatch):
+    monkeypatch.setattr(plots, "svg", lambda ax: "|".join(text.get_text() for text in ax.texts))
+    world = worlds.bank()
+    whole = world.explainer.explain(world.instances.head(8))
+    instance = next(one for one in whole if one.status == "answered")
+    said = letters.letter(instance).picture
+    assert "how sure of" in said
+    assert "the first way" in said
+    assert not re.search(r"(?i)probability|instance|prototype|flip|best answer", said)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("income >= original", "income may only go up"),
+        ("original >= annualIncome", "annual Income may only go down"),
+        ("increasing a, b", "a may only go up|b may only go up"),
+        ("20 <= hours < 60", "hours is at least 20|hours is less than 60"),
+        ("changes < 3", "at most 2 things change"),
+        ("home in {own, rent}", "home is one of own, rent"),
+        ("fixed age", ""),
+        ("age == original", ""),
+        ("2*rent <= income", ""),
+        ("rent <= income", ""),
+        ("if home == own then rent == 0", ""),
+    ],
+)
+def test_simple_constraints_are_said_in_words(text, words):
+    assert (
+        wording.limits([text]) == tuple(words.split("|")) if words else not wording.limits([text])
+    )
+
+
+def test_without_a_way_it_names_only_what_was_asked_to_be_kept():
+    fitted = worlds.post().explainer
+    instances = [row for row in worlds.post().instances if worlds.postage([row]) == ["cheap"]][:1]
+    whole = fitted.explain(instances, target="dear", constraints=["changes <= 0"])
+    found = letters.letter(fitted.why_not(whole)[0], date=DAY, picture=False)
+    assert re.search(r"otherwise if “changes <= 0” became “changes <= \d”", found.reason)
 
 
 def test_the_wording_is_a_template_of_ones_own(tmp_path):

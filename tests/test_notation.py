@@ -243,6 +243,42 @@ def test_all_columns_that_need_a_word_are_named_at_once():
     assert schema.names == ("age", "verdict")
 
 
+@pytest.mark.parametrize(
+    ("weight", "word"),
+    [
+        (lambda grams: grams, "from 2,500 on it is another. → drop or number"),
+        (lambda grams: [f"{g / 1000:.3f} kg" for g in grams], "from 2.500 kg on it"),
+        (lambda grams: pd.Timestamp("2020-01-01") + pd.to_timedelta(grams, "D"), "→ drop or date"),
+    ],
+)
+def test_a_number_that_decides_the_label_is_named_like_the_label(weight, word):
+    grams = np.random.default_rng(5).permutation(np.tile(np.arange(2300, 2700), 2))
+    other = np.random.default_rng(6).normal(size=len(grams)).round(2)
+    labels = np.where(grams < 2500, "low", "normal").tolist()
+    frame = pd.DataFrame({"weight": weight(grams), "copy": labels, "other": other})
+    with pytest.raises(InputError) as raised:
+        Schema.infer(frame, labels=labels)
+    (line,) = [line for line in str(raised.value).splitlines() if line.startswith("  'weight'")]
+    assert "decides the label in every row" in line
+    assert word in line
+    said = {"weight": "drop", "copy": "drop"}
+    assert Schema.infer(frame, said, labels=labels).names == ("other",)
+
+
+def test_numbers_that_say_less_than_the_label_are_no_leak():
+    grams = np.tile(np.arange(2300, 2400), 2)
+    frame = pd.DataFrame({"grams": np.random.default_rng(0).permutation(grams)})
+    low = frame["grams"] < 2350
+    for said in (
+        low ^ (frame["grams"] == 2300),  # two rows are otherwise
+        (frame["grams"] > 2310) & low,  # a range in the middle
+        frame["grams"] == 2300,  # two rows may be chance
+    ):
+        assert Schema.infer(frame, labels=said.tolist()).names == ("grams",)
+    tied = frame.assign(grams=frame["grams"] // 20 * 20)  # 2340 has both
+    assert Schema.infer(tied, labels=low.tolist()).names == ("grams",)
+
+
 def test_one_row_handed_over_is_told_how():
     schema = Schema.infer(pd.DataFrame({"age": [31, 44], "home": ["own", "rent"]}))
     frame = pd.DataFrame({"age": [31], "home": ["own"]})

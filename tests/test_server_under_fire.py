@@ -88,6 +88,18 @@ def test_seconds_and_nodes_are_kept_too(monkeypatch):
         budget.spend()
 
 
+def test_seconds_count_from_the_call_not_from_the_wait_before_it(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("lapace.budgets.monotonic", lambda: now[0])
+    budget = Budget(seconds=24)
+    now[0] = 60.0  # in the queue
+    with limited(budget):
+        budget.spend(queries=1)
+        now[0] += 25
+        with pytest.raises(BudgetError, match="24 seconds"):
+            budget.spend(queries=1)
+
+
 def test_a_cancelled_call_ends_at_its_next_query():
     explainer = worlds.post().explainer
     budget = Budget()
@@ -553,4 +565,7 @@ def test_every_test_on_the_page_of_security_exists():
     named = set(re.findall(r"`(test_\w+)`", page))
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py"))
     assert len(named) > 25
+    rows = page.partition("## What holds them off")[2].partition("\n## ")[0].strip().splitlines()
+    assert len(rows) > 25
+    assert not [row for row in rows[2:] if "`test_" not in row]
     assert not {name for name in named if f"def {name}(" not in code}

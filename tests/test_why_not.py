@@ -15,6 +15,7 @@ import pytest
 
 import worlds
 from lapace import Explainer, Explanation, Feature, InputError, Search
+from lapace.budgets import BudgetError
 from lapace.classifiers import Classifier
 from lapace.constraints import Custom, System, parse
 from lapace.constraints.relaxation import relaxation
@@ -403,8 +404,50 @@ def test_a_rule_is_dropped_only_if_no_constraint_helps():
     explanation = explain_with_reasons(
         all_rules, instance, target="yes", constraints=["a >= original"], search=Search(steps=8)
     )
-    assert len(explanation.why_not[0].drop) == 1
-    assert explanation.why_not[0].drop != ("a >= original",)
+    assert explanation.why_not[0].drop == ()
+    assert "but the explainer's rules nothing is found" in explanation.why_not[0].text
+    relaxed = all_rules.why_not(explanation, relax_rules=True).why_not[0]
+    assert len(relaxed.drop) == 1
+    assert relaxed.drop != ("a >= original",)
+
+
+def test_of_a_contradiction_the_rules_stand():
+    instance = [{"a": 4, "b": 1, "c": "x"}]
+    here = with_classifier(above_eight, rules=(parse("a <= 4"),))
+    explanation = explain_with_reasons(
+        here, instance, target="yes", constraints=["a >= original + 2"], search=Search(steps=8)
+    )
+    why = explanation.why_not[0]
+    assert set(why.clash) == {"a <= 4", "a >= original + 2"}
+    assert [move.constraint for move in why.moves] == ["a >= original + 2"]
+    assert "'a >= original + 2' would have to" in why.text
+    assert "'a <= 4' would" not in why.text
+    both = here.why_not(explanation, relax_rules=True).why_not[0]
+    assert {move.constraint for move in both.moves} == {"a <= 4", "a >= original + 2"}
+
+
+def test_a_contradiction_is_named_though_the_budget_is_spent(monkeypatch):
+    instance = [{"a": 4, "b": 1, "c": "x"}]
+    explanation = lattice().explain(
+        instance, target="yes", constraints=["a >= original + 2", "a <= 4"]
+    )
+
+    def spent(*_, **__):
+        raise BudgetError("The budget of 1 solver nodes is spent.")
+
+    monkeypatch.setattr(System, "project", spent)
+    why = lattice().why_not(explanation).why_not[0]
+    assert set(why.clash) == {"a >= original + 2", "a <= 4"}
+    assert why.text == explanation.reason[0]
+
+
+def test_rules_that_contradict_each_other_are_named_and_stay():
+    here = with_classifier(above_eight, rules=(parse("a >= original + 2"), parse("a <= 4")))
+    explanation = explain_with_reasons(here, [{"a": 4, "b": 1, "c": "x"}], target="yes")
+    why = explanation.why_not[0]
+    assert set(why.clash) == {"a >= original + 2", "a <= 4"}
+    assert why.moves == ()
+    assert why.text.endswith("These are rules of the explainer.")
 
 
 # --- without constraints ----------------------------------------------------------------------

@@ -115,7 +115,11 @@ def current() -> Budget | None:
 
 @contextmanager
 def limited(budget: Budget) -> Iterator[Budget]:
-    """Everything called meanwhile, in this thread, spends from the budget."""
+    """Everything called meanwhile, in this thread, spends from the budget.
+
+    Its seconds count from now on: a call that had to wait for its turn has not spent any.
+    """
+    budget._start = monotonic()
     token = _current.set(budget)
     try:
         yield budget

@@ -170,8 +170,8 @@ class _Letters:
         known = f", sha256 {reference['sha256']}" if followed else ""
         sha256 = hashlib.sha256(model.path.read_bytes()).hexdigest()
         provenance = {
-            "Model": f"{classifier}{known}",
-            "Explainer": f"{model.path.name}, sha256 {sha256}",
+            "Decided with": f"{classifier}{known}",
+            "Explained with": f"{model.path.name}, sha256 {sha256}",
             "Made with": f"lapace {__version__}",
         }
         return cls(folder, template, provenance)

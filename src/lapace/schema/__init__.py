@@ -27,7 +27,13 @@ from scipy.spatial.distance import cdist
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.columns import UnsettledColumnError, infer, read_cells, refuse_label
+from lapace.schema.columns import (
+    UnsettledColumnError,
+    infer,
+    read_cells,
+    refuse_label,
+    refuse_thresholds,
+)
 from lapace.schema.derived import DerivedColumns
 from lapace.schema.features import Feature, Knots, Override
 from lapace.schema.scales import CategoryStates, NumberScales
@@ -95,7 +101,8 @@ class Schema:
         """Infers the kind, range and resolution of each column.
 
         Columns that cannot be used as they are (identifiers, free text, nothing in them, a copy of
-        the label) are named in one `InputError`, each with the word that settles it.
+        the label, a number that decides it) are named in one `InputError`, each with the word that
+        settles it.
 
         Args:
             data: The training table, features only.
@@ -129,6 +136,8 @@ class Schema:
                 if labels is not None and override is None:
                     refuse_label(name, table.columns[name], labels)
                 features.append(infer(name, table.columns[name], override))
+                if labels is not None and override is None:
+                    refuse_thresholds(features[-1], table.columns[name], labels)
             except InputError as error:
                 errors[name] = error
         if errors:

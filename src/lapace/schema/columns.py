@@ -133,6 +133,32 @@ def refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
         raise UnsettledColumnError(name, what, ["drop", "categorical"])
 
 
+def refuse_thresholds(feature: Feature, column: Column, labels: Sequence[Any]) -> None:
+    """Raises for a column of numbers of which each label has a range of its own."""
+    if feature.kind != "continuous":
+        return
+    cells = read_cells(feature, column, {})[1]
+    present = ~np.isnan(cells)
+    known = [
+        label for label, known_cell in zip(labels, present.tolist(), strict=True) if known_cell
+    ]
+    names = {label: k for k, label in enumerate(dict.fromkeys(known))}
+    if len(known) < ENOUGH or not 2 <= len(names) == len(set(labels)):
+        return
+    codes, cells = np.array([names[label] for label in known]), cells[present]
+    if np.bincount(codes).min() < RARE:
+        return  # may be chance
+    order = np.argsort(cells, kind="stable")
+    codes, cells = codes[order], cells[order]
+    cuts = np.flatnonzero(codes[1:] != codes[:-1])
+    if len(cuts) == len(names) - 1 and (cells[cuts] < cells[cuts + 1]).all():
+        at = " and ".join(feature.text(float(cells[cut + 1])) for cut in cuts)
+        what = f"decides the label in every row: from {at} on it is another."
+        raise UnsettledColumnError(
+            feature.name, what, ["drop", "date" if feature.is_date else "number"]
+        )
+
+
 def _declared(name: str, column: Column, settings: Mapping[str, Any]) -> Feature:
     """A feature with some of its settings declared, the others inferred."""
     for key, value in settings.items():

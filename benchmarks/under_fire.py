@@ -1,0 +1,132 @@
+"""Attacks, load, kills and long streams: `python -m benchmarks.under_fire attacks load kills rows`.
+
+Runs the parts named, keeps their figures in `under-fire.csv` and writes `under-fire.md` from all
+that are there. Without a part it only writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import platform
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks import attacks, kills, serving, streaming
+from benchmarks.serving import Line, print_lines
+from lapace import Search
+
+RESULTS = Path(__file__).parent / "results"
+COLUMNS = ("part", "what", "value", "target", "kept")
+TITLES = {
+    "attacks": ("Attacks on a server", "python -m benchmarks.attacks"),
+    "load": ("Load, one process", "python -m benchmarks.serving --seconds {seconds:g}"),
+    "load-2": (
+        "Load, two processes",
+        "python -m benchmarks.serving --seconds {seconds:g} --workers 2",
+    ),
+    "kills": (
+        "Kills, full disks, two writers, a jumping clock",
+        "python -m benchmarks.kills --times {times}",
+    ),
+    "rows": ("Many searched rows from the shell", "python -m benchmarks.streaming --rows {rows}"),
+}
+INTRODUCTION = """\
+# Under fire
+
+Made by `python -m benchmarks.under_fire`. Each part was run as the command under its title says.
+Seconds and rates are of the machine they were measured on, which others used at the same time: look
+at the ratios. What was missed stands beside its target.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help=f"some of: {', '.join(TITLES)}")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of load; at most for rows")
+    parser.add_argument("--times", type=int, default=100, help="kills")
+    parser.add_argument("--rows", type=int, default=20_000, help="searched")
+    parser.add_argument("--page", type=Path, default=RESULTS / "under-fire.csv")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = read(arguments.page)
+    for part in arguments.parts:
+        found = PARTS[part](arguments)
+        print_lines(found)
+        command = TITLES[part][1].format(**vars(arguments))
+        machine = f"{platform.machine()}, Python {platform.python_version()}"
+        lines[part] = [Line("", f"`{command}`, {time.strftime('%Y-%m-%d')}, {machine}"), *found]
+        write(arguments.page, lines)
+    arguments.page.with_suffix(".md").write_text(page(lines), encoding="utf-8")
+
+
+def load(arguments: Namespace, workers: int = 1) -> list[Line]:
+    """The load of many connections on a server."""
+    picks = ",".join(Search().picks)
+    settings = {"seconds": arguments.seconds, "connections": 50, "workers": workers, "queue": 64}
+    return serving.measure(Namespace(**settings, detail="path", picks=picks), *serving.fitted())
+
+
+PARTS: dict[str, Callable[[Namespace], list[Line]]] = {
+    "attacks": lambda _: attacks.measure(),
+    "load": load,
+    "load-2": lambda arguments: load(arguments, 2),
+    "kills": lambda arguments: kills.measure(arguments.times),
+    "rows": lambda arguments: streaming.measure(arguments.rows, 5 * arguments.seconds),
+}
+
+
+def read(path: Path) -> dict[str, list[Line]]:
+    """The lines of each part that was run; the first of each says how."""
+    found: dict[str, list[Line]] = {}
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                kept = {"yes": True, "no": False}.get(row["kept"])
+                line = Line(row["what"], row["value"], row["target"], kept)
+                found.setdefault(row["part"], []).append(line)
+    return found
+
+
+def write(path: Path, parts: dict[str, list[Line]]) -> None:
+    """The inverse of `read`."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for part in TITLES:
+            for what, value, target, kept in parts.get(part, []):
+                rows.writerow((part, what, value, target, {True: "yes", False: "no"}.get(kept, "")))
+
+
+def page(parts: dict[str, list[Line]]) -> str:
+    """The page of all parts."""
+    sections = [INTRODUCTION, summary(parts)]
+    for part, (title, _) in TITLES.items():
+        if part in parts:
+            how, *lines = parts[part]
+            rows = [f"| {line.what} | {line.value} | {verdict(line)} |" for line in lines]
+            head = ["| | measured | target |", "|---|---:|---|"]
+            sections.append("\n".join([f"## {title}", "", how.value, "", *head, *rows, ""]))
+    return "\n".join(sections)
+
+
+def summary(parts: dict[str, list[Line]]) -> str:
+    """How many targets were met."""
+    judged: Sequence[Line] = [line for lines in parts.values() for line in lines if line.target]
+    missed = [line for line in judged if line.kept is False]
+    named = "".join(f"\n- {line.what}: {line.value} (target {line.target})" for line in missed)
+    met = f"{len(judged) - len(missed)} of {len(judged)} targets met"
+    return f"{met}, missed are:\n{named}\n" if missed else f"{met}.\n"
+
+
+def verdict(line: Line) -> str:
+    """A target, and whether it was met."""
+    return f"{line.target}{'' if line.kept is not False else ': **missed**'}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The page of attacks, load and kills: what it shows is what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import streaming, under_fire
+from benchmarks.attacks import prometheus
+from benchmarks.serving import Line
+from lapace.server.metrics import Metrics
+
+FOUND = {
+    "load": [
+        Line("", "`python -m benchmarks.serving`, 2024-12-31"),
+        Line("served / library", "0.95", "0.9 or more", True),
+        Line("p99 / p50", "4.00", "3 or less", False),
+        Line("completed", "1,234"),
+    ]
+}
+
+
+def test_lines_are_read_back_as_they_were_written(tmp_path):
+    file = tmp_path / "under-fire.csv"
+    assert under_fire.read(file) == {}
+    under_fire.write(file, FOUND)
+    assert under_fire.read(file) == FOUND
+
+
+def test_the_page_counts_and_names_what_was_missed():
+    page = under_fire.page(FOUND)
+    assert "1 of 2 targets met, missed are:\n\n- p99 / p50: 4.00 (target 3 or less)" in page
+    assert "| p99 / p50 | 4.00 | 3 or less: **missed** |" in page
+    assert "| completed | 1,234 |  |" in page
+
+
+def test_a_million_rows_are_extrapolated_from_the_slope():
+    moments = [
+        streaming.Moment(float(s), 5e8 + 1e3 * rows, rows)
+        for s, rows in zip(range(1, 9), range(0, 8000, 1000), strict=True)
+    ]
+    lines = {line.what: line for line in streaming.lines_of(moments, 8000, 0)}
+    assert lines["instances a second in the second half"].value == "1000.0"
+    assert lines["growth in the second half, MB for 1,000 instances"].value == "1.00"
+    far = lines["a million, extrapolated: MB"]
+    assert far.value == "1,500"
+    assert far.kept
+
+
+def test_positions_written_so_far_are_read_from_the_end(tmp_path):
+    file = tmp_path / "out.csv"
+    for text, wanted in {
+        "": 0,
+        "instance,a\n": 0,
+        "instance,a\n0,x\n7,y\n": 8,
+        "instance,a\n0,x\n7,y\n9": 8,
+    }.items():
+        file.write_text(text)
+        assert streaming.instances_in(Path(file)) == wanted
+
+
+@pytest.mark.parametrize(("line", "families"), [("", 8), ("lapace_unknown 1", 0), ("a b c", 0)])
+def test_metrics_are_read_as_prometheus_does(line, families):
+    metrics = Metrics(None, lambda: {"running": 1, "waiting": 0, "stuck": 0})
+    metrics.answered("/v2/explain", 200, 0.1)
+    assert prometheus(metrics.text() + line) == families

@@ -174,6 +174,21 @@ def test_clients_take_turns():
     assert order == ["busy", "other", "busy", "other", "busy", "busy", "busy"]
 
 
+def test_one_client_leaves_a_thread_to_others():
+    async def test(_):
+        queue, calls = WorkQueue(workers=3, queue=9, timeout=LONG), [Blocking() for _ in range(4)]
+        tasks = [asyncio.create_task(queue.run(call, client="mallory")) for call in calls]
+        await happens(calls[1].started.is_set)
+        assert queue.counts() == {"running": 2, "waiting": 2, "stuck": 0}
+        assert await queue.run(lambda: b"at once", client="alice") == b"at once"
+        for call in calls:
+            call.released.set()
+        await asyncio.gather(*tasks)
+        assert queue.counts() == {"running": 0, "waiting": 0, "stuck": 0}
+
+    story(test)
+
+
 def test_a_full_queue_makes_room_for_a_client_with_fewer_requests():
     async def test(_):
         queue, first = WorkQueue(workers=1, queue=4, timeout=LONG), Blocking()
@@ -474,7 +489,7 @@ def test_sigterm_with_more_work_than_the_grace_period(tmp_path):
         url = next(m[1] for line in lines if (m := re.search(r"Listening at (\S+);", line)))
         with httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(6) as pool:
             calls = [pool.submit(explain, client, HEAVY) for _ in range(6)]
-            until(lambda: client.get("/healthz").json()["waiting"] == 2)
+            until(lambda: client.get("/healthz").json()["waiting"] == 3)
             child.send_signal(signal.SIGTERM)
             for call in calls:
                 assert "The server is stopping." in sentence(call.result(), 503)

@@ -57,6 +57,7 @@ from lapace.server.work_queue import WorkQueue
 __all__ = ["create_app", "run", "serve"]
 
 UNQUEUED = 64  # requests in flight beside those that run or wait
+SEARCHING = 2 / 3  # share of the time for a request: what is found has to be written as well
 BUDGET = "Lapace-Budget"  # a header that says what ended the search, where something did
 
 INTERNAL_ERROR = "An error occurred inside the server. Its log says more."
@@ -110,8 +111,9 @@ def create_app(  # noqa: PLR0913  settings, by name
         max_nodes: Branch-and-bound nodes the solver may visit for one request.
         queue: Requests that may wait; more are answered with 429.
         timeout: Seconds an explanation may take; a request may wait twice as long before that. The
-            search ends at four fifths of it, with what was found by then.
-        threads: Explanations computed at once, so that a slow one does not hold up the others.
+            search ends at two thirds of it, with what was found by then.
+        threads: Explanations computed at once, so that a slow one does not hold up the others; of
+            three or more one client has all but one at most.
         log_requests: Log a line for every request: no one's data, the token's name at most.
         loopback: Without a token, refuse requests whose Host header does not name this machine's
             loopback interface.
@@ -271,7 +273,7 @@ def _add_routes(
             while (await request.receive())["type"] != "http.disconnect":
                 pass
 
-        budget = Budget(limits["queries"], limits["nodes"], 0.8 * queue.timeout)
+        budget = Budget(limits["queries"], limits["nodes"], SEARCHING * queue.timeout)
         try:
             content = await queue.run(
                 lambda: _explain(explainer, parsed, to_json, budget),

@@ -2,7 +2,8 @@
 
 An explanation computes, and queries a classifier that may be slow, so it runs in a thread. Clients
 take turns: the next call to run is that of the client who has waited longest since its last turn,
-and where all places are taken, the client with most calls waiting gives one up.
+and where all places are taken, the client with most calls waiting gives one up. Of three threads or
+more one client has all but one at most, so that another need not wait for its long calls.
 
 A thread that hangs in a classifier cannot be stopped: when a call times out, its caller gets 504,
 the thread counts as *stuck* until it returns, and one more may run in its place. Spares are few:
@@ -72,7 +73,7 @@ class WorkQueue:
         self.timeout = timeout
         self.spare = spare
         self.stopping = False
-        self._running: set[Done] = set()  # the stuck ones too
+        self._running: dict[Done, str] = {}  # the stuck ones too, each with its client
         self._stuck: set[Done] = set()
         self._waiting: dict[str, deque[Turn]] = {}  # by client, in the order of their turns
         self._seconds = 0.0  # recent duration of a call, smoothed
@@ -152,7 +153,7 @@ class WorkQueue:
             asyncio.get_running_loop().call_later(grace, self._end_running)
 
     def _end_running(self) -> None:
-        for done in self._running - self._stuck:
+        for done in self._running.keys() - self._stuck:
             if not done.done():
                 done.set_exception(_stopped())
 
@@ -162,8 +163,8 @@ class WorkQueue:
         """Waits for a thread, if need be."""
         if self.stopping:
             raise _stopped()
-        if len(self._running) < self._most and not self._n_waiting:
-            self._running.add(done)
+        if self._may_run(client) and client not in self._waiting:
+            self._running[done] = client
             return
         waiting = self._n_waiting
         if not self._free or (waiting >= self.queue and not self._push_out(client)):
@@ -207,14 +208,14 @@ class WorkQueue:
         """Lets calls run while there are threads, the clients by turns."""
         if not self._free:
             self._refuse_waiting()
-        while len(self._running) < self._most and self._waiting:
-            client, turns = next(iter(self._waiting.items()))
+        while (client := next(filter(self._may_run, self._waiting), None)) is not None:
+            turns = self._waiting[client]
             turn = turns.popleft()
             del self._waiting[client]
             if turns:  # its next turn comes after everyone else's
                 self._waiting[client] = turns
             if not turn.granted.done():
-                self._running.add(turn.done)
+                self._running[turn.done] = client
                 turn.granted.set_result(None)
 
     def _refuse_waiting(self) -> None:
@@ -226,7 +227,7 @@ class WorkQueue:
 
     def _release(self, done: Done) -> None:
         self._stuck.discard(done)
-        self._running.discard(done)
+        self._running.pop(done, None)
         self._start_next()
 
     def _work(self, work: Work, done: Done) -> None:
@@ -254,6 +255,14 @@ class WorkQueue:
     @property
     def _n_waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
+
+    def _may_run(self, client: str) -> bool:
+        """Whether there is a thread for one more call of a client."""
+        if len(self._running) >= self._most:
+            return False
+        own = [done for done, owner in self._running.items() if owner == client]
+        share = self._free - 1 if self._free >= 3 else self._free
+        return len(set(own) - self._stuck) < share
 
     @property
     def _most(self) -> int:

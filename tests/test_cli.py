@@ -327,7 +327,7 @@ def test_wrong_input_of_fit(here, denied):
     (here / "cut.parquet").write_bytes(b"PAR1 and then it breaks off")
     (here / "twice.csv").write_text("age,label,age\n31,yes,31\n44,no,44\n")
     train.assign(label="same").to_csv("same.csv", index=False)
-    train.assign(label=train["label"].where(train.index > 3)).to_csv("gaps.csv", index=False)
+    train.assign(label=None).to_csv("gaps.csv", index=False)
     train.assign(number=range(len(train))).to_csv("numbered.csv", index=False)
     forest = "forest --label label"
     before = set(here.iterdir())
@@ -338,7 +338,7 @@ def test_wrong_input_of_fit(here, denied):
             "train.csv", "forest --label income"
         ): "different numbers: that is an amount, not a label",
         fit.format("same.csv", forest): "one label only",
-        fit.format("gaps.csv", forest): "4 rows have no label in column 'label'",
+        fit.format("gaps.csv", forest): "rows have no label in column 'label'",
         fit.format("empty.csv", forest): "no rows",
         fit.format("nothing.csv", forest): "could not be read as a table",
         fit.format("folder", forest): "is a folder",
@@ -376,6 +376,13 @@ def test_wrong_input_of_fit(here, denied):
         sentence = refused(run(line))
         assert re.search(says, sentence), f"{line}\n{sentence}"
         assert set(here.iterdir()) == before, line
+
+
+def test_rows_without_a_label_are_left_out_and_counted(here):
+    train = pd.read_csv("train.csv").head(60)
+    train.assign(label=train["label"].where(train.index > 3)).to_csv("gaps.csv", index=False)
+    found = done("schema gaps.csv --label label -o gaps.toml")
+    assert "4 of 60 rows have no label in 'label' and are left out." in found.stderr
 
 
 def test_a_classifier_that_belongs_to_no_explainer_is_not_overwritten(here):

@@ -215,6 +215,7 @@ def test_all_columns_that_need_a_word_are_named_at_once():
             "order": range(ROWS),
             "age": rng.integers(18, 80, ROWS),
             "customer_id": rng.permutation(9 * ROWS)[:ROWS],
+            "ID": rng.integers(10**6, 10**7, ROWS // 10 * 9).tolist() + [4711] * (ROWS // 10),
             "notes": [f"called about bill number {i}" for i in range(ROWS)],
             "key": [f"K-{i:06}" for i in range(ROWS)],
             "nothing": None,
@@ -226,10 +227,11 @@ def test_all_columns_that_need_a_word_are_named_at_once():
         Schema.infer(frame, labels=labels)
     message = str(raised.value)
     lines = message.splitlines()
-    assert lines[0] == "6 columns cannot be used as they are:"
+    assert lines[0] == "7 columns cannot be used as they are:"
     for name, words in {
         "order": "only numbers the rows. → drop or number",
         "customer_id": "different numbers in as many rows, as identifiers do. → drop or number",
+        "ID": f"different numbers in {ROWS:,} rows, as identifiers do. → drop or number",
         "notes": "as free text does. → drop or categorical",
         "key": "as names, identifiers or free text do. → drop or categorical",
         "nothing": "has no value in any row. → drop",
@@ -238,7 +240,7 @@ def test_all_columns_that_need_a_word_are_named_at_once():
         (line,) = [line for line in lines if line.startswith(f"  '{name}' ")]
         assert line.endswith(words)
     assert "--drop COLUMN" in lines[-1]
-    dropped = dict.fromkeys(("order", "customer_id", "notes", "nothing"), "drop")
+    dropped = dict.fromkeys(("order", "customer_id", "ID", "notes", "nothing"), "drop")
     schema = Schema.infer(frame, {**dropped, "key": "drop", "verdict": "binary"}, labels=labels)
     assert schema.names == ("age", "verdict")
 

@@ -83,6 +83,7 @@ def fit(
         )
     constraints = inputs.read_constraints(rules, rule)
     table, drawn = inputs.read_training(train, id_column, label, training, address)
+    table = inputs.labelled_rows(table, label, terminal)
     labels = inputs.read_labels(table, label) if stock or label is not None else None
     schema = inputs.infer_schema(table, labels, columns, label)
     if drawn is not None:
@@ -146,7 +147,7 @@ def schema(
     """
     sources: list[str | Path] = [train, *([columns.schema] if columns.schema else [])]
     where = None if output is None else writable_file(output, sources, (".toml",))
-    table = inputs.read_table(train, id_column)
+    table = inputs.labelled_rows(inputs.read_table(train, id_column), label, terminal)
     labels = None if label is None else inputs.read_labels(table, label)
     found = inputs.infer_schema(table, labels, columns, label)
     reading = found.read(table).checked()

@@ -16,6 +16,7 @@ from lapace.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from lapace.batch.sampling import Sample
     from lapace.cli.options import Columns, Query, Training
+    from lapace.cli.outputs import Terminal
     from lapace.constraints import Constraint
     from lapace.schema import Feature, Schema
     from lapace.table import Level, Table, TableFile
@@ -198,6 +199,16 @@ def choose_rows(names: Sequence[Any], ids: Sequence[str], *, known: bool = True)
             )
         chosen += rows
     return chosen
+
+
+def labelled_rows(table: Table, name: str | None, terminal: Terminal) -> Table:
+    """The rows that have a label; a warning says how many have none."""
+    column = None if name is None else table.columns.get(name)
+    gaps = 0 if column is None else int(column.missing.sum())
+    if column is None or not gaps or gaps == len(table):
+        return table
+    terminal.warn(f"{gaps:,} of {len(table):,} rows have no label in '{name}' and are left out.")
+    return table.take((~column.missing).nonzero()[0].tolist())
 
 
 def read_labels(table: Table, name: str | None) -> list[Level]:

@@ -270,12 +270,13 @@ def _spelt_set(name: str, values: Coded, notation: Notation) -> Feature | None:
 def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
     """Raises for a number for each row in turn, or a different one in a column named as a key."""
     rows = len(column.missing)
-    if column.kind != "integer" or not len(numbers) == rows >= ENOUGH:
+    if column.kind != "integer" or rows < ENOUGH:
         return
-    if numbers[-1] - numbers[0] == len(numbers) - 1:
+    if len(numbers) == rows and numbers[-1] - numbers[0] == len(numbers) - 1:
         raise UnsettledColumnError(name, "only numbers the rows.", ["drop", "number"])
-    if KEY.search(name):
-        what = f"holds {len(numbers):,} different numbers in as many rows, as identifiers do."
+    if KEY.search(name) and len(numbers) > rows / 2:  # one may come again
+        many = "as many" if len(numbers) == rows else f"{rows:,}"
+        what = f"holds {len(numbers):,} different numbers in {many} rows, as identifiers do."
         raise UnsettledColumnError(name, what, ["drop", "number"])
 
 

@@ -182,6 +182,14 @@ def explain(chosen: argparse.Namespace) -> Iterator[Line]:
         few.append(model.calls)
     yield Line("one instance: ms outside the classifier (median)", float(np.median(one)), 5)
     yield Line("one instance: classifier calls (greatest of 20)", max(few), 15)
+    best = []
+    for k in range(5):
+        model.reset()
+        explainer.explain(refused(20).iloc[k : k + 1], search=Search(detail="picks"))
+        best.append(model.calls)
+    yield Line(
+        "one instance, with nearest and best(3): classifier calls (greatest of 5)", max(best), 30
+    )
 
 
 def _explained(explainer: Explainer, instances: Any, constraints: list[str]) -> Any:
@@ -340,6 +348,26 @@ def training(_: argparse.Namespace) -> Iterator[Line]:
     yield Line("training: rows per second over those of bare products", floor / ours, -0.5)
 
 
+def fits(chosen: argparse.Namespace) -> Iterator[Line]:
+    """Processor seconds of a whole fit, report included, of loans and of many rows."""
+    data, model, _ = fitted()
+
+    def fit_loans() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CentroidWarning)
+            Explainer(model, random_state=0).fit(data.train)
+
+    model.reset()
+    seconds = least(fit_loans, 1)
+    yield Line(f"fit of loans, {len(data.train):,} rows: processor seconds", seconds)
+    yield Line("fit of loans: of these in the classifier", model.seconds)
+    rows = np.random.default_rng(0).normal(size=(chosen.rows, 10)).round(3)
+    linear = on_arrays(lambda x: x.sum(axis=1) > 0)
+    seconds = least(lambda: Explainer(linear, random_state=0).fit(rows), 1)
+    target = 45 if chosen.rows >= 300_000 else None
+    yield Line(f"fit of {chosen.rows:,} rows of ten columns: processor seconds", seconds, target)
+
+
 def cold(_: argparse.Namespace) -> Iterator[Line]:
     """Seconds until something can be explained, above `import torch`."""
 
@@ -387,6 +415,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
     "methods": methods,
     "growth": growth,
     "training": training,
+    "fits": fits,
     "cold": cold,
     "gpu": gpu,
 }
@@ -418,6 +447,7 @@ def main() -> None:
     )
     parser.add_argument("--instances", type=int, default=200, help="in `explain`")
     parser.add_argument("--largest", type=int, default=10_000, help="instances in `growth`, `gpu`")
+    parser.add_argument("--rows", type=int, default=300_000, help="in `fits`")
     parser.add_argument("--pairs", nargs="*", default=list(PAIRS), help="data sets in `firsts`")
     parser.add_argument("--write", type=Path, help=f"the table's file, such as {RESULTS}")
     chosen = parser.parse_args()

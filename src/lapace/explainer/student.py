@@ -28,7 +28,7 @@ ROWS = 6_000  # training rows learned from, at most
 MOST = 6  # cells of another row in a crossover, at most
 MAX_REFUSED = 50  # crossovers the classifier may raise on before none is learned from
 PIECES = 32  # stretches of a number, at most
-TRAINING = Training(hidden=64, epochs=60, steps=(300, 1500), batch=512, rate=4e-3)
+TRAINING = Training(hidden=64, epochs=30, steps=(200, 750), batch=512, rate=6e-3)
 CELLS = 4_000_000  # inputs evaluated at once
 
 

@@ -14,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs benchmarks bench-speed lock licences sbom dist clean
+.PHONY: help install demo test lint format docs pictures notebooks benchmarks bench-speed lock licences sbom dist dist-check clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -52,6 +52,12 @@ test: lint ## Everything above, then the tests; ARGS="tests/test_schema.py -x" n
 docs: $(STAMP) ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
+pictures: $(STAMP) ## Make the pictures of the README and the pages anew
+	$(ONE_THREAD) $(BIN)/python docs/pages.py
+
+notebooks: $(STAMP) ## Run the notebooks and keep their outputs
+	$(ONE_THREAD) $(BIN)/python docs/notebooks/run.py
+
 benchmarks: $(STAMP) ## The paper's experiments; ARGS="--quick" runs a short version
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -71,15 +77,19 @@ lock: $(SUPPLY)/uv ## Write requirements.txt: what a user installs, with hashes
 	  --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock" \
 	  -o requirements.txt
 
-licences: $(STAMP) ## Write docs/licences.md: the licence of everything that is installed
-	$(BIN)/python .ci/licences.py > docs/licences.md
+licences: $(STAMP) ## Write docs/reference/licences.md: the licence of everything that is installed
+	$(BIN)/python .ci/licences.py > docs/reference/licences.md
 
 sbom: $(STAMP) $(SUPPLY)/uv ## Write sbom.json: a bill of materials of the environment (CycloneDX)
 	$(SUPPLY)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(VENV)
 
 dist: $(STAMP) ## Build the source archive, and the wheel from it, into dist/
-	rm -rf dist && $(BIN)/python -m hatchling build -t sdist -d dist
-	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation -w dist dist/*.tar.gz
+	rm -rf dist && $(BIN)/python -m build --no-isolation
+
+dist-check: dist ## Install the wheel with all extras into an empty environment, from the index, and run the example
+	rm -rf dist/env && $(PYTHON) -m venv dist/env
+	dist/env/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[all]"
+	cd dist && env/bin/python ../docs/pages.py --check README.md
 
 clean: ## Remove everything made here, the environment too
 	rm -rf $(VENV) .venv-supply sbom.json site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

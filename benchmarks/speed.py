@@ -48,7 +48,7 @@ RELATIONS = ["changes <= 3", "income >= 12 * instalment", "savings + 2 * income 
 METHODS = ("NNCE", "FACE", "RobXCE", "DRCE", "DiCE")
 SLOW = {"DiCE": 10}  # instances of methods that would take minutes, scaled up
 PAIRS = ("wine", "heloc", "adult", "compas")
-RESULTS, PAGE = Path("benchmarks/results/speed.md"), Path("docs/speed.md")
+RESULTS, PAGE = Path("benchmarks/results/speed.md"), Path("docs/how-to/speed.md")
 MADE = "<!-- what follows is benchmarks/results/speed.md -->\n\n"  # on the page
 
 

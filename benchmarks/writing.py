@@ -17,7 +17,7 @@ from benchmarks.store import Store, keep, write
 
 __all__ = ["pages_of", "write_all"]
 
-SHOWN = ("README.md", "docs/reproducing.md")  # pages that show results between markers
+SHOWN = ("README.md", "docs/research/reproducing.md")  # pages that show results between markers
 ABOUT_TARGETS = (
     "Of E2 and E3, default recipe, on every pair; E1's are on its own page. Shown is the pair that "
     "is worst."

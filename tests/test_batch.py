@@ -568,7 +568,7 @@ def test_a_function_is_mapped_over_partitions_by_dask(model):
 
 
 def test_the_page_shows_the_figures_that_were_measured():
-    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "scaling.md").read_text(encoding="utf-8")
     results = ROOT / "benchmarks" / "results"
     table = (results / "batch.md").read_text(encoding="utf-8")
     lines = [line for line in table.splitlines() if line.startswith("|")]

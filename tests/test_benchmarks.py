@@ -1055,7 +1055,7 @@ def test_steps_that_are_not_affine_are_refused():
 
 def test_the_page_on_speed_ends_with_the_committed_table():
     table = Path("benchmarks/results/speed.md").read_text(encoding="utf-8")
-    assert Path("docs/speed.md").read_text(encoding="utf-8").endswith(f"{speed.MADE}{table}")
+    assert Path("docs/how-to/speed.md").read_text(encoding="utf-8").endswith(f"{speed.MADE}{table}")
     assert table.startswith("Made by `python -m benchmarks.speed")
 
 

@@ -441,17 +441,17 @@ def test_the_digits_pages_are_those_of_the_results_that_are_kept():
     assert page == digits_page.gallery(table, "mnist")
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/reproducing.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/research/reproducing.md"])
 def test_pages_show_the_results_that_are_kept(name, blocks):
     text = (ROOT / name).read_text(encoding="utf-8")
     shown = [mark for mark in blocks if f"<!-- {mark} -->" in text]
-    assert {"README.md": "e2-short", "docs/reproducing.md": "e1"}[name] in shown
+    assert {"README.md": "e2-short", "docs/research/reproducing.md": "e1"}[name] in shown
     for mark in shown:
         assert f"<!-- {mark} -->\n\n{blocks[mark]}\n\n<!-- /{mark} -->" in text, mark
 
 
 def test_the_page_on_reproducing_names_every_experiment_and_has_room_for_every_block():
-    text = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "research" / "reproducing.md").read_text(encoding="utf-8")
     for name in (*plan.EXPERIMENTS, "e5"):
         assert any(
             name in line.split() for line in text.splitlines() if "python -m benchmarks" in line
@@ -471,7 +471,9 @@ def test_the_page_on_reproducing_names_every_experiment_and_has_room_for_every_b
 
 
 def test_the_sentences_of_the_page_are_of_the_results_that_are_kept(kept):
-    page = " ".join((ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8").split())
+    page = " ".join(
+        (ROOT / "docs" / "research" / "reproducing.md").read_text(encoding="utf-8").split()
+    )
     paper = kept[(kept["experiment"] == "e1") & (kept["recipe"] == "default")]
 
     def counted(metric):

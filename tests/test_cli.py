@@ -41,7 +41,7 @@ from lapace.server import create_app
 from lapace.table import write_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "cli.md"
+PAGE = ROOT / "docs" / "reference" / "cli.md"
 MADE = ("train.csv", "instances.csv", "loans.toml", "loans.lapace", "loans.skops")
 DENIED = "denied.csv"
 PARQUET = "instances.parquet"
@@ -849,21 +849,6 @@ def test_long_results_are_cut(here, denied, monkeypatch):
     assert done(f"{line} --all").stdout.count("Instance ") == 6
 
 
-README = ROOT / "README.md"
-
-
-def test_every_command_of_the_readme_runs_in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lines = [line for line, _ in shell(README.read_text(encoding="utf-8"))]
-    assert len(lines) > 8
-    for line in lines:
-        if re.search(r"lapace (serve|demo)", line):  # tested by themselves
-            continue
-        code, printed = run_line(line.partition("   #")[0])
-        assert code == 0, f"{line}\n{printed}"
-    assert list((tmp_path / "letters").glob("*.html"))
-
-
 def test_any_other_label_says_which_one_was_reached(here, denied):
     line = "explain loans.lapace denied.csv --target any-other"
     printed = done(f"{line} --ids 0").stdout
@@ -1247,7 +1232,7 @@ def test_every_command_and_every_option_is_documented(name):
     section = re.search(
         rf"^## lapace {name}$(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL
     )
-    assert section, f"docs/cli.md has no section '## lapace {name}'"
+    assert section, f"docs/reference/cli.md has no section '## lapace {name}'"
     assert f"lapace {name}" in section[1]
     assert table in section[1], table
 
@@ -1265,6 +1250,7 @@ def shell(page):
         r"```sh\n(.*?)```(?:\s*```text\n(.*?)```)?", page, flags=re.DOTALL
     ):
         lines = code.replace("\\\n", " ").splitlines()
+        lines = [line.partition("   #")[0] for line in lines]
         ours = [line for line in lines if re.match(r"(.+\| )?lapace ", line)]
         for line in ours:
             yield line, shown if line == ours[-1] else ""
@@ -1290,24 +1276,34 @@ def run_line(line):
     return result.returncode, result.stdout + result.stderr
 
 
-def run_page(folder):
-    """Runs every line of the page in order, in an empty folder."""
+def run_page(page, folder):
+    """Runs every line of a page in order, in an empty folder."""
     record = []
     with contextlib.chdir(folder):
-        for line, shown in shell(PAGE.read_text(encoding="utf-8")):
+        for line, shown in shell(page.read_text(encoding="utf-8")):
             if not re.search(r"lapace (serve|demo)", line):  # tested by themselves
                 record.append((line, shown, *run_line(line)))
     return record
 
 
-def test_the_page_shows_what_happens(tmp_path):
-    record = run_page(tmp_path)
-    for name in set(EXAMPLES) - {"serve", "demo"}:
-        assert any(f"lapace {name}" in line for line, *_ in record), name
+@pytest.mark.parametrize("name", ["README.md", "docs/reference/cli.md", "docs/start/tutorial.md"])
+def test_the_page_shows_what_happens(name, tmp_path, missing):
+    if name == "docs/start/tutorial.md":
+        try:
+            lapace.datasets.load("adult-full")
+        except lapace.LapaceError as error:
+            missing("data", f"adult could not be fetched: {error}")
+    record = run_page(ROOT / name, tmp_path)
+    assert len(record) >= 3
+    if ROOT / name == PAGE:
+        for command in set(EXAMPLES) - {"serve", "demo"}:
+            assert any(f"lapace {command}" in line for line, *_ in record), command
     for line, shown, code, printed in record:
         expected = 2 if shown.startswith("lapace: ") else 0
         assert code == expected, f"{line}\n{printed}"
         check_output(shown, printed, line)
+    if "--letters letters" in " ".join(line for line, *_ in record):
+        assert list((tmp_path / "letters").glob("*.html"))
 
 
 def check_output(shown, printed, line):

@@ -1,8 +1,8 @@
 """No leak: random cases through projection, checked by a slow checker that shares no code with it.
 
 The checker reads the parsed values and rows of plain Python values (labels, not codes; exact
-fractions, not floats) and follows the words of docs/constraints.md. The tests send a few thousand
-cases through; as a script this file sends as many as wanted:
+fractions, not floats) and follows the words of docs/reference/constraints.md. The tests send a few
+thousand cases through; as a script this file sends as many as wanted:
 
     python tests/test_constraints_random.py 100000
 """

@@ -382,7 +382,7 @@ def test_labels_that_are_equal_in_python_are_not_mixed_up_between_servers():
 
 
 def test_the_page_names_every_route_field_status_and_setting(client):
-    page = (HERE.parent / "docs" / "serving.md").read_text(encoding="utf-8")
+    page = (HERE.parent / "docs" / "how-to" / "serving.md").read_text(encoding="utf-8")
     paths = client.get("/openapi.json").json()["paths"]
     statuses = {status for path in paths.values() for route in path.values()
                 for status in route["responses"]} - {"200", "500"}  # fmt: skip

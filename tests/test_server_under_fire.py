@@ -507,7 +507,7 @@ def test_sigterm_with_more_work_than_the_grace_period(tmp_path):
 
 def nginx_configuration(folder: Path, port: int, behind: int) -> str:
     """The configuration on the page, with this test's ports and certificate."""
-    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "serving.md").read_text(encoding="utf-8")
     found = re.search(r"```nginx\n(.+?)```", page, re.DOTALL)[1]
     for name, value in (
         ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
@@ -576,7 +576,7 @@ def reachable(client: httpx.Client, **more) -> bool:
 
 
 def test_every_test_on_the_page_of_security_exists():
-    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "security.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", page))
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py"))
     assert len(named) > 25

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -14,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
+
+import lapace
 
 ROOT = Path(__file__).resolve().parent.parent
 NVIDIA = ("cuda-", "nvidia-", "triton")  # of another build of torch than that for CPUs
@@ -47,7 +51,7 @@ def test_what_users_install_is_pinned_as_tested_and_hashed(licences):
 
 
 def test_licences_are_listed_and_allowed(licences):
-    page = (ROOT / "docs" / "licences.md").read_text()
+    page = (ROOT / "docs" / "reference" / "licences.md").read_text()
     listed = dict(re.findall(r"^\| (\S+) \| (.+) \|$", page, flags=re.MULTILINE))
     for name in licences.installed():
         if not name.startswith(NVIDIA):
@@ -72,16 +76,22 @@ def test_a_licence_is_allowed_where_one_alternative_is(expression, allowed, lice
     assert licences.is_allowed(expression) is allowed
 
 
-def test_the_wheel_is_built_from_the_source_archive(tmp_path):
-    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path), "-t"]
-    subprocess.run([*build, "sdist"], cwd=ROOT, check=True, capture_output=True)
-    (archive,) = tmp_path.glob("*.tar.gz")
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """What `make dist` builds: the source archive, and from it the wheel."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(build, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def test_the_wheel_is_built_from_the_source_archive(wheel):
+    (archive,) = wheel.parent.glob("*.tar.gz")
     with tarfile.open(archive) as source:
-        source.extractall(tmp_path / "source", filter="data")
-    (unpacked,) = (tmp_path / "source").iterdir()
-    assert (unpacked / "requirements.txt").exists()
-    subprocess.run([*build, "wheel"], cwd=unpacked, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+        inside = {name.partition("/")[2] for name in source.getnames()}
+    assert {"requirements.txt", "docs/index.md", "README.md", "tests/worlds.py"} <= inside
     with zipfile.ZipFile(wheel) as built:
         names = {n for n in built.namelist() if ".dist-info/" not in n}
     tracked = subprocess.run(
@@ -89,6 +99,34 @@ def test_the_wheel_is_built_from_the_source_archive(tmp_path):
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
     assert names == {name.removeprefix("src/") for name in tracked if (ROOT / name).exists()}
+
+
+def test_the_example_of_the_readme_runs_from_the_wheel(wheel, tmp_path):
+    """In an empty environment, which only finds the packages that lapace needs here.
+
+    `make dist-check` installs those too, from the index.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "env"], cwd=tmp_path, check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    needs = sysconfig.get_path("purelib")
+    (packages,) = (tmp_path / "env").glob("lib/python3*/site-packages")
+    (packages / "needs.pth").write_text(f"{needs}\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "-qq", "--no-deps", "--no-index", str(wheel)], check=True)
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*command):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=bare, capture_output=True, encoding="utf-8", check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = run(python, "-c", "import lapace; print(lapace.__file__)").strip()
+    assert Path(where).is_relative_to(packages)
+    assert run(tmp_path / "env" / "bin" / "lapace", "--version").split()[-1] == lapace.__version__
+    # Fails where what the page shows was not printed, or its picture is another one.
+    run(python, ROOT / "docs" / "pages.py", "--check", "README.md")
 
 
 def test_the_versions_of_python_named_are_those_that_were_run():

@@ -1,7 +1,7 @@
 """The words of the code and the pages: the field's, one for each thing, and no class name twice.
 
-`docs/index.md` lists the words that are used. Those refused below were once names of the same
-things, or address a layperson, which only the demo does.
+`docs/understand/words.md` lists the words that are used. Those refused below were once names of
+the same things, or address a layperson, which only the demo does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The workbench end to end, in a real Chromium, at the widths of a laptop and of a phone.
 
-`LAPACE_SCREENSHOTS=folder` keeps what was seen.
+`LAPACE_SCREENSHOTS=folder` keeps what was seen; `LAPACE_PICTURES=folder` makes the pictures anew that
+the documentation shows, which are otherwise compared.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from shutil import which
 
 import pytest
 
+from docs import pages
 from lapace import Explanation
 
 pytestmark = pytest.mark.needs("browser")
@@ -119,13 +121,20 @@ class Visitor:
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert self.page.evaluate(wide) <= 0, "the page is wider than the screen"
 
+    def compare(self, name, folder):
+        """Compares the window with the picture of it in the documentation."""
+        self.page.evaluate("document.activeElement.blur()")
+        file = Path(os.environ.get("LAPACE_PICTURES", folder)) / name
+        self.page.screenshot(path=file)
+        assert pages.distance(file, pages.IMAGES / name) < 0.06, f"{name}: run `make pictures`"
+
     def close(self):
         assert not self.errors, self.errors
         assert not self.foreign, self.foreign
         self.context.close()
 
 
-def test_a_visitor_finds_keeps_and_prints_a_plan(browser):
+def test_a_visitor_finds_keeps_and_prints_a_plan(browser, tmp_path):
     with server("loans") as (address, _):
         for size, colours in ((LAPTOP, "light"), (PHONE, "dark")):
             visitor = Visitor(browser, address, size, color_scheme=colours)
@@ -136,6 +145,10 @@ def test_a_visitor_finds_keeps_and_prints_a_plan(browser):
             assert "denied" in verdict.inner_text()
             assert "approved" in verdict.locator(".wanted").inner_text()
             visitor.look("loans")
+            if size == PHONE:
+                visitor.page.locator("#ways").scroll_into_view_if_needed()
+            name = "workbench.png" if size == LAPTOP else "workbench-phone.png"
+            visitor.compare(name, tmp_path)
             _move_the_dial(visitor)
             _keep_the_job(visitor)
             _keep_and_compare(visitor)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lapace.result import Counterfactuals, Explanation, WhyNot
     from lapace.schema import Feature, Schema
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CentroidWarning",

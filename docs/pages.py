@@ -1,0 +1,170 @@
+"""The code of the pages: runs it, compares what it prints and draws with what the pages show.
+
+    python docs/pages.py              # makes every picture anew, and says which outputs differ
+    python docs/pages.py README.md    # of one page
+    python docs/pages.py --check      # changes nothing; fails where something differs
+
+A picture that the code of a page saves is shown from `docs/images`. Outputs are the `text` blocks
+right below a block of code. The tests run the same functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
+# Figures in outputs and pictures are those of a processor with these instructions. Another one
+# rounds otherwise, and a network trained there ends up elsewhere: there only words are compared.
+CAPABILITY = "AVX512"
+TOLERANCE = 0.02  # mean difference of two pictures, of 1
+
+FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n]*$")
+NOT_RUN = re.compile(r"^\s*<!-- not run: \S.*-->\s*$")
+
+
+class Block(NamedTuple):
+    """A block of Python in a page."""
+
+    line: int  # of its first line of code, counted from 1
+    code: str
+    shown: str = ""  # the output shown right below it
+
+
+def blocks(text: str) -> list[Block]:
+    """The ```python blocks of a Markdown page that are meant to run.
+
+    One that is not meant to run says why on the line before it: `<!-- not run: why -->`.
+    """
+    found: list[Block] = []
+    before, fence, start, last = "", None, 0, False
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        mark = FENCE.match(line)
+        if fence is None and mark:
+            fence, start, run = mark, number, not NOT_RUN.match(before)
+        elif fence and mark and mark[2].startswith(fence[2]) and not mark[3]:
+            language = fence[3].strip("{.}").lower()
+            assert language != "pycon", f"line {start}: write ```python, so that it is run"
+            code = textwrap.dedent("\n".join(lines[start : number - 1]))
+            if run and language in {"py", "python", "python3"}:
+                found.append(Block(start + 1, code))
+            elif language == "text" and last:
+                found[-1] = found[-1]._replace(shown=code)
+            last = run and language in {"py", "python", "python3"}
+            fence = None
+        elif fence is None and line.strip():
+            last = False
+        before = line
+    assert fence is None, f"line {start}: this block is never closed"
+    return found
+
+
+def run(page: Path) -> list[tuple[Block, str]]:
+    """Runs the code of a page in the current folder; each block with what it printed."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    record = []
+    for block in blocks(page.read_text(encoding="utf-8")):
+        # Empty lines in front make a traceback point at the line in the page.
+        code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, namespace)
+        record.append((block, printed.getvalue()))
+    return record
+
+
+def same_figures() -> bool:
+    """Whether this processor computes as the one that made the pages."""
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability() == CAPABILITY
+
+
+def differences(shown: str, printed: str) -> list[str]:
+    """Lines shown that were not printed, in this order; `…` stands for any lines."""
+
+    def plain(line: str) -> str:
+        line = " ".join(line.split())
+        return line if same_figures() else re.sub(r"[\d.,]+", "0", line)
+
+    rest = iter([plain(line) for line in printed.splitlines()])
+    lines = [line for line in shown.splitlines() if line.strip() not in ("", "…")]
+    return [line for line in lines if plain(line.rstrip("…")) not in rest]
+
+
+def distance(one: Path, other: Path) -> float:
+    """How far two pictures differ: 0 where they are equal, 1 where they have another shape."""
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(one) as first, Image.open(other) as second:
+        if first.size != second.size:
+            return 1.0
+        width, height = (max(1, side // 4) for side in first.size)
+        small = [
+            np.asarray(picture.convert("RGB").resize((width, height)), dtype=float) / 255
+            for picture in (first, second)
+        ]
+    return float(np.abs(small[0] - small[1]).mean())
+
+
+def pictures(folder: Path) -> dict[str, float]:
+    """Pictures in a folder that a page shows, with their distance from the ones shown."""
+    return {
+        made.name: distance(made, IMAGES / made.name)
+        for made in sorted(folder.glob("*.png"))
+        if (IMAGES / made.name).exists()
+    }
+
+
+# What is drawn by a script or seen in a browser; all else by the code of a page.
+SCRIPTS = {
+    "illustration": ["examples/illustration.py", str(IMAGES / "illustration.png")],
+    "workbench": ["-m", "pytest", "-q", "tests/test_workbench_browser.py", "-k", "finds_keeps"],
+}
+WITH_PICTURES = ("README.md", "docs/start/first-explanation.md", "docs/how-to/images.md")
+
+
+def main(names: list[str], *, check: bool) -> int:
+    """Makes pictures anew, or only checks them, and says which outputs differ."""
+    wrong = 0
+    for name in names or [*WITH_PICTURES, *SCRIPTS]:
+        if name in SCRIPTS and check:
+            continue  # the tests of the examples and of the workbench compare them
+        if name in SCRIPTS:
+            environment = {**os.environ, "LAPACE_PICTURES": str(IMAGES)}
+            subprocess.run([sys.executable, *SCRIPTS[name]], cwd=ROOT, env=environment, check=True)
+            continue
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            for block, printed in run(ROOT / name):
+                lost = differences(block.shown, printed)
+                wrong += bool(lost)
+                if lost:
+                    print(f"{name}:{block.line} shows what was not printed. Printed:\n{printed}")
+            for picture, far in pictures(Path(folder)).items():
+                print(f"{picture}: {far:.4f} from the one shown before")
+                wrong += check and far > TOLERANCE and same_figures()
+                if not check:
+                    shutil.copy(picture, IMAGES / picture)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("pages", nargs="*", help="such as README.md; by default all with pictures")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    options = parser.parse_args()
+    sys.exit(main(options.pages, check=options.check))

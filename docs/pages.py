@@ -28,7 +28,7 @@ IMAGES = ROOT / "docs" / "images"
 # Figures in outputs and pictures are those of a processor with these instructions. Another one
 # rounds otherwise, and a network trained there ends up elsewhere: there only words are compared.
 CAPABILITY = "AVX512"
-TOLERANCE = 0.02  # mean difference of two pictures, of 1
+TOLERANCE = 0.004  # mean difference of two pictures, of 1
 
 FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n]*$")
 NOT_RUN = re.compile(r"^\s*<!-- not run: \S.*-->\s*$")

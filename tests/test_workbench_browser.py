@@ -1,7 +1,7 @@
 """The workbench end to end, in a real Chromium, at the widths of a laptop and of a phone.
 
-`LAPACE_SCREENSHOTS=folder` keeps what was seen; `LAPACE_PICTURES=folder` makes the pictures anew that
-the documentation shows, which are otherwise compared.
+`LAPACE_SCREENSHOTS=folder` keeps what was seen. `LAPACE_PICTURES=folder` makes the pictures of the
+documentation anew, which are otherwise compared.
 """
 
 from __future__ import annotations

@@ -25,10 +25,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
-# Figures in outputs and pictures are those of a processor with these instructions. Another one
-# rounds otherwise, and a network trained there ends up elsewhere: there only words are compared.
-CAPABILITY = "AVX512"
-TOLERANCE = 0.004  # mean difference of two pictures, of 1
+# Another machine, or a faster way to train, rounds otherwise, and the search may end at another
+# feature: outputs are compared by their words, and pictures in small, unless asked for exactly.
+TOLERANCE = 0.35  # of the ink of two pictures
 
 FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n]*$")
 NOT_RUN = re.compile(r"^\s*<!-- not run: \S.*-->\s*$")
@@ -84,39 +83,38 @@ def run(page: Path) -> list[tuple[Block, str]]:
     return record
 
 
-def same_figures() -> bool:
-    """Whether this processor computes as the one that made the pages."""
-    import torch
+def differences(shown: str, printed: str, *, exact: bool = False) -> list[str]:
+    """Lines shown that were not printed; `…` stands for any lines.
 
-    return torch.backends.cpu.get_cpu_capability() == CAPABILITY
-
-
-def differences(shown: str, printed: str) -> list[str]:
-    """Lines shown that were not printed, in this order; `…` stands for any lines."""
+    Unless `exact`, figures do not count, and in between the first and the last line up to half of
+    the lines may differ.
+    """
 
     def plain(line: str) -> str:
-        line = " ".join(line.split())
-        return line if same_figures() else re.sub(r"[\d.,]+", "0", line)
+        return " ".join(line.split() if exact else re.findall(r"[^\W\d]{3,}", line))
 
-    rest = iter([plain(line) for line in printed.splitlines()])
-    lines = [line for line in shown.splitlines() if line.strip() not in ("", "…")]
-    return [line for line in lines if plain(line.rstrip("…")) not in rest]
+    known = [plain(line) for line in printed.splitlines()]
+    lines = [line for line in shown.splitlines() if line.strip("… ") and plain(line)]
+    lost = [line for line in lines if plain(line.rstrip("…")) not in known]
+    if exact or not lines or {lines[0], lines[-1]} & set(lost) or len(lost) > len(lines) / 2:
+        return lost
+    return []
 
 
 def distance(one: Path, other: Path) -> float:
-    """How far two pictures differ: 0 where they are equal, 1 where they have another shape."""
+    """How far two pictures differ, seen in small: the share of their ink that is not common.
+
+    0 where they are equal, 1 where what one draws the other leaves blank.
+    """
     import numpy as np
     from PIL import Image
 
-    with Image.open(one) as first, Image.open(other) as second:
-        if first.size != second.size:
-            return 1.0
-        width, height = (max(1, side // 4) for side in first.size)
-        small = [
-            np.asarray(picture.convert("RGB").resize((width, height)), dtype=float) / 255
-            for picture in (first, second)
-        ]
-    return float(np.abs(small[0] - small[1]).mean())
+    ink = []
+    for path in (one, other):
+        with Image.open(path) as picture:
+            small = np.asarray(picture.convert("L").resize((64, 64)), dtype=float)
+        ink.append(np.abs(small - np.median(small)) / 255)
+    return float(np.abs(ink[0] - ink[1]).sum() / max(np.maximum(*ink).sum(), 1e-9))
 
 
 def pictures(folder: Path) -> dict[str, float]:
@@ -136,7 +134,7 @@ SCRIPTS = {
 WITH_PICTURES = ("README.md", "docs/start/first-explanation.md", "docs/how-to/images.md")
 
 
-def main(names: list[str], *, check: bool) -> int:
+def main(names: list[str], *, check: bool, exact: bool) -> int:
     """Makes pictures anew, or only checks them, and says which outputs differ."""
     wrong = 0
     for name in names or [*WITH_PICTURES, *SCRIPTS]:
@@ -148,13 +146,13 @@ def main(names: list[str], *, check: bool) -> int:
             continue
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             for block, printed in run(ROOT / name):
-                lost = differences(block.shown, printed)
+                lost = differences(block.shown, printed, exact=exact)
                 wrong += bool(lost)
                 if lost:
                     print(f"{name}:{block.line} shows what was not printed. Printed:\n{printed}")
             for picture, far in pictures(Path(folder)).items():
                 print(f"{picture}: {far:.4f} from the one shown before")
-                wrong += check and far > TOLERANCE and same_figures()
+                wrong += check and far > (0 if exact else TOLERANCE)
                 if not check:
                     shutil.copy(picture, IMAGES / picture)
     return 1 if wrong else 0
@@ -166,5 +164,6 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MPLBACKEND", "Agg")
     parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--exact", action="store_true", help="compare figures and pixels too")
     options = parser.parse_args()
-    sys.exit(main(options.pages, check=options.check))
+    sys.exit(main(options.pages, check=options.check, exact=options.exact))

@@ -126,7 +126,9 @@ class Visitor:
         self.page.evaluate("document.activeElement.blur()")
         file = Path(os.environ.get("LAPACE_PICTURES", folder)) / name
         self.page.screenshot(path=file)
-        assert pages.distance(file, pages.IMAGES / name) < 0.06, f"{name}: run `make pictures`"
+        assert pages.distance(file, pages.IMAGES / name) < pages.TOLERANCE, (
+            f"{name}: run `make pictures`"
+        )
 
     def close(self):
         assert not self.errors, self.errors

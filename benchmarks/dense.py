@@ -60,7 +60,7 @@ from lapace.explainer import oracle
 from lapace.result import Explanation
 
 RESULTS, CACHE = Path("benchmarks/results"), Path(".cache/benchmark/dense")
-DOCS = Path("docs/paths.md")
+DOCS = Path("docs/understand/paths.md")
 SEEDS = (11, 12, 13, 14, 15)
 TUNED = (("loans-RF", 1), ("heloc-RF", 1), ("compas-NN", 1))
 COLUMNS = ("pair", "seed", "method", "metric", "label", "mean", "deviation", "count")

@@ -113,7 +113,7 @@ def decided(table: pd.DataFrame, method: str = WINNER) -> tuple[list[Rule], floa
 
 
 def blocks(table: pd.DataFrame) -> dict[str, str]:
-    """The parts of the page, by the name of their place in `docs/paths.md`."""
+    """The parts of the page, by the name of their place in `docs/understand/paths.md`."""
     lines = wide(table) if len(table) else pd.DataFrame()
     found = {}
     if len(lines):

@@ -46,12 +46,15 @@ import numpy as np
 import pandas as pd
 import torch
 
+from benchmarks import dense_digits
 from benchmarks.dense_candidates import CANDIDATES, searched_by
 from benchmarks.dense_ends import ENDS, chosen_ends, ended_by
-from benchmarks.dense_page import blocks, page
+from benchmarks.dense_page import DIGITS, blocks, page
+from benchmarks.dense_pictures import both_paths
+from benchmarks.e3 import drawn, infeasible
 from benchmarks.figures import insert
 from benchmarks.fits import Setup, setup_of
-from benchmarks.plan import Job, Pair, Plan
+from benchmarks.plan import Actionability, Job, Pair, Plan
 from benchmarks.store import Measure, write
 from lapace import Explainer, Search, baselines, metrics
 from lapace.arrays import Floats
@@ -65,7 +68,7 @@ SEEDS = (11, 12, 13, 14, 15)
 TUNED = (("loans-RF", 1), ("heloc-RF", 1), ("compas-NN", 1))
 COLUMNS = ("pair", "seed", "method", "metric", "label", "mean", "deviation", "count")
 PICKS = ("first", "middle", "last")
-METHODS = (*CANDIDATES, *ENDS, "FACE")
+METHODS = (*CANDIDATES, *ENDS, "FACE", "E3")
 EVERY = 2  # of the steps' LOF is taken: it costs more than the paths
 
 
@@ -78,8 +81,9 @@ def pairs() -> tuple[Pair, ...]:
 
 
 class Case(NamedTuple):
-    """A pair and seed: its setup, an explainer fitted on it, and the instances asked about."""
+    """A pair and seed, its setup with the instances asked about, and an explainer fitted on it."""
 
+    job: Job
     setup: Setup
     explainer: Explainer
 
@@ -94,7 +98,8 @@ def case_of(pair: Pair, seed: int, instances: int, rows: int | None, cache: Path
     """A case, fitted or as it was kept."""
     plan = Plan.read("benchmarks/paper.toml")
     own = replace(plan.protocol, instances=instances, rows=rows)
-    setup = setup_of(Job(pair, "default", seed, own, plan.limits, "e4"))
+    job = Job(pair, "default", seed, own, plan.limits, "e3", plan.e3)
+    setup = setup_of(job)
     kept = cache / f"{pair.name}-{seed}-{rows or 'all'}.lapace"
     if not kept.exists():
         explainer = Explainer(setup.model, schema=setup.schema, random_state=seed)
@@ -103,7 +108,7 @@ def case_of(pair: Pair, seed: int, instances: int, rows: int | None, cache: Path
         part = kept.with_name(f"{os.getpid()}-{kept.name}")
         explainer.save(part)
         part.replace(kept)
-    return Case(setup, Explainer.load(kept, setup.model))
+    return Case(job, setup, Explainer.load(kept, setup.model))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -112,8 +117,8 @@ def case_of(pair: Pair, seed: int, instances: int, rows: int | None, cache: Path
 
 def measured(case: Case, method: str) -> Iterator[Measure]:
     """All figures of one method."""
-    if method == "FACE":
-        yield from _face(case)
+    if method in ("FACE", "E3"):
+        yield from (_face if method == "FACE" else _constrained)(case)
         return
     around = searched_by(CANDIDATES[method]) if method in CANDIDATES else ended_by(ENDS[method])
     with around:
@@ -196,6 +201,32 @@ def _face(case: Case) -> Iterator[Measure]:
     yield from _of_pick(setup, "last", found)
 
 
+def _constrained(case: Case) -> Iterator[Measure]:
+    """E3 again: each instance under its own constraints, by both kinds of path."""
+    details = case.job.details
+    if not isinstance(details, Actionability) or case.job.pair.data not in details.constraints:
+        return
+    setup = replace(case.setup, instances=case.setup.instances[: details.instances])
+    for setting in ("easy", "hard"):
+        texts = drawn(case.job, setup, hard=setting == "hard")
+        own = [
+            (setup.wide.frame(row[None]), text)
+            for row, text in zip(setup.instances, texts, strict=True)
+            if not infeasible(setup, text, row)
+        ]
+        for path in ("straight", "dense"):
+            search, satisfied, lof = Search(picks=PICKS, path=path), [], []
+            for frame, text in own:
+                found = case.explainer.explain(
+                    frame, target=setup.data.target, constraints=text, search=search
+                )
+                ok = (found.valid == 1) & found.feasible
+                satisfied.append(bool(ok.any()))
+                lof.extend(setup.plausibility.lof(found.cells[ok]).tolist())
+            yield Measure.of("satisfied", satisfied, f"{setting}, {path}")
+            yield Measure.of("constrained_lof", lof, f"{setting}, {path}")
+
+
 # ------------------------------------------------------------------------------------------------
 # Running
 
@@ -241,6 +272,15 @@ def run(chosen: argparse.Namespace, out: Path) -> None:
                 print(f"{pair.name} {seed} {method}: {seconds:.1f} s", flush=True)
 
 
+def run_digits(out: Path, images: Path, seed: int, quick: bool) -> None:
+    """Fits the digits and measures paths of images; draws them."""
+    case = dense_digits.DigitCase(quick, seed)
+    append(out, DIGITS, seed, "references", list(dense_digits.references(case)))
+    for method in dense_digits.METHODS:
+        append(out, DIGITS, seed, method, list(dense_digits.measured(case, method)))
+    dense_digits.picture(case, images / "paths-digits.png", ("straight", "dense"))
+
+
 def render(out: Path) -> None:
     """Writes the page of what the table holds, but for what settings were chosen on."""
     table = read(out)
@@ -264,6 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--instances", type=int, default=40)
     parser.add_argument("--minutes", type=float, default=1e6, help="no pair is begun after this")
     parser.add_argument("--quick", action="store_true", help="few rows, into the cache")
+    parser.add_argument("--digits", action="store_true", help="only the digits, and all pictures")
     parser.add_argument("--render", action="store_true", help="run nothing, only write the page")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where fits are kept")
     parser.add_argument("-o", "--out", type=Path, help="the table; the page goes beside it")
@@ -271,7 +312,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = chosen.out or (CACHE / "quick" if chosen.quick else RESULTS) / "dense.csv"
     warnings.simplefilter("ignore", CentroidWarning)
     torch.set_num_threads(1)
-    if not chosen.render:
+    if chosen.digits:
+        images = DOCS.parent / "images" if out.parent == RESULTS else out.parent
+        run_digits(out, images, chosen.seed[0], chosen.quick)
+        both_paths(images / "paths.png", 400 if chosen.quick else 2400)
+    elif not chosen.render:
         run(chosen, out)
     render(out)
     print(f"Wrote {out} and {out.with_suffix('.md')}.")

@@ -32,7 +32,7 @@ from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import Problem
 from lapace.result import Explanation
 
-__all__ = ["ENDS", "chosen_ends", "ended_by"]
+__all__ = ["ENDS", "chosen_ends", "ended_by", "ranks"]
 
 Finder: TypeAlias = Callable[[Problem, Ints, Oracle], Endpoints]
 SHARES = (1.0, 0.5, 0.25, 0.0)  # of the map, tried in turn
@@ -111,9 +111,9 @@ def chosen_ends(setup: Setup, found: Explanation) -> Iterator[Measure]:
         "density": -found.density[own, 1:20].mean(axis=1),
         "probability": -found.probability[own, 20],
     }
-    orders["all"] = sum(_rank(instance, orders[n]) for n in ("distance", "density", "probability"))
+    orders["all"] = sum(ranks(instance, orders[n]) for n in ("distance", "density", "probability"))
     for name, cost in orders.items():
-        rank = _rank(instance, cost)
+        rank = ranks(instance, cost)
         for k in (1, 2, 3, 5):
             some = first.where((rank < k) & first.ok)  # one First for each path to a prototype
             label = f"{name}, {k}"
@@ -123,7 +123,7 @@ def chosen_ends(setup: Setup, found: Explanation) -> Iterator[Measure]:
             yield Measure.of("ends_lof", setup.plausibility.lof(some.cells), label)
 
 
-def _rank(group: Ints, values: object) -> Ints:
+def ranks(group: Ints, values: object) -> Ints:
     """The place of each value within its group."""
     order = np.lexsort((np.asarray(values), group))
     size = np.unique(group, return_counts=True)[1]

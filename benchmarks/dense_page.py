@@ -56,6 +56,7 @@ TITLES = {
     "pairs": "Pair by pair",
     "face": "Beside FACE",
     "ends": "Fewer endpoints",
+    "constraints": "Under constraints",
     "digits": "Digits",
 }
 
@@ -123,6 +124,7 @@ def blocks(table: pd.DataFrame) -> dict[str, str]:
             "pairs": _pairs(lines),
             "face": _face(lines),
             "ends": _ends(table),
+            "constraints": _constraints(table),
         }
     digits = table[table["pair"] == DIGITS] if len(table) else table
     if len(digits):
@@ -273,6 +275,18 @@ def _ends(table: pd.DataFrame) -> str:
     ]
     heads = ("ordered by", "kept", "nearest First's distance ↓", "diversity ↑", "First's LOF ↓")
     return grid(heads, rows)
+
+
+def _constraints(table: pd.DataFrame) -> str:
+    some = table[table["method"] == "E3"]
+    if not len(some):
+        return ""
+    means = some.groupby(["pair", "label", "metric"], sort=False)["mean"].mean().unstack("metric")
+    rows = [
+        (pair, *label.split(", "), f"{line['satisfied']:.3f}", f"{line['constrained_lof']:.3f}")
+        for (pair, label), line in means.iterrows()
+    ]
+    return grid(("pair", "setting", "path", "satisfied ↑", "LOF of ok points ↓"), rows)
 
 
 def _values(line: pd.Series) -> Sequence[str]:

@@ -10,16 +10,17 @@ import pytest
 import torch
 
 import worlds
-from benchmarks import dense_page
+from benchmarks import dense, dense_page
 from benchmarks.dense_candidates import CANDIDATES, at, even, searched_by
-from benchmarks.dense_ends import ENDS, ended_by
+from benchmarks.dense_digits import blended
+from benchmarks.dense_ends import ENDS, ended_by, ranks
 from lapace import Explanation, InputError, Search, plots
 from lapace.explainer.problem import make_problem
 from lapace.model import NOISE
 from lapace.paths import dense_curves
 
 PICKS = ("first", "middle", "last")
-WORLDS = (worlds.bank, worlds.seasons, worlds.signs)
+WORLDS = (worlds.bank, worlds.seasons)
 
 
 def targets(world):
@@ -56,7 +57,7 @@ def test_every_row_of_a_dense_path_was_asked_and_is_what_it_says(make, detail):
 
 
 def test_going_further_than_first_never_loses_the_answer_on_a_dense_path():
-    found = worlds.explain(worlds.bank(), steps=12, path="dense")
+    found = worlds.explain(worlds.seasons(), 1, steps=12, picks=PICKS, path="dense")
     first = found.first()
     own = np.flatnonzero(found.prototype >= 0)
     for path, tau, ok in zip(own, first.tau, first.ok, strict=True):
@@ -213,6 +214,30 @@ def test_the_rule_decides_by_density_lof_and_time():
     assert "**straight**" in dense_page.page(made_table(**better, seconds=0.6))
     text = dense_page.page(made_table(**better))
     assert "below FACE's on 1 of 1 pairs with straight paths, on 1 with dense ones" in text
+
+
+def test_blends_are_of_two_digits_of_different_labels():
+    labels = np.arange(40) % 4
+    images = np.zeros((40, 2, 2), dtype=np.float32)
+    images[np.arange(40), labels // 2, labels % 2] = 1.0
+    found, real = blended(images, labels, seed=0)
+    np.testing.assert_array_equal(found[real == 1], images)
+    blends = found[real == 0]
+    assert len(blends) > 20
+    assert ((blends > 0.29).sum(axis=(1, 2)) == 2).all()
+    np.testing.assert_allclose(blends.sum(axis=(1, 2)), 1.0, rtol=1e-6)
+
+
+def test_endpoints_are_ranked_within_their_instance():
+    group, cost = np.array([0, 0, 0, 1, 1]), np.array([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert ranks(group, cost).tolist() == [2, 0, 1, 1, 0]
+
+
+def test_the_page_is_written_beside_the_table(tmp_path):
+    table = made_table()
+    table.to_csv(tmp_path / "dense.csv", index=False)
+    assert dense.main(["--render", "--out", str(tmp_path / "dense.csv")]) == 0
+    assert "## The decision" in (tmp_path / "dense.md").read_text(encoding="utf-8")
 
 
 def test_problems_are_made_with_the_path_that_is_asked_for():

@@ -2,9 +2,9 @@
 
 A small network learns to tell digits from blends, pixel by pixel, of two digits of different
 labels; half of both are as the decoder draws digits, and all are as dark as each other, so that it
-does not learn to tell ink from blur. It then scores the images half-way (τ = 0.5) and Middle on paths from fives to sevens and
-from fours to nines; for comparison, test digits, their reconstructions, and blends it has not seen.
-On the small part of MNIST, 5,000 digits.
+does not learn to tell ink from blur. It then scores the images half-way (τ = 0.5) and Middle on
+paths from fives to sevens and from fours to nines; for comparison, test digits, their
+reconstructions, and blends it has not seen. On the small part of MNIST, 5,000 digits.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def picture(case: DigitCase, where: Path, methods: Sequence[str]) -> None:
             valid = found.valid[path, step] == 1
             for spine in ax.spines.values():
                 spine.set(color="#E07B00" if valid else "#8A9099", linewidth=1.8 if valid else 0.8)
-            if line is axes[0]:
+            if (digit, target, name) == (*rows[0][0], rows[0][1]):
                 ax.set_title(f"τ = {step / 20:g}", fontsize=9)
         line[0].set_ylabel(f"{digit} → {target}\n{name}", fontsize=9)
     where.parent.mkdir(parents=True, exist_ok=True)

@@ -155,7 +155,7 @@ def _decision(table: pd.DataFrame) -> str:
         verdict = "better" if rule.better else "worse" if rule.worse else "within the spread"
         if rule.difference == 0:
             verdict = "the same"
-        figures = (f"{percent * rule.difference:+.3f}", f"{percent * rule.spread:.3f}")
+        figures = (f"{percent * rule.difference:+.3f}", _figure(percent * rule.spread, "", 3))
         rows.append((title, *figures, verdict))
     rows.append(("time outside the classifier", f"x {time:.2f}", "", _timely(time)))
     wins = all(r.better for r in rules if r.metric in BETTER)

@@ -313,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore", CentroidWarning)
     torch.set_num_threads(1)
     if chosen.digits:
-        images = DOCS.parent / "images" if out.parent == RESULTS else out.parent
+        images = Path("docs/images") if out.parent == RESULTS else out.parent
         run_digits(out, images, chosen.seed[0], chosen.quick)
         both_paths(images / "paths.png", 400 if chosen.quick else 2400)
     elif not chosen.render:

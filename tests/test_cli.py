@@ -574,6 +574,17 @@ def test_how_constraints_are_enforced_may_be_chosen(here, denied):
     assert exact.status.count("answered") >= naive.status.count("answered")
 
 
+def test_paths_may_be_dense(here, denied):
+    line = "explain loans.lapace denied.csv --target approved --format json"
+    straight, dense = (
+        Explanation.from_json(json.loads(done(f"{line} --path {path}").stdout))
+        for path in ("straight", "dense")
+    )
+    assert (straight.search["path"], dense.search["path"]) == ("straight", "dense")
+    assert not np.array_equal(straight.cells, dense.cells, equal_nan=True)
+    np.testing.assert_array_equal(straight.cells[:, 20], dense.cells[:, 20])
+
+
 def test_a_table_without_rows_is_no_error(here, denied):
     denied.head(0).to_csv("empty.csv", index=False)
     result = done("explain loans.lapace empty.csv --target approved --format csv")

@@ -198,7 +198,7 @@ def clients(
             )
             for name in names
         ]
-        ask(found[0], [])  # the first call loads what is loaded late
+        ask(found[0], fitted()[1][:1])  # the first call loads what is loaded late
         yield server, Path(folder), found
 
 
@@ -227,12 +227,10 @@ def twelve_requests(explainer: Explainer, instances: list[dict[str, Any]]) -> li
         slowest = max(seconds for _, seconds in found)
         named = sum("lapace-budget" in response.headers for response, _ in found)
         ready = alice.get("/readyz").status_code
-    told = sum(code == 200 or "budget" in r.text for r, _ in found for code in [r.status_code])
     return [
         Line("bytes of each", f"{size:,}"),
-        Line("answered (200)", f"{codes[200]} of 12", "all", codes[200] == 12),
+        Line(f"answered (statuses: {dict(codes)})", f"{codes[200]} of 12", "all", codes[200] == 12),
         Line("of those whose budget ended the search, saying so", f"{named}"),
-        Line("answered, or refused naming the budget", f"{told} of 12", "all", told == 12),
         Line(
             "the slowest, s",
             f"{slowest:.0f}",

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +58,7 @@ def main() -> None:
     sys.exit(0 if all(line.kept is not False for line in lines[:LAST_FACT]) else 1)
 
 
+@cache
 def fitted() -> tuple[Explainer, list[dict[str, Any]]]:
     """An explainer of the `loans` forest, and refused applicants as JSON has them."""
     loans = datasets.load("loans")

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.serving import Line, print_lines, resident
-from lapace import Explainer, datasets
+from benchmarks.serving import Line, fitted, print_lines, resident
+from lapace import datasets
 from lapace.classifiers import save_classifier
 
 MILLION = 1_000_000
@@ -53,9 +53,9 @@ def measure(rows: int, most: float) -> list[Line]:
 
 def make_files(folder: Path, rows: int) -> None:
     """An explainer, its classifier, and a table of denied applicants."""
-    loans = datasets.load("loans")
-    model = loans.classifier("forest")
-    Explainer(model, random_state=0).fit(loans.train).save(folder / "loans.lapace")
+    explainer, _ = fitted()
+    model = explainer.classifier
+    explainer.save(folder / "loans.lapace")
     save_classifier(model, folder / "loans.skops")
     more = datasets.load("loans", rows=10_000)
     denied = more.train[model.predict(more.train) == "denied"]

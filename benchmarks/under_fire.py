@@ -33,7 +33,10 @@ TITLES = {
         "Kills, full disks, two writers, a jumping clock",
         "python -m benchmarks.kills --times {times}",
     ),
-    "rows": ("Many searched rows from the shell", "python -m benchmarks.streaming --rows {rows}"),
+    "rows": (
+        "Many searched rows from the shell",
+        "python -m benchmarks.streaming --rows {rows} --seconds {most:g}",
+    ),
 }
 INTRODUCTION = """\
 # Under fire
@@ -47,7 +50,8 @@ at the ratios. What was missed stands beside its target.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"some of: {', '.join(TITLES)}")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of load; at most for rows")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of load")
+    parser.add_argument("--most", type=float, default=600.0, help="seconds for rows; then it ends")
     parser.add_argument("--times", type=int, default=100, help="kills")
     parser.add_argument("--rows", type=int, default=20_000, help="searched")
     parser.add_argument("--page", type=Path, default=RESULTS / "under-fire.csv")
@@ -76,7 +80,7 @@ PARTS: dict[str, Callable[[Namespace], list[Line]]] = {
     "load": load,
     "load-2": lambda arguments: load(arguments, 2),
     "kills": lambda arguments: kills.measure(arguments.times),
-    "rows": lambda arguments: streaming.measure(arguments.rows, 5 * arguments.seconds),
+    "rows": lambda arguments: streaming.measure(arguments.rows, arguments.most),
 }
 
 

@@ -59,9 +59,9 @@ def main() -> None:
 
 
 @cache
-def fitted() -> tuple[Explainer, list[dict[str, Any]]]:
+def fitted(rows: int | None = None) -> tuple[Explainer, list[dict[str, Any]]]:
     """An explainer of the `loans` forest, and refused applicants as JSON has them."""
-    loans = datasets.load("loans")
+    loans = datasets.load("loans", rows=rows)
     model = loans.classifier("forest")
     refused = loans.test[model.predict(loans.test) == "denied"]
     instances = json.loads(refused.to_json(orient="records"))

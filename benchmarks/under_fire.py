@@ -11,7 +11,7 @@ import csv
 import platform
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -59,28 +59,30 @@ def main() -> None:
     torch.set_num_threads(1)
     lines = read(arguments.page)
     for part in arguments.parts:
-        found = PARTS[part](arguments)
-        print_lines(found)
         command = TITLES[part][1].format(**vars(arguments))
         machine = f"{platform.machine()}, Python {platform.python_version()}"
-        lines[part] = [Line("", f"`{command}`, {time.strftime('%Y-%m-%d')}, {machine}"), *found]
-        write(arguments.page, lines)
+        lines[part] = [Line("", f"`{command}`, {time.strftime('%Y-%m-%d')}, {machine}")]
+        for found in PARTS[part](arguments):
+            print_lines(found)
+            lines[part] += found
+            write(arguments.page, lines)
     arguments.page.with_suffix(".md").write_text(page(lines), encoding="utf-8")
 
 
-def load(arguments: Namespace, workers: int = 1) -> list[Line]:
+def load(arguments: Namespace, workers: int = 1) -> Iterator[list[Line]]:
     """The load of many connections on a server."""
     picks = ",".join(Search().picks)
     settings = {"seconds": arguments.seconds, "connections": 50, "workers": workers, "queue": 64}
-    return serving.measure(Namespace(**settings, detail="path", picks=picks), *serving.fitted())
+    yield serving.measure(Namespace(**settings, detail="path", picks=picks), *serving.fitted())
 
 
-PARTS: dict[str, Callable[[Namespace], list[Line]]] = {
-    "attacks": lambda _: attacks.measure(),
+# What each measures, part by part, so that what was measured is kept if it is interrupted.
+PARTS: dict[str, Callable[[Namespace], Iterable[list[Line]]]] = {
+    "attacks": lambda _: (attacks.measure([name]) for name in attacks.ATTACKS),
     "load": load,
     "load-2": lambda arguments: load(arguments, 2),
-    "kills": lambda arguments: kills.measure(arguments.times),
-    "rows": lambda arguments: streaming.measure(arguments.rows, arguments.most),
+    "kills": lambda arguments: [kills.measure(arguments.times)],
+    "rows": lambda arguments: [streaming.measure(arguments.rows, arguments.most)],
 }
 
 

@@ -270,6 +270,21 @@ def test_a_termination_waits_until_both_files_are_in_place(tmp_path, monkeypatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.lapace", "m.skops"]
 
 
+def test_a_termination_is_no_error_of_the_classifier(here):
+    """It comes while the classifier is queried, whose own SystemExit is reported as its error."""
+    (here / "ends.py").write_text(
+        "import os, signal\n"
+        "def decide(rows):\n"
+        "    if len(rows) == 3:\n"  # the instances
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return ['yes' if a > b else 'no' for a, b in zip(rows['a'], rows['b'])]\n"
+    )
+    line = "explain m.lapace instances.csv --classifier ends:decide --target yes -q -o out.csv"
+    found = start(line)
+    assert found.returncode == 143, found.stderr
+    assert not Path("out.csv").exists()
+
+
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
     out = tmp_path / "out.csv"
     killed = subprocess.run(

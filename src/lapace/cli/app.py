@@ -23,13 +23,21 @@ from lapace import __version__
 from lapace.cli.outputs import results_apart, say, secretive, signal_handler
 from lapace.errors import InputError, LapaceError, did_you_mean
 
-__all__ = ["EXAMPLES", "TERMINATED", "app", "command", "print_error"]
+__all__ = ["EXAMPLES", "TERMINATED", "TerminatedError", "app", "command", "print_error"]
 
 TRACEBACK = "LAPACE_TRACEBACK"
 UNEXPECTED, WRONG_INPUT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 1, 2, 130, 141, 143
 EXAMPLES: dict[str, str] = {}  # by the command's name
 # What typer raises at a wrong option or argument, whichever version of click it uses.
 UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+class TerminatedError(BaseException):
+    """SIGTERM came. No `SystemExit`: one raised by a classifier is the classifier's own error."""
+
+
+def _terminate(*_: Any) -> None:
+    raise TerminatedError
 
 
 class CommandGroup(TyperGroup):
@@ -50,6 +58,8 @@ class CommandGroup(TyperGroup):
             code = print_error(error)
         except KeyboardInterrupt:
             code = INTERRUPTED
+        except TerminatedError:
+            code = TERMINATED
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: Any) -> Any:
@@ -78,7 +88,7 @@ def _process_settings() -> Iterator[None]:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _print_warning
-        with signal_handler(signal.SIGTERM, lambda *_: sys.exit(TERMINATED)):
+        with signal_handler(signal.SIGTERM, _terminate):
             yield
 
 

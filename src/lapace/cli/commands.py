@@ -16,7 +16,7 @@ from typing import Any, Literal
 from typer import Argument, Option
 
 from lapace.cli import inputs, processes, rendering
-from lapace.cli.app import EXAMPLES, app, command
+from lapace.cli.app import EXAMPLES, TERMINATED, TerminatedError, app, command
 from lapace.cli.batch import batch
 from lapace.cli.demo import demo
 from lapace.cli.fitting import fit, prototypes, report, schema
@@ -198,8 +198,8 @@ def _threads_end() -> Iterator[None]:
     code = 0
     try:
         yield
-    except SystemExit as error:  # SIGTERM
-        code = error.code if isinstance(error.code, int) else 1
+    except TerminatedError:
+        code = TERMINATED
         raise
     finally:
         if any(thread.name == THREAD_NAME for thread in threading.enumerate()):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lapace.cli.app import TERMINATED
+from lapace.cli.app import TERMINATED, TerminatedError
 from lapace.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def workers(count: int, host: str, port: int) -> Iterator[Worker]:
             code = error.code if isinstance(error.code, int) else 1
         except typer.Exit as error:
             code = error.exit_code
+        except TerminatedError:
+            code = TERMINATED
         except BaseException as error:
             from lapace.cli.app import print_error
 

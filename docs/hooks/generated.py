@@ -36,6 +36,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Called by mkdocs with every finished page: names the theme's dialog for screen readers."""
+    dialog = 'data-md-component="search" role="dialog"'
+    return output.replace(dialog, f'{dialog} aria-label="Search"')
+
+
 def relinked(text: str, uri: str) -> str:
     """The text of a file of the repository, with its links to pages of the site.
 

@@ -6,6 +6,7 @@ The test of the notebooks runs them too, and compares.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -28,7 +29,7 @@ def executed(path: Path) -> Any:
             kernel_name="python3",
             record_timing=False,
             resources={"metadata": {"path": folder}},
-        ).execute()
+        ).execute(env={**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"})
     return notebook
 
 

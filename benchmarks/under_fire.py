@@ -43,7 +43,7 @@ INTRODUCTION = """\
 
 Made by `python -m benchmarks.under_fire`. Each part was run as the command under its title says.
 Seconds and rates are of the machine they were measured on, which others used at the same time: look
-at the ratios. What was missed stands beside its target.
+at the ratios. What was missed stands beside its target; a part that is not here was not run.
 """
 
 

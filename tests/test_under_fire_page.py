@@ -35,6 +35,12 @@ def test_the_page_counts_and_names_what_was_missed():
     assert "| completed | 1,234 |  |" in page
 
 
+def test_the_page_in_the_repository_is_that_of_its_figures():
+    figures = under_fire.RESULTS / "under-fire.csv"
+    written = figures.with_suffix(".md").read_text(encoding="utf-8")
+    assert written == under_fire.page(under_fire.read(figures))
+
+
 def test_a_million_rows_are_extrapolated_from_the_slope():
     moments = [
         streaming.Moment(float(s), 5e8 + 1e3 * rows, rows)

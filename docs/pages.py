@@ -139,7 +139,7 @@ def main(names: list[str], *, check: bool, exact: bool) -> int:
     wrong = 0
     for name in names or [*WITH_PICTURES, *SCRIPTS]:
         if name in SCRIPTS and check:
-            continue  # the tests of the examples and of the workbench compare them
+            continue  # they need minutes, or a browser
         if name in SCRIPTS:
             environment = {**os.environ, "LAPACE_PICTURES": str(IMAGES)}
             subprocess.run([sys.executable, *SCRIPTS[name]], cwd=ROOT, env=environment, check=True)

@@ -176,14 +176,16 @@ def check(model, frame, target):
 
 
 def test_lightgbm_with_categories_of_its_own():
-    lightgbm = pytest.importorskip("lightgbm")
+    import lightgbm
+
     frame, rent = flats()
     model = lightgbm.LGBMClassifier(n_estimators=15, n_jobs=1, verbose=-1)
     check(model.fit(frame, np.where(rent > 600, "dear", "cheap")), frame, "cheap")
 
 
 def test_catboost_with_categories_of_its_own():
-    catboost = pytest.importorskip("catboost")
+    import catboost
+
     frame, rent = flats()
     frame = frame.astype({"town": str})
     model = catboost.CatBoostClassifier(
@@ -197,7 +199,8 @@ def test_catboost_with_categories_of_its_own():
 
 
 def test_statsmodels():
-    sm = pytest.importorskip("statsmodels.api")
+    import statsmodels.api as sm
+
     frame, rent = flats()
     numbers = frame[["size", "floor"]]
     noise = np.random.default_rng(1).normal(size=len(rent))
@@ -235,7 +238,7 @@ def test_a_model_on_arrays_gets_the_columns_as_numbers():
 
 
 def test_a_model_on_arrays_may_take_and_return_tensors():
-    torch = pytest.importorskip("torch")
+    import torch
 
     class Linear:
         classes_ = (0, 1)

@@ -249,7 +249,7 @@ def test_every_stop_is_ok_and_named(explanation):
             assert only.ok.all()
             assert len(stop["changes"]) == only.changed[0]
             assert stop["label"] == "approved"
-    assert {"Closest", "Recommended"} <= names
+    assert {"Closest to today", "Recommended"} <= names
     assert {"End of the way", "Half-way"} & names
     ends = [card["stops"][-1]["key"] for card in found if card["path"]]
     assert len(set(ends)) == len(ends)  # ways do not share their path
@@ -262,7 +262,7 @@ def test_a_stop_that_is_not_there_is_refused(explanation, key):
 
 
 def test_ways_are_named_by_what_they_ask():
-    names = ("income", "loan_amount", "savings")
+    names = ("income", "loan_amount", "savings", "debt")
     rows = [{**dict.fromkeys(names, 20 + i % 50), "grade": "ab"[i % 2]} for i in range(99)]
     schema = Schema.infer(rows, dict.fromkeys(names, "number"))
     before = schema.cells(rows[:1])[0]
@@ -272,7 +272,20 @@ def test_ways_are_named_by_what_they_ask():
     assert name_of_way(schema, before, after) == "Save more, borrow less"
     after[schema.index("grade")] = 1
     after[schema.index("income")] += 1
-    assert name_of_way(schema, before, after) == "Grade: b, save more, borrow less and 1 more"
+    listed = "Grade: b, save more, borrow less"
+    assert name_of_way(schema, before, after) == f"{listed}, earn more"
+    after[schema.index("debt")] += 1
+    assert name_of_way(schema, before, after) == f"{listed} and 2 more"
+
+
+def test_stops_go_from_the_closest_to_the_surest(explanation):
+    for card in cards(explanation)["cards"]:
+        chances, distances = (
+            [stop[name] for stop in card["stops"]] for name in ("chance", "distance")
+        )
+        assert chances == sorted(chances)
+        others = [d for k, d in enumerate(distances) if k != card["start"]]
+        assert others == sorted(others)
 
 
 def test_the_page_has_no_words_of_machine_learning(shared, explanation):

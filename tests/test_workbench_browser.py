@@ -406,5 +406,16 @@ def test_visitors_are_apart_and_a_restart_loses_nothing(browser):
         one.page.locator("#you-weight").press("Tab")
         one.settled()
         assert one.cards.count()
+        one.page.get_by_role("button", name="Forget everything").click()
+        one.page.get_by_role("button", name="Keep them").click()
+        assert one.page.locator(".plans li").count() == 1
+        one.page.get_by_role("button", name="Forget everything").click()
+        one.page.get_by_role("button", name="Forget them").click()
+        one.page.get_by_text("What you entered is forgotten.").wait_for()
+        one.cards.first.wait_for()
+        assert one.page.locator(".plans li").count() == 0
+        assert one.page.locator("#case").input_value() == "0"
+        kept = one.page.evaluate("() => Object.values(localStorage).join()")
+        assert '"weight":"150"' not in kept
     one.errors.clear()  # the browser notes that the connection was lost
     one.close()

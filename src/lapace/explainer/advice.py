@@ -34,6 +34,7 @@ CLOSER = 0.99  # share of the distance that such a row has to be within
 LEVEL, MARGIN_LEVEL = 0.5, 0.8  # scores required where no path tells what is accepted
 RANDOM, RANDOM_ROUND = 2, 30  # rounds and queries of random rows where nothing else was found
 VARIATIONS = 2  # how often the likeliest of them are varied
+HALF = 0.5  # of the margin's odds: what `best` is content with where no row has all of it
 RARE = 5.0  # the floor of `best`: a percentile among training rows of the target
 
 
@@ -89,14 +90,19 @@ def find_advice(
         seconds: Time spent; grows with every call.
     """
     advisor = _Advisor(problem, instance, paths, infeasible, seconds)
-    nearest = advisor.nearest()
-    found = {"nearest": advisor.advice(nearest, advisor.lines)}
-    if "best" in problem.search.picks:
-        found["best"] = advisor.best(nearest)
-        lacking = ~found["nearest"].steps.ok & found["best"].take(found["best"].rank == 0).steps.ok
-        if lacking.any():  # what is best is near enough where nothing nearer was found
-            better = advisor.nearer(found["best"].take(found["best"].rank == 0).take(lacking))
-            found["nearest"] = Advice.join(found["nearest"].take(~lacking), better)
+    rows = advisor.nearest()
+    nearest = advisor.advice(rows, advisor.lines)
+    found = {"best": advisor.best(rows)} if "best" in problem.search.picks else {}
+    lacking = ~nearest.steps.ok
+    if lacking.any():  # what is best is near enough where nothing nearer was found
+        # Of these alone, so that `nearest` is the same whichever picks are computed.
+        best = found.get("best") or advisor.only(lacking).best(rows[lacking])
+        mine = np.isin(best.instance, instance[lacking])
+        best = best.take(mine & (best.rank == 0) & best.steps.ok)
+        if len(best.instance):
+            nearer = np.isin(instance, best.instance)
+            nearest = Advice.join(nearest.take(~nearer), advisor.nearer(best))
+    found["nearest"] = nearest
     return {pick: found[pick] for pick in found if pick in problem.search.picks}
 
 
@@ -126,6 +132,7 @@ class _Advisor:
         seconds: dict[str, float],
     ) -> None:
         self.problem, self.instance, self.paths = problem, instance, paths
+        self.infeasible, self.seconds = infeasible, seconds
         self.schema, self.lines = problem.schema, np.arange(len(instance))
         self.target = problem.instances.target_code[instance]
         oracle = Oracle(problem, instance, np.maximum(self.target, 0), infeasible, seconds)
@@ -143,6 +150,12 @@ class _Advisor:
         self.path = np.repeat(np.arange(count), size)[moved]
         self.distance = self.guide.distance(self.known.cells, self.line)
         self.verdicts.remember(self.known, self.line)
+
+    def only(self, lines: Bools) -> _Advisor:
+        """The same search for some lines alone."""
+        mine = np.isin(self.paths["instance"], self.instance[lines])
+        paths = {name: values[mine] for name, values in self.paths.items()}
+        return _Advisor(self.problem, self.instance[lines], paths, self.infeasible, self.seconds)
 
     @property
     def minimises(self) -> bool:
@@ -168,14 +181,14 @@ class _Advisor:
 
     def best(self, nearest: Floats) -> Advice:
         """Of each line up to `n_best` different ways; where there is none, `nearest`, marked."""
-        accept, sure = self._margin(usual=True), self._margin(usual=False)
+        accept = self._margin()
         known = self.known.ok.copy()
         known[known] = accept(self.known.cells[known], self.line[known])[1]
         rows, ok = self._closest(accept, known, MARGIN_LEVEL, 1, at_random=False)
         ways = [(rows[ok], self.lines[ok])]
         for _ in range(1, self.problem.search.n_best):
             ways.append(self._another(accept, known, ways))
-        marked, lines = self._fallback(sure, nearest, ok)
+        marked, lines = self._fallback(nearest[~ok], self.lines[~ok])
         cells = np.concatenate([marked, *(rows for rows, _ in ways)])
         line = np.concatenate([lines, *(some for _, some in ways)])
         order = np.lexsort((self.guide.distance(cells, line), line))
@@ -186,8 +199,8 @@ class _Advisor:
             mark=self._marks(advice, cells, line),
         )
 
-    def _margin(self, *, usual: bool) -> Accept:
-        """Accepts ok rows that keep a margin and, where wanted, are not rarer than the floor."""
+    def _margin(self, *, usual: bool = True, share: float = 1.0) -> Accept:
+        """Accepts ok rows that keep a share of the margin and are not rarer than the floor."""
         fitted, confidence = self.problem.fitted, self.problem.confidence
 
         def accept(cells: Floats, line: Ints) -> tuple[Floats, Bools]:
@@ -206,7 +219,7 @@ class _Advisor:
                 at = np.searchsorted(np.flatnonzero(ok), rows)
                 label = self._labels(steps.predicted[at], line[rows])
                 accepted[rows] = fitted.has_margin(
-                    self.schema, checked[rows], label, steps.probability[at]
+                    self.schema, checked[rows], label, steps.probability[at], share
                 )
             return checked, accepted
 
@@ -230,15 +243,25 @@ class _Advisor:
         unusual[rows] = density[rows] < np.nan_to_num(own, nan=0.0)
         return unusual
 
-    def _fallback(self, accept: Accept, nearest: Floats, ok: Bools) -> tuple[Floats, Ints]:
-        """For lines without an acceptable row: one with a margin, however unusual, or `nearest`."""
-        rows, line = nearest[~ok], self.lines[~ok]
+    def _fallback(self, nearest: Floats, line: Ints) -> tuple[Floats, Ints]:
+        """For lines without an acceptable row: a surer one than `nearest`, if there is one.
+
+        That is a row with a margin, however unusual, or one that keeps half of it.
+        """
+        rows, accept = nearest.copy(), self._margin(usual=False)
         known = self.known.ok & np.isin(self.line, line)
         known[known] = accept(self.known.cells[known], self.line[known])[1]
         chosen = np.flatnonzero(known)
         chosen = chosen[first_of_each(self.line[chosen], self.distance[chosen])]
         at = np.searchsorted(line, self.line[chosen])
         rows[at] = self._minimal(self.known.cells[chosen], self.line[chosen], accept)
+        left = np.setdiff1d(np.arange(len(line)), at)
+        if len(left) and self.problem.confidence is None:
+            other = self.only(np.isin(self.lines, line[left]))
+            accept, known = other._margin(share=HALF), other.known.ok.copy()
+            known[known] = accept(other.known.cells[known], other.line[known])[1]
+            surer, found = other._closest(accept, known, MARGIN_LEVEL, 0, at_random=False)
+            rows[left[found]] = surer[found]
         return rows, line
 
     def _marks(self, advice: Advice, cells: Floats, line: Ints) -> NDArray[np.object_]:

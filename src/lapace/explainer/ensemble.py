@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 
 from lapace.arrays import Floats, Ints, batches
-from lapace.explainer.networks import Float32s, Networks, Training, agree
+from lapace.explainer.networks import Float32s, Networks, Schedule, agree
 from lapace.schema import Schema
 
 __all__ = ["Ensemble"]
@@ -24,7 +24,7 @@ __all__ = ["Ensemble"]
 ROWS = 12_000  # training rows used, at most; of every label as large a share, or 50
 NETWORKS = 10
 # Twelve passes: longer ones follow the labels' noise, and say less of what a retrained model does.
-TRAINING = Training(hidden=32, epochs=12, steps=(150, 900), batch=256, rate=5e-3)
+TRAINING = Schedule(hidden=32, epochs=12, steps=(150, 900), batch=256, rate=5e-3)
 FORESTS, TREES, DEPTH = 10, 4, 7
 CELLS = 2_000_000  # encoded cells evaluated at once
 NODES = 16_000  # nodes looked up at once, as many as a processor's cache holds

@@ -196,17 +196,21 @@ class Fitted:
         unknown = np.full(len(cells), np.nan)
         return unknown, unknown.copy(), unknown.copy()
 
-    def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
+    def has_margin(
+        self, schema: Schema, cells: Floats, codes: Ints, probability: Floats, share: float = 1.0
+    ) -> Bools:
         """Whether rows keep a margin to the decision boundary: what `best` asks of them.
 
         That is a probability of at least the label's `margins`, with more than two labels of it
         against the next label; where the classifier has none, an estimated survival as high; where
-        neither is known, nothing is asked. The arguments are those of `survival`.
+        neither is known, nothing is asked. The arguments are those of `survival`; of the odds
+        asked for, a share may be enough.
         """
         if self.surrogates is not None:
             probability = self._centred(probability, codes)
-            return self.surrogates.has_margin(schema, cells, codes, probability)
-        enough: Bools = np.isnan(probability) | (probability >= self.margins[codes])
+            return self.surrogates.has_margin(schema, cells, codes, probability, share)
+        centred = self._centred(probability, codes)
+        enough: Bools = np.isnan(probability) | (centred >= expit(share * logit(MARGIN)))
         return enough
 
     @property

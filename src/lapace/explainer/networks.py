@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lapace.arrays import Ints
 from lapace.training import Adam
 
-__all__ = ["Float32s", "Networks", "Training", "agree"]
+__all__ = ["Float32s", "Networks", "Schedule", "agree"]
 
 DECAY = 1e-3
 RISE, START, END = 0.3, 1 / 25, 1 / 25e4  # of the steps; of the largest step size, first and last
@@ -25,7 +25,7 @@ Float32s = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Training:
+class Schedule:
     """How networks are fitted.
 
     Attributes:
@@ -70,7 +70,7 @@ class Networks:
         wanted: NDArray[Any],
         samples: Ints,
         n_labels: int,
-        training: Training,
+        training: Schedule,
         *,
         random_state: int,
     ) -> Networks:

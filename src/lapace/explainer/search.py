@@ -38,6 +38,7 @@ from lapace.paths import (
 from lapace.result import Counterfactuals, Explanation
 
 __all__ = [
+    "CUT_SHORT",
     "Contradictions",
     "Paths",
     "Searched",
@@ -51,6 +52,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 ROWS = 50_000  # rows evaluated at a time, so that memory does not grow with the query
 CELLS = 5_000_000  # and cells, for tables as wide as images
+CUT_SHORT = "This instance was not searched for to the end."  # ends the reason where it was not
 
 
 Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
@@ -623,7 +625,7 @@ def _statuses(
                 )
             found.append(("answered", text))
         elif budget is not None and i in budget.unsearched:
-            text = f"{budget.ended} This instance was not searched for to the end."
+            text = f"{budget.ended} {CUT_SHORT}"
             found.append(("none_found", text))
         else:
             text = f"No row of {paths[i]} paths is labelled {target}{sure}{under}."

@@ -45,7 +45,7 @@ from lapace.training import Recipe
 
 __all__ = ["Stored", "load", "read_reference", "save"]
 
-FORMAT, VERSION = "lapace/explainer", 3
+FORMAT, VERSION = "lapace/explainer", 4
 MEMBERS = (
     "format.json", "schema.json", "config.json", "weights.safetensors", "prototypes.json",
     "report.json",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lapace.arrays import Bools, Floats, Ints, batches
 from lapace.classifiers import Classifier
 from lapace.errors import ClassifierError
-from lapace.explainer.networks import Float32s, Networks, Training, agree
+from lapace.explainer.networks import Float32s, Networks, Schedule, agree
 from lapace.instances import query_rows
 from lapace.schema import Schema
 
@@ -28,7 +28,7 @@ ROWS = 6_000  # training rows learned from, at most
 MOST = 6  # cells of another row in a crossover, at most
 MAX_REFUSED = 50  # crossovers the classifier may raise on before none is learned from
 PIECES = 32  # stretches of a number, at most
-TRAINING = Training(hidden=64, epochs=30, steps=(200, 750), batch=512, rate=6e-3)
+TRAINING = Schedule(hidden=64, epochs=30, steps=(200, 750), batch=512, rate=6e-3)
 CELLS = 4_000_000  # inputs evaluated at once
 
 

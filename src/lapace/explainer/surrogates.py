@@ -224,22 +224,25 @@ class Surrogates:
             found[:, rows] = calibration(used)
         return found[0], found[1], found[2]
 
-    def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
+    def has_margin(
+        self, schema: Schema, cells: Floats, codes: Ints, probability: Floats, share: float = 1.0
+    ) -> Bools:
         """Whether rows are as sure as `margin` asks; without probabilities, likely to survive.
 
-        The arguments are those of `survival`.
+        The arguments are those of `survival`; of the odds asked for, a share may be enough.
         """
         enough = np.zeros(len(cells), dtype=bool)
+        margin, likely = (expit(share * logit(level)) for level in (self.margin, LIKELY))
         known = ~np.isnan(probability) & (not np.isnan(self.margin))
         if self.imitating.n_labels == 2:
-            enough[known] = probability[known] >= self.margin
+            enough[known] = probability[known] >= margin
         elif known.any():
             members = self.probability(schema, cells[known])
             odds = self.log_odds(members, codes[known], probability[known])
-            enough[known] = odds >= logit(self.margin)
+            enough[known] = odds >= logit(margin)
         if not known.all():
             rest = (cells[~known], codes[~known], np.full((~known).sum(), np.nan))
-            enough[~known] = self.survival(schema, *rest)[0] >= LIKELY
+            enough[~known] = self.survival(schema, *rest)[0] >= likely
         return enough
 
     def _margin(self, schema: Schema, reference: HeldOutRows) -> float:

@@ -115,7 +115,8 @@ def _problem_of(
     unknown = np.full((len(label), len(fitted.labels)), np.nan)
     instances = LabelledInstances(reading, label, unknown, target, malformed={})
     settings = Search(**explanation.search)  # so that it finds what `explain` would
-    settings = replace(settings, picks=("nearest", *settings.picks))
+    others = tuple(pick for pick in settings.picks if pick != "best")
+    settings = replace(settings, picks=("nearest", *others))
     return Problem(
         fitted,
         classifier,

@@ -14,6 +14,7 @@ from nicegui.events import GenericEventArguments
 from lapace import plots
 from lapace.cohorts import cohort
 from lapace.explainer import Search
+from lapace.explainer.search import CUT_SHORT
 from lapace.table import read
 from lapace.workbench.access import PATH
 from lapace.workbench.session import DRAWING, Shared
@@ -164,8 +165,17 @@ def cohort_body(shared: Shared, by: str | None) -> str:
         target=shared.target if shared.target is not None else _target(shared),
         search=Search(detail="picks", picks=("nearest",), n_best=1),
     )
-    found = cohort(explanation, by)
-    return _paper(replace(found, by=by or "all")._repr_html_())
+    searched = [i for i, reason in enumerate(explanation.reason) if not reason.endswith(CUT_SHORT)]
+    body = ""
+    if len(searched) < len(some):
+        body = (
+            f'<p class="notice">Time ended after {len(searched)} of {len(some)} rows. What follows '
+            "is about these alone; for all of them use <code>lapace cohort</code>.</p>"
+        )
+    if not searched:
+        return body
+    found = cohort(explanation[searched], by)
+    return body + _paper(replace(found, by=by or "all")._repr_html_())
 
 
 def _target(shared: Shared) -> Any:

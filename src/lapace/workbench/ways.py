@@ -34,7 +34,7 @@ SPOKEN = (
     (r"\byears\b", "more {label}", "fewer {label}"),
 )
 STOPS = {
-    "nearest": "Closest",
+    "nearest": "Closest to today",
     "best": "Recommended",
     "middle": "Half-way",
     "last": "End of the way",
@@ -127,15 +127,16 @@ def _card(
     nearest = explanation.nearest()
     if with_nearest and not np.array_equal(nearest.cells[0], best.cells[row], equal_nan=True):
         stops.append(_stop(nearest, 0, "nearest", STOPS["nearest"]))
-    start = len(stops)
-    stops.append(_stop(best, row, f"best{int(best.rank[row])}", STOPS["best"]))
+    advised = _stop(best, row, f"best{int(best.rank[row])}", STOPS["best"])
+    stops.append(advised)
     if steps is not None and path is not None:
         stops += _path_stops(explanation, path, steps)
-    if stops[start]["chance"] is not None:
-        surest = max(stops, key=lambda stop: (stop["chance"] or 0, stop["keeps"] or 0))
-        surest["surest"] = True
+    if all(stop["chance"] is not None for stop in stops):
+        stops = _worth_showing(stops, advised)
+        stops[-1]["surest"] = True
+    start = stops.index(advised)
     return {
-        "title": stops[start]["title"],
+        "title": advised["title"],
         "rank": int(best.rank[row]),
         "start": start,
         "stops": stops,
@@ -143,11 +144,20 @@ def _card(
     }
 
 
+def _worth_showing(stops: list[Json], advised: Json) -> list[Json]:
+    """Stops from the closest to the surest, without those that another is closer and surer than."""
+    kept: list[Json] = []
+    for stop in sorted(stops, key=lambda stop: (stop["distance"], -stop["chance"])):
+        if stop is advised or not kept or stop["chance"] > max(s["chance"] for s in kept):
+            kept.append(stop)
+    return sorted(kept, key=lambda stop: (stop["chance"], stop["distance"]))
+
+
 def _path_stops(explanation: Explanation, path: int, steps: Counterfactuals) -> list[Json]:
     """The ok steps of a path, the picks among them by name."""
     picked = {
         float(explanation.tau[path, explanation.picked[pick][path]]): pick
-        for pick in ("last", "middle", "first")
+        for pick in ("first", "middle", "last")
         if pick in explanation.picked and explanation.ok[path, explanation.picked[pick][path]]
     }
     where = np.flatnonzero(steps.ok).tolist()
@@ -253,8 +263,8 @@ def name_of_way(schema: Schema, before: Floats, after: Floats) -> str:
     order = [i for i in np.argsort(-gaps, kind="stable").tolist() if different[i]]
     texts = [_asked(schema.features[i], before[i], after[i]) for i in order]
     texts = list(dict.fromkeys(texts))
-    more = len(texts) - NAMED
-    listed = ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(texts) - NAMED if len(texts) > NAMED + 1 else 0
+    listed = ", ".join(texts[: NAMED if more else None]) + (f" and {more} more" if more > 0 else "")
     return listed[:1].upper() + listed[1:]
 
 

@@ -13,13 +13,14 @@ const PathPicture = {
       <text x="8" y="116">you today</text><text x="312" y="116" text-anchor="end">a typical case</text>
       <text v-if="line" x="8" y="18">chance</text>
     </svg>
-    <ul class="lines"><li v-for="item in path.lines" :key="item.f">
+    <ul class="lines"><li v-for="item in moved" :key="item.f">
       <span>{{ columns[item.f].label }}</span>
       <svg viewBox="0 0 100 22" preserveAspectRatio="none" aria-hidden="true"><polyline class="line" :points="small(item)" /></svg>
       <span class="quiet">{{ item.text[0] }} → {{ item.text[item.text.length - 1] }}</span></li></ul>
     <figcaption class="quiet">{{ words }}</figcaption>
   </figure>`,
   computed: {
+    moved() { return this.path.lines.filter((item) => item.text[0] !== item.text[item.text.length - 1]); },
     dots() {
       return this.path.tau.map((tau, i) => ({ x: this.x(tau), ok: this.path.ok[i],
         y: this.path.chance[i] === null ? 54 : 98 - 88 * this.path.chance[i] }));
@@ -41,9 +42,9 @@ const PathPicture = {
     },
     words() {
       const first = this.path.ok.indexOf(true), last = this.path.label.length - 1;
-      return "From you today, “" + this.path.label[0] + "”, to a typical case of “"
-        + this.path.label[last] + "”" + (first > 0 ? "; from " + percent(this.path.tau[first])
-        + " of the way the decision is the one you want." : ".");
+      return "The road from you today, “" + this.path.label[0] + "”, to a typical case of “"
+        + this.path.label[last] + "”" + (first > 0 ? "; the decision turns " + (first === last ? "at its end"
+        : "after " + percent(this.path.tau[first]) + " of it") : "") + ". The plan above is a short cut near it.";
     },
   },
   methods: {
@@ -60,12 +61,12 @@ const PathPicture = {
 export const Card = {
   components: { PathPicture, Picture, Scale },
   props: { card: Object, number: Number, answer: Object, columns: Array, image: Boolean,
-    originPixels: Object, stop: Number, kept: Boolean },
+    originPixels: Object, stop: Number, kept: Boolean, fewest: Boolean },
   emits: ["stop", "keep", "letter", "try"],
   template: `
   <article class="card panel" :class="{ reached: now.reached }" :aria-labelledby="id + '-title'">
-    <p class="quiet">Way {{ number }}</p>
-    <h3 :id="id + '-title'">{{ card.title }}</h3>
+    <p class="quiet">Way {{ number }}<template v-if="asked"> · {{ asked }}{{ fewest ? ", the fewest" : "" }}</template></p>
+    <h3 :id="id + '-title'">{{ now.title || card.title }}</h3>
 
     <div class="dial">
       <label :for="id + '-dial'">{{ now.name }}<span v-if="now.surest" class="badge">highest chance</span></label>
@@ -75,11 +76,12 @@ export const Card = {
       <div class="ticks" aria-hidden="true"><span v-for="(item, i) in stops" :key="i" :class="{ named: item.named, on: i <= stop }"
         :style="{ left: 100 * i / (stops.length - 1) + '%' }"></span></div>
       <div class="ends" aria-hidden="true"><span>today</span>
-        <span>{{ stops[stops.length - 1].surest ? "safest" : "most typical" }}</span></div>
+        <span>{{ ordered ? "safest" : "most typical" }}</span></div>
     </div>
 
-    <p class="flip" :class="now.reached ? 'yes' : 'no'"><span class="sign" aria-hidden="true">
-      {{ now.reached ? "✓" : "✕" }}</span> Decision: <strong>{{ now.label }}</strong></p>
+    <p class="flip" :class="now.reached ? (just ? 'just' : 'yes') : 'no'"><span class="sign" aria-hidden="true">
+      {{ now.reached ? "✓" : "✕" }}</span> Decision: <strong>{{ now.label }}</strong><template v-if="just">, only
+      just</template></p>
 
     <div v-if="image" class="pictures">
       <Picture v-if="originPixels" :image="originPixels" alt="The picture as it is" />
@@ -89,7 +91,8 @@ export const Card = {
     <p v-else-if="!now.changes.length" class="quiet nochange">Everything as it is today.</p>
     <ul v-else class="changes">
       <li v-for="change in now.changes" :key="change.f">
-        <span class="what">{{ columns[change.f].label }}</span>
+        <span class="what">{{ columns[change.f].label }}<template v-if="columns[change.f].help"> ·
+          {{ columns[change.f].help }}</template></span>
         <span class="values"><span class="was">{{ change.before }}</span><span class="arrow" role="img" aria-label="to">→</span><strong>{{ change.after }}</strong></span>
         <Scale :column="columns[change.f]" :from="change.from" :to="change.to"
                :title="columns[change.f].label + ' among all cases: from ' + change.before + ' to ' + change.after" />
@@ -104,20 +107,21 @@ export const Card = {
           {{ percent(now.chance) }}</dd></div>
       <div v-if="now.keeps !== null"><dt>Likely to last</dt>
         <dd><span class="meter"><span :style="{ width: 100 * now.keeps + '%' }"></span></span>
-          {{ percent(now.keeps) }}</dd></div>
+          {{ percent(now.keeps) }}<span v-if="now.keepsLow !== null" class="quiet">({{ percent(now.keepsLow) }} to
+          {{ percent(now.keepsHigh) }})</span></dd></div>
       <div v-if="now.usual"><dt>Such a case is</dt><dd>{{ now.usual }}</dd></div>
     </dl>
-    <p v-if="now.edge" class="notice">Close to the line: a small difference could turn it.</p>
+    <p v-if="just" class="notice">Close to the line: a small difference could turn it.</p>
     <p v-if="now.usual === 'very unusual' && now.changes.length" class="notice">Hardly any case with this
       decision looks like this. Treat it with care.</p>
 
     <div class="actions">
       <button :aria-pressed="kept ? 'true' : 'false'" :disabled="!stop" @click="$emit('keep')">
-        <span aria-hidden="true">{{ kept ? "★" : "☆" }}</span> Bookmark</button>
-      <button :disabled="!stop" @click="$emit('letter')">Print</button>
+        <span aria-hidden="true">{{ kept ? "★" : "☆" }}</span> {{ kept ? "Bookmarked" : "Bookmark" }}</button>
+      <button :disabled="!stop" @click="$emit('letter')">Letter to print</button>
       <button v-if="!image" class="plain" @click="$emit('try')">Try your own values</button>
     </div>
-    <details v-if="card.path" class="more"><summary>The whole way, step by step</summary>
+    <details v-if="card.path" class="more"><summary>The road beside this way</summary>
       <PathPicture :path="card.path" :columns="columns" :current="tau" /></details>
   </article>`,
   computed: {
@@ -127,6 +131,12 @@ export const Card = {
         keeps: null, usual: "", named: true, changes: [], follows: [], reached: false };
       return [today, ...this.card.stops.map((stop) => ({ ...stop, reached: true, named: !/^Step/.test(stop.name) }))];
     },
+    ordered() { return this.card.stops.every((stop) => stop.chance !== null); },
+    asked() {
+      const count = this.card.stops[this.card.start].changes.length;
+      return count ? count + (count === 1 ? " change" : " changes") : "";
+    },
+    just() { return this.now.reached && (this.now.edge || this.stop <= this.card.start); },
     now() { return this.stops[Math.min(this.stop, this.stops.length - 1)]; },
     tau() {
       if (!this.stop) return 0;

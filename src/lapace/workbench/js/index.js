@@ -29,7 +29,7 @@ export const Workbench = {
           <select v-model="theme" @change="applyTheme">
             <option value="">Auto</option><option value="light">Light</option><option value="dark">Dark</option>
           </select></label>
-        <form v-if="page.login" method="post" :action="page.path + '/logout'" @submit="forget">
+        <form v-if="page.login" method="post" :action="page.path + '/logout'" @submit="erase">
           <button class="plain">Log out</button></form>
       </div>
       <div class="progress" :class="{ on: busy }" aria-hidden="true"></div>
@@ -42,7 +42,7 @@ export const Workbench = {
         <div><p class="quiet">You would like</p><p class="decision wanted">{{ wanted || "…" }}</p></div>
         <div v-if="answer && typeof answer.chance === 'number'">
           <p class="quiet">Chance of that today</p><p class="decision">{{ percent(answer.chance) }}</p></div>
-        <p class="state" role="status" aria-live="polite">{{ status || summary }}</p>
+        <p class="state" role="status" aria-live="polite">{{ forgotten ? "What you entered is forgotten. " : "" }}{{ status || summary }}</p>
       </section>
       <aside aria-label="You and your limits">
         <section id="you" class="panel" aria-labelledby="you-title">
@@ -52,7 +52,7 @@ export const Workbench = {
             <select id="case" :value="origin.position" @change="chooseCase($event.target.value)">
               <option v-for="(item, i) in page.cases" :key="i" :value="i">
                 Case {{ item.name }}{{ item.label ? " – " + item.label : " – cannot be read" }}</option>
-              <option v-if="!page.image" value="own">My own details</option>
+              <option v-if="!page.image" value="own">{{ origin.position === "own" && origin.name || "My own details" }}</option>
             </select>
           </div>
           <div class="field" v-if="page.unlisted">
@@ -74,8 +74,10 @@ export const Workbench = {
         <h2 id="ways-title"><span class="step" aria-hidden="true">3</span> Your ways
           <span v-if="cards.length" class="quiet">{{ cards.length === 1 ? "one way"
             : cards.length + " different ways, the easiest first" }}</span></h2>
-        <p v-if="cards.length" class="help hint">Any one of them is enough. Move its dial to the right to change more and be
-          safer.</p>
+        <p v-if="cards.length" class="help hint">{{ cards.length > 1 ? "Any one of them is enough. " : "" }}<template
+          v-if="cards[0].stops.length > 1">Move the slider to the right to change more and be safer.</template></p>
+        <p v-if="typedProblems.length && answer" class="notice" role="note">One of your limits was not understood, so these
+          ways do not follow what you set last. <a href="#limits">See your limits</a></p>
         <p v-if="failed" class="problem" role="alert">{{ failed }}
           <button class="plain" @click="explain">Try again</button></p>
 
@@ -104,13 +106,14 @@ export const Workbench = {
           <Card v-for="(card, i) in cards" :key="answerId + ':' + i" :card="card" :number="i + 1"
                 :answer="answer" :columns="page.columns" :image="page.image" :origin-pixels="pixels"
                 :stop="dials[i] ?? card.start + 1" :kept="isKept(card, i)"
+                :fewest="cards.length > 1 && card.stops[card.start].changes.length === fewest"
                 @stop="setDial(i, $event)" @keep="keep(card, i)" @letter="letter(planOf(card, i))"
                 @try="openWhatIf(card, i)" />
         </div>
         <details v-if="cards.length" class="more"><summary>What do these figures mean?</summary>
           <dl class="words"><dt>Chance</dt><dd>How sure the decision would be: over half, it is the one you want.</dd>
-            <dt>Likely to last</dt><dd>How likely the decision stays when the way of deciding is renewed.</dd>
-            <dt>Such a case is</dt><dd>How many cases with that decision look like this one.</dd>
+            <dt>Likely to last</dt><dd>How likely this decision stays the same once the way of deciding is updated.</dd>
+            <dt>Such a case is</dt><dd>How many cases with that decision look like this one. The more usual, the more realistic.</dd>
             <dt>The grey bars</dt><dd>Where others are: the ring is you today, the dot is you then.</dd></dl></details>
         <p v-if="cards.length" class="fine">This is advice about what could change, worked out from how
           decisions are made here. It is not the legal reason for a decision, and no promise of a later
@@ -121,12 +124,12 @@ export const Workbench = {
       </section>
     </div>
     <footer class="foot"><a :href="page.path + '/adviser'">For advisers</a>
-      <span>What you enter stays in this browser; it is sent here only to work out an answer.</span>
+      <span>What you enter is kept in this browser alone. The server works out answers from it and keeps nothing.</span>
     </footer>
-    <a v-if="!waysInView" class="pill" href="#ways" aria-hidden="true" tabindex="-1">{{ status || summary }}
+    <a v-if="!waysInView" class="pill" href="#ways" aria-hidden="true" tabindex="-1">{{ status || [decided, summary].join(" ") }}
       <span v-if="!busy">Look ↓</span></a>
     <WhatIf v-if="whatIf" :start="whatIf" :columns="page.columns" :wanted="wanted" :ask="judge"
-            @close="whatIf = null" />
+            @adopt="adopt" @close="whatIf = null" />
     <LetterDialog v-if="letterShown" :letter="letterShown" @close="letterShown = null" />
   </div>`,
 
@@ -136,7 +139,7 @@ export const Workbench = {
       limits: noLimits(this.page.target), answer: null, answerId: 0, why: null,
       dials: {}, kept: [], formOpen: false, whatIf: null, letterShown: null,
       status: "", failed: "", said: {}, problems: {}, typedProblems: [],
-      running: 0, soon: false, waysInView: true, theme: document.documentElement.dataset.theme || "",
+      running: 0, soon: false, waysInView: true, forgotten: false, theme: document.documentElement.dataset.theme || "",
     };
   },
 
@@ -149,6 +152,8 @@ export const Workbench = {
       if (this.answer.status === "already_target") return "Nothing has to change.";
       return count ? (count === 1 ? "One way found." : count + " ways found.") : "No way found within these limits.";
     },
+    decided() { return this.answer?.label && this.cards.length ? "Today: " + this.answer.label + "." : ""; },
+    fewest() { return Math.min(...this.cards.map((card) => card.stops[card.start].changes.length)); },
     nothing() { return ["none_found", "infeasible"].includes(this.answer?.status); },
     wanted() {
       const target = this.limits.target;
@@ -218,6 +223,7 @@ export const Workbench = {
       if (reply.problems) { this.said = { name: reply.problems[0][1] }; return; }
       if (reply.failed !== undefined) { this.failed = reply.failed; return; }
       this.origin = { position: reply.position, name: reply.name };
+      this.limits = noLimits(this.page.target);  // they were another person's
       this.base = reply.values;
       this.row = { ...reply.values };
       this.pixels = reply.pixels ?? null;
@@ -229,7 +235,10 @@ export const Workbench = {
     },
     changeRow(name, value) {
       this.row = { ...this.row, [name]: value };
-      if (this.origin.position !== "own") this.origin = { position: "own", name: "" };
+      if (this.origin.position !== "own") {
+        const name = this.origin.name;
+        this.origin = { position: "own", name: name && name + ", with changed details" };
+      }
       this.later();
     },
 
@@ -297,7 +306,7 @@ export const Workbench = {
     stopOf(card, i) { return card.stops[(this.dials[i] ?? card.start + 1) - 1] ?? null; },
     planOf(card, i) {
       const stop = this.stopOf(card, i) ?? card.stops[card.start];
-      return copy({ title: stop.title, stop, question: this.question, from: this.answer.label,
+      return copy({ title: stop.title, stop, chance: this.answer.chance, question: this.question, from: this.answer.label,
         name: this.origin.name, id: this.question.name + "|" + stop.key + "|"
           + JSON.stringify(stop.changes.map((change) => [change.f, change.after])) });
     },
@@ -334,9 +343,22 @@ export const Workbench = {
       this.whatIf = { row, from: this.question.row, label: this.answer.label };
     },
 
+    adopt(row) {  // limits under which values tried by hand are the way, so that it can be kept
+      const features = { ...this.limits.features };
+      for (const column of this.page.columns) {
+        const { name } = column, value = row[name], same = String(value) === String(this.question.row[name]);
+        if (column.derived.length || column.lock === "keep") continue;
+        features[name] = same ? { mode: "keep" } : column.kind === "choice" ? { mode: "free", levels: [value] }
+          : { mode: "free", low: value, high: value };
+      }
+      this.whatIf = null;
+      this.changeLimits({ ...this.limits, most: null, features });
+    },
+
     // -- the browser's own storage ---------------------------------------------------------------
     saveSoon() { clearTimeout(this.saving); this.saving = setTimeout(() => this.save(), 300); },
     save() {
+      if (this.erased) return;
       const { origin, base, row, pixels, limits, answer, why, dials, kept, formOpen, question } = this;
       const all = { origin, base, row, pixels, limits, answer, why, dials, kept, formOpen, question };
       try { localStorage.setItem(this.storageKey, JSON.stringify(all)); } catch { /* full, or shut */ }
@@ -361,11 +383,19 @@ export const Workbench = {
         this.status = "Fill in your details to begin.";
       }
     },
-    forget() {
+    erase() {
+      this.erased = true;
       try { localStorage.removeItem(this.storageKey); } catch { /* nothing kept */ }
-      this.kept = [];
-      this.limits = noLimits(this.page.target);
-      this.why = null;
+    },
+    forget() {  // and begin again, as on the first visit
+      this.erase();
+      clearTimeout(this.timer);
+      clearTimeout(this.saving);
+      Object.assign(this, this.$options.data.call(this), { question: null });
+      this.erased = false;
+      window.scrollTo({ top: 0 });
+      this.restore();
+      this.forgotten = true;
     },
     applyTheme() {
       if (this.theme) document.documentElement.dataset.theme = this.theme;

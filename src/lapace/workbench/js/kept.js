@@ -12,10 +12,11 @@ export const Kept = {
       <li v-for="plan in plans" :key="plan.id">
         <label class="pick"><input type="checkbox" :checked="chosen.includes(plan.id)" @change="toggle(plan.id)">
           <span><strong>{{ plan.title }}</strong>
+          <span class="quiet">{{ plan.stop.changes.map((c) => columns[c.f].label + " " + c.before + " → " + c.after).join(", ") }}</span>
           <span class="quiet">{{ plan.name ? plan.name + " · " : "" }}{{ plan.stop.name }} · {{ plan.stop.label }}<template
             v-if="plan.stop.chance !== null"> · chance {{ percent(plan.stop.chance) }}</template></span></span></label>
-        <span class="actions"><button @click="$emit('letter', plan)">Print</button>
-          <button class="plain" @click="$emit('json', plan)">Data file</button>
+        <span class="actions"><button @click="$emit('letter', plan)">Letter to print</button>
+          <button class="plain" @click="$emit('json', plan)">Data file (JSON)</button>
           <button class="plain" @click="$emit('remove', plan)">Remove<span class="sr"> {{ plan.title }}</span></button></span>
       </li>
     </ul>
@@ -28,13 +29,16 @@ export const Kept = {
           <tr v-for="f in features" :key="f"><th scope="row">{{ columns[f].label }}</th><td>{{ before(f) }}</td>
             <td v-for="(plan, i) in both" :key="i"><strong v-if="change(plan, f)">{{ change(plan, f).after }}</strong>
               <span v-else class="quiet">as today</span></td></tr>
-          <tr><th scope="row">Chance</th><td></td><td v-for="(plan, i) in both" :key="i">{{ percent(plan.stop.chance) }}</td></tr>
+          <tr><th scope="row">Chance</th><td>{{ percent(both[0].chance) }}</td><td v-for="(plan, i) in both" :key="i">{{ percent(plan.stop.chance) }}</td></tr>
           <tr><th scope="row">Likely to last</th><td></td><td v-for="(plan, i) in both" :key="i">{{ percent(plan.stop.keeps) }}</td></tr>
           <tr><th scope="row">Such a case is</th><td></td><td v-for="(plan, i) in both" :key="i">{{ plan.stop.usual }}</td></tr>
         </tbody></table></div>
-    <button v-if="plans.length" class="plain" @click="$emit('forget')">Forget everything on this device</button>
+    <p v-if="sure" class="notice">Your details, limits and bookmarks will be gone.
+      <button @click="sure = false; $emit('forget')">Forget them</button>
+      <button class="plain" @click="sure = false">Keep them</button></p>
+    <button v-else class="plain" @click="sure = true">Forget everything on this device</button>
   </section>`,
-  data() { return { chosen: [] }; },
+  data() { return { chosen: [], sure: false }; },
   computed: {
     both() { return this.plans.filter((plan) => this.chosen.includes(plan.id)).slice(0, 2); },
     features() { return [...new Set(this.both.flatMap((plan) => plan.stop.changes.map((change) => change.f)))]; },

@@ -1,6 +1,6 @@
 // Small things that several parts draw or write.
 export const percent = (share) => (share === null || share === undefined ? ""
-  : share > 0.995 && share < 1 ? "over 99 %" : Math.round(100 * share) + " %");
+  : share > 0.995 && share < 1 ? "over 99\u00a0%" : Math.round(100 * share) + "\u00a0%");
 
 // A number of a column as it is written there.
 export function numberText(column, value) {

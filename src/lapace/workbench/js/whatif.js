@@ -4,10 +4,12 @@ import { Field, percent } from "./shared.js";
 export const WhatIf = {
   components: { Field },
   props: { start: Object, columns: Array, wanted: String, ask: Function },
-  emits: ["close"],
+  emits: ["adopt", "close"],
   template: `
   <dialog ref="dialog" class="sheet" aria-labelledby="try-title" @close="$emit('close')">
     <div class="bar"><h2 id="try-title">Try your own values</h2>
+      <button v-if="outcome && outcome.reached && !outcome.broken.length && !waiting" class="primary"
+        @click="$emit('adopt', row)">Make this my way</button>
       <button class="plain" @click="$refs.dialog.close()">Close</button></div>
     <div class="outcome" role="status" aria-live="polite" :class="{ old: waiting }">
       <p v-if="outcome" class="flip" :class="outcome.reached ? 'yes' : 'no'">

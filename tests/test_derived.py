@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from lapace import Explainer, Explanation, baselines
 from lapace.constraints import System
 from lapace.errors import InputError
+from lapace.letters import letter
 from lapace.schema import Feature, Schema
 from lapace.schema.dependencies import find_dependencies, warn_of_dependencies
 from lapace.schema.expressions import column_text, linear_form, parse
@@ -470,6 +471,23 @@ def test_every_row_returned_is_consistent_and_obeys_constraints_on_derived_colum
     named = set().union(*(c.changes()["feature"] for c in found if c.status == "answered"))
     assert named
     assert named <= {"income", "amount", "months", "home"}
+
+
+def test_a_letter_says_what_follows_from_the_changes():
+    found = explainer().explain(refused().head(8), target="yes")
+    said = 0
+    for one in found:
+        if one.status != "answered":
+            continue
+        written = letter(one, picture=False)
+        for way in written.ways:
+            assert not {c.name for c in way.follows} & {c.name for c in way.changes}
+            for change in way.follows:
+                said += 1
+                sentence = f"Then {change.name} is {change.after}, in place of {change.before}."
+                assert sentence in written.text
+                assert sentence in written.html
+    assert said
 
 
 def test_prototypes_and_samples_are_consistent():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -419,3 +420,32 @@ def test_visitors_are_apart_and_a_restart_loses_nothing(browser):
         assert '"weight":"150"' not in kept
     one.errors.clear()  # the browser notes that the connection was lost
     one.close()
+
+
+@pytest.mark.needs("nginx")
+def test_the_reverse_proxy_on_the_page_lets_the_websocket_pass(browser, tmp_path):
+    page = (SERVER.parent.parent / "docs" / "how-to" / "workbench.md").read_text(encoding="utf-8")
+    block = re.search(r"```nginx\n(.+?)```", page, re.DOTALL)[1]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with server("post") as (address, _):
+        assert "http://127.0.0.1:8000" in block
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        paths = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
+        (tmp_path / "nginx.conf").write_text(
+            f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}\n"
+            f"http {{ access_log off; {paths} server {{ listen 127.0.0.1:{port};\n"
+            + block.replace("http://127.0.0.1:8000", address)
+            + "}}\n"
+        )
+        nginx = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")])
+        try:
+            visitor = Visitor(browser, f"http://127.0.0.1:{port}", PHONE)
+            visitor.open("/workbench/")
+            visitor.cards.first.wait_for()  # it was asked for and came through the websocket
+            visitor.settled()
+            assert visitor.sent
+            visitor.close()
+        finally:
+            nginx.terminate()
+            nginx.wait(60)

@@ -61,12 +61,14 @@ class Way:
         label: The decision reached.
         sure: Sentences on how sure it is.
         usual: A sentence on how usual such a case is; empty where that is not known.
+        follows: What follows from the changes: columns that are computed from others.
     """
 
     changes: tuple[Change, ...]
     label: str
     sure: tuple[str, ...] = ()
     usual: str = ""
+    follows: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -252,17 +254,19 @@ def _way(rows: Counterfactuals, row: int) -> Way:
     before, after = rows.instances[rows.instance[row]], rows.cells[row]
     gaps = rows.schema.gaps(before, after)
     different = rows.schema.changed(before, after)
-    changes = []
+    changes, follows = [], []
     for i in np.argsort(-gaps, kind="stable"):
-        if different[i]:
-            feature = rows.schema.features[i]
+        feature = rows.schema.features[i]
+        texts = feature.text(before[i]), feature.text(after[i])
+        derived = feature.derived is not None
+        if different[i] or (derived and texts[0] != texts[1]):
             placed = feature.numeric and not np.isnan(before[i] + after[i])
             direction = ("up" if after[i] > before[i] else "down") if placed else ""
-            texts = feature.text(before[i]), feature.text(after[i])
             name = wording.in_words(feature.name)
-            changes.append(Change(name, *texts, direction, feature.description))
+            change = Change(name, *texts, direction, feature.description)
+            (follows if derived else changes).append(change)
     sure, usual = wording.sure(rows, row), wording.usual(rows, row)
-    return Way(tuple(changes), str(rows.label[row]), sure, usual)
+    return Way(tuple(changes), str(rows.label[row]), sure, usual, tuple(follows))
 
 
 def _file_name(name: str) -> str:

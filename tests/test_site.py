@@ -128,19 +128,24 @@ def browser():
 @pytest.mark.needs("browser")
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 def test_every_page_fits_the_screen(site, address, browser, size):
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]})
-    page, wrong = context.new_page(), []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
+    # Scripts load a search index each time, and are only needed to make wide tables scroll.
+    viewport = {"width": size[0], "height": size[1]}
+    context = browser.new_context(viewport=viewport, java_script_enabled=False)
+    scripted = browser.new_context(viewport=viewport)
+    page, again, wrong = context.new_page(), scripted.new_page(), []
     for name in html_pages(site):
         page.goto(address + name, wait_until="domcontentloaded")
         if page.evaluate(WIDER) > 0:
-            wrong.append(f"{name or 'home'} is wider than the screen")
+            again.goto(address + name, wait_until="load")
+            if again.evaluate(WIDER) > 0:
+                wrong.append(f"{name or 'home'} is wider than the screen")
         if size == LAPTOP:
             wrong += [f"{name}: {line}" for line in page.evaluate(CUT)]
         if folder := os.environ.get("LAPACE_SCREENSHOTS"):
             file = (name.strip("/") or "home").replace("/", "-")
             page.screenshot(path=f"{folder}/{file}-{size[0]}.png", full_page=True)
     context.close()
+    scripted.close()
     assert wrong == []
 
 
@@ -155,6 +160,7 @@ def test_pages_are_accessible(address, browser, scheme):
         reduced_motion="reduce",
     )
     page, faults = context.new_page(), []
+    page.on("pageerror", lambda error: faults.append(str(error)))
     for name in KINDS:
         page.goto(address + name)
         for fault in Axe().run(page).response["violations"]:

@@ -313,13 +313,13 @@ def test_adam_is_torchs_with_decay_clipping_and_one_cycle() -> None:
 def test_fitting_does_not_import_torchs_compiler() -> None:
     code = """
 import sys, numpy as np, torch
-from lapace.explainer.networks import Networks, Training
+from lapace.explainer.networks import Networks, Schedule
 from lapace.model import Shape
 from lapace.training import DEFAULT, fit
 x, y = torch.rand(40, 2), torch.arange(40) % 2
 fit(Shape(2, (), (1, 1), latent=2, hidden=4), DEFAULT, x, y, y, random_state=0)
 samples = np.arange(40)[None]
-Networks.fit(x.numpy(), y.numpy(), samples, 2, Training(4, 1, (5, 5), 8, 0.01), random_state=0)
+Networks.fit(x.numpy(), y.numpy(), samples, 2, Schedule(4, 1, (5, 5), 8, 0.01), random_state=0)
 sys.exit("torch._dynamo" in sys.modules)
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

@@ -175,20 +175,21 @@ def _move_the_dial(visitor):
 
 
 def _keep_the_job(visitor):
-    """A limit is obeyed, and the page says within a tenth of a second that it is at work."""
+    """A limit is obeyed, and the page says at once, before any reply, that it is at work."""
     visitor.unfold()
     button = visitor.page.get_by_role("button", name="Keep Employment as it is")
-    said = visitor.page.evaluate(
+    turns = visitor.page.evaluate(
         """async (button) => {
-            const start = performance.now();
+            let turns = 0;
+            const state = document.querySelector('.state');
             button.click();
-            while (!/moment|Looking/.test(document.querySelector('.state').innerText))
-                await new Promise((resolve) => setTimeout(resolve, 1));
-            return performance.now() - start;
+            while (!/moment|Looking/.test(state.innerText) && ++turns < 99)
+                await new Promise((resolve) => setTimeout(resolve, 0));
+            return turns;
         }""",
         button.element_handle(),
     )
-    assert said < 100
+    assert turns < 5  # of the browser's own loop: no server was asked
     assert button.get_attribute("aria-pressed") == "true"
     visitor.settled()
     for card in visitor.cards.all():

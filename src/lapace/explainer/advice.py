@@ -260,7 +260,7 @@ class _Advisor:
             other = self.only(np.isin(self.lines, line[left]))
             accept, known = other._margin(share=HALF), other.known.ok.copy()
             known[known] = accept(other.known.cells[known], other.line[known])[1]
-            surer, found = other._closest(accept, known, MARGIN_LEVEL, 0, at_random=False)
+            surer, found = other._closest(accept, known, MARGIN_LEVEL, 1, at_random=False)
             rows[left[found]] = surer[found]
         return rows, line
 

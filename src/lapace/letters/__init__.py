@@ -254,7 +254,8 @@ def _way(rows: Counterfactuals, row: int) -> Way:
     before, after = rows.instances[rows.instance[row]], rows.cells[row]
     gaps = rows.schema.gaps(before, after)
     different = rows.schema.changed(before, after)
-    changes, follows = [], []
+    changes: list[Change] = []
+    follows: list[Change] = []
     for i in np.argsort(-gaps, kind="stable"):
         feature = rows.schema.features[i]
         texts = feature.text(before[i]), feature.text(after[i])

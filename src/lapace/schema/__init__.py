@@ -129,15 +129,18 @@ class Schema:
         table = table.without([name for name, kind in overrides.items() if kind == "drop"])
         if not table.names:
             raise InputError("The table has no columns.")
+        # Labels that are more or fewer than the rows: `fit` says what is wrong with them.
+        known = labels if labels is not None and len(labels) == len(table) else ()
         features, errors = [], dict[str, InputError]()
         for name in table.names:
             try:
                 override = overrides.get(name)
-                if labels is not None and override is None:
-                    refuse_label(name, table.columns[name], labels)
-                features.append(infer(name, table.columns[name], override))
-                if labels is not None and override is None:
-                    refuse_thresholds(features[-1], table.columns[name], labels)
+                column, trusted = table.columns[name], override is not None or len(known) == 0
+                if not trusted:
+                    refuse_label(name, column, known)
+                features.append(infer(name, column, override))
+                if not trusted:
+                    refuse_thresholds(features[-1], column, known)
             except InputError as error:
                 errors[name] = error
         if errors:

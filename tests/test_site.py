@@ -25,6 +25,7 @@ import lapace
 
 ROOT = Path(__file__).resolve().parent.parent
 LAPTOP, PHONE = (1280, 900), (390, 844)
+PATIENCE = 180_000  # milliseconds: the machine may be busy
 # One page of each kind is searched for accessibility faults; all are measured.
 KINDS = ("", "start/tutorial/", "how-to/report/", "reference/constraints/", "notebooks/cohort/")
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -132,6 +133,8 @@ def test_every_page_fits_the_screen(site, address, browser, size):
     viewport = {"width": size[0], "height": size[1]}
     context = browser.new_context(viewport=viewport, java_script_enabled=False)
     scripted = browser.new_context(viewport=viewport)
+    for one in (context, scripted):
+        one.set_default_timeout(PATIENCE)
     page, again, wrong = context.new_page(), scripted.new_page(), []
     for name in html_pages(site):
         page.goto(address + name, wait_until="domcontentloaded")
@@ -159,6 +162,7 @@ def test_pages_are_accessible(address, browser, scheme):
         color_scheme=scheme,
         reduced_motion="reduce",
     )
+    context.set_default_timeout(PATIENCE)
     page, faults = context.new_page(), []
     page.on("pageerror", lambda error: faults.append(str(error)))
     for name in KINDS:

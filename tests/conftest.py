@@ -110,9 +110,24 @@ def missing() -> Callable[[str, str], NoReturn]:
     return skip_or_fail
 
 
+LONGEST = {
+    "test_drop_is_that_of_brute_force_with_confidence",
+    *(f"test_drop_is_that_of_brute_force_with_three_labels[{k}]" for k in (1, 2, "any-other")),
+    "test_eight_threads_get_the_same_explanations",
+    "test_every_page_fits_the_screen[laptop]",
+    "test_pages_are_accessible[light]",
+    "test_the_code_in_the_pages_runs[docs/how-to/examples.md]",
+    "test_the_demo_keeps_its_files_in_the_folder_named",
+    "test_the_notebook_shows_what_happens[cohort]",
+}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks what needs the experiments run in small."""
+    """Marks what needs the experiments run in small, and what takes longest."""
     for item in items:
-        if "world" in getattr(item, "fixturenames", ()) and item.path.name == "test_benchmarks.py":
+        small = (
+            "world" in getattr(item, "fixturenames", ()) and item.path.name == "test_benchmarks.py"
+        )
+        if small or item.name in LONGEST:
             item.add_marker(pytest.mark.slow)

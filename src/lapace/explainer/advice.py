@@ -96,7 +96,7 @@ def find_advice(
     lacking = ~nearest.steps.ok
     if lacking.any():  # what is best is near enough where nothing nearer was found
         # Of these alone, so that `nearest` is the same whichever picks are computed.
-        best = found.get("best") or advisor.only(lacking).best(rows[lacking])
+        best = found["best"] if found else advisor.only(lacking).best(rows[lacking])
         mine = np.isin(best.instance, instance[lacking])
         best = best.take(mine & (best.rank == 0) & best.steps.ok)
         if len(best.instance):

@@ -153,7 +153,8 @@ accuracy of {accuracy:p} % on the test digits. The table behind it is `benchmark
 
 ![Three prototypes of each digit](images/e5-prototypes-default-predictions.png)
 
-*Three prototypes of each digit, with the network's probability. Over all seeds
+*Three prototypes of each digit; below each its number and the network's probability of that digit.
+Over all seeds
 {ours["prototypes valid"]:of} are valid, {ours["prototypes valid before repair"]:of} before
 any repair; with the paper's recipe {paper["prototypes valid"]:of}. They are no copies: the
 nearest training digit is {near["nearest training digit, mean"]:~.3} away
@@ -162,14 +163,15 @@ nearest training digit is {near["nearest training digit, mean"]:~.3} away
 
 ![The same with the paper's recipe](images/e5-prototypes-paper-truth.png)
 
-*The same with the paper's recipe as read here, on the true labels, as in the paper.*
+*The same with the paper's recipe as read here, on the true labels, as in the paper's appendix.*
 
 ## From a five to the sevens
 
 ![Paths from a five to three sevens](images/e5-paths-default-predictions.png)
 
-*A path to each prototype of the seven: τ, and the network's probability of a seven. From test
-digits to every other digit First is ok on {ours["first ok, paths"]:~p} % of all paths, Middle on
+*A path to each prototype of the seven: τ, and p, the network's probability of a seven. Orange
+frames are images it calls a seven, the thick one is the first of a path. From test digits
+to every other digit First is ok on {ours["first ok, paths"]:~p} % of all paths, Middle on
 {ours["middle ok, paths"]:~p} %, Last on {ours["last ok, paths"]:~p} %;
 {ours["re-crossing"]:~p} % of the paths leave the target again.*
 
@@ -180,11 +182,11 @@ itself.*
 
 ## Without a dash
 
-![A path to a crossed seven, free and without a dash](images/e5-dash-default-predictions.png)
+![A path to a seven, free and with an empty box](images/e5-dash-default-predictions.png)
 
 *The path to the seven with most of a dash, and the same with "nothing in rows 13 to 18, columns 8
-to 14" as a function of the pixels. Of all points on such paths that the network calls a seven,
-the brightest pixel there is
+to 14", the dashed box, as a function of the pixels. Of all points on such paths that the network
+calls a seven, the brightest pixel there is
 {exact["brightest in the dash, sevens"]:~.3} (allowed: 0.01; without the
 constraint {free["brightest in the dash, sevens"]:~.3});
 {exact["fives answered"]:~p} % of the fives still have a counterfactual.*
@@ -192,7 +194,8 @@ constraint {free["brightest in the dash, sevens"]:~.3});
 ![The same with the paper's recipe](images/e5-dash-paper-truth.png)
 
 *The paper's recipe on the true labels. Below, its own procedure: gradient descent in latent space
-while a pixel in the box is too bright, and nothing after it.*
+while a pixel in the box is too bright, and nothing after it. The paper's second seven is crossed;
+of these none is, so it is the five's own stroke that has to leave the box.*
 
 ## Every digit as every other
 

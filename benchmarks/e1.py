@@ -50,13 +50,8 @@ def measure(job: Job) -> Iterator[Measure]:
     yield from _centroids(found, setup)
     yield from _prototypes(job, found.explainer, setup)
     yield from _paths(job, found.explainer, setup)
-    if job.pair.paper is not None and (job.recipe == "paper" or _is_early(job)):
+    if job.pair.paper is not None:
         yield from _on_the_papers_split(job, setup)
-
-
-def _is_early(job: Job) -> bool:
-    """Whether a job has one of the first two seeds: another split costs another fit."""
-    return job.seed in job.protocol.seeds[:2]
 
 
 def readings(job: Job) -> Iterator[Measure]:

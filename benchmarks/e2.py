@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -95,7 +96,7 @@ def _ours(job: Job, details: Comparison, groups: Sequence[_Picks]) -> Iterator[M
     yield Measure.of("prototypes_valid", [p.valid for p in explainer.prototypes_])
     if not explainer.fitted_.of_label(setup.target):
         return  # no prototype of the target
-    judge = _Judge.of(job, details)
+    judge = _Judge(job, details, setup)
     # One instance first, so that nothing is loaded for the first time inside a timed call.
     _explained(explainer, job, setup.frame.head(1), PICKS)
     picks: dict[str, Counterfactuals] = {}
@@ -156,7 +157,8 @@ def _against_nnce(setup: Setup, picks: Mapping[str, Counterfactuals]) -> Iterato
 
 def _baselines(job: Job, done: Sequence[Measure]) -> Record:
     """Every baseline that can be run here and has not been; the others with the reason."""
-    setup, judge = setup_of(job), _Judge.of(job, _details(job))
+    setup = setup_of(job)
+    judge = _Judge(job, _details(job), setup)
     found, not_run = list(done), {}
     if not done:
         found.append(Measure("instances", len(setup.instances), len(setup.instances)))
@@ -171,10 +173,9 @@ def _baselines(job: Job, done: Sequence[Measure]) -> Record:
             not_run[name] = f"{type(error).__name__}: {reason}"
     for name in judge.details.again:
         if not any(m.method == name and m.metric == "lof_all" for m in done):
-            counterfactuals = _made(name, judge, setup.model).counterfactuals(
-                setup.frame, target=setup.data.target
-            )
-            found.append(judge.lof_of_all(name, counterfactuals.where(counterfactuals.ok)))
+            frame = judge.frame_for(name)
+            again = _made(name, judge, setup.model).counterfactuals(frame, target=setup.data.target)
+            found.append(judge.lof_of_all(name, again.where(again.ok)))
     return Record(found, not_run)
 
 
@@ -214,8 +215,8 @@ def _baseline(name: str, judge: _Judge) -> list[Measure]:
     model, count = _counted(setup.model)
     with spent() as fitting:
         method = _made(name, judge, model)
-    instances = min(details.max_instances.get(name, len(setup.instances)), len(setup.instances))
-    frame, target = setup.wide.frame(setup.instances[:instances]), setup.data.target
+    frame, target = judge.frame_for(name), setup.data.target
+    instances = len(frame)
     method.counterfactuals(frame.head(1), target=target)  # loads what is loaded once
     before = count.rows
     with spent() as cost:
@@ -250,13 +251,17 @@ class _Judge:
     job: Job
     details: Comparison
     setup: Setup
-    retrained: Sequence[Any]
 
-    @classmethod
-    def of(cls, job: Job, details: Comparison) -> _Judge:
-        rows, count = job.protocol.rows, details.n_models
-        models = retrained_models(job.pair, job.seed, rows, count, details.share)
-        return cls(job, details, setup_of(job), models)
+    @cached_property
+    def retrained(self) -> Sequence[Any]:
+        """The retrained classifiers."""
+        rows, details = self.job.protocol.rows, self.details
+        return retrained_models(self.job.pair, self.job.seed, rows, details.n_models, details.share)
+
+    def frame_for(self, name: str) -> Any:
+        """The instances a method explains: slow ones get fewer."""
+        instances = self.setup.instances
+        return self.setup.wide.frame(instances[: self.details.max_instances.get(name)])
 
     def perturbed(self, count: int) -> _Moved:
         """The first instances perturbed, the same way for every method."""

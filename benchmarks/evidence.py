@@ -14,8 +14,24 @@ from benchmarks.figures import Figures
 from benchmarks.plan import Plan
 from benchmarks.provenance import pairs_of, part
 
-__all__ = ["NO", "PARTLY", "YES", "Evidence", "Finding", "Verdict", "judged", "mean", "share"]
+__all__ = [
+    "BASELINES",
+    "LAPACE",
+    "MODELS",
+    "NO",
+    "PARTLY",
+    "YES",
+    "Evidence",
+    "Finding",
+    "Verdict",
+    "judged",
+    "mean",
+    "share",
+]
 
+MODELS = ("paper", "default")
+LAPACE = ("First", "Middle", "Last")
+BASELINES = ("NNCE", "FACE", "RobXCE", "DiCE", "DRCE")  # the paper's
 MIXED = ("adult", "compas")  # the paper's data sets with categories
 YES, NO, PARTLY = "confirmed", "**not confirmed**", "**partly confirmed**"
 
@@ -68,9 +84,16 @@ class Evidence:
         """One figure of E2."""
         return self.e2.get(pair, recipe, metric, method).mean
 
-    def mean(self, method: str, metric: str, recipe: str = "baselines") -> float:
+    def mean(
+        self,
+        method: str,
+        metric: str,
+        recipe: str = "baselines",
+        pairs: Sequence[str] | None = None,
+    ) -> float:
         """The mean over pairs of a figure of E2."""
-        return mean(self.get(method, metric, pair, recipe) for pair in self.pairs)
+        own = self.pairs if pairs is None else pairs
+        return mean(self.get(method, metric, pair, recipe) for pair in own)
 
     def where(self, test: Callable[[str], bool], pairs: Sequence[str] | None = None) -> list[str]:
         """The pairs a comparison holds on; comparisons with figures there are not do not hold."""

@@ -114,8 +114,7 @@ ABOUT_UTILITY = (
     "A forest trained on real and one on synthetic rows, both tested on held-out rows labelled by "
     "the classifier. *Raw*: synthetic rows carry the label they were drawn for, as in the paper; "
     "*verified*: rows the classifier labels otherwise are redrawn. *Paper's split*: the test rows "
-    "are a fifth of those the classifier was trained on, rather than rows it never saw (the "
-    "default recipe with the first two seeds). *KS*: "
+    "are a fifth of those the classifier was trained on, rather than rows it never saw. *KS*: "
     "distance between the classifier's probabilities on sampled and on real rows, over all rows / "
     "the largest of one label."
 )

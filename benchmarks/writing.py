@@ -22,6 +22,10 @@ ABOUT_TARGETS = (
     "Of E2 and E3, default recipe, on every pair; E1's are on its own page. Shown is the pair that "
     "is worst."
 )
+ABOUT_MODEL = (
+    "The paper's model as read here, in E1: how near it comes to the paper's own figures. Nothing "
+    "was tuned to come nearer."
+)
 
 
 def pages_of(plan: Plan, table: pd.DataFrame, digits: pd.DataFrame | None = None) -> dict[str, str]:
@@ -39,7 +43,9 @@ def pages_of(plan: Plan, table: pd.DataFrame, digits: pd.DataFrame | None = None
     }
     if len(table):
         found["findings"] = findings.markdown(plan, table, digits)
-    found["targets"] = f"# Targets\n\n{ABOUT_TARGETS}\n\n{targets.markdown(plan, table)}\n"
+    model = targets.paper_model(plan, Figures(part(table, "e1")))
+    parts = ("# Targets", ABOUT_TARGETS, targets.markdown(plan, table))
+    found["targets"] = "\n\n".join((*parts, "## The paper's model", ABOUT_MODEL, model)) + "\n"
     return found
 
 

@@ -70,7 +70,7 @@ def test_an_empty_table_makes_an_honest_page():
     empty = pd.DataFrame(columns=list(store.COLUMNS))
     found = writing.pages_of(PAPER, empty)
     assert set(found) == {"targets"}
-    assert found["targets"].count("| not run |") == 15
+    assert found["targets"].count("| not run |") == 16
     assert pages.blocks(PAPER, empty) == {}
 
 
@@ -298,6 +298,62 @@ def test_the_digits_are_judged_by_their_own_table(benchmark):
     digits.loc[metric & (digits["label"] == "dash: latent"), "value"] = 1.0
     lines = findings.table_of(PAPER, table, digits).splitlines()
     assert "| confirmed |" in next(line for line in lines if "against the dash" in line)
+    late = next(line for line in lines if "τ = 0.7" in line)
+    assert "| confirmed |" in late
+    tau = (digits["metric"] == "probability at tau") & (digits["label"] == "0.70")
+    digits.loc[tau, "value"] = 0.4
+    lines = findings.table_of(PAPER, table, digits).splitlines()
+    assert "| **not confirmed** |" in next(line for line in lines if "about τ = 0.7" in line)
+    nearest = (digits["metric"] == "nearest training digit, mean") & (digits["label"] == "first")
+    assert "| confirmed |" in next(line for line in lines if "plausible evolutions" in line)
+    digits.loc[nearest, "value"] = 0.5  # farther than a test digit is
+    lines = findings.table_of(PAPER, table, digits).splitlines()
+    assert "| **not confirmed** |" in next(line for line in lines if "plausible evolutions" in line)
+
+
+def test_constraints_are_light_where_they_cost_little(benchmark):
+    def timed(hard):
+        lines = [
+            ("wine-RF", recipe, method, metric, value, setting)
+            for recipe, method in (("paper", "LAPACE-latent"), ("default", "LAPACE-exact"))
+            for setting, after in (("easy", 12.0), ("hard", hard))
+            for metric, value in (("seconds_before", 10.0), ("seconds", after))
+        ]
+        return pd.concat([both(benchmark), made_up(*lines, experiment="e3")], ignore_index=True)
+
+    assert finding(timed(15.0), "lightweight")[4] == "confirmed"
+    found = finding(timed(80.0), "lightweight")
+    assert found[4] == "**partly confirmed**"
+    assert found[2] == "10 s per 100 without, 12 s with; hard: 80 s"
+    assert "8 times where they bind" in found[5]
+
+
+def test_the_papers_model_is_judged_by_the_papers_figures():
+    def judged(off):
+        reported = {p.name: p.reported.gap for p in PAPER.pairs if p.reported is not None}
+        lines = [
+            (pair, "paper", "", metric, values, "", 10)
+            for pair, gap in reported.items()
+            for metric, values in (
+                ("gap_raw", [(gap + off + wide) / 100 for wide in (-1.5, 1.5)]),
+                ("centroids_first_try", [0.9 if pair == "wine-NN" else 1.0] * 2),
+                ("least_used", [0.25 if pair == "wine-RF" else 0.8] * 2),
+            )
+        ]
+        known = Figures(made_up(*lines, experiment="e1"))
+        rows = targets.paper_model(PAPER, known).splitlines()
+        return [[cell.strip() for cell in row.split("|")][1:-1] for row in rows[2:]]
+
+    mean, each, centroids, used = judged(0.9)
+    assert mean[2:] == ["6.95", "met"]
+    assert each[2:] == ["all", "met"]
+    assert centroids[1:] == ["158 of 160", "158 of 160", "met"]
+    assert used[2:] == ["0.25 (wine-RF)", "**missed**"]
+    mean, each, *_ = judged(-3.0)
+    assert mean[2:] == ["3.05", "**missed**"]
+    assert each[3].startswith("**missed**")
+    assert "heloc-RF -3.0" in each[2]
+    assert "not run" in targets.paper_model(PAPER, Figures(made_up()))
 
 
 def test_ranks_share_places_where_figures_are_level(benchmark):

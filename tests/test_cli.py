@@ -29,6 +29,7 @@ import typer
 from typer.testing import CliRunner
 
 import lapace
+from docs import pages
 from lapace import Explainer
 from lapace.cli.commands import EXAMPLES, app
 from lapace.cli.outputs import Terminal, together
@@ -1312,25 +1313,7 @@ def test_the_page_shows_what_happens(name, tmp_path, missing):
     for line, shown, code, printed in record:
         expected = 2 if shown.startswith("lapace: ") else 0
         assert code == expected, f"{line}\n{printed}"
-        check_output(shown, printed, line)
+        lost = pages.differences(shown, printed)
+        assert not lost, f"{line}\nshows {lost}, but printed:\n{printed}"
     if "--letters letters" in " ".join(line for line, *_ in record):
         assert list((tmp_path / "letters").glob("*.html"))
-
-
-def check_output(shown, printed, line):
-    """Checks that lines shown have the words, if not the figures, of lines printed.
-
-    The first and the last have to; in between a feature more or less may change elsewhere.
-    """
-    printed_words = [words(text) for text in printed.splitlines()]
-    lines = [text for text in shown.splitlines() if words(text)]
-    found = [words(text) in printed_words for text in lines]
-    if lines:
-        assert found[0], f"{line}\nshows: {lines[0]}\nnot in:\n{printed}"
-        assert found[-1], f"{line}\nshows: {lines[-1]}\nnot in:\n{printed}"
-        assert sum(found) > len(found) / 2, f"{line}\nshows:\n{shown}\nbut printed:\n{printed}"
-
-
-def words(text):
-    """A line without figures: they differ a little between machines."""
-    return re.findall(r"[^\W\d]{3,}", text)

@@ -129,6 +129,9 @@ def test_what_the_best_answer_changes_comes_first(instance):
     assert not others or max(places) < min(others)
     for change in best:
         assert any(word.endswith(change["after"]) for word in shown)
+    best = instance.explanation.best(1)
+    (probability,) = best.probability[best.instance == instance.position]
+    assert shown.count(f"{probability:.0%}") == 1
 
 
 def test_arrows_point_where_numbers_go(instance):

@@ -31,7 +31,8 @@ def loans() -> tuple[Explainer, Any, Any]:
         schema=found.schema,
         device="cpu",
     )
-    return explainer.fit(found.train), found.test.head(40), "approved"
+    start = 35 if good else 0  # in the pictures the page opens with a case that has three ways
+    return explainer.fit(found.train), found.test[start : start + 40], "approved"
 
 
 def clinic() -> tuple[Explainer, Any, Any]:

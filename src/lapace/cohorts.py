@@ -166,7 +166,7 @@ class Cohort:
         costs, found = self._costs, []
         total, answered = sum(costs["instances"]), sum(costs["answered"])
         found.append(
-            f"{answered:,} of {total:,} instances that have not the target already have an answer; "
+            f"{answered:,} of {total:,} instances without the target label have an answer; "
             f"it costs {_mean(self.rows.distance):.2f} and changes {_mean(self.rows.changed):.1f} "
             "features on average."
         )

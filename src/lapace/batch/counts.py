@@ -246,8 +246,8 @@ class Counts:
         whole = GroupCounts()
         for group in self.groups.values():
             whole.add(group)
-        text = f"{whole.answered:,} of {whole.instances:,} instances that have not the target"
-        text += " already have an answer"
+        text = f"{whole.answered:,} of {whole.instances:,} instances without the target label"
+        text += " have an answer"
         if whole.answered:
             mean = whole.cost / UNIT / whole.answered
             changes = whole.changes / whole.answered

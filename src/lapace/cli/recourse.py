@@ -55,7 +55,7 @@ def explain(
     letters: Path | None = Option(
         None,
         metavar="FOLDER",
-        help="Write a letter for each instance that has not the target already: a page to print "
+        help="Write a letter for each instance without the target label: a page to print "
         "and a text.",
     ),
     template: Path | None = Option(

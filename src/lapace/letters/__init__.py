@@ -202,7 +202,7 @@ def write_letters(
     picture: bool = True,
     taken: set[str] | None = None,
 ) -> list[Path]:
-    """Writes a page and a text for every instance that has not the target already.
+    """Writes a page and a text for every instance without the target label.
 
     Args:
         explanation: All instances; those that cannot be read get no letter.

@@ -17,7 +17,6 @@ PLAIN = {
     r"^probability of ": "how sure of ",
     r"^also changed at the flip, though": "also changed at the turn, though",
     r"^changed only after the flip$": "changed only after the turn",
-    r"^A bar under a best answer:": "A bar under the first way:",
     r"^Instance (.+), on the path to (?:prototype \d+|a sampled endpoint): the decision flips": (
         r"Case \1, on the way to a typical case: the decision turns"
     ),

@@ -39,6 +39,7 @@ class DrawnPath:
     first: int  # the step where the decision flips, or the best found
     flips: bool
     answer: Floats | None = None  # the row of the best counterfactual, where there is one
+    probability: float = np.nan  # of the target in that row, where it is known
 
     @classmethod
     def of(cls, instance: InstanceExplanation, prototype: int | None) -> DrawnPath:
@@ -55,7 +56,8 @@ class DrawnPath:
         # The same tau may be stored twice, on the grid and as the refined first: either will do.
         first = int(np.abs(steps.tau - explanation.tau[index, at]).argmin())
         flips = bool(explanation.ok[index, at])
-        return cls(instance, steps, first, flips, _answer(instance) if flips else None)
+        answer, probability = _answer(instance) if flips else (None, np.nan)
+        return cls(instance, steps, first, flips, answer, probability)
 
     @property
     def original(self) -> Floats:
@@ -122,17 +124,19 @@ class DrawnPath:
         return [int(i) for i in order if changed[i]]
 
 
-def _answer(instance: InstanceExplanation) -> Floats | None:
-    """The best counterfactual's row, or the nearest's; None where neither was computed."""
+def _answer(instance: InstanceExplanation) -> tuple[Floats | None, float]:
+    """The best counterfactual's row, or the nearest's, and the target's probability in it.
+
+    None where neither was computed.
+    """
     whole = instance.explanation
     for pick in ("best", "nearest"):
         if pick in whole.minimal:
             rows = whole.minimal[pick]
             mine = np.flatnonzero((rows.instance == instance.position) & (rows.rank == 0) & rows.ok)
             if len(mine):
-                cells: Floats = rows.cells[mine[0]]
-                return cells
-    return None
+                return rows.cells[mine[0]], float(rows.probability[mine[0]])
+    return None, np.nan
 
 
 @rc_context(style.LITERAL)
@@ -276,6 +280,8 @@ class _PathTable:
         for place, step in ((BEFORE, 0), (FLIP, self.drawn.first), (END, -1)):
             if known[step]:
                 self.write(place, f"{values[step]:.0%}", color=shade)
+        if not np.isnan(self.drawn.probability):
+            self.write(ANSWER, f"{self.drawn.probability:.0%}", color=shade, weight="bold")
         self.y += 1
 
     def feature(self, i: int, shade: str, effort: float | None = None) -> None:
@@ -378,9 +384,7 @@ class _PathTable:
         kept = [readable(schema.names[i]) for i in np.flatnonzero(~moved) if i not in minimal]
         notes = [f"{counted(hidden, 'smaller change')} not shown."] if hidden else []
         if len(minimal) > 1:
-            notes.insert(
-                0, "A bar under a best answer: how much of the whole effort that change is."
-            )
+            notes.insert(0, "The bar under a change: its share of the whole effort.")
         meant = [schema.features[i] for i in minimal if schema.features[i].description]
         notes += [shorten(f"{readable(f.name)}: {f.description}", 130) for f in meant[:3]]
         if kept:

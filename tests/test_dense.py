@@ -164,6 +164,92 @@ def test_an_unknown_path_is_refused_with_a_suggestion():
 
 
 # ------------------------------------------------------------------------------------------------
+# Endpoints of one's own
+
+
+@pytest.mark.parametrize("make", WORLDS)
+@pytest.mark.parametrize("detail", ["path", "picks"])
+def test_every_instance_has_endpoints_of_its_own_and_picks_have_them(make, detail):
+    world = make()
+    found = worlds.explain(world, targets(world), steps=6, n_endpoints=4, detail=detail)
+    own = np.unique(found.instance)
+    assert len(found.instance) == 4 * len(own) > 0
+    assert found.prototype.tolist() == [-1, -2, -3, -4] * len(own)
+    classifier = world.explainer.classifier_
+    for pick in (*PICKS, "nearest", "best"):
+        rows = getattr(found, pick)()
+        assert pick not in PICKS or len(rows) == len(found.instance)
+        codes = classifier.predict(rows.cells, found.schema)
+        wanted = worlds.codes(found, found.target)[rows.instance]
+        np.testing.assert_array_equal(rows.valid, codes == wanted)
+        assert rows.ok.mean() > 0.9
+    last = found.last()
+    assert list(last.about["rank"]) == [0, 1, 2, 3] * len(own)
+    assert np.isfinite(last.density).all()
+    ends = {row.tobytes() for row in last.cells}
+    assert len(ends) > len(world.explainer.prototypes_)
+    for i in own:
+        assert len(np.unique(last.cells[last.instance == i], axis=0)) == 4
+
+
+def test_own_endpoints_are_ordered_by_what_their_paths_cost():
+    world = worlds.signs()
+    found = worlds.explain(world, steps=4, n_endpoints=5, picks=PICKS)
+    decoder, last = world.explainer.fitted_.decoder, found.last()
+    label = worlds.codes(found, found.label)[last.instance]
+    start = decoder.encode(found.instances[last.instance], label)
+    code = worlds.codes(found, last.label)
+    sampled = world.explainer.fitted_.sampled_endpoints
+    cost = []
+    for k, row in enumerate(last.cells):
+        which = int(np.flatnonzero((sampled.cells == row).all(axis=1))[0])
+        line = [torch.lerp(start[k], sampled.z[which], t)[None] for t in (0.25, 0.5, 0.75)]
+        along = [decoder.percentile(z, code[k : k + 1])[0] for z in line] + [last.density[k]]
+        cost.append(last.distance[k] / np.maximum(np.mean(along) / 100, 0.01))
+    cost = np.array(cost) / np.maximum(last.probability, 0.01)
+    for i in np.unique(last.instance):
+        assert (np.diff(cost[last.instance == i]) >= -1e-6).all()
+
+
+def test_own_endpoints_under_constraints_and_with_any_other_label():
+    constraints = ["age == original", "changes <= 3"]
+    found = worlds.explain(worlds.bank(), constraints=constraints, steps=6, n_endpoints=3)
+    assert worlds.answered(found).sum() == len(np.unique(found.instance)) > 0
+    first = found.first()
+    ok = first.where(first.ok)
+    assert len(ok)
+    assert (ok.changed <= 3).all()
+    np.testing.assert_array_equal(ok.cells[:, 0], found.instances[ok.instance, 0])
+    world = worlds.seasons()
+    search = Search(steps=4, n_endpoints=6, picks=PICKS)
+    any_other = world.explainer.explain(world.instances, target="any-other", search=search)
+    assert (any_other.last().label != any_other.label[any_other.last().instance]).all()
+
+
+def test_own_endpoints_survive_json_and_can_be_asked_for_and_drawn():
+    world = worlds.signs()
+    found = worlds.explain(world, steps=4, n_endpoints=3, path="dense")
+    again = Explanation.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found
+    one = found[int(found.instance[0])]
+    assert sorted(one.prototypes) == [-3, -2, -1]
+    steps = one.path(-2)
+    np.testing.assert_array_equal(steps.cells[-1], one.endpoints.cells[1])
+    assert one.path().prototype[0] == one.prototypes[0]
+    assert len(one.changes("first", prototype=-3))
+    known = world.explainer.latent_map(one)
+    assert known["endpoint_z"].shape == (3, known["z"].shape[1])
+    np.testing.assert_allclose(known["path_z"][:, -1], known["endpoint_z"])
+    assert len(plots.latent_map(known, one).lines) >= 3
+    assert plots.path(one)
+
+
+def test_the_papers_recipe_has_no_endpoints_of_ones_own():
+    with pytest.raises(InputError, match="no sampled endpoints"):
+        worlds.explain(worlds.paper(), n_endpoints=2)
+
+
+# ------------------------------------------------------------------------------------------------
 # The benchmark
 
 

@@ -1131,6 +1131,8 @@ def test_an_infinite_cost_fixes_a_column():
         ({"picks": (3,)}, "no pick 3"),
         ({"n_best": 0}, "n_best"),
         ({"n_best": 1.5}, "n_best"),
+        ({"n_endpoints": -1}, "n_endpoints"),
+        ({"n_endpoints": "x"}, "n_endpoints"),
         ({"plausibility": 100}, "plausibility is 100; it is a percentile"),
         ({"plausibility": -1}, "plausibility"),
         ({"plausibility": "x"}, "plausibility"),

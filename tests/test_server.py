@@ -236,6 +236,7 @@ def test_every_setting_reaches_the_library():
         "stable": False,
         "enforce": "naive",
         "path": "dense",
+        "n_endpoints": 2,
         "picks": ["nearest", "best", "first"],
         "n_best": 2,
         "plausibility": 5,

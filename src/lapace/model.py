@@ -406,11 +406,14 @@ class Mixture:
         $(z-\mu)^\top P (z-\mu)$ is linear in the products $z_i z_j$ and in z, so all components
         are one matrix product.
         """
+        return self._log_parts(z).logsumexp(dim=1)
+
+    def _log_parts(self, z: Tensor) -> Tensor:
+        """What each component adds to the density at z, as a logarithm: (n, m)."""
         weights, constant = self._quadratic
         first, second = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
         features = torch.cat([z[:, first] * z[:, second], z], dim=1)
-        log_density: Tensor = (features @ weights + constant).logsumexp(dim=1)
-        return log_density
+        return features @ weights + constant
 
     @cached_property
     def _quadratic(self) -> tuple[Tensor, Tensor]:
@@ -441,10 +444,7 @@ class Mixture:
         A point among the data stays about where it is; one off the data moves to it.
         """
         noisy, gain, kept = self._noisy
-        weights, constant = noisy._quadratic
-        first, second = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
-        features = torch.cat([z[:, first] * z[:, second], z], dim=1)
-        share = (features @ weights + constant).softmax(dim=1)  # (n, m)
+        share = noisy._log_parts(z).softmax(dim=1)  # (n, m)
         slope = (share @ gain.flatten(1)).view(-1, *gain.shape[1:])  # (n, h, h)
         return share @ kept + (slope @ z[:, :, None])[:, :, 0]
 

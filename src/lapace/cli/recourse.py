@@ -73,6 +73,11 @@ def explain(
         help="The latent path to a prototype: the paper's straight line, or one bent towards the "
         "target's data.",
     ),
+    n_endpoints: int = Option(
+        0,
+        help="Lead paths to so many sampled rows of the target chosen for each instance, instead "
+        "of to the prototypes.",
+    ),
     stable: bool = Option(
         True,
         help="first is the start of a path's last unbroken run of ok steps; otherwise the first ok "
@@ -91,6 +96,7 @@ def explain(
         "detail": detail,
         "enforce": enforce,
         "path": paths,
+        "n_endpoints": n_endpoints,
         "stable": stable,
         "n_best": n_best,
     }

@@ -210,7 +210,9 @@ def _counterfactuals(instance: InstanceExplanation, rows: Counterfactuals) -> It
 def _about(rows: Counterfactuals, row: int) -> str:
     """Endpoint, probability, distance, density and mark of a counterfactual, where known."""
     probability, density, distance = rows.probability[row], rows.density[row], rows.distance[row]
-    parts = [f"towards prototype {rows.prototype[row]}"] if _known(rows.tau[row]) else []
+    number = rows.prototype[row]
+    end = f"prototype {number}" if number >= 0 else f"sampled endpoint {-number}"
+    parts = [f"towards {end}"] if _known(rows.tau[row]) else []
     parts += [f"probability {probability:.2f}"] if _known(probability) else []
     parts += [f"distance {distance:.2f}" if distance < 1e6 else f"distance {distance:.3g}"]
     parts += [f"more typical than {density:.0f} % of training rows"] if _known(density) else []

@@ -410,9 +410,10 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
         Returns:
             `labels`; `z` and `label` of the points; `prototype_z`, `prototype_label`,
-            `prototype_number` and `prototype_valid`; with an instance `instance_z`, and
-            `path_z` where its paths are dense: points on the way to each prototype. `label` and
-            `prototype_label` are positions among `labels`.
+            `prototype_number` and `prototype_valid`; with an instance `instance_z`,
+            `endpoint_z` and `endpoint_number` where it has endpoints of its own, and `path_z` where
+            its paths are dense: points on the way to each endpoint. `label` and `prototype_label`
+            are positions among `labels`.
         """
         fitted = self._fitted()
         decoder, prototypes = fitted.decoder, fitted.prototypes
@@ -433,9 +434,16 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             code = np.array([fitted.labels.index(whole.label[at[0]])])
             encoded = decoder.encode_instances(whole.schema, whole.instances[at], code)
             record["instance_z"] = encoded.z[0].cpu().numpy()  # (h,)
+            ends, code = record["prototype_z"], record["prototype_label"]
+            if whole.search.get("n_endpoints"):
+                rows = instance.endpoints
+                named = [instance.target if name is None else name for name in rows.label]
+                code = np.array([fitted.labels.index(name) for name in named])
+                ends = decoder.encode(rows.cells, code).cpu().numpy()  # (endpoints, h)
+                record |= {"endpoint_z": ends, "endpoint_number": rows.prototype}
             if whole.search.get("path") == "dense" and not decoder.follows_paper:
-                end = torch.as_tensor(record["prototype_z"], device=decoder.device)
-                start, code = encoded.z.expand(len(end), -1), record["prototype_label"]
+                end = torch.as_tensor(ends, device=decoder.device)
+                start = encoded.z.expand(len(end), -1)
                 record["path_z"] = dense_curves(decoder, start, end, code).cpu().numpy()
         return record
 

@@ -174,6 +174,12 @@ class Fitted:
         label = np.repeat(np.array(usable, dtype=np.int64), count)
         return SampledEndpoints(self.schema, z, decoder.decode(z, label), label)
 
+    @cached_property
+    def sampled_density(self) -> Floats:
+        """The density percentile of each sampled endpoint among training rows of its label."""
+        sampled = self.sampled_endpoints
+        return self.decoder.density(self.schema, sampled.cells, sampled.label)
+
     def survival(
         self, schema: Schema, cells: Floats, codes: Ints, probability: Floats
     ) -> tuple[Floats, Floats, Floats]:

@@ -47,6 +47,8 @@ class Search:
         path: `straight` follows the straight latent line of the paper, `dense` one that is bent
             towards the data of the target, with the same ends. The paper's recipe is always
             straight.
+        n_endpoints: Lead an instance's paths to so many sampled rows of the target chosen for it,
+            instead of to the prototypes; 0 for the prototypes.
 
     Examples:
         >>> Search(steps=10, detail="picks").steps
@@ -60,11 +62,14 @@ class Search:
     picks: tuple[str, ...] = PICKS
     n_best: int = 3
     path: Literal["straight", "dense"] = "straight"
+    n_endpoints: int = 0
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work."""
         object.__setattr__(self, "steps", check_integer("steps", self.steps, 2))
         object.__setattr__(self, "n_best", check_integer("n_best", self.n_best))
+        count = check_integer("n_endpoints", self.n_endpoints, 0)
+        object.__setattr__(self, "n_endpoints", count)
         if not isinstance(self.stable, bool):
             raise InputError(f"stable is {self.stable!r}; it is True or False.")
         picks = (self.picks,) if isinstance(self.picks, str) else tuple(self.picks)
@@ -186,6 +191,11 @@ def make_problem(
         raise InputError(
             f"plausibility is {plausibility!r}; it is a percentile among training rows, from 0 to "
             "below 100."
+        )
+    if search is not None and search.n_endpoints and fitted.recipe.follows_paper:
+        raise InputError(
+            "The paper's recipe has no sampled endpoints. Leave n_endpoints out, or fit with "
+            "recipe='default'."
         )
     known = fitted.prototypes[0].cells[None]
     instances = read_instances(X, fitted.schema, classifier, target, known_row=known)

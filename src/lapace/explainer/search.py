@@ -24,6 +24,7 @@ from lapace.explainer.endpoints import (
     reachable_prototypes,
 )
 from lapace.explainer.oracle import LatentCorrection, Oracle
+from lapace.explainer.own_endpoints import own_endpoints
 from lapace.explainer.problem import Problem
 from lapace.model import few_threads
 from lapace.paths import (
@@ -95,7 +96,8 @@ def search(problem: Problem, instance: Ints) -> Iterator[tuple[int, Searched]]:
     """Searches for some instances, chunk by chunk; yields how many are done, and what was found."""
     rows = min(ROWS, CELLS // len(problem.schema.features))
     grid = problem.search.steps if problem.search.detail == "path" else 2  # rows of a line at once
-    size = max(1, rows // (grid * max(1, len(problem.fitted.prototypes))))
+    ends = max(1, problem.search.n_endpoints, len(problem.fitted.prototypes))
+    size = max(1, rows // (grid * ends))
     for begin in range(0, len(instance), size):
         chunk = instance[begin : begin + size]
         yield begin + len(chunk), _search_chunk(problem, chunk)
@@ -194,7 +196,8 @@ def _trace_lines(
         problem.schema, known.cells[instance], known.label_code[instance], fixed, excluded
     )
     oracle = Oracle(problem, instance[:0], instance[:0], set(infeasible))
-    endpoints = find_endpoints(problem, instance, oracle)
+    find = own_endpoints if problem.search.n_endpoints else find_endpoints
+    endpoints = find(problem, instance, oracle)
     start, endpoint = endpoints.instance, endpoints.endpoint
     if not len(start):
         return Searched(None, frozenset(oracle.infeasible), oracle.seconds)
@@ -397,6 +400,8 @@ class _PathColumns:
     def __init__(self, problem: Problem) -> None:
         tried = problem.tried  # each may have one sampled endpoint beside the prototypes
         self.most = int(reachable_prototypes(problem, tried).sum()) + len(tried)
+        if problem.search.n_endpoints:
+            self.most = problem.search.n_endpoints * len(tried)
         self.count = 0
         self.columns: Paths = {}
 
@@ -590,7 +595,8 @@ def _statuses(
     """The status of each instance, and the reason in words."""
     known, labels = problem.instances, problem.fitted.labels
     count, contradictions = len(known), Contradictions(problem.system)
-    instance, prototype = columns["instance"], columns["prototype"] >= 0
+    instance = columns["instance"]
+    prototype = (columns["prototype"] >= 0) | bool(problem.search.n_endpoints)
     ok = has_ok_step(columns)
     paths = np.bincount(instance, weights=prototype, minlength=count).astype(np.int64)
     reached = np.bincount(instance, weights=ok & prototype, minlength=count).astype(np.int64)

@@ -44,6 +44,7 @@ MAX_CONSTRAINTS = 100
 MAX_CONSTRAINT_LENGTH = 1_000  # characters
 MAX_NAMES = 1_000  # columns searched for the one that was meant
 MAX_BEST = 10  # different ways for each instance
+MAX_ENDPOINTS = 20  # sampled endpoints for each instance
 REF = "#/components/schemas/"
 Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last"]
 SEARCH_FIELDS: dict[str, Any] = {
@@ -51,6 +52,7 @@ SEARCH_FIELDS: dict[str, Any] = {
 } | {  # JSON has lists, no tuples
     "picks": (list[Pick], Field(list(PICKS), max_length=len(PICKS))),
     "n_best": (int, Field(Search().n_best, ge=1, le=MAX_BEST)),
+    "n_endpoints": (int, Field(Search().n_endpoints, ge=0, le=MAX_ENDPOINTS)),
 }
 
 Json: TypeAlias = dict[str, Any]

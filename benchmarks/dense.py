@@ -6,6 +6,8 @@ instances and the same ends; what `benchmarks.dense_ends` says about other ends;
     python -m benchmarks.dense --quick                      # shows that everything runs
     python -m benchmarks.dense --minutes 20                 # as much as fits; again: the rest
     python -m benchmarks.dense --pair wine-RF --seed 11 --method straight dense
+    python -m benchmarks.dense --digits --seed 11 12        # only the digits
+    python -m benchmarks.dense --pictures                   # only the pictures
     python -m benchmarks.dense --render                     # only the page
 
 What is done is appended to `dense.csv` method by method, so that a run that was stopped continues
@@ -22,6 +24,8 @@ seeds that the page leaves out.
 | `reached` | share of paths with an ok step |
 | `first_…`, `middle_…`, `last_…`, `nearest_…` | distance, LOF and density of ok picks |
 | `diversity` | mean distance between the Firsts of an instance |
+| `ways` | different sets of features that the Firsts of an instance change |
+| `shared` | share of the instances with a path that ends at the most frequent row |
 | `seconds`, `queries` | outside the classifier, for first, middle and last; rows asked; per 100 |
 """
 
@@ -34,7 +38,9 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +52,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks import dense_digits
+from benchmarks import dense_digits, dense_page
 from benchmarks.dense_candidates import CANDIDATES, searched_by
 from benchmarks.dense_ends import ENDS, chosen_ends, ended_by
 from benchmarks.dense_page import DIGITS, blocks, page
@@ -68,7 +74,11 @@ SEEDS = (11, 12, 13, 14, 15)
 TUNED = (("loans-RF", 1), ("heloc-RF", 1), ("compas-NN", 1))
 COLUMNS = ("pair", "seed", "method", "metric", "label", "mean", "deviation", "count")
 PICKS = ("first", "middle", "last")
-METHODS = (*CANDIDATES, *ENDS, "FACE", "E3")
+FIVE, TEN = {"n_endpoints": 5}, {"n_endpoints": 10}
+SAMPLED: dict[str, dict[str, Any]] = dict(
+    zip(dense_page.SAMPLED, (FIVE, {**FIVE, "path": "dense"}, TEN), strict=True)
+)
+METHODS = (*CANDIDATES, *ENDS, *SAMPLED, "FACE", "E3")
 EVERY = 2  # of the steps' LOF is taken: it costs more than the paths
 
 
@@ -120,24 +130,28 @@ def measured(case: Case, method: str) -> Iterator[Measure]:
     if method in ("FACE", "E3"):
         yield from (_face if method == "FACE" else _constrained)(case)
         return
-    around = searched_by(CANDIDATES[method]) if method in CANDIDATES else ended_by(ENDS[method])
+    around: Any = nullcontext()
+    if method in CANDIDATES:
+        around = searched_by(CANDIDATES[method])
+    elif method in ENDS:
+        around = ended_by(ENDS[method])
+    own = SAMPLED.get(method, {})
     with around:
-        found = case.explain(PICKS)
+        found = case.explain(PICKS, **own)
         yield from along_paths(case.setup, found)
         for pick in PICKS:
             yield from _of_pick(case.setup, pick, getattr(found, pick)())
-        first = found.first()
-        yield Measure("diversity", metrics.diversity(first.where(first.ok)), len(found))
-        yield from _cost(case)
-        near = case.explain(("nearest",), detail="picks")
+        yield from _different(found)
+        yield from _cost(case, own)
+        near = case.explain(("nearest",), detail="picks", **own)
         yield from _of_pick(case.setup, "nearest", near.nearest())
     if method == "straight":
         yield from chosen_ends(case.setup, found)
 
 
 def along_paths(setup: Setup, found: Explanation) -> Iterator[Measure]:
-    """Density, LOF and categories of the steps of paths to prototypes."""
-    own = found.prototype >= 0
+    """Density, LOF and categories of the steps of paths that picks select from."""
+    own = (found.prototype >= 0) | bool(found.search["n_endpoints"])
     inner = slice(1, 20)  # the instance and the endpoint are the same for every method
     cells, density = found.cells[own, inner], found.density[own, inner]
     ok = (found.valid[own, inner] == 1) & found.feasible[own, inner]
@@ -181,14 +195,27 @@ def _of_pick(setup: Setup, name: str, rows: Any) -> Iterator[Measure]:
     yield Measure.of(f"{name}_ok", rows.ok)
 
 
-def _cost(case: Case) -> Iterator[Measure]:
+def _different(found: Explanation) -> Iterator[Measure]:
+    """How the Firsts of an instance differ, and how many instances share where a path ends."""
+    first, last = found.first(), found.last()
+    ok = first.where(first.ok)
+    yield Measure("diversity", metrics.diversity(ok), len(found))
+    changed = found.schema.changed(found.instances[ok.instance], ok.cells)
+    ways = [len(np.unique(changed[ok.instance == i], axis=0)) for i in np.unique(ok.instance)]
+    yield Measure.of("ways", ways)
+    ends = {(int(i), row.tobytes()) for i, row in zip(last.instance, last.cells, strict=True)}
+    most = Counter(row for _, row in ends).most_common(1)[0][1]
+    yield Measure("shared", most / len(np.unique(last.instance)), len(found))
+
+
+def _cost(case: Case, own: Mapping[str, Any]) -> Iterator[Measure]:
     """Processor time outside the classifier for first, middle and last: the least of three."""
     each, spent = 100 / len(case.setup.instances), []
     # The clock of the processor everywhere: other processes share the machine.
     with patch.object(oracle, "perf_counter", time.process_time):
         for _ in range(3):
             begin = time.process_time()
-            found = case.explain(PICKS, detail="picks")
+            found = case.explain(PICKS, detail="picks", **own)
             spent.append(time.process_time() - begin - found.seconds.get("classifier", 0.0))
     yield Measure("seconds", min(spent) * each, 3)
     yield Measure("queries", found.n_queries * each, 1)
@@ -272,13 +299,25 @@ def run(chosen: argparse.Namespace, out: Path) -> None:
                 print(f"{pair.name} {seed} {method}: {seconds:.1f} s", flush=True)
 
 
-def run_digits(out: Path, images: Path, seed: int, quick: bool) -> None:
-    """Fits the digits and measures paths of images; draws them."""
+def run_digits(out: Path, seed: int, quick: bool) -> None:
+    """Fits the digits and measures paths of images; keeps some of them, to be drawn."""
     case = dense_digits.DigitCase(quick, seed)
     append(out, DIGITS, seed, "references", list(dense_digits.references(case)))
     for method in dense_digits.METHODS:
         append(out, DIGITS, seed, method, list(dense_digits.measured(case, method)))
-    dense_digits.picture(case, images / "paths-digits.png", ("straight", "dense"))
+        print(f"{DIGITS} {seed} {method}", flush=True)
+    kept = out.with_name(f"paths-digits-{seed}.npz")
+    np.savez_compressed(kept, **dense_digits.shown(case, ("straight", "dense")))
+
+
+def draw(chosen: argparse.Namespace, out: Path) -> None:
+    """Draws the illustration, and the digits that were kept."""
+    images = Path("docs/images") if out.parent == RESULTS else out.parent
+    both_paths(images / "paths.png", 400 if chosen.quick else 2400)
+    kept = out.with_name(f"paths-digits-{chosen.seed[0]}.npz")
+    if kept.exists():
+        with np.load(kept) as arrays:
+            dense_digits.picture(arrays, images / "paths-digits.png")
 
 
 def render(out: Path) -> None:
@@ -304,7 +343,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--instances", type=int, default=40)
     parser.add_argument("--minutes", type=float, default=1e6, help="no pair is begun after this")
     parser.add_argument("--quick", action="store_true", help="few rows, into the cache")
-    parser.add_argument("--digits", action="store_true", help="only the digits, and all pictures")
+    parser.add_argument("--digits", action="store_true", help="only the digits")
+    parser.add_argument("--pictures", action="store_true", help="only draw the pictures")
     parser.add_argument("--render", action="store_true", help="run nothing, only write the page")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where fits are kept")
     parser.add_argument("-o", "--out", type=Path, help="the table; the page goes beside it")
@@ -312,10 +352,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = chosen.out or (CACHE / "quick" if chosen.quick else RESULTS) / "dense.csv"
     warnings.simplefilter("ignore", CentroidWarning)
     torch.set_num_threads(1)
-    if chosen.digits:
-        images = Path("docs/images") if out.parent == RESULTS else out.parent
-        run_digits(out, images, chosen.seed[0], chosen.quick)
-        both_paths(images / "paths.png", 400 if chosen.quick else 2400)
+    if chosen.pictures:
+        draw(chosen, out)
+    elif chosen.digits:
+        for seed in chosen.seed:
+            run_digits(out, seed, chosen.quick)
     elif not chosen.render:
         run(chosen, out)
     render(out)

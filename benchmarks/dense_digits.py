@@ -4,14 +4,15 @@ A small network learns to tell digits from blends, pixel by pixel, of two digits
 labels; half of both are as the decoder draws digits, and all are as dark as each other, so that it
 does not learn to tell ink from blur. It then scores the images half-way (τ = 0.5) and Middle on
 paths from fives to sevens and from fours to nines; for comparison, test digits, their
-reconstructions, and blends it has not seen. On the small part of MNIST, 5,000 digits.
+reconstructions, and blends it has not seen. On all of MNIST; quick: on 5,000 digits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -25,11 +26,13 @@ from lapace.arrays import Floats, Ints
 from lapace.result import Explanation
 from lapace.training import IMAGES
 
-__all__ = ["METHODS", "TURNS", "DigitCase", "blended", "measured", "picture", "references"]
+__all__ = [
+    "METHODS", "TURNS", "DigitCase", "blended", "measured", "picture", "references", "shown",
+]  # fmt: skip
 
 TURNS = ((5, 7), (4, 9))
 INSTANCES = 40  # of each
-RECIPE = replace(IMAGES, hidden=128, steps=1000)  # less than for all of MNIST: 5,000 digits
+STEPS = np.arange(0, 21, 2)  # drawn
 METHODS = ("straight", "dense", "fading", "denoised half-way", "geodesic")
 
 
@@ -37,19 +40,24 @@ class DigitCase:
     """The digits, the network that is explained, the one that scores, and an explainer."""
 
     def __init__(self, quick: bool, seed: int) -> None:
-        self.digits = read(quick=True)
+        self.digits = read(quick)
         digits, few = self.digits, quick
-        self.model = network(digits.train, digits.truth, epochs=1 if few else 6, device="cpu")
-        recipe = replace(IMAGES, hidden=32, steps=60) if few else RECIPE
-        self.explainer = Explainer(
+        self.model = network(digits.train, digits.truth, epochs=2 if few else 4)
+        recipe = replace(IMAGES, hidden=64, steps=200) if few else IMAGES
+        explainer = Explainer(
             self.model, n_prototypes=3, recipe=recipe, schema=digits.schema, random_state=seed
         ).fit(digits.train)
+        with TemporaryDirectory() as folder:  # trained on a GPU where there is one, then moved
+            explainer.save(Path(folder) / "digits.lapace")
+            self.explainer = Explainer.load(
+                Path(folder) / "digits.lapace", self.model, device="cpu"
+            )
         drawn = self.reconstructed(digits.train)
         parts = [
             blended(some, digits.truth, seed + k) for k, some in enumerate((digits.train, drawn))
         ]
         images, real = (np.concatenate(part) for part in zip(*parts, strict=True))
-        self.judge = network(as_dark(images), real, epochs=1 if few else 4, device="cpu", seed=seed)
+        self.judge = network(as_dark(images), real, epochs=1 if few else 4, seed=seed)
 
     def reconstructed(self, images: Any) -> Any:
         """Digits as the decoder draws them."""
@@ -121,34 +129,43 @@ def measured(case: DigitCase, method: str) -> Iterator[Measure]:
         yield Measure.of("density", found.density[own, 1:20], turn)
 
 
-def picture(case: DigitCase, where: Path, methods: Sequence[str]) -> None:
-    """Draws one path of each turn by each method, τ from 0 to 1.
+def shown(case: DigitCase, methods: Sequence[str]) -> dict[str, Any]:
+    """One path of each turn by each method, as arrays that `picture` draws."""
+    found: dict[str, Any] = {"names": [], "images": [], "realism": [], "valid": []}
+    for digit, target in TURNS:
+        for name in methods:
+            with searched_by(CANDIDATES[name]):
+                paths = case.explain(digit, target)
+            path = int(np.flatnonzero((paths.instance == 0) & (paths.prototype >= 0))[0])
+            cells = paths.cells[path, STEPS]
+            found["names"].append(f"{digit} → {target}\n{name}")
+            found["images"].append(cells.reshape(-1, SIDE, SIDE).astype(np.float32))
+            found["realism"].append(case.realism(cells))
+            found["valid"].append(paths.valid[path, STEPS] == 1)
+    return found
+
+
+def picture(arrays: Mapping[str, Any], where: Path) -> None:
+    """Draws one path a line, tau from 0 to 1.
 
     Args:
-        case: The digits and the explainer.
+        arrays: What `shown` returned.
         where: The picture's file.
-        methods: The candidates shown.
     """
-    steps = np.arange(0, 21, 2)
-    rows = [(turn, name) for turn in TURNS for name in methods]
-    figure, axes = plt.subplots(
-        len(rows), len(steps), figsize=(len(steps) * 0.95, len(rows) * 1.2), layout="constrained"
-    )
-    for line, ((digit, target), name) in zip(axes, rows, strict=True):
-        with searched_by(CANDIDATES[name]):
-            found = case.explain(digit, target)
-        path = int(np.flatnonzero((found.instance == 0) & (found.prototype >= 0))[0])
-        realism = case.realism(found.cells[path, steps])
-        for k, (ax, step) in enumerate(zip(line, steps, strict=True)):
-            ax.imshow(found.cells[path, step].reshape(SIDE, SIDE), cmap="gray_r", vmin=0, vmax=1)
+    count = len(arrays["names"])
+    size = (len(STEPS) * 0.95, count * 1.2)
+    figure, axes = plt.subplots(count, len(STEPS), figsize=size, layout="constrained")
+    for k, line in enumerate(axes):
+        for j, (ax, step) in enumerate(zip(line, STEPS, strict=True)):
+            ax.imshow(arrays["images"][k][j], cmap="gray_r", vmin=0, vmax=1)
             ax.set(xticks=[], yticks=[])
-            ax.set_xlabel(f"{realism[k]:.2f}", fontsize=8, labelpad=1)
-            valid = found.valid[path, step] == 1
+            ax.set_xlabel(f"{arrays['realism'][k][j]:.2f}", fontsize=8, labelpad=1)
+            valid = arrays["valid"][k][j]
             for spine in ax.spines.values():
                 spine.set(color="#E07B00" if valid else "#8A9099", linewidth=1.8 if valid else 0.8)
-            if (digit, target, name) == (*rows[0][0], rows[0][1]):
+            if k == 0:
                 ax.set_title(f"τ = {step / 20:g}", fontsize=9)
-        line[0].set_ylabel(f"{digit} → {target}\n{name}", fontsize=9)
+        line[0].set_ylabel(str(arrays["names"][k]), fontsize=9)
     where.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(where, dpi=90, pil_kwargs={"optimize": True})
     plt.close(figure)

@@ -12,8 +12,9 @@ from benchmarks.figures import NONE, grid
 
 __all__ = ["WINNER", "Rule", "blocks", "decided", "page"]
 
+SAMPLED = ("sampled ends", "sampled ends, dense", "ten sampled ends")
 WINNER = "dense"  # what `Search(path="dense")` does
-DIGITS = "mnist-5k"
+DIGITS = "mnist"
 MOST_TIME = 1.5  # of the straight line's outside the classifier
 
 # Metrics by their titles, with the direction that is better, and digits.
@@ -39,10 +40,12 @@ ELSE = {
     "recrossing": ("re-crossing, % ↓", -1, 2),
     "reached": ("paths that reach the target, % ↑", 1, 2),
     "diversity": ("diversity ↑", 1, 3),
+    "ways": ("ways ↑", 1, 2),
+    "shared": ("shared end, % ↓", -1, 0),
     "seconds": ("s per 100 ↓", -1, 3),
     "queries": ("queries per 100 ↓", -1, 0),
 }
-PERCENT = ("unseen", "recrossing", "reached")
+PERCENT = ("unseen", "recrossing", "reached", "shared")
 BETTER = ("density", "density_worst", "lof", "lof_worst", "first_lof", "middle_lof")
 NO_WORSE = (
     "first_distance", "nearest_distance", "diversity", "unseen", "recrossing", "reached", "queries",
@@ -53,6 +56,7 @@ SIGNS = {name: sign for part in (ALONG, PICKED, ELSE) for name, (_, sign, _) in 
 TITLES = {
     "decision": "The decision",
     "candidates": "All candidates",
+    "sampled": "Endpoints of one's own",
     "pairs": "Pair by pair",
     "face": "Beside FACE",
     "ends": "Fewer endpoints",
@@ -120,7 +124,8 @@ def blocks(table: pd.DataFrame) -> dict[str, str]:
     if len(lines):
         found = {
             "decision": _decision(table),
-            "candidates": _means(lines),
+            "candidates": _means(lines[~_named(lines, *SAMPLED, "FACE")]),
+            "sampled": _means(lines[_named(lines, "straight", WINNER, *SAMPLED)]),
             "pairs": _pairs(lines),
             "face": _face(lines),
             "ends": _ends(table),
@@ -194,16 +199,22 @@ def _figure(value: float, metric: str, digits: int) -> str:
     return f"{100 * value if metric in PERCENT else value:.{digits}f}"
 
 
+def _named(lines: pd.DataFrame, *methods: str) -> pd.Series:
+    return lines.index.get_level_values("method").isin(methods)
+
+
 def _means(lines: pd.DataFrame) -> str:
-    """Every candidate on the runs that all of them have."""
-    known = lines[lines.index.get_level_values("method") != "FACE"]
-    each = [set(own.droplevel("method").index) for _, own in known.groupby("method")]
-    common = sorted(set.intersection(*each))
+    """Every method on the runs that all of them have."""
+    each = [set(own.droplevel("method").index) for _, own in lines.groupby("method")]
+    common = sorted(set.intersection(*each)) if each else []
     if not common:
         return ""
-    named = ", ".join(f"{pair} {seed}" for pair, seed in common)
-    tables = [f"Means over the runs that all candidates have (pair and seed): {named}."]
-    methods = [m for m in dict.fromkeys(lines.index.get_level_values("method")) if m != "FACE"]
+    seeds: dict[str, list[str]] = {}
+    for pair, seed in common:
+        seeds.setdefault(pair, []).append(str(seed))
+    named = "; ".join(f"{pair} {', '.join(own)}" for pair, own in seeds.items())
+    tables = [f"Means over the {len(common)} runs that all of these have (pair, seeds): {named}."]
+    methods = list(dict.fromkeys(lines.index.get_level_values("method")))
     for part in (ALONG, PICKED, ELSE):
         shown = {name: about for name, about in part.items() if name in lines}
         rows = []

@@ -30,6 +30,7 @@ ROUNDS = 6
 CURVED_ROUNDS = 24  # where columns are derived: slopes of a product change with every move
 CLOSE = 1e-9  # of a column's span: nearer than this is rounding
 LARGEST_SET, MOST_SETS = 3, 30  # columns free beside those changed most, and sets of them tried
+ROWS_AT_ONCE = 2000  # rows times sets repaired together
 
 
 @dataclass(frozen=True)
@@ -201,20 +202,28 @@ class _Repair:
         if movable is not None:
             self.free &= movable
 
-    def repaired(self) -> Floats:
-        """The rows after a few rounds of moves; some may still be infeasible."""
+    def repaired(self) -> tuple[Floats, Bools]:
+        """The rows after a few rounds of moves, and which of them are feasible."""
         todo = np.arange(len(self.cells))
         self.move_into_domains(todo)
         self.derive(todo)
         parts = [part for c in self.constraints for part in logic.conjuncts(c.formula)]
         parts = [part for part in parts if not self.is_settled(part) and not _is_stuck(part)]
         parts.sort(key=lambda part: isinstance(part, ChangeCount))  # counts come last
-        rounds = CURVED_ROUNDS if self.derived else ROUNDS
-        for _ in range(rounds if parts else 0):
-            todo = todo[~feasible(self.constraints, self.rows(todo))]
+        ok = feasible(self.constraints, self.rows(todo))
+        todo = np.flatnonzero(~ok)
+        for _ in range(CURVED_ROUNDS if self.derived else ROUNDS):
+            if not len(todo) or not parts:
+                break
+            before, free = self.cells[todo], self.free[todo]
             for part in parts:
                 self.satisfy(part, todo)
-        return self.cells
+            ok[todo] = feasible(self.constraints, self.rows(todo))
+            # A round that moves nothing and holds nothing new is the last that could.
+            stuck = (free == self.free[todo]).all(axis=1)
+            stuck &= ((before == self.cells[todo]) | np.isnan(before)).all(axis=1)
+            todo = todo[~ok[todo] & ~stuck]
+        return self.cells, ok
 
     def is_settled(self, formula: Formula) -> bool:
         """Whether the domains see to it: a constraint on one column that is not derived."""
@@ -448,15 +457,17 @@ def project(
         return Projection(result, ok, proved, 0, 0)
     originals = instances[bad]
     start = schema.derive(_proposable(schema, cells[bad], originals), originals)
-    moved = _Repair(schema, constraints, start, originals, weights).repaired()
+    moved, fine = _Repair(schema, constraints, start, originals, weights).repaired()
     linear = linked(schema, [c for c in constraints if not isinstance(c.formula, Custom)])
-    failing = np.flatnonzero(~feasible(linear, Candidates(schema, moved, originals)))
-    moved[failing] = _with_few_changes(
-        schema, linear, start[failing], moved[failing], originals[failing], weights
-    )
+    whole = len(linear) == len(constraints) and schema.counted.all()  # all of it is a program
+    if not whole:  # a row that violates nothing but constraints from Python is beyond a program
+        fine = feasible(linear, Candidates(schema, moved, originals))
+    open_ = np.flatnonzero(~fine)
+    found, few = _with_few_changes(schema, linear, start[open_], originals[open_], weights)
+    moved[open_[few]] = found[few]
+    open_ = open_[~few]
     solver = _ExactSolver(schema, linear, weights, node_limit, max_programs)
-    # A row that violates nothing but constraints from Python is beyond a program.
-    for place in np.flatnonzero(~feasible(linear, Candidates(schema, moved, originals))):
+    for place in open_.tolist():
         row, status = solver.nearest(start[place], originals[place])
         if row is not None:
             moved[place] = row
@@ -464,9 +475,11 @@ def project(
     if not schema.counted.all():  # the solver does not see columns that are not linear
         left = np.flatnonzero(~feasible(constraints, Candidates(schema, moved, originals)))
         some = originals[left]
-        moved[left] = _Repair(schema, constraints, moved[left], some, weights).repaired()
+        moved[left], _ = _Repair(schema, constraints, moved[left], some, weights).repaired()
     result[bad] = moved
-    ok[bad] = feasible(constraints, Candidates(schema, moved, originals))
+    checked = open_ if whole else np.arange(len(bad))
+    ok[bad] = True
+    ok[bad[checked]] = feasible(constraints, Candidates(schema, moved[checked], originals[checked]))
     return Projection(result, ok, proved, solver.n_programs, int((~ok & ~proved).sum()))
 
 
@@ -474,44 +487,48 @@ def _with_few_changes(
     schema: Schema,
     constraints: Sequence[BoundConstraint],
     start: Floats,
-    moved: Floats,
     instances: Floats,
     weights: Floats,
-) -> Floats:
+) -> tuple[Floats, Bools]:
     """Rows under a limit on changes, repaired with a few columns free and all others held.
 
     With the columns that may change chosen, what is left are moves that have a closed form. Tried
-    in turn are columns the other constraints name, and with them those that `start` changes most.
-    Where none of them will do the row stays as it was moved before.
+    in turn are columns the other constraints name, and with them those that `start` changes most;
+    the first that will do counts. Several sets are tried at once where rows are few.
+
+    Returns:
+        The rows, and for which of them a set was found.
     """
     most = min(
         (c.formula.most for c in constraints if isinstance(c.formula, ChangeCount)), default=-1
     )
+    moved, done = start.copy(), np.zeros(len(start), dtype=bool)
     if not len(start) or not 0 < most < int(schema.counted.sum()):
-        return moved
+        return moved, done
     named = {k for c in constraints if not isinstance(c.formula, ChangeCount) for k in c.columns}
     columns = [k for k in sorted(named) if schema.counted[k]]
     needed = ~domains(schema, constraints, instances).unchanged & schema.counted
     price = schema.gaps(start, instances) * weights + 1e3 * needed  # (n, d)
-    moved, open_ = moved.copy(), np.arange(len(start))
-    sets = [
-        part for size in range(min(most, LARGEST_SET) + 1) for part in combinations(columns, size)
-    ]
-    for part in sets[:MOST_SETS]:
-        dear = price[open_].copy()
-        dear[:, list(part)] += 1e6
+    parts = [set(p) for n in range(min(most, LARGEST_SET) + 1) for p in combinations(columns, n)]
+    every = range(len(schema.features))
+    sets = np.array([[1e6 * (k in part) for k in every] for part in parts[:MOST_SETS]])  # (s, d)
+    begin = 0
+    while begin < len(sets) and not done.all():
+        open_ = np.flatnonzero(~done)
+        several = sets[begin : begin + max(1, ROWS_AT_ONCE // len(open_) if begin else 1)]
+        begin += len(several)
+        dear = (price[open_, None] + several).reshape(-1, len(price.T))  # (rows * sets, d)
         rank = (-dear).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
         kept = (rank < most) & (dear > 0)
-        cells = np.where(kept | ~schema.counted, start[open_], instances[open_])
-        cells = schema.derive(cells, instances[open_])
-        repair = _Repair(schema, constraints, cells, instances[open_], weights, kept)
-        cells = repair.repaired()
-        found = feasible(constraints, Candidates(schema, cells, instances[open_]))
-        moved[open_[found]] = cells[found]
-        open_ = open_[~found]
-        if not len(open_):
-            break
-    return moved
+        at = np.repeat(open_, len(several))
+        cells = np.where(kept | ~schema.counted, start[at], instances[at])
+        cells = schema.derive(cells, instances[at])
+        cells, ok = _Repair(schema, constraints, cells, instances[at], weights, kept).repaired()
+        ok = ok.reshape(len(open_), -1)
+        found, which = ok.any(axis=1), ok.argmax(axis=1)
+        moved[open_[found]] = cells.reshape(*ok.shape, -1)[found, which[found]]
+        done[open_] = found
+    return moved, done
 
 
 @dataclass
@@ -594,4 +611,4 @@ class _ExactSolver:
             row: Floats = rows[0]
             return row
         repair = _Repair(self.schema, self.constraints, rows, instances, self.weights)
-        return self.polished(repair.repaired(), instances, again=False) if again else None
+        return self.polished(repair.repaired()[0], instances, again=False) if again else None

@@ -253,15 +253,18 @@ class LatentCorrection:
         return rows
 
     def _gradient(
-        self, tau: Floats, z: Tensor, rows: Floats, instance: Ints
+        self, tau: Floats, z: Tensor, rows: Floats, instance: Ints, *, decoded: bool = True
     ) -> tuple[Tensor, Tensor] | None:
-        """g of points, (m,), and its gradient, (m, h); None where no constraint has one."""
+        """g of points, (m,), and its gradient, (m, h); None where no constraint has one.
+
+        Unless the rows were `decoded` from these points, only their categories are used.
+        """
         problem = self.problem
         # The gradient is needed whatever mode the caller is in.
         with torch.inference_mode(False), torch.enable_grad():
             point = z.clone().requires_grad_()
             values = problem.fitted.decoder.differentiable_rows(
-                self.instances, instance, tau, point, rows
+                self.instances, instance, tau, point, rows, decoded=decoded
             )
             g = problem.system.penalty(values, self.instances.cells[instance])
             if not g.requires_grad:
@@ -276,9 +279,11 @@ class LatentCorrection:
         thorough = self.thorough or self.problem.search.enforce == "polyak" or unprojected
         active = np.arange(len(rows))
         moved = np.zeros(len(rows), dtype=bool)
-        for _ in range(MANY_CORRECTIONS if thorough else CORRECTIONS):
+        for step in range(MANY_CORRECTIONS if thorough else CORRECTIONS):
             at = torch.as_tensor(active, device=z.device)
-            found = self._gradient(tau[active], z[at], rows[active], instance[active])
+            found = self._gradient(
+                tau[active], z[at], rows[active], instance[active], decoded=step == 0
+            )
             if found is None:
                 break
             g, gradient = found
@@ -286,10 +291,10 @@ class LatentCorrection:
             open_ = ((g > 0) & (squared > 0)).cpu().numpy()
             if not open_.any():
                 break
-            step = (g.to(z) / squared.clamp(min=1e-12))[:, None] * gradient
-            length = step.norm(dim=1, keepdim=True)
-            step = step * (MAX_LENGTH / length.clamp(min=MAX_LENGTH))
+            shift = (g.to(z) / squared.clamp(min=1e-12))[:, None] * gradient
+            length = shift.norm(dim=1, keepdim=True)
+            shift = shift * (MAX_LENGTH / length.clamp(min=MAX_LENGTH))
             active, keep = active[open_], torch.as_tensor(open_, device=z.device)
-            z[at[keep]] -= step[keep]
+            z[at[keep]] -= shift[keep]
             moved[active] = True
         return np.flatnonzero(moved)

@@ -186,7 +186,14 @@ class Decoder:
         return cells
 
     def differentiable_rows(
-        self, instances: EncodedInstances, instance: Ints, tau: Floats, z: Tensor, rows: Floats
+        self,
+        instances: EncodedInstances,
+        instance: Ints,
+        tau: Floats,
+        z: Tensor,
+        rows: Floats,
+        *,
+        decoded: bool = False,
     ) -> Tensor:
         """The same rows with a gradient in z: (m, d), categories as in `rows`.
 
@@ -199,26 +206,28 @@ class Decoder:
             tau: Its position on the path.
             z: Its latent point, whose gradient is wanted.
             rows: The rows as decoded before, for their categories.
+            decoded: They were decoded from z, so their numbers are right too.
         """
-        numeric = instances.schema.numeric
-        decoded = self.model.decode(z)  # (m, w)
-        fixed = decoded.detach().cpu().numpy().astype(np.float64)
-        means = fixed + instances.residual_at(instance, tau)
-        cells = rows.copy()
-        cells[:, numeric] = self._numbers(instances, instance, tau, means)
-        slopes = np.where(
-            self._keeps_unplaced(instances.schema, instances.cells[instance], means, tau),
-            0.0,
-            instances.schema.slopes(means[:, : len(numeric)]),
-        )
-        slopes = np.where(instances.schema.counted[numeric], slopes, 0.0)
-        cells = instances.schema.derive(cells, instances.cells[instance])
+        schema, numeric, originals = instances.schema, instances.schema.numeric, instances.cells
+        out = self.model.logits(z)  # (m, w)
+        fixed = out.detach()
+        if schema.flags:  # whether a number is missing; numbers themselves have no head
+            fixed = self.model.heads(fixed)
+        means = fixed.cpu().numpy().astype(np.float64) + instances.residual_at(instance, tau)
+        cells = rows
+        if not decoded:
+            cells = rows.copy()
+            cells[:, numeric] = self._numbers(instances, instance, tau, means)
+            cells = schema.derive(cells, originals[instance])
+        still = self._keeps_unplaced(schema, originals[instance], means, tau)
+        slopes = np.where(still, 0.0, schema.slopes(means[:, : len(numeric)]))
+        slopes = np.where(schema.counted[numeric], slopes, 0.0)
         values = torch.as_tensor(cells, device=z.device)
         rise = torch.as_tensor(slopes, device=z.device)
-        scores = decoded[:, : len(numeric)].double()
+        scores = out[:, : len(numeric)].double()
         at = torch.as_tensor(numeric, device=z.device)
         values = values.index_add(1, at, rise * (scores - scores.detach()))
-        for column, sources in instances.schema.derived.slopes(cells).items():
+        for column, sources in schema.derived.slopes(cells).items():
             for source, slope in sources.items():
                 moved = values[:, source] - values[:, source].detach()
                 gradient = torch.as_tensor(slope, device=z.device) * torch.nan_to_num(moved)

@@ -90,7 +90,8 @@ class Knots(NamedTuple):
         rise: Floats = np.diff(self.values) / np.maximum(np.diff(self.mid), 1e-9)
         if len(rise) < 2:
             return np.full_like(scores, rise.sum())
-        return rise[np.clip(np.searchsorted(self.mid, scores) - 1, 0, len(rise) - 1)]
+        found: Floats = rise[np.searchsorted(self.mid[1:-1], scores)]
+        return found
 
 
 def _spread(top: Floats, count: int) -> Bools:

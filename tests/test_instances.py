@@ -89,9 +89,27 @@ def test_rows_the_classifier_raises_on_are_found_by_halving():
     rows = [{"age": 25, "home": "boat" if i == 37 else "a"} for i in range(64)]
     found = read(rows, "yes", model)
     assert list(found.malformed) == [37]
-    # Six halvings, each two parts, and a known row for each of the seven calls that raised.
-    assert len(model.calls) == 1 + 2 * 6 + 7
-    assert model.calls.count(1) == 2 + 7
+    # Six halvings, each two parts, the row once more, and a known row for each of the eight calls
+    # that raised.
+    assert len(model.calls) == 1 + 2 * 6 + 1 + 8
+    assert model.calls.count(1) == 2 + 1 + 8
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_classifier_that_recovers_has_refused_no_row(count):
+    class Recovers(Recorder):
+        left = 0
+
+        def predict(self, rows):
+            self.broken, self.left = self.left > 0, self.left - 1
+            return super().predict(rows)
+
+    model = Recovers()
+    classifier = classifier_of(model)
+    model.left = 1  # the next call fails, those after it do not
+    found = read_instances(ROWS[:count], SCHEMA, classifier, "yes", known_row=KNOWN)
+    assert found.malformed == {}
+    assert found.label_code.tolist() == [0, 1, 0][:count]
 
 
 def test_a_classifier_that_raises_on_a_known_row_is_broken_itself():

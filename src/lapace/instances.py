@@ -128,6 +128,9 @@ def query_rows(
 ) -> tuple[Ints, Floats, dict[int, str]]:
     """Queries the classifier in one call; where it raises, halves find the rows it raises on.
 
+    A row is refused once the classifier has raised twice on it alone, and answered in between: a
+    service that fails for a moment and recovers has nothing against the row.
+
     Args:
         classifier: The classifier, its labels known.
         cells: The rows, (n, d).
@@ -142,7 +145,7 @@ def query_rows(
     """
     codes, found = np.full(len(cells), -1), np.full((len(cells), len(classifier.labels)), np.nan)
     refused: dict[int, str] = {}
-    parts = [np.arange(len(cells))] if len(cells) else []
+    parts, again = [np.arange(len(cells))] if len(cells) else [], -1
     while parts:
         part = parts.pop()
         try:
@@ -161,6 +164,10 @@ def query_rows(
                 raise error from None
             if len(part) > 1:
                 parts += reversed(np.array_split(part, 2))
+                continue
+            if again != part[0]:
+                again = part[0]
+                parts.append(part)
                 continue
             refused[int(part[0])] = str(error)
             if max_refused is not None and len(refused) > max_refused:

@@ -211,6 +211,28 @@ def test_a_full_queue_makes_room_for_a_client_with_fewer_requests():
     story(test)
 
 
+def test_those_that_wait_shorten_the_calls_before_them():
+    """Twelve long calls of one client, three at a time: the last nine get their turns too."""
+
+    async def test(_):
+        queue, shares = WorkQueue(workers=4, queue=64, timeout=LONG), []
+        calls = [Blocking() for _ in range(12)]
+        tasks = [
+            asyncio.create_task(queue.run(call, client="mallory", started=shares.append))
+            for call in calls
+        ]
+        await happens(calls[2].started.is_set)
+        await happens(lambda: queue.counts()["waiting"] == 9)
+        for number, call in enumerate(calls, 1):
+            call.released.set()
+            await happens(lambda number=number: len(shares) == min(12, number + 3))
+        await asyncio.gather(*tasks)
+        # When the first three start nobody waits; the others leave eight behind them, then seven.
+        assert shares == [1.0] * 3 + [1.5 / 4] * 2 + [1.5 / 3] * 3 + [1.5 / 2] * 3 + [1.0]
+
+    story(test)
+
+
 # --- access --------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ from lapace.classifiers.outputs import (
     distinct_labels,
     predict_method,
 )
+from lapace.classifiers.sharing import current_calls
 from lapace.errors import ClassifierError, InputError, LapaceError, RowsError, did_you_mean
 from lapace.schema import Schema
 
@@ -54,6 +57,30 @@ class Prediction(NamedTuple):
 
     codes: Ints
     probability: Floats | None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows for the model.
+
+    Attributes:
+        cells: As they are.
+        schema: The columns, with every level the rows have.
+        plain: The model takes a matrix.
+    """
+
+    cells: Floats
+    schema: Schema
+    plain: bool
+
+    @cached_property
+    def frame(self) -> Any:
+        """What the model is called with, for labels and probabilities alike."""
+        return self.cells.copy() if self.plain else self.schema.frame(self.cells)
+
+    def beside(self, cells: Floats) -> _Rows:
+        """Other rows for the same model."""
+        return replace(self, cells=cells)
 
 
 class Classifier:
@@ -134,7 +161,7 @@ class Classifier:
 
     def fit_labels(self, cells: Floats) -> Ints:
         """Queries the training rows, keeps the labels found there, returns the rows' codes."""
-        outputs = [self._predicted(frame, len(part)) for part, frame in self._frames(cells, None)]
+        outputs = [self._predicted(part) for part in self._parts(cells, None)]
         labels = _sorted([label for distinct, _ in outputs for label in distinct])
         if not labels:
             raise InputError("There are no training rows to query the classifier with.")
@@ -159,10 +186,7 @@ class Classifier:
             schema: Where rows have levels unseen in training, the schema that names them.
         """
         self._known_labels()
-        codes = [
-            self._codes(*self._predicted(frame, len(part)))
-            for part, frame in self._frames(cells, schema)
-        ]
+        codes = [self._codes(*self._predicted(part)) for part in self._parts(cells, schema)]
         return np.concatenate([np.empty(0, dtype=np.int64), *codes])
 
     def predict_proba(self, cells: Floats, schema: Schema | None = None) -> Floats | None:
@@ -177,8 +201,7 @@ class Classifier:
         if not self.has_probability:
             return None
         parts = [
-            self._in_label_order(self._probability(frame, len(part)))
-            for part, frame in self._frames(cells, schema)
+            self._in_label_order(self._probability(part)) for part in self._parts(cells, schema)
         ]
         return np.concatenate([np.empty((0, len(self.labels))), *parts])
 
@@ -190,13 +213,13 @@ class Classifier:
         """
         self._known_labels()
         parts, begin = [], 0
-        for chunk, frame in self._frames(cells, schema):
+        for chunk in self._parts(cells, schema):
             try:
-                parts.append(self._query_chunk(chunk, frame, schema))
+                parts.append(self._query_chunk(chunk))
             except RowsError as error:
                 rows = {begin + i: why for i, why in error.rows.items()}
                 raise RowsError(str(error), rows) from None
-            begin += len(chunk)
+            begin += len(chunk.cells)
         codes = np.concatenate([np.empty(0, dtype=np.int64), *(part.codes for part in parts)])
         found = [part.probability for part in parts if part.probability is not None]
         # Scores that look like probabilities in some chunks only are none.
@@ -204,63 +227,70 @@ class Classifier:
             return Prediction(codes, None)
         return Prediction(codes, np.concatenate([np.empty((0, len(self.labels))), *found]))
 
-    def _query_chunk(self, cells: Floats, frame: Any, schema: Schema | None) -> Prediction:
-        rows = len(cells)
+    def _query_chunk(self, chunk: _Rows) -> Prediction:
+        rows = len(chunk.cells)
         if isinstance(self.model, ExternalModel):
-            output = self._call(self.model.query, frame, rows)
+            output = self._call(self.model.query, chunk)
             codes = self._codes(*distinct_labels(output.labels, rows))
             if output.probability is None:
                 return Prediction(codes, None)
             raw = as_probability(output.probability, rows, self._n_columns())
             return Prediction(codes, self._in_label_order(raw))
         if not self.has_probability:
-            return Prediction(self._codes(*self._predicted(frame, rows)), None)
-        raw = self._probability(frame, rows)  # (rows, classes)
+            return Prediction(self._codes(*self._predicted(chunk)), None)
+        raw = self._probability(chunk)  # (rows, classes)
         if not self._predicts_most_probable():
-            codes = self._codes(*self._predicted(frame, rows))
+            codes = self._codes(*self._predicted(chunk))
         else:
             two = np.partition(raw, -2, axis=1)[:, -2:]
             clear = two[:, 1] - two[:, 0] > TIE  # and both are numbers
             codes = np.empty(rows, dtype=np.int64)
             classes = self._classes() or self.labels
             codes[clear] = self._codes(classes, raw[clear].argmax(axis=1))
-            codes[~clear] = self.predict(cells[~clear], schema)
+            codes[~clear] = self.predict(chunk.cells[~clear], chunk.schema)
         return Prediction(codes, self._in_label_order(raw))
 
     # -- calls of the model -----------------------------------------------------------------------
 
-    def _frames(self, cells: Floats, schema: Schema | None) -> Iterator[tuple[Floats, Any]]:
-        """The rows in parts of bounded size, each with its frame, or as the matrix it is."""
+    def _parts(self, cells: Floats, schema: Schema | None) -> Iterator[_Rows]:
+        """The rows in parts of bounded size."""
         most = min(ROWS_PER_CALL, CELLS_PER_CALL // max(1, cells.shape[1]))
         plain = isinstance(self.model, MatrixClassifier)
         for part in batches(len(cells), most):
-            rows = cells[part]
-            yield rows, rows.copy() if plain else (schema or self.schema).frame(rows)
+            yield _Rows(cells[part], schema or self.schema, plain)
 
-    def _call(self, method: Callable[[Any], Any], frame: Any, rows: int) -> Any:
-        spend(queries=rows)
+    def _call(self, method: Callable[[Any], Any], rows: _Rows) -> Any:
+        """Calls the model about some rows, alone or together with other threads."""
+        count = len(rows.cells)
+        spend(queries=count)
         with self._lock:
-            self._n_queries += rows
+            self._n_queries += count
+        calls = current_calls(self.model)
+        frame = rows.frame if calls is None else None
         try:
-            return method(frame)
+            if calls is None:
+                return method(frame)
+            # Columns with missing cells may have another type.
+            key = (method.__name__, id(rows.schema), np.isnan(rows.cells).any(axis=0).tobytes())
+            return calls.call(key, rows.cells, lambda joined: method(rows.beside(joined).frame))
         except LapaceError:  # an external model's own error
             raise
         except (Exception, SystemExit) as error:  # a model may raise anything
             raise ClassifierError(
-                f"The classifier raised {type(error).__name__} when queried with {rows:,} "
-                f"{'row' if rows == 1 else 'rows'}: {error}"
+                f"The classifier raised {type(error).__name__} when queried with {count:,} "
+                f"{'row' if count == 1 else 'rows'}: {error}"
             ) from error
 
-    def _predicted(self, frame: Any, rows: int) -> tuple[list[Label], Ints]:
+    def _predicted(self, rows: _Rows) -> tuple[list[Label], Ints]:
         """What `predict` returns, as distinct labels and each row's position among them."""
-        return distinct_labels(self._call(self._predict, frame, rows), rows)
+        return distinct_labels(self._call(self._predict, rows), len(rows.cells))
 
-    def _probability(self, frame: Any, rows: int) -> Floats:
+    def _probability(self, rows: _Rows) -> Floats:
         """What `predict_proba` returns, in the model's order of columns."""
-        returned = self._call(self.model.predict_proba, frame, rows)
+        returned = self._call(self.model.predict_proba, rows)
         hint = "" if self._classes() else " It may name its classes, in order, as `classes_`."
         name = "The classifier's predict_proba"
-        return as_probability(returned, rows, self._n_columns(), name, hint)
+        return as_probability(returned, len(rows.cells), self._n_columns(), name, hint)
 
     # -- labels -----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from socket import socket
@@ -30,6 +31,7 @@ except ImportError as error:
 
 from lapace import __version__
 from lapace.budgets import Budget, BudgetError, limited
+from lapace.classifiers.sharing import SharedCalls, answers_by_row
 from lapace.errors import ClassifierError, InputError, check_integer, check_number
 from lapace.explainer import Explainer
 from lapace.result import Explanation, why_not_to_json
@@ -111,7 +113,8 @@ def create_app(  # noqa: PLR0913  settings, by name
         max_nodes: Branch-and-bound nodes the solver may visit for one request.
         queue: Requests that may wait; more are answered with 429.
         timeout: Seconds an explanation may take; a request may wait twice as long before that. The
-            search ends at two thirds of it, with what was found by then.
+            search ends at two thirds of it, with what was found by then, and earlier while so many
+            wait that the last would wait too long.
         threads: Explanations computed at once, so that a slow one does not hold up the others; of
             three or more one client has all but one at most.
         log_requests: Log a line for every request: no one's data, the token's name at most.
@@ -264,6 +267,8 @@ def _add_routes(
         explainer, max_instances=limits["instances"], max_steps=limits["steps"]
     )
     examples = request_examples(explainer)
+    model = explainer.classifier_.model
+    calls = SharedCalls(model) if answers_by_row(model) else None
     explanation = {"content": {"application/json": {"schema": {"$ref": f"{REF}Explanation"}}}}
 
     async def respond(request: Request, model: type[ExplainRequest], to_json: ToJson) -> Response:
@@ -274,11 +279,16 @@ def _add_routes(
                 pass
 
         budget = Budget(limits["queries"], limits["nodes"], SEARCHING * queue.timeout)
+
+        def start(share: float) -> None:
+            budget.seconds *= share
+
         try:
             content = await queue.run(
-                lambda: _explain(explainer, parsed, to_json, budget),
+                lambda: _explain(explainer, parsed, to_json, budget, calls),
                 disconnected,
                 client=request.scope.get("lapace.client", ""),
+                started=start,
                 cancel=budget.cancel,
             )
         finally:
@@ -375,11 +385,15 @@ def _errors(statuses: Iterable[int]) -> dict[int | str, Json]:
 
 
 def _explain(
-    explainer: Explainer, request: ExplainRequest, to_json: ToJson, budget: Budget
+    explainer: Explainer,
+    request: ExplainRequest,
+    to_json: ToJson,
+    budget: Budget,
+    calls: SharedCalls | None,
 ) -> bytes:
     """In a thread: explains, and writes the JSON, which takes time as well."""
     try:
-        with limited(budget):
+        with limited(budget), nullcontext() if calls is None else calls.shared():
             found = to_json(request.explain(explainer))
             _hide_classifier_errors(explainer, request, found["instances"])
         return json.dumps(found, separators=(",", ":"), allow_nan=False).encode("ascii")

@@ -33,6 +33,8 @@ from lapace.server.models import HealthResponse
 __all__ = ["WorkQueue"]
 
 MAX_RETRY_AFTER = 60  # seconds
+SHARED = 1.5  # times the time for a call, of the two that another may wait
+LEAST = 1 / 3  # of the time for a call, however many wait
 THREAD_NAME = "lapace-worker"
 STOPPING = "The server is stopping. Try again in 5 seconds, or another one."
 
@@ -95,12 +97,24 @@ class WorkQueue:
         """Whether a further call would be refused."""
         return self.stopping or not self._free or 0 < self.queue <= self._n_waiting
 
+    @property
+    def share(self) -> float:
+        """The share of its time that a call should take, so that those that wait have a turn.
+
+        Each may wait twice as long as a call may run: where more rounds than that are to come,
+        calls have to be shorter, and some time is kept for what follows a search. A third is left
+        to each; where that is still too much, the last get 429.
+        """
+        rounds = 1 + math.ceil(self._n_waiting / max(1, self._lanes))
+        return min(1.0, max(LEAST, SHARED / rounds))
+
     async def run(
         self,
         work: Work,
         disconnected: Callable[[], Awaitable[None]] = sleep_forever,
         *,
         client: str = "",
+        started: Callable[[float], None] = lambda _: None,
         cancel: Callable[[], None] = lambda: None,
     ) -> bytes:
         """Returns what `work` returns, or raises: 429 or 503 if it is not run, 504 if it hangs.
@@ -110,11 +124,13 @@ class WorkQueue:
             disconnected: Returns when the caller is gone; a call that still waits is then dropped,
                 and one that runs is cancelled.
             client: Whose call it is.
+            started: Called in the event loop when the call's turn has come, with `share`.
             cancel: Asks a running call to end, from the event loop.
         """
         loop = asyncio.get_running_loop()
         done: Done = loop.create_future()
         await self._acquire(done, disconnected, client)
+        started(self.share)
         context = copy_context()
         try:
             target = (work, done)
@@ -261,8 +277,12 @@ class WorkQueue:
         if len(self._running) >= self._most:
             return False
         own = [done for done, owner in self._running.items() if owner == client]
-        share = self._free - 1 if self._free >= 3 else self._free
-        return len(set(own) - self._stuck) < share
+        return len(set(own) - self._stuck) < self._lanes
+
+    @property
+    def _lanes(self) -> int:
+        """How many calls of one client may run at once."""
+        return self._free - 1 if self._free >= 3 else self._free
 
     @property
     def _most(self) -> int:

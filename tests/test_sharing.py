@@ -129,10 +129,9 @@ def test_what_is_known_to_answer_by_row(model, by_row):
 
 def test_requests_at_once_get_what_each_would_get_alone():
     rows, labels = table()
-    model = train("forest", Schema.infer(rows), rows, labels, n_estimators=10)
-    explainer = Explainer(model, n_prototypes=2, recipe=worlds.QUICK, device="cpu").fit(rows)
-    some = json.loads(worlds.applicants(12, 1).to_json(orient="records"))
-    alone = [explainer.explain([one]).to_json() for one in some]
+    model = train("forest", Schema.infer(rows), rows, labels, n_estimators=3)
+    explainer = Explainer(model, n_prototypes=1, recipe=worlds.QUICK, device="cpu").fit(rows)
+    some = json.loads(worlds.applicants(6, 1).to_json(orient="records"))
     sizes, whole = [], model[-1].predict_proba
 
     def noted(frame):
@@ -140,13 +139,12 @@ def test_requests_at_once_get_what_each_would_get_alone():
         return whole(frame)
 
     model[-1].predict_proba = noted
-    for one in some:
-        explainer.explain([one])
-    before, calls = sizes.copy(), len(sizes)
+    alone = [explainer.explain([one]).to_json() for one in some]
+    before = sizes.copy()
     sizes.clear()
     with serving(explainer, threads=7) as client, ThreadPoolExecutor(6) as pool:
         bodies = [{"instances": [one]} for one in some]
         found = list(pool.map(lambda body: client.post("/v2/explain", json=body), bodies))
     assert [response.json() for response in found] == alone
     assert sum(sizes) == sum(before), "the same rows"
-    assert len(sizes) < calls, "in fewer calls"
+    assert len(sizes) < len(before), "in fewer calls"

@@ -32,8 +32,8 @@ import lapace
 from docs import pages
 from lapace import Explainer
 from lapace.cli.commands import EXAMPLES, app
-from lapace.cli.outputs import Terminal, together
-from lapace.cli.rendering import prototype_frame
+from lapace.cli.outputs import Terminal, _as_text, together
+from lapace.cli.rendering import line_tables, prototype_frame
 from lapace.explainer import Search, storage
 from lapace.explainer.why_not import MAX_QUERIES
 from lapace.result import PICKS, Explanation, json_schema, why_not_to_json
@@ -436,7 +436,7 @@ def test_a_table_from_work_is_read_as_it_is_written(tmp_path, monkeypatch):
     lines = result.stderr.splitlines()
     assert lines[0] == "lapace: 3 columns cannot be used as they are:"
     assert [line.split()[0] for line in lines[1:4]] == ["'order_no'", "'note'", "'settled'"]
-    settled = "--id order_no --drop note --drop settled"
+    settled = "--id order_no --drop note,settled"
     shown = done(f"schema orders.csv --label paid {settled} -o schema.toml").stdout
     assert re.search(r"^amount +number +€", shown, flags=re.MULTILINE)
     assert re.search(r"^ordered +date +2023-01-01 to ", shown, flags=re.MULTILINE)
@@ -823,6 +823,41 @@ def test_groups_of_instances_are_compared(here, denied):
     assert "What changes" in (here / "cohort.html").read_text(encoding="utf-8")
     assert "Did you mean 'area'" in refused(run(f"{line} --by aera"))
     assert "must end in .html" in refused(run(f"{line} -o cohort.txt"))
+
+
+def test_lines_have_shares_in_percent_and_intervals_in_brackets():
+    lines = {
+        "group": ["rent"], "share": [0.5], "share_low": [0.25], "share_high": [0.75],
+        "cost": [0.125], "cost_low": [float("nan")], "cost_high": [float("nan")],
+        "median_change": [1650.0],
+    }  # fmt: skip
+    printed = _as_text(*line_tables(("Costs", lines))).split("\n")
+    assert printed[1].split() == ["group", "share", "cost", "median", "change"]
+    assert printed[2].split() == ["rent", "50%", "(25%", "to", "75%)", "0.125", "1,650"]
+
+
+def test_columns_that_follow_from_others_are_shown_as_such(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"amount": rng.integers(10, 90, 200) * 100, "months": 12})
+    home = rng.integers(0, 2, 200)
+    frame = frame.assign(monthly=frame["amount"] / 4, home_own=home, home_rent=1 - home)
+    frame["label"] = np.where(frame["amount"] < 4000, "yes", "no")
+    frame.to_csv("t.csv", index=False)
+    (tmp_path / "s.toml").write_text(
+        'version = 1\n[columns.monthly]\nderived = "amount / 4"\n[columns.amount]\ntolerance = 0\n'
+    )
+    fitted = done("fit t.csv --classifier forest --label label --schema s.toml --n-prototypes 1"
+                  " --drop months -o t.lapace")  # fmt: skip
+    rule = "exactly one of these columns is set. Kept as a rule: home_own + home_rent == 1"
+    assert rule in fitted.stderr
+    ids = ",".join(map(str, np.flatnonzero(frame["label"] == "no")[:2]))
+    printed = done(f"explain t.lapace t.csv --target yes --ids {ids} --n-best 1").stdout
+    changed = re.findall(r"^ +amount +\S+ +→ +(\S+)$", printed, flags=re.MULTILINE)
+    follows = re.findall(r"^ +so monthly +\S+ +→ +(\S+)$", printed, flags=re.MULTILINE)
+    number = [float(text.replace(",", "")) for text in changed]
+    assert number
+    assert [float(text.replace(",", "")) * 4 for text in follows] == number
 
 
 def test_a_failing_report_warns_before_every_answer(here, denied):

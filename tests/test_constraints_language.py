@@ -287,7 +287,24 @@ MESSAGES = {
     "tenure/months >= 3": "can divide. Names with such characters go in backticks.",
     "x <= (3": "expected ')', found the end.",
     "original(3) <= x": "expected a column's name, found '3'.",
+    "home in [own, rent]": "at character 6: Values go in braces: in {own, rent}.",
+    "`a b` not in ('x y', z)": "Values go in braces: in {'x y', z}.",
+    "income <= €3,000": "Numbers have no currency and no mark between thousands. Write 1234.56.",
+    "income < 1.234,56": "Numbers have a point before decimals and no mark between thousands.",
+    "income < 1,5": "Numbers have a point before decimals",
+    "age is fixed": "What has to stay is written age == original.",
+    "age cannot change": "What has to stay is written age == original.",
+    "keep age": "What has to stay is written age == original.",
+    "income may only go up": "What may only go up is written income >= original.",
+    "debt decreases": "What may only go down is written debt <= original.",
+    "at most 3 changes": "A number of changes is written changes <= 3.",
+    "home is own": "'is' is written home == own.",
 }
+
+
+@pytest.mark.parametrize("text", ["fixed constant", "fixed up, down", "increasing same"])
+def test_columns_may_be_called_as_people_write_constraints(text):
+    assert str(parse(text)) == text
 
 
 @pytest.mark.parametrize(("text", "message"), MESSAGES.items(), ids=MESSAGES)

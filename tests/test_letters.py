@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 
@@ -212,3 +213,12 @@ def test_what_no_letter_is_about():
         letters.letter(whole)
     with pytest.raises(InputError, match="cannot be explained: Column 'income' holds an infinity"):
         letters.letter(whole[-1])
+
+
+def test_a_chance_of_nearly_one_is_not_given_as_an_interval():
+    found = explanation()[[answered().position]].best(1)
+    for low, words in ((1.0, "in nearly all renewals."), (0.5, "(between 50 and 100).")):
+        certain = {"survival": 1.0, "survival_low": low, "survival_high": 1.0}
+        rows = replace(found, **{name: np.full(len(found), v) for name, v in certain.items()})
+        (sentence,) = (text for text in wording.sure(rows, 0) if "renewed" in text)
+        assert sentence.endswith(words)

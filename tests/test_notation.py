@@ -240,9 +240,33 @@ def test_all_columns_that_need_a_word_are_named_at_once():
         (line,) = [line for line in lines if line.startswith(f"  '{name}' ")]
         assert line.endswith(words)
     assert "--drop COLUMN" in lines[-1]
+    assert lines[-1].endswith("--drop ID --drop notes --drop key --drop nothing --drop verdict")
     dropped = dict.fromkeys(("order", "customer_id", "ID", "notes", "nothing"), "drop")
     schema = Schema.infer(frame, {**dropped, "key": "drop", "verdict": "binary"}, labels=labels)
     assert schema.names == ("age", "verdict")
+
+
+def test_constants_and_orders_are_named_in_the_same_run():
+    frame = pd.DataFrame(
+        {
+            "key": [f"K-{i}" for i in range(ROWS)],
+            "country": "DE",
+            "size": np.tile(["small", "large", "medium"], ROWS)[:ROWS],
+        }
+    )
+    remarks = [
+        "Of the others:",
+        "  'country' is the same in every row: --drop country",
+        "  'size' looks ordered: --kind 'size=ordinal:small<medium<large'",
+    ]
+    with pytest.raises(InputError, match=r"^Column 'key' holds") as one:
+        Schema.infer(frame)
+    assert str(one.value).splitlines()[1:] == remarks
+    with pytest.raises(InputError, match=r"^2 columns cannot be used") as two:
+        Schema.infer(frame.assign(nothing=None))
+    assert str(two.value).splitlines()[-3:] == remarks
+    with pytest.raises(InputError, match=r"cannot be ordinal .*'size=ordinal:small<medium<large'"):
+        Schema.infer(frame[["size"]], {"size": "ordinal"})
 
 
 @pytest.mark.parametrize(

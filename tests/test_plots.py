@@ -612,6 +612,37 @@ def test_a_description_is_written_below_the_table(instance):
     assert "What it is." in " ".join(words(plots.path(described[instance.position])))
 
 
+def test_a_path_says_how_sure_the_best_answer_is(explanation, instance):
+    best = explanation[[instance.position]].best(1)
+    steps = DrawnPath.of(instance, None).steps
+    shown = words(plots.path(instance))
+    ends = (0, DrawnPath.of(instance, None).first, -1)
+    wanted = [f"{p:.0%}" for p in (*steps.probability[list(ends)], best.probability[0])]
+    assert sorted(word for word in shown if re.fullmatch(r"\d+%", word)) == sorted(wanted)
+
+
+def test_what_follows_from_other_columns_is_not_called_unchanged(instance):
+    schema, drawn = instance.explanation.schema, DrawnPath.of(instance, None)
+    moved = schema.differs(drawn.original, drawn.steps.cells).any(axis=0)
+    column = next(i for i in np.flatnonzero(moved) if i not in drawn.minimal())
+    features = list(schema.features)
+    source = next(f.name for f in features if f.kind == "continuous" and f != features[column])
+    features[column] = replace(features[column], derived=f"2 * {source}")
+    derived = replace(instance.explanation, schema=replace(schema, features=tuple(features)))
+    shown = "\n".join(words(plots.path(derived[instance.position])))
+    name = features[column].name.replace("_", " ")[:20]
+    assert re.search(rf"^Follows from the others: {name}", shown, flags=re.MULTILINE)
+    unchanged = re.search(r"^Unchanged throughout: (.*)$", shown, flags=re.MULTILINE)
+    assert unchanged is None or name not in unchanged[1]
+
+
+def test_a_picture_has_no_room_left_below_its_notes(instance):
+    ax = plots.path(instance)
+    ax.figure.canvas.draw()
+    lowest = min(text.get_window_extent().y0 for text in ax.texts)
+    assert 0 <= lowest - ax.figure.bbox.y0 < 0.3 * ax.figure.dpi
+
+
 def lightness(shade):
     return np.mean(to_rgb(shade))
 

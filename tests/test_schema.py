@@ -396,8 +396,9 @@ def test_booleans_may_be_numbers():
 @pytest.mark.parametrize(
     ("values", "override", "sentence"),
     [
-        ([1, 2], "numeric", r"^'numeric' is no kind of column\. There are: continuous, ordinal, "),
-        ([1, 2], "ordnal", r"is no kind of column\. .* Did you mean 'ordinal'\?$"),
+        ([1, 2], "numeric", r"^'numeric' is no kind of column\. Did you mean 'number'\?$"),
+        ([1, 2], "text", r"is no kind of column\. There are: number, date, ordinal, binary, c"),
+        ([1, 2], "ordnal", r"is no kind of column\. Did you mean 'ordinal'\?$"),
         ([1, 2], 7, r"^'7' is no kind of column"),
         (["a", "b"], "continuous", r"^Column 'x' holds text that is no number"),
         (["1", "b"], Feature.continuous("x"), r"^Column 'x' holds text that is no number"),
@@ -405,8 +406,8 @@ def test_booleans_may_be_numbers():
             ["a", "b", "c"],
             "ordinal",
             (
-                r"^Column 'x' cannot be ordinal without its order\. Say Feature\.ordinal\('x', "
-                r"\[least, \.\.\., greatest\]\)\.$"
+                r"^Column 'x' cannot be ordinal without its order\. Name it, least first: "
+                r"--kind 'x=ordinal:a<b<c', in Python Feature\.ordinal\('x', \['a', 'b', 'c'\]\)\.$"
             ),
         ),
         ([1, 2, 3], "binary", r"^Column 'x' cannot be binary with 3 categories\.$"),

@@ -841,6 +841,8 @@ def test_files_that_cannot_be_read(tmp_path):
     for name in ("instances.xlsx", "instances", "instances.csv.xz"):
         with pytest.raises(InputError, match=rf"^'{name}' is not read: files end in \.csv, \.tsv"):
             read_file(tmp_path / name)
+    with pytest.raises(InputError, match=r"\.parquet\. Save it as CSV first\.$"):
+        read_file(tmp_path / "instances.xlsx")
     with pytest.raises(InputError, match=r"^Files are read as pandas, polars or pyarrow, not as r"):
         read_file(tmp_path / "instances.csv", "records")
 

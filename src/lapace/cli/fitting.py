@@ -70,6 +70,7 @@ def fit(
     from lapace.classifiers import TrainedKind, held_out_accuracy
     from lapace.classifiers import train as train_stock
     from lapace.classifiers.addresses import without_secrets
+    from lapace.constraints import parse_all
     from lapace.explainer import Explainer
 
     stock = classifier in get_args(TrainedKind)
@@ -118,6 +119,8 @@ def fit(
     with terminal.progress() as progress:
         # The accuracy on the rows it was trained on says nothing.
         explainer.fit(features, None if stock else labels, progress=progress)
+    for found in explainer.fitted_.rules[len(set(parse_all(constraints))) :]:  # by the table itself
+        terminal.note(f"{found.note} Kept as a rule: {found}")
     followed = _save(explainer, output, classifier, beside)
     if not terminal.quiet:
         terminal.show(rendering.report_text(explainer.report_))

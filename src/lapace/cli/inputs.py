@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,12 +254,17 @@ def column_values(table: Table, name: str) -> list[Any]:
 
 
 def drop_columns(table: Table, names: Iterable[str]) -> Table:
-    """The table without some columns, which must be in it."""
-    gone = list(names)
+    """The table without some columns, which must be in it; a text may name several, with commas."""
+    gone = [name for text in names for name in _listed(text, table.columns)]
     for name in gone:
         if name not in table.columns:
             raise _unknown_column(name, table)
     return table.without(gone)
+
+
+def _listed(text: str, known: Collection[str]) -> list[str]:
+    """A column's name, which may have commas in it, or several names between commas."""
+    return [text] if text in known else [name.strip() for name in text.split(",")]
 
 
 def _unknown_column(name: str, table: Table) -> InputError:
@@ -321,8 +326,9 @@ def declared_columns(columns: Columns, label: str | None) -> dict[str, Any]:
     from lapace.schema.summary import read_overrides
 
     overrides = dict(read_overrides(columns.schema))
-    for name in (*columns.drop, *([] if label is None else [label])):
-        overrides.pop(name, None)
+    for text in (*columns.drop, *([] if label is None else [label])):
+        for name in _listed(text, overrides):
+            overrides.pop(name, None)
     return {**overrides, **parse_kinds(columns.kind)}
 
 

@@ -44,7 +44,9 @@ LABEL = Option(None, help="Only the prototypes of this label.")
 class Columns:
     """What the columns of a training table are, where it does not show it."""
 
-    drop: list[str] = Option([], metavar="COLUMN", help="A column to leave out. Repeatable.")
+    drop: list[str] = Option(
+        [], metavar="COLUMN,…", help="Columns to leave out, with commas between. Repeatable."
+    )
     kind: list[str] = Option(
         [],
         metavar="TEXT",

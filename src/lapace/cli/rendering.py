@@ -241,6 +241,10 @@ def _changes(rows: Counterfactuals, row: int) -> Table:
         table.add_row(*map(Text, cells))
     if len(changed) > CHANGES:
         table.add_row(Text(f"and {len(changed) - CHANGES} smaller", "italic"))
+    for i in np.flatnonzero(rows.schema.differs(before, after) & ~rows.schema.counted):
+        feature = rows.schema.features[i]  # derived
+        cells = (f"so {feature.name}", feature.text(before[i]), "→", feature.text(after[i]))
+        table.add_row(*(Text(cell, "italic") for cell in cells))
     return table
 
 
@@ -276,15 +280,33 @@ def cohort_parts(found: Cohort) -> Iterator[Any]:
 
 
 def line_tables(*parts: tuple[str, dict[str, list[Any]]]) -> Iterator[Any]:
-    """Tables of lines by column, each with a title; those without lines are left out."""
+    """Tables of lines by column, each with a title; those without lines are left out.
+
+    The bounds of an interval stand behind its estimate, in brackets.
+    """
     for title, lines in parts:
-        if lines["group"]:
-            table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-            for name in lines:
-                table.add_column(name.replace("_", " "), overflow="fold")
-            for row in zip(*lines.values(), strict=True):
-                table.add_row(*map(Text, map(_short, row)))
-            yield Padding(table, (0, 0, 1, 0))
+        if not lines["group"]:
+            continue
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        columns = []
+        for name, values in lines.items():
+            if name.removesuffix("_low").removesuffix("_high") != name:
+                continue
+            texts = [_short(value, share=name == "share") for value in values]
+            bounds = [
+                [_short(value, share=name == "share") for value in lines.get(f"{name}_{end}", ())]
+                for end in ("low", "high")
+            ]
+            if bounds[0]:
+                texts = [
+                    text if low == "–" else f"{text} ({low} to {high})"
+                    for text, low, high in zip(texts, *bounds, strict=True)
+                ]
+            table.add_column(name.replace("_", " "), overflow="fold")
+            columns.append(texts)
+        for row in zip(*columns, strict=True):
+            table.add_row(*map(Text, row))
+        yield Padding(table, (0, 0, 1, 0))
 
 
 def batch_parts(found: Summary) -> Iterator[Any]:
@@ -311,10 +333,12 @@ def batch_parts(found: Summary) -> Iterator[Any]:
     )
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, *, share: bool = False) -> str:
     if value is None or (isinstance(value, float) and not _known(value)):
         return "–"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0%}" if share else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 # ------------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ class _Binder:
 
     def column(self, name: str) -> int:
         if name not in self.schema.names:
-            words = ("changes",) if isinstance(self.constraint, language.Comparison) else ()
+            compares = isinstance(self.constraint, language.Comparison)
+            words = ("changes", "original") if compares else ()
             hint = self.unquoted_hint(name) or did_you_mean(name, (*self.schema.names, *words))
             self.fail(f"column '{name}' is not in the table.{hint}")
         column = self.schema.index(name)

@@ -59,7 +59,8 @@ SHORTHANDS = get_args(language.Keyword)
 BARE_ORIGINAL = "\0original\0"  # replaced by the one column named once the comparison is read
 
 
-# How constraints are written elsewhere, and what to write here.
+# How constraints are written elsewhere, and what to write here; none matches a constraint.
+_NAME = r"^\s*(?!(?:fixed|increasing|decreasing|if|not)\b)(\w+)\s+"
 HABITS = {
     r"=>": "'=>' is no relation. Write '>='.",
     r"=<": "'=<' is no relation. Write '<='.",
@@ -67,11 +68,33 @@ HABITS = {
         "'%' has no meaning here. Write {0} where the column counts percent, or its share, such as "
         "0.1*original for a tenth."
     ),
+    r"[<>=]\s*[$€£¥₹]\s?[0-9]|[0-9]\s?[$€£¥₹]": (
+        "Numbers have no currency and no mark between thousands. Write 1234.56."
+    ),
     r"(?:[<>=]\s*|^)([0-9]{1,3}),([0-9]{3})\b": (
         "Numbers have no mark between thousands. Write {0}{1}."
     ),
+    r"[<>=]\s*[0-9][0-9.]*,[0-9]+": (
+        "Numbers have a point before decimals and no mark between thousands. Write 1234.56."
+    ),
     r"(\w+)\s+between\s+(\S+)\s+and\s+(\S+)": "'between' is written {1} <= {0} <= {2}.",
     r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})\b": 'A date goes in quotes: "{0}".',
+    r"\bin\s*[\[(]([^\])]*)[\])]": "Values go in braces: in {{{0}}}.",
+    _NAME
+    + r"(?:\w+\s+)*(?:fixed|unchanged|constant|immutable|same|(?:not|cannot)\s+changes?)\s*$": (
+        "What has to stay is written {0} == original."
+    ),
+    r"^\s*(?:keep|freeze|lock)\s+(\w+)\s*$": "What has to stay is written {0} == original.",
+    _NAME + r"(?:\w+\s+)*(?:increases?|rises?|up)\s*$": (
+        "What may only go up is written {0} >= original."
+    ),
+    _NAME + r"(?:\w+\s+)*(?:decreases?|falls?|down)\s*$": (
+        "What may only go down is written {0} <= original."
+    ),
+    r"^\s*(?:max|maximum|at\s+most|up\s+to)\s+([0-9]+)\s+changes?\s*$": (
+        "A number of changes is written changes <= {0}."
+    ),
+    r"^\s*(\w+)\s+is\s+(?!not\b)(\S+)\s*$": "'is' is written {0} == {1}.",
 }
 
 
@@ -150,7 +173,8 @@ class _Parser:
         at = 0
         for pattern, hint in HABITS.items():
             if habit := re.search(pattern, _unquoted(self.text)):
-                self.fail(hint.format(*habit.groups()), habit.start())
+                groups = (self.text[slice(*span)] for span in habit.regs[1:])
+                self.fail(hint.format(*groups), habit.start())
         while at < len(self.text):
             match = TOKEN.match(self.text, at)
             if match is None:

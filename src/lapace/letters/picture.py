@@ -8,6 +8,8 @@ from lapace.result import InstanceExplanation
 
 __all__ = ["path_picture"]
 
+WIDTH = 8.0  # inches of a picture that a page shows on about seven
+
 # What the picture says to those who know the field, and what to those who do not: whole sentences
 # and headings, so that no value is touched.
 PLAIN = {
@@ -15,7 +17,7 @@ PLAIN = {
     r"^best answer$": "the first way",
     r"^at the flip$": "at the turn",
     r"^probability of ": "how sure of ",
-    r"^also changed at the flip, though": "also changed at the turn, though",
+    r"^also changed at the flip": "also changed at the turn",
     r"^changed only after the flip$": "changed only after the turn",
     r"^Instance (.+), on the path to (?:prototype \d+|a sampled endpoint): the decision flips": (
         r"Case \1, on the way to a typical case: the decision turns"
@@ -35,7 +37,7 @@ def path_picture(instance: InstanceExplanation) -> tuple[str, str]:
         f"How each value changes step by step from the case as it is, decided “{instance.label}”, "
         f"to a typical case decided {target}, and where the decision changes."
     )
-    drawn = plots.path(instance)
+    drawn = plots.path(instance, width=WIDTH)
     for text in drawn.texts:
         said = text.get_text()
         for word, plain in PLAIN.items():

@@ -45,9 +45,13 @@ def sure(rows: Counterfactuals, row: int) -> tuple[str, ...]:
         found.append(f"The system that decides would then be {share} sure of “{label}”.")
     if not np.isnan(rows.survival[row]):
         low, high = 100 * rows.survival_low[row], 100 * rows.survival_high[row]
+        often = f"about {100 * rows.survival[row]:.0f} of 100 renewals"
+        often = (
+            f"{often} (between {low:.0f} and {high:.0f})" if low < 99.5 else "nearly all renewals"
+        )
         found.append(
-            f"If that system is renewed with newer cases, “{label}” is expected to stand in about "
-            f"{100 * rows.survival[row]:.0f} of 100 renewals (between {low:.0f} and {high:.0f})."
+            f"If that system is renewed with newer cases, “{label}” is expected to stand in "
+            f"{often}."
         )
     if "edge" in str(rows.mark[row]):
         found.append(

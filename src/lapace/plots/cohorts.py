@@ -52,13 +52,19 @@ def cohort(compared: Any) -> Figure:
     axes["share"].xaxis.set_major_formatter("{x:.0%}")
     _intervals(axes["cost"], names, costs, "cost", "What it costs")
     axes["cost"].set_xlim(left=0)
+    axes["cost"].locator_params(axis="x", nbins=6)
     axes["cost"].set_yticklabels([])
+    captions = {
+        "share": "share of those who need one; bar: 95 % interval",
+        "cost": "mean distance to the nearest answer; bar: 95 % interval",
+    }
+    for panel, caption in captions.items():
+        axes[panel].set_xlabel(caption, color=SOFT, fontsize=9, loc="left")
     _shares(axes["features"], compared, features)
     by = "all instances" if len(names) == 1 else f"groups by {compared.by}"
-    sentence = " ".join(compared.sentences[1:2])
+    sentence = "\n".join(["share of the answers that change it", *compared.sentences[1:2]])
     figure.suptitle(f"Answers compared: {by}", x=0.01, ha="left", weight="bold", color=INK)
-    if sentence:
-        axes["features"].set_xlabel(sentence, color=SOFT, fontsize=9, loc="left")
+    axes["features"].set_xlabel(sentence, color=SOFT, fontsize=9, loc="left")
     return figure
 
 

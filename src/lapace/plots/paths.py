@@ -141,7 +141,11 @@ def _answer(instance: InstanceExplanation) -> tuple[Floats | None, float]:
 
 @rc_context(style.LITERAL)
 def path(
-    instance: InstanceExplanation, prototype: int | None = None, ax: Axes | None = None
+    instance: InstanceExplanation,
+    prototype: int | None = None,
+    ax: Axes | None = None,
+    *,
+    width: float = 9.6,
 ) -> Axes:
     """Draws one instance's path: what changes, and where the decision flips.
 
@@ -156,6 +160,7 @@ def path(
         instance: One instance of an explanation, `explanation[0]`.
         prototype: Which path; by default the one whose first counterfactual is nearest.
         ax: Where to draw; by default a figure of fitting size.
+        width: Of that figure, in inches: the narrower, the larger its letters on a page.
 
     Examples:
         >>> from lapace import Explainer
@@ -178,7 +183,8 @@ def path(
     known = not np.isnan(drawn.steps.probability).all()
     dividers = 0.6 * (bool(needed and early_shown) + bool(late_shown))
     shown = len(needed) + len(early_shown) + len(late_shown)
-    table = _PathTable.new(drawn, 1 + known + shown + dividers, ax)
+    notes = _notes(drawn, len(minimal) + len(early) + len(late) - shown, minimal)
+    table = _PathTable.new(drawn, 1 + known + shown + dividers, len(notes), ax, width)
     table.headings()
     table.decision()
     if known:
@@ -187,14 +193,14 @@ def path(
     for feature in needed:
         table.feature(feature, SOFT, efforts.get(feature))
     if needed and early_shown:
-        table.divide("also changed at the flip, though it need not be")
+        table.divide("also changed at the flip, not needed")
     for feature in early_shown:
         table.feature(feature, PALE if needed else SOFT)
     if late_shown:
         table.divide("changed only after the flip" if drawn.flips else "changed only later")
     for feature in late_shown:
         table.feature(feature, PALE)
-    table.notes(len(minimal) + len(early) + len(late) - shown, minimal)
+    table.notes(notes)
     table.title(len(drawn.changes()[0]), len(minimal))
     return table.ax
 
@@ -202,7 +208,7 @@ def path(
 # Where the columns of the table begin, in hundredths of its width; BEFORE is aligned right.
 NAME, BEFORE, LEFT, ANSWER, FLIP, END = 0.0, 30.0, 32.5, 60.0, 74.0, 87.5
 GAP = 2.5  # between the path and the column after it
-NOTES = 3.2  # lines for notes below the table
+ABOVE_NOTES, NOTE = 0.6, 0.5  # lines of the table above notes, and that a note takes
 
 
 @dataclass
@@ -214,12 +220,15 @@ class _PathTable:
     y: float = 0.0
 
     @classmethod
-    def new(cls, drawn: DrawnPath, lines: float, ax: Axes | None) -> _PathTable:
+    def new(
+        cls, drawn: DrawnPath, lines: float, notes: int, ax: Axes | None, width: float
+    ) -> _PathTable:
+        lines += ABOVE_NOTES + NOTE * notes
         if ax is None:
-            _, ax = plt.subplots(figsize=(9.6, 2.2 + 0.4 * lines), layout="constrained")
+            _, ax = plt.subplots(figsize=(width, 0.95 + 0.4 * lines), layout="constrained")
         style.frame(ax, None)
         ax.set_xlim(0, 100)
-        ax.set_ylim(lines + NOTES, -1.0)
+        ax.set_ylim(lines, -1.0)
         return cls(drawn, ax)
 
     @property
@@ -373,24 +382,14 @@ class _PathTable:
         style.write(self.ax, NAME, self.y + 0.32, text, ha="left", fontsize=8, color=SOFT)
         self.y += 0.6
 
-    def notes(self, hidden: int, minimal: list[int]) -> None:
+    def notes(self, notes: list[str]) -> None:
         """The flip, drawn across all lines, and what the table leaves out."""
-        drawn, schema = self.drawn, self.drawn.steps.schema
-        if drawn.flips:
-            x = self.x(drawn.tau)
+        if self.drawn.flips:
+            x = self.x(self.drawn.tau)
             self.ax.plot([x, x], [-0.12, self.y + 0.06], color=INK, lw=1.4)
             self.ax.plot([x], [-0.12], marker="v", color=INK, ms=6, clip_on=False)
-        moved = schema.changed(drawn.original, drawn.steps.cells).any(axis=0)
-        kept = [readable(schema.names[i]) for i in np.flatnonzero(~moved) if i not in minimal]
-        notes = [f"{counted(hidden, 'smaller change')} not shown."] if hidden else []
-        if len(minimal) > 1:
-            notes.insert(0, "The bar under a change: its share of the whole effort.")
-        meant = [schema.features[i] for i in minimal if schema.features[i].description]
-        notes += [shorten(f"{readable(f.name)}: {f.description}", 130) for f in meant[:3]]
-        if kept:
-            notes.append(f"Unchanged throughout: {shorten(', '.join(kept), 110)}.")
         look = {"ha": "left", "va": "top", "fontsize": 8, "color": SOFT, "linespacing": 1.5}
-        style.write(self.ax, 0, self.y + 0.5, "\n".join(notes), **look)
+        style.write(self.ax, 0, self.y + ABOVE_NOTES - 0.1, "\n".join(notes), **look)
 
     def title(self, changes: int, minimal: int) -> None:
         """The labels, and one sentence about the flip."""
@@ -407,6 +406,26 @@ class _PathTable:
         style.title(self.ax, drawn.title, pad=22)
         look: dict[str, Any] = {"ha": "left", "va": "bottom", "fontsize": 9.5, "color": SOFT}
         style.write(self.ax, 0, 1.0, text, transform=self.ax.transAxes, **look)
+
+
+def _notes(drawn: DrawnPath, hidden: int, minimal: list[int]) -> list[str]:
+    """What the table leaves out, a line each."""
+    schema = drawn.steps.schema
+    notes = []
+    if len(minimal) > 1:
+        notes.append("The bar under a change: its share of the whole effort.")
+    if hidden:
+        notes.append(f"{counted(hidden, 'smaller change')} not shown.")
+    meant = [schema.features[i] for i in minimal if schema.features[i].description]
+    notes += [shorten(f"{readable(f.name)}: {f.description}", 130) for f in meant[:3]]
+    moved = schema.differs(drawn.original, drawn.steps.cells).any(axis=0)
+    if drawn.answer is not None:
+        moved |= schema.differs(drawn.original, drawn.answer)
+    derived, kept = np.flatnonzero(moved & ~schema.counted), np.flatnonzero(~moved)
+    for words, columns in (("Follows from the others", derived), ("Unchanged throughout", kept)):
+        names = ", ".join(readable(schema.names[i]) for i in columns)
+        notes += [f"{words}: {shorten(names, 110)}."] if names else []
+    return notes
 
 
 def _runs(tau: Floats, states: Ints) -> list[tuple[float, float, int]]:

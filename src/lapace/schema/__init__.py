@@ -27,15 +27,10 @@ from scipy.spatial.distance import cdist
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.columns import (
-    UnsettledColumnError,
-    infer,
-    read_cells,
-    refuse_label,
-    refuse_thresholds,
-)
+from lapace.schema.columns import read_cells
 from lapace.schema.derived import DerivedColumns
 from lapace.schema.features import Feature, Knots, Override
+from lapace.schema.inference import infer_features, no_column
 from lapace.schema.scales import CategoryStates, NumberScales
 from lapace.schema.summary import Overrides, column_lines, read_overrides, remarks, to_toml
 from lapace.table import Coded, Table, Template, read, write_whole
@@ -119,33 +114,10 @@ class Schema:
             >>> schema["code"].categories, schema.cells(rows)[:, 0]
             ((10, 20, 30), array([1., 2., 0., 2., 1.]))
         """
-        table = read(data)
-        overrides = {**_pixels(table), **read_overrides(overrides)}
-        if len(table) == 0:
-            raise InputError("The table has no rows. Hand over at least a few hundred.")
-        for name in overrides:
-            if name not in table.names:
-                raise _no_column(name, table.names)
-        table = table.without([name for name, kind in overrides.items() if kind == "drop"])
-        if not table.names:
-            raise InputError("The table has no columns.")
-        # Labels that are more or fewer than the rows: `fit` says what is wrong with them.
-        known = labels if labels is not None and len(labels) == len(table) else ()
-        features, errors = [], dict[str, InputError]()
-        for name in table.names:
-            try:
-                override = overrides.get(name)
-                column, trusted = table.columns[name], override is not None or len(known) == 0
-                if not trusted:
-                    refuse_label(name, column, known)
-                features.append(infer(name, column, override))
-                if not trusted:
-                    refuse_thresholds(features[-1], column, known)
-            except InputError as error:
-                errors[name] = error
-        if errors:
-            raise _all_at_once(errors)
-        schema = cls(tuple(features), replace(table.template, index=()))
+        table, said = read(data), read_overrides(overrides)
+        features = infer_features(table, said, labels)
+        kept = table.template.select([feature.name for feature in features])
+        schema = cls(features, replace(kept, index=()))
         schema.derived  # noqa: B018  refuses unknown inputs and circles
         return schema
 
@@ -222,7 +194,7 @@ class Schema:
         try:
             return self.names.index(name)
         except ValueError:
-            raise _no_column(name, self.names) from None
+            raise no_column(name, self.names) from None
 
     def __getitem__(self, name: str) -> Feature:
         return self.features[self.index(name)]
@@ -671,46 +643,10 @@ class Schema:
         return cls(features, Template.from_json(data["template"]))
 
 
-def _pixels(table: Table) -> dict[str, Feature]:
-    """Columns of images are numbers of one scale, whichever part of it each pixel has shown."""
-    if table.template.shape is None or not len(table):
-        return {}
-    columns = [table.columns[name].values for name in table.names]
-    finite = (c[np.isfinite(c)] for c in columns if not isinstance(c, Coded))
-    ranges = [(float(c.min()), float(c.max())) for c in finite if len(c)]
-    if not ranges:
-        return {}
-    lower, upper = min(low for low, _ in ranges), max(high for _, high in ranges)
-    # Every pixel is shown as it is: many small changes make a visible one.
-    pixel = Feature.continuous("pixel", lower=lower, upper=upper, tolerance=0.0)
-    return {name: replace(pixel, name=name) for name in table.names}
-
-
-def _all_at_once(errors: Mapping[str, InputError]) -> InputError:
-    """One error about all columns that cannot be used; where there is one, its own."""
-    if len(errors) == 1:
-        return next(iter(errors.values()))
-    lines = [f"{len(errors)} columns cannot be used as they are:"]
-    for name, error in errors.items():
-        if isinstance(error, UnsettledColumnError):
-            lines.append(f"  '{name}' {error.what} → {' or '.join(error.words)}")
-        else:
-            lines.append(f"  {error}")
-    lines.append(
-        "Settle each with --drop COLUMN, --kind COLUMN=WORD, or --id COLUMN where it identifies "
-        "the rows; in Python with schema={COLUMN: WORD}."
-    )
-    return InputError("\n".join(lines))
-
-
 def _spelt(feature: Feature, values: Floats) -> Coded:
     """Numbers as texts in the column's notation."""
     coded = as_coded(values)
     return Coded(coded.codes, tuple(feature.text(float(level)) for level in coded.levels))
-
-
-def _no_column(name: object, names: Sequence[str]) -> InputError:
-    return InputError(f"Column '{name}' is not in the table.{did_you_mean(name, names)}")
 
 
 def _missing_columns(names: Sequence[str], present: Sequence[str], most: int = 8) -> InputError:

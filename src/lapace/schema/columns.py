@@ -1,25 +1,12 @@
-"""A column of a table: the feature it becomes, and its cells.
+"""A column of a training table as its feature's values, and any column as cells.
 
-The kind of a column, unless an override names it:
-
-- numbers are `continuous`, 0 and 1 alone `binary`; a few numbers that are no lattice (2, 4, 8, 16)
-  are `ordinal`; a number for each row in turn is refused;
-- dates, and text that writes dates or numbers (15%, €1,200, 36 months), are `continuous`;
-- ordered categories (an ordered pandas Categorical or arrow dictionary, a polars Enum) are
-  `ordinal`, or `binary` if there are two;
-- booleans, text and unordered categories are `binary` or `categorical`; of very many categories
-  the most frequent may be proposed and the others are kept; nearly as many as rows are refused as
-  names, identifiers or free text;
-- durations, nested values, a mix of numbers and text and a column without any value are refused.
-
-What is refused but could be settled by naming its kind is an `UnsettledColumnError`, whose message
-says how; `Schema.infer` collects those of all columns.
+What only the data can say of a feature: its bounds, its resolution, the change that is negligible,
+its rank map and a coarse histogram. A column's cells are numbers, or positions in the levels of its
+feature; a row that cannot be used is named, and costs no other row.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -28,33 +15,35 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.features import RARE, Feature, Kind, Knots, Override, column_error, on_lattice
-from lapace.schema.notation import DATES, ISO_DATE, Notation, guess, plain_number
+from lapace.schema.features import RARE, Feature, Knots, column_error, on_lattice
+from lapace.schema.notation import ISO_DATE, Notation, guess
 from lapace.table import Coded, Column, Level, spelling
 from lapace.table.frames import as_coded
 
+__all__ = [
+    "PROPOSED",
+    "column_notation",
+    "fitted",
+    "merged_histogram",
+    "not_in_order",
+    "read_cells",
+    "refuse_unreadable",
+    "resolution_of",
+    "seen_levels",
+    "text_notation",
+]
+
 PROPOSED = 64  # categories that counterfactuals may propose; rarer ones are kept, not proposed
-ENOUGH = 50  # rows from which an identifier can be distinguished from a category
 NEGLIGIBLE = 0.01  # share of the interquartile range that a change may have and be negligible
 CHOICES = 20  # distinct values under which no change of a number is negligible
 EXACT = 2.0**53  # from here on a float does not hold every whole number
-TEXT_NUMBERS = 20  # different numbers in a column of text from which they are read as numbers
-SET = 12  # different numbers, at most, that are kept as a set where they are no lattice
 SHARED = 0.99  # share of the values that a resolution has to fit
 DATE_TIME, DATE_SECONDS = "2024-12-31 23:59", "2024-12-31 23:59:59"
 PLAIN = "1234.56"  # the notation of plain numbers
-KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
-_NUMBER = (int, float)
-_TYPES: Mapping[str, Any] = {
-    "kind": str, "lower": _NUMBER, "upper": _NUMBER, "resolution": _NUMBER, "tolerance": _NUMBER,
-    "written": str, "unit": str, "description": str,
-}  # fmt: skip
-_WORDS: Mapping[Any, str] = {str: "text", _NUMBER: "number"}
 UNREADABLE: Mapping[str, str] = {
     "duration": "times of day or durations. Turn it into a number (minutes, days), or drop it.",
     "other": "values that are neither numbers nor text. Convert or drop it.",
 }
-WORDS = {"number": "continuous", "date": "continuous"}  # besides the kinds, what a column may be
 TRUTHS = {"true": True, "false": False}  # how text spells them, in any case
 INFINITY = "an infinity", ". Use a number or none."
 TOO_LARGE = (
@@ -64,141 +53,8 @@ TOO_LARGE = (
 # A row that cannot be used, what its cell holds, and how the sentence about it ends.
 Unusable: TypeAlias = tuple[int, str, str]
 
-SETTINGS = (
-    "kind", "categories", "lower", "upper", "resolution", "integer", "tolerance", "derived",
-    "written", "unit", "description",
-)  # fmt: skip
 
-# ------------------------------------------------------------------------------------------------
-# Inferring
-
-
-class UnsettledColumnError(InputError):
-    """A column that is used only once its kind is named.
-
-    Attributes:
-        name: The column.
-        what: What it looks like, a sentence without its subject.
-        words: What may be said of it: `drop`, or a kind.
-    """
-
-    def __init__(self, name: str, what: str, words: Sequence[str]) -> None:
-        self.name, self.what, self.words = name, what, tuple(words)
-        kinds = [word for word in words if word != "drop"]
-        quote = shlex.quote  # as a shell takes it
-        say = "".join(
-            f", or say it is '{kind}' (--kind {quote(f'{name}={kind}')}, "
-            f"schema={{'{name}': '{kind}'}})"
-            for kind in kinds
-        )
-        super().__init__(f"Column '{name}' {what} Drop it (--drop {quote(name)}){say}.")
-
-
-def infer(name: str, column: Column, override: Override | None = None) -> Feature:
-    """The feature of a training column."""
-    _refuse_unreadable(name, column)
-    if column.missing.all():
-        raise UnsettledColumnError(name, "has no value in any row.", ["drop"])
-    if isinstance(override, Feature):
-        if override.name != name:
-            raise InputError(
-                f"The override for column '{name}' is a Feature of the name '{override.name}'."
-            )
-        return _fitted(override, column)
-    if isinstance(override, Mapping):
-        return _fitted(_declared(name, column, override), column)
-    kind = _guess(name, column) if override is None else override
-    if isinstance(kind, Feature):
-        return _fitted(kind, column)
-    feature = _feature(name, column, WORDS.get(kind, kind))
-    if kind == "date" and not (column.kind == "date" or feature.is_date):
-        raise column_error(
-            name,
-            "is not written as dates are that can be read. Name how, as in "
-            f"Feature.continuous('{name}', written='31/12/2024'), --kind '{name}=date:31/12/2024'; "
-            f"there are {', '.join(DATES)}.",
-        )
-    return _fitted(feature, column)
-
-
-def refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
-    """Raises for a column that says the same as the labels, one value for each of them."""
-    coded = as_coded(column.values)
-    names = {label: k for k, label in enumerate(dict.fromkeys(labels))}
-    if len(coded.seen) != len(names) or (coded.codes < 0).any() or len(names) < 2:
-        return
-    pairs = set(zip(coded.codes.tolist(), (names[label] for label in labels), strict=True))
-    if len(pairs) == len(names):
-        what = "says the same as the label in every row."
-        raise UnsettledColumnError(name, what, ["drop", "categorical"])
-
-
-def refuse_thresholds(feature: Feature, column: Column, labels: Sequence[Any]) -> None:
-    """Raises for a column of numbers of which each label has a range of its own."""
-    if feature.kind != "continuous":
-        return
-    cells = read_cells(feature, column, {})[1]
-    present = ~np.isnan(cells)
-    known = [
-        label for label, known_cell in zip(labels, present.tolist(), strict=True) if known_cell
-    ]
-    names = {label: k for k, label in enumerate(dict.fromkeys(known))}
-    if len(known) < ENOUGH or not 2 <= len(names) == len(set(labels)):
-        return
-    codes, cells = np.array([names[label] for label in known]), cells[present]
-    if np.bincount(codes).min() < RARE:
-        return  # may be chance
-    order = np.argsort(cells, kind="stable")
-    codes, cells = codes[order], cells[order]
-    cuts = np.flatnonzero(codes[1:] != codes[:-1])
-    if len(cuts) == len(names) - 1 and (cells[cuts] < cells[cuts + 1]).all():
-        at = " and ".join(feature.text(float(cells[cut + 1])) for cut in cuts)
-        what = f"decides the label in every row: from {at} on it is another."
-        raise UnsettledColumnError(
-            feature.name, what, ["drop", "date" if feature.is_date else "number"]
-        )
-
-
-def _declared(name: str, column: Column, settings: Mapping[str, Any]) -> Feature:
-    """A feature with some of its settings declared, the others inferred."""
-    for key, value in settings.items():
-        if key not in SETTINGS:
-            hint = did_you_mean(key, SETTINGS) or f" There are: {', '.join(SETTINGS)}."
-            raise column_error(name, f"has no setting '{key}'.{hint}")
-        wanted = _TYPES.get(key)
-        if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
-            raise column_error(name, f"has {key} = {value!r}, which is no {_WORDS[wanted]}.")
-    rest = dict(settings)
-    kind, categories = rest.pop("kind", None), rest.pop("categories", None)
-    if categories is not None:
-        if isinstance(categories, str) or not isinstance(categories, Sequence):
-            raise column_error(name, f"has categories {categories!r}; list them.")
-        feature = Feature(name, kind or "categorical", categories=tuple(categories))
-        return replace(feature, **rest)
-    guess = kind or _guess(name, column)
-    if not isinstance(guess, Feature):
-        guess = _feature(name, column, WORDS.get(guess, guess))
-    return replace(guess, **rest)
-
-
-def _feature(name: str, column: Column, kind: Any) -> Feature:
-    if kind == "continuous":
-        return Feature.continuous(name, written=_notation(column))
-    if kind == "categorical":
-        return Feature.categorical(name, _levels(column, PROPOSED))
-    levels = column.ordered or _levels(column)
-    if kind == "ordinal" and column.ordered is None and any(isinstance(v, str) for v in levels):
-        raise column_error(
-            name,
-            "cannot be ordinal without its order. Say "
-            f"Feature.ordinal('{name}', [least, ..., greatest]).",
-        )
-    if kind == "binary" and len(levels) != 2:  # of those declared, two may occur
-        levels = _levels(column)
-    return Feature(name, kind, categories=levels)
-
-
-def _notation(column: Column) -> str:
+def column_notation(column: Column) -> str:
     """How a column writes its numbers; empty for plain ones, or where there is no telling."""
     if column.kind == "date":
         days = column.values
@@ -206,107 +62,18 @@ def _notation(column: Column) -> str:
         seconds = np.rint(days[~np.isnan(days)] * 86400)
         whole = (seconds % 86400 == 0).all()
         return ISO_DATE if whole else DATE_TIME if (seconds % 60 == 0).all() else DATE_SECONDS
-    found = _text_notation(column)
+    found = text_notation(column)
     return "" if found is None or found.example == PLAIN else found.example
 
 
-def _text_notation(column: Column) -> Notation | None:
+def text_notation(column: Column) -> Notation | None:
     """The notation that reads every text of a column of text."""
     if column.kind != "text" or not isinstance(column.values, Coded):
         return None
     return guess([str(level) for level in column.values.seen])
 
 
-def _guess(name: str, column: Column) -> Kind | Feature:
-    values = column.values
-    if column.kind == "date":
-        return "continuous"
-    if column.ordered is not None and len(column.ordered) > 1:
-        return "ordinal" if len(column.ordered) > 2 else "binary"
-    if column.kind == "mixed":
-        raise UnsettledColumnError(name, "mixes numbers and text.", ["drop", "categorical"])
-    if isinstance(values, Coded):
-        distinct = int(values.used.sum())
-        found = _text_notation(column) if distinct > 2 else None
-        if found is not None and (found.example != PLAIN or distinct > TEXT_NUMBERS):
-            return _spelt_set(name, values, found) or "continuous"
-        _refuse_some_text(name, values)
-        _refuse_identifiers(name, values, distinct)
-        return "binary" if distinct == 2 else "categorical"
-    present = values[~np.isnan(values)]
-    numbers, counts = np.unique(present, return_counts=True)
-    if np.array_equal(numbers, [0.0, 1.0]):
-        return "binary"
-    _refuse_running_numbers(name, column, numbers)
-    return "ordinal" if _is_set(present, numbers, counts) else "continuous"
-
-
-def _is_set(values: Floats, numbers: Floats, counts: Any) -> bool:
-    """Whether a few numbers, each frequent, leave gaps in their lattice: 2, 4, 8, 16.
-
-    Such a column is an ordinal of numbers: what is in between is never proposed.
-    """
-    few = len(values) >= ENOUGH and 3 <= len(numbers) <= SET
-    if not few or counts.min() < max(RARE, 0.01 * len(values)):
-        return False
-    step = _resolution(values)
-    if not step:
-        return True
-    return bool((numbers[-1] - numbers[0]) / step + 1 >= 1.5 * len(numbers))
-
-
-def _spelt_set(name: str, values: Coded, notation: Notation) -> Feature | None:
-    """A few amounts that are no lattice, written as text: an ordinal of these texts."""
-    spelt = {str(v): notation.number(str(v)) for v in values.seen}
-    order = sorted((number, text) for text, number in spelt.items() if number == number)  # noqa: PLR0124  NaN
-    numbers = np.array([np.nan if (v := spelt.get(str(t))) is None else v for t in values.levels])
-    present = numbers[values.codes[values.codes >= 0]]
-    distinct, counts = np.unique(present[~np.isnan(present)], return_counts=True)
-    if len(order) != len(distinct) or not _is_set(present[~np.isnan(present)], distinct, counts):
-        return None
-    return Feature.ordinal(name, [text for _, text in order])
-
-
-def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
-    """Raises for a number for each row in turn, or a different one in a column named as a key."""
-    rows = len(column.missing)
-    if column.kind != "integer" or rows < ENOUGH:
-        return
-    if len(numbers) == rows and numbers[-1] - numbers[0] == len(numbers) - 1:
-        raise UnsettledColumnError(name, "only numbers the rows.", ["drop", "number"])
-    if KEY.search(name) and len(numbers) > rows / 2:  # one may come again
-        many = "as many" if len(numbers) == rows else f"{rows:,}"
-        what = f"holds {len(numbers):,} different numbers in {many} rows, as identifiers do."
-        raise UnsettledColumnError(name, what, ["drop", "number"])
-
-
-def _refuse_some_text(name: str, values: Coded) -> None:
-    """Raises for numbers with some other text among them, unless there are few of either."""
-    texts = [str(level) for level in values.levels]
-    known = np.array([plain_number(text) is not None for text in texts])
-    counts = np.bincount(values.codes[values.codes >= 0], minlength=len(texts))
-    rows, distinct = int(counts[known].sum()), int((known & (counts > 0)).sum())
-    if distinct <= TEXT_NUMBERS or rows < 0.9 * counts.sum():
-        return
-    others = [repr(texts[k]) for k in np.flatnonzero(~known & (counts > 0))]
-    some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-    what = (
-        f"holds numbers, but in {int(counts.sum()) - rows:,} rows other text ({some}). Mend those."
-    )
-    raise UnsettledColumnError(name, what, ["drop", "categorical"])
-
-
-def _refuse_identifiers(name: str, values: Coded, distinct: int) -> None:
-    rows = int((values.codes >= 0).sum())
-    if rows < ENOUGH or distinct <= rows / 2:
-        return
-    words = np.mean([len(str(level).split()) for level in values.levels])
-    kind = "free text does" if words >= 4 else "names, identifiers or free text do"
-    what = f"holds {distinct:,} different values in {rows:,} rows, as {kind}."
-    raise UnsettledColumnError(name, what, ["drop", "categorical"])
-
-
-def _levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
+def seen_levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
     """The levels seen, in order; when there are more than `most`, the most frequent."""
     coded = as_coded(column.values)
     counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.levels))
@@ -315,7 +82,7 @@ def _levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
     return tuple(sorted(kept, key=lambda v: (isinstance(v, str), v)))
 
 
-def _fitted(feature: Feature, column: Column) -> Feature:
+def fitted(feature: Feature, column: Column) -> Feature:
     """A feature with what only the data can say: bounds, lattice, rank map, histogram."""
     if feature.kind == "continuous":
         feature = _with_notation(feature, column)
@@ -329,7 +96,7 @@ def _fitted(feature: Feature, column: Column) -> Feature:
     else:
         present = present[present < len(feature.categories)]
         if not present.size:
-            held = ", ".join(repr(v) for v in _levels(column, 3))
+            held = ", ".join(repr(v) for v in seen_levels(column, 3))
             sentence = f"holds none of the categories given for it; it holds {held}."
             raise column_error(feature.name, sentence)
     if feature.kind == "ordinal" and wide is not feature:
@@ -346,7 +113,7 @@ def _with_notation(feature: Feature, column: Column) -> Feature:
     """A continuous feature that reads the column's text, where it holds text."""
     text = isinstance(column.values, Coded) and column.kind in ("text", "mixed")
     if not feature.written and (text or column.kind == "date"):
-        feature = replace(feature, written=_notation(column))
+        feature = replace(feature, written=column_notation(column))
     if not text or feature.written:
         return feature
     assert isinstance(column.values, Coded)
@@ -379,7 +146,7 @@ def not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) ->
 
 def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
     """A continuous feature with its resolution, and its bounds on multiples of it."""
-    step = feature.resolution or _resolution(values)
+    step = feature.resolution or resolution_of(values)
     lower = float(values.min()) if np.isnan(feature.lower) else feature.lower
     upper = float(values.max()) if np.isnan(feature.upper) else feature.upper
     if not np.isfinite(upper - lower):
@@ -405,7 +172,7 @@ def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
     return replace(found, lower=lower, upper=upper)
 
 
-def _resolution(values: Floats) -> float:
+def resolution_of(values: Floats) -> float:
     """The coarsest lattice nearly all values lie on: a divisor, at most six decimals; else 0.
 
     One value in a hundred may lie off it: 33.333333 in a column of cents leaves the cents.
@@ -480,7 +247,7 @@ def merged_histogram(
 # Cells
 
 
-def _refuse_unreadable(name: str, column: Column) -> None:
+def refuse_unreadable(name: str, column: Column) -> None:
     """Raises for columns that are neither numbers nor categories."""
     if column.kind in UNREADABLE:
         raise column_error(name, f"holds {UNREADABLE[column.kind]}")
@@ -497,7 +264,7 @@ def read_cells(
     Notes rows that cannot be used in `problems`, named by their id, or else by their position.
     """
     ids = range(len(column.missing)) if ids is None else ids
-    _refuse_unreadable(feature.name, column)
+    refuse_unreadable(feature.name, column)
     if column.kind == "date" and not feature.is_date:
         kind = "holds numbers" if feature.kind == "continuous" else f"is {feature.kind}"
         raise column_error(feature.name, f"holds dates, and by the schema it {kind}.")

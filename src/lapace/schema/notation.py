@@ -1,4 +1,4 @@
-"""How a column of text writes its numbers and dates: read, written the same way, and guessed.
+"""How a column of text writes numbers and dates, and which words have an order.
 
 A notation is named by an example of itself: `€1,234.56`, `1.234,56 €`, `15%`, `36 months`,
 `2024-12-31`, `31/12/2024`. Dates are numbers, in days since 1970-01-01.
@@ -24,6 +24,7 @@ __all__ = [
     "Notation",
     "guess",
     "notation",
+    "order_of",
     "plain_number",
 ]
 
@@ -64,6 +65,29 @@ MISSING_WORDS = frozenset(("?", "-", "--", ".", "n/a", "na", "nan", "null", "non
 NUMBER = re.compile(
     r"(?P<sign>[-+−]?)(?P<prefix>[^\d\s.,'+−-]{0,4}\s?)(?P<inner>[-−]?)"
     r"(?P<body>\d(?:[\d.,' ]*\d)?)(?P<suffix>\s?[^\d]{0,20})"
+)
+# Words that have an order, least first; a column may hold some of them.
+SCALES = tuple(
+    tuple(words.split("|"))
+    for words in (
+        "none|very low|low|medium low|medium|mid|moderate|medium high|high|very high|critical",
+        "tiny|small|medium|large|extra large|huge",
+        "xxs|xs|s|m|l|xl|xxl|xxxl",
+        "never|rarely|seldom|sometimes|often|usually|always",
+        "very poor|poor|bad|fair|average|typical|ok|good|very good|excellent|outstanding",
+        "very bad|bad|ok|good|very good|excellent",
+        "strongly disagree|disagree|neutral|agree|strongly agree",
+        "very dissatisfied|dissatisfied|neutral|satisfied|very satisfied",
+        "bronze|silver|gold|platinum|diamond",
+        "little|moderate|quite rich|rich",
+        "short|medium|long",
+        "low|middle|high",
+        "child|teenager|young|adult|middle-aged|senior|old",
+        "junior|intermediate|senior|lead|principal",
+        "no|basic|primary|secondary|high school|college|bachelor|master|doctorate|phd",
+        "first|second|third|fourth|fifth",
+        "weak|moderate|strong|very strong",
+    )
 )
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  dates of a table have no time zone
 
@@ -205,6 +229,25 @@ def plain_number(text: str) -> float | None:
     except ValueError:
         return None
     return None if np.isnan(number) else number
+
+
+def order_of(texts: Sequence[str]) -> list[str] | None:
+    """Levels by a known scale of words, or by the number each begins with; None without one."""
+    if len(texts) < 3:
+        return None
+    plain = {text: re.sub(r"[_\s-]+", " ", text).strip().lower() for text in texts}
+    for scale in SCALES:
+        if set(plain.values()) <= set(scale) and len(set(plain.values())) == len(texts):
+            return sorted(texts, key=lambda text: scale.index(plain[text]))
+    bins = {text: re.match(r"\s*([<≤>≥]?)=?\s*(-?\d+(?:\.\d+)?)\s*(?:[-–+]|to\b|$)", text)
+            for text in texts}  # fmt: skip
+    if any(found is None for found in bins.values()):
+        # Below the first and above the last bound there is a word or a sign.
+        return None
+    bounds = {t: (float(m[2]), {"<": -1, "≤": -1}.get(m[1], 1)) for t, m in bins.items() if m}
+    return (
+        sorted(texts, key=lambda t: bounds[t]) if len(set(bounds.values())) == len(texts) else None
+    )
 
 
 # ------------------------------------------------------------------------------------------------

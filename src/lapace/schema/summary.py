@@ -16,7 +16,7 @@ import numpy as np
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.features import KINDS, Feature, Override
-from lapace.schema.notation import Notation, plain_number
+from lapace.schema.notation import Notation, order_of, plain_number
 
 __all__ = ["Overrides", "column_lines", "from_toml", "read_overrides", "remarks", "to_toml"]
 
@@ -28,32 +28,10 @@ HEADER = """\
 # How the columns of a table are read. Edit it and hand it over: --schema, or schema= in Python.
 # kind: number, ordinal, binary, categorical, or drop. A line that is left out is seen in the data.
 """
+SAID = ("number", "date", *KINDS[1:], "drop")  # what may be said of a column
 NUMBERS = ("lower", "upper", "resolution", "tolerance")
 FIELDS = (*NUMBERS, "written", "unit", "categories", "derived", "description")
 ALONE = {"tolerance", "derived", "unit", "description"}  # what may be said without the kind
-# Words that have an order, least first; a column may hold some of them.
-SCALES = tuple(
-    tuple(words.split("|"))
-    for words in (
-        "none|very low|low|medium low|medium|mid|moderate|medium high|high|very high|critical",
-        "tiny|small|medium|large|extra large|huge",
-        "xxs|xs|s|m|l|xl|xxl|xxxl",
-        "never|rarely|seldom|sometimes|often|usually|always",
-        "very poor|poor|bad|fair|average|typical|ok|good|very good|excellent|outstanding",
-        "very bad|bad|ok|good|very good|excellent",
-        "strongly disagree|disagree|neutral|agree|strongly agree",
-        "very dissatisfied|dissatisfied|neutral|satisfied|very satisfied",
-        "bronze|silver|gold|platinum|diamond",
-        "little|moderate|quite rich|rich",
-        "short|medium|long",
-        "low|middle|high",
-        "child|teenager|young|adult|middle-aged|senior|old",
-        "junior|intermediate|senior|lead|principal",
-        "no|basic|primary|secondary|high school|college|bachelor|master|doctorate|phd",
-        "first|second|third|fourth|fifth",
-        "weak|moderate|strong|very strong",
-    )
-)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -147,29 +125,10 @@ def _looks_otherwise(feature: Feature) -> list[str]:
     strings = all(isinstance(level, str) for level in feature.levels)
     if strings and all(plain_number(text) is not None for text in texts):
         return [f"'{feature.name}' holds numbers as text: --kind {feature.name}=number"]
-    order = _order(texts)
+    order = order_of(texts)
     if order is None:
         return []
     return [f"'{feature.name}' looks ordered: --kind '{feature.name}=ordinal:{'<'.join(order)}'"]
-
-
-def _order(texts: Sequence[str]) -> list[str] | None:
-    """Levels by a known scale of words, or by the number each begins with; None without one."""
-    if len(texts) < 3:
-        return None
-    plain = {text: re.sub(r"[_\s-]+", " ", text).strip().lower() for text in texts}
-    for scale in SCALES:
-        if set(plain.values()) <= set(scale) and len(set(plain.values())) == len(texts):
-            return sorted(texts, key=lambda text: scale.index(plain[text]))
-    bins = {text: re.match(r"\s*([<≤>≥]?)=?\s*(-?\d+(?:\.\d+)?)\s*(?:[-–+]|to\b|$)", text)
-            for text in texts}  # fmt: skip
-    if any(found is None for found in bins.values()):
-        # Below the first and above the last bound there is a word or a sign.
-        return None
-    bounds = {t: (float(m[2]), {"<": -1, "≤": -1}.get(m[1], 1)) for t, m in bins.items() if m}
-    return (
-        sorted(texts, key=lambda t: bounds[t]) if len(set(bounds.values())) == len(texts) else None
-    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -251,7 +210,7 @@ def _override(column: str, said: Any, name: str) -> Override:
         if kind in ("number", "date", "continuous"):
             return replace(_number(column, said), derived=said.get("derived"))
         if kind not in KINDS:
-            raise InputError(f"'{kind}' is no kind of column.{did_you_mean(kind, KINDS)}")
+            raise InputError(f"'{kind}' is no kind of column.{did_you_mean(kind, SAID)}")
         return replace(
             Feature(column, kind, categories=tuple(said.get("categories", ()))),
             description=str(said.get("description", "")),

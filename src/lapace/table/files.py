@@ -32,6 +32,7 @@ from lapace.table.frames import FrameKind
 
 PARQUET, GZIP = b"PAR1", b"\x1f\x8b"  # how such files begin
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")  # of files that are read
+SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods", ".numbers")
 WRITTEN = (".csv", ".csv.gz", ".parquet")
 _FIELD_LIMIT = threading.Lock()  # the csv module has one limit for the whole process
 # By library and format: the module to import, its function and that function's options.
@@ -160,7 +161,10 @@ def _at(path: str | Path) -> TableSource:
     ending = ending_of(path)
     if ending not in ENDINGS:
         *others, last = ENDINGS
-        raise InputError(f"'{path.name}' is not read: files end in {', '.join(others)} or {last}.")
+        sheet = " Save it as CSV first." if ending in SPREADSHEETS else ""
+        raise InputError(
+            f"'{path.name}' is not read: files end in {', '.join(others)} or {last}.{sheet}"
+        )
     if not path.is_file():
         raise InputError(f"There is no file '{path.name}' in '{path.parent}'.")
     format_: Any = "parquet" if ending == ".parquet" else "csv"

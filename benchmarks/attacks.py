@@ -24,17 +24,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import torch
 
-from benchmarks.serving import Line, fitted, print_lines, serving
+from benchmarks.serving import ROWS, Line, fitted, print_lines, serving
 from lapace import Explainer
 
 SECRET = "Ms-Secret-4711"
-ROWS = 1500  # of `loans`: a quick fit, more than a hundred applicants denied
 TIMEOUT = 30.0  # seconds a request may take, the server's default
 # Each of these, alone on one instance, once took from six seconds to over a minute.
 COSTLY = {
@@ -315,14 +315,18 @@ def no_descriptors(explainer: Explainer, instances: list[dict[str, Any]]) -> lis
     ]
 
 
-def sigterm(explainer: Explainer, instances: list[dict[str, Any]]) -> list[Line]:
+def sigterm(explainer: Explainer, instances: list[dict[str, Any]], workers: int = 1) -> list[Line]:
     """SIGTERM while more work waits than the grace period allows."""
-    with clients(explainer) as (server, folder, (mallory, _)), ThreadPoolExecutor(24) as pool:
+    with (
+        clients(explainer, f"--workers={workers}") as (server, folder, (mallory, _)),
+        ThreadPoolExecutor(24) as pool,
+    ):
         calls = [
             pool.submit(attempt, lambda: ask(mallory, instances[:100], constraints=FOURTEEN))
             for _ in range(24)
         ]
-        until(lambda: mallory.get("/healthz").json()["waiting"] > 10)
+        until(lambda: mallory.get("/healthz").json()["waiting"] > 10 / workers)
+        time.sleep(1)  # all are sent, whichever worker they went to
         start = time.perf_counter()
         server.send_signal(signal.SIGTERM)
         code = server.wait(120)
@@ -489,6 +493,7 @@ ATTACKS: dict[str, Callable[[Explainer, list[dict[str, Any]]], list[Line]]] = {
     "a full queue": full_queue,
     "turns between clients": fair_turns,
     "SIGTERM with work waiting": sigterm,
+    "SIGTERM with work waiting, two workers": partial(sigterm, workers=2),
     "clients that leave": clients_that_leave,
     "140 slow bodies": slow_bodies,
     "twelve large requests": twelve_requests,

@@ -10,6 +10,7 @@ a full disk, to a folder that is read-only, two at a time to one file, and while
 from __future__ import annotations
 
 import argparse
+import csv
 import http.server
 import multiprocessing
 import os
@@ -62,19 +63,42 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    lines = measure(arguments.times, arguments.seed)
+    lines = [*measure_kills(arguments.times, arguments.seed), *measure_surroundings(arguments.seed)]
     print_lines(lines)
     sys.exit(0 if all(line.kept is not False for line in lines) else 1)
 
 
-def measure(times: int, seed: int = 0) -> list[Line]:
-    """Kills so many times, then tries the folders and the clock; a line for each."""
+def measure_kills(times: int, seed: int = 0, record: Path | None = None) -> list[Line]:
+    """Kills so many times.
+
+    Args:
+        times: How many kills.
+        seed: Of commands, signals and moments.
+        record: A file of outcomes, one is added after each kill; those that are there already are
+            counted and not repeated.
+    """
+    record = None if record is None else record.absolute()
+    with scratch_folder(), slow_site() as address:
+        return kills(times, random.Random(seed), address, record)
+
+
+def measure_surroundings(seed: int = 0) -> list[Line]:
+    """Tries the folders that fail, two writers and the clock."""
+    with scratch_folder():
+        finish(FIT, "")
+        finish(EXPLAIN, "")
+        return surroundings(seed)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[None]:
+    """A working folder with a small table, for a while."""
     before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, slow_site() as address:
+    with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             make_table()
-            return [*kills(times, random.Random(seed), address), *surroundings(seed)]
+            yield
         finally:
             os.chdir(before)
 
@@ -90,22 +114,30 @@ def make_table() -> None:
 # Kills
 
 
-def kills(times: int, rng: random.Random, address: str) -> list[Line]:
+def kills(times: int, rng: random.Random, address: str, record: Path | None = None) -> list[Line]:
     """Sends signals at random moments."""
+    outcomes = read_outcomes(record)
+    if outcomes.total() >= times:
+        return counted(outcomes)
     addresses = dict.fromkeys((FIT, EXPLAIN, SERVE), "") | ({FETCH: address} if address else {})
     seconds = {line: finish(line, addresses[line]) for line in addresses if line != SERVE}
     seconds[SERVE] = seconds[EXPLAIN]
-    files = listing()
-    outcomes: Counter[tuple[str, str]] = Counter()
+    files, known = listing(), outcomes.total()
     for turn in range(times):
+        sent, file, share = rng.choice(SIGNALS), rng.choice(FILES), rng.uniform(0.02, 1.1)
+        if turn < known:
+            continue
         line = ORDER[turn % len(ORDER)]
         line = line if line in addresses else EXPLAIN  # there is nothing to download
-        sent = rng.choice(SIGNALS)
         if line == FETCH:
-            Path("cache", rng.choice(FILES)).unlink(missing_ok=True)
-        outcome = kill(line, addresses[line], sent, rng.uniform(0.02, 1.1) * seconds[line])
-        outcomes[f"{line.split()[0]} {sent.name}", outcome] += 1
-        print(f"{turn + 1}: {line.split()[0]} {sent.name}: {outcome}", flush=True)
+            Path("cache", file).unlink(missing_ok=True)
+        outcome = kill(line, addresses[line], sent, share * seconds[line])
+        what = f"{line.split()[0]} {sent.name}"
+        outcomes[what, outcome] += 1
+        if record is not None:
+            with record.open("a", newline="", encoding="utf-8") as written:
+                csv.writer(written, lineterminator="\n").writerow((what, outcome))
+        print(f"{turn + 1}: {what}: {outcome}", flush=True)
     for line, there in addresses.items():
         if line != SERVE:
             finish(line, there)
@@ -114,6 +146,14 @@ def kills(times: int, rng: random.Random, address: str) -> list[Line]:
         *counted(outcomes),
         Line("files left after one more run of each", str(len(left)), "0", not left),
     ]
+
+
+def read_outcomes(record: Path | None) -> Counter[tuple[str, str]]:
+    """The outcomes in a file, counted."""
+    if record is None or not record.exists():
+        return Counter()
+    with record.open(newline="", encoding="utf-8") as file:
+        return Counter((what, outcome) for what, outcome in csv.reader(file))
 
 
 def counted(outcomes: Counter[tuple[str, str]]) -> list[Line]:

@@ -1,7 +1,8 @@
 """Attacks, load, kills and long streams: `python -m benchmarks.under_fire attacks load kills rows`.
 
 Runs the parts named, keeps their figures in `under-fire.csv` and writes `under-fire.md` from all
-that are there. Without a part it only writes the page.
+that are there; without a part it only writes the page. Parts are run apart, at any time: what a
+part measures replaces what it measured before, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,26 +17,36 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import attacks, kills, serving, streaming
+from benchmarks import attacks, kills, leaks, serving, streaming
 from benchmarks.serving import Line, print_lines
 from lapace import Search
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ("part", "what", "value", "target", "kept")
 TITLES = {
-    "attacks": ("Attacks on a server", "python -m benchmarks.attacks"),
+    "attacks": ("Attacks on a server", "python -m benchmarks.under_fire attacks"),
+    "large": ("Requests that cost much", "python -m benchmarks.under_fire large"),
     "load": ("Load, one process", "python -m benchmarks.serving --seconds {seconds:g}"),
     "load-2": (
         "Load, two processes",
         "python -m benchmarks.serving --seconds {seconds:g} --workers 2",
     ),
-    "kills": (
-        "Kills, full disks, two writers, a jumping clock",
-        "python -m benchmarks.kills --times {times}",
+    "kills": ("Kills", "python -m benchmarks.under_fire kills --times {times} --seed {seed}"),
+    "surroundings": (
+        "Full disks, two writers, a jumping clock",
+        "python -m benchmarks.under_fire surroundings",
+    ),
+    "leaks": (
+        "Random constraints against an independent checker",
+        "python -m benchmarks.leaks --seconds {seconds:g} --seed {seed}",
     ),
     "rows": (
         "Many searched rows from the shell",
         "python -m benchmarks.streaming --rows {rows} --seconds {most:g}",
+    ),
+    "million": (
+        "Very many rows from the shell, one in a thousand searched",
+        "python -m benchmarks.streaming --rows {rows} --seconds {most:g} --searched 0.001",
     ),
 }
 INTRODUCTION = """\
@@ -50,10 +61,12 @@ at the ratios. What was missed stands beside its target; a part that is not here
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"some of: {', '.join(TITLES)}")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of load")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of load, of leaks")
     parser.add_argument("--most", type=float, default=600.0, help="seconds for rows; then it ends")
     parser.add_argument("--times", type=int, default=100, help="kills")
-    parser.add_argument("--rows", type=int, default=20_000, help="searched")
+    parser.add_argument("--seed", type=int, default=0, help="of kills and leaks")
+    parser.add_argument("--resume", action="store_true", help="kills after those of the last run")
+    parser.add_argument("--rows", type=int, default=20_000, help="in the table")
     parser.add_argument("--page", type=Path, default=RESULTS / "under-fire.csv")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -73,16 +86,32 @@ def load(arguments: Namespace, workers: int = 1) -> Iterator[list[Line]]:
     """The load of many connections on a server."""
     picks = ",".join(Search().picks)
     settings = {"seconds": arguments.seconds, "connections": 50, "workers": workers, "queue": 64}
-    yield serving.measure(Namespace(**settings, detail="path", picks=picks), *serving.fitted())
+    yield serving.measure(
+        Namespace(**settings, detail="path", picks=picks), *serving.fitted(serving.ROWS)
+    )
 
+
+def kill(arguments: Namespace) -> Iterator[list[Line]]:
+    """Kills, whose outcomes are kept one by one: a run that was interrupted can go on."""
+    record = arguments.page.with_name(f"{arguments.page.stem}-kills.csv")
+    if not arguments.resume:
+        record.unlink(missing_ok=True)
+    yield kills.measure_kills(arguments.times, arguments.seed, record)
+
+
+LARGE = ("twelve large requests", "costly constraints")
 
 # What each measures, part by part, so that what was measured is kept if it is interrupted.
 PARTS: dict[str, Callable[[Namespace], Iterable[list[Line]]]] = {
-    "attacks": lambda _: (attacks.measure([name]) for name in attacks.ATTACKS),
+    "attacks": lambda _: (attacks.measure([n]) for n in attacks.ATTACKS if n not in LARGE),
+    "large": lambda _: (attacks.measure([name]) for name in LARGE),
     "load": load,
     "load-2": lambda arguments: load(arguments, 2),
-    "kills": lambda arguments: [kills.measure(arguments.times)],
+    "kills": kill,
+    "surroundings": lambda _: [kills.measure_surroundings()],
+    "leaks": lambda arguments: [leaks.measure(arguments.seconds, arguments.seed)],
     "rows": lambda arguments: [streaming.measure(arguments.rows, arguments.most)],
+    "million": lambda arguments: [streaming.measure(arguments.rows, arguments.most, 0.001)],
 }
 
 

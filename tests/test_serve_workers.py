@@ -72,6 +72,23 @@ def gone(pid):
         return True
 
 
+def statuses(client, token):
+    """What fresh connections get, whichever worker each goes to."""
+    url, headers = client.base_url.join("/v2/schema"), {"Authorization": f"Bearer {token}"}
+    return {httpx.get(str(url), headers=headers, timeout=60).status_code for _ in range(12)}
+
+
+def test_every_worker_asks_for_a_token_and_reads_new_ones(here):
+    file = Path("tokens")
+    file.write_text("alice:first\n")
+    with serving("serve m.lapace --port 0 --workers 2 --token-file tokens") as (_, client):
+        assert statuses(client, "first") == {200}
+        assert statuses(client, "second") == {401}
+        file.write_text("alice:second\n")
+        until(lambda: statuses(client, "second") == {200})
+        until(lambda: statuses(client, "first") == {401})
+
+
 def test_a_worker_that_dies_is_started_again_and_counts_are_sums(here):
     with serving() as (process, client):
         for _ in range(3):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from benchmarks import streaming, under_fire
+import worlds
+from benchmarks import kills, leaks, serving, streaming, under_fire
 from benchmarks.attacks import prometheus
 from benchmarks.serving import Line
 from lapace.server.metrics import Metrics
@@ -39,6 +41,40 @@ def test_the_page_in_the_repository_is_that_of_its_figures():
     figures = under_fire.RESULTS / "under-fire.csv"
     written = figures.with_suffix(".md").read_text(encoding="utf-8")
     assert written == under_fire.page(under_fire.read(figures))
+
+
+def test_kills_are_resumed_from_their_record(tmp_path):
+    record = tmp_path / "kills.csv"
+    assert not kills.read_outcomes(record)
+    record.write_text("fit SIGTERM,whole\nserve SIGKILL,WRONG: left ['x']\nfit SIGTERM,whole\n")
+    lines = kills.measure_kills(3, record=record)  # all of them are there
+    assert [line.value for line in lines] == ["2", "1", "1"]
+    assert lines[-1].what == "of 3 kills went wrong"
+    assert lines[-1].kept is False
+
+
+def test_answers_and_processor_seconds_are_compared_with_the_loop():
+    total, loop = serving.Loaded(), serving.Loop(None, [], None, done=50, seconds=100.0)
+    total.add((Counter({200: 80, 429: 3}), [1.0] * 79 + [9.0], 100.0, [1e8] * 5), 40.0)
+    total.add((Counter({200: 20}), [1.0] * 20, 100.0, [1e8] * 4 + [2e8]), 10.0)
+    loop.processor, loop.rates = 40.0, [0.4, 0.6]
+    found = {line.what: line for line in serving.speed(total, loop)}
+    assert found["served / library"].value == "1.00"
+    assert found["processor seconds of an answer, served"].value == "0.50"
+    assert found["processor seconds of one, library in a loop"].value == "0.80"
+    assert found["p99 / p50"].kept
+    assert serving.memory_lines(1e8, total.memory)[-1] == ("grown in the second half, MB", "100.0",
+                                                           "10 or less", False)  # fmt: skip
+
+
+def test_labels_that_are_another_when_asked_again_are_found():
+    explainer, instances = worlds.post().explainer, worlds.post().instances[:3]
+    found = explainer.explain(instances)
+    asked, wrong = leaks.label_problems(explainer, found)
+    assert asked > 20
+    assert wrong == []
+    found.predicted[0, 3] = 1 - found.predicted[0, 3]
+    assert len(leaks.label_problems(explainer, found)[1]) == 1
 
 
 def test_a_million_rows_are_extrapolated_from_the_slope():

@@ -27,7 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LAPTOP, PHONE = (1280, 900), (390, 844)
 PATIENCE = 180_000  # milliseconds: the machine may be busy
 # One page of each kind is searched for accessibility faults; all are measured.
-KINDS = ("", "start/tutorial/", "how-to/report/", "reference/constraints/", "notebooks/cohort/")
+KINDS = (
+    *("", "start/tutorial/", "how-to/report/", "how-to/serving/", "reference/constraints/"),
+    *("notebooks/cohort/", "research/advice/"),
+)
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 CUT = """() => [...document.querySelectorAll('pre > code')]
     .filter(code => code.scrollWidth > code.clientWidth + 1)

@@ -21,6 +21,7 @@ SOURCES = {
     "research/targets.md": "benchmarks/results/targets.md",
     "research/advice.md": "benchmarks/results/advice.md",
 }
+EMPTY_HEADER = re.compile(r"<th([^>]*)></th>")
 LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
 
 
@@ -36,10 +37,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Called by mkdocs with every page: the empty corner of a table is no header."""
+    return EMPTY_HEADER.sub(r"<td\1></td>", html)
+
+
 def on_post_page(output: str, **_: Any) -> str:
     """Called by mkdocs with every finished page: names the theme's dialog for screen readers."""
     dialog = 'data-md-component="search" role="dialog"'
-    return output.replace(dialog, f'{dialog} aria-label="Search"')
+    return output.replace(dialog, f'{dialog} aria-label="Search the pages"')
 
 
 def relinked(text: str, uri: str) -> str:

@@ -69,7 +69,7 @@ export const Card = {
     <h3 :id="id + '-title'">{{ now.title || card.title }}</h3>
 
     <div class="dial">
-      <label :for="id + '-dial'">{{ now.name }}<span v-if="now.surest" class="badge">highest chance</span></label>
+      <label :for="id + '-dial'">{{ now.name }}<span v-if="now.surest" class="badge">safest</span></label>
       <input :id="id + '-dial'" type="range" min="0" :max="stops.length - 1" step="1" :value="stop"
              :aria-valuetext="spokenStop" :style="{ '--at': stop / (stops.length - 1) }"
              @input="$emit('stop', Number($event.target.value))">

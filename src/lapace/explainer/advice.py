@@ -120,6 +120,22 @@ def stored_advice(problem: Problem, instance: Ints, cells: Floats) -> dict[str, 
     return {"nearest": advice, "best": marked}
 
 
+class _Begin(NamedTuple):
+    """Where a search for acceptable rows begins.
+
+    Attributes:
+        known: Which of the known rows are acceptable.
+        levels: The score required of proposals, one for each line.
+        starts: Rows the student starts from.
+        proposals: What it proposes; empty where there is no student.
+    """
+
+    known: Bools
+    levels: Floats
+    starts: Proposals
+    proposals: Proposals
+
+
 class _Advisor:
     """Searches for minimal rows of a chunk of instances, its *lines*."""
 
@@ -162,11 +178,15 @@ class _Advisor:
         """Pixels are not undone one by one: that would leave noise, not an image."""
         return self.schema.shape is None
 
+    @property
+    def _proposes(self) -> bool:
+        return self.minimises and self.problem.fitted.student is not None
+
     # -- picks ------------------------------------------------------------------------------------
 
     def nearest(self) -> Floats:
         """Of each line the closest ok row found, minimal; where there is none, the best row."""
-        rows, _ = self._closest(self._ok, self.known.ok, LEVEL, IMPROVEMENTS)
+        rows, _ = self._closest(self._ok, self._begin(self.known.ok, LEVEL), IMPROVEMENTS)
         return rows
 
     def _ok(self, cells: Floats, line: Ints) -> tuple[Floats, Bools]:
@@ -184,10 +204,16 @@ class _Advisor:
         accept = self._margin()
         known = self.known.ok.copy()
         known[known] = accept(self.known.cells[known], self.line[known])[1]
-        rows, ok = self._closest(accept, known, MARGIN_LEVEL, 1, at_random=False)
+        begin = self._begin(known, MARGIN_LEVEL)
+        rows, ok = self._closest(accept, begin, 1, at_random=False)
         ways = [(rows[ok], self.lines[ok])]
-        for _ in range(1, self.problem.search.n_best):
-            ways.append(self._another(accept, known, ways))
+        if self.problem.search.n_best > 1:
+            others = begin.proposals.take(np.isin(begin.proposals.line, self.lines[ok]))
+            if self._proposes and ok.any():
+                random = self.guide.at_random(begin.levels, self.lines[ok])
+                others = self.guide.joined([others, random])
+            for _ in range(1, self.problem.search.n_best):
+                ways.append(self._another(accept, known, others, ways))
         marked, lines = self._fallback(nearest[~ok], self.lines[~ok])
         cells = np.concatenate([marked, *(rows for rows, _ in ways)])
         line = np.concatenate([lines, *(some for _, some in ways)])
@@ -238,10 +264,18 @@ class _Advisor:
         """Rows rarer than the floor: the 5th percentile, or the instance's own if that is lower."""
         unusual: Bools = density < RARE
         rows = np.flatnonzero(unusual)
-        predicted = None if predicted is None else predicted[rows]
-        own = self.densities(self.originals[line[rows]], line[rows], predicted)
+        own = self._own_density[line[rows]]
+        other = np.flatnonzero(self.target[line[rows]] < 0)
+        if len(other) and predicted is not None:  # any other label: the one that was reached
+            at = rows[other]
+            own[other] = self.densities(self.originals[line[at]], line[at], predicted[at])
         unusual[rows] = density[rows] < np.nan_to_num(own, nan=0.0)
         return unusual
+
+    @cached_property
+    def _own_density(self) -> Floats:
+        """Density percentiles of the instances among training rows of the target."""
+        return self.densities(self.originals, self.lines)
 
     def _fallback(self, nearest: Floats, line: Ints) -> tuple[Floats, Ints]:
         """For lines without an acceptable row: a surer one than `nearest`, if there is one.
@@ -260,7 +294,8 @@ class _Advisor:
             other = self.only(np.isin(self.lines, line[left]))
             accept, known = other._margin(share=HALF), other.known.ok.copy()
             known[known] = accept(other.known.cells[known], other.line[known])[1]
-            surer, found = other._closest(accept, known, MARGIN_LEVEL, 1, at_random=False)
+            begin = other._begin(known, MARGIN_LEVEL)
+            surer, found = other._closest(accept, begin, 1, at_random=False)
             rows[left[found]] = surer[found]
         return rows, line
 
@@ -280,8 +315,7 @@ class _Advisor:
     def _closest(
         self,
         accept: Accept,
-        known: Bools,
-        level: float,
+        begin: _Begin,
         improvements: int,
         *,
         at_random: bool = True,
@@ -290,19 +324,16 @@ class _Advisor:
 
         Args:
             accept: Whether rows are acceptable.
-            known: The known rows that are.
-            level: The score required of proposals where no known row tells.
+            begin: Where the search begins.
             improvements: How often a closer row is looked for.
             at_random: Try random rows where nothing else is found.
         """
-        rows, found = self._closest_known(known)
-        if not self.minimises:
-            return rows, found
-        if self.problem.fitted.student is None:
+        rows, found = self._closest_known(begin.known)
+        if not self._proposes:
             rows[found] = self._minimal(rows[found], self.lines[found], accept)
             return rows, found
-        levels, starts = self._levels(known, level), self._starts(known)
-        open_ = self._propose(accept, rows, found, levels, starts)
+        levels, starts = begin.levels.copy(), begin.starts
+        open_ = self._propose(accept, rows, found, levels, begin)
         if at_random:
             self._try_at_random(accept, rows, found, open_)
         rows[found] = self._minimal(rows[found], self.lines[found], accept)
@@ -323,16 +354,17 @@ class _Advisor:
         return rows, found
 
     def _propose(
-        self, accept: Accept, rows: Floats, found: Bools, levels: Floats, starts: Proposals
+        self, accept: Accept, rows: Floats, found: Bools, levels: Floats, begin: _Begin
     ) -> Ints:
         """Writes the closest proposal that is confirmed, of each line that has one.
 
         Returns:
             The lines that have no acceptable row yet.
         """
-        open_, known = self.lines[self.possible], found.copy()
+        open_, known, proposals = self.lines[self.possible], found.copy(), begin.proposals
         for attempt in range(RAISES + 1):
-            proposals = self.guide.propose(levels, starts, open_)
+            if attempt:
+                proposals = self.guide.propose(levels, begin.starts, open_)
             better, line = self._confirm(self._closer(proposals, rows, found), accept, ROUNDS)
             rows[line], found[line] = better, True
             open_ = np.setdiff1d(open_, line)
@@ -401,6 +433,20 @@ class _Advisor:
 
     # -- where it starts --------------------------------------------------------------------------
 
+    def _begin(self, known: Bools, level: float) -> _Begin:
+        """Where a search begins.
+
+        Args:
+            known: The known rows that are acceptable.
+            level: The score required of proposals where none of them tells.
+        """
+        levels = np.full(len(self.lines), level)
+        starts = proposals = Proposals(self.originals[:0], self.lines[:0], np.empty(0))
+        if self._proposes:
+            levels, starts = self._levels(known, level), self._starts(known)
+            proposals = self.guide.propose(levels, starts, self.lines[self.possible])
+        return _Begin(known, levels, starts, proposals)
+
     def _closest_known(self, acceptable: Bools) -> tuple[Floats, Bools]:
         """Of each line the closest acceptable known row; or the best known, which is not."""
         rows = self.originals.copy()
@@ -441,24 +487,20 @@ class _Advisor:
     # -- different ways ---------------------------------------------------------------------------
 
     def _another(
-        self, accept: Accept, known: Bools, ways: list[tuple[Floats, Ints]]
+        self,
+        accept: Accept,
+        known: Bools,
+        proposals: Proposals,
+        ways: list[tuple[Floats, Ints]],
     ) -> tuple[Floats, Ints]:
         """One more way for each line: a minimal row unlike those it has."""
         lines = ways[-1][1]  # a line without another way has no third either
-        rows = [self.originals[:0]]
-        line = [lines[:0]]
-        if self.problem.fitted.student is not None and self.minimises and len(lines):
-            levels = self._levels(known, MARGIN_LEVEL)
-            found = [
-                self.guide.propose(levels, self._starts(known), lines),
-                self.guide.at_random(levels, lines),
-            ]
-            other = [some.take(self._unlike(some.cells, some.line, ways)) for some in found]
-            better, at = self._confirm(self.guide.joined(other), accept, ROUNDS - 1)
-            rows.append(self._minimal(better, at, accept))
-            line.append(at)
-            new = self._unlike(rows[-1], at, ways)
-            rows[-1], line[-1] = rows[-1][new], at[new]
+        proposals = proposals.take(np.isin(proposals.line, lines))
+        proposals = proposals.take(self._unlike(proposals.cells, proposals.line, ways))
+        better, at = self._confirm(proposals, accept, ROUNDS - 1)
+        better = self._minimal(better, at, accept)
+        new = self._unlike(better, at, ways)
+        rows, line = [better[new]], [at[new]]
         left = np.setdiff1d(lines, line[-1])
         starts = self._of_paths(known & np.isin(self.line, left))
         starts = starts[self._unlike(self.known.cells[starts], self.line[starts], ways)]

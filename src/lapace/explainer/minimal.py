@@ -21,14 +21,22 @@ __all__ = ["Accept", "minimise"]
 
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
 FEW = 6  # changes that are tried alone from the start; of more, groups are undone first
-BETWEEN = np.array([0.25, 0.5, 0.75])  # places tried at once where a number goes back further
+# Places tried at once where a number goes back further: few where rows cost a query, all where not.
+BETWEEN, EVERY = np.arange(1, 6) / 6, np.arange(1, 20) / 20
+GROUPS = np.array([1.0, 0.5, 0.25, 0.125])  # shares of the changes left that are undone together
 
 # Rows and the starting row each comes from → the rows as checked, and whether each is acceptable.
 Accept: TypeAlias = Callable[[Floats, Ints], tuple[Floats, Bools]]
 
 
 def minimise(
-    cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
+    cells: Floats,
+    originals: Floats,
+    accept: Accept,
+    schema: Schema,
+    weights: Floats,
+    *,
+    free: bool = False,
 ) -> Floats:
     """Minimal rows, starting from acceptable ones.
 
@@ -38,8 +46,10 @@ def minimise(
         accept: Whether rows are acceptable.
         schema: The columns.
         weights: One per column, for distances.
+        free: Whether calls of `accept` cost more than the rows in them, as no classifier is asked.
     """
-    rows = _Rows(cells.copy(), originals, accept, schema, weights)
+    between = EVERY if free else BETWEEN
+    rows = _Rows(cells.copy(), originals, accept, schema, weights, between)
     open_ = np.arange(len(cells))
     rows.undo_groups(open_[(rows.costs(open_) > 0).sum(axis=1) > FEW])
     while len(open_):
@@ -56,6 +66,7 @@ class _Rows:
     accept: Accept
     schema: Schema
     weights: Floats
+    between: Floats
 
     def costs(self, at: Ints) -> Floats:
         """Cost of each change of some rows; 0 where a column is unchanged: (rows, columns)."""
@@ -77,30 +88,33 @@ class _Rows:
     def undo_groups(self, every: Ints) -> None:
         """Undoes as many changes of some rows at once as possible, costliest first.
 
-        All of the rest is tried first, then halves of it; the change at which a half fails stays,
-        and the search goes on behind it. That takes about log2(changes) rounds for each change
-        that stays.
+        All of the rest is tried, and beside it a half, a quarter and an eighth; the search goes on
+        between the longest that is accepted and the next, until one change is left there: it
+        stays, and the search goes on behind it.
         """
         costs = self.costs(every)
         rank = np.argsort(np.argsort(-costs, axis=1, kind="stable"), axis=1)
         count = (costs > 0).sum(axis=1)
-        begin, ok, bad = np.zeros_like(count), np.zeros_like(count), count.copy()
-        whole = np.zeros(len(every), dtype=bool)  # whether all of the rest is tried next
-        while len(open_ := np.flatnonzero(begin < count)):
-            stays = open_[(bad[open_] - ok[open_] <= 1) & ~whole[open_]]
-            begin[stays] = ok[stays] + 1
-            ok[stays], bad[stays], whole[stays] = begin[stays], count[stays], True
-            open_ = open_[begin[open_] < count[open_]]
-            if not len(open_):
+        ok, top = np.zeros_like(count), count.copy()  # how many are undone, and may still be
+        while len(open_ := np.flatnonzero(ok < count)):
+            stays = open_[ok[open_] == top[open_]]
+            ok[stays], top[stays] = ok[stays] + 1, count[stays]
+            open_ = open_[ok[open_] < count[open_]]
+            lengths = np.ceil((top - ok)[open_, None] * GROUPS).astype(np.int64)
+            new = np.c_[np.ones(len(open_), dtype=bool), lengths[:, 1:] < lengths[:, :-1]]
+            row, which = np.nonzero(new)
+            if not len(row):
                 break
-            until = np.where(whole[open_], count[open_], (ok[open_] + bad[open_]) // 2)
-            group = (rank[open_] >= ok[open_, None]) & (rank[open_] < until[:, None])
-            at = every[open_]
+            at, begin = every[open_[row]], ok[open_[row]]
+            end = begin + lengths[row, which]
+            group = (rank[open_[row]] >= begin[:, None]) & (rank[open_[row]] < end[:, None])
             found, accepted = self.accept(np.where(group, self.originals[at], self.cells[at]), at)
-            self.cells[at[accepted]] = found[accepted]
-            ok[open_[accepted]] = until[accepted]
-            bad[open_[~accepted]] = until[~accepted]
-            whole[open_] = False
+            yes = np.flatnonzero(accepted)
+            yes = yes[first_of_each(row[yes], -end[yes])]
+            self.cells[at[yes]] = found[yes]
+            ok[open_[row[yes]]] = end[yes]
+            beyond = ~accepted & (end > ok[open_[row]])
+            np.minimum.at(top, open_[row[beyond]], end[beyond] - 1)
 
     # -- one change at a time ---------------------------------------------------------------------
 
@@ -149,8 +163,8 @@ class _Rows:
         ok, bad = np.abs(self.cells[at, column] - after) / way, np.ones(len(at))  # parts of the way
         open_ = np.arange(len(at))
         while len(open_):
-            owner = np.repeat(open_, len(BETWEEN))
-            part = (ok[open_, None] + (bad - ok)[open_, None] * BETWEEN).ravel()
+            owner = np.repeat(open_, len(self.between))
+            part = (ok[open_, None] + (bad - ok)[open_, None] * self.between).ravel()
             values, moves = self._moved(column[owner], after[owner], before[owner], part)
             # What is tried lies strictly between the part known to be accepted and the other.
             reached = np.abs(values - after[owner]) / way[owner]

@@ -177,6 +177,7 @@ class Guide:
             accept,
             self.problem.schema,
             self.problem.weights,
+            free=True,
         )
         cells, feasible = self._checked(cells, found.line, self.problem.system)
         return self.joined([self._of(cells[feasible], found.line[feasible])])

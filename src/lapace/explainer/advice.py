@@ -339,6 +339,8 @@ class _Advisor:
         rows[found] = self._minimal(rows[found], self.lines[found], accept)
         lines = self.lines[found]
         for _ in range(improvements):
+            if not len(lines):
+                break
             here = Proposals(rows[lines], lines, self.guide.distance(rows[lines], lines))
             levels[lines] = self.guide.score(rows[lines], lines) - SLACK
             proposals = self.guide.propose(levels, starts, lines, here=here)
@@ -346,6 +348,8 @@ class _Advisor:
             rows[lines] = self._minimal(better, lines, accept)
         lines = self.lines[found]
         for _ in range(improvements):
+            if not len(lines):
+                break
             budget = SHARE * self.guide.distance(rows[lines], lines)
             levels[lines] = self.guide.score(rows[lines], lines) - HOPE
             proposals = self.guide.within(budget, levels[lines], lines)
@@ -363,6 +367,8 @@ class _Advisor:
         """
         open_, known, proposals = self.lines[self.possible], found.copy(), begin.proposals
         for attempt in range(RAISES + 1):
+            if not len(open_):
+                break
             if attempt:
                 proposals = self.guide.propose(levels, begin.starts, open_)
             better, line = self._confirm(self._closer(proposals, rows, found), accept, ROUNDS)

@@ -205,50 +205,80 @@ class Guide:
     def _exchanges(self, rows: Proposals) -> Proposals:
         """Rows with one change taken back, in part or whole, and one number moved on instead."""
         schema, weights = self.problem.schema, self.problem.weights
-        spans = np.array([f.span if f.numeric else np.inf for f in schema.features])
         costs = schema.gaps(self.originals[rows.line], rows.cells) * weights  # (rows, d)
         costs[np.argsort(np.argsort(-costs, axis=1), axis=1) >= TAKEN_BACK] = 0.0
-        found = []
-        for back in BACK:
-            for less in LESS:
-                at, i = np.nonzero(costs > (1 - less) * rows.distance[:, None] / back)
-                fraction = np.where(np.isfinite(spans[i]), back, 1.0)
-                cells, original = rows.cells[at], self.originals[rows.line[at]]
-                every = np.arange(len(at))
-                kept = cells[every, i] - fraction * (cells[every, i] - original[every, i])
-                for column in np.unique(i):
-                    mine = i == column
-                    kept[mine] = _placed(schema.features[column], kept[mine])
-                cells[every, i] = np.where(fraction == 1.0, original[every, i], kept)
-                room = less * rows.distance[at] - (rows.distance[at] - fraction * costs[at, i])
-                found.append(self._moved_on(cells, original, rows.line[at], i, room))
-        tried = self.joined(found)
+        at, column, back, room = (
+            np.concatenate(same)
+            for same in zip(
+                *(self._room(rows, costs, back, less) for back in BACK for less in LESS),
+                strict=True,
+            )
+        )
+        cells, original = rows.cells[at], self.originals[rows.line[at]]
+        every = np.arange(len(at))
+        kept = cells.copy()
+        kept[every, column] -= back * (cells - original)[every, column]
+        kept = self._in_place(kept)[every, column]
+        cells[every, column] = np.where(back == 1.0, original[every, column], kept)
+        tried = self.joined([self._moved_on(cells, original, rows.line[at], column, room)])
         cells, feasible = self._checked(tried.cells, tried.line, self.problem.system)
         return self._of(cells[feasible], tried.line[feasible])
+
+    def _room(
+        self, rows: Proposals, costs: Floats, back: float, less: float
+    ) -> tuple[Ints, Ints, Floats, Floats]:
+        """Changes that leave room for another where a share of them is taken back.
+
+        Args:
+            rows: The rows.
+            costs: Of their changes.
+            back: The share that is taken back of a number; a category's is taken back whole.
+            less: The share of the distance that is left.
+
+        Returns:
+            The row and the column of each change, the share taken back, and the room it leaves.
+        """
+        at, column = np.nonzero(costs > (1 - less) * rows.distance[:, None] / back)
+        share = np.where(self._numbers[column], back, 1.0)
+        return at, column, share, share * costs[at, column] - (1 - less) * rows.distance[at]
 
     def _moved_on(
         self, cells: Floats, original: Floats, line: Ints, taken: Ints, room: Floats
     ) -> Proposals:
         """Rows with each number in turn, but the one taken back, moved away from the instance."""
-        features, weights = self.problem.schema.features, self.problem.weights
-        found, owner = [cells[:0]], [line[:0]]
-        for j in self._moving:
-            feature = features[j]
-            move = room / weights[j] * feature.span
-            change = cells[:, j] - original[:, j]
-            for sign in (-1.0, 1.0):
-                fits = (taken != j) & (room > 0) & (sign * change >= 0)
-                some = cells[fits]
-                some[:, j] = _placed(feature, some[:, j] + sign * move[fits])
-                found.append(some)
-                owner.append(line[fits])
-        rows, lines = np.concatenate(found), np.concatenate(owner)
+        columns = self._moving
+        spans = np.array([self.problem.schema.features[j].span for j in columns])
+        move = room[:, None] / self.problem.weights[columns] * spans
+        change = (cells - original)[:, columns]
+        found, lines = [cells[:0]], [line[:0]]
+        for sign in (-1.0, 1.0):
+            moved = cells.copy()
+            moved[:, columns] += sign * move
+            moved = self._in_place(moved)
+            fits = (taken[:, None] != columns) & (room > 0)[:, None] & (sign * change >= 0)
+            at, k = np.nonzero(fits)
+            some, every = cells[at], np.arange(len(at))
+            some[every, columns[k]] = moved[at, columns[k]]
+            found.append(some)
+            lines.append(line[at])
+        rows, owner = np.concatenate(found), np.concatenate(lines)
         if len(self.problem.system):
-            allowed = self._allowed(rows, lines) | ~self.problem.schema.changed(
-                self.originals[lines], rows
+            allowed = self._allowed(rows, owner) | ~self.problem.schema.changed(
+                self.originals[owner], rows
             )
-            rows, lines = rows[allowed.all(axis=1)], lines[allowed.all(axis=1)]
-        return self._of(rows, lines)
+            rows, owner = rows[allowed.all(axis=1)], owner[allowed.all(axis=1)]
+        return self._of(rows, owner)
+
+    @cached_property
+    def _numbers(self) -> Bools:
+        return np.array([feature.numeric for feature in self.problem.schema.features])
+
+    def _in_place(self, cells: Floats) -> Floats:
+        """Numbers moved into their bounds and onto their lattice, never an unseen level."""
+        features = self.problem.schema.features
+        low = np.array([f.lower if f.numeric else -np.inf for f in features])
+        high = np.array([f.upper if f.numeric else np.inf for f in features])
+        return self.problem.schema.snap(np.clip(cells, low, high))
 
     @cached_property
     def _moving(self) -> Ints:

@@ -819,7 +819,8 @@ def test_groups_of_instances_are_compared(here, denied):
         assert "What an answer costs" in printed
         assert all(group in printed for group in groups)
         assert f"differ by {by}" in printed.replace("differs", "differ")
-    done(f"{line} --by area -o cohort.html")
+    printed = done(f"{line} --by area -o cohort.html").stdout
+    assert all(f"\n{area}: " in printed for area in ("north", "south"))
     assert "What changes" in (here / "cohort.html").read_text(encoding="utf-8")
     assert "Did you mean 'area'" in refused(run(f"{line} --by aera"))
     assert "must end in .html" in refused(run(f"{line} -o cohort.txt"))

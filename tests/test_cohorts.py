@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -130,3 +133,51 @@ def test_without_any_answer_there_is_nothing_to_test():
     assert len(compared.rows) == 0
     assert "cannot be tested" in str(compared)
     assert compared.features.empty if hasattr(compared.features, "empty") else True
+
+
+def test_every_group_has_a_sentence_with_counts_and_units():
+    found = whole(constraints=["fixed age, home"])
+    unit = replace(found.schema["income"], unit="euros")
+    features = [unit if f.name == "income" else f for f in found.schema.features]
+    found = replace(found, schema=replace(found.schema, features=tuple(features)))
+    nearest = replace(found.minimal["nearest"], schema=found.schema)
+    found = replace(found, minimal={**found.minimal, "nearest": nearest})
+    compared = cohorts.cohort(found, by="home")
+    rows, income = compared.rows, found.schema.index("income")
+    seen = 0
+    for k, name in enumerate(compared.names):
+        (sentence,) = (s for s in compared.sentences if s.startswith(f"{name}: "))
+        mine = [i.status for i in found if i.row["home"] == name]
+        tried = len(mine) - mine.count("already_target")
+        assert f"{tried} of {len(mine)} have not the target already" in sentence
+        at = compared.group[rows.instance] == k
+        apart = (rows.cells - rows.instances[rows.instance])[at, income]
+        up = apart[apart > 0]
+        if "income" in sentence:
+            seen += 1
+            by = np.median(up)
+            said = re.search(r"income rises by ([\d.]+) euros \(median\) in (\d+) of", sentence)
+            assert float(said[1]) == pytest.approx(by, abs=0.051)
+            assert int(said[2]) == len(up)
+    assert seen >= 2
+    assert "A cost is the distance of the nearest answer" in str(compared)
+    assert "weights" not in str(compared)
+    assert "times the weights" in str(cohorts.cohort(whole(costs={"age": 2.0})))
+
+
+def test_what_was_not_noticed_is_said_where_no_difference_was_found():
+    compared = cohorts.cohort(whole(), by=(np.arange(40) % 2).tolist())
+    assert compared.p_cost >= 0.05
+    (said,) = (s for s in compared.sentences if "gone unnoticed" in s)
+    counts = [(compared.group[compared.rows.instance] == k).sum() for k in (0, 1)]
+    error = np.std(compared.rows.distance) * np.sqrt(1 / counts[0] + 1 / counts[1])
+    assert f"less than about {2.8 * error:.2g} in the mean cost" in said
+    assert "unnoticed" not in str(replace(compared, p_cost=0.001, p_answered=np.nan))
+
+
+def test_those_without_an_answer_get_a_next_step():
+    assert "lapace why-not" not in str(cohorts.cohort(whole(), by="home"))
+    stuck = cohorts.cohort(whole(constraints=["changes <= 0"]), by="home")
+    assert "lapace why-not" in str(stuck)
+    assert "lapace why-not" in stuck.to_html()
+    assert "sampled row, not near a prototype" in cohorts.cohort(whole()).to_html()

@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from lapace.arrays import Bools, Floats, Ints
+from lapace.constraints.relaxation import amount_text
 from lapace.errors import InputError
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Feature
+from lapace.schema.features import on_lattice
 from lapace.table import plain_frame, spelling, write_whole
 
 if TYPE_CHECKING:
@@ -39,6 +41,15 @@ MOST_GROUPS = 20
 FEW = 5  # answered instances under which a group's cost is not tested
 LEVEL = 0.95  # of intervals
 DRAWS = 2000  # bootstrap samples of an interval
+DETECTABLE = 2.8  # standard errors: a difference that four of five samples find at a level of 5 %
+NAMED = 3  # features that the sentence of a group names
+PROTOTYPES = (
+    "Where there is no number the answer was found near a sampled row, not near a prototype."
+)
+UNANSWERED = (
+    "For those without an answer, lapace why-not (in Python Explainer.why_not) finds the limits "
+    "that would have to give way."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,11 +181,63 @@ class Cohort:
             f"it costs {_mean(self.rows.distance):.2f} and changes {_mean(self.rows.changed):.1f} "
             "features on average."
         )
-        if len(self.names) < 2:
-            return found
-        found.append(verdict("cost of an answer", self.p_cost, self.by))
-        found.append(verdict("share with an answer", self.p_answered, self.by))
-        return found
+        if len(self.names) > 1:
+            found.append(verdict("cost of an answer", self.p_cost, self.by))
+            found.append(verdict("share with an answer", self.p_answered, self.by))
+            found += self._missed()
+        if len(self.rows):
+            found.append(_meaning_of_cost(weighted=bool(self.explanation.costs)))
+        found += [self._group_sentence(k) for k in range(len(self.names))]
+        return [*found, UNANSWERED] if self._unanswered["group"] else found
+
+    def _group_sentence(self, k: int) -> str:
+        """One group: how many have an answer, and what the answers change most often."""
+        costs, lines = self._costs, self._features
+        count, answered = costs["instances"][k], costs["answered"][k]
+        size = int((self.group == k).sum())
+        text = f"{self.names[k]}: {count:,} of {size:,} have not the target already"
+        if count:
+            text += f", {answered:,} of these have an answer"
+        named = [i for i, group in enumerate(lines["group"]) if group == self.names[k]][:NAMED]
+        said = [self._feature_text(k, lines["feature"][i], answered) for i in named]
+        return f"{text}; {', '.join(said)}." if said else f"{text}."
+
+    def _feature_text(self, k: int, name: str, answered: int) -> str:
+        """How often, and by how much, a group's answers change a feature: `age rises by 3`."""
+        rows, column = self.rows, self.rows.schema.index(name)
+        feature, at = rows.schema.features[column], self.group[rows.instance] == k
+        before, after = rows.instances[rows.instance[at], column], rows.cells[at, column]
+        changed = rows.schema.changed(rows.instances[rows.instance[at]], rows.cells[at])[:, column]
+        up, down, _, often = _change(feature, before[changed], after[changed])
+        total = int(changed.sum())
+        if feature.categories:
+            most = sum(feature.text(float(cell)) == often for cell in after[changed])
+            return f"{name} changes in {total} of {answered} (to {often} in {most})"
+        verb, most = ("rises", up) if up >= down else ("falls", down)
+        apart = after[changed] - before[changed]
+        median = np.median(np.abs(apart[apart > 0 if up >= down else apart < 0])) if most else 0.0
+        by = amount_text(float(on_lattice(np.array(median), feature.resolution)), feature)
+        return f"{name} {verb} by {by} (median) in {most} of {answered}" + (
+            f" and changes otherwise in {total - most}" if total > most else ""
+        )
+
+    def _missed(self) -> list[str]:
+        """How large a difference the tests would probably have missed, where they found none."""
+        costs, found = self._costs, []
+        answered, counts = (
+            sorted(n for n in costs[name] if n >= FEW)[:2] for name in ("answered", "instances")
+        )
+        if self.p_cost >= 0.05 and len(answered) == 2:
+            spread = float(np.std(self.rows.distance)) * sum(1 / n for n in answered) ** 0.5
+            found.append(f"less than about {DETECTABLE * spread:.2g} in the mean cost")
+        if self.p_answered >= 0.05 and len(counts) == 2:
+            share = sum(costs["answered"]) / sum(costs["instances"])
+            error = (share * (1 - share) * sum(1 / n for n in counts)) ** 0.5
+            found.append(f"less than about {DETECTABLE * error:.0%} in the share with an answer")
+        if not found:
+            return []
+        small = f"Between the two smallest groups tested a difference of {' or '.join(found)}"
+        return [f"{small} would probably have gone unnoticed."]
 
     def __repr__(self) -> str:
         groups = f"{len(self.names)} groups by {self.by}" if len(self.names) > 1 else "one group"
@@ -384,6 +447,15 @@ def _column(values: Sequence[Any]) -> NDArray[Any]:
     return column
 
 
+def _meaning_of_cost(*, weighted: bool) -> str:
+    weights = ", times the weights given" if weighted else ""
+    return (
+        "A cost is the distance of the nearest answer, a number without a unit: 1 is a change "
+        f"across the whole range of a column, or a change of one category{weights}. The ways that "
+        "explain and letters show keep a margin and may cost more."
+    )
+
+
 def verdict(what: str, p: float, by: str) -> str:
     if np.isnan(p):
         return f"Whether the {what} differs by {by} cannot be tested: too few answers, or none."
@@ -417,12 +489,16 @@ def _page(found: Cohort) -> str:
 def _body(found: Cohort) -> str:
     sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in found.sentences)
     parts = (
-        ("What an answer costs", found._costs),
-        ("What changes", found._features),
-        ("Where the answers lie", found._prototypes),
-        ("Without an answer", found._unanswered),
+        ("What an answer costs", "", found._costs),
+        ("What changes", "", found._features),
+        ("Without an answer", UNANSWERED, found._unanswered),
+        ("Where the answers lie", PROTOTYPES, found._prototypes),
     )
-    tables = (f"<h2>{title}</h2>{_table(lines)}" for title, lines in parts if lines["group"])
+    tables = (
+        f"<h2>{title}</h2>{f'<p>{escape(note)}</p>' if note else ''}{_table(lines)}"
+        for title, note, lines in parts
+        if lines["group"]
+    )
     return f"<div>{sentences}{''.join(tables)}</div>"
 
 

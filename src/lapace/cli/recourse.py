@@ -236,6 +236,7 @@ def cohort(
         from lapace.table import write_whole
 
         write_whole(where, lambda path: plots.cohort(found).savefig(path, dpi=DPI))
+    terminal.write(f"{found}\n")
     terminal.note(f"Wrote '{where}'.")
 
 

@@ -27,7 +27,7 @@ from lapace.constraints.system import System
 from lapace.schema import Feature, Schema
 from lapace.schema.features import on_lattice
 
-__all__ = ["Relaxation", "joined", "relaxation", "relaxed", "violation_scales"]
+__all__ = ["Relaxation", "amount_text", "joined", "relaxation", "relaxed", "violation_scales"]
 
 VERBS = {"fixed": "change", "increasing": "fall", "decreasing": "rise"}  # against each shorthand
 
@@ -245,7 +245,7 @@ class _Violations:
     def _numbers(self, part: Comparison, relation: str) -> tuple[float | None, str]:
         """One relation between numbers."""
         far = self._slack(part)
-        text = _formatted(far, self._subject(part))
+        text = amount_text(far, self._subject(part))
         match relation:
             case "<=" | "<":
                 return far, f"{text} more"
@@ -291,7 +291,7 @@ class _Violations:
             if feature.kind != "continuous":
                 texts.append(f"{name} to become {feature.text(self.row[column])}")
                 continue
-            far = _formatted(by[-1] or 0.0, feature)
+            far = amount_text(by[-1] or 0.0, feature)
             texts.append(f"{name} to {VERBS[shorthand.word]} by {far}")
         single = by[0] if len(by) == 1 else None
         return single, joined(texts)
@@ -310,10 +310,16 @@ class _Violations:
         return by, text
 
 
-def _formatted(number: float, feature: Feature) -> str:
-    """A number in the column's format where it lies on its lattice, else with a few digits."""
+def amount_text(number: float, feature: Feature) -> str:
+    """A difference of a column in its format where it lies on its lattice, else with a few digits.
+
+    Examples:
+        >>> amount_text(3.0, Feature.continuous("delivered", written="2024-12-31"))
+        '3 days'
+    """
     if feature.is_date:
-        return Feature.continuous(feature.name, unit="days").text(number)
+        unit = "day" if number == 1 else "days"
+        return Feature.continuous(feature.name, unit=unit).text(number)
     lattice = feature.kind == "continuous" and feature.resolution
     if lattice and np.isclose(on_lattice(np.array(number), feature.resolution), number):
         return feature.text(number)

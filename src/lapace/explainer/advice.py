@@ -550,8 +550,8 @@ class _Advisor:
         apart = self.schema.gaps(cells[at], self.known.cells[paths[near]]) @ self.problem.weights
         chosen = first_of_each(at, apart)
         prototype = np.full(count, -1, dtype=np.int64)
-        ends = self.paths["prototype"][self.path[paths[near[chosen]]]]
-        prototype[at[chosen]] = np.maximum(ends, -1)
+        endpoints = self.paths["prototype"][self.path[paths[near[chosen]]]]
+        prototype[at[chosen]] = np.maximum(endpoints, -1)
         blank = np.full(count, "", dtype=object)
         rank = np.zeros(count, dtype=np.int64)
         return Advice(self.instance[line], rank, prototype, steps, density, blank)

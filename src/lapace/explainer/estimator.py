@@ -434,15 +434,15 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             code = np.array([fitted.labels.index(whole.label[at[0]])])
             encoded = decoder.encode_instances(whole.schema, whole.instances[at], code)
             record["instance_z"] = encoded.z[0].cpu().numpy()  # (h,)
-            ends, code = record["prototype_z"], record["prototype_label"]
+            endpoint_z, code = record["prototype_z"], record["prototype_label"]
             if whole.search.get("n_endpoints"):
                 rows = instance.endpoints
                 named = [instance.target if name is None else name for name in rows.label]
                 code = np.array([fitted.labels.index(name) for name in named])
-                ends = decoder.encode(rows.cells, code).cpu().numpy()  # (endpoints, h)
-                record |= {"endpoint_z": ends, "endpoint_number": rows.prototype}
+                endpoint_z = decoder.encode(rows.cells, code).cpu().numpy()  # (endpoints, h)
+                record |= {"endpoint_z": endpoint_z, "endpoint_number": rows.prototype}
             if whole.search.get("path") == "dense" and not decoder.follows_paper:
-                end = torch.as_tensor(ends, device=decoder.device)
+                end = torch.as_tensor(endpoint_z, device=decoder.device)
                 start = encoded.z.expand(len(end), -1)
                 record["path_z"] = dense_curves(decoder, start, end, code).cpu().numpy()
         return record

@@ -96,8 +96,8 @@ def search(problem: Problem, instance: Ints) -> Iterator[tuple[int, Searched]]:
     """Searches for some instances, chunk by chunk; yields how many are done, and what was found."""
     rows = min(ROWS, CELLS // len(problem.schema.features))
     grid = problem.search.steps if problem.search.detail == "path" else 2  # rows of a line at once
-    ends = max(1, problem.search.n_endpoints, len(problem.fitted.prototypes))
-    size = max(1, rows // (grid * ends))
+    endpoints = max(1, problem.search.n_endpoints, len(problem.fitted.prototypes))
+    size = max(1, rows // (grid * endpoints))
     for begin in range(0, len(instance), size):
         chunk = instance[begin : begin + size]
         yield begin + len(chunk), _search_chunk(problem, chunk)

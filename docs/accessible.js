@@ -1,9 +1,9 @@
-// Faults of the theme that a screen reader or a keyboard meets: tables that scroll could not be
-// reached by keyboard, and the bars of buttons on code had no names of their own.
+// Faults that a screen reader or a keyboard meets: tables and formulas that scroll could not be
+// reached by keyboard, and the theme's bars of buttons on code had no names of their own.
 function mend() {
-  for (const wrap of document.querySelectorAll(".md-typeset__scrollwrap")) {
-    if (wrap.scrollWidth > wrap.clientWidth) wrap.tabIndex = 0;
-    else wrap.removeAttribute("tabindex");
+  for (const wide of document.querySelectorAll(".md-typeset__scrollwrap, math[display=block]")) {
+    if (wide.scrollWidth > wide.clientWidth) wide.setAttribute("tabindex", "0");
+    else wide.removeAttribute("tabindex");
   }
   document.querySelectorAll(".md-code__nav").forEach((bar, i) => {
     bar.setAttribute("aria-label", `Code ${i + 1}`);

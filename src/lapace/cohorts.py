@@ -9,6 +9,7 @@ classifier.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +44,7 @@ LEVEL = 0.95  # of intervals
 DRAWS = 2000  # bootstrap samples of an interval
 DETECTABLE = 2.8  # standard errors: a difference that four of five samples find at a level of 5 %
 NAMED = 3  # features that the sentence of a group names
+WIDTH = 100  # characters of a printed line
 PROTOTYPES = (
     "Where there is no number the answer was found near a sampled row, not near a prototype."
 )
@@ -195,7 +197,7 @@ class Cohort:
         costs, lines = self._costs, self._features
         count, answered = costs["instances"][k], costs["answered"][k]
         size = int((self.group == k).sum())
-        text = f"{self.names[k]}: {count:,} of {size:,} have not the target already"
+        text = f"{self.names[k]}: {count:,} of {size:,} lack the target label"
         if count:
             text += f", {answered:,} of these have an answer"
         named = [i for i, group in enumerate(lines["group"]) if group == self.names[k]][:NAMED]
@@ -244,7 +246,8 @@ class Cohort:
         return f"Cohort of {len(self.explanation):,} instances, {groups}"
 
     def __str__(self) -> str:
-        return "\n".join(self.sentences)
+        lines = (textwrap.fill(said, WIDTH, subsequent_indent="  ") for said in self.sentences)
+        return "\n".join(lines)
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The comparison as one self-contained page; written to `path` where one is given."""
@@ -291,7 +294,7 @@ def cohort(explanation: Explanation, by: str | Sequence[Any] | None = None) -> C
 
 
 def _tried(explanation: Explanation) -> Bools:
-    """Instances that were searched for: they are readable and have not the target already."""
+    """Instances that were searched for: they are readable and lack the target label."""
     return np.array([s in ("answered", "none_found", "infeasible") for s in explanation.status])
 
 

@@ -49,7 +49,7 @@ def minimise(
         free: Whether calls of `accept` cost more than the rows in them, as no classifier is asked.
     """
     between = EVERY if free else BETWEEN
-    rows = _Rows(cells.copy(), originals, accept, schema, weights, between)
+    rows = _MinimalRows(cells.copy(), originals, accept, schema, weights, between)
     open_ = np.arange(len(cells))
     rows.undo_groups(open_[(rows.costs(open_) > 0).sum(axis=1) > FEW])
     while len(open_):
@@ -58,7 +58,7 @@ def minimise(
 
 
 @dataclass
-class _Rows:
+class _MinimalRows:
     """Rows on their way to being minimal."""
 
     cells: Floats

@@ -117,7 +117,7 @@ class Shared:
         }
 
     def _first(self) -> int:
-        """The row to begin with: the first that has not the target already."""
+        """The row to begin with: the first without the target label."""
         wanted = None if self.target is None else str(self.target)
         known = [i for i, label in enumerate(self.decisions) if label is not None]
         return next((i for i in known if self.decisions[i] != wanted), 0)

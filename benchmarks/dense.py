@@ -299,14 +299,15 @@ def run(chosen: argparse.Namespace, out: Path) -> None:
                 print(f"{pair.name} {seed} {method}: {seconds:.1f} s", flush=True)
 
 
-def run_digits(out: Path, seed: int, quick: bool) -> None:
+def run_digits(out: Path, cache: Path, seed: int, quick: bool) -> None:
     """Fits the digits and measures paths of images; keeps some of them, to be drawn."""
     case = dense_digits.DigitCase(quick, seed)
     append(out, DIGITS, seed, "references", list(dense_digits.references(case)))
     for method in dense_digits.METHODS:
         append(out, DIGITS, seed, method, list(dense_digits.measured(case, method)))
         print(f"{DIGITS} {seed} {method}", flush=True)
-    kept = out.with_name(f"paths-digits-{seed}.npz")
+    cache.mkdir(parents=True, exist_ok=True)
+    kept = cache / f"paths-digits-{seed}.npz"
     np.savez_compressed(kept, **dense_digits.shown(case, ("straight", "dense")))
 
 
@@ -314,7 +315,7 @@ def draw(chosen: argparse.Namespace, out: Path) -> None:
     """Draws the illustration, and the digits that were kept."""
     images = Path("docs/images") if out.parent == RESULTS else out.parent
     both_paths(images / "paths.png", 400 if chosen.quick else 2400)
-    kept = out.with_name(f"paths-digits-{chosen.seed[0]}.npz")
+    kept = chosen.cache / f"paths-digits-{chosen.seed[0]}.npz"
     if kept.exists():
         with np.load(kept) as arrays:
             dense_digits.picture(arrays, images / "paths-digits.png")
@@ -356,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         draw(chosen, out)
     elif chosen.digits:
         for seed in chosen.seed:
-            run_digits(out, seed, chosen.quick)
+            run_digits(out, chosen.cache, seed, chosen.quick)
     elif not chosen.render:
         run(chosen, out)
     render(out)

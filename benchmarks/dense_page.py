@@ -125,7 +125,7 @@ def blocks(table: pd.DataFrame) -> dict[str, str]:
         found = {
             "decision": _decision(table),
             "candidates": _means(lines[~_named(lines, *SAMPLED, "FACE")]),
-            "sampled": _means(lines[_named(lines, "straight", WINNER, *SAMPLED)]),
+            "sampled": _sampled(table, lines),
             "pairs": _pairs(lines),
             "face": _face(lines),
             "ends": _ends(table),
@@ -149,10 +149,8 @@ def page(table: pd.DataFrame) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _decision(table: pd.DataFrame) -> str:
-    rules, time = decided(table)
-    if not rules:
-        return ""
+def _rows_of(rules: Sequence[Rule], time: float) -> list[tuple[str, ...]]:
+    """A line for each metric of the rule, and one for the time."""
     rows = []
     for rule in rules:
         percent = 100 if rule.metric in PERCENT else 1
@@ -163,6 +161,30 @@ def _decision(table: pd.DataFrame) -> str:
         figures = (f"{percent * rule.difference:+.3f}", _figure(percent * rule.spread, "", 3))
         rows.append((title, *figures, verdict))
     rows.append(("time outside the classifier", f"x {time:.2f}", "", _timely(time)))
+    return rows
+
+
+def _sampled(table: pd.DataFrame, lines: pd.DataFrame) -> str:
+    """Sampled endpoints beside prototypes, by the same rule and in figures."""
+    means = _means(lines[_named(lines, "straight", WINNER, *SAMPLED)])
+    parts = []
+    for method in SAMPLED[:2]:
+        rules, time = decided(table, method)
+        if rules:
+            rows = _rows_of(rules, time)
+            parts.append(grid(("metric", f"{method} - straight", "spread", ""), rows))
+    if not parts:
+        return ""
+    shown = ("straight", SAMPLED[0], SAMPLED[2])
+    metrics = ("first_distance", "middle_lof", "diversity", "ways", "shared")
+    return "\n\n".join([*parts, means, _each_pair(lines, shown, metrics)])
+
+
+def _decision(table: pd.DataFrame) -> str:
+    rules, time = decided(table)
+    if not rules:
+        return ""
+    rows = _rows_of(rules, time)
     wins = all(r.better for r in rules if r.metric in BETTER)
     harms = [_title(r.metric) for r in rules if r.metric in NO_WORSE and r.worse]
     default = wins and not harms and time <= MOST_TIME
@@ -212,8 +234,11 @@ def _means(lines: pd.DataFrame) -> str:
     seeds: dict[str, list[str]] = {}
     for pair, seed in common:
         seeds.setdefault(pair, []).append(str(seed))
-    named = "; ".join(f"{pair} {', '.join(own)}" for pair, own in seeds.items())
-    tables = [f"Means over the {len(common)} runs that all of these have (pair, seeds): {named}."]
+    groups: dict[str, list[str]] = {}  # pairs with the same seeds together
+    for pair, own in seeds.items():
+        groups.setdefault(", ".join(own), []).append(pair)
+    named = "; ".join(f"{', '.join(own)}, seed {numbers}" for numbers, own in groups.items())
+    tables = [f"Means over the {len(common)} runs that all of these have: {named}."]
     methods = list(dict.fromkeys(lines.index.get_level_values("method")))
     for part in (ALONG, PICKED, ELSE):
         shown = {name: about for name, about in part.items() if name in lines}
@@ -249,30 +274,46 @@ def _pairs(lines: pd.DataFrame) -> str:
     return f"Straight / dense, means over seeds.\n\n{grid(heads, rows)}"
 
 
+def _each_pair(lines: pd.DataFrame, methods: Sequence[str], metrics: Sequence[str]) -> str:
+    """Some methods beside each other on every pair."""
+    means = lines.groupby(level=["pair", "method"]).mean()
+    digits = {name: about[2] for part in (ALONG, PICKED, ELSE) for name, about in part.items()}
+    rows = [
+        (pair, *(
+            " / ".join(_figure(_mean(means, pair, m, n), n, digits[n]) for m in methods)
+            for n in metrics if n in means
+        ))
+        for pair in dict.fromkeys(lines.index.get_level_values("pair"))
+    ]  # fmt: skip
+    heads = ("pair", *(_title(n) for n in metrics if n in means))
+    return f"{' / '.join(methods).capitalize()}, means over seeds.\n\n{grid(heads, rows)}"
+
+
 def _face(lines: pd.DataFrame) -> str:
-    rows, below = [], {"straight": 0, WINNER: 0}
+    named = {
+        "straight": "straight paths",
+        WINNER: "dense ones",
+        SAMPLED[0]: SAMPLED[0],
+        SAMPLED[1]: "both",
+    }
     pairs = list(dict.fromkeys(lines.index.get_level_values("pair")))
+    known = [m for m in named if _named(lines, m).any()]
+    means = lines.groupby(level=["pair", "method"]).mean()
+    below, rows = dict.fromkeys(known, 0), []
     for pair in pairs:
-        own = lines.xs(pair, level="pair")
-        value = {
-            m: own.xs(m, level="method") if m in own.index.get_level_values("method") else None
-            for m in ("straight", WINNER, "FACE")
-        }
-        face = value["FACE"]["last_lof"].mean() if value["FACE"] is not None else math.nan
-        cells = []
-        for m in ("straight", WINNER):
-            cells += [
-                value[m][pick].mean() if value[m] is not None else math.nan
-                for pick in ("first_lof", "middle_lof")
-            ]
+        face, cells = _mean(means, pair, "FACE", "last_lof"), []
+        for m in known:
+            cells += [_mean(means, pair, m, pick) for pick in ("first_lof", "middle_lof")]
             below[m] += cells[-1] < face
         rows.append((pair, *(_figure(v, "lof", 3) for v in (*cells, face))))
-    heads = ("pair", "straight: First", "Middle", "dense: First", "Middle", "FACE")
-    text = (
-        f"Middle's LOF is below FACE's on {below['straight']} of {len(pairs)} pairs with straight "
-        f"paths, on {below[WINNER]} with dense ones."
-    )
-    return f"{text}\n\n{grid(heads, rows)}"
+    heads = ["pair", *(f"{m}: {pick}" for m in known for pick in ("First", "Middle")), "FACE"]
+    head, *others = [f"{below[m]}{{}} with {named[m]}" for m in known]
+    text = ", on ".join([head.format(f" of {len(pairs)} pairs"), *(o.format("") for o in others)])
+    return f"Middle's LOF is below FACE's on {text}.\n\n{grid(heads, rows)}"
+
+
+def _mean(means: pd.DataFrame, pair: str, method: str, metric: str) -> float:
+    return float(means.at[(pair, method), metric]) if (pair, method) in means.index else math.nan
 
 
 def _ends(table: pd.DataFrame) -> str:

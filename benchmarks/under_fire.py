@@ -27,10 +27,7 @@ TITLES = {
     "attacks": ("Attacks on a server", "python -m benchmarks.under_fire attacks"),
     "large": ("Requests that cost much", "python -m benchmarks.under_fire large"),
     "load": ("Load, one process", "python -m benchmarks.serving --seconds {seconds:g}"),
-    "load-2": (
-        "Load, two processes",
-        "python -m benchmarks.serving --seconds {seconds:g} --workers 2",
-    ),
+    "load-2": ("Two processes", "python -m benchmarks.under_fire load-2 --seconds {seconds:g}"),
     "kills": ("Kills", "python -m benchmarks.under_fire kills --times {times} --seed {seed}"),
     "surroundings": (
         "Full disks, two writers, a jumping clock",
@@ -99,14 +96,22 @@ def kill(arguments: Namespace) -> Iterator[list[Line]]:
     yield kills.measure_kills(arguments.times, arguments.seed, record)
 
 
+def two_processes(arguments: Namespace) -> Iterator[list[Line]]:
+    """How two workers end, and the load on them."""
+    yield attacks.measure([TWO_WORKERS])
+    yield from load(arguments, 2)
+
+
 LARGE = ("twelve large requests", "costly constraints")
+TWO_WORKERS = "SIGTERM with work waiting, two workers"
+ELSEWHERE = (*LARGE, TWO_WORKERS)
 
 # What each measures, part by part, so that what was measured is kept if it is interrupted.
 PARTS: dict[str, Callable[[Namespace], Iterable[list[Line]]]] = {
-    "attacks": lambda _: (attacks.measure([n]) for n in attacks.ATTACKS if n not in LARGE),
+    "attacks": lambda _: (attacks.measure([n]) for n in attacks.ATTACKS if n not in ELSEWHERE),
     "large": lambda _: (attacks.measure([name]) for name in LARGE),
     "load": load,
-    "load-2": lambda arguments: load(arguments, 2),
+    "load-2": two_processes,
     "kills": kill,
     "surroundings": lambda _: [kills.measure_surroundings()],
     "leaks": lambda arguments: [leaks.measure(arguments.seconds, arguments.seed)],

@@ -6,7 +6,8 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 # Small products gain nothing from a second thread. Set before anything loads numpy or torch.
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif chosen.workers > 1:
             failed = run_among(chosen.workers, jobs, store, say=_say, seconds=chosen.seconds)
         else:
-            failed = run(jobs, store, say=_say, after=write)
+            failed = run(jobs, store, say=_say, after=_seldom(write))
         write()
         if chosen.render:
             sys.stderr.write(f"Wrote the tables and pages in '{out}'.\n")
@@ -100,6 +101,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for job in failed:
         _say(f"Failed: {job}")
     return 1 if failed else 0
+
+
+def _seldom(call: Callable[[], None], seconds: float = 60.0) -> Callable[[], None]:
+    """The call, left out where the last was a short while ago: pictures take seconds."""
+    last = time.monotonic()
+
+    def seldom() -> None:
+        nonlocal last
+        if time.monotonic() - last >= seconds:
+            call()
+            last = time.monotonic()
+
+    return seldom
 
 
 def _say(line: str) -> None:

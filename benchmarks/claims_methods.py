@@ -19,7 +19,7 @@ from benchmarks.evidence import (
     mean,
     share,
 )
-from benchmarks.figures import NONE
+from benchmarks.figures import NONE, Figure
 
 __all__ = [
     "balanced",
@@ -53,7 +53,12 @@ def validity(e: Evidence) -> Verdict:
     dice = e.mean("DiCE", "validity")
     others = len([n for n in always if n != "DiCE"]) == len(BASELINES) - 1
     if fine and others and dice >= 1 - 1e-9:
-        return Verdict(*texts, PARTLY, "DiCE is always valid here too, in its own package")
+        return Verdict(
+            *texts,
+            PARTLY,
+            "DiCE is always valid here too: its own package is "
+            "run, the paper's is adapted from CARLA or RobustX",
+        )
     return Verdict(*texts, YES if fine and others else NO, f"DiCE {100 * dice:.1f} %")
 
 
@@ -183,7 +188,7 @@ def increases(e: Evidence) -> Verdict:
         return first <= middle + 5e-4 and middle <= last + 5e-4
 
     texts = [
-        " → ".join(f"{100 * e.mean(n, 'model_robustness', r):.1f} %"
+        " → ".join(f"{Figure(e.mean(n, 'model_robustness', r)):.1p} %"
                    for n in ("First", "Middle", "Last"))
         for r in MODELS
     ]  # fmt: skip
@@ -251,7 +256,8 @@ def balanced(e: Evidence, mixed: bool = False) -> Verdict:
         tops.append(order[: 2 if mixed else 1])  # competitive: among the first two
         texts.append("mean rank: " + ", ".join(f"{n} {found[n]:.1f}" for n in order[:4]))
     return Verdict(*texts, YES if set(tops[0]) & set(LAPACE) else NO,
-                   "ranks of the means over pairs, among the paper's eight methods, on validity, "
+                   ("on the pairs with categories, among the first two: " if mixed else "")
+                   + "ranks of the means over pairs, among the paper's eight methods, on validity, "
                    "proximity, plausibility, diversity, both robustnesses and time")  # fmt: skip
 
 

@@ -139,8 +139,9 @@ def near_one(e: Evidence) -> Verdict:
     shown = {p: v for p, v in largest["paper"].items() if p in e.continuous}
     near = [p for p, v in shown.items() if v <= 1.5]
     return Verdict(*texts, judged(near, list(shown)),
-                   "on heloc and wine, which the paper shows, at most 1.5; on adult it rises where "
-                   "categories flip one by one")  # fmt: skip
+                   "on heloc and wine, which the paper shows, at most "
+                   f"{max(shown.values(), default=math.nan):.1f}; with categories it rises where "
+                   "they flip one by one")  # fmt: skip
 
 
 def below_one(e: Evidence) -> Verdict:
@@ -222,5 +223,5 @@ def dash(e: Evidence) -> Verdict:
     return Verdict(f"latent: {text('paper', 'truth', 'latent')}",
                    f"exact: {text('default', 'predictions', 'exact')}",
                    YES if all_free else PARTLY,
-                   "" if all_free else "mitigated, not removed: gradient descent alone leaves a "
-                   "trace of it on the others; projection and a check remove it")  # fmt: skip
+                   "" if all_free else "mitigated, not removed: on the other sevens gradient "
+                   "descent alone leaves a trace; projection and a check remove it")  # fmt: skip

@@ -39,6 +39,8 @@ class Figure:
         >>> figure = Figure(0.98, 0.0045, 5, 49, 50)
         >>> f"{figure}; {figure:.1p}; {figure:±.1p}; {figure:of}"
         '0.98; 98.0; 98.0 ± 0.4; 49 of 50'
+        >>> f"{Figure(0.9996):.1p}; {Figure(1.0):.1p}"
+        '99.9; 100.0'
     """
 
     mean: float = math.nan
@@ -58,6 +60,8 @@ class Figure:
         digits, scale = int(match[2] or 2), 100.0 if match[3] else 1.0
         mean = self.hits / self.count if match[1] == "~" and self.count else self.mean
         text = f"{scale * mean:.{digits}f}"
+        if match[3] and mean < 1 - 1e-9 and float(text) >= 100:  # what is not all is not 100 %
+            text = f"{100 - 10.0**-digits:.{digits}f}"
         if match[1] != "±" or math.isnan(self.deviation):
             return text
         return f"{text} ± {scale * self.deviation:.{digits}f}"

@@ -18,7 +18,7 @@ from benchmarks import claims_model as model
 from benchmarks import claims_paths as paths
 from benchmarks.comparison import METHODS, Method
 from benchmarks.evidence import Evidence, Finding, Verdict
-from benchmarks.figures import NONE, grid
+from benchmarks.figures import NONE, Figure, grid
 from benchmarks.plan import Plan
 
 __all__ = ["FINDINGS", "markdown", "table_of"]
@@ -122,11 +122,11 @@ def properties(e: Evidence) -> str:
             continue
         marks = MARKS.get(method.name, "").split() or _marks_of(method)
         values = (
-            f"{100 * e.mean(method.method, 'validity', method.recipe):.0f} %",
+            f"{100 * e.mean(method.method, 'validity', method.recipe):.3g} %",
             f"{e.mean(method.method, 'distance', method.recipe):.2f}",
             f"{e.mean(method.method, 'lof', method.recipe):.2f}",
             _text(e.mean(method.method, "diversity", method.recipe), ".2f"),
-            f"{100 * e.mean(method.method, 'model_robustness', method.recipe):.1f} %",
+            f"{Figure(e.mean(method.method, 'model_robustness', method.recipe)):.1p} %",
             f"{e.mean(method.method, 'input_max_set_distance', method.recipe):.3f}",
         )
         cells = (f"{m} {v}".strip() for m, v in zip(marks, values, strict=True))
@@ -150,11 +150,13 @@ ABOUT = (
     "paper's model. All figures are on the pages beside this one, and `{command}` writes this page "
     "from them."
 )
+ABOUT_QUICK = " **These are of the quick version: its few rows and one seed decide nothing.**"
 
 
 def markdown(plan: Plan, table: pd.DataFrame, digits: pd.DataFrame | None = None) -> str:
     """The page: a verdict per finding, and the table of properties."""
     about = ABOUT.format(command="python -m benchmarks --render")
+    about += ABOUT_QUICK if plan.is_quick else ""
     verdicts = table_of(plan, table, digits)
     parts = ["# The paper's findings", about, verdicts, "## Which method has what"]
     text = "\n\n".join([*parts, ABOUT_PROPERTIES, properties(Evidence(plan, table))]) + "\n"
@@ -174,6 +176,7 @@ def table_of(plan: Plan, table: pd.DataFrame, digits: pd.DataFrame | None = None
     for finding in FINDINGS:
         own = finding.judge(e) if e.pairs else Verdict(NONE, NONE, "not run")
         verdict, because = (own.verdict, own.because) if "nan" not in own.its else ("not run", "")
-        lines.append((finding.where, finding.claim, own.its, own.ours, verdict, because))
+        texts = (finding.where, finding.claim, own.its, own.ours, verdict, because)
+        lines.append([text.replace("|", "\\|") for text in texts])  # as in q(z|x,y)
     head = ("where", "the paper says", "its model, here", "lapace's default", "verdict", "because")
     return grid(head, lines).replace("nan", NONE)

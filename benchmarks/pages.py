@@ -15,7 +15,7 @@ from benchmarks.comparison import PICKS
 from benchmarks.figures import NONE, Figures, grid
 from benchmarks.path_pages import clusters, clusters_brief, e3, e3_brief, e4
 from benchmarks.plan import Pair, Plan
-from benchmarks.provenance import REDEFINED, REPEATS, made, pairs_of, part
+from benchmarks.provenance import REPEATS, made, pairs_of, part
 
 __all__ = ["PAGES", "blocks"]
 
@@ -163,10 +163,7 @@ chosen without them, but for adult-full."""
 def e1(plan: Plan, table: pd.DataFrame) -> list[str]:
     """E1: targets, utility, centroids, paths and cost."""
     figures, limits, protocol = Figures(table), plan.limits, plan.protocol
-    about = f"{made(plan, table, 'e1')} {REPEATS}"
-    if not table["metric"].str.startswith("nearest_").any():
-        about += REDEFINED
-    parts = ["# E1: utility and centroids", about]
+    parts = ["# E1: utility and centroids", f"{made(plan, table, 'e1')} {REPEATS}"]
     parts += ["## Targets", targets.ABOUT_E1, targets.e1(plan, figures)]
     for title, (about, columns) in SECTIONS.items():
         parts += [f"## {title}", about.format(instances=protocol.instances)]
@@ -312,8 +309,6 @@ def sources_brief(plan: Plan, table: pd.DataFrame) -> str:
 def e2(plan: Plan, table: pd.DataFrame) -> list[str]:
     """E2: every method by every metric."""
     text = f"{made(plan, table, 'e2')} {REPEATS}"
-    if not (table["method"] == "nearest").any():
-        text += REDEFINED
     return comparison.page(plan, Figures(table), pairs_of(plan, table), text)
 
 

@@ -8,13 +8,9 @@ import pandas as pd
 
 from benchmarks.plan import Plan
 
-__all__ = ["REDEFINED", "REPEATS", "made", "pairs_of", "part"]
+__all__ = ["REPEATS", "made", "pairs_of", "part"]
 
 REPEATS = "Mean ± standard deviation over repeats."
-REDEFINED = (
-    " This run was made before *nearest* was minimal and before *best* existed: neither has "
-    "figures yet."
-)
 SIDES = {
     "default": "with the default recipe",
     "paper": "with the paper's recipe",

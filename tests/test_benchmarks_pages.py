@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -274,6 +275,12 @@ def test_every_finding_has_a_verdict_whatever_is_missing(benchmark, actions):
         assert "nan" not in text
 
 
+def test_verdicts_of_the_quick_version_are_marked_as_such(benchmark):
+    quick = replace(PAPER, is_quick=True)
+    assert "decide nothing" in findings.markdown(quick, benchmark)
+    assert "decide nothing" not in findings.markdown(PAPER, benchmark)
+
+
 def test_a_verdict_follows_the_figures(benchmark):
     table = both(benchmark)
     assert finding(table, "perfectly robust to input changes")[4] == "confirmed"
@@ -352,7 +359,8 @@ def test_the_papers_model_is_judged_by_the_papers_figures():
     mean, each, *_ = judged(-3.0)
     assert mean[2:] == ["3.05", "**missed**"]
     assert each[3].startswith("**missed**")
-    assert "heloc-RF -3.0" in each[2]
+    assert "heloc-NN -3.0" in each[2]
+    assert "adult-RF" not in each[2]  # the paper's own varied more
     assert "not run" in targets.paper_model(PAPER, Figures(made_up()))
 
 

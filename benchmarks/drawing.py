@@ -125,5 +125,9 @@ def sweeps(table: pd.DataFrame, pairs: Sequence[str]) -> Any:
                         ax.plot(list(map(int, counts)), values, label=label, **style)
             ax.set_title(f"{pair}: {metric.head}", fontsize=8)
             ax.tick_params(labelsize=7)
-    axes[0][3].legend(frameon=False, fontsize=7, loc="center right")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=8
+    )
+    figure.supxlabel("clusters per label", fontsize=8)
     return figure

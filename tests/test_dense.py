@@ -215,6 +215,8 @@ def test_own_endpoints_under_constraints_and_with_any_other_label():
     constraints = ["age == original", "changes <= 3"]
     found = worlds.explain(worlds.bank(), constraints=constraints, steps=6, n_endpoints=3)
     assert worlds.answered(found).sum() == len(np.unique(found.instance)) > 0
+    assert repr(found).endswith(f"; {len(found.instance)} paths to sampled endpoints")
+    assert not any("prototype" in reason for reason in found.reason)
     first = found.first()
     ok = first.where(first.ok)
     assert len(ok)

@@ -1133,6 +1133,7 @@ def test_an_infinite_cost_fixes_a_column():
         ({"n_best": 1.5}, "n_best"),
         ({"n_endpoints": -1}, "n_endpoints"),
         ({"n_endpoints": "x"}, "n_endpoints"),
+        ({"n_endpoints": 101}, "n_endpoints is 101; it must be at most 100"),
         ({"plausibility": 100}, "plausibility is 100; it is a percentile"),
         ({"plausibility": -1}, "plausibility"),
         ({"plausibility": "x"}, "plausibility"),

@@ -27,6 +27,9 @@ OPTIONS = {
 }
 
 
+MAX_ENDPOINTS = 100  # of an instance; more are not different from each other
+
+
 @dataclass(frozen=True)
 class Search:
     """How to search for counterfactuals.
@@ -48,7 +51,7 @@ class Search:
             towards the data of the target, with the same ends. The paper's recipe is always
             straight.
         n_endpoints: Lead an instance's paths to so many sampled rows of the target chosen for it,
-            instead of to the prototypes; 0 for the prototypes.
+            instead of to the prototypes, 100 at most; 0 for the prototypes.
 
     Examples:
         >>> Search(steps=10, detail="picks").steps
@@ -68,7 +71,7 @@ class Search:
         """Refuses settings that cannot work."""
         object.__setattr__(self, "steps", check_integer("steps", self.steps, 2))
         object.__setattr__(self, "n_best", check_integer("n_best", self.n_best))
-        count = check_integer("n_endpoints", self.n_endpoints, 0)
+        count = check_integer("n_endpoints", self.n_endpoints, 0, MAX_ENDPOINTS)
         object.__setattr__(self, "n_endpoints", count)
         if not isinstance(self.stable, bool):
             raise InputError(f"stable is {self.stable!r}; it is True or False.")

@@ -624,7 +624,8 @@ def _statuses(
                 target += f", {_labels_reached(problem, columns, ok & (instance == i))}"
             text = f"{reached[i]} of {paths[i]} paths lead to {target}."
             if not reached[i]:
-                text = f"No path to a prototype leads to {target}{under}; " + (
+                which = "path" if problem.search.n_endpoints else "path to a prototype"
+                text = f"No {which} leads to {target}{under}; " + (
                     "one to a sampled endpoint does."
                     if i in sampled
                     else "a row off the paths does."

@@ -346,8 +346,9 @@ def described(status: Mapping[str, int], paths: int, sampled: int) -> str:
         sampled: Paths to sampled endpoints.
     """
     counts = [f"{status[s]} {s}" for s in STATUSES if status.get(s)]
-    endpoints = [f"{_counted(paths, 'path')} to prototypes"]
-    endpoints += [f"{sampled} to sampled endpoints"] if sampled else []
+    endpoints = [f"{_counted(paths, 'path')} to prototypes"] if paths or not sampled else []
+    count = str(sampled) if paths else _counted(sampled, "path")
+    endpoints += [f"{count} to sampled endpoints"] if sampled else []
     parts = [", ".join(counts).replace("_", " "), ", ".join(endpoints)]
     count = _counted(sum(status.values()), "instance")
     return f"Explanation of {count}: {'; '.join(filter(None, parts))}"

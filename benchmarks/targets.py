@@ -160,10 +160,13 @@ def paper_model(plan: Plan, figures: Figures) -> str:
     here = 100 * sum(gap.mean for gap in known.values()) / len(known)
     theirs = sum(pairs[p].gap for p in known) / len(known)
     off = {p: 100 * gap.mean - pairs[p].gap for p, gap in known.items()}
-    # Without a deviation, after one repeat, a pair is not within it.
     spread = {p: math.hypot(pairs[p].gap_deviation, 100 * gap.deviation)
               for p, gap in known.items()}  # fmt: skip
-    beyond = [p for p in known if not abs(off[p]) <= spread[p]]
+    beyond = {
+        p: f"{p} {off[p]:+.1f}" + ("" if math.isnan(spread[p]) else f" (±{spread[p]:.1f})")
+        for p in known
+        if not abs(off[p]) <= spread[p]  # nor after one repeat, which has no deviation
+    }
     tries = [figures.get(p, "paper", "centroids_first_try") for p in known]
     valid, count = sum(f.hits for f in tries), sum(f.count for f in tries)
     used = {p: figures.get(p, "paper", "least_used").mean for p in known}
@@ -172,8 +175,7 @@ def paper_model(plan: Plan, figures: Figures) -> str:
         ("mean gap", f"within {GAP_WITHIN:g} point of the paper's {theirs:.2f}", f"{here:.2f}",
          _met(abs(here - theirs) <= GAP_WITHIN)),
         ("gap of each pair", "within the deviations of both, or explained",
-         f"farther: {', '.join(f'{p} {off[p]:+.1f} (±{spread[p]:.1f})' for p in beyond)}"
-         if beyond else "all",
+         "farther: " + ", ".join(beyond.values()) if beyond else "all",
          _met(not beyond) + (", explained in the findings" if beyond else "")),
         ("centroids valid at the first try", f"{FIRST_TRY * count:.0f} of {count}",
          f"{valid:.0f} of {count}", _met(valid >= FIRST_TRY * count - SLACK)),

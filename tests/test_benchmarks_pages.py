@@ -359,7 +359,7 @@ def test_the_papers_model_is_judged_by_the_papers_figures():
     mean, each, *_ = judged(-3.0)
     assert mean[2:] == ["3.05", "**missed**"]
     assert each[3].startswith("**missed**")
-    assert "heloc-NN -3.0" in each[2]
+    assert "heloc-NN -3.0 (±2.2)" in each[2]
     assert "adult-RF" not in each[2]  # the paper's own varied more
     assert "not run" in targets.paper_model(PAPER, Figures(made_up()))
 

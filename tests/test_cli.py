@@ -826,6 +826,45 @@ def test_groups_of_instances_are_compared(here, denied):
     assert "must end in .html" in refused(run(f"{line} -o cohort.txt"))
 
 
+def test_an_explainer_remembers_what_identifies_its_rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"patient": np.arange(100, 300), "age": rng.integers(20, 80, 200)})
+    frame["gift"] = rng.choice(["yes", "no"], 200)
+    frame["sick"] = np.where(frame["age"] + rng.integers(-3, 4, 200) > 50, "yes", "no")
+    frame.to_csv("patients.csv", index=False)
+    fit = "fit patients.csv --classifier forest --label sick --n-prototypes 1 -o p.lapace"
+    assert "If it identifies the rows: --id patient. Else drop" in refused(run(fit))
+    assert "has no order" in refused(run(f"{fit} --id patient --rule 'gift >= original'"))
+    fitted = done(f"{fit} --id patient").stderr
+    assert "answers may change them in any way: age, gift." in fitted
+    assert re.search(r"\(always saying '\w+' is right on [\d.]+ %\); it finds \d+ % of ", fitted)
+
+    line = "explain p.lapace patients.csv --target no"
+    old = frame["age"].idxmax()
+    shown = done(f"{line} --ids {100 + old}").stdout
+    assert f"Instance {100 + old}: yes → no" in shown
+    assert f"age  {frame['age'][old]}  →" in shown
+    frame.drop(columns="patient").to_csv("nameless.csv", index=False)
+    message = refused(run("explain p.lapace nameless.csv --target no --ids 3"))
+    assert "were identified by 'patient'" in message
+    done("explain p.lapace nameless.csv --target no --first 3 -o three.csv")
+
+    result = done(f"{line} --only yes --first 4 --free age -o some.csv")
+    some = pd.read_csv("some.csv")
+    chosen = frame.set_index("patient").loc[some["id"].unique()]
+    assert len(chosen) == 4
+    assert (some.groupby("id")["age_before"].first() > 40).all()
+    assert (some["gift"] == some["gift_before"]).all()
+    assert "4 answered" in result.stderr
+    assert "need not cause" in result.stderr
+    assert "Did you mean 'yes'" in refused(run(f"{line} --only yess"))
+    assert "--free 'age,gift' names every column" in refused(run(f"{line} --free age,gift"))
+    assert "is no number of rows" in refused(run(f"{line} --first 0"))
+    none = done(f"{line} --only yes --first 2 -c 'fixed age, gift'").stderr
+    assert re.search(r"lapace why-not p\.lapace patients\.csv --ids \d+,\d+, with", none)
+
+
 def test_lines_have_shares_in_percent_and_intervals_in_brackets():
     lines = {
         "group": ["rent"], "share": [0.5], "share_low": [0.25], "share_high": [0.75],

@@ -261,8 +261,9 @@ REFUSED = {
     "education >= 7": "'7' is not a category of 'education'.",
     "housing in {own, renting}": "'renting' is not a category of 'housing'.",
     "not housing: own -> tent": "'tent' is not a category of 'housing'.",
-    "housing >= own": "'housing' has no order, so '>=' means nothing. Use == or 'in {…}', or make "
-    "it an ordinal: Feature.ordinal(name, [least, …, greatest]).",
+    "housing >= own": "'housing' has no order, so '>=' means nothing. Use == or 'in {…}', or give "
+    "it one: --kind 'housing=ordinal:least<…<greatest', in Python Feature.ordinal('housing', "
+    "[least, …, greatest]).",
     "increasing housing": "'housing' has no order",
     "housing <= education": "'housing' and 'education' have no order in common.",
     "education <= income": "'education' holds categories. Compare it with one of them (in quotes "

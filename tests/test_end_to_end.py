@@ -108,8 +108,9 @@ def test_from_a_new_table_to_an_explanation_response(shell):
     # The first command is refused, and the message says what to do.
     _, err = shell.run(*fit, code=2)
     assert err == (
-        "lapace: Column 'customer no.' only numbers the rows. Drop it (--drop 'customer no.'), or "
-        "say it is 'number' (--kind 'customer no.=number', schema={'customer no.': 'number'}).\n"
+        "lapace: Column 'customer no.' only numbers the rows. If it identifies the rows: --id "
+        "'customer no.'. Else drop it (--drop 'customer no.'), or say it is 'number' (--kind "
+        "'customer no.=number', schema={'customer no.': 'number'}).\n"
     )
     assert not list(shell.folder.glob("churn*"))
 

@@ -269,6 +269,15 @@ def test_constants_and_orders_are_named_in_the_same_run():
         Schema.infer(frame[["size"]], {"size": "ordinal"})
 
 
+def test_many_texts_are_remarked_upon_and_long_ones_are_seen_to_be_cut():
+    texts = [f"leave it with the neighbour at number {i % 70}" for i in range(700)]
+    schema = Schema.infer(pd.DataFrame({"remark": texts}))
+    assert "'remark' holds 64 texts or more" in str(schema)
+    assert "leave it with the neigh…" in str(schema)
+    dates = pd.date_range("2024-01-05", periods=100).strftime("%Y-%m-%d")
+    assert 'kind = "date"' in Schema.infer(pd.DataFrame({"ordered": dates})).to_toml()
+
+
 @pytest.mark.parametrize(
     ("weight", "word"),
     [

@@ -17,7 +17,7 @@ from lapace.classifiers.decisions import binned, from_probability, threshold
 from lapace.classifiers.loaders import load_bytes, load_classifier
 from lapace.classifiers.matrices import on_arrays
 from lapace.classifiers.outputs import Label
-from lapace.classifiers.pipelines import TrainedKind, held_out_accuracy, train
+from lapace.classifiers.pipelines import TrainedKind, held_out_predictions, train
 from lapace.classifiers.skops_files import save_classifier
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "TrainedKind",
     "binned",
     "from_probability",
-    "held_out_accuracy",
+    "held_out_predictions",
     "load_bytes",
     "load_classifier",
     "on_arrays",

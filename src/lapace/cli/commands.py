@@ -164,8 +164,10 @@ def _serve(
     run: Callable[..., None] = partial(server.serve, explainer)
     if page.instances is not None:
         from lapace import workbench
+        from lapace.explainer import storage
 
-        table = inputs.read_table(page.instances, page.id_column)
+        known_id = storage.read_id_column(model.path)
+        table = inputs.read_table(page.instances, page.id_column, known_id=known_id)
         target = inputs.parse_label(explainer.classes_, page.target)
         run = partial(workbench.serve, explainer, table, target=target)
     _log_as_json(requests=settings.log_requests)

@@ -67,10 +67,10 @@ def fit(
     How the table was read comes first, a line per column. A classifier trained here is written to
     M.skops beside it.
     """
-    from lapace.classifiers import TrainedKind, held_out_accuracy
+    from lapace.classifiers import TrainedKind, held_out_predictions
     from lapace.classifiers import train as train_stock
     from lapace.classifiers.addresses import without_secrets
-    from lapace.constraints import parse_all
+    from lapace.constraints import System, parse_all
     from lapace.explainer import Explainer
 
     stock = classifier in get_args(TrainedKind)
@@ -95,6 +95,7 @@ def fit(
     features = table.without(set(table.names) - set(schema.names))
     reading = schema.read(features).checked()
     terminal.note_parts(*rendering.schema_parts(reading.schema, reading.cells))
+    System.of(parse_all(constraints), schema)  # refuses rules that cannot hold before training
     if stock:
         schema = schema.as_numbers()
         numbers, seed, kind = schema, training.random_state, cast(Any, classifier)
@@ -106,11 +107,8 @@ def fit(
             return reading.schema.as_numbers().frame(reading.cells[rows])
 
         model, known = fit_stock(frame(slice(None)), labels), labels or []
-        right = held_out_accuracy(fit_stock, frame, known, random_state=seed)
-        terminal.note(
-            f"Trained on four fifths of the rows, the {classifier} predicts the true label of "
-            f"{right:.1%} of the others."
-        )
+        held_out = held_out_predictions(fit_stock, frame, known, random_state=seed)
+        terminal.note(rendering.quality(classifier, *held_out))
     else:
         model = loader.classifier(classifier)
     explainer = Explainer(
@@ -119,11 +117,10 @@ def fit(
     with terminal.progress() as progress:
         # The accuracy on the rows it was trained on says nothing.
         explainer.fit(features, None if stock else labels, progress=progress)
-    for found in explainer.fitted_.rules[len(set(parse_all(constraints))) :]:  # by the table itself
-        terminal.note(f"{found.note} Kept as a rule: {found}")
-    followed = _save(explainer, output, classifier, beside)
+    followed = _save(explainer, output, classifier, beside, id_column)
     if not terminal.quiet:
         terminal.show(rendering.report_text(explainer.report_))
+    terminal.note(rendering.rule_notes(explainer.fitted_, len(set(parse_all(constraints)))))
     written = f"'{output}'" + ("" if beside is None else f" and its classifier '{beside}'")
     terminal.note(f"Wrote {written}.")
     if not followed:
@@ -177,7 +174,9 @@ def _belongs(classifier: Path, explainer: Path) -> bool:
     return reference == refer_to(explainer, classifier)
 
 
-def _save(explainer: Explainer, output: Path, classifier: str, beside: Path | None) -> bool:
+def _save(
+    explainer: Explainer, output: Path, classifier: str, beside: Path | None, id_column: str | None
+) -> bool:
     """Writes the explainer, and `beside` a classifier trained here.
 
     Returns:
@@ -190,12 +189,12 @@ def _save(explainer: Explainer, output: Path, classifier: str, beside: Path | No
         with together(beside, output) as (classifier_file, explainer_file):
             model = explainer.classifier  # a threshold is kept with the reference to the file
             save_classifier(getattr(model, "classifier", model), classifier_file)
-            explainer.save(explainer_file, classifier=classifier_file)
+            explainer.save(explainer_file, classifier=classifier_file, id_column=id_column)
         return True
     # A file is looked for here, not in the folder of the output.
     file = Path(classifier)
     named = str(file.absolute()) if file.is_file() else classifier
-    explainer.save(output, classifier=named)
+    explainer.save(output, classifier=named, id_column=id_column)
     return "file" in refer_to(output, named)
 
 

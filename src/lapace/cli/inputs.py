@@ -48,7 +48,12 @@ def table_file(source: str) -> TableFile:
 
 
 def read_table(
-    source: str, id_column: str | None = None, sample: int | None = None, random_state: int = 0
+    source: str,
+    id_column: str | None = None,
+    sample: int | None = None,
+    random_state: int = 0,
+    *,
+    known_id: str | None = None,
 ) -> Table:
     """A table from a file or standard input.
 
@@ -58,12 +63,13 @@ def read_table(
             table's ids, called `id` unless another column is.
         sample: At most so many rows, drawn; the file is then never held whole.
         random_state: Seed of the sample.
+        known_id: The column that identified the training rows of an explainer.
     """
     from lapace.table import read_file
 
     file = table_file(source)
     if sample is None:
-        return _identified(read_file(file.source), id_column)
+        return _identified(read_file(file.source), id_column, known_id)
     if sample < 1:
         raise InputError(f"--sample {sample} is no number of rows: give a whole number from 1.")
     return _identified(file.sample(sample, random_state), id_column)
@@ -97,11 +103,19 @@ def read_training(
     return _identified(frame, id_column), sample
 
 
-def _identified(frame: Any, id_column: str | None) -> Table:
-    """A frame as a table, the column that identifies its rows taken out."""
+def _identified(frame: Any, id_column: str | None, known: str | None = None) -> Table:
+    """A frame as a table, the column that identifies its rows taken out.
+
+    Args:
+        frame: The frame.
+        id_column: That column, if it was named.
+        known: The one that identified the training rows; it does here, if the table has it.
+    """
     from lapace.table import read
 
-    table = read(frame, id_column=id_column)
+    table = read(frame, id_column=id_column or known)
+    if id_column is None and known is not None and table.template.index == (known,):
+        id_column = known
     if id_column is None and table.ids is None and table.names[:1] in NAMELESS:
         id_column = table.names[0]
         table = read(frame, id_column=id_column)
@@ -116,13 +130,13 @@ def _identified(frame: Any, id_column: str | None) -> Table:
     return replace(table, template=replace(table.template, index=(name,)))
 
 
-def read_instances(source: str, query: Query) -> Table:
+def read_instances(source: str, query: Query, known_id: str | None) -> Table:
     """The instances of a table that are asked about, all at once."""
-    return next(instance_tables(source, query, None)[1])
+    return next(instance_tables(source, query, None, known_id)[1])
 
 
 def instance_tables(
-    source: str, query: Query, sizes: Sequence[int] | None
+    source: str, query: Query, sizes: Sequence[int] | None, known_id: str | None
 ) -> tuple[int, Iterator[Table]]:
     """The instances of a table that are asked about, part by part.
 
@@ -131,6 +145,7 @@ def instance_tables(
         query: Which instances, and what identifies them.
         sizes: Of the parts; the last holds for all that follow. None for a single part. A table
             that is no longer than the last of them is not divided.
+        known_id: The column that identified the training rows, if one was named.
 
     Returns:
         How many instances there are, and their tables.
@@ -139,28 +154,37 @@ def instance_tables(
 
     file = table_file(source)
     if query.ids:
-        some = _select(file, query)
+        some = _select(file, query, known_id)
         return len(some), iter([some])
     if sizes is None:
-        table = _identified(read_file(file.source), query.id_column)
+        table = _identified(read_file(file.source), query.id_column, known_id)
         return len(table), iter([table])
     count = len(file)
     steps = sizes if count > sizes[-1] else [max(1, count)]
-    return count, (_identified(chunk, query.id_column) for chunk in file.chunks(steps))
+    chunks = file.chunks(steps)
+    return count, (_identified(chunk, query.id_column, known_id) for chunk in chunks)
 
 
-def _select(file: TableFile, query: Query) -> Table:
+def _select(file: TableFile, query: Query, known_id: str | None) -> Table:
     """Only the instances whose ids are named, of a table of any length."""
     names: list[Any] = []
     for chunk in file.chunks([SCANNED]):
-        table = _identified(chunk, query.id_column)
+        table = _identified(chunk, query.id_column, known_id)
         names += range(len(names), len(names) + len(table)) if table.ids is None else table.ids
         known = table.ids is not None
+    if query.id_column is None and known_id is not None and not known:
+        raise InputError(
+            f"The explainer's rows were identified by '{known_id}', and this table has no such "
+            "column: --ids would count rows. Name the column of ids with --id."
+        )
     rows = choose_rows(names, query.ids, known=known)
-    some = _identified(file.take(rows), query.id_column)
-    if known:
-        return some
-    return replace(some, ids=tuple(rows), template=replace(some.template, index=("id",)))
+    some = _identified(file.take(rows), query.id_column, known_id)
+    return some if known else with_positions(some, rows)
+
+
+def with_positions(table: Table, rows: Sequence[int]) -> Table:
+    """A table whose rows are identified by positions in the table that they were taken from."""
+    return replace(table, ids=tuple(rows), template=replace(table.template, index=("id",)))
 
 
 def choose_rows(names: Sequence[Any], ids: Sequence[str], *, known: bool = True) -> list[int]:
@@ -378,6 +402,19 @@ def parse_label(labels: Iterable[Any], text: str | None) -> Any:
     known = {str(label): label for label in labels}
     truths = {str(label).lower(): label for label in known.values() if label in (True, False)}
     return known.get(text, truths.get(text.lower(), text))
+
+
+def all_fixed_but(text: str, schema: Schema) -> Constraint:
+    """The constraint that only some columns, named with commas between, may change."""
+    from lapace.constraints import fixed
+
+    free = _listed(text, schema.names)
+    for name in free:
+        schema.index(name)
+    others = [f.name for f in schema.features if f.name not in free and f.derived is None]
+    if not others:
+        raise InputError(f"--free '{text}' names every column: leave it out.")
+    return fixed(*others)
 
 
 def read_constraints(files: Iterable[Path], texts: Iterable[str]) -> list[str | Constraint]:

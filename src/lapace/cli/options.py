@@ -26,12 +26,11 @@ INSTANCES = Argument(
     metavar="INSTANCES",
     help="The table of instances: .csv, .tsv (also .gz) or .parquet, or - for standard input.",
 )
-ID_COLUMN = Option(
-    None,
-    "--id",
-    metavar="COLUMN",
-    help="The column that identifies the rows: not a feature, written as `id`. By default `id`, if "
-    "that is not a feature.",
+_IDENTIFIES = "The column that identifies the rows: not a feature, written as `id`. By default"
+IdOption = partial(Option, None, "--id", metavar="COLUMN")
+ID_COLUMN = IdOption(help=f"{_IDENTIFIES} `id`, if that is not a feature.")
+KNOWN_ID = IdOption(
+    help=f"{_IDENTIFIES} the one that `fit` was given, or `id`, if that is not a feature."
 )
 TRAIN = Argument(
     metavar="TRAIN",
@@ -169,10 +168,18 @@ class Wanted:
 class Query(Wanted):
     """Which instances of a table to explain, and what is wanted of their counterfactuals."""
 
+    id_column: str | None = KNOWN_ID
     ids: list[str] = Option(
         [],
         metavar="ID,…",
         help="Only these instances, by id; where there are no ids by position, 0, 1, … Repeatable.",
+    )
+    only: str | None = Option(
+        None, metavar="LABEL", help="Only instances that the classifier predicts this label for."
+    )
+    first: int | None = Option(None, metavar="N", help="Only the first N of the instances.")
+    free: str | None = Option(
+        None, metavar="COLUMN,…", help="Only these columns may change; all others are fixed."
     )
 
 
@@ -215,7 +222,7 @@ class WorkbenchSettings:
     target: str | None = Option(
         None, help="The label that visitors of the page want, as a rule; each may choose another."
     )
-    id_column: str | None = ID_COLUMN
+    id_column: str | None = KNOWN_ID
 
 
 @dataclass(frozen=True)

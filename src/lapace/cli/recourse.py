@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -135,8 +136,24 @@ def explain(
         _warn_of_malformed(tally, terminal)
     if write is not None:
         count = len(write.taken)
-        terminal.note(f"Wrote {count:,} letters, each as a page and as text, to '{letters}'.")
+        many = "1 letter" if count == 1 else f"{count:,} letters, each"
+        terminal.note(f"Wrote {many} as a page and as text, to '{letters}'.")
     terminal.note(f"{tally}.")
+    _note_what_next(tally, model, instances, terminal)
+
+
+def _note_what_next(
+    tally: rendering.Tally, model: Model, instances: str, terminal: Terminal
+) -> None:
+    """What counterfactuals are not, and the command that says what to relax where there is none."""
+    if tally.status["answered"]:
+        terminal.note("Such changes turn the model's prediction; they need not cause the outcome.")
+    if tally.unanswered:
+        some = ",".join(map(str, tally.unanswered))
+        terminal.note(
+            f"What would have to give: lapace why-not {shlex.quote(str(model.path))} "
+            f"{shlex.quote(instances)} --ids {shlex.quote(some)}, with the same options."
+        )
 
 
 def _warn_of_malformed(tally: rendering.Tally, terminal: Terminal) -> None:
@@ -277,6 +294,7 @@ class _Asked:
 
     explainer: Explainer
     options: Mapping[str, Any]
+    known_id: str | None = None  # the column that identified the training rows
 
     @classmethod
     def of(
@@ -285,9 +303,13 @@ class _Asked:
         """Checks the options, then loads the explainer."""
         constraints = inputs.read_constraints(query.constraints, query.constraint)
         costs = inputs.parse_costs(query.costs)
-        from lapace.explainer import Search
+        from lapace.explainer import Search, storage
 
+        if query.first is not None and query.first < 1:
+            raise InputError(f"--first {query.first} is no number of rows: give one from 1.")
         explainer = model.load(loader)
+        if query.free is not None:
+            constraints.append(inputs.all_fixed_but(query.free, explainer.schema_))
         if explainer.report_.verdict == "fails":
             terminal.warn(
                 f"The report of '{model.path.name}' fails: do not rely on what follows. See: lapace"
@@ -305,7 +327,33 @@ class _Asked:
             "plausibility": query.plausibility,
             "search": Search(steps=query.steps, **search),
         }
-        return cls(explainer, options)
+        if query.only is not None:
+            explainer.classifier_.code(query.only)  # refuses what is no label
+        return cls(explainer, options, storage.read_id_column(model.path))
+
+    def chosen(self, table: Table, query: Query, start: int, room: int | None) -> Table:
+        """The rows that are predicted the label asked for, and of these as many as there is room.
+
+        Args:
+            table: A part of the table.
+            query: Which instances.
+            start: Where the part begins in the whole table.
+            room: How many rows are still wanted; None for all.
+        """
+        if query.only is None and room is None:
+            return table
+        rows = list(range(len(table)))
+        if query.only is not None:
+            reading = self.explainer.schema_.read(table)
+            rows = [row for row in rows if row not in reading.problems]
+            classifier = self.explainer.classifier_.with_fresh_count()
+            codes = classifier.predict(reading.cells[rows], reading.schema)
+            rows = [rows[k] for k in (codes == classifier.code(query.only)).nonzero()[0]]
+        rows = rows[:room]
+        some = table.take(rows)
+        if some.ids is not None:
+            return some
+        return inputs.with_positions(some, [start + row for row in rows])
 
     def chunks(
         self,
@@ -315,17 +363,24 @@ class _Asked:
         progress: Progress | None,
     ) -> Iterator[tuple[int, Explanation]]:
         """Explains a table part by part; yields where each part begins, and its explanation."""
-        count, tables = inputs.instance_tables(instances, query, sizes)
-        start = 0
+        count, tables = inputs.instance_tables(instances, query, sizes, self.known_id)
+        start, read, room = 0, 0, query.first
         for table in tables:
             several = len(table) < count
-            found = self.explainer.explain(
-                table, **self.options, progress=None if several else progress
-            )
-            yield start, found
-            start += len(table)
+            some = self.chosen(table, query, read, room)
+            read += len(table)
+            if len(some) or (read == count and not start):
+                found = self.explainer.explain(
+                    some, **self.options, progress=None if several else progress
+                )
+                yield start, found
+            start += len(some)
             if several and progress is not None:
-                progress("explaining", start, count)
+                progress("explaining", read, count)
+            if room is not None:
+                room -= len(some)
+                if room <= 0:
+                    break
 
 
 def _explain(
@@ -333,7 +388,8 @@ def _explain(
 ) -> tuple[Explainer, Explanation, Table]:
     """Explains the instances of a table at once."""
     asked = _Asked.of(model, loader, query, terminal)
-    table = inputs.read_instances(instances, query)
+    table = inputs.read_instances(instances, query, asked.known_id)
+    table = asked.chosen(table, query, 0, query.first)
     with terminal.progress() as progress:
         explanation = asked.explainer.explain(table, **asked.options, progress=progress)
     return asked.explainer, explanation, table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from lapace.batch import Summary
     from lapace.cohorts import Cohort
     from lapace.explainer import Prototype
+    from lapace.explainer.fit import Fitted
     from lapace.report import Report
     from lapace.result import Counterfactuals, Explanation, InstanceExplanation
     from lapace.schema import Schema
@@ -26,6 +28,7 @@ ROWS = 3  # counterfactuals shown per instance; the other formats have all
 CHANGES = 8  # changes shown per counterfactual, the largest first
 INSTANCES = 20  # answered instances shown
 REASONS = 5  # reasons in a summary
+FOUND = 5  # labels of which it is said how many are found
 NAMED = 5  # instances that could not be read, in a warning
 STATUS_WORDS = {
     "answered": "answered",
@@ -43,6 +46,10 @@ STATUS_COLOURS = {
     "malformed": "red",
     "failed": "red",
 }
+MARKS = {
+    "edge": "close to where the prediction turns; a small difference could turn it back.",
+    "unusual": "hardly any training row of the target looks like that.",
+}
 VERDICT_COLOURS = {"passes": "green", "unsure": "yellow", "fails": "bold red"}
 
 
@@ -57,6 +64,7 @@ class Tally:
         paths: Paths to prototypes.
         sampled: Paths to sampled endpoints.
         malformed: The names of some instances that could not be read.
+        unanswered: The names of some instances without a counterfactual.
     """
 
     status: Counter[str] = field(default_factory=Counter)
@@ -65,6 +73,7 @@ class Tally:
     paths: int = 0
     sampled: int = 0
     malformed: list[Any] = field(default_factory=list)
+    unanswered: list[Any] = field(default_factory=list)
 
     def __len__(self) -> int:
         return self.status.total()
@@ -87,6 +96,8 @@ class Tally:
                 self.targets[str(instance.wanted)] = None
             elif len(self.malformed) < NAMED:
                 self.malformed.append(instance.name)
+            if instance.status in ("none_found", "infeasible") and len(self.unanswered) < NAMED:
+                self.unanswered.append(instance.name)
 
     def text(self) -> Text:
         """How many instances are answered and how many not, with the reasons, frequent first."""
@@ -120,7 +131,7 @@ def explanation_parts(
         everything: Also instances without a counterfactual, and all instances, however many.
     """
     parts: list[Any] = []
-    shown = 0
+    shown, marks = 0, dict[str, None]()
     for explanation, rows in explanations:
         for instance in explanation:
             answered = instance.status == "answered"
@@ -132,9 +143,12 @@ def explanation_parts(
                 parts.append(Padding(_steps(instance), (0, 0, 1, 2)))
             elif rows is not None and answered:
                 parts += _counterfactuals(instance, rows)
+                mine = rows.mark[(rows.instance == instance.position) & rows.ok]
+                marks.update(dict.fromkeys(word for mark in mine for word in str(mark).split(", ")))
     if not everything and shown > INSTANCES:
         more = f"… and {shown - INSTANCES:,} more answered"
         parts.append(Text(f"{more}; --all shows them, -o OUT.csv writes them."))
+    parts += [Text(f"{mark}: {MARKS[mark]}", "italic") for mark in MARKS if mark in marks]
     return [tally.text(), *parts]
 
 
@@ -215,7 +229,9 @@ def _about(rows: Counterfactuals, row: int) -> str:
     parts = [f"towards {end}"] if _known(rows.tau[row]) else []
     parts += [f"probability {probability:.2f}"] if _known(probability) else []
     parts += [f"distance {distance:.2f}" if distance < 1e6 else f"distance {distance:.3g}"]
-    parts += [f"more typical than {density:.0f} % of training rows"] if _known(density) else []
+    if _known(density):
+        typical = f"more typical than {density:.0f} % of training rows"
+        parts.append(typical if density >= 1 else "less typical than nearly all training rows")
     parts += [f"mark: {rows.mark[row]}"] if rows.mark[row] else []
     return ", ".join(parts)
 
@@ -359,6 +375,53 @@ def schema_parts(schema: Schema, cells: Any) -> Iterator[Any]:
     notes = remarks(schema.features)
     if notes:
         yield Text("\n".join([*notes, ""]), no_wrap=True)
+
+
+def quality(classifier: str, true: Sequence[Any], predicted: Sequence[Any]) -> str:
+    """How good a classifier trained here is, on rows it was not trained on.
+
+    Examples:
+        >>> print(quality("forest", ["no", "no", "yes", "yes"], ["no", "no", "no", "yes"]))
+        The forest itself: trained on four fifths of the rows, it is right on 75.0 % of the others
+        (always saying 'no' is right on 50.0 %); it finds 100 % of 'no', 50 % of 'yes'.
+        The report is about explanations of the forest, not about whether the forest is right.
+    """
+    counts = Counter(true)
+    right = Counter(a for a, b in zip(true, predicted, strict=True) if a == b)
+    usual, most = counts.most_common(1)[0]
+    shown = sorted(counts, key=lambda label: (-counts[label], str(label)))[:FOUND]
+    found = ", ".join(f"{right[label] / counts[label]:.0%} of {label!r}" for label in shown)
+    return (
+        f"The {classifier} itself: trained on four fifths of the rows, it is right on "
+        f"{right.total() / len(true):.1%} of the others\n(always saying {usual!r} is right on "
+        f"{most / len(true):.1%}); it finds {found}.\n"
+        f"The report is about explanations of the {classifier}, not about whether it is right."
+    ).replace("%", " %")
+
+
+def rule_notes(fitted: Fitted, given: int) -> str:
+    """Rules that the table showed by itself, and columns that no rule is about.
+
+    Args:
+        fitted: What `fit` learned.
+        given: How many rules it was given; they come first.
+    """
+    from lapace.constraints.binding import bind
+    from lapace.constraints.language import column_text
+
+    named: set[str] = set()
+    for rule in fitted.rules:
+        named.update(fitted.schema.names[i] for i in bind(rule, fitted.schema).columns)
+    free = [f.name for f in fitted.schema.features if f.name not in named and f.derived is None]
+    lines = [f"{rule.note} Kept as a rule: {rule}" for rule in fitted.rules[given:]]
+    if free:
+        keep = shlex.quote(f"{column_text(free[0])} == original")
+        lines.append(
+            f"Under no rule, so that answers may change them in any way: {', '.join(free)}.\n"
+            f"To keep one: --rule {keep}; for one question `explain --constraint`, or `--free` "
+            "with all that may change."
+        )
+    return "\n".join(lines) or "Every column is under a rule."
 
 
 def report_text(report: Report) -> Text:

@@ -385,7 +385,8 @@ class _Binder:
         if feature.kind != "ordinal":
             self.fail(
                 f"'{feature.name}' has no order, so '{relation}' means nothing. Use == or "
-                "'in {…}', or make it an ordinal: Feature.ordinal(name, [least, …, greatest])."
+                f"'in {{…}}', or give it one: --kind '{feature.name}=ordinal:least<…<greatest', in "
+                f"Python Feature.ordinal('{feature.name}', [least, …, greatest])."
             )
         places = np.arange(len(feature.levels), dtype=float)
         return np.where(places < len(feature.categories), places, np.nan)

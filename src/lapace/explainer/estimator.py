@@ -475,13 +475,20 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
     # -- save and load ----------------------------------------------------------------------------
 
-    def save(self, path: str | Path, *, classifier: str | PathLike[str] | None = None) -> None:
+    def save(
+        self,
+        path: str | Path,
+        *,
+        classifier: str | PathLike[str] | None = None,
+        id_column: str | None = None,
+    ) -> None:
         """Writes everything but the classifier into one file, whole or not at all.
 
         Args:
             path: The file; by convention it ends in `.lapace`.
             classifier: The classifier's file. If it is a skops or ONNX file in the same folder,
                 `load` opens it by itself, as long as it has not changed.
+            id_column: The column of tables that identifies their rows, for the command line.
         """
         fitted = self._fitted()
         if fitted.retrained is not None:
@@ -495,7 +502,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             "random_state": int(self.random_state),
         }
         reference = None if classifier is None else refer_to(path, classifier, self.classifier)
-        storage.save(path, fitted, self.report_, settings, reference)
+        storage.save(path, fitted, self.report_, settings, reference, id_column)
 
     @classmethod
     def load(

@@ -43,7 +43,7 @@ from lapace.schema import Schema
 from lapace.table import write_whole
 from lapace.training import Recipe
 
-__all__ = ["Stored", "load", "read_reference", "save"]
+__all__ = ["Stored", "load", "read_id_column", "read_reference", "save"]
 
 FORMAT, VERSION = "lapace/explainer", 4
 MEMBERS = (
@@ -69,6 +69,7 @@ def save(
     report: Report,
     settings: Settings,
     classifier: Reference | None = None,
+    id_column: str | None = None,
 ) -> None:
     """Writes the file, whole or not at all.
 
@@ -78,6 +79,7 @@ def save(
         report: The fit report.
         settings: The explainer's arguments, as plain JSON values.
         classifier: A reference to the classifier's file.
+        id_column: The column that identified the rows.
     """
     decoder = fitted.decoder
     for feature in fitted.schema.features:
@@ -95,6 +97,7 @@ def save(
         "history": list(fitted.history_names),
         "trees": len(decoder.trees),
         **({} if classifier is None else {"classifier": classifier}),
+        **({} if id_column is None else {"id_column": id_column}),
     }
     prototypes = [{name: getattr(p, name) for name in PROTOTYPE} for p in fitted.prototypes]
     members: dict[str, bytes] = {
@@ -155,6 +158,12 @@ def read_reference(path: str | Path) -> Reference | None:
         Path(path),
         lambda members: check_reference(json.loads(members["config.json"]).get("classifier")),
     )
+
+
+def read_id_column(path: str | Path) -> str | None:
+    """The column that identified the rows of the training table, if one was named."""
+    found = _read(Path(path), lambda members: json.loads(members["config.json"]).get("id_column"))
+    return found if isinstance(found, str) else None
 
 
 def _read(path: Path, parse: Callable[[Mapping[str, bytes]], T]) -> T:

@@ -163,7 +163,9 @@ class UnsettledColumnError(InputError):
         words: What may be said of it: `drop`, or a kind.
     """
 
-    def __init__(self, name: str, what: str, words: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, what: str, words: Sequence[str], *, identifies: bool = False
+    ) -> None:
         self.name, self.what, self.words = name, what, tuple(words)
         kinds = [word for word in words if word != "drop"]
         quote = shlex.quote  # as a shell takes it
@@ -172,7 +174,9 @@ class UnsettledColumnError(InputError):
             f"schema={{'{name}': '{kind}'}})"
             for kind in kinds
         )
-        super().__init__(f"Column '{name}' {what} Drop it (--drop {quote(name)}){say}.")
+        ids = f" If it identifies the rows: --id {quote(name)}" if identifies else ""
+        drop = f"{' Else drop' if identifies else ' Drop'} it (--drop {quote(name)}){say}."
+        super().__init__(f"Column '{name}' {what}{ids + '.' if ids else ''}{drop}")
 
 
 def infer(name: str, column: Column, override: Override | None = None) -> Feature:
@@ -343,11 +347,12 @@ def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
     if column.kind != "integer" or rows < ENOUGH:
         return
     if len(numbers) == rows and numbers[-1] - numbers[0] == len(numbers) - 1:
-        raise UnsettledColumnError(name, "only numbers the rows.", ["drop", "number"])
+        what = "only numbers the rows."
+        raise UnsettledColumnError(name, what, ["drop", "number"], identifies=True)
     if KEY.search(name) and len(numbers) > rows / 2:  # one may come again
         many = "as many" if len(numbers) == rows else f"{rows:,}"
         what = f"holds {len(numbers):,} different numbers in {many} rows, as identifiers do."
-        raise UnsettledColumnError(name, what, ["drop", "number"])
+        raise UnsettledColumnError(name, what, ["drop", "number"], identifies=True)
 
 
 def _refuse_some_text(name: str, values: Coded) -> None:
@@ -373,4 +378,4 @@ def _refuse_identifiers(name: str, values: Coded, distinct: int) -> None:
     words = np.mean([len(str(level).split()) for level in values.levels])
     kind = "free text does" if words >= 4 else "names, identifiers or free text do"
     what = f"holds {distinct:,} different values in {rows:,} rows, as {kind}."
-    raise UnsettledColumnError(name, what, ["drop", "categorical"])
+    raise UnsettledColumnError(name, what, ["drop", "categorical"], identifies=bool(words < 4))

@@ -23,10 +23,11 @@ __all__ = ["Overrides", "column_lines", "from_toml", "read_overrides", "remarks"
 Overrides: TypeAlias = Mapping[str, Override]
 
 VERSION = 1
-SHOWN = 5  # levels of a column that a line shows
+SHOWN, WIDEST = 5, 24  # levels of a column that a line shows, and characters of each
+MANY = 64  # texts from which a column may be free text: no more are proposed
 HEADER = """\
 # How the columns of a table are read. Edit it and hand it over: --schema, or schema= in Python.
-# kind: number, ordinal, binary, categorical, or drop. A line that is left out is seen in the data.
+# kind: number, date, ordinal, binary, categorical or drop. What is left out is seen in the data.
 """
 SAID = ("number", "date", *KINDS[1:], "drop")  # what may be said of a column
 NUMBERS = ("lower", "upper", "resolution", "tolerance")
@@ -76,10 +77,14 @@ def _values(feature: Feature) -> str:
         return f"{feature.text(feature.lower)} to {feature.text(feature.upper)}{by}"
     mark = " < " if feature.kind == "ordinal" else ", "
     more = len(feature.levels) - SHOWN
-    shown = mark.join(str(level)[:24] for level in feature.levels[:SHOWN])
+    shown = mark.join(_cut(str(level)) for level in feature.levels[:SHOWN])
     if len(feature.levels) == 1:
         return f"{shown} in every row"
     return f"{shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
 
 
 def _example(feature: Feature) -> str:
@@ -117,6 +122,12 @@ def remarks(features: Sequence[Feature]) -> list[str]:
             )
         elif feature.kind == "categorical":
             found += _looks_otherwise(feature)
+            if len(feature.levels) >= MANY:
+                found.append(
+                    f"'{feature.name}' holds {MANY} texts or more; answers may propose the {MANY} "
+                    "most frequent. If they are names or free text: --drop "
+                    f"{shlex.quote(feature.name)}"
+                )
     return found
 
 
@@ -152,7 +163,8 @@ def to_toml(features: Sequence[Feature]) -> str:
         name = (
             feature.name if re.fullmatch(r"[A-Za-z0-9_-]+", feature.name) else _toml(feature.name)
         )
-        kind = "number" if feature.kind == "continuous" else feature.kind
+        number = "date" if feature.is_date else "number"
+        kind = number if feature.kind == "continuous" else feature.kind
         lines += ["", f"[columns.{name}]", f"kind = {_toml(kind)}"]
         for key in FIELDS:
             value = getattr(feature, key)

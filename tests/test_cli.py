@@ -94,7 +94,7 @@ def made(tmp_path_factory):
         # Of the three classifiers the one that loads fastest.
         fitted = done(example("fit").replace("forest", "mlp"))
         assert "Can it be trusted?" in fitted.stdout
-        assert "Trained on four fifths of the rows, the mlp predicts" in fitted.stderr
+        assert "The mlp itself: trained on four fifths of the rows, it is right" in fitted.stderr
         assert "Wrote 'loans.lapace' and its classifier 'loans.skops'." in fitted.stderr
         assert sorted(p.name for p in folder.iterdir()) == sorted(MADE)
         labels = Explainer.load("loans.lapace").classifier.predict(loans.test[columns])

@@ -277,7 +277,8 @@ def test_an_ordinal_keeps_all_its_levels():
             [f"id-{i}" for i in range(60)],
             (
                 r"^Column 'x' holds 60 different values in 60 rows, as names, identifiers or free "
-                r"text do\. Drop it \(--drop x\), or say it is 'categorical' \(--kind "
+                r"text do\. If it identifies the rows: --id x\. Else drop it \(--drop x\), "
+                r"or say it is 'categorical' \(--kind "
                 r"x=categorical, schema=\{'x': 'categorical'\}\)\.$"
             ),
         ),
@@ -289,7 +290,10 @@ def test_an_ordinal_keeps_all_its_levels():
             [*(str(i * 7) for i in range(60)), "ask Ann", "later"],
             r"^Column 'x' holds numbers, but in 2 rows other text \('ask Ann', 'later'\)\. Mend",
         ),
-        (range(100, 160), r"^Column 'x' only numbers the rows\. Drop it .*say it is 'number'"),
+        (
+            range(100, 160),
+            r"^Column 'x' only numbers the rows\. .*--id x\. Else drop .*say it is 'number'",
+        ),
         (list(range(60))[::-1], r"^Column 'x' only numbers the rows"),
         ([None, None], r"^Column 'x' has no value in any row\. Drop it \(--drop x\)\.$"),
         ([1.5, math.inf, 2.0], r"^Column 'x' holds an infinity in row 1\. Use a number or none\.$"),

@@ -384,7 +384,7 @@ def quality(classifier: str, true: Sequence[Any], predicted: Sequence[Any]) -> s
         >>> print(quality("forest", ["no", "no", "yes", "yes"], ["no", "no", "no", "yes"]))
         The forest itself: trained on four fifths of the rows, it is right on 75.0 % of the others
         (always saying 'no' is right on 50.0 %); it finds 100 % of 'no', 50 % of 'yes'.
-        The report is about explanations of the forest, not about whether the forest is right.
+        The report is about explanations of the forest, not about whether it is right.
     """
     counts = Counter(true)
     right = Counter(a for a, b in zip(true, predicted, strict=True) if a == b)
@@ -399,12 +399,12 @@ def quality(classifier: str, true: Sequence[Any], predicted: Sequence[Any]) -> s
     ).replace("%", " %")
 
 
-def rule_notes(fitted: Fitted, given: int) -> str:
+def rule_notes(fitted: Fitted, declared: int) -> str:
     """Rules that the table showed by itself, and columns that no rule is about.
 
     Args:
         fitted: What `fit` learned.
-        given: How many rules it was given; they come first.
+        declared: How many rules it was fitted with; they come first.
     """
     from lapace.constraints.binding import bind
     from lapace.constraints.language import column_text
@@ -413,7 +413,7 @@ def rule_notes(fitted: Fitted, given: int) -> str:
     for rule in fitted.rules:
         named.update(fitted.schema.names[i] for i in bind(rule, fitted.schema).columns)
     free = [f.name for f in fitted.schema.features if f.name not in named and f.derived is None]
-    lines = [f"{rule.note} Kept as a rule: {rule}" for rule in fitted.rules[given:]]
+    lines = [f"{rule.note} Kept as a rule: {rule}" for rule in fitted.rules[declared:]]
     if free:
         keep = shlex.quote(f"{column_text(free[0])} == original")
         lines.append(

@@ -346,7 +346,9 @@ def test_wrong_input_of_fit(here, denied):
         fit.format("nowhere.csv", forest): "There is no file 'nowhere.csv'",
         fit.format("cut.parquet", forest): "could not be read as a table",
         fit.format("loans.toml", forest): "files end in .csv, .tsv",
-        fit.format("numbered.csv", forest): "Column 'number' only numbers the rows. Drop it",
+        fit.format(
+            "numbered.csv", forest
+        ): "only numbers the rows. If it identifies the rows: --id number",
         fit.format(
             "train.csv", "fores --label label"
         ): "names no classifier. Did you mean 'forest'",

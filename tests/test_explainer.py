@@ -29,6 +29,7 @@ from lapace import (
     Search,
 )
 from lapace.constraints import Custom
+from lapace.explainer import oracle as oracle_module
 from lapace.explainer import search as search_module
 from lapace.explainer.fit import standardised
 from lapace.result import PICKS, json_schema
@@ -1329,6 +1330,26 @@ def test_many_instances_are_searched_in_chunks(monkeypatch):
     np.testing.assert_array_equal(parts.prototype, whole.prototype)
     same = np.isclose(parts.first().cells, whole.first().cells, atol=1e-6, equal_nan=True)
     assert same.mean() > 0.99  # the products of other batches may round otherwise
+
+
+def test_threads_search_for_chunks_and_query_one_at_a_time(monkeypatch):
+    here, query, alone, names = worlds.bank(), oracle_module.query_rows, threading.Lock(), set()
+
+    def query_alone(*args, **kwargs):
+        assert alone.acquire(blocking=False), "two threads query at once"
+        try:
+            names.add(threading.current_thread().name)
+            return query(*args, **kwargs)
+        finally:
+            alone.release()
+
+    monkeypatch.setattr(oracle_module, "query_rows", query_alone)
+    monkeypatch.setattr(search_module, "ROWS", 1000)
+    monkeypatch.setattr(search_module.os, "cpu_count", lambda: 3)
+    found = here.explainer.explain(here.instances)
+    assert len(names) > 1
+    monkeypatch.setattr(search_module, "THREADS", 1)
+    assert here.explainer.explain(here.instances) == found
 
 
 def test_queries_are_counted():

@@ -114,7 +114,7 @@ class Oracle:
         budget = problem.max_queries
         if budget is not None and classifier.n_queries + len(cells) > budget:
             raise QueryBudgetError(f"The budget of {budget:,} queries is spent.")
-        with self.timed("classifier"):
+        with problem.turn, self.timed("classifier"):
             codes, probability, refused = query_rows(
                 classifier,
                 cells,

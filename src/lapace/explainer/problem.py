@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -103,6 +104,7 @@ class Problem:
         confidence: The least probability of the target.
         plausibility: The least density percentile among training rows of the target.
         max_queries: Rows the classifier may be queried about; None for no limit.
+        turn: Held while the classifier is queried, where several threads search.
     """
 
     fitted: Fitted
@@ -114,6 +116,7 @@ class Problem:
     confidence: float | None = None
     plausibility: float | None = None
     max_queries: int | None = None
+    turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def schema(self) -> Schema:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lapace.arrays import Bools, Floats, Ints, batches, first_of_each
+from lapace.arrays import Bools, Floats, Ints, batches, distinct, first_of_each
 from lapace.constraints import ChangeLimit, System
 from lapace.constraints.projection import Domains
 from lapace.explainer.minimal import minimise
@@ -401,8 +401,8 @@ class Guide:
         """All rows of all parts, each once, closest first within each line."""
         none = self._of(self.originals[:0], np.empty(0, dtype=np.int64))
         whole = Proposals(*(np.concatenate(same) for same in zip(none, *parts, strict=True)))
-        _, once = np.unique(np.c_[whole.line, whole.cells], axis=0, return_index=True)
-        whole = whole.take(once)
+        once, _ = distinct(np.c_[whole.line, whole.cells])
+        whole = whole.take(np.sort(once))
         return whole.take(np.lexsort((whole.distance, whole.line)))
 
     # -- beam search ------------------------------------------------------------------------------
@@ -484,9 +484,8 @@ class Guide:
     def _one_of_each(self, rows: Proposals, score: Floats) -> Ints:
         """Of rows of a line that change the same features the one of the highest score."""
         changed = self.problem.schema.changed(self.originals[rows.line], rows.cells)
-        sets = np.packbits(changed, axis=1)
-        _, group = np.unique(np.c_[rows.line, sets], axis=0, return_inverse=True)
-        return first_of_each(group.ravel(), -score)
+        _, group = distinct(np.c_[rows.line, changed].astype(np.float64))
+        return first_of_each(group, -score)
 
     def _widen(
         self,

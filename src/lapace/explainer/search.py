@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import os
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from threading import Lock
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -53,6 +56,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 ROWS = 50_000  # rows evaluated at a time, so that memory does not grow with the query
 CELLS = 5_000_000  # and cells, for tables as wide as images
+THREADS = 8  # that search at most, one chunk each
 CUT_SHORT = "This instance was not searched for to the end."  # ends the reason where it was not
 
 
@@ -98,9 +102,33 @@ def search(problem: Problem, instance: Ints) -> Iterator[tuple[int, Searched]]:
     grid = problem.search.steps if problem.search.detail == "path" else 2  # rows of a line at once
     endpoints = max(1, problem.search.n_endpoints, len(problem.fitted.prototypes))
     size = max(1, rows // (grid * endpoints))
-    for begin in range(0, len(instance), size):
-        chunk = instance[begin : begin + size]
-        yield begin + len(chunk), _search_chunk(problem, chunk)
+    chunks = [instance[begin : begin + size] for begin in range(0, len(instance), size)]
+    done = 0
+    for chunk, found in zip(chunks, _searched(problem, chunks), strict=True):
+        done += len(chunk)
+        yield done, found
+
+
+def _searched(problem: Problem, chunks: list[Ints]) -> Iterator[Searched]:
+    """What is found for chunks of instances, in order, searched for by several threads.
+
+    The classifier is queried by one thread at a time. Whatever is budgeted is searched for by one.
+    """
+    threads = min(len(chunks), os.cpu_count() or 1, THREADS)
+    if threads < 2 or current() is not None or problem.max_queries is not None:
+        yield from (_search_chunk(problem, chunk) for chunk in chunks)
+        return
+    problem = replace(problem, turn=Lock())
+    pool = ThreadPoolExecutor(threads)
+    try:
+        ahead = deque(pool.submit(_search_chunk, problem, chunk) for chunk in chunks[:threads])
+        for following in [*chunks[threads:], *[None] * threads]:
+            found = ahead.popleft().result()
+            if following is not None:
+                ahead.append(pool.submit(_search_chunk, problem, following))
+            yield found
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _search_chunk(problem: Problem, instance: Ints) -> Searched:

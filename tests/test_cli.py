@@ -806,6 +806,11 @@ def test_letters_are_written_beside_the_answers(here, denied):
     text = pages[0].with_suffix(".txt").read_text(encoding="utf-8")
     assert re.search(r"Decided with: loans\.skops, sha256 [0-9a-f]{64}", text)
     assert re.search(r"Explained with: loans\.lapace, sha256 [0-9a-f]{64}", text)
+    (here / "words.toml").write_text('predicted = "A loan"\n[labels]\ndenied = "refused"\n')
+    done(f"{line} --ids 0 --words words.toml")
+    page = (here / "out" / "letters" / "letter-0.html").read_text(encoding="utf-8")
+    assert "A loan" in page
+    assert "“refused”" in page
     (here / "own.j2").write_text("only {{ letter.name }}")
     done(f"{line} --template own.j2 --ids 0 -q")
     assert (here / "out" / "letters" / "letter-0.html").read_text() == "only 0"

@@ -6,14 +6,17 @@ import datetime as dt
 import re
 from dataclasses import replace
 from functools import cache
+from html import escape, unescape
 from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lapace import Explainer, InputError, letters, plots
-from lapace.letters import wording
+from lapace import Explainer, InputError, letters
+from lapace.constraints import noted, parse
+from lapace.letters import rules, wording
+from lapace.letters.picture import _trend
 from tests import worlds
 
 DAY = dt.date(2024, 12, 31)
@@ -77,6 +80,7 @@ def test_a_letter_says_what_the_explanation_says():
     ]
     assert changed == names
     assert found.fixed == ("home Town", "home")
+    assert found.limits == ("debt may only go down",)
     assert found.rules == explanation().constraints
     change = found.ways[0].changes[0]
     for text in (found.html, found.text):
@@ -92,7 +96,7 @@ def test_a_page_is_whole_and_needs_nothing_else():
     assert not balance.open
     assert not balance.wrong
     assert "<svg" in found.html
-    assert found.alt in found.html
+    assert escape(found.alt) in found.html
     assert not re.search(r"<(script|link|img|iframe)|@import|url\(http", found.html)
     loaded = re.findall(r'(?:src|href)="([^"#][^"]*)"', found.html)
     assert all(address.startswith("http://www.w3.org/") for address in loaded)
@@ -128,8 +132,10 @@ def test_without_a_way_the_letter_says_why():
     found = letters.letter(whole[0], date=DAY, picture=False)
     assert not found.ways
     assert found.reason.startswith("None of the many changes that were tried leads there")
-    for text in (found.text, found.html.replace("&#39;", "'").replace("&lt;", "<")):
+    assert found.next_step.startswith("What you can do: ask the sender of this letter")
+    for text in (found.text, unescape(found.html)):
         assert "No way to" in text
+        assert found.next_step in text
         assert "In detail" in text and whole.reason[0] in text  # noqa: PT018
     there = hard.explainer.explain(instances, target="cheap")
     assert "nothing has to change" in letters.letter(there[0], date=DAY).text
@@ -152,15 +158,32 @@ def test_a_letter_speaks_to_a_person_not_to_an_engineer():
     assert {1, 2} <= seen or {1, 3} <= seen
 
 
-def test_the_picture_speaks_plainly_too(monkeypatch):
-    monkeypatch.setattr(plots, "svg", lambda ax: "|".join(text.get_text() for text in ax.texts))
-    world = worlds.bank()
-    whole = world.explainer.explain(world.instances.head(8))
-    instance = next(one for one in whole if one.status == "answered")
-    said = letters.letter(instance).picture
-    assert "how sure of" in said
-    assert "the first way" in said
-    assert not re.search(r"(?i)probability|instance|prototype|flip|best answer", said)
+def test_the_picture_has_the_columns_of_the_ways_and_no_others():
+    instance = answered()
+    schema, words = instance.explanation.schema, letters.Words(columns={"income": "earnings <net>"})
+    found = letters.letter(instance, words=words)
+    drawn = re.findall(r"<strong>(.+?)</strong>", found.picture)
+    told = {escape(c.name) for way in found.ways for c in way.changes}
+    before, after = instance.explanation.instances[instance.position], instance.path().cells[-1]
+    moved = schema.changed(before, after)
+    names = {escape(words.column(n)) for n, m in zip(schema.names, moved, strict=True) if m}
+    assert sorted(drawn) == sorted(told & names)
+    assert drawn
+    assert found.picture.count("<polyline") == len(drawn)
+    assert not re.search(r"(?i)probability|instance|prototype|flip|decision", found.picture)
+
+
+def test_lines_of_the_picture_do_not_go_back_and_forth():
+    number, word = (worlds.bank().explainer.schema_[name] for name in ("age", "home"))
+    up = _trend(number, np.array([1.0, 2, 1, 3, 2, 2, 4]))
+    assert (np.diff(up) >= 0).all()
+    assert (up[0], up[-1]) == (0, 1)
+    down = _trend(number, np.array([4.0, 5, 1, 3, 2]))
+    assert (np.diff(down) <= 0).all()
+    assert (down[0], down[-1]) == (1, 0)
+    assert _trend(word, np.array([0.0, 1, 0, 2, 1, 1])).tolist() == [0, 0, 0, 0, 1, 1]
+    assert set(_trend(number, np.array([2.0, 3, 2]))) == {0.5}
+    assert _trend(number, np.array([np.nan, np.nan, 2])).tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -169,20 +192,97 @@ def test_the_picture_speaks_plainly_too(monkeypatch):
         ("income >= original", "income may only go up"),
         ("original >= annualIncome", "annual Income may only go down"),
         ("increasing a, b", "a may only go up|b may only go up"),
-        ("20 <= hours < 60", "hours is at least 20|hours is less than 60"),
-        ("changes < 3", "at most 2 things change"),
-        ("home in {own, rent}", "home is one of own, rent"),
+        ("20 <= hours < 60", "hours is at least 20 and is less than 60"),
+        ("changes < 3", "less than 3 things change"),
+        ("changes <= 1", "at most 1 thing changes"),
+        ("home in {own, rent}", "home is own or rent"),
+        ("home not in {kin}", "home is not kin"),
+        ("home in {original, own}", "home stays as it is or becomes own"),
+        ("not home: {own, kin} -> rent", "home does not go from own or kin to rent"),
         ("fixed age", ""),
         ("age == original", ""),
-        ("2*rent <= income", ""),
-        ("rent <= income", ""),
-        ("if home == own then rent == 0", ""),
+        ("bmi >= original - 3", "bmi may fall by at most 3"),
+        ("original - 3 <= bmi <= original", "bmi may fall by at most 3 and may not rise"),
+        ("original <= drugs <= original + 1", "drugs may rise by at most 1 and may not fall"),
+        ("abs(hba1c - original) <= 1.5", "hba1c may change by at most 1.5 either way"),
+        ("abs(original - hba1c) < 2", "hba1c may change by less than 2 either way"),
+        ("x >= original + 2", "x has to rise by at least 2"),
+        ("2*x <= 2*original - 8", "x has to fall by at least 4"),
+        ("0.9*original <= price", "price is at least 90 % of what it is now"),
+        ("2*rent <= income", "2 × rent is at most income"),
+        ("a - original(b) <= 3", "a − today's b is at most 3"),
+        ('home != "my own"', "home is not my own"),
+        ("abs(a - b) >= 3", "the size of (a − b) is at least 3"),
+        ('if home == "own" then rent == 0', "if home is own, then rent is exactly 0"),
+        ("if job changes then tenure <= original", "if job changes, then tenure may only go down"),
     ],
 )
-def test_simple_constraints_are_said_in_words(text, words):
-    assert (
-        wording.limits([text]) == tuple(words.split("|")) if words else not wording.limits([text])
+def test_constraints_are_said_in_words(text, words):
+    found = rules.limits([parse(text)], None, letters.Words())
+    assert found == (tuple(words.split("|")) if words else ())
+
+
+def test_amounts_have_units_categories_are_no_columns_and_notes_are_reasons():
+    schema = worlds.bank().explainer.schema_
+    kept = [
+        noted(parse("income >= original - 1.5"), "three months"),
+        parse("home == own"),
+        parse("grade >= mid"),
+        noted(parse("fixed age, married"), "cannot change"),
+    ]
+    words = letters.Words(columns={"grade": "rating"})
+    assert rules.limits(kept, schema, words) == (
+        "income may fall by at most 1.5 (three months)",
+        "home is own",
+        "rating is at least mid",
     )
+    assert rules.fixed(kept, words) == ("age (cannot change)", "married (cannot change)")
+
+
+def test_labels_and_columns_have_words(tmp_path):
+    file = tmp_path / "words.toml"
+    file.write_text(
+        'predicted = "A loan"\n[labels]\nyes = "granted"\nno = "refused"\n'
+        '[columns]\nincome = "what you earn"\n'
+    )
+    found = letters.letter(answered(), words=file, picture=False)
+    assert (found.label, found.target) == ("refused", "granted")
+    assert 'A loan: the system\'s answer for your case is "refused".' in found.text
+    assert "decision on your case" not in found.text
+    for broken, says in {
+        'labls = "x"': "Did you mean 'labels'",
+        "[labels]\nyse = 'x'": "the label 'yse'",
+        "[columns]\ndebts = 'x'": "Did you mean 'debt'",
+        "[labels]\nyes = 3": "must have text in 'labels'",
+        "[labels": "could not be read",
+    }.items():
+        file.write_text(broken)
+        with pytest.raises(InputError, match=says):
+            letters.letter(answered(), words=file, picture=False)
+
+
+def test_zero_and_one_answer_what_is_predicted():
+    words = letters.Words("Readmitted within 30 days")
+    assert [words.label(v) for v in (0, 1, True, "maybe")] == ["no", "yes", "yes", "maybe"]
+    assert letters.Words().label(1) == "1"
+
+
+def test_on_the_edge_no_figure_is_praised():
+    found = explanation()[[answered().position]].best(1)
+    likely = {"probability": 0.58, "survival": 0.94, "survival_low": 0.87, "survival_high": 1.0}
+    rows = replace(found, **{name: np.full(len(found), v) for name, v in likely.items()})
+    calm = replace(rows, mark=np.full(len(found), "", dtype=object))
+    first, second = wording.sure(calm, 0)
+    assert "58 % sure" in first
+    assert "about 94 of 100 renewals (between 87 and 100)" in second
+    (only,) = wording.sure(replace(rows, mark=np.full(len(found), "edge", dtype=object)), 0)
+    assert only.startswith("This is close to the line between two answers (58 % sure of “yes”)")
+    wide = replace(calm, survival_low=np.full(len(found), 0.14))
+    assert "which is not known well (between 14 and 100)" in wording.sure(wide, 0)[1]
+    world = worlds.bank()
+    whole = world.explainer.explain(world.instances.head(8))
+    likely = letters.letter(next(i for i in whole if i.status == "answered"), picture=False)
+    assert "neither is the chance that things really turn out so" in likely.text
 
 
 def test_without_a_way_it_names_only_what_was_asked_to_be_kept():
@@ -190,7 +290,10 @@ def test_without_a_way_it_names_only_what_was_asked_to_be_kept():
     instances = [row for row in worlds.post().instances if worlds.postage([row]) == ["cheap"]][:1]
     whole = fitted.explain(instances, target="dear", constraints=["changes <= 0"])
     found = letters.letter(fitted.why_not(whole)[0], date=DAY, picture=False)
-    assert re.search(r"otherwise if “changes <= 0” became “changes <= \d”", found.reason)
+    assert re.search(
+        r"otherwise if “at most 0 things change” became “at most \d things? changes?”", found.reason
+    )
+    assert "the limit named above" in found.next_step
 
 
 def test_the_wording_is_a_template_of_ones_own(tmp_path):

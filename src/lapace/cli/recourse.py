@@ -59,6 +59,11 @@ def explain(
         help="Write a letter for each instance without the target label: a page to print "
         "and a text.",
     ),
+    words: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="What letters call labels and columns, and what is predicted (TOML).",
+    ),
     template: Path | None = Option(
         None, metavar="FILE", help="The wording of the letters, a Jinja2 template."
     ),
@@ -106,7 +111,7 @@ def explain(
     if letters is not None and letters.exists() and not letters.is_dir():
         raise InputError(f"'{letters}' is a file. Name a folder for the letters.")
     asked = _Asked.of(model, loader, query, terminal, **settings)
-    write = None if letters is None else _Letters.of(letters, template, model)
+    write = None if letters is None else _Letters.of(letters, words, template, model)
     tally = rendering.Tally()
 
     def picked() -> Iterator[tuple[Explanation, Counterfactuals, int]]:
@@ -175,12 +180,13 @@ class _Letters:
     """Writes letters that name the files they rest on by their hashes."""
 
     folder: Path
+    words: Path | None
     template: Path | None
     provenance: Mapping[str, str]
     taken: set[str] = field(default_factory=set)  # names of letters written
 
     @classmethod
-    def of(cls, folder: Path, template: Path | None, model: Model) -> _Letters:
+    def of(cls, folder: Path, words: Path | None, template: Path | None, model: Model) -> _Letters:
         from lapace import __version__
         from lapace.classifiers.addresses import without_secrets
         from lapace.explainer import storage
@@ -197,7 +203,7 @@ class _Letters:
             "Explained with": f"{model.path.name}, sha256 {sha256}",
             "Made with": f"lapace {__version__}",
         }
-        return cls(folder, template, provenance)
+        return cls(folder, words, template, provenance)
 
     def __call__(self, explanation: Explanation) -> None:
         from lapace.letters import write_letters
@@ -205,6 +211,7 @@ class _Letters:
         write_letters(
             explanation,
             self.folder,
+            words=self.words,
             template=self.template,
             provenance=self.provenance,
             taken=self.taken,

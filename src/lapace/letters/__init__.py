@@ -1,9 +1,10 @@
 """One instance's explanation as a page to print or send, and as plain text.
 
-`letter(explanation[i])` says in plain sentences what was decided, up to three ways to the other
-decision with before and after, what was kept fixed, how usual and how sure each way is, and what
-all of it rests on. The page is one HTML file without links to anything: it prints on A4 and reads
-on a phone. The wording is a Jinja2 template, which may be replaced.
+`letter(explanation[i])` says in plain sentences what the answer is, up to three ways to the other
+answer with before and after, what was kept fixed, how usual and how sure each way is, and what
+all of it rests on. `Words` are what labels and columns are called in it. The page is one HTML file
+without links to anything: it prints on A4 and reads on a phone. The wording is a Jinja2 template,
+which may be replaced.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from lapace.errors import InputError, import_extra
-from lapace.letters import wording
+from lapace.letters import rules, wording
 from lapace.letters.picture import path_picture
+from lapace.letters.words import Words
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation
 from lapace.table import spelling, write_whole
 
-__all__ = ["Change", "Letter", "Way", "letter", "write_letters"]
+__all__ = ["Change", "Letter", "Way", "Words", "letter", "write_letters"]
 
 WAYS = 3
 # What a letter is written for: an instance that has its target already needs none.
@@ -58,7 +60,7 @@ class Way:
 
     Attributes:
         changes: What changes, the largest change first.
-        label: The decision reached.
+        label: The answer reached.
         sure: Sentences on how sure it is.
         usual: A sentence on how usual such a case is; empty where that is not known.
         follows: What follows from the changes: columns that are computed from others.
@@ -77,30 +79,36 @@ class Letter:
 
     Attributes:
         name: The instance's identifier, or its position.
-        label: The decision.
-        target: The decision asked about; empty for any other.
+        predicted: What is predicted, in words; empty where that is not known.
+        label: The answer.
+        target: The answer asked about; empty for any other.
         status: As in `Explanation.status`.
         reason: Why there is no way, where there is none, in plain words.
+        next_step: What to do then.
         ways: Up to three, the cheapest first.
         fixed: Columns that were kept as they are, in words.
-        limits: What else was kept to, a few words each.
+        limits: What else was kept to, a sentence each.
+        figures: A sentence on what the figures of the ways are and are not; empty without any.
         rules: All constraints and rules, as text.
         detail: What the explanation itself says of the instance, for whoever looks into it.
         date: The day of the letter.
         provenance: What it rests on by name: hashes of files, a version.
-        picture: The whole path as an SVG image; empty without one.
+        picture: The whole path as HTML and SVG; empty without one.
         alt: The picture in words.
         template: The HTML template's text; empty for the one of the package.
     """
 
     name: str
+    predicted: str
     label: str
     target: str
     status: str
     reason: str
+    next_step: str
     ways: tuple[Way, ...]
     fixed: tuple[str, ...]
     limits: tuple[str, ...]
+    figures: str
     rules: tuple[str, ...]
     detail: str
     date: str
@@ -138,6 +146,7 @@ class Letter:
 def letter(
     instance: InstanceExplanation,
     *,
+    words: Words | str | Path | None = None,
     template: str | Path | None = None,
     date: Date | None = None,
     provenance: Mapping[str, str] | None = None,
@@ -147,11 +156,12 @@ def letter(
 
     Args:
         instance: One instance of an explanation, `explanation[0]`.
+        words: What is predicted and what labels and columns are called, or a TOML file of that.
         template: A Jinja2 file to write the page with, in place of the package's own. It gets the
             `Letter` as `letter`.
         date: The day of the letter; today by default.
         provenance: What to say of the files it rests on, such as their hashes, by name.
-        picture: Whether to draw the whole path; needs matplotlib.
+        picture: Whether to draw the whole path.
 
     Examples:
         >>> from lapace import Explainer
@@ -172,16 +182,22 @@ def letter(
     if instance.status == "malformed":
         raise InputError(f"Instance {instance.name} cannot be explained: {instance.reason}")
     whole = instance.explanation
-    drawn, alt = path_picture(instance) if picture else ("", "")
+    said = Words.of(words).checked(whole.labels, whole.schema.names)
+    ways, columns = _ways(instance, said)
+    drawn, alt = path_picture(instance, columns, said) if picture else ("", "")
+    kept = wording.rules_of(whole)
     return Letter(
         name=spelling(instance.name),
-        label=str(instance.label),
-        target="" if instance.target is None else str(instance.target),
+        predicted=said.predicted,
+        label=said.label(instance.label),
+        target="" if instance.target is None else said.label(instance.target),
         status=instance.status,
-        reason=wording.reason(instance),
-        ways=_ways(instance),
-        fixed=wording.fixed(whole.constraints),
-        limits=wording.limits(whole.constraints),
+        reason=wording.reason(instance, said),
+        next_step=wording.next_step(instance),
+        ways=ways,
+        fixed=rules.fixed(kept, said),
+        limits=rules.limits(kept, whole.schema, said),
+        figures=wording.FIGURES if any(way.sure for way in ways) else "",
         rules=whole.constraints,
         detail=instance.reason,
         date=(date or Date.today()).isoformat(),  # noqa: DTZ011  a letter's day is the reader's
@@ -196,6 +212,7 @@ def write_letters(
     explanation: Explanation,
     folder: str | Path,
     *,
+    words: Words | str | Path | None = None,
     template: str | Path | None = None,
     date: Date | None = None,
     provenance: Mapping[str, str] | None = None,
@@ -207,6 +224,7 @@ def write_letters(
     Args:
         explanation: All instances; those that cannot be read get no letter.
         folder: Where to write `letter-ID.html` and `letter-ID.txt`; made if it does not exist.
+        words: As in `letter`.
         template: As in `letter`.
         date: As in `letter`.
         provenance: As in `letter`.
@@ -220,12 +238,18 @@ def write_letters(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
+    words = Words.of(words)
     taken = set() if taken is None else taken
     for instance in explanation:
         if instance.status not in LETTERS:
             continue
         found = letter(
-            instance, template=template, date=date, provenance=provenance, picture=picture
+            instance,
+            words=words,
+            template=template,
+            date=date,
+            provenance=provenance,
+            picture=picture,
         )
         plain = name = f"letter-{_file_name(found.name) or instance.position}"
         others = count(2)
@@ -243,14 +267,20 @@ def write_letters(
 # Ways
 
 
-def _ways(instance: InstanceExplanation) -> tuple[Way, ...]:
+def _ways(instance: InstanceExplanation, words: Words) -> tuple[tuple[Way, ...], list[int]]:
+    """The ways, and the columns that they change, the largest changes first."""
     if instance.status != "answered":
-        return ()
+        return (), []
     rows = instance.explanation[[instance.position]].best(WAYS)
-    return tuple(_way(rows, row) for row in np.flatnonzero(rows.ok).tolist())
+    found = np.flatnonzero(rows.ok)
+    before, after = rows.instances[rows.instance[found]], rows.cells[found]
+    largest = rows.schema.gaps(before, after).max(axis=0)
+    columns = np.flatnonzero(rows.schema.changed(before, after).any(axis=0))
+    columns = columns[np.argsort(-largest[columns], kind="stable")]
+    return tuple(_way(rows, row, words) for row in found.tolist()), columns.tolist()
 
 
-def _way(rows: Counterfactuals, row: int) -> Way:
+def _way(rows: Counterfactuals, row: int, words: Words) -> Way:
     before, after = rows.instances[rows.instance[row]], rows.cells[row]
     gaps = rows.schema.gaps(before, after)
     different = rows.schema.changed(before, after)
@@ -263,11 +293,11 @@ def _way(rows: Counterfactuals, row: int) -> Way:
         if different[i] or (derived and texts[0] != texts[1]):
             placed = feature.numeric and not np.isnan(before[i] + after[i])
             direction = ("up" if after[i] > before[i] else "down") if placed else ""
-            name = wording.in_words(feature.name)
+            name = words.column(feature.name)
             change = Change(name, *texts, direction, feature.description)
             (follows if derived else changes).append(change)
-    sure, usual = wording.sure(rows, row), wording.usual(rows, row)
-    return Way(tuple(changes), str(rows.label[row]), sure, usual, tuple(follows))
+    sure, usual = wording.sure(rows, row, words), wording.usual(rows, row)
+    return Way(tuple(changes), words.label(rows.label[row]), sure, usual, tuple(follows))
 
 
 def _file_name(name: str) -> str:

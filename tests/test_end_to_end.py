@@ -111,6 +111,8 @@ def test_from_a_new_table_to_an_explanation_response(shell):
         "lapace: Column 'customer no.' only numbers the rows. If it identifies the rows: --id "
         "'customer no.'. Else drop it (--drop 'customer no.'), or say it is 'number' (--kind "
         "'customer no.=number', schema={'customer no.': 'number'}).\n"
+        "Of the others:\n"
+        "  'satisfaction' looks ordered: --kind 'satisfaction=ordinal:bad<fair<good'\n"
     )
     assert not list(shell.folder.glob("churn*"))
 

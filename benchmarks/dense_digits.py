@@ -42,8 +42,8 @@ class DigitCase:
     def __init__(self, quick: bool, seed: int) -> None:
         self.digits = read(quick)
         digits, few = self.digits, quick
-        self.model = network(digits.train, digits.truth, epochs=2 if few else 4)
-        recipe = replace(IMAGES, hidden=64, steps=200) if few else IMAGES
+        self.model = network(digits.train, digits.truth, epochs=6 if few else 4)
+        recipe = replace(IMAGES, hidden=128, steps=1000) if few else IMAGES
         explainer = Explainer(
             self.model, n_prototypes=3, recipe=recipe, schema=digits.schema, random_state=seed
         ).fit(digits.train)

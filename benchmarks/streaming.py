@@ -118,6 +118,13 @@ def instances_in(written: Path) -> int:
 def lines_of(moments: list[Moment], rows: int, code: int | None) -> list[Line]:
     """What was measured, and what a million rows would take at the last half's pace."""
     seconds, memory, done = (np.array(column, dtype=float) for column in zip(*moments, strict=True))
+    if not done.any():
+        waited = f"none after {seconds[-1]:.0f}"
+        most = f"{memory.max() / 1e6:,.0f}"
+        return [
+            Line("first rows written after, s", waited, "60 or less", False),
+            Line("most memory, MB", most, "1,500 or less", bool(memory.max() <= 1.5e9)),
+        ]
     late = done >= done[-1] / 2
     slope = np.polyfit(done[late], memory[late], 1)[0] if done[late].std() else 0.0
     pace = (done[-1] - done[late][0]) / (seconds[-1] - seconds[late][0])

@@ -90,6 +90,13 @@ def test_a_million_rows_are_extrapolated_from_the_slope():
     assert far.kept
 
 
+def test_a_stream_that_wrote_nothing_is_a_target_missed():
+    moments = [streaming.Moment(float(s), 5e8, 0) for s in range(1, 5)]
+    first, memory = streaming.lines_of(moments, 8000, None)
+    assert (first.value, first.kept) == ("none after 4", False)
+    assert (memory.value, memory.kept) == ("500", True)
+
+
 def test_positions_written_so_far_are_read_from_the_end(tmp_path):
     file = tmp_path / "out.csv"
     for text, wanted in {

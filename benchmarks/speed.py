@@ -419,7 +419,7 @@ def gpu(chosen: argparse.Namespace) -> Iterator[Line]:
     for count in [n for n in (100_000, 1_000_000) if n <= chosen.largest] or [chosen.largest]:
         many = np.tile(rows, (-(-count // len(rows)), 1))[:count]
         start = time.perf_counter()
-        found = explainer.explain(many, search=QUICK)
+        found = explainer.explain(many, search=QUICK, threads=8)
         seconds = time.perf_counter() - start
         share = found.seconds.get("classifier", 0.0)
         name = torch.cuda.get_device_name() if device == "cuda" else "CPU"

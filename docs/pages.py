@@ -31,7 +31,9 @@ TOLERANCE = 0.35  # of the ink of two pictures
 
 # So may a value that lies near its threshold, and what it decides: a verdict shown as passing may
 # be unsure elsewhere. One that fails is noticed.
-VERDICT = re.compile(r"^(Can it be trusted\?) (?:Yes: passes|Unsure)\..*|^ *(?:passes|unsure)  +")
+VERDICT = re.compile(
+    r"^(Report on the explanations): (?:passes|unsure)\..*|^ *(?:passes|unsure)  +"
+)
 
 FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n]*$")
 NOT_RUN = re.compile(r"^\s*<!-- not run: \S.*-->\s*$")

@@ -93,7 +93,7 @@ def made(tmp_path_factory):
         Path("loans.toml").write_text('version = 2\nconstraints = ["age == original"]\n')
         # Of the three classifiers the one that loads fastest.
         fitted = done(example("fit").replace("forest", "mlp"))
-        assert "Can it be trusted?" in fitted.stdout
+        assert "Report on the explanations:" in fitted.stdout
         assert "The mlp itself: trained on four fifths of the rows, it is right" in fitted.stderr
         assert "Wrote 'loans.lapace' and its classifier 'loans.skops'." in fitted.stderr
         assert sorted(p.name for p in folder.iterdir()) == sorted(MADE)
@@ -234,7 +234,7 @@ def test_the_demo_keeps_its_files_in_the_folder_named(tmp_path, monkeypatch):
     lines = re.findall(r"^\$ lapace (.+)$", result.stderr, flags=re.MULTILINE)
     commands = [line.split()[0] for line in lines]
     assert commands == ["data", "data", "fit", "explain", "explain", "plot"]
-    assert "Can it be trusted?" in result.stdout
+    assert "Report on the explanations:" in result.stdout
     (chosen,) = re.findall(
         r"^Instance (\d+): denied → approved  answered$", result.stdout, re.MULTILINE
     )
@@ -445,7 +445,7 @@ def test_a_table_from_work_is_read_as_it_is_written(tmp_path, monkeypatch):
     assert "--kind 'size=ordinal:small<medium<large'" in shown
     fitted = done(f"{fit} --schema schema.toml {settled}")
     assert re.search(r"^discount +whole number +0% to 39%", fitted.stderr, flags=re.MULTILINE)
-    assert fitted.stdout.startswith("Can it be trusted?")
+    assert fitted.stdout.startswith("Report on the explanations:")
     done("explain orders.lapace orders.csv --id order_no --target yes -o out.csv")
     out = pd.read_csv("out.csv")
     assert out["amount"].str.match(r"€[\d,]+\.\d\d$").all()

@@ -120,7 +120,7 @@ def test_from_a_new_table_to_an_explanation_response(shell):
         *fit, "--id", "customer no.", "--kind", "satisfaction=ordinal:bad<fair<good",
         "--n-prototypes", 2, "--rule", "age == original",
     )  # fmt: skip
-    assert out.startswith("Can it be trusted?")
+    assert out.startswith("Report on the explanations:")
     assert "Wrote 'churn.lapace' and its classifier 'churn.skops'." in err
 
     out, _ = shell.run("report", "churn.lapace", "--format", "json")

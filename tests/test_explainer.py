@@ -1345,11 +1345,35 @@ def test_threads_search_for_chunks_and_query_one_at_a_time(monkeypatch):
 
     monkeypatch.setattr(oracle_module, "query_rows", query_alone)
     monkeypatch.setattr(search_module, "ROWS", 1000)
-    monkeypatch.setattr(search_module.os, "cpu_count", lambda: 3)
-    found = here.explainer.explain(here.instances)
+    found = here.explainer.explain(here.instances, threads=3)
     assert len(names) > 1
-    monkeypatch.setattr(search_module, "THREADS", 1)
     assert here.explainer.explain(here.instances) == found
+    with pytest.raises(InputError, match="threads is 0"):
+        here.explainer.explain(here.instances, threads=0)
+
+
+def test_a_classifier_that_fails_ends_the_search_of_every_thread(monkeypatch):
+    here, query, asked = worlds.bank(), oracle_module.query_rows, []
+
+    def fail_later(*args, **kwargs):
+        asked.append(len(asked))
+        if len(asked) == 6:
+            raise ClassifierError("it is gone")
+        return query(*args, **kwargs)
+
+    monkeypatch.setattr(oracle_module, "query_rows", fail_later)
+    monkeypatch.setattr(search_module, "ROWS", 1000)
+    with pytest.raises(ClassifierError, match="it is gone"):
+        here.explainer.explain(here.instances, threads=3)
+    assert len(asked) < 20  # one thread's search alone asks more often
+
+
+def test_endpoints_are_as_usual_as_is_required():
+    here = worlds.bank()
+    found = worlds.explain(here, plausibility=50.0)
+    last = found.last()
+    assert last.ok.any()
+    assert (last.density[last.ok] >= 50.0 - 1e-9).all()
 
 
 def test_queries_are_counted():

@@ -72,11 +72,11 @@ def answers_by_row(model: Any) -> bool:
     if kind.__name__ == "Pipeline":
         return all(answers_by_row(step) for _, step in model.steps)
     if kind.__name__ == "ColumnTransformer":
-        return all(answers_by_row(step) for _, step, _ in model.transformers)
+        return all(map(answers_by_row, [*(t[1] for t in model.transformers), model.remainder]))
     if kind.__name__ == "FunctionTransformer":
         called = model.func
         return isinstance(called, methodcaller) and called.__reduce__()[1][0] in METHODS
-    return kind.__name__ in BY_ROW
+    return kind.__name__ in BY_ROW and getattr(model, "init", None) is None
 
 
 @dataclass(eq=False)
@@ -143,15 +143,12 @@ class SharedCalls:
             self._waiting.append(mine)
             self._turn.notify_all()
             self._turn.wait_for(lambda: mine.done or not (self._busy or mine.taken))
-            if mine.done:
-                return function(cells) if mine.output is None else mine.output
-            self._busy = True
-            self._turn.wait_for(lambda: len(self._waiting) >= self._threads, self.patience)
-            joined = [call for call in self._waiting if call.key == key]
-            for call in joined:
-                call.taken = True
-                self._waiting.remove(call)
+            self._busy = self._busy or not mine.done
+        if mine.done:
+            return function(cells) if mine.output is None else mine.output
+        joined = [mine]
         try:
+            joined = self._joined(mine)
             output = function(np.concatenate([call.cells for call in joined]))
             begin = 0
             for call in joined:
@@ -164,9 +161,20 @@ class SharedCalls:
             with self._turn:
                 for call in joined:
                     call.done = True
+                self._waiting = [call for call in self._waiting if not call.done]
                 self._busy = False
                 self._turn.notify_all()
         return function(cells) if mine.output is None else mine.output
+
+    def _joined(self, mine: _Call) -> list[_Call]:
+        """A call and those of other threads that can be made with it, after a short wait."""
+        with self._turn:
+            self._turn.wait_for(lambda: len(self._waiting) >= self._threads, self.patience)
+            joined = [call for call in self._waiting if call.key == mine.key]
+            for call in joined:
+                call.taken = True
+                self._waiting.remove(call)
+        return joined
 
 
 _current: ContextVar[SharedCalls | None] = ContextVar("shared_calls", default=None)

@@ -113,9 +113,10 @@ def _identified(frame: Any, id_column: str | None, known: str | None = None) -> 
     """
     from lapace.table import read
 
-    table = read(frame, id_column=id_column or known)
-    if id_column is None and known is not None and table.template.index == (known,):
+    table = read(frame, id_column=id_column)
+    if id_column is None and known is not None and known in table.names:
         id_column = known
+        table = read(frame, id_column=id_column)
     if id_column is None and table.ids is None and table.names[:1] in NAMELESS:
         id_column = table.names[0]
         table = read(frame, id_column=id_column)

@@ -153,8 +153,10 @@ def _note_what_next(
     """What counterfactuals are not, and the command that says what to relax where there is none."""
     if tally.status["answered"]:
         terminal.note("Such changes turn the model's prediction; they need not cause the outcome.")
-    if tally.unanswered:
-        some = ",".join(map(str, tally.unanswered))
+    if tally.unanswered and instances != "-":
+        from lapace.table import spelling
+
+        some = ",".join(map(spelling, tally.unanswered))
         terminal.note(
             f"What would have to give: lapace why-not {shlex.quote(str(model.path))} "
             f"{shlex.quote(instances)} --ids {shlex.quote(some)}, with the same options."
@@ -302,6 +304,7 @@ class _Asked:
     explainer: Explainer
     options: Mapping[str, Any]
     known_id: str | None = None  # the column that identified the training rows
+    only: Any = None  # the label that instances must have
 
     @classmethod
     def of(
@@ -334,9 +337,10 @@ class _Asked:
             "plausibility": query.plausibility,
             "search": Search(steps=query.steps, **search),
         }
-        if query.only is not None:
-            explainer.classifier_.code(query.only)  # refuses what is no label
-        return cls(explainer, options, storage.read_id_column(model.path))
+        only = inputs.parse_label(explainer.classes_, query.only)
+        if only is not None:
+            explainer.classifier_.code(only)  # refuses what is no label
+        return cls(explainer, options, storage.read_id_column(model.path), only)
 
     def chosen(self, table: Table, query: Query, start: int, room: int | None) -> Table:
         """The rows that are predicted the label asked for, and of these as many as there is room.
@@ -351,11 +355,19 @@ class _Asked:
             return table
         rows = list(range(len(table)))
         if query.only is not None:
-            reading = self.explainer.schema_.read(table)
-            rows = [row for row in rows if row not in reading.problems]
-            classifier = self.explainer.classifier_.with_fresh_count()
-            codes = classifier.predict(reading.cells[rows], reading.schema)
-            rows = [rows[k] for k in (codes == classifier.code(query.only)).nonzero()[0]]
+            from lapace.instances import ANY_OTHER, read_instances
+
+            explainer = self.explainer
+            found = read_instances(
+                table,
+                explainer.schema_,
+                explainer.classifier_.with_fresh_count(),
+                ANY_OTHER,
+                known_row=explainer.prototypes_[0].cells[None],
+            )
+            wanted = explainer.classifier_.code(self.only)
+            # What cannot be read is kept, to be said.
+            rows = [row for row in rows if found.label_code[row] in (wanted, -1)]
         rows = rows[:room]
         some = table.take(rows)
         if some.ids is not None:

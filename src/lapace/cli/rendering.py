@@ -390,13 +390,13 @@ def quality(classifier: str, true: Sequence[Any], predicted: Sequence[Any]) -> s
     right = Counter(a for a, b in zip(true, predicted, strict=True) if a == b)
     usual, most = counts.most_common(1)[0]
     shown = sorted(counts, key=lambda label: (-counts[label], str(label)))[:FOUND]
-    found = ", ".join(f"{right[label] / counts[label]:.0%} of {label!r}" for label in shown)
+    found = ", ".join(f"{100 * right[label] / counts[label]:.0f} % of {label!r}" for label in shown)
     return (
         f"The {classifier} itself: trained on four fifths of the rows, it is right on "
-        f"{right.total() / len(true):.1%} of the others\n(always saying {usual!r} is right on "
-        f"{most / len(true):.1%}); it finds {found}.\n"
+        f"{100 * right.total() / len(true):.1f} % of the others\n"
+        f"(always saying {usual!r} is right on {100 * most / len(true):.1f} %); it finds {found}.\n"
         f"The report is about explanations of the {classifier}, not about whether it is right."
-    ).replace("%", " %")
+    )
 
 
 def rule_notes(fitted: Fitted, declared: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -221,7 +221,8 @@ class _Repair:
             ok[todo] = feasible(self.constraints, self.rows(todo))
             # A round that moves nothing and holds nothing new is the last that could.
             stuck = (free == self.free[todo]).all(axis=1)
-            stuck &= ((before == self.cells[todo]) | np.isnan(before)).all(axis=1)
+            after = self.cells[todo]
+            stuck &= ((before == after) | (np.isnan(before) & np.isnan(after))).all(axis=1)
             todo = todo[~ok[todo] & ~stuck]
         return self.cells, ok
 
@@ -509,9 +510,9 @@ def _with_few_changes(
     columns = [k for k in sorted(named) if schema.counted[k]]
     needed = ~domains(schema, constraints, instances).unchanged & schema.counted
     price = schema.gaps(start, instances) * weights + 1e3 * needed  # (n, d)
-    parts = [set(p) for n in range(min(most, LARGEST_SET) + 1) for p in combinations(columns, n)]
+    parts = (set(p) for n in range(min(most, LARGEST_SET) + 1) for p in combinations(columns, n))
     every = range(len(schema.features))
-    sets = np.array([[1e6 * (k in part) for k in every] for part in parts[:MOST_SETS]])  # (s, d)
+    sets = np.array([[1e6 * (k in part) for k in every] for part in islice(parts, MOST_SETS)])
     begin = 0
     while begin < len(sets) and not done.all():
         open_ = np.flatnonzero(~done)

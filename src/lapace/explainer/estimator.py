@@ -307,6 +307,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         confidence: float | None = None,
         plausibility: float | None = None,
         search: Search | None = None,
+        threads: int = 1,
         progress: Progress | None = None,
     ) -> Explanation:
         """Finds counterfactuals for every instance of a table.
@@ -322,6 +323,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             plausibility: How usual a counterfactual must be: its least density percentile among
                 training rows of the target, 5 for instance.
             search: How to search, where the defaults will not do.
+            threads: How many search at the same time, for thousands of instances. They query the
+                classifier one after the other; Python functions in constraints and derived columns
+                must be fit to be called by several at once.
             progress: Called as `progress("explaining", done, total)`.
         """
         fitted = self._fitted()
@@ -341,6 +345,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             confidence=confidence,
             plausibility=plausibility,
             search=search,
+            threads=check_integer("threads", threads, 1, 1000),
         )
         return explain(problem, progress)
 

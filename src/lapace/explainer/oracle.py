@@ -131,10 +131,10 @@ class Oracle:
         reached = np.where(any_other, 1.0 - probability[rows, original], probability[rows, label])
         if problem.confidence is not None:
             valid &= reached >= problem.confidence
-        feasible = self._plausible(cells, feasible, valid, np.where(any_other, codes, label))
+        feasible = self.plausible(cells, feasible, valid, np.where(any_other, codes, label))
         return Steps.of(tau, cells, codes, valid, feasible, reached)
 
-    def _plausible(self, cells: Floats, feasible: Bools, valid: Bools, label: Ints) -> Bools:
+    def plausible(self, cells: Floats, feasible: Bools, valid: Bools, label: Ints) -> Bools:
         """Feasible rows that are at least as usual as `plausibility` requires."""
         least = self.problem.plausibility
         rows = np.flatnonzero(feasible & valid)

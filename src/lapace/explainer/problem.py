@@ -104,6 +104,7 @@ class Problem:
         confidence: The least probability of the target.
         plausibility: The least density percentile among training rows of the target.
         max_queries: Rows the classifier may be queried about; None for no limit.
+        threads: How many search at the same time.
         turn: Held while the classifier is queried, where several threads search.
     """
 
@@ -116,6 +117,7 @@ class Problem:
     confidence: float | None = None
     plausibility: float | None = None
     max_queries: int | None = None
+    threads: int = 1
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
@@ -168,6 +170,7 @@ def make_problem(
     confidence: float | None = None,
     plausibility: float | None = None,
     search: Search | None = None,
+    threads: int = 1,
 ) -> Problem:
     """Reads and labels instances, and checks what is wanted of them.
 
@@ -181,6 +184,7 @@ def make_problem(
         confidence: Needs a classifier with probabilities.
         plausibility: A density percentile.
         search: How to search.
+        threads: How many search at the same time.
     """
     if search is not None and not isinstance(search, Search):
         raise InputError(f"search is {search!r}; it must be a Search, such as Search(steps=10).")
@@ -224,6 +228,7 @@ def make_problem(
         finite,
         confidence,
         plausibility,
+        threads=threads,
     )
 
 

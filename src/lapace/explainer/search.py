@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import asdict, replace
 from threading import Lock
 from time import perf_counter
@@ -56,7 +56,6 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 ROWS = 50_000  # rows evaluated at a time, so that memory does not grow with the query
 CELLS = 5_000_000  # and cells, for tables as wide as images
-THREADS = 8  # that search at most, one chunk each
 CUT_SHORT = "This instance was not searched for to the end."  # ends the reason where it was not
 
 
@@ -112,23 +111,43 @@ def search(problem: Problem, instance: Ints) -> Iterator[tuple[int, Searched]]:
 def _searched(problem: Problem, chunks: list[Ints]) -> Iterator[Searched]:
     """What is found for chunks of instances, in order, searched for by several threads.
 
-    The classifier is queried by one thread at a time. Whatever is budgeted is searched for by one.
+    Whatever is budgeted is searched for by one.
     """
-    threads = min(len(chunks), os.cpu_count() or 1, THREADS)
+    threads = min(len(chunks), problem.threads)
     if threads < 2 or current() is not None or problem.max_queries is not None:
         yield from (_search_chunk(problem, chunk) for chunk in chunks)
         return
-    problem = replace(problem, turn=Lock())
-    pool = ThreadPoolExecutor(threads)
+    turn, pool = _Turn(), ThreadPoolExecutor(threads)
+    problem = replace(problem, turn=turn)
+
+    def begun(chunk: Ints) -> Future[Searched]:
+        return pool.submit(copy_context().run, _search_chunk, problem, chunk)
+
     try:
-        ahead = deque(pool.submit(_search_chunk, problem, chunk) for chunk in chunks[:threads])
-        for following in [*chunks[threads:], *[None] * threads]:
+        ahead = deque(map(begun, chunks[:threads]))
+        for k in range(len(chunks)):
             found = ahead.popleft().result()
-            if following is not None:
-                ahead.append(pool.submit(_search_chunk, problem, following))
+            ahead.extend(map(begun, chunks[threads + k : threads + k + 1]))
             yield found
     finally:
+        turn.ended = True
         pool.shutdown(cancel_futures=True)
+
+
+class _Turn:
+    """Lets one thread at a time query the classifier, and none once the search has ended."""
+
+    def __init__(self) -> None:
+        self.lock, self.ended = Lock(), False
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        if self.ended:
+            self.lock.release()
+            raise CancelledError
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
 
 
 def _search_chunk(problem: Problem, instance: Ints) -> Searched:
@@ -338,6 +357,7 @@ def _end_steps(
         z = endpoints.z[torch.as_tensor(endpoint, device=endpoints.z.device)]
         corrected = correct(tau, z, cells, lines)
     projected, feasible = oracle.project(corrected, lines)
+    feasible = oracle.plausible(projected, feasible, valid, oracle.label)
     steps = Steps.of(tau, projected, predicted, valid, feasible, probability)
     moved = np.flatnonzero(rows_differ(projected, cells))
     # At `fit` a prototype was judged for its own label, not for being another than the original.

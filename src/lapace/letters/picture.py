@@ -35,12 +35,12 @@ def path_picture(
     steps = instance.path()
     if not steps.ok.any():
         return "", ""
-    now = words.label(instance.label)
     target = "another answer" if instance.target is None else f"“{words.label(instance.target)}”"
     sentence = (
         "How each value moves, step by step, from your case (left) to a typical case with "
-        f"{target} (right). Up to the upright line the answer is “{now}”. Small ups and downs on "
-        "the way are left out, and nothing has to go as far as the right end."
+        f"{target} (right). From the upright line on the answer is {target} and every limit is "
+        "kept. Small ups and downs on the way are left out, and nothing has to go as far as the "
+        "right end."
     )
     if steps.schema.shape is not None:
         from lapace import plots

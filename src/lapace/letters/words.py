@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Words:
 
     Examples:
         >>> words = Words("Readmitted within 30 days", columns={"hba1c": "blood sugar"})
+        >>> words = words.checked((0, 1), ("hba1c", "credit_score"))
         >>> words.label(1), words.column("hba1c"), words.column("credit_score")
         ('yes', 'blood sugar', 'credit score')
     """
@@ -36,12 +37,10 @@ class Words:
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def label(self, value: Any) -> str:
-        """A label in words; 0 and 1 answer what is predicted, where that is known."""
+        """A label in words."""
         text = str(value)
         if text in self.labels:
             return self.labels[text]
-        if self.predicted and not self.labels and text in (*NO, *YES):
-            return "yes" if text in YES else "no"
         return text
 
     def column(self, name: str) -> str:
@@ -71,7 +70,7 @@ class Words:
         return cls(**data)
 
     def checked(self, labels: tuple[Any, ...], columns: tuple[str, ...]) -> Words:
-        """Itself, if all that it names exists."""
+        """Itself, if all that it names exists; 0 and 1 alone answer what is predicted."""
         for said, known, kind in (
             (self.labels, tuple(map(str, labels)), "label"),
             (self.columns, columns, "column"),
@@ -82,4 +81,7 @@ class Words:
                         f"The words of the letters name the {kind} '{name}', which there is not."
                         f"{did_you_mean(name, known)}"
                     )
+        texts = tuple(map(str, labels))
+        if self.predicted and not self.labels and set(texts) <= {*NO, *YES}:
+            return replace(self, labels={t: "yes" if t in YES else "no" for t in texts})
         return self

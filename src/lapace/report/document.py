@@ -363,7 +363,7 @@ class Report:
         >>> none = ((), (), (), (), (), ())
         >>> report = Report("default", 0, 0, 0.0, Queries(), (check,), *none, None, 0, 0, ())
         >>> print(report.headline)
-        Can it be trusted? Yes: passes. The one check passes.
+        Report on the explanations: passes. The one check passes.
         >>> Report.from_json(report.to_json()) == report
         True
     """
@@ -398,7 +398,6 @@ class Report:
     @property
     def headline(self) -> str:
         """The verdict as a sentence."""
-        words = {"passes": "Yes: passes", "unsure": "Unsure"}
         verdicts, total = [c.verdict for c in self.checks], len(self.checks)
         parts = [
             f"{n} {one if n == 1 else many}"
@@ -411,7 +410,7 @@ class Report:
         ]
         rest = "The one check passes" if total == 1 else f"All {total} checks pass"
         rest = f"Of {total} checks {', '.join(parts)}" if parts else rest
-        return f"Can it be trusted? {words.get(self.verdict, 'No: fails')}. {rest}."
+        return f"Report on the explanations: {self.verdict}. {rest}."
 
     @property
     def advice(self) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ SPOKEN = (
 STOPS = {
     "nearest": "Closest to today",
     "best": "Recommended",
+    "marked": "Best found",
     "middle": "Half-way",
     "last": "End of the way",
 }
@@ -127,7 +128,9 @@ def _card(
     nearest = explanation.nearest()
     if with_nearest and not np.array_equal(nearest.cells[0], best.cells[row], equal_nan=True):
         stops.append(_stop(nearest, 0, "nearest", STOPS["nearest"]))
-    advised = _stop(best, row, f"best{int(best.rank[row])}", STOPS["best"])
+    # What lies at the edge or is unusual is shown, not recommended.
+    name = STOPS["marked" if best.mark[row] else "best"]
+    advised = _stop(best, row, f"best{int(best.rank[row])}", name)
     stops.append(advised)
     if steps is not None and path is not None:
         stops += _path_stops(explanation, path, steps)

@@ -368,7 +368,7 @@ def test_a_python_function_can_be_dropped():
     custom = [m for m in why.moves if m.constraint.startswith("custom")]
     assert custom[0].by is None
     assert custom[0].relaxed is None
-    assert custom[0].text == f"'{custom[0].constraint}' is left out"
+    assert custom[0].text == f"'{custom[0].constraint}' is left out (it has no amount to relax by)"
 
 
 def test_an_infinite_cost_can_be_dropped():
@@ -386,6 +386,33 @@ def test_an_infinite_cost_can_be_dropped():
     assert why.moves[0].text == f"'fixed a' is relaxed to '{why.moves[0].relaxed}'"
     assert why.row is not None
     assert why.row["c"] == "x"
+
+
+def test_of_a_word_for_several_columns_only_what_matters_is_let_go():
+    instance = [{"a": 1, "b": 1, "c": "x"}]  # a alone reaches 7
+    asked = {"target": "yes", "search": Search(steps=8)}
+    found = explain_with_reasons(lattice(), instance, constraints=["fixed b, c"], **asked)
+    why = found.why_not[0]
+    assert why.drop == ("fixed b, c",)
+    (move,) = why.moves
+    assert (move.by, move.relaxed) in ((None, "fixed b"), (None, "fixed c"))
+    free = "c" if move.relaxed == "fixed b" else "b"
+    assert f"It is enough if 'fixed b, c' lets go of {free}:" in why.text
+    again = lattice().explain(instance, constraints=why.relax(["fixed b, c"]), **asked)
+    assert again.status == ("answered",)
+
+
+def test_other_sets_that_would_do_are_named():
+    instance = [{"a": 1, "b": 1, "c": "x"}]
+    limits = ["a <= 4", "b <= 4", "fixed c"]  # without any one of them more than 8 is reached
+    found = explain_with_reasons(
+        lattice(), instance, target="yes", constraints=limits, search=Search(steps=8)
+    )
+    why = found.why_not[0]
+    (dropped,) = why.drop
+    also = why.text.partition("It would also be enough to leave out ")[2]
+    assert all(f"'{other}' (" in also for other in limits if other != dropped)
+    assert f"'{dropped}'" not in also
 
 
 # --- rules ------------------------------------------------------------------------------------

@@ -279,6 +279,9 @@ def why_not(
     max_queries: int = Option(
         50_000, help="Rows the classifier may be queried about to find the reasons."
     ),
+    relax_rules: bool = Option(
+        False, "--relax-rules", help="Let the explainer's rules give way too."
+    ),
     output: Output,
     loader: Loader,
     terminal: Terminal,
@@ -288,12 +291,14 @@ def why_not(
 
     where = output.destination([model.path, instances, *query.constraints], ("table", "json"))
     explainer, explanation, _ = _explain(model, loader, instances, query, terminal)
-    explanation = explainer.why_not(explanation, max_queries=max_queries)
+    explanation = explainer.why_not(explanation, max_queries=max_queries, relax_rules=relax_rules)
     where.put(
         terminal,
         table=lambda: rendering.why_not_parts(explanation),
         values=lambda: why_not_to_json(explanation),
     )
+    if explanation.why_not and explainer.fitted_.rules and not relax_rules:
+        terminal.note("The rules of the fit were left alone; --relax-rules lets them give way too.")
     terminal.note(f"{explanation!r}.")
 
 

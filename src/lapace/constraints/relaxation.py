@@ -70,7 +70,11 @@ def relaxation(constraint: Constraint, schema: Schema, row: Floats, original: Fl
 
 
 def relaxed(
-    constraint: Constraint, schema: Schema, by: float | None, row: Floats
+    constraint: Constraint,
+    schema: Schema,
+    by: float | None,
+    row: Floats,
+    original: Floats | None = None,
 ) -> Constraint | None:
     """The constraint relaxed by an amount, or so that a category is admitted; None if it cannot be.
 
@@ -79,6 +83,8 @@ def relaxed(
         schema: The columns.
         by: The amount, in its own units, as `relaxation` gives it; None where it has none.
         row: A row that a set of values would have to admit.
+        original: The instance that the row is for: of `fixed a, b` only what the row changes is
+            then left out.
 
     Examples:
         >>> from lapace.constraints import parse
@@ -92,8 +98,16 @@ def relaxed(
         -2 <= hours <= 32
         >>> print(relaxed(parse("changes <= 1"), schema, 1, row))
         changes <= 2
+        >>> original = np.array([25.0, 40.0])
+        >>> print(relaxed(parse("fixed age, hours"), schema, None, row, original))
+        fixed age
     """
     match constraint:
+        case Shorthand(word, several) if len(several) > 1 and original is not None:
+            rows = Candidates(schema, row[None], original[None])
+            each = [Shorthand(word, (name,)) for name in several]
+            kept = [c.features[0] for c in each if bind(c, schema).holds(rows)[0]]
+            return replace(constraint, features=tuple(kept)) if kept else None
         case ChangeLimit("<=" | "<", count) if by is not None:
             return ChangeLimit(constraint.relation, count + round(by))
         case ChangeLimit(">=" | ">", count) if by is not None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from lapace.arrays import Bools, Floats, Ints, first_of_each
 from lapace.budgets import BudgetError
 from lapace.classifiers import Classifier
-from lapace.constraints import ChangeLimit, Constraint, System, parse_all
+from lapace.constraints import ChangeLimit, Constraint, Shorthand, System, parse_all
 from lapace.constraints.relaxation import joined, relaxation, relaxed, violation_scales
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer.advice import Advice
@@ -46,6 +46,7 @@ CORNERS = 3  # numbers of a contradiction whose bounds are combined exhaustively
 PART = 1 / 20  # of an amount: how precisely the least one is found
 FREE = 1e-3  # cost of a change that matters little
 FEW = 5  # changes a sentence names
+OTHERS = 2  # further sets a sentence names
 
 Set: TypeAlias = tuple[int, ...]  # constraints of the system, by position, in order
 
@@ -170,6 +171,7 @@ class _Drop(NamedTuple):
     which: Set
     row: Floats
     exact: bool = False  # whether no smaller set can be dropped
+    others: tuple[_Drop, ...] = ()  # sets of the same size that would do as well
 
 
 @dataclass
@@ -408,7 +410,7 @@ class _Relaxer:
             if not len(left):
                 break
             exact = not self.cut or size == 1  # no set is smaller than one
-            best: dict[int, _Drop] = {}
+            enough: dict[int, list[_Drop]] = {}
             for which in equals:
                 if which == self.every:  # searched already
                     found = free and free.take(np.isin(free.instance, left))
@@ -418,8 +420,10 @@ class _Relaxer:
                     self.cut = True
                     break
                 for i, drop in self._drops(which, found).items():
-                    best[i] = min(best.get(i, drop), drop, key=lambda d: d.cost)
-            drops |= {i: drop._replace(exact=exact) for i, drop in best.items()}
+                    enough.setdefault(i, []).append(drop)
+            for i, found_sets in enough.items():
+                best, *others = sorted(found_sets, key=lambda drop: drop.cost)
+                drops[i] = best._replace(exact=exact, others=tuple(others[:OTHERS]))
         return drops
 
     def _large_sets(self, free: FoundRows) -> dict[int, _Drop]:
@@ -469,8 +473,15 @@ class _Relaxer:
             text += "; without fewer it does not"
         text += f". It is enough if {joined([move.text for move in moves])}"
         text += f": {self._changes(row, original)}."
+        others = [self._other(other, original) for other in drop.others]
+        text += f" It would also be enough {joined(others, 'or')}." if others else ""
         names = tuple(map(str, dropped))
         return WhyNot("none_found", (), names, drop.exact, moves, record(schema, row), text)
+
+    def _other(self, drop: _Drop, original: Floats) -> str:
+        """Another set that can be dropped, and the row then found."""
+        quoted = joined([f"'{self.system.constraints[k]}'" for k in drop.which])
+        return f"to leave out {quoted} ({self._changes(drop.row, original)})"
 
     # -- the least amounts ------------------------------------------------------------------------
 
@@ -525,17 +536,18 @@ class _Relaxer:
         for k in drop.which:
             constraint = self.system.constraints[k]
             amounts[k] = relaxation(constraint, self.problem.schema, row, original).by
-        found = yield self._relaxed_by(amounts, row)
-        if found is None:  # the search does not find its row again: leave them out as a whole
+        found = yield self._relaxed_by(amounts, row, original)
+        whole = found is None
+        if whole:  # the search does not find its row again: leave them out as a whole
             amounts = dict.fromkeys(drop.which)
-            found = yield self._relaxed_by(amounts, None)
+            found = yield self._relaxed_by(amounts, None, original)
         row = drop.row if found is None or found is False else found
         for k in drop.which:
             low, enough = 0.0, amounts[k] or 0.0
-            if found is False or self._relaxed(k, enough, row) is None:
+            if found is False or self._relaxed(k, enough, row, original) is None:
                 continue
             while (middle := self._between(k, low, enough)) is not None:
-                found = yield self._relaxed_by({**amounts, k: middle}, row)
+                found = yield self._relaxed_by({**amounts, k: middle}, row, original)
                 if found is False:
                     break
                 if found is None:
@@ -543,10 +555,18 @@ class _Relaxer:
                 else:
                     amounts[k], enough, row = middle, middle, found
         complete = found is not False
-        return tuple(self._move_by(k, amounts[k], row, complete) for k in drop.which), row
+        moves = (
+            self._left_out(k, row, original)
+            if whole
+            else self._move_by(k, amounts[k], row, original, complete)
+            for k in drop.which
+        )
+        return tuple(moves), row
 
     def _between(self, k: int, low: float, enough: float) -> float | None:
         """The next amount to be tried between one that fails and one that suffices."""
+        if self._is_several(k):
+            return None
         whole = isinstance(self.system.constraints[k], ChangeLimit)
         step = 1.0 if whole else self._resolution(k)
         if enough - low <= max(step, enough * PART) * 1.001:
@@ -556,24 +576,31 @@ class _Relaxer:
             middle = float(f"{round(middle / step) * step:.12g}")
         return middle if low < middle < enough else None
 
+    def _is_several(self, k: int) -> bool:
+        """Whether a constraint is a word for several columns, some of which can be let go."""
+        constraint = self.system.constraints[k]
+        return isinstance(constraint, Shorthand) and len(constraint.features) > 1
+
     def _resolution(self, k: int) -> float:
         """The least difference a constraint's amount can make: the finest step of its columns."""
         features = self.problem.schema.features
         steps = [features[c].resolution for c in self.system.bound[k].columns]
         return min((step for step in steps if step), default=0.0)
 
-    def _relaxed(self, k: int, by: float | None, row: Floats | None) -> Constraint | None:
+    def _relaxed(
+        self, k: int, by: float | None, row: Floats | None, original: Floats
+    ) -> Constraint | None:
         """A constraint relaxed by an amount; None where it has to be left out."""
         if row is None:
             return None
-        return relaxed(self.system.constraints[k], self.problem.schema, by, row)
+        return relaxed(self.system.constraints[k], self.problem.schema, by, row, original)
 
     def _relaxed_by(
-        self, amounts: Mapping[int, float | None], row: Floats | None
+        self, amounts: Mapping[int, float | None], row: Floats | None, original: Floats
     ) -> tuple[Constraint, ...]:
         """All constraints, some of them relaxed by amounts or, without a row, left out."""
         chosen = [
-            self._relaxed(k, amounts[k], row) if k in amounts else constraint
+            self._relaxed(k, amounts[k], row, original) if k in amounts else constraint
             for k, constraint in enumerate(self.system.constraints)
         ]
         return tuple(c for c in chosen if c is not None)
@@ -591,14 +618,28 @@ class _Relaxer:
                     found[int(rows.instance[k])] = rows.steps.cells[k]
         return found
 
-    def _move_by(self, k: int, by: float | None, row: Floats, complete: bool) -> Move:
+    def _left_out(self, k: int, row: Floats, original: Floats) -> Move:
+        """A constraint that is left out, and why it is not relaxed."""
+        why = "it has no amount to relax by"
+        if self._relaxed(k, 1.0, row, original) is not None:
+            why = "if it is only relaxed, the search does not find the row again"
+        text = f"'{self.system.constraints[k]}' is left out ({why})"
+        return Move(str(self.system.constraints[k]), None, text)
+
+    def _move_by(
+        self, k: int, by: float | None, row: Floats, original: Floats, complete: bool
+    ) -> Move:
         """The relaxation of one constraint, in words."""
         constraint = self.system.constraints[k]
-        instead = self._relaxed(k, by, row)
+        instead = self._relaxed(k, by, row, original)
         if by == 0.0:
             return Move(str(constraint), by, f"'{constraint}' stays", str(constraint))
         if instead is None:
-            return Move(str(constraint), None, f"'{constraint}' is left out")
+            return self._left_out(k, row, original)
+        if isinstance(instead, Shorthand) and isinstance(constraint, Shorthand):
+            free = [name for name in constraint.features if name not in instead.features]
+            text = f"'{constraint}' lets go of {joined(free)}"
+            return Move(str(constraint), None, text, str(instead))
         most = "" if complete else "at most "
         text = f"'{constraint}' is relaxed to {most}'{instead}'"
         return Move(str(constraint), by, text, str(instead))
@@ -639,7 +680,7 @@ class _Relaxer:
     def _move(self, constraint: Constraint, row: Floats, instance: int) -> Move:
         schema, original = self.problem.schema, self.originals[instance]
         by, text = relaxation(constraint, schema, row, original)
-        instead = relaxed(constraint, schema, by, row)
+        instead = relaxed(constraint, schema, by, row, original)
         if instead is not None:
             others = [c for c in self.system.constraints if c != constraint]
             system = System.of([*others, instead], schema, check=False)

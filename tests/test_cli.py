@@ -856,6 +856,15 @@ def test_an_explainer_remembers_what_identifies_its_rows(tmp_path, monkeypatch):
     message = refused(run("explain p.lapace nameless.csv --target no --ids 3"))
     assert "were identified by 'patient'" in message
     done("explain p.lapace nameless.csv --target no --first 3 -o three.csv")
+    other = frame.rename(columns={"patient": "id"}).assign(id=[f"P{k}" for k in range(200)])
+    other.to_csv("other.csv", index=False)
+    assert (
+        f"Instance P{old}: " in done(f"explain p.lapace other.csv --target no --ids P{old}").stdout
+    )
+    frame.astype({"age": object}).assign(age=["?", *frame["age"][1:]]).to_csv("odd.csv")
+    assert (
+        "1 malformed" in done("explain p.lapace odd.csv --id patient --only yes --first 2").stderr
+    )
 
     result = done(f"{line} --only yes --first 4 --free age -o some.csv")
     some = pd.read_csv("some.csv")

@@ -263,8 +263,10 @@ def test_labels_and_columns_have_words(tmp_path):
 
 def test_zero_and_one_answer_what_is_predicted():
     words = letters.Words("Readmitted within 30 days")
-    assert [words.label(v) for v in (0, 1, True, "maybe")] == ["no", "yes", "yes", "maybe"]
-    assert letters.Words().label(1) == "1"
+    for pair in ((0, 1), (False, True), ("0", "1")):
+        assert [words.checked(pair, ()).label(v) for v in pair] == ["no", "yes"]
+    assert [words.checked((0, 1, 2), ()).label(v) for v in (0, 1, 2)] == ["0", "1", "2"]
+    assert letters.Words().checked((0, 1), ()).label(1) == "1"
 
 
 def test_on_the_edge_no_figure_is_praised():

@@ -411,6 +411,17 @@ def cold(_: argparse.Namespace) -> Iterator[Line]:
         yield Line(f"`Explainer.load`: {what}", seconds(code) - bare)
 
 
+def many(_: argparse.Namespace) -> Iterator[Line]:
+    """First, middle and last of 100,000 instances by two threads beside one, by the clock."""
+    rows, explainer = _synthetic(10, 5)
+    several = np.tile(rows, (-(-100_000 // len(rows)), 1))[:100_000]
+    for threads in (1, 2):
+        start = time.perf_counter()
+        explainer.explain(several, search=QUICK, threads=threads)
+        what = f"100,000 instances, a linear classifier on arrays, {threads} of two cores: seconds"
+        yield Line(what, time.perf_counter() - start, 30 if threads == 2 else None)
+
+
 def gpu(chosen: argparse.Namespace) -> Iterator[Line]:
     """First, middle and last of many instances with a linear classifier on arrays, by the clock."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -438,6 +449,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
     "training": training,
     "fits": fits,
     "cold": cold,
+    "many": many,
     "gpu": gpu,
 }
 

@@ -211,7 +211,8 @@ class _Draw:
 
     def _keys(self, part: Part) -> Floats:
         """A number from 0 to 1 for each row, by seed, file and position."""
-        text = f"{self.seed} {part.name} {part.footer}".encode()
+        file = part.place.path.rpartition("/")[2]  # wherever the folder lies, the same rows
+        text = f"{self.seed} {file} {part.group} {part.footer}".encode()
         seed = int.from_bytes(hashlib.sha256(text).digest()[:16], "little")
         return np.random.default_rng(seed).random(part.rows)
 

@@ -1365,7 +1365,7 @@ def test_a_classifier_that_fails_ends_the_search_of_every_thread(monkeypatch):
     monkeypatch.setattr(search_module, "ROWS", 1000)
     with pytest.raises(ClassifierError, match="it is gone"):
         here.explainer.explain(here.instances, threads=3)
-    assert len(asked) < 20  # one thread's search alone asks more often
+    assert len(asked) <= 8  # a thread that had its turn already may still ask
 
 
 def test_endpoints_are_as_usual_as_is_required():

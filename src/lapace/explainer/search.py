@@ -120,8 +120,15 @@ def _searched(problem: Problem, chunks: list[Ints]) -> Iterator[Searched]:
     turn, pool = _Turn(), ThreadPoolExecutor(threads)
     problem = replace(problem, turn=turn)
 
+    def found_for(chunk: Ints) -> Searched:
+        try:
+            return _search_chunk(problem, chunk)
+        except BaseException as error:
+            turn.ended = error
+            raise
+
     def begun(chunk: Ints) -> Future[Searched]:
-        return pool.submit(copy_context().run, _search_chunk, problem, chunk)
+        return pool.submit(copy_context().run, found_for, chunk)
 
     try:
         ahead = deque(map(begun, chunks[:threads]))
@@ -130,21 +137,22 @@ def _searched(problem: Problem, chunks: list[Ints]) -> Iterator[Searched]:
             ahead.extend(map(begun, chunks[threads + k : threads + k + 1]))
             yield found
     finally:
-        turn.ended = True
+        turn.ended = turn.ended or CancelledError()
         pool.shutdown(cancel_futures=True)
 
 
 class _Turn:
-    """Lets one thread at a time query the classifier, and none once the search has ended."""
+    """Lets one thread at a time query the classifier, and none once an error ended the search."""
 
     def __init__(self) -> None:
-        self.lock, self.ended = Lock(), False
+        self.lock = Lock()
+        self.ended: BaseException | None = None
 
     def __enter__(self) -> None:
         self.lock.acquire()
-        if self.ended:
+        if self.ended is not None:
             self.lock.release()
-            raise CancelledError
+            raise self.ended
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()

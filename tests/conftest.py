@@ -115,6 +115,7 @@ LONGEST = {
     *(f"test_drop_is_that_of_brute_force_with_three_labels[{k}]" for k in (1, 2, "any-other")),
     "test_eight_threads_get_the_same_explanations",
     "test_every_page_fits_the_screen[laptop]",
+    "test_kills_of_a_worker_the_driver_and_a_node_change_nothing",
     "test_pages_are_accessible[light]",
     "test_the_code_in_the_pages_runs[docs/how-to/examples.md]",
     "test_the_demo_keeps_its_files_in_the_folder_named",

@@ -194,8 +194,8 @@ def _decision(table: pd.DataFrame) -> str:
         f"{runs} runs on {len(pairs)} pairs of table and classifier, 40 instances each. "
         "`dense` becomes the default if it is better on density and LOF and no worse elsewhere, "
         f"within the spread over seeds, in at most {MOST_TIME} times the time. "
-        f"It is {'better on all of density and LOF' if wins else 'not better on all of these'}; "
-        f"worse elsewhere: {', '.join(harms) or 'nowhere'}. "
+        f"It is {'better' if wins else 'not better'} on all of density and LOF, and "
+        f"{'worse on ' + ', '.join(harms) if harms else 'nowhere worse elsewhere'}. "
         f"So the default is **{'dense' if default else 'straight'}**."
     )
     return f"{text}\n\n{grid(('metric', 'dense - straight', 'spread', ''), rows)}"

@@ -461,7 +461,7 @@ def _meaning_of_cost(*, weighted: bool) -> str:
 
 def verdict(what: str, p: float, by: str) -> str:
     if np.isnan(p):
-        return f"Whether the {what} differs by {by} cannot be tested: too few answers, or none."
+        return f"Whether the {what} differs by {by} cannot be tested: all are alike, or too few."
     if p < 0.05:
         return f"The {what} differs by {by} more than chance explains (p = {p:.2g})."
     return f"The {what} does not differ by {by} more than chance explains (p = {p:.2g})."
@@ -521,6 +521,8 @@ def _cell(name: str, value: Any) -> str:
     if name == "share":
         bar = f'<div class="bar" style="width:{100 * float(value):.0f}%"></div>'
         return f"{float(value):.0%}{bar}"
+    if name in ("share_low", "share_high"):
+        return f"{float(value):.0%}"
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return escape(str(value))

@@ -12,6 +12,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -442,6 +443,11 @@ def test_the_reverse_proxy_on_the_page_lets_the_websocket_pass(browser, tmp_path
         )
         nginx = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")])
         try:
+            for _ in range(300):  # until it listens
+                with socket.socket() as tried:
+                    if tried.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
             visitor = Visitor(browser, f"http://127.0.0.1:{port}", PHONE)
             visitor.open("/workbench/")
             visitor.cards.first.wait_for()  # it was asked for and came through the websocket

@@ -33,6 +33,7 @@ SPOKEN = (
     (r"\bhours\b", "more hours", "fewer hours"),
     (r"\byears\b", "more {label}", "fewer {label}"),
 )
+RARE = 5.0  # density percentiles below this are called very unusual
 STOPS = {
     "nearest": "Closest to today",
     "best": "Recommended",
@@ -128,8 +129,8 @@ def _card(
     nearest = explanation.nearest()
     if with_nearest and not np.array_equal(nearest.cells[0], best.cells[row], equal_nan=True):
         stops.append(_stop(nearest, 0, "nearest", STOPS["nearest"]))
-    # What lies at the edge or is unusual is shown, not recommended.
-    name = STOPS["marked" if best.mark[row] else "best"]
+    # What lies at the edge, or comes with a word of caution, is shown and not recommended.
+    name = STOPS["marked" if best.mark[row] or best.density[row] < RARE else "best"]
     advised = _stop(best, row, f"best{int(best.rank[row])}", name)
     stops.append(advised)
     if steps is not None and path is not None:
@@ -297,7 +298,7 @@ def usual(density: float, mark: str = "") -> str:
     """
     if np.isnan(density):
         return ""
-    if "unusual" in mark or density < 5:
+    if "unusual" in mark or density < RARE:
         return "very unusual"
     return "less usual than most" if density < 25 else "usual" if density < 75 else "very usual"
 

@@ -9,6 +9,7 @@ the slope of the second half says what a million rows would take.
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import subprocess
 import sys
@@ -104,15 +105,15 @@ def watch(folder: Path, most: float) -> tuple[list[Moment], int | None]:
 def instances_in(written: Path) -> int:
     """How many instances have rows so far: one more than the last position; 0 for none."""
     with written.open("rb") as file:
-        head = file.readline().decode().split(",")
+        head = file.readline().decode().strip().split(",")
         file.seek(0, os.SEEK_END)
         size = file.tell()
         file.seek(max(0, size - 4096))
         lines = file.read().decode(errors="replace").splitlines()[1:]
-    whole = [line for line in lines if line.count(",") == len(head) - 1]
+    whole = [row for row in csv.reader(lines) if len(row) == len(head)]  # the last may be cut
     if "instance" not in head or not whole:
         return 0
-    return int(whole[-1].split(",")[head.index("instance")]) + 1
+    return int(whole[-1][head.index("instance")]) + 1
 
 
 def lines_of(moments: list[Moment], rows: int, code: int | None) -> list[Line]:

@@ -111,6 +111,7 @@ def missing() -> Callable[[str, str], NoReturn]:
 
 
 LONGEST = {
+    "test_a_killed_raylet_ends_the_run_and_it_is_resumed_without_ray",
     "test_drop_is_that_of_brute_force_with_confidence",
     *(f"test_drop_is_that_of_brute_force_with_three_labels[{k}]" for k in (1, 2, "any-other")),
     "test_eight_threads_get_the_same_explanations",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import asdict, replace
-from threading import Lock
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -29,6 +26,7 @@ from lapace.explainer.endpoints import (
 from lapace.explainer.oracle import LatentCorrection, Oracle
 from lapace.explainer.own_endpoints import own_endpoints
 from lapace.explainer.problem import Problem
+from lapace.explainer.threads import QueryTurn, in_threads
 from lapace.model import few_threads
 from lapace.paths import (
     Correct,
@@ -117,45 +115,9 @@ def _searched(problem: Problem, chunks: list[Ints]) -> Iterator[Searched]:
     if threads < 2 or current() is not None or problem.max_queries is not None:
         yield from (_search_chunk(problem, chunk) for chunk in chunks)
         return
-    turn, pool = _Turn(), ThreadPoolExecutor(threads)
+    turn = QueryTurn()
     problem = replace(problem, turn=turn)
-
-    def found_for(chunk: Ints) -> Searched:
-        try:
-            return _search_chunk(problem, chunk)
-        except BaseException as error:
-            turn.ended = error
-            raise
-
-    def begun(chunk: Ints) -> Future[Searched]:
-        return pool.submit(copy_context().run, found_for, chunk)
-
-    try:
-        ahead = deque(map(begun, chunks[:threads]))
-        for k in range(len(chunks)):
-            found = ahead.popleft().result()
-            ahead.extend(map(begun, chunks[threads + k : threads + k + 1]))
-            yield found
-    finally:
-        turn.ended = turn.ended or CancelledError()
-        pool.shutdown(cancel_futures=True)
-
-
-class _Turn:
-    """Lets one thread at a time query the classifier, and none once an error ended the search."""
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.ended: BaseException | None = None
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-        if self.ended is not None:
-            self.lock.release()
-            raise self.ended
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
+    yield from in_threads(lambda chunk: _search_chunk(problem, chunk), chunks, threads, turn)
 
 
 def _search_chunk(problem: Problem, instance: Ints) -> Searched:

@@ -92,7 +92,7 @@ def page(table: pd.DataFrame) -> str:
         f"{len(found.pairs)}; seeds: {table['seed'].nunique()}; {_count(found)}."
     )
     out = [
-        "# Advice",
+        "# How far the advice can be followed",
         about,
         grid(("what", "target", "reached", "met"), targets(found)),
     ]

@@ -121,7 +121,7 @@ def lines(found: list[Measured]) -> list[str]:
     """The table, each rate beside that of `explain` in a loop."""
     base = found[0].rows / found[0].cores
     names = (
-        "", "rows", "rows per core second", "against `explain`", "elapsed s", "rows per s",
+        "run", "rows", "rows per core second", "against `explain`", "elapsed s", "rows per s",
         "MB early", "MB at the end",
     )  # fmt: skip
     table = [f"| {' | '.join(names)} |", f"| --- |{' ---: |' * (len(names) - 1)}"]

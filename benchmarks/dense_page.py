@@ -172,7 +172,7 @@ def _sampled(table: pd.DataFrame, lines: pd.DataFrame) -> str:
         rules, time = decided(table, method)
         if rules:
             rows = _rows_of(rules, time)
-            parts.append(grid(("metric", f"{method} - straight", "spread", ""), rows))
+            parts.append(grid(("metric", f"{method} - straight", "spread", "verdict"), rows))
     if not parts:
         return ""
     shown = ("straight", SAMPLED[0], SAMPLED[2])
@@ -198,7 +198,7 @@ def _decision(table: pd.DataFrame) -> str:
         f"{'worse on ' + ', '.join(harms) if harms else 'nowhere worse elsewhere'}. "
         f"So the default is **{'dense' if default else 'straight'}**."
     )
-    return f"{text}\n\n{grid(('metric', 'dense - straight', 'spread', ''), rows)}"
+    return f"{text}\n\n{grid(('metric', 'dense - straight', 'spread', 'verdict'), rows)}"
 
 
 def _timely(time: float) -> str:

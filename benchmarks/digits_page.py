@@ -18,7 +18,7 @@ SIDES = (
     ("truth", "default"),
     ("truth", "paper"),
 )
-HEADS = ("", *(f"{recipe}, {labels}" for labels, recipe in SIDES))
+HEADS = ("figure", *(f"{recipe}, {labels}" for labels, recipe in SIDES))
 LINES = {
     "valid prototypes": "{prototypes valid:of}",
     "the same before any repair": "{prototypes valid before repair:of}",
@@ -112,7 +112,7 @@ def table_of(table: pd.DataFrame, name: str, problems: Sequence[str] = ()) -> st
     ]
     parts = [about, grid(HEADS, rows)]
     parts += ["## Nearest training digit", ABOUT_NEAREST, grid(HEADS, near)]
-    parts += ["## No dash", ABOUT_DASH, grid(("", "enforce", *DASH), dash)]
+    parts += ["## No dash", ABOUT_DASH, grid(("model, labels", "enforce", *DASH), dash)]
     if problems:
         parts += ["## What failed or was left out", "\n".join(f"- {line}" for line in problems)]
     return "\n\n".join(parts) + "\n"
@@ -142,7 +142,7 @@ def gallery(table: pd.DataFrame, name: str) -> str:
             ("default", "dash: free"),
         )
     )
-    return f"""# Gallery: digits
+    return f"""# Digits
 
 Images are tables whose columns are pixels: an array `(n, height, width)` replaces the frame, and
 arrays come out. Everything on this page was made by one command,

@@ -256,7 +256,7 @@ def _targets(table: pd.DataFrame) -> str:
     good, broken = table[table["how"] == "good"], table[table["how"].isin(BROKEN)]
     fine = good[good["verdict"] != "refused"]
     labels, short = int(fine["counted_labels"].sum()), int(fine["short_labels"].sum())
-    rows = [("target", "aimed at", "found", "")]
+    rows = [("target", "aimed at", "found", "verdict")]
     agreed = f"{labels - short} of {labels} labels; the least {fine['agreement'].min():.2f}"
     asked = f"sampled rows labelled as asked, for every label of {COUNTED} rows or more"
     rows.append((asked, f"at least {AGREEMENT}", agreed, _reached(short == 0)))

@@ -139,7 +139,7 @@ def e1(plan: Plan, figures: Figures) -> str:
          *(b.verdict(figures, pairs) for pairs in sides))
         for b in BOUNDS
     ]  # fmt: skip
-    return grid(("", "over", "wanted", "the paper's pairs", "other tables"), lines)
+    return grid(("figure", "over", "wanted", "the paper's pairs", "other tables"), lines)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def paper_model(plan: Plan, figures: Figures) -> str:
     gaps = {p: figures.get(p, "paper", "gap_raw") for p in pairs}
     known = {p: gap for p, gap in gaps.items() if gap.repeats}
     if not known:
-        return grid(("target", "wanted", "reached", ""), [("all", "", "", "not run")])
+        return grid(("target", "wanted", "reached", "verdict"), [("all", "", "", "not run")])
     here = 100 * sum(gap.mean for gap in known.values()) / len(known)
     theirs = sum(pairs[p].gap for p in known) / len(known)
     off = {p: 100 * gap.mean - pairs[p].gap for p, gap in known.items()}
@@ -182,7 +182,7 @@ def paper_model(plan: Plan, figures: Figures) -> str:
         ("least used cluster, of its even share", f"≥ {LEAST_USED:g} on every pair",
          f"{used[worst]:.2f} ({worst})", _met(used[worst] >= LEAST_USED)),
     )  # fmt: skip
-    return grid(("target", "wanted", "reached", ""), lines)
+    return grid(("target", "wanted", "reached", "verdict"), lines)
 
 
 def _met(is_met: bool) -> str:
@@ -429,4 +429,4 @@ def markdown(plan: Plan, table: pd.DataFrame) -> str:
         planned = len(_constrained(plan)) if v.target.startswith("E3") else pairs
         some = f" ({len(v.judged)} of {planned} pairs)" if 0 < len(v.judged) < planned else ""
         lines.append((v.target, v.wanted, v.reached, f"{v.text}{some}"))
-    return grid(("target", "wanted, on every pair", "reached", ""), lines)
+    return grid(("target", "wanted, on every pair", "reached", "verdict"), lines)

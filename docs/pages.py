@@ -5,7 +5,8 @@
     python docs/pages.py --check      # changes nothing; fails where something differs
 
 A picture that the code of a page saves is shown from `docs/images`. Outputs are the `text` blocks
-right below a block of code. The tests run the same functions.
+right below a block of code. What a page fetches on the command line, `lapace data fetch …`, is
+there for its code. The tests run the same functions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,6 +38,7 @@ VERDICT = re.compile(
 )
 
 FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n]*$")
+FETCH = re.compile(r"^lapace (data fetch .*)$", re.MULTILINE)
 NOT_RUN = re.compile(r"^\s*<!-- not run: \S.*-->\s*$")
 
 
@@ -80,7 +83,11 @@ def run(page: Path) -> list[tuple[Block, str]]:
     """Runs the code of a page in the current folder; each block with what it printed."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     record = []
-    for block in blocks(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for line in FETCH.findall(text):
+        fetch = [sys.executable, "-m", "lapace.cli", *shlex.split(line, comments=True)]
+        subprocess.run(fetch, check=True, capture_output=True)
+    for block in blocks(text):
         # Empty lines in front make a traceback point at the line in the page.
         code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
         with contextlib.redirect_stdout(io.StringIO()) as printed:

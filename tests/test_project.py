@@ -487,3 +487,17 @@ def test_every_page_is_in_the_table_of_contents():
     notebooks = {f"notebooks/{page.stem}.md" for page in DOCS.glob("notebooks/*.ipynb")}
     elsewhere = {"contributing.md", "changes.md", "research/targets.md", "research/advice.md"}
     assert nav == written | notebooks | elsewhere
+
+
+def test_pages_have_the_titles_of_the_menu():
+    elsewhere = {
+        "contributing.md": ROOT / "CONTRIBUTING.md",
+        "changes.md": ROOT / "CHANGELOG.md",
+        "research/targets.md": ROOT / "benchmarks" / "results" / "targets.md",
+        "research/advice.md": ROOT / "benchmarks" / "results" / "advice.md",
+    }
+    entries = re.findall(r'- "?(.+?)"?: ([\w/-]+\.md)$', read(ROOT / "mkdocs.yml"), re.MULTILINE)
+    assert len(entries) > 40
+    for title, page in entries:
+        if page != "index.md" and not page.startswith("notebooks/"):
+            assert read(elsewhere.get(page, DOCS / page)).startswith(f"# {title}\n"), page

@@ -6,9 +6,9 @@ predicts it, c its cluster, z its latent point.
 $$p(x, c, z \mid y) = p(c \mid y)\, p(z \mid c)\, p(x \mid z), \qquad
   q(z, c \mid x, y) = q(c \mid x, y)\, q(z \mid x, c, y)$$
 
-Every cluster belongs to exactly one label, so q(c|x,y) is masked to the label's clusters. The
-network knows two facts about the data: how many continuous columns come first, and the widths of
-the category blocks after them (1 is a binary column).
+Every cluster belongs to exactly one label, so $q(c \mid x, y)$ is masked to the label's clusters.
+The network knows two facts about the data: how many continuous columns come first, and the widths
+of the category blocks after them (1 is a binary column).
 """
 
 from __future__ import annotations
@@ -209,13 +209,13 @@ class LGMVAE(nn.Module):
     # -- inference --------------------------------------------------------------------------------
 
     def q_c(self, x: Tensor, y: Tensor) -> Tensor:
-        """log q(c|x,y), minus infinity outside the label's clusters: (n, K)."""
+        r"""$\log q(c \mid x, y)$, minus infinity outside the label's clusters: (n, K)."""
         logits = self.cluster_network(torch.cat([x, self.labels[y]], dim=1))
         log_c: Tensor = logits.masked_fill(~self.mask[y], -torch.inf).log_softmax(dim=1)
         return log_c
 
     def q_z(self, x: Tensor, c: Tensor, y: Tensor) -> Gaussian:
-        """q(z|x,c,y), c given as cluster probabilities: (n, h) each."""
+        r"""$q(z \mid x, c, y)$, c given as cluster probabilities: (n, h) each."""
         return _gaussian(self.latent_network(torch.cat([x, self.labels[y], c], dim=1)))
 
     def clusters(self, x: Tensor, y: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ class LGMVAE(nn.Module):
         return self.q_c(x, y).argmax(dim=1)
 
     def encode(self, x: Tensor, y: Tensor, follows_paper: bool = False) -> Tensor:
-        """z_x = Enc(x, y), the mean of q(z|x,c,y): (n, h).
+        r"""$z_x = Enc(x, y)$, the mean of $q(z \mid x, c, y)$: (n, h).
 
         Args:
             x: Encoded rows.
@@ -240,7 +240,7 @@ class LGMVAE(nn.Module):
     # -- generation -------------------------------------------------------------------------------
 
     def p_z(self) -> Gaussian:
-        """p(z|c) of every cluster: (K, h) each."""
+        r"""$p(z \mid c)$ of every cluster: (K, h) each."""
         return _gaussian(self.prior.weight.T + self.prior.bias)
 
     def centroids(self) -> Tensor:
@@ -271,13 +271,13 @@ class LGMVAE(nn.Module):
         return [(alone, [*widths]) for alone, widths in runs]
 
     def decode(self, z: Tensor) -> Tensor:
-        """Dec(z), the mean of p(x|z): (n, columns)."""
+        r"""$Dec(z)$, the mean of $p(x \mid z)$: (n, columns)."""
         return self.heads(self.logits(z))
 
     # -- loss -------------------------------------------------------------------------------------
 
     def reconstruction(self, out: Tensor, x: Tensor, learned_noise: bool) -> Tensor:
-        """-log p(x|z), summed over columns: (n,).
+        r"""$-\log p(x \mid z)$, summed over columns: (n,).
 
         With `learned_noise` numbers have a Gaussian whose width is learned per column; without,
         as in the paper, they count their squared error.
@@ -303,7 +303,7 @@ class LGMVAE(nn.Module):
     def fixed_cluster_terms(
         self, x: Tensor, y: Tensor, c: Tensor, generator: torch.Generator
     ) -> Terms:
-        """The loss with fixed clusters: `kl_c` is the cross-entropy of q(c|x,y)."""
+        r"""The loss with fixed clusters: `kl_c` is the cross-entropy of $q(c \mid x, y)$."""
         one_hot = F.one_hot(c, self.mask.shape[1]).to(x.dtype)  # (n, K)
         q = self.q_z(x, one_hot, y)
         p = self.p_z()
@@ -329,8 +329,8 @@ class LGMVAE(nn.Module):
     ) -> Terms:
         r"""The paper's loss, in the reading its options name.
 
-        q(z|x,c,y) runs once, on the vector of cluster probabilities π, and
-        $\mathrm{KL}(z) = \sum_c \pi_c \mathrm{KL}(q(z)\|p(z|c))$.
+        $q(z \mid x, c, y)$ runs once, on the vector π of cluster probabilities, and
+        $\mathrm{KL}(z) = \sum_c \pi_c \mathrm{KL}(q(z) \,\|\, p(z \mid c))$.
 
         Args:
             x: Encoded rows.
@@ -363,11 +363,11 @@ class LGMVAE(nn.Module):
         )
 
     def uniform_usage(self) -> Tensor:
-        """p(c|y) for every label: (L, K)."""
+        r"""$p(c \mid y)$ for every label: (L, K)."""
         return self.mask / self.mask.sum(dim=1, keepdim=True)
 
     def _usage_divergence(self, c: Tensor, y: Tensor, usage: Tensor | None) -> Tensor:
-        r"""$\sum_y \text{share}_y\, \mathrm{KL}(\text{mean } \pi \text{ of } y \,\|\, p(c|y))$.
+        r"""$\sum_y s_y\, \mathrm{KL}(\bar\pi_y \,\|\, p(c \mid y))$, $s_y$ the share of label y.
 
         No shape depends on the rows, so that a step can be captured as a CUDA graph. With `usage`
         the value is that of the running mean, the gradient that of the batch's.
@@ -401,7 +401,7 @@ class Mixture:
     typical: Tensor
 
     def log_density(self, z: Tensor) -> Tensor:
-        r"""log p(z) under the mixture: (n,).
+        r"""$\log p(z)$ under the mixture: (n,).
 
         $(z-\mu)^\top P (z-\mu)$ is linear in the products $z_i z_j$ and in z, so all components
         are one matrix product.
@@ -477,7 +477,7 @@ class Mixture:
 
     @classmethod
     def of_prior(cls, prior: Gaussian, members: Sequence[int]) -> Mixture:
-        """A label's part of the prior p(z|c), clusters equally likely; empty without clusters."""
+        r"""A label's part of the prior $p(z \mid c)$, clusters equally likely; may be empty."""
         index = torch.tensor(list(members), dtype=torch.int64)
         scales = torch.diag_embed((0.5 * prior.log_variance[index]).exp())
         weights = torch.full((len(index),), -math.log(max(1, len(index))))

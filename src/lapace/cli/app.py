@@ -87,13 +87,22 @@ def _process_settings() -> Iterator[None]:
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = _print_warning
+        warnings.showwarning = _warning_printer()
         with signal_handler(signal.SIGTERM, _terminate):
             yield
 
 
-def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    say(f"lapace: Warning: {_one_line(str(message)) or category.__name__}")
+def _warning_printer() -> Callable[..., None]:
+    """A function that prints each warning of a command once, as a sentence."""
+    printed: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        text = _one_line(str(message)) or category.__name__
+        if text not in printed:
+            printed.add(text)
+            say(f"lapace: Warning: {text}")
+
+    return show
 
 
 def print_error(error: Exception) -> int:

@@ -7,6 +7,8 @@ every row and is too much for chance; the expression given is the one to declare
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -57,10 +59,15 @@ def warn_of_dependencies(schema: Schema, cells: Floats) -> None:
     first = found[0]
     warn(
         f"Some columns follow from others in every row:{lines}{more}\nIf that is always so, "
-        "declare it, and counterfactuals keep it true: "
-        f"schema={{{first.column!r}: {{'derived': {first.expression!r}}}}}, or 'derived' in a "
-        "schema file."
+        "declare it, and counterfactuals keep it true. In a schema file, under "
+        f"[columns.{_key(first.column)}]: derived = {json.dumps(first.expression)}; in Python "
+        f"schema={{{first.column!r}: {{'derived': {first.expression!r}}}}}."
     )
+
+
+def _key(name: str) -> str:
+    """A column's name as TOML writes it."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _warn_of_difference(schema: Schema, cells: Floats, column: int) -> None:

@@ -155,6 +155,32 @@ def test_a_column_of_the_input_is_kept_and_a_taken_name_gives_way(model, tmp_pat
     assert {"answered", "already_target"} == set(found["lapace_status"])
 
 
+def test_the_id_column_that_the_explainers_file_names_identifies_the_rows(tmp_path):
+    worlds.post().explainer.save(tmp_path / "post.lapace", id_column="number")
+    rows = frame(12).rename(columns={"id": "number"}).assign(id=1)
+    write_letters(tmp_path / "in", rows)
+    for name in ("post", "again"):  # saving a loaded explainer keeps the name
+        path, out = tmp_path / f"{name}.lapace", tmp_path / name
+        run(path, tmp_path / "in", out, ASKED, classifier=CLASSIFIER, engine=LOOP)
+        assert set(outcomes(out)["id"]) == set(frame(12)["id"])
+        Explainer.load(path, worlds.postage).save(tmp_path / "again.lapace")
+
+
+@pytest.mark.parametrize("search", [{"path": "dense"}, {"n_endpoints": 3}])
+def test_paths_and_endpoints_are_those_of_explain(model, tmp_path, search):
+    write_letters(tmp_path / "in", frame(12))
+    asked = Request(target="cheap", picks=("first",), **search)
+    run(model, tmp_path / "in", tmp_path / "out", asked, classifier=CLASSIFIER, engine=LOOP)
+    found = outcomes(tmp_path / "out")
+    wanted = Search(picks=("first",), **search)
+    rows = worlds.post().explainer.explain(frame(12), target="cheap", search=wanted).first()
+    rows = rows.where(rows.ok)
+    assert len(rows) > 5
+    assert found.dropna(subset="pick")["weight"].tolist() == rows.cells[:, 0].tolist()
+    plain = worlds.post().explainer.explain(frame(12), target="cheap").first()
+    assert plain.where(plain.ok).cells.tolist() != rows.cells.tolist()
+
+
 def test_folders_patterns_and_keys_in_paths(model, tmp_path):
     rows = frame()
     for stamp, some in rows.groupby("stamp"):

@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+import platform
 import re
 import signal
 import socket
@@ -441,6 +442,39 @@ def test_trouble_of_the_event_loop_is_said_once(caplog):
         say(loop, {"message": "another", "exception": ValueError("x")})
     assert len(caplog.records) == 2
     assert "Too many open files. Allow more open files" in caplog.text
+
+
+COUNT_ARENAS = """
+import ctypes, threading
+from lapace.server.running import limit_arenas
+limit_arenas()
+together = threading.Barrier(9)
+
+def allocate():
+    bytearray(10_000)
+    together.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+together.wait()
+for thread in threads:
+    thread.join()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fdopen(1, b"w")))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="arenas are glibc's")
+@pytest.mark.parametrize(("setting", "arenas"), [({}, 2), ({"MALLOC_ARENA_MAX": "5"}, 5)])
+def test_threads_share_two_arenas_of_memory(setting, arenas):
+    """Each would else keep the most it ever held, and memory would grow with every new thread."""
+    known = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    command = [sys.executable, "-c", COUNT_ARENAS]
+    done = subprocess.run(command, env={**known, **setting}, capture_output=True, check=True)
+    assert done.stdout.count(b"<heap nr=") == arenas
 
 
 def test_a_classifier_that_exits_is_a_json_error():

@@ -8,7 +8,7 @@ at hand, so that the outcomes of all parts are one table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,10 @@ class Request:
         n_best: How many different ways `best` looks for.
         steps: Steps from an instance to a prototype.
         detail: As in `Search`.
-        id_column: The column that identifies the rows; by default `id`, if that is no feature.
+        path: As in `Search`.
+        n_endpoints: As in `Search`.
+        id_column: The column that identifies the rows; by default the one the explainer's file
+            names, or else `id`, if that is no feature.
         keep: Further columns that are written beside the outcomes.
         by: A column whose groups are compared in the summary.
 
@@ -60,6 +63,8 @@ class Request:
     n_best: int = 3
     steps: int = 20
     detail: str = "path"
+    path: str = "straight"
+    n_endpoints: int = 0
     id_column: str | None = None
     keep: tuple[str, ...] = ()
     by: str | None = None
@@ -77,9 +82,8 @@ class Request:
     @property
     def search(self) -> Search:
         """How to search."""
-        picks: Any = self.picks
-        detail: Any = self.detail
-        return Search(steps=self.steps, detail=detail, picks=picks, n_best=self.n_best)
+        shared = {field.name for field in fields(Search)} & {field.name for field in fields(self)}
+        return Search(**{name: getattr(self, name) for name in shared})
 
     def explain(self, explainer: Explainer, table: Any) -> Explanation:
         """Counterfactuals of some instances."""
@@ -152,7 +156,8 @@ def make_layout(
         positions: Whether file and position of each instance are written.
     """
     pa, schema = need_pyarrow(), explainer.schema_
-    identifier = request.id_column or ("id" if "id" in types and "id" not in schema.names else None)
+    usual = (name for name in (explainer.id_column_, "id") if name in types)
+    identifier = request.id_column or next((n for n in usual if n not in schema.names), None)
     keys = tuple(dict.fromkeys([*([identifier] if identifier else []), *request.keep]))
     for name in (*keys, *([request.by] if request.by else [])):
         if name not in types:

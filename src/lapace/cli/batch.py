@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from lapace.cli import inputs
 from lapace.cli.app import command
-from lapace.cli.options import Loader, Model, Wanted
+from lapace.cli.options import ENDPOINTS, PATHS, Loader, Model, Wanted
 from lapace.cli.outputs import Progress, Terminal
 from lapace.errors import InputError
 
@@ -55,6 +55,8 @@ def batch(
     detail: Literal["path", "picks"] = Option(
         "path", help="Query the classifier about every step, or only what the picks need."
     ),
+    paths: Literal["straight", "dense"] = PATHS,
+    n_endpoints: int = ENDPOINTS,
     keep: list[str] = Option(
         [],
         metavar="COLUMN,…",
@@ -112,6 +114,8 @@ def batch(
         n_best=n_best,
         steps=wanted.steps,
         detail=detail,
+        path=paths,
+        n_endpoints=n_endpoints,
         id_column=wanted.id_column,
         keep=tuple(name.strip() for text in keep for name in text.split(",")),
         by=by,

@@ -164,9 +164,8 @@ def _serve(
     run: Callable[..., None] = partial(server.serve, explainer)
     if page.instances is not None:
         from lapace import workbench
-        from lapace.explainer import storage
 
-        known_id = storage.read_id_column(model.path)
+        known_id = explainer.id_column_
         table = inputs.read_table(page.instances, page.id_column, known_id=known_id)
         target = inputs.parse_label(explainer.classes_, page.target)
         run = partial(workbench.serve, explainer, table, target=target)

@@ -37,6 +37,17 @@ TRAIN = Argument(
     help="The training table: .csv, .tsv (also .gz) or .parquet, or - for standard input.",
 )
 LABEL = Option(None, help="Only the prototypes of this label.")
+PATHS = Option(
+    "straight",
+    "--path",
+    help="The latent path to a prototype: the paper's straight line, or one bent towards the "
+    "target's data.",
+)
+ENDPOINTS = Option(
+    0,
+    help="Lead paths to so many sampled rows of the target chosen for each instance, instead of to "
+    "the prototypes.",
+)
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,7 @@ class Model:
 class Wanted:
     """What is wanted of the counterfactuals of every instance."""
 
-    id_column: str | None = ID_COLUMN
+    id_column: str | None = KNOWN_ID
     target: str | None = Option(
         None, metavar="LABEL", help="The target label, or any-other; optional with two labels."
     )
@@ -168,7 +179,6 @@ class Wanted:
 class Query(Wanted):
     """Which instances of a table to explain, and what is wanted of their counterfactuals."""
 
-    id_column: str | None = KNOWN_ID
     ids: list[str] = Option(
         [],
         metavar="ID,…",

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from lapace.cli import inputs, rendering
 from lapace.cli.app import command
-from lapace.cli.options import INSTANCES, LABEL, Loader, Model, Query
+from lapace.cli.options import ENDPOINTS, INSTANCES, LABEL, PATHS, Loader, Model, Query
 from lapace.cli.outputs import Output, Progress, Terminal, writable_file
 from lapace.errors import InputError
 
@@ -73,17 +73,8 @@ def explain(
     enforce: Literal["exact", "naive", "polyak", "latent"] = Option(
         "exact", help="How constraints are enforced; all but exact are for comparison."
     ),
-    paths: Literal["straight", "dense"] = Option(
-        "straight",
-        "--path",
-        help="The latent path to a prototype: the paper's straight line, or one bent towards the "
-        "target's data.",
-    ),
-    n_endpoints: int = Option(
-        0,
-        help="Lead paths to so many sampled rows of the target chosen for each instance, instead "
-        "of to the prototypes.",
-    ),
+    paths: Literal["straight", "dense"] = PATHS,
+    n_endpoints: int = ENDPOINTS,
     stable: bool = Option(
         True,
         help="first is the start of a path's last unbroken run of ok steps; otherwise the first ok "
@@ -318,7 +309,7 @@ class _Asked:
         """Checks the options, then loads the explainer."""
         constraints = inputs.read_constraints(query.constraints, query.constraint)
         costs = inputs.parse_costs(query.costs)
-        from lapace.explainer import Search, storage
+        from lapace.explainer import Search
 
         if query.first is not None and query.first < 1:
             raise InputError(f"--first {query.first} is no number of rows: give one from 1.")
@@ -345,7 +336,7 @@ class _Asked:
         only = inputs.parse_label(explainer.classes_, query.only)
         if only is not None:
             explainer.classifier_.code(only)  # refuses what is no label
-        return cls(explainer, options, storage.read_id_column(model.path), only)
+        return cls(explainer, options, explainer.id_column_, only)
 
     def chosen(self, table: Table, query: Query, start: int, room: int | None) -> Table:
         """The rows that are predicted the label asked for, and of these as many as there is room.

@@ -77,6 +77,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         prototypes_: Every centroid, decoded and judged by the classifier.
         report_: What was learned, what to distrust, and whether it passes.
         history_: The loss and its terms during training, by name.
+        id_column_: The column of tables that identifies their rows, if its file named one.
 
     Examples:
         >>> from lapace import Explainer
@@ -249,7 +250,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             random_state=random_state,
         )
         self._report, self._warned = replace(make_report(found), accuracy=accuracy), False
-        self.fitted_, self.classifier_ = fitted, classifier
+        self.fitted_, self.classifier_, self.id_column_ = fitted, classifier, None
         return self
 
     def _fitted(self) -> Fitted:
@@ -493,7 +494,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             path: The file; by convention it ends in `.lapace`.
             classifier: The classifier's file. If it is a skops or ONNX file in the same folder,
                 `load` opens it by itself, as long as it has not changed.
-            id_column: The column of tables that identifies their rows, for the command line.
+            id_column: The column of tables that identifies their rows, for the command line and
+                `batch`; by default `id_column_`.
         """
         fitted = self._fitted()
         if fitted.retrained is not None:
@@ -507,7 +509,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             "random_state": int(self.random_state),
         }
         reference = None if classifier is None else refer_to(path, classifier, self.classifier)
-        storage.save(path, fitted, self.report_, settings, reference, id_column)
+        known = self.id_column_ if id_column is None else id_column
+        storage.save(path, fitted, self.report_, settings, reference, known)
 
     @classmethod
     def load(
@@ -544,6 +547,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         known = replace(fitted, thresholds=explainer.classifier_.thresholds)
         explainer.fitted_ = judge_again(known, explainer.classifier_)
         explainer._report = report
+        explainer.id_column_ = storage.read_id_column(path)
         return explainer
 
 

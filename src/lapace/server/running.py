@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import logging
+import os
 import resource
 import socket
 from collections.abc import Callable
@@ -17,11 +19,12 @@ from fastapi import FastAPI
 
 from lapace.errors import InputError, check_integer
 
-__all__ = ["listen", "run"]
+__all__ = ["limit_arenas", "listen", "run"]
 
 GRACE = 10  # seconds that running requests get when the server stops
 MARGIN = 2  # seconds of those to answer what is still running then
 AGAIN = 60.0  # seconds before the same trouble of the event loop is logged again
+ARENAS, M_ARENA_MAX = 2, -8  # how many, and what glibc calls that setting
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = logging.getLogger(__name__)
@@ -59,6 +62,7 @@ def run(
             timeout_graceful_shutdown=GRACE,
         )
         _allow_many_files()
+        limit_arenas()
         if ready is not None:
             shown = f"[{host}]" if ":" in host else host or "0.0.0.0"
             ready(f"http://{shown}:{opened.getsockname()[1]}")
@@ -116,6 +120,18 @@ def _allow_many_files() -> None:
     if soft != hard:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def limit_arenas() -> None:
+    """Lets all threads allocate from two arenas, unless `MALLOC_ARENA_MAX` says otherwise.
+
+    glibc gives each thread that runs beside others an arena of its own, up to eight for a core,
+    and each keeps the most that it ever held: memory would grow for as long as ever more requests
+    happen to run, or hang, at the same time.
+    """
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        with suppress(AttributeError, OSError):  # another C library
+            ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -250,7 +250,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             random_state=random_state,
         )
         self._report, self._warned = replace(make_report(found), accuracy=accuracy), False
-        self.fitted_, self.classifier_, self.id_column_ = fitted, classifier, None
+        self.fitted_, self.classifier_ = fitted, classifier
+        self.id_column_: str | None = None
         return self
 
     def _fitted(self) -> Fitted:

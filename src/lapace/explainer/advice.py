@@ -8,7 +8,7 @@ unusual.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, first_of_each, matches
+from lapace.explainer.lockstep import in_lockstep
 from lapace.explainer.minimal import Accept, minimise
-from lapace.explainer.oracle import Oracle, Verdicts
+from lapace.explainer.oracle import Ask, Oracle, Verdicts
 from lapace.explainer.problem import Problem
 from lapace.explainer.proposals import Guide, Proposals, closest
 from lapace.paths import Steps
@@ -35,6 +36,7 @@ LEVEL, MARGIN_LEVEL = 0.5, 0.8  # scores required where no path tells what is ac
 RANDOM, RANDOM_ROUND = 2, 30  # rounds and queries of random rows where nothing else was found
 VARIATIONS = 2  # how often the likeliest of them are varied
 HALF = 0.5  # of the margin's odds: what `best` is content with where no row has all of it
+SPARE = 2  # starts of further ways beyond those that are wanted
 RARE = 5.0  # the floor of `best`: a percentile among training rows of the target
 
 
@@ -90,9 +92,8 @@ def find_advice(
         seconds: Time spent; grows with every call.
     """
     advisor = _Advisor(problem, instance, paths, infeasible, seconds)
-    rows = advisor.nearest()
+    rows, found = advisor.picks("best" in problem.search.picks)
     nearest = advisor.advice(rows, advisor.lines)
-    found = {"best": advisor.best(rows)} if "best" in problem.search.picks else {}
     lacking = ~nearest.steps.ok
     if lacking.any():  # what is best is near enough where nothing nearer was found
         # Of these alone, so that `nearest` is the same whichever picks are computed.
@@ -184,37 +185,96 @@ class _Advisor:
 
     # -- picks ------------------------------------------------------------------------------------
 
-    def nearest(self) -> Floats:
+    def picks(self, with_best: bool) -> tuple[Floats, dict[str, Advice]]:
+        """Of each line the row of `nearest`, and if wanted what is advised as `best`."""
+        if not with_best:
+            return self.nearest(self.verdicts), {}
+        begin = self._begin_with_margin()
+        searches: list[Callable[[Ask], tuple[Floats, Ints]]] = [
+            lambda ask: (self.nearest(ask), self.lines),
+            lambda ask: self._surest(ask, begin),
+            lambda ask: self._alternatives(ask, begin),
+        ]
+        (rows, _), surest, others = in_lockstep(self.verdicts, searches)
+        return rows, {"best": self._marked(self._ways(begin, surest, others), rows)}
+
+    def nearest(self, ask: Ask) -> Floats:
         """Of each line the closest ok row found, minimal; where there is none, the best row."""
-        rows, _ = self._closest(self._ok, self._begin(self.known.ok, LEVEL), IMPROVEMENTS)
+        begin = self._begin(self.known.ok, LEVEL)
+        rows, _ = self._closest(self._ok(ask), begin, IMPROVEMENTS)
         return rows
 
-    def _ok(self, cells: Floats, line: Ints) -> tuple[Floats, Bools]:
+    def _ok(self, ask: Ask) -> Accept:
         """Accepts ok rows."""
-        steps = self.verdicts(cells, line)
-        return steps.cells, steps.ok
+
+        def accept(cells: Floats, line: Ints) -> tuple[Floats, Bools]:
+            steps = ask(cells, line)
+            return steps.cells, steps.ok
+
+        return accept
 
     def nearer(self, best: Advice) -> Advice:
         """The rows of `best` of some lines made minimal among all ok rows."""
         lines = np.searchsorted(self.instance, best.instance)
-        return self.advice(self._minimal(best.steps.cells, lines, self._ok), lines)
+        return self.advice(self._minimal(best.steps.cells, lines, self._ok(self.verdicts)), lines)
 
     def best(self, nearest: Floats) -> Advice:
         """Of each line up to `n_best` different ways; where there is none, `nearest`, marked."""
-        accept = self._margin()
+        begin, ask = self._begin_with_margin(), self.verdicts
+        ways = self._ways(begin, self._surest(ask, begin), self._alternatives(ask, begin))
+        return self._marked(ways, nearest)
+
+    def _begin_with_margin(self) -> _Begin:
+        """Where the search for `best` begins."""
         known = self.known.ok.copy()
-        known[known] = accept(self.known.cells[known], self.line[known])[1]
-        begin = self._begin(known, MARGIN_LEVEL)
-        rows, ok = self._closest(accept, begin, 1, at_random=False)
-        ways = [(rows[ok], self.lines[ok])]
-        if self.problem.search.n_best > 1:
-            others = begin.proposals.take(np.isin(begin.proposals.line, self.lines[ok]))
-            if self._proposes and ok.any():
-                random = self.guide.at_random(begin.levels, self.lines[ok])
-                others = self.guide.joined([others, random])
-            for _ in range(1, self.problem.search.n_best):
-                ways.append(self._another(accept, known, others, ways))
-        marked, lines = self._fallback(nearest[~ok], self.lines[~ok])
+        cells, line = self.known.cells[known], self.line[known]
+        known[known] = self._margin(self.verdicts)(cells, line)[1]
+        return self._begin(known, MARGIN_LEVEL)
+
+    def _surest(self, ask: Ask, begin: _Begin) -> tuple[Floats, Ints]:
+        """The closest acceptable row of each line that has one, minimal, and its line."""
+        rows, ok = self._closest(self._margin(ask), begin, 1, at_random=False)
+        return rows[ok], self.lines[ok]
+
+    def _alternatives(self, ask: Ask, begin: _Begin) -> tuple[Floats, Ints]:
+        """Minimal rows from which further ways are chosen, and their lines.
+
+        They start from proposals and known rows that are unlike each other.
+        """
+        accept, count = self._margin(ask), self.problem.search.n_best
+        lines = self.lines[self.possible]
+        if count < 2 or not self._proposes or not len(lines):
+            return self.originals[:0], self.lines[:0]
+        rows = self._of_paths(begin.known)
+        near = Proposals(self.known.cells[rows], self.line[rows], self.distance[rows])
+        random = self.guide.at_random(begin.levels, lines)
+        left, chosen = self.guide.joined([begin.proposals, random, near]), []
+        for _ in range(count + SPARE):
+            some = closest(left, 1)
+            chosen.append((some.cells, some.line))
+            left = left.take(self._unlike(left.cells, left.line, chosen[-1:]))
+        cells = np.concatenate([rows for rows, _ in chosen])
+        line = np.concatenate([lines for _, lines in chosen])
+        cells, ok = accept(cells, line)
+        return self._minimal(cells[ok], line[ok], accept), line[ok]
+
+    def _ways(
+        self, begin: _Begin, surest: tuple[Floats, Ints], others: tuple[Floats, Ints]
+    ) -> list[tuple[Floats, Ints]]:
+        """Up to `n_best` different ways: the rows of each, and their lines."""
+        ways, (cells, line) = [surest], others
+        pool = self.guide.joined([Proposals(cells, line, self.guide.distance(cells, line))])
+        for _ in range(1, self.problem.search.n_best):
+            pool = pool.take(np.isin(pool.line, ways[-1][1]))
+            pool = pool.take(self._unlike(pool.cells, pool.line, ways))
+            some = closest(pool, 1)
+            ways.append(self._with_another(begin, ways, (some.cells, some.line)))
+        return ways
+
+    def _marked(self, ways: list[tuple[Floats, Ints]], nearest: Floats) -> Advice:
+        """The ways of all lines, closest first, and what they lack; `nearest` where none is."""
+        left = ~np.isin(self.lines, ways[0][1])
+        marked, lines = self._fallback(nearest[left], self.lines[left])
         cells = np.concatenate([marked, *(rows for rows, _ in ways)])
         line = np.concatenate([lines, *(some for _, some in ways)])
         order = np.lexsort((self.guide.distance(cells, line), line))
@@ -225,7 +285,7 @@ class _Advisor:
             mark=self._marks(advice, cells, line),
         )
 
-    def _margin(self, *, usual: bool = True, share: float = 1.0) -> Accept:
+    def _margin(self, ask: Ask, *, usual: bool = True, share: float = 1.0) -> Accept:
         """Accepts ok rows that keep a share of the margin and are not rarer than the floor."""
         fitted, confidence = self.problem.fitted, self.problem.confidence
 
@@ -234,7 +294,7 @@ class _Advisor:
             any_other = self.target[line] < 0
             if usual and not any_other.all():  # known without a query, but for any-other targets
                 ok = any_other | ~self._unusual(self.densities(cells, line), line)
-            steps = self.verdicts(cells[ok], line[ok])
+            steps = ask(cells[ok], line[ok])
             checked, accepted = cells.copy(), np.zeros(len(cells), dtype=bool)
             checked[ok], accepted[ok] = steps.cells, steps.ok
             if usual and any_other.any():
@@ -282,7 +342,7 @@ class _Advisor:
 
         That is a row with a margin, however unusual, or one that keeps half of it.
         """
-        rows, accept = nearest.copy(), self._margin(usual=False)
+        rows, accept = nearest.copy(), self._margin(self.verdicts, usual=False)
         known = self.known.ok & np.isin(self.line, line)
         known[known] = accept(self.known.cells[known], self.line[known])[1]
         chosen = np.flatnonzero(known)
@@ -292,7 +352,7 @@ class _Advisor:
         left = np.setdiff1d(np.arange(len(line)), at)
         if len(left) and self.problem.confidence is None:
             other = self.only(np.isin(self.lines, line[left]))
-            accept, known = other._margin(share=HALF), other.known.ok.copy()
+            accept, known = other._margin(other.verdicts, share=HALF), other.known.ok.copy()
             known[known] = accept(other.known.cells[known], other.line[known])[1]
             begin = other._begin(known, MARGIN_LEVEL)
             surer, found = other._closest(accept, begin, 1, at_random=False)
@@ -492,30 +552,18 @@ class _Advisor:
 
     # -- different ways ---------------------------------------------------------------------------
 
-    def _another(
-        self,
-        accept: Accept,
-        known: Bools,
-        proposals: Proposals,
-        ways: list[tuple[Floats, Ints]],
+    def _with_another(
+        self, begin: _Begin, ways: list[tuple[Floats, Ints]], found: tuple[Floats, Ints]
     ) -> tuple[Floats, Ints]:
-        """One more way for each line: a minimal row unlike those it has."""
-        lines = ways[-1][1]  # a line without another way has no third either
-        proposals = proposals.take(np.isin(proposals.line, lines))
+        """One more way for each line: the row found, or a minimal row unlike those it has."""
+        accept = self._margin(self.verdicts)
+        left = np.setdiff1d(ways[-1][1], found[1])  # a line without another has no third either
+        proposals = begin.proposals.take(np.isin(begin.proposals.line, left))
         proposals = proposals.take(self._unlike(proposals.cells, proposals.line, ways))
         better, at = self._confirm(proposals, accept, ROUNDS - 1)
         better = self._minimal(better, at, accept)
         new = self._unlike(better, at, ways)
-        rows, line = [better[new]], [at[new]]
-        left = np.setdiff1d(lines, line[-1])
-        starts = self._of_paths(known & np.isin(self.line, left))
-        starts = starts[self._unlike(self.known.cells[starts], self.line[starts], ways)]
-        starts = starts[first_of_each(self.line[starts], self.distance[starts])]
-        at = self.line[starts]
-        minimal = self._minimal(self.known.cells[starts], at, accept)
-        new = self._unlike(minimal, at, ways)
-        rows.append(minimal[new])
-        line.append(at[new])
+        rows, line = [found[0], better[new]], [found[1], at[new]]
         joined = np.concatenate(line)
         order = np.argsort(joined)
         return np.concatenate(rows)[order], joined[order]

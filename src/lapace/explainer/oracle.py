@@ -10,10 +10,11 @@ tuned. What still violates a constraint afterwards is left to the projection, if
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from lapace.explainer.problem import Problem
 from lapace.instances import query_rows
 from lapace.paths import EncodedInstances, Lines, Steps
 
-__all__ = ["LatentCorrection", "Oracle", "QueryBudgetError", "Verdicts"]
+__all__ = ["Ask", "LatentCorrection", "Oracle", "QueryBudgetError", "Verdicts"]
 
 MAX_REFUSED = 200  # rows of a search the classifier may raise on before it counts as broken
 
@@ -37,6 +38,9 @@ MAX_LENGTH = 1.0  # latent length of one step
 # The paper's correction, where it says "small" and "up to a maximum number". g counts shares of
 # each column's range.
 ETA, N_CORRECT = 0.1, 50
+
+
+Ask: TypeAlias = Callable[[Floats, Ints], Steps]  # rows and their lines → as checked and queried
 
 
 class QueryBudgetError(LapaceError):
@@ -176,6 +180,10 @@ class Verdicts:
             self._add([keys[i] for i in new], self.oracle.check(cells[rows], lines[rows]))
         assert self._steps is not None
         return self._steps.take(np.array([self._place[key] for key in keys], dtype=np.int64))
+
+    def knows(self, cells: Floats, lines: Ints) -> bool:
+        """Whether all of some rows were checked before."""
+        return all(key in self._place for key in self._keys(cells, lines))
 
     def remember(self, steps: Steps, lines: Ints) -> None:
         """Adds rows that were evaluated elsewhere."""

@@ -23,7 +23,7 @@ def in_lockstep(verdicts: Verdicts, searches: Sequence[Callable[[Ask], Found]]) 
     """What each search finds, given whom to ask about rows.
 
     One search runs at a time, until it asks something new; when all of them wait, what they ask
-    becomes one question. So what is found depends on no clock. An error ends all of them.
+    becomes one question. So what is found depends on no clock. An error stops all of them.
     """
     if len(searches) == 1:
         return [searches[0](verdicts)]
@@ -34,8 +34,8 @@ def in_lockstep(verdicts: Verdicts, searches: Sequence[Callable[[Ask], Found]]) 
         while waiting := [side for side in sides if side.asked is not None]:
             cells, lines = zip(*(side.asked for side in waiting if side.asked), strict=True)
             found = verdicts(np.concatenate(cells), np.concatenate(lines))
-            ends = np.cumsum([len(part) for part in lines])
-            for side, rows in zip(waiting, np.split(np.arange(ends[-1]), ends[:-1]), strict=True):
+            stops = np.cumsum([len(part) for part in lines])
+            for side, rows in zip(waiting, np.split(np.arange(stops[-1]), stops[:-1]), strict=True):
                 side.go_on(found.take(rows))
         return [side.found for side in sides]
     except BaseException as error:
@@ -58,7 +58,7 @@ class _Side(Generic[Found]):
     def start(self) -> None:
         """Runs it until it asks something new, or has ended."""
         context = copy_context()
-        Thread(target=lambda: context.run(self._run), daemon=True).start()
+        Thread(target=context.run, args=(self._run,), name="lockstep", daemon=True).start()
         self._wait()
 
     def go_on(self, steps: Steps) -> None:

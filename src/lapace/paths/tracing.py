@@ -26,7 +26,6 @@ __all__ = [
 
 SECTIONS = 8  # `first` is refined to an eighth of a grid step
 EXTRA = 1  # calls a search guided by probabilities may take beyond those of plain bisection
-FEW_LINES = 12  # lines up to which a call costs more than a row more for each of them
 MOVED = -1.0  # in `density_before`: constraints moved the row, its density is computed if returned
 
 
@@ -252,7 +251,8 @@ def trace(
     if refined and not literal:
         rows = np.flatnonzero(begin > 0)
         below, above = grid.take(rows, begin[rows] - 1), first.take(rows)
-        first.write(rows, _refined(line, chosen[rows], below, above))
+        sections = np.full(len(rows), SECTIONS)
+        first.write(rows, _narrowed(line, chosen[rows], below, above, sections, halved[rows])[1])
     middle = None
     if refined:
         level = halved if every_step else level
@@ -478,27 +478,6 @@ def _narrowed(
         low[no], minus[no], side[no] = place[~ok], margin[~ok], -1
         left[open_] -= 1
     return below, above, beyond == high + 1
-
-
-def _refined(line: _LineEvaluator, lines: Ints, below: Steps, above: Steps) -> Steps:
-    """The first ok step between one that is not and one that is, to an eighth, by bisection.
-
-    For few lines the first two halvings share a call: what either of them may ask is asked at once.
-    """
-    sections = np.full(len(lines), SECTIONS)
-    if len(lines) <= FEW_LINES:
-        quarters = np.arange(1, 4) / 4
-        tau = below.tau[:, None] + quarters * (above.tau - below.tau)[:, None]
-        found = line.evaluate_at(np.repeat(lines, 3), tau.ravel()).reshape(len(lines), 3)
-        half, every = found.ok[:, 1], np.arange(len(lines))
-        quarter = np.where(half, 0, 2)  # the place asked about next
-        reached = found.ok[every, quarter]
-        for yes, to in ((half, 1), (reached, quarter)):
-            at = np.broadcast_to(to, every.shape)
-            above.write(yes, found.take(every[yes], at[yes]))
-            below.write(~yes, found.take(every[~yes], at[~yes]))
-        sections = sections // 4
-    return _narrowed(line, lines, below, above, sections, np.full(len(lines), np.nan))[1]
 
 
 def _run_start(ok: Bools, stable: bool) -> Ints:

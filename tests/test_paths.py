@@ -1153,6 +1153,43 @@ def test_with_picks_only_last_is_ok_where_the_endpoint_is_not() -> None:
     assert tau_of(traced, "middle") == pytest.approx((tau_of(traced, "first") + 1) / 2)
 
 
+@pytest.mark.parametrize("stable", [True, False])
+def test_with_probabilities_few_rows_tell_where_a_line_is_ok_before_its_end(stable: bool) -> None:
+    spans = [(0.3, 0.8), (0.62, 0.95), (0.45, 0.56)]
+    peaks = [sum(span) / 2 for span in spans]
+    oracle = ScriptedOracle(
+        [between(span) for span in spans],
+        probability=lambda line, tau: 1.0 - abs(tau - peaks[line]),
+    )
+    traced = traced_by(oracle, steps=20, every_step=False, stable=stable)
+    for path, (low, high) in enumerate(spans):
+        assert tau_of(traced, "first", path) == pytest.approx(low, abs=1 / 8 / 20)
+        grid = [step / 20 for step in range(21) if low <= step / 20 <= high]
+        assert tau_of(traced, "last", path) >= max(grid) - 1e-9
+        queried = oracle.queried(path)
+        assert len(queried) <= 5 + 4 + 3 + 1 < 19  # few steps, both ends, refining, middle
+        assert not oracle.ok(path, max(t for t in queried if t < tau_of(traced, "first", path)))
+
+
+def test_every_step_is_queried_for_an_instance_without_an_answer() -> None:
+    # Its only ok step lies between those asked at first, and where the probability is low.
+    hidden = ScriptedOracle([between((0.49, 0.51)), never], probability=lambda line, tau: tau / 9)
+    traced = traced_by(hidden, steps=20, every_step=False, instance=[0, 0], prototype=[0, 1])
+    assert is_ok(traced, "first")
+    assert tau_of(traced, "last") == pytest.approx(0.5)
+    # With an answer on another path nothing more is asked.
+    other = ScriptedOracle([never, above(0.5)], probability=lambda line, tau: tau / 9)
+    traced_by(other, steps=20, every_step=False, instance=[0, 0], prototype=[0, 1])
+    assert len(other.queried(0)) < 10
+
+
+def test_searches_side_by_side_share_their_calls() -> None:
+    ok_at_the_end, cut_out = above(0.33), between((0.3, 0.8))
+    oracle = ScriptedOracle([ok_at_the_end, cut_out], probability=lambda line, tau: tau)
+    traced_by(oracle, steps=20, every_step=False)
+    assert {k for k, _ in oracle.calls[0]} == {0, 1}
+
+
 def test_with_picks_only_and_unstable_first_is_the_first_ok_step() -> None:
     oracle = ScriptedOracle([between((0.2, 0.4), (0.6, 0.8))])
     traced = traced_by(oracle, steps=20, every_step=False, stable=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 SECTIONS = 8  # `first` is refined to an eighth of a grid step
+COARSE = 4  # grid steps apart at first asked of a line whose endpoint is not ok
 EXTRA = 1  # calls a search guided by probabilities may take beyond those of plain bisection
 MOVED = -1.0  # in `density_before`: constraints moved the row, its density is computed if returned
 
@@ -105,6 +106,9 @@ def rows_differ(a: Floats, b: Floats) -> Bools:
 Evaluate: TypeAlias = Callable[[Floats, Floats, Ints], Steps]  # tau, cells, lines → steps
 # tau, z, cells, lines → cells decoded from corrected latent points near z
 Correct: TypeAlias = Callable[[Floats, Tensor, Floats, Ints], Floats]
+Found = TypeVar("Found")
+# A search asks about lines at tau, is sent their steps, and returns what it found.
+Asking: TypeAlias = Generator[tuple[Ints, Floats], Steps, Found]
 
 
 class Lines(NamedTuple):
@@ -192,6 +196,27 @@ class _LineEvaluator(NamedTuple):
             found.density_before[rows_differ(decoded, found.cells)] = MOVED
         return found
 
+    def answer(self, *searches: Asking[Found]) -> list[Found]:
+        """What searches find that go on side by side: what they ask in a round is one call."""
+        found: dict[int, Found] = {}
+        asked: dict[int, tuple[Ints, Floats]] = {}
+        steps: dict[int, Steps | None] = dict.fromkeys(range(len(searches)))
+        while steps:
+            asked.clear()
+            for k, answer in steps.items():
+                try:
+                    asked[k] = searches[k].send(answer)  # type: ignore[arg-type]  # None begins
+                except StopIteration as end:
+                    found[k] = end.value
+            if not asked:
+                break
+            lines, tau = zip(*asked.values(), strict=True)
+            every = self.evaluate_at(np.concatenate(lines), np.concatenate(tau))
+            ends = np.cumsum([len(part) for part in lines])
+            rows = np.split(np.arange(ends[-1]), ends[:-1])
+            steps = {k: every.take(part) for k, part in zip(asked, rows, strict=True)}
+        return [found[k] for k in range(len(searches))]
+
     def cost(self, lines: Ints, cells: Floats, weights: Floats | None) -> Floats:
         """Distance of rows of lines from their instances."""
         originals = self.instances.cells[self.lines.instance[lines]]
@@ -252,7 +277,8 @@ def trace(
         rows = np.flatnonzero(begin > 0)
         below, above = grid.take(rows, begin[rows] - 1), first.take(rows)
         sections = np.full(len(rows), SECTIONS)
-        first.write(rows, _narrowed(line, chosen[rows], below, above, sections, halved[rows])[1])
+        narrowed = _narrowed(chosen[rows], below, above, sections, halved[rows])
+        first.write(rows, line.answer(narrowed)[0][1])
     middle = None
     if refined:
         level = halved if every_step else level
@@ -312,9 +338,10 @@ def _brackets(
     searched = np.zeros(count, dtype=bool)
     searched[leads] = True
     ok_end = line.lines.end.ok
-    _cut_out(line, grid, leads[~ok_end[leads]], steps, stable)
-    search = _GridSearch(line, grid, steps, level)
-    unchecked = search.narrow(leads[ok_end[leads]])
+    search = _GridSearch(line, grid, steps, stable, level)
+    unchecked, _ = line.answer(
+        search.narrow(leads[ok_end[leads]]), search.cut_out(leads[~ok_end[leads]])
+    )
     others = np.flatnonzero(~searched)
     lead = leads[np.searchsorted(pairs[leads], pairs[others])]  # of each of the others
     same, top = _rivals(line, grid, others, lead, steps, weights)
@@ -325,33 +352,30 @@ def _brackets(
     failed, reached = search.ask(checked, asked, top[(top > 0) & (top < steps)] / steps)
     searched[full] = searched[reached] = True
     whole = np.concatenate([full, reached])
-    _cut_out(line, grid, whole[~ok_end[whole]], steps, stable)
-    search.narrow(np.concatenate([failed, whole[ok_end[whole]]]))
+    line.answer(
+        search.narrow(np.concatenate([failed, whole[ok_end[whole]]])),
+        search.cut_out(whole[~ok_end[whole]]),
+    )
+    answered = line.lines.instance[grid.ok.any(axis=1)]
+    left = searched & ~np.isin(line.lines.instance, answered)
+    left &= ~np.isnan(line.lines.end.probability)  # all of the others was asked
+    line.answer(search.cut_out(np.flatnonzero(left), whole=True))
     return grid, searched
 
 
-def _cut_out(line: _LineEvaluator, grid: Steps, lines: Ints, steps: int, stable: bool) -> None:
-    """Writes the brackets of lines whose endpoint is not ok, cut out of their whole grid."""
-    if not len(lines):
-        return
-    whole = _whole_grid(line, lines, steps)
-    begin, rows = _run_start(whole.ok, stable), np.arange(len(lines))
-    upper = np.where(begin < 0, _best_not_ok(whole), begin)
-    last = np.where(begin < 0, upper, steps - whole.ok[:, ::-1].argmax(axis=1))
-    for place, step in enumerate((np.maximum(upper - 1, 0), upper, last), start=1):
-        grid.write((lines, place), whole.take(rows, step))
-
-
 class _GridSearch(NamedTuple):
-    """Brackets of lines whose endpoint is ok, narrowed to one grid step; `grid` is written to."""
+    """Brackets of lines, narrowed to one grid step; `grid` is written to."""
 
     line: _LineEvaluator
     grid: Steps
     steps: int
+    stable: bool
     level: Floats
 
-    def narrow(self, lines: Ints) -> Ints:
+    def narrow(self, lines: Ints) -> Asking[Ints]:
         """Narrows what lies between the second and the third step of some brackets.
+
+        Their endpoint is ok.
 
         Returns:
             The lines of which it is not known whether the next grid step is ok.
@@ -364,10 +388,39 @@ class _GridSearch(NamedTuple):
         )
         sections = np.rint((above.tau - below.tau) * self.steps).astype(np.int64)
         level = self.level[lines]
-        below, above, known = _narrowed(self.line, lines, below, above, sections, level)
+        below, above, known = yield from _narrowed(lines, below, above, sections, level)
         self.grid.write((lines, 1), below)
         self.grid.write((lines, 2), above)
         return lines[~known]
+
+    def cut_out(self, lines: Ints, *, whole: bool = False) -> Asking[Ints]:
+        """Writes the brackets of lines whose endpoint is not ok, cut out of their grid.
+
+        Asked at first are few steps, then those that `_next_steps` names. Without probabilities to
+        go by, or for the `whole` grid, every step is.
+        """
+        if not len(lines):
+            return lines
+        sides = self.line.lines.start, self.line.lines.end
+        start, end = (side.take(lines[:, None]) for side in sides)
+        found = Steps.join([start] * self.steps + [end])  # (lines, steps + 1)
+        ask = np.zeros(found.tau.shape, dtype=bool)
+        ask[:, COARSE : self.steps : COARSE] = ask[:, self.steps - 1] = True
+        ask |= whole | np.isnan(found.probability[:, -1:])
+        ask[:, [0, -1]] = False
+        asked = np.zeros_like(ask)
+        asked[:, [0, -1]] = True
+        while ask.any():
+            row, step = np.nonzero(ask)
+            found.write((row, step), (yield lines[row], step / self.steps))
+            asked |= ask
+            ask = _next_steps(found, asked, self.stable)
+        none, best = ~found.ok.any(axis=1), _best_not_ok(found)
+        below, begin, last, _ = _run_ends(found.ok, asked, self.stable)
+        for place, step in enumerate((below, begin, last), start=1):
+            chosen = found.take(np.arange(len(lines)), np.where(none, best, step))
+            self.grid.write((lines, place), chosen)
+        return lines
 
     def ask(self, checked: Ints, others: Ints, tau: Floats) -> tuple[Ints, Ints]:
         """Evaluates the step after the first ok one of some lines, and other lines at tau.
@@ -408,8 +461,7 @@ def _rivals(
     """
     place = np.full(len(lines), steps)
     first = grid.take(lead, 2)
-    # Where the endpoint is not ok, all of a line is searched, as its last ok step is wanted too.
-    inside = np.flatnonzero(first.ok & (first.tau < 1.0) & line.lines.end.ok[lines])
+    inside = np.flatnonzero(first.ok & (first.tau < 1.0))
     if not len(inside):
         return inside, place
     some, own = lines[inside], lead[inside]
@@ -427,13 +479,8 @@ def _rivals(
 
 
 def _narrowed(
-    line: _LineEvaluator,
-    lines: Ints,
-    below: Steps,
-    above: Steps,
-    sections: Ints,
-    level: Floats,
-) -> tuple[Steps, Steps, Bools]:
+    lines: Ints, below: Steps, above: Steps, sections: Ints, level: Floats
+) -> Asking[tuple[Steps, Steps, Bools]]:
     """The last step that is not ok and the next, which is, by root finding on the probability.
 
     The Illinois variant of regula falsi on the probability of the target less `level`, kept from
@@ -441,7 +488,6 @@ def _narrowed(
     probabilities, or where they do not change sign.
 
     Args:
-        line: Evaluates rows.
         lines: Lines.
         below: A row of each that is not ok; written over.
         above: A row further on that is; written over.
@@ -466,7 +512,7 @@ def _narrowed(
         guess = np.floor(share * size + 0.5)
         guess = np.clip(guess, np.maximum(1, size - most), np.minimum(size - 1, most))
         place = low[open_] + guess.astype(np.int64)
-        found = line.evaluate_at(lines[open_], base[open_] + place / sections[open_] * width[open_])
+        found = yield lines[open_], base[open_] + place / sections[open_] * width[open_]
         ok, margin = found.ok, found.probability - level[open_]
         yes, no = open_[ok], open_[~ok]
         above.write(yes, found.take(ok))
@@ -478,6 +524,51 @@ def _narrowed(
         low[no], minus[no], side[no] = place[~ok], margin[~ok], -1
         left[open_] -= 1
     return below, above, beyond == high + 1
+
+
+def _next_steps(found: Steps, asked: Bools, stable: bool) -> Bools:
+    """Which steps to ask next of lines whose endpoint is not ok: (lines, steps).
+
+    Half-way to where the last run of ok steps begins and ends. Where none is ok, half-way from the
+    best step found to those asked beside it: near it the probability is greatest.
+    """
+    rows, none = np.arange(len(asked)), ~found.ok.any(axis=1)
+    below, begin, last, after = _run_ends(found.ok, asked, stable)
+    best = _best_not_ok(found)
+    beside = _asked_beside(asked, best, best)
+    ask = np.zeros_like(asked)
+    for low, high in (
+        (np.where(none, beside[0], below), np.where(none, best, begin)),
+        (np.where(none, best, last), np.where(none, beside[1], after)),
+    ):
+        apart = high - low > 1
+        ask[rows[apart], (low + high)[apart] // 2] = True
+    return ask
+
+
+def _run_ends(ok: Bools, asked: Bools, stable: bool) -> tuple[Ints, Ints, Ints, Ints]:
+    """The last run of ok steps (or all from the first ok one), as far as steps were asked.
+
+    Returns:
+        Of each line the step asked before the run, its first, its last, the step asked after it.
+    """
+    position = np.arange(ok.shape[1])
+    last = len(position) - 1 - ok[:, ::-1].argmax(axis=1)
+    begin = ok.argmax(axis=1)
+    if stable:
+        gaps = np.where(asked & ~ok & (position < last[:, None]), position, -1).max(axis=1)
+        begin = (ok & (position > gaps[:, None])).argmax(axis=1)
+    below, after = _asked_beside(asked, begin, last)
+    return below, begin, last, after
+
+
+def _asked_beside(asked: Bools, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """The step asked before one and that after another; the step itself where there is none."""
+    position = np.arange(asked.shape[1])
+    before, after = asked & (position < first[:, None]), asked & (position > last[:, None])
+    below = np.where(before, position, -1).max(axis=1)
+    above = np.where(after.any(axis=1), after.argmax(axis=1), last)
+    return np.where(below < 0, first, below), above
 
 
 def _run_start(ok: Bools, stable: bool) -> Ints:
@@ -536,8 +627,8 @@ def _midpoints(
         above = grid.take(open_, after)
         parts = np.ceil((above.tau - below.tau) * steps - 1e-9).astype(np.int64)
         sections = SECTIONS * np.maximum(parts, 1)
-        found = _narrowed(line, chosen[open_], below, above, sections, level[open_])[1]
-        first.write(open_, found)
+        narrowed = _narrowed(chosen[open_], below, above, sections, level[open_])
+        first.write(open_, line.answer(narrowed)[0][1])
     return middle
 
 

@@ -20,6 +20,7 @@ from lapace import training
 from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.explainer.networks import _one_cycle
+from lapace.gradients import FixedClusterGradient
 from lapace.model import LGMVAE, Shape
 from lapace.training import (
     DEFAULT,
@@ -258,13 +259,13 @@ def test_the_fixed_loop_records_every_twentieth_step_and_the_last(rows: Rows) ->
 
 def test_the_rate_warms_up_and_cools_down(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
-    step = Adam.step
+    move = Adam.move
 
-    def watched(self: Adam, loss: Tensor, rate: Tensor, **how: Any) -> None:
+    def watched(self: Adam, gradient: Tensor, rate: Tensor, **how: Any) -> None:
         rates.append(rate.item())
-        step(self, loss, rate, **how)
+        move(self, gradient, rate, **how)
 
-    monkeypatch.setattr(Adam, "step", watched)
+    monkeypatch.setattr(Adam, "move", watched)
     recipe = replace(DEFAULT, hidden=16)
     fit(SHAPE, recipe, *rows, random_state=0)
     assert len(rates) == 60
@@ -273,6 +274,36 @@ def test_the_rate_warms_up_and_cools_down(rows: Rows, monkeypatch: pytest.Monkey
     assert rates[top:] == sorted(rates[top:], reverse=True)
     assert 0.9 * recipe.rate < rates[top] <= recipe.rate * (1 + 1e-6)
     assert rates[-1] < 0.01 * recipe.rate
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(3, (3, 1, 1, 4), (2, 3, 0, 1), latent=3, hidden=16),
+        Shape(4, (), (2, 2), latent=3, hidden=16),
+        Shape(0, (1, 2), (1, 1), latent=2, hidden=8),
+    ],
+)
+def test_the_gradient_written_out_is_that_of_autograd(shape: Shape) -> None:
+    torch.manual_seed(0)
+    model = LGMVAE(shape)
+    with torch.no_grad():  # some variances and widths lie outside what they are clamped to
+        model.log_sigma.add_(torch.linspace(-5, 3, shape.continuous))
+        model.prior.weight[-1] *= 40
+        model.latent_network[4].bias[-1] += 7
+    owner = torch.repeat_interleave(torch.arange(len(shape.clusters)), torch.tensor(shape.clusters))
+    c = torch.randint(len(owner), (50,))
+    x, y, weights = torch.rand(50, shape.columns), owner[c], (0.7, 0.3, 1.2)
+    parameters, rows = [*model.parameters()], torch.arange(10, 45)
+    terms = model.fixed_cluster_terms(x[rows], y[rows], c[rows], torch.Generator().manual_seed(1))
+    loss = terms.weighted(*weights)
+    found = FixedClusterGradient(model, parameters, (x, y, c), weights)
+    values = found(rows, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(values, torch.stack([loss, *terms]).detach(), rtol=1e-5, atol=1e-5)
+    every = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    expected = torch.cat([part.flatten() for part in every])
+    torch.testing.assert_close(found.gradient, expected, rtol=1e-4, atol=1e-5)
+    assert expected.abs().max() > 0.1
 
 
 def test_adam_is_torchs_with_decay_clipping_and_one_cycle() -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
+from lapace.gradients import FixedClusterGradient
 from lapace.model import LGMVAE, Mixture, Shape, Terms, few_threads
 
 __all__ = [
@@ -242,8 +243,20 @@ class Adam:
         found = torch.autograd.grad(
             loss, self.parameters, allow_unused=True, materialize_grads=True
         )
+        gradient = torch.cat([part.flatten() for part in found])
+        self.move(gradient, rate, momentum=momentum, decay=decay, clip=clip)
+
+    def move(
+        self,
+        gradient: Tensor,
+        rate: Tensor,
+        *,
+        momentum: float = 0.9,
+        decay: float = 0.0,
+        clip: float = math.inf,
+    ) -> None:
+        """The same with a gradient that is known: one vector, which may be changed."""
         with torch.no_grad():
-            gradient = torch.cat([part.flatten() for part in found])
             if clip < math.inf:
                 gradient *= (clip / (gradient.norm() + 1e-6)).clamp(max=1.0)
             self.count += 1
@@ -264,7 +277,7 @@ class Adam:
 class _Step:
     """One step of training: loss, gradients, Adam.
 
-    A step launches about a hundred small kernels, so on a GPU launching dominates. There a step is
+    A step launches dozens of small kernels, so on a GPU launching dominates. There a step is
     captured as a CUDA graph, once for each batch size after a few eager steps, and replayed: the
     same kernels on the same memory, in the same order.
     """
@@ -281,6 +294,10 @@ class _Step:
         # A captured graph is fixed, so the learning rate has to be a tensor.
         self.rate = torch.tensor(recipe.rate, device=data[0].device)
         self.optimizer = Adam(model.parameters())
+        self.known: FixedClusterGradient | None = None
+        if not recipe.follows_paper and model.shape.heads == "softmax":
+            parameters = self.optimizer.parameters
+            self.known = FixedClusterGradient(model, parameters, data, recipe.weights)
         self.usage = model.uniform_usage()  # the running mean of cluster usage, where one is kept
         self.taken: dict[int, int] = {}  # steps of each size
         self.recorded: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
@@ -302,10 +319,14 @@ class _Step:
         return self._take(rows)
 
     def _take(self, rows: Tensor) -> Tensor:
+        clip = math.inf if self.recipe.patience else CLIP
+        if self.known is not None:
+            losses = self.known(rows, self.generator)
+            self.optimizer.move(self.known.gradient, self.rate, clip=clip)
+            return losses
         x, y, c = (part[rows] for part in self.data)
         terms = _terms(self.model, self.recipe, x, y, c, self.generator, self.usage)
         loss = terms.weighted(*self.recipe.weights)
-        clip = math.inf if self.recipe.patience else CLIP
         self.optimizer.step(loss, self.rate, clip=clip)
         return torch.stack([loss.detach(), *(term.detach() for term in terms)])
 

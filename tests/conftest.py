@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
-from shutil import which
+from shutil import rmtree, which
+from tempfile import mkdtemp
 from typing import NoReturn
 
 import pytest
@@ -91,8 +93,11 @@ def skip_or_fail(capability: str, reason: str) -> NoReturn:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a misspelt requirement before any test has run."""
+    """Refuse a misspelt requirement before any test has run; name the folder of this run."""
     required()
+    if not hasattr(config, "workerinput"):  # the workers get the folder of the first process
+        os.environ["LAPACE_WORLDS"] = folder = mkdtemp(prefix="lapace-worlds-")
+        config.add_cleanup(lambda: rmtree(folder, ignore_errors=True))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -110,6 +115,15 @@ def missing() -> Callable[[str, str], NoReturn]:
     return skip_or_fail
 
 
+@pytest.fixture
+def quick_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the default recipe a short one, for tests of anything but what is learned."""
+    from lapace import training
+
+    monkeypatch.setattr(training, "DEFAULT", replace(training.DEFAULT, **QUICK_FIT))
+
+
+QUICK_FIT = {"hidden": 32, "batch": 128, "enough": 0, "student": 1000}
 LONGEST = {
     "test_a_killed_raylet_ends_the_run_and_it_is_resumed_without_ray",
     "test_drop_is_that_of_brute_force_with_confidence",

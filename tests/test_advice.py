@@ -7,12 +7,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-import worlds
 from lapace.constraints import System
 from lapace.explainer.advice import RARE
 from lapace.explainer.surrogates import LIKELY
 from lapace.result import Counterfactuals, Explanation
 from test_explainer import CONSTRAINTS, predicted
+from tests import worlds
 
 CALLS = [
     (worlds.bank, None, {}),
@@ -114,7 +114,7 @@ class Judge:
 
 
 def explained(world, target, call) -> tuple[Explanation, Judge]:
-    explanation = worlds.explain(world(), target, **{"steps": 10, **call})
+    explanation = worlds.explained(world(), target, **{"steps": 10, **call})
     return explanation, Judge(world(), explanation)
 
 
@@ -246,14 +246,14 @@ def test_picks_left_out_are_not_computed_and_cost_nothing():
     assert queries["first",] < queries["best", "nearest", "first", "middle", "last"]
     assert queries["nearest",] < queries["best", "nearest", "first", "middle", "last"]
     alone = worlds.explain(here, picks=("nearest",))
-    whole = worlds.explain(here)
+    whole = worlds.explained(here)
     assert alone.picked == {}
     assert list(alone.minimal) == ["nearest"]
     assert alone.status == whole.status
 
 
 def test_an_answer_off_the_paths_is_told_apart():
-    explanation = worlds.explain(worlds.bank(), "approved", constraints=["changes <= 1"])
+    explanation = worlds.explained(worlds.bank(), "approved", constraints=["changes <= 1"])
     reached = set(explanation.instance[explanation.ok.any(axis=1)].tolist())
     off = [one for one in explanation if one.status == "answered" and one.position not in reached]
     assert off
@@ -265,7 +265,7 @@ def test_an_answer_off_the_paths_is_told_apart():
 
 def test_plausibility_is_the_least_density_of_an_ok_row():
     here = worlds.bank()
-    plain = worlds.explain(here, "approved", steps=10)
+    plain = worlds.explained(here, "approved", steps=10)
     explanation = worlds.explain(here, "approved", plausibility=30, steps=10)
     assert explanation.plausibility == 30
     assert (plain.density[plain.ok] < 30).any()

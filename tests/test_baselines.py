@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-import worlds
 from lapace import InputError, NotFittedError, Schema
 from lapace.baselines import CCHVAE, DRCE, FACE, NNCE, PPCEF, DiCE, RobXCE
 from lapace.baselines.cchvae import shell_points
@@ -22,6 +21,7 @@ from lapace.baselines.ppcef import encode
 from lapace.baselines.problem import BaselineProblem, interpolate
 from lapace.constraints import System
 from lapace.errors import ClassifierError
+from tests import worlds
 
 # The default recipe, only smaller.
 BRIEF = replace(worlds.QUICK, batch=32, epochs=30, patience=0.5)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import joblib
@@ -40,6 +41,7 @@ from lapace.result import PICKS, Explanation, json_schema, why_not_to_json
 from lapace.schema import Schema
 from lapace.server import create_app
 from lapace.table import write_bytes
+from tests.worlds import once
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "cli.md"
@@ -80,14 +82,13 @@ def start(*arguments, **more):
     )
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory):
-    """A folder with a small table and explainer under the names that the examples use."""
-    folder = tmp_path_factory.mktemp("loans")
+@once
+def made():
+    """A small table and explainer, by the names of files that the examples use."""
     loans = lapace.datasets.load("loans", rows=400)
     columns = ["age", "income", "credit_score", "housing"]
     train = loans.train[columns].assign(label=loans.train_labels).head(250)
-    with contextlib.chdir(folder):
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
         train.to_csv("train.csv", index=False)
         loans.test[columns].assign(label=loans.test_labels).to_csv("instances.csv", index=False)
         Path("loans.toml").write_text('version = 2\nconstraints = ["age == original"]\n')
@@ -96,20 +97,20 @@ def made(tmp_path_factory):
         assert "Report on the explanations:" in fitted.stdout
         assert "The mlp itself: trained on four fifths of the rows, it is right" in fitted.stderr
         assert "Wrote 'loans.lapace' and its classifier 'loans.skops'." in fitted.stderr
-        assert sorted(p.name for p in folder.iterdir()) == sorted(MADE)
+        assert sorted(p.name for p in Path().iterdir()) == sorted(MADE)
         labels = Explainer.load("loans.lapace").classifier.predict(loans.test[columns])
         denied = loans.test[columns][labels == "denied"].head(6)
         assert len(denied) == 6
-        denied.to_csv("denied.csv", index=False)
+        denied.to_csv(DENIED, index=False)
         denied.to_parquet(PARQUET)
-    return folder
+        return {path.name: path.read_bytes() for path in Path().iterdir()}
 
 
 @pytest.fixture
-def here(made, tmp_path, monkeypatch):
-    """A copy of that folder as the working directory."""
-    for name in (*MADE, DENIED, PARQUET):
-        shutil.copy(made / name, tmp_path)
+def here(tmp_path, monkeypatch):
+    """A folder with these files as the working directory."""
+    for name, content in made().items():
+        (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -276,6 +277,7 @@ def decide(frame):
 """
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_a_classifier_of_a_module_is_named_in_every_command(here, denied):
     (here / "bank.py").write_text(MODULE)
     small = pd.read_csv("train.csv").head(200)
@@ -290,20 +292,20 @@ def test_a_classifier_of_a_module_is_named_in_every_command(here, denied):
     assert "age == original" in explanation["constraints"]
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_a_feature_that_is_the_label_is_warned_of(here):
     (here / "bank.py").write_text(MODULE)
     small = pd.read_csv("train.csv").head(200)[["age", "income", "housing"]]
     small["class"] = (small["income"] > 1800).map({True: "rich", False: "poor"})
     small.to_csv("small.csv", index=False)
     line = "fit small.csv --classifier bank:decide --n-prototypes 1 -o own.lapace"
-    process = start(*line.split(), "-q", text=True)
-    _, printed = process.communicate()
-    assert process.returncode == 0, printed
+    printed = done(f"{line} -q").stderr
     (warning,) = [line for line in printed.splitlines() if "Column 'class'" in line]
     assert warning.startswith("lapace: Warning: Column 'class' has exactly the classifier's labels")
     assert "--label" in warning
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_a_skops_file_below_the_explainer_is_followed_by_its_hash(here, denied):
     (here / "models").mkdir()
     shutil.copy("loans.skops", "models/mine.skops")
@@ -396,6 +398,7 @@ def test_a_classifier_that_belongs_to_no_explainer_is_not_overwritten(here):
     assert (here / "loans.skops").read_bytes() == kept
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_labels_may_be_numbers_and_truth_values(here):
     train = pd.read_csv("train.csv").head(200)
     train = train.assign(yes=train["label"] == "approved")[["yes", "income", "age"]]
@@ -429,6 +432,7 @@ def orders(rows=300):
     )
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_a_table_from_work_is_read_as_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     orders().to_csv("orders.csv", index=False, sep=";", encoding="utf-16")
@@ -833,6 +837,7 @@ def test_groups_of_instances_are_compared(here, denied):
     assert "must end in .html" in refused(run(f"{line} -o cohort.txt"))
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_an_explainer_remembers_what_identifies_its_rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -892,6 +897,7 @@ def test_lines_have_shares_in_percent_and_intervals_in_brackets():
     assert printed[2].split() == ["rent", "50%", "(25%", "to", "75%)", "0.125", "1,650"]
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_columns_that_follow_from_others_are_shown_as_such(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -1062,6 +1068,7 @@ def test_wrong_ids(customers):
     assert done(odd).stdout.count("Instance A7: ") == 4
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_an_id_column_is_no_feature(here, customers):
     train = pd.read_csv("train.csv").head(200)
     train.assign(number=range(1000, 1200)).to_csv("small.csv", index=False)
@@ -1095,6 +1102,7 @@ def test_the_path_to_a_sampled_endpoint_can_be_drawn(here, denied):
     assert Path("sampled.svg").read_bytes() != Path("usual.svg").read_bytes()
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_a_pickle_is_named_in_every_command(here, denied):
     joblib.dump(Explainer.load("loans.lapace").classifier, "mine.pkl")
     pd.read_csv("train.csv").head(200).to_csv("small.csv", index=False)

@@ -20,7 +20,6 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
 
-import worlds
 from lapace import Explainer, InputError
 from lapace.classifiers import save_classifier
 from lapace.cli.commands import app
@@ -28,6 +27,7 @@ from lapace.cli.demo import FILES as DEMO_FILES
 from lapace.cli.outputs import together
 from lapace.table import read_file, write_whole
 from lapace.table.files import beside
+from tests import worlds
 
 ROOT = Path(__file__).resolve().parent.parent
 NOISY = """
@@ -460,6 +460,7 @@ def test_a_failure_in_a_later_chunk_leaves_the_old_file(mixed, monkeypatch):
     assert sorted(p.name for p in Path().iterdir() if p.name != "__pycache__") == before
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_fit_draws_a_sample(here):
     table = small()[0]
     table.assign(label=table["a"] > table["b"]).to_csv("train.csv.gz", index=False)

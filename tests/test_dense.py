@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-import worlds
 from benchmarks import dense, dense_page
 from benchmarks.dense_candidates import CANDIDATES, at, even, searched_by
 from benchmarks.dense_digits import blended
@@ -18,6 +17,7 @@ from lapace import Explanation, InputError, Search, plots
 from lapace.explainer.problem import make_problem
 from lapace.model import NOISE
 from lapace.paths import dense_curves
+from tests import worlds
 
 PICKS = ("first", "middle", "last")
 WORLDS = (worlds.bank, worlds.seasons)
@@ -30,8 +30,8 @@ def targets(world):
 @pytest.mark.parametrize("make", WORLDS)
 def test_dense_paths_have_the_ends_of_straight_ones(make):
     world = make()
-    straight = worlds.explain(world, targets(world), steps=8, picks=PICKS)
-    dense = worlds.explain(world, targets(world), steps=8, picks=PICKS, path="dense")
+    straight = worlds.explained(world, targets(world), steps=8, picks=PICKS)
+    dense = worlds.explained(world, targets(world), steps=8, picks=PICKS, path="dense")
     assert straight.instance.tolist() == dense.instance.tolist()
     assert straight.prototype.tolist() == dense.prototype.tolist()
     np.testing.assert_array_equal(dense.cells[:, 0], dense.instances[dense.instance])
@@ -43,7 +43,7 @@ def test_dense_paths_have_the_ends_of_straight_ones(make):
 @pytest.mark.parametrize("detail", ["path", "picks"])
 def test_every_row_of_a_dense_path_was_asked_and_is_what_it_says(make, detail):
     world = make()
-    found = worlds.explain(world, targets(world), steps=8, path="dense", detail=detail)
+    found = worlds.explained(world, targets(world), steps=8, path="dense", detail=detail)
     classifier = world.explainer.classifier_
     for pick in (*PICKS, "nearest", "best"):
         rows = getattr(found, pick)()
@@ -57,7 +57,7 @@ def test_every_row_of_a_dense_path_was_asked_and_is_what_it_says(make, detail):
 
 
 def test_going_further_than_first_never_loses_the_answer_on_a_dense_path():
-    found = worlds.explain(worlds.seasons(), 1, steps=12, picks=PICKS, path="dense")
+    found = worlds.explained(worlds.seasons(), 1, steps=12, picks=PICKS, path="dense")
     first = found.first()
     own = np.flatnonzero(found.prototype >= 0)
     for path, tau, ok in zip(own, first.tau, first.ok, strict=True):
@@ -67,7 +67,7 @@ def test_going_further_than_first_never_loses_the_answer_on_a_dense_path():
 
 
 def test_middle_is_half_way_from_first_on_a_dense_path():
-    found = worlds.explain(worlds.signs(), steps=8, picks=PICKS, path="dense")
+    found = worlds.explained(worlds.signs(), steps=8, picks=PICKS, path="dense")
     first, middle = found.first(), found.middle()
     np.testing.assert_allclose(middle.tau, (first.tau + 1) / 2)
 
@@ -134,8 +134,8 @@ def test_the_residual_of_a_dense_path_fades_as_a_square():
 
 def test_the_latent_map_has_the_way_of_dense_paths():
     world = worlds.signs()
-    straight = worlds.explain(world, steps=4, picks=PICKS)
-    dense = worlds.explain(world, steps=4, picks=PICKS, path="dense")
+    straight = worlds.explained(world, steps=4, picks=PICKS)
+    dense = worlds.explained(world, steps=4, picks=PICKS, path="dense")
     one = int(dense.instance[0])
     assert "path_z" not in world.explainer.latent_map(straight[one])
     known = world.explainer.latent_map(dense[one])
@@ -146,7 +146,7 @@ def test_the_latent_map_has_the_way_of_dense_paths():
 
 def test_the_papers_recipe_is_straight_whatever_is_asked():
     world = worlds.paper()
-    straight = worlds.explain(world, steps=6)
+    straight = worlds.explained(world, steps=6)
     dense = worlds.explain(world, steps=6, path="dense")
     np.testing.assert_array_equal(straight.cells, dense.cells)
 
@@ -259,7 +259,7 @@ def test_the_papers_recipe_has_no_endpoints_of_ones_own():
 def test_every_candidate_keeps_the_ends(name):
     world = worlds.bank()
     own = searched_by(CANDIDATES[name]) if name in CANDIDATES else ended_by(ENDS[name])
-    straight = worlds.explain(world, steps=4, picks=PICKS)
+    straight = worlds.explained(world, steps=4, picks=PICKS)
     with own:
         found = worlds.explain(world, steps=4, picks=PICKS)
     np.testing.assert_array_equal(found.cells[:, 0], straight.cells[:, 0])

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-import worlds
 from lapace import Explainer, Explanation, InputError, Search
 from lapace.constraints import Custom, System
 from lapace.explainer import oracle
@@ -21,6 +20,7 @@ from lapace.explainer.search import Paths, _category_limits, _replaced
 from lapace.paths import EncodedInstances, Lines, Steps
 from lapace.schema import Schema
 from test_constraints_random import Slow, random_constraint
+from tests import worlds
 
 CONSTRAINTS = ["fixed age", "income >= original", "home in {own, rent}", "changes <= 3"]
 WORLDS = [(worlds.bank, None), (worlds.seasons, 2), (worlds.shop, None), (worlds.post, None)]
@@ -107,7 +107,7 @@ def test_exact_finds_what_only_many_corrections_find():
 
 def test_naive_projects_the_uncorrected_line():
     here = worlds.bank()
-    explanation = worlds.explain(here, constraints=CONSTRAINTS, enforce="naive", steps=6)
+    explanation = worlds.explained(here, constraints=CONSTRAINTS, enforce="naive", steps=6)
     fitted = here.explainer.fitted_
     system = System.of(CONSTRAINTS, explanation.schema)
     start = fitted.decoder.encode_instances(
@@ -158,7 +158,7 @@ def test_naive_never_corrects_and_latent_never_projects(monkeypatch):
 
 def test_rows_that_latent_leaves_infeasible_are_marked():
     here = worlds.bank()
-    explanation = worlds.explain(here, constraints=CONSTRAINTS, enforce="latent", steps=6)
+    explanation = worlds.explained(here, constraints=CONSTRAINTS, enforce="latent", steps=6)
     assert check_feasible(explanation) > 0
     system = System.of(CONSTRAINTS, explanation.schema)
     for pick in (explanation.first(), explanation.nearest()):
@@ -182,7 +182,7 @@ def test_a_misspelt_enforce_gets_a_suggestion():
 @pytest.mark.parametrize("enforce", ["exact", "naive", "latent"])
 def test_without_constraints_enforce_changes_nothing(enforce):
     here = worlds.post()
-    explanation, plain = worlds.explain(here, enforce=enforce), worlds.explain(here)
+    explanation, plain = worlds.explained(here, enforce=enforce), worlds.explained(here)
     np.testing.assert_array_equal(explanation.cells, plain.cells)
     np.testing.assert_array_equal(explanation.density_before, explanation.density)
     assert "constraints" not in explanation.seconds
@@ -190,7 +190,7 @@ def test_without_constraints_enforce_changes_nothing(enforce):
 
 def test_an_instance_is_explained_independently_of_the_others():
     here = worlds.bank()
-    together = worlds.explain(here, constraints=CONSTRAINTS, steps=8)
+    together = worlds.explained(here, constraints=CONSTRAINTS, steps=8)
     some = [3, 4, 11, 30]
     apart = here.explainer.explain(
         here.instances.iloc[some], constraints=CONSTRAINTS, search=Search(steps=8)
@@ -492,7 +492,7 @@ def test_density_before_is_that_of_the_row_before_projection(enforce):
 
 
 def test_density_before_is_in_about_and_in_json():
-    explanation = worlds.explain(worlds.bank(), constraints=CONSTRAINTS, steps=5)
+    explanation = worlds.explained(worlds.bank(), constraints=CONSTRAINTS, steps=5)
     assert not np.isnan(explanation.density_before).any()
     for pick in (explanation.first(), explanation.nearest(), explanation.best()):
         np.testing.assert_array_equal(pick.about["density_before"], pick.density_before)
@@ -530,7 +530,7 @@ def test_a_python_constraint_with_a_gradient_is_corrected_for():
 
 
 def test_seconds_are_measured_but_neither_compared_nor_written():
-    explanation = worlds.explain(worlds.bank(), constraints=CONSTRAINTS, steps=5)
+    explanation = worlds.explained(worlds.bank(), constraints=CONSTRAINTS, steps=5)
     assert {"total", "classifier", "constraints"} <= set(explanation.seconds)
     assert all(v > 0 for v in explanation.seconds.values())
     parts = sum(v for k, v in explanation.seconds.items() if k != "total")
@@ -613,7 +613,7 @@ def test_nearest_is_never_farther_with_sampled_endpoints(world, target):
 def test_costs_choose_the_sampled_endpoint_too():
     here = worlds.bank()
     costs = {"income": 40.0, "debt": 0.1}
-    explanations = [worlds.explain(here, costs=c) for c in (None, costs)]
+    explanations = [worlds.explained(here, costs=c) for c in (None, costs)]
     moved = []
     for explanation in explanations:
         sampled = explanation.prototype == -1
@@ -628,7 +628,7 @@ def test_costs_choose_the_sampled_endpoint_too():
 
 def test_the_sampled_endpoint_is_the_nearest_valid_one_of_the_ten_nearest():
     here = worlds.seasons()
-    explanation = worlds.explain(here, 2)
+    explanation = worlds.explained(here, 2)
     sampled_endpoints = here.explainer.fitted_.sampled_endpoints
     of_target = sampled_endpoints.cells[sampled_endpoints.label == 2]
     for instance in sorted(set(explanation.instance.tolist())):

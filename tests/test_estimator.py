@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils import estimator_checks
 
 import lapace
-import worlds
 from lapace import CentroidWarning, Explainer, InputError, NotFittedError
 from lapace.training import DEFAULT
-from worlds import QUICK
+from tests import worlds
+from tests.worlds import QUICK
 
 PARAMETERS = [
     "classifier", "device", "n_latent", "n_prototypes", "random_state", "recipe", "rules", "schema",

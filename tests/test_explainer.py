@@ -18,7 +18,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-import worlds
 from lapace import (
     CentroidWarning,
     ClassifierError,
@@ -34,7 +33,8 @@ from lapace.explainer import search as search_module
 from lapace.explainer.fit import standardised
 from lapace.result import PICKS, json_schema
 from lapace.schema import Schema
-from worlds import QUICK, World
+from tests import worlds
+from tests.worlds import QUICK, World
 
 WORLDS = [
     (worlds.bank, None),
@@ -73,7 +73,7 @@ def predicted(world: World, rows) -> list:
 
 @each_world
 def test_every_instance_gets_counterfactuals_that_are_ok(world, target):
-    explanation = worlds.explain(world(), target)
+    explanation = worlds.explained(world(), target)
     assert set(explanation.status) <= {"answered", "already_target"}
     assert explanation.status.count("answered") >= len(explanation) / 3
     for pick in (
@@ -90,7 +90,7 @@ def test_every_instance_gets_counterfactuals_that_are_ok(world, target):
 @each_world
 def test_valid_is_what_the_classifier_predicts_for_the_returned_rows(world, target):
     here = world()
-    explanation = worlds.explain(here, target)
+    explanation = worlds.explained(here, target)
     for pick in (
         explanation.first(),
         explanation.middle(),
@@ -106,7 +106,7 @@ def test_valid_is_what_the_classifier_predicts_for_the_returned_rows(world, targ
 @each_world
 def test_valid_of_every_stored_step_is_what_the_classifier_predicts(world, target):
     here = world()
-    explanation = worlds.explain(here, target)
+    explanation = worlds.explained(here, target)
     _, steps, columns = explanation.cells.shape
     flat = explanation.cells.reshape(-1, columns)
     labels = predicted(here, explanation.schema.frame(flat))  # in the training table's frame kind
@@ -118,7 +118,7 @@ def test_valid_of_every_stored_step_is_what_the_classifier_predicts(world, targe
 
 @each_world
 def test_distance_is_the_schemas_and_step_zero_is_the_instance(world, target):
-    explanation = worlds.explain(world(), target)
+    explanation = worlds.explained(world(), target)
     original = explanation.instances[explanation.instance]
     np.testing.assert_array_equal(explanation.cells[:, 0], original)
     assert (explanation.tau[:, 0] == 0).all()
@@ -145,7 +145,7 @@ def _gap(feature, a: float, b: float) -> float:
 
 @each_world
 def test_counterfactuals_keep_bounds_resolution_and_known_categories(world, target):
-    explanation = worlds.explain(world(), target)
+    explanation = worlds.explained(world(), target)
     original = explanation.instances[explanation.instance][:, None]
     for i, feature in enumerate(explanation.schema.features):
         cells = explanation.cells[:, 1:, i]
@@ -167,7 +167,7 @@ def test_counterfactuals_keep_bounds_resolution_and_known_categories(world, targ
 @each_world
 def test_the_last_step_is_the_prototype_for_every_instance(world, target):
     here = world()
-    explanation = worlds.explain(here, target)
+    explanation = worlds.explained(here, target)
     ends = {p.number: p.cells for p in here.explainer.prototypes_}
     last = explanation.last()
     assert (last.tau == 1).all()
@@ -178,7 +178,7 @@ def test_the_last_step_is_the_prototype_for_every_instance(world, target):
 @each_world
 def test_rows_have_the_type_and_columns_of_the_instances(world, target):
     here = world()
-    rows = worlds.explain(here, target).first().rows
+    rows = worlds.explained(here, target).first().rows
     assert type(rows) is type(here.instances)
     if isinstance(rows, pd.DataFrame):
         assert rows.dtypes.to_dict() == here.instances.dtypes.to_dict()
@@ -193,7 +193,7 @@ def test_rows_have_the_type_and_columns_of_the_instances(world, target):
 
 @each_world
 def test_json_follows_its_schema_and_round_trips(world, target):
-    explanation = worlds.explain(world(), target, steps=5)
+    explanation = worlds.explained(world(), target, steps=5)
     data = json.loads(json.dumps(explanation.to_json(), allow_nan=False))
     few = {**data, "instances": data["instances"][:4]}
     jsonschema.validate(few, json_schema())
@@ -207,7 +207,7 @@ def test_json_follows_its_schema_and_round_trips(world, target):
 )
 def test_probability_is_the_classifiers(world):
     here = world()
-    explanation = worlds.explain(here)
+    explanation = worlds.explained(here)
     assert not np.isnan(explanation.probability).any()
     for pick in (explanation.first(), explanation.middle(), explanation.last(), explanation.at(0)):
         table = here.classifier.predict_proba(pick.rows)
@@ -233,14 +233,14 @@ def test_instances_may_come_in_another_kind_of_frame(convert):
         instances = convert(plain)
     explanation = here.explainer.explain(instances)
     assert type(explanation.first().rows) is type(instances)
-    expected = worlds.explain(here)
+    expected = worlds.explained(here)
     assert with_template(explanation, expected.template) == expected
 
 
 def test_an_estimator_and_its_predict_method_give_the_same_counterfactuals(tmp_path):
     here = worlds.bank()
     bare = with_classifier(here, here.classifier.predict, tmp_path)
-    explanation, other = worlds.explain(here), bare.explain(here.instances)
+    explanation, other = worlds.explained(here), bare.explain(here.instances)
     np.testing.assert_array_equal(explanation.first().cells, other.first().cells)
     assert np.isnan(other.probability).all()
 
@@ -319,7 +319,7 @@ def check_picks(explanation: Explanation, steps: int, stable: bool = True) -> in
 
 @each_world
 def test_picks_follow_their_definition(world, target):
-    explanation = worlds.explain(world(), target, steps=12)
+    explanation = worlds.explained(world(), target, steps=12)
     assert check_picks(explanation, 12) == len(explanation.instance) > 0
 
 
@@ -327,15 +327,15 @@ CONSTRAINTS = ["fixed age", "income >= original", "home in {own, rent}", "change
 
 
 def test_picks_follow_their_definition_under_constraints():
-    explanation = worlds.explain(worlds.bank(), constraints=CONSTRAINTS)
+    explanation = worlds.explained(worlds.bank(), constraints=CONSTRAINTS)
     ok_paths = check_picks(explanation, 20)
     assert 0 < ok_paths < len(explanation.instance)  # paths with and without an ok step
 
 
 def test_picks_follow_their_definition_when_not_stable():
-    explanation = worlds.explain(worlds.bank(), constraints=CONSTRAINTS, stable=False)
+    explanation = worlds.explained(worlds.bank(), constraints=CONSTRAINTS, stable=False)
     assert check_picks(explanation, 20, stable=False) > 0
-    stable = worlds.explain(worlds.bank(), constraints=CONSTRAINTS)
+    stable = worlds.explained(worlds.bank(), constraints=CONSTRAINTS)
     earliest, last_run = picked_rows(explanation, "first"), picked_rows(stable, "first")
     assert (earliest.tau[earliest.ok] <= last_run.tau[earliest.ok]).all()
 
@@ -357,7 +357,7 @@ def test_first_is_refined_to_an_eighth_of_a_step():
 
 
 def test_crossings_count_how_often_the_label_is_lost_again():
-    explanation = worlds.explain(worlds.bank(), constraints=CONSTRAINTS)
+    explanation = worlds.explained(worlds.bank(), constraints=CONSTRAINTS)
     for path in range(len(explanation.instance)):
         lost = sum(a == 1 and b == 0 for a, b in pairwise(explanation.valid[path, :21]))
         assert explanation.crossings[path] == lost
@@ -365,7 +365,7 @@ def test_crossings_count_how_often_the_label_is_lost_again():
 
 @each_world
 def test_no_ok_step_of_any_path_is_closer_than_nearest(world, target):
-    explanation = worlds.explain(world(), target)
+    explanation = worlds.explained(world(), target)
     nearest = explanation.nearest()
     tried = [i for i, s in enumerate(explanation.status) if s == "answered"]
     assert nearest.instance.tolist() == tried
@@ -378,7 +378,7 @@ def test_no_ok_step_of_any_path_is_closer_than_nearest(world, target):
 @each_world
 def test_picks_have_one_row_per_instance_and_prototype_in_order(world, target):
     here = world()
-    explanation = worlds.explain(here, target)
+    explanation = worlds.explained(here, target)
     for pick in (
         explanation.first(),
         explanation.middle(),
@@ -402,7 +402,7 @@ def test_picks_have_one_row_per_instance_and_prototype_in_order(world, target):
 @each_world
 def test_one_more_path_leads_to_a_valid_sampled_endpoint(world, target):
     here = world()
-    explanation = worlds.explain(here, target)
+    explanation = worlds.explained(here, target)
     sampled_paths = np.flatnonzero(explanation.prototype == -1)
     assert len(sampled_paths)
     tried, counts = np.unique(explanation.instance[sampled_paths], return_counts=True)
@@ -428,7 +428,7 @@ def test_one_more_path_leads_to_a_valid_sampled_endpoint(world, target):
 
 @each_world
 def test_picks_on_paths_leave_out_those_to_sampled_endpoints(world, target):
-    explanation = worlds.explain(world(), target, steps=8)
+    explanation = worlds.explained(world(), target, steps=8)
     for pick in (
         explanation.first(),
         explanation.middle(),
@@ -457,7 +457,7 @@ def test_picks_on_paths_leave_out_those_to_sampled_endpoints(world, target):
 def test_nearest_comes_for_some_instances_from_the_path_to_a_sampled_endpoint():
     nearer = 0
     for world, target in ((worlds.bank, None), (worlds.seasons, 2), (worlds.signs, None)):
-        explanation = worlds.explain(world(), target)
+        explanation = worlds.explained(world(), target)
         nearest = explanation.nearest()
         others = explanation.prototype >= 0
         for instance, distance in zip(nearest.instance, nearest.distance, strict=True):
@@ -471,7 +471,7 @@ def test_nearest_comes_for_some_instances_from_the_path_to_a_sampled_endpoint():
 
 def test_ok_rows_on_paths_to_sampled_endpoints_satisfy_the_constraints():
     here = worlds.bank()
-    explanation = worlds.explain(
+    explanation = worlds.explained(
         here, constraints=["fixed age", "income >= original", "changes <= 3"]
     )
     sampled_paths = explanation.prototype == -1
@@ -493,7 +493,7 @@ def test_ok_rows_on_paths_to_sampled_endpoints_satisfy_the_constraints():
 
 
 def test_the_papers_recipe_has_paths_to_prototypes_only():
-    explanation = worlds.explain(worlds.paper())
+    explanation = worlds.explained(worlds.paper())
     assert (explanation.prototype >= 0).all()
     assert len(worlds.paper().explainer.fitted_.sampled_endpoints.cells) == 0
     with pytest.raises(InputError):
@@ -518,7 +518,7 @@ def test_the_endpoint_is_the_same_for_all_where_no_constraint_refers_to_the_inst
 
 def test_the_papers_recipe_takes_its_picks_literally():
     here = worlds.paper()
-    explanation = worlds.explain(here)
+    explanation = worlds.explained(here)
     grid = np.linspace(0, 1, 21)
     first, middle, last = explanation.first(), explanation.middle(), explanation.last()
     for path in range(len(explanation.instance)):
@@ -543,10 +543,10 @@ def test_the_papers_recipe_takes_its_picks_literally():
 def test_target_may_be_a_label_or_one_per_instance():
     here = worlds.seasons()
     for wanted in (0, "0", np.int64(0)):
-        assert set(worlds.explain(here, wanted).target.tolist()) == {0}
+        assert set(worlds.explained(here, wanted).target.tolist()) == {0}
     each = [i % 3 for i in range(30)]
     for series in (each, tuple(each), np.array(each), pl.Series(each), pd.Series(each, index=each)):
-        explanation = worlds.explain(here, series)
+        explanation = worlds.explained(here, series)
         assert explanation.target.tolist() == each
         for instance in range(30):
             labels = {here.explainer.prototypes_[p].label for p in explanation[instance].prototypes}
@@ -557,7 +557,7 @@ def test_target_may_be_a_label_or_one_per_instance():
 
 def test_any_other_label_may_be_the_target():
     here = worlds.seasons()
-    explanation = worlds.explain(here, "any-other")
+    explanation = worlds.explained(here, "any-other")
     assert set(explanation.status) == {"answered"}
     assert explanation.summary["target"].to_list() == ["any-other"] * 30
     for one in explanation:
@@ -612,17 +612,17 @@ def test_the_probability_of_any_other_label_is_that_of_not_the_original(tmp_path
 )
 def test_an_impossible_target_is_refused(target, sentence):
     with pytest.raises(InputError, match=sentence):
-        worlds.explain(worlds.seasons(), target)
+        worlds.explained(worlds.seasons(), target)
 
 
 def test_a_misspelt_target_gets_a_suggestion():
     with pytest.raises(InputError, match="Did you mean 'approved'"):
-        worlds.explain(worlds.bank(), "aproved")
+        worlds.explained(worlds.bank(), "aproved")
 
 
 def test_instances_already_at_the_target_have_no_paths():
     here = worlds.bank()
-    explanation = worlds.explain(here, "approved")
+    explanation = worlds.explained(here, "approved")
     labels = predicted(here, here.instances)
     assert [s == "already_target" for s in explanation.status] == [s == "approved" for s in labels]
     instance = labels.index("approved")
@@ -687,7 +687,7 @@ def test_extra_columns_and_another_order_do_not_matter():
         ["hobby", *here.instances.columns[::-1], "weight"]
     ]
     explanation = here.explainer.explain(shuffled)
-    expected = worlds.explain(here)
+    expected = worlds.explained(here)
     assert with_template(explanation, expected.template) == expected
     assert explanation.first().rows.columns.tolist() == here.instances.columns[::-1].tolist()
 
@@ -724,7 +724,7 @@ def test_a_single_instance_is_explained():
     assert len(explanation) == 1
     assert explanation.status == ("answered",)
     assert set(explanation.first().instance.tolist()) == {0}
-    assert explanation[0].prototypes == worlds.explain(here)[3].prototypes
+    assert explanation[0].prototypes == worlds.explained(here)[3].prototypes
 
 
 def test_what_is_no_table_is_refused():
@@ -859,17 +859,17 @@ def test_a_rare_label_gets_fewer_clusters_and_the_rarest_none():
 
 def test_instances_of_a_label_without_clusters_are_explained():
     here = worlds.rare()
-    explanation = worlds.explain(here, "a")
+    explanation = worlds.explained(here, "a")
     assert explanation.label.tolist() == ["c"] * 3 + ["b"] * 7 + ["a"] * 4
     assert explanation.status == ("answered",) * 10 + ("already_target",) * 4
     assert not np.isnan(explanation.cells).any()
-    to_b = worlds.explain(here, "b")
+    to_b = worlds.explained(here, "b")
     assert to_b.status == ("answered",) * 3 + ("already_target",) * 7 + ("answered",) * 4
 
 
 def test_a_label_without_clusters_is_refused_as_target():
     with pytest.raises(InputError, match="no valid prototype of label 'c'"):
-        worlds.explain(worlds.rare(), "c")
+        worlds.explained(worlds.rare(), "c")
     with pytest.raises(InputError, match="too few training rows to draw from"):
         worlds.rare().explainer.sample("c", 3)
 
@@ -988,7 +988,7 @@ def test_a_failed_fit_leaves_the_explainer_unfitted():
 
 def test_feasible_and_valid_are_true_of_every_pick_under_constraints():
     here = worlds.bank()
-    explanation = worlds.explain(here, constraints=CONSTRAINTS)
+    explanation = worlds.explained(here, constraints=CONSTRAINTS)
     assert explanation.constraints == tuple(CONSTRAINTS)
     for pick in (
         explanation.first(),
@@ -1017,7 +1017,7 @@ def test_feasible_and_valid_are_true_of_every_pick_under_constraints():
 
 def test_status_distinguishes_infeasible_from_none_found():
     here = worlds.bank()
-    explanation = worlds.explain(here, constraints=["fixed income", "income >= 30"])
+    explanation = worlds.explained(here, constraints=["fixed income", "income >= 30"])
     poor = (here.instances["income"] < 30).to_numpy()
     assert [s == "infeasible" for s in explanation.status] == poor.tolist()
     instance = int(np.flatnonzero(poor)[0])
@@ -1030,7 +1030,7 @@ def test_status_distinguishes_infeasible_from_none_found():
     assert len(mine)  # never hidden
     assert not mine.feasible.any()
     assert not explanation.feasible[np.isin(explanation.instance, np.flatnonzero(poor)), 1:].any()
-    nothing = worlds.explain(here, constraints=["changes <= 0"])
+    nothing = worlds.explained(here, constraints=["changes <= 0"])
     assert set(nothing.status) == {"none_found"}
     assert "and satisfies the constraints" in nothing[0].reason
     assert not nothing.first().valid.any()
@@ -1053,13 +1053,13 @@ def test_one_constraint_alone_can_be_infeasible_for_one_instance():
 
 def test_constraints_that_no_row_satisfies_are_refused():
     with pytest.raises(InputError, match="can never hold together"):
-        worlds.explain(worlds.bank(), constraints=["income <= 10", "income >= 30"])
+        worlds.explained(worlds.bank(), constraints=["income <= 10", "income >= 30"])
 
 
 def test_a_single_constraint_need_not_be_in_a_list():
     here = worlds.bank()
-    alone = worlds.explain(here, constraints="fixed age")
-    assert alone == worlds.explain(here, constraints=["fixed age"])
+    alone = worlds.explained(here, constraints="fixed age")
+    assert alone == worlds.explained(here, constraints=["fixed age"])
     assert alone.constraints == ("fixed age",)
 
 
@@ -1083,7 +1083,7 @@ def test_rules_hold_in_every_call_and_are_checked_at_fit():
 def test_a_constraint_may_be_a_python_function():
     light = Custom("light", lambda x: x[:, 0] - 250, lambda x: x[:, 0] <= 250)
     here = worlds.post()
-    explanation = worlds.explain(here, "dear", constraints=[light])
+    explanation = worlds.explained(here, "dear", constraints=[light])
     weights = np.array([r["weight"] for r in explanation.last().rows])
     assert explanation.last().feasible.tolist() == (weights <= 250).tolist()
     assert explanation.constraints == ("custom: light",)
@@ -1092,13 +1092,13 @@ def test_a_constraint_may_be_a_python_function():
 def test_costs_weigh_the_distance_and_move_the_nearest():
     here = worlds.bank()
     costs = {"income": 50.0, "grade": 0.0}
-    explanation = worlds.explain(here, costs=costs)
+    explanation = worlds.explained(here, costs=costs)
     nearest = explanation.nearest()
     expected = explanation.schema.distance(
         explanation.instances[nearest.instance], nearest.cells, costs
     )
     np.testing.assert_allclose(nearest.distance, expected)
-    plain = worlds.explain(here).nearest()
+    plain = worlds.explained(here).nearest()
     income = explanation.schema.index("income")
     moved = [
         np.abs(pick.cells[:, income] - pick.instances[pick.instance, income]).mean()
@@ -1109,7 +1109,7 @@ def test_costs_weigh_the_distance_and_move_the_nearest():
 
 def test_an_infinite_cost_fixes_a_column():
     here = worlds.bank()
-    explanation = worlds.explain(here, costs={"age": np.inf})
+    explanation = worlds.explained(here, costs={"age": np.inf})
     ok_rows = explanation.first().where(explanation.first().ok)
     assert len(ok_rows)
     np.testing.assert_array_equal(ok_rows.cells[:, 0], ok_rows.instances[ok_rows.instance, 0])
@@ -1150,7 +1150,7 @@ def test_an_infinite_cost_fixes_a_column():
 )
 def test_invalid_arguments_of_explain_are_refused(settings, sentence):
     with pytest.raises(InputError, match=sentence):
-        worlds.explain(worlds.bank(), **settings)
+        worlds.explained(worlds.bank(), **settings)
 
 
 @pytest.mark.parametrize(
@@ -1181,7 +1181,7 @@ def test_invalid_parameters_are_refused_by_fit(settings, sentence):
 
 def test_confidence_is_the_least_probability_of_a_valid_row():
     here = worlds.bank()
-    explanation = worlds.explain(here, confidence=0.9)
+    explanation = worlds.explained(here, confidence=0.9)
     first = explanation.first()
     assert first.ok.any()
     probability = here.classifier.predict_proba(first.rows)[
@@ -1193,7 +1193,7 @@ def test_confidence_is_the_least_probability_of_a_valid_row():
 
 def test_a_confidence_never_reached_is_in_the_reason():
     here = worlds.bank()
-    explanation = worlds.explain(here, confidence=1.0)
+    explanation = worlds.explained(here, confidence=1.0)
     nearest = explanation.nearest()
     sure = here.classifier.predict_proba(nearest.where(nearest.ok).rows).max(axis=1)
     assert (sure == 1.0).all()
@@ -1204,7 +1204,7 @@ def test_a_confidence_never_reached_is_in_the_reason():
 
 def test_confidence_needs_probabilities():
     with pytest.raises(InputError, match="needs a classifier with predict_proba"):
-        worlds.explain(worlds.post(), confidence=0.9)
+        worlds.explained(worlds.post(), confidence=0.9)
 
 
 # --- less detail, fewer features -------------------------------------------------------------
@@ -1214,8 +1214,8 @@ def test_confidence_needs_probabilities():
 @pytest.mark.parametrize("stable", [True, False])
 def test_detail_picks_queries_less_and_keeps_its_guarantee(constraints, stable):
     here = worlds.bank()
-    whole = worlds.explain(here, constraints=constraints, stable=stable)
-    picks = worlds.explain(here, constraints=constraints, stable=stable, detail="picks")
+    whole = worlds.explained(here, constraints=constraints, stable=stable)
+    picks = worlds.explained(here, constraints=constraints, stable=stable, detail="picks")
     assert picks.n_queries < whole.n_queries
     assert picks.status == whole.status
     np.testing.assert_array_equal(picks.instance, whole.instance)
@@ -1321,7 +1321,7 @@ def test_eight_threads_get_the_same_explanations():
 
 def test_many_instances_are_searched_in_chunks(monkeypatch):
     here = worlds.bank()
-    whole = worlds.explain(here)
+    whole = worlds.explained(here)
     monkeypatch.setattr(search_module, "ROWS", 1000)
     seen = []
     parts = here.explainer.explain(here.instances, progress=lambda *done: seen.append(done))
@@ -1372,7 +1372,7 @@ def test_a_classifier_that_fails_ends_the_search_of_every_thread(monkeypatch):
 
 def test_endpoints_are_as_usual_as_is_required():
     here = worlds.bank()
-    found = worlds.explain(here, plausibility=50.0)
+    found = worlds.explained(here, plausibility=50.0)
     last = found.last()
     assert last.ok.any()
     assert (last.density[last.ok] >= 50.0 - 1e-9).all()
@@ -1562,7 +1562,7 @@ def test_an_invalid_number_of_samples_is_refused(count):
 def test_counterfactuals_are_one_of_the_picks(pick):
     here = worlds.post()
     found = here.explainer.counterfactuals(here.instances, target="dear", pick=pick)
-    expected = getattr(worlds.explain(here, "dear", picks=(pick,), n_best=1), pick)()
+    expected = getattr(worlds.explained(here, "dear", picks=(pick,), n_best=1), pick)()
     np.testing.assert_array_equal(found.cells, expected.cells)
     assert found.ok.all()
 
@@ -1576,7 +1576,7 @@ def test_an_unknown_pick_is_refused():
 
 
 def test_changes_has_the_tau_from_which_a_feature_stays_changed():
-    explanation = worlds.explain(worlds.bank())
+    explanation = worlds.explained(worlds.bank())
     instance = explanation[0]
     path = instance.path()
     paths = (explanation.instance == 0) & (explanation.prototype == path.prototype[0])
@@ -1600,7 +1600,7 @@ def test_changes_has_the_tau_from_which_a_feature_stays_changed():
 
 def test_a_path_goes_from_the_instance_to_the_prototype():
     here = worlds.bank()
-    instance = worlds.explain(here)[2]
+    instance = worlds.explained(here)[2]
     for number in instance.prototypes:
         path = instance.path(number)
         assert path.tau[0] == 0
@@ -1643,7 +1643,7 @@ class RaisesWithin:
 def test_a_row_the_classifier_raises_on_costs_no_other_rows(tmp_path):
     world = worlds.bank()
     target = "approved"
-    first = worlds.explain(world, target).first()
+    first = worlds.explained(world, target).first()
     least, most = np.quantile(first.cells[:, 1], [0.5, 0.52])
     income = world.instances["income"]
     instances = world.instances[(income <= least) | (income >= most)].head(12)
@@ -1660,7 +1660,7 @@ def test_a_row_the_classifier_raises_on_costs_no_other_rows(tmp_path):
 
 def test_density_is_that_of_the_returned_row():
     world = worlds.bank()
-    explanation = worlds.explain(world, "approved", constraints=["changes <= 2"])
+    explanation = worlds.explained(world, "approved", constraints=["changes <= 2"])
     decoder = world.explainer.fitted_.decoder
     for pick in (explanation.first(), explanation.nearest(), explanation.best()):
         label = np.full(len(pick), world.explainer.classes_.tolist().index("approved"))
@@ -1682,11 +1682,11 @@ def test_clusters_do_not_depend_on_the_order_of_the_rows():
 
 def test_instances_of_the_target_label_below_the_confidence_are_explained():
     world = worlds.bank()
-    plain = worlds.explain(world, "approved")
+    plain = worlds.explained(world, "approved")
     column = list(world.classifier.classes_).index("approved")
     sure = world.classifier.predict_proba(world.instances)[:, column]
     level = float(np.median(sure[[s == "already_target" for s in plain.status]]))
-    explanation = worlds.explain(world, "approved", confidence=level)
+    explanation = worlds.explained(world, "approved", confidence=level)
     for status, before, p in zip(explanation.status, plain.status, sure, strict=True):
         if before == "already_target":
             assert (status == "already_target") == (p >= level)
@@ -1715,7 +1715,7 @@ def test_a_class_never_predicted_has_no_prototype_and_does_no_harm():
 
 
 def test_numpy_integers_are_accepted():
-    explanation = worlds.explain(worlds.bank(), "approved", steps=np.int64(5))
+    explanation = worlds.explained(worlds.bank(), "approved", steps=np.int64(5))
     assert explanation.tau.shape[1] == 5 + 3
 
 
@@ -1733,7 +1733,7 @@ def test_whether_a_constraint_can_hold_is_decided_for_each_instance():
 
 def test_representations_are_short():
     world = worlds.bank()
-    explanation = worlds.explain(world, "approved")
+    explanation = worlds.explained(world, "approved")
     for thing in (
         explanation,
         explanation.first(),
@@ -1749,7 +1749,7 @@ def test_representations_are_short():
 def test_a_path_shows_no_step_twice():
     world = worlds.bank()
     for detail in ("path", "picks"):
-        explanation = worlds.explain(world, "approved", detail=detail)
+        explanation = worlds.explained(world, "approved", detail=detail)
         instance = next(p for p in explanation if p.status == "answered")
         for prototype in instance.prototypes:
             assert (np.diff(instance.path(prototype).tau) > 0).all()
@@ -1757,7 +1757,7 @@ def test_a_path_shows_no_step_twice():
 
 def test_changes_of_nearest_and_best_count_the_changed_features():
     world = worlds.bank()
-    explanation = worlds.explain(world, "approved")
+    explanation = worlds.explained(world, "approved")
     for pick, rows in (("nearest", explanation.nearest()), ("best", explanation.best())):
         for instance, rank, changed in zip(rows.instance, rows.rank, rows.changed, strict=True):
             assert len(explanation[int(instance)].changes(pick, rank=int(rank))) == changed
@@ -1770,7 +1770,7 @@ def test_changes_of_nearest_and_best_count_the_changed_features():
 def test_the_index_of_the_instances_is_kept():
     here = worlds.bank()
     index = pd.Index([f"c{i}" for i in range(len(here.instances))], name="customer")
-    plain = worlds.explain(here)
+    plain = worlds.explained(here)
     named = here.explainer.explain(here.instances.set_axis(index))
     assert named.ids == tuple(index)
     assert named.summary.index.equals(index)
@@ -1793,7 +1793,7 @@ def test_an_id_column_is_kept_and_no_feature():
 
 def test_a_slice_is_what_explaining_those_instances_gives():
     here = worlds.bank()
-    whole, part = worlds.explain(here), here.explainer.explain(here.instances.iloc[4:9])
+    whole, part = worlds.explained(here), here.explainer.explain(here.instances.iloc[4:9])
     some = whole[4:9]
     assert some.status == part.status
     assert some.label.tolist() == part.label.tolist()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import worlds
 from benchmarks.face_paths import face_path
 from lapace.baselines import FACE
 from lapace.constraints import System
+from tests import worlds
 
 
 @pytest.fixture(scope="module")

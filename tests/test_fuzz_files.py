@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
 from lapace import Explainer
 from lapace.classifiers import Classifier, load_classifier, save_classifier, train
 from lapace.errors import LapaceError
 from lapace.schema import Schema
 from test_classifiers import mixed_table
 from test_loaders import Canary
+from tests import worlds
 
 EXPLAINERS, CLASSIFIERS = 640, 150  # mutated files; of classifiers per kind
 CPU_SECONDS = 60  # of the process, after which loading is taken to hang

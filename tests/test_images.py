@@ -20,6 +20,7 @@ from lapace.explainer.fit import range_coded
 from lapace.result import Explanation
 from lapace.schema import Feature, Schema
 from lapace.training import DEFAULT, IMAGES, PAPER, History, Recipe, fit, partition
+from tests.worlds import NARROW
 
 mpl.use("Agg")
 
@@ -185,9 +186,8 @@ def test_targets_by_label_by_instance_and_any_other():
 
 def test_a_classifier_on_flat_arrays_is_explained_on_flat_arrays():
     flat = bars(400).reshape(400, -1)
-    explainer = Explainer(Eye(flat=True), n_prototypes=1, recipe=replace(DEFAULT, hidden=32)).fit(
-        flat
-    )
+    recipe = replace(NARROW, steps=300, student=1000)
+    explainer = Explainer(Eye(flat=True), n_prototypes=1, recipe=recipe).fit(flat)
     explanation = explainer.explain(flat[:3], target="slanted")
     assert explanation.nearest().rows.shape == (2, SIDE * SIDE)
     assert explanation.nearest().ok.all()

@@ -19,11 +19,11 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-import worlds
 from lapace import Explainer
 from lapace.classifiers import Classifier, load_bytes, load_classifier, save_classifier, train
 from lapace.errors import ClassifierError, InputError
 from lapace.schema import Schema
+from tests import worlds
 
 rng = np.random.default_rng(0)
 TABLE = pd.DataFrame({"a": rng.normal(size=200).round(2), "b": rng.integers(0, 9, 200)})

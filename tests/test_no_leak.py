@@ -20,14 +20,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import worlds
 from lapace import CentroidWarning, Explainer, datasets
 from lapace.classifiers import train as forest
 from lapace.constraints import Projection, System, fixed
 from lapace.errors import InputError, LapaceError
 from lapace.result import Counterfactuals, Explanation
 from test_constraints_random import Slow, _cell_problem, random_constraint
-from worlds import QUICK
+from tests import worlds
+from tests.worlds import QUICK
 
 PICKS: dict[str, Callable[[Explanation], Counterfactuals]] = {
     "first": Explanation.first,

@@ -20,11 +20,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-import worlds
 from lapace import Explainer
 from lapace.classifiers import Classifier, load_classifier
 from lapace.errors import ClassifierError, InputError
 from test_loaders import CELLS, HIGH, LABELS, SCHEMA, TABLE, check_labels, explained, fitted
+from tests import worlds
 
 
 def converted(model: Any, folder: Path, inputs: Any = None, **options: Any) -> Path:

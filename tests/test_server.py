@@ -32,7 +32,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-import worlds
 from lapace import Explainer, InputError, NotFittedError, Search
 from lapace.result import json_schema, why_not_to_json
 from lapace.schema import Schema
@@ -42,6 +41,7 @@ from lapace.server.metrics import Metrics
 from lapace.server.models import ExplainRequest, WhyNotRequest, parse_request, request_models
 from lapace.server.running import listen
 from lapace.server.work_queue import THREAD_NAME, WorkQueue
+from tests import worlds
 
 HERE = Path(__file__).resolve().parent
 SECRET = "a/very/private/model.skops"

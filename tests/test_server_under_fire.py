@@ -23,7 +23,6 @@ import httpx
 import pytest
 from starlette.exceptions import HTTPException
 
-import worlds
 from lapace import Explainer, InputError
 from lapace.budgets import Budget, BudgetError, limited
 from lapace.result import json_schema
@@ -46,6 +45,7 @@ from test_server import (
     story,
     until,
 )
+from tests import worlds
 
 ROOT = Path(__file__).resolve().parent.parent
 

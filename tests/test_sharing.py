@@ -17,11 +17,11 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
-import worlds
 from lapace import Explainer, Schema
 from lapace.classifiers import on_arrays, threshold, train
 from lapace.classifiers.sharing import ROWS, SharedCalls, answers_by_row
 from test_server import serving, until
+from tests import worlds
 
 
 class Doubles:

@@ -21,12 +21,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
-import worlds
 from lapace.classifiers import load_classifier, save_classifier, train
 from lapace.errors import InputError
 from lapace.schema import Schema
 from test_classifiers import mixed_table
 from test_loaders import HIGH, TABLE, check_labels, each_label, repacked, written
+from tests import worlds
 
 
 @pytest.mark.parametrize("kind", ["forest", "mlp", "boosting"])

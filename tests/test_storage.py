@@ -17,12 +17,12 @@ import pytest
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-import worlds
 from lapace import CentroidWarning, ClassifierError, Explainer, InputError, Search, archives
 from lapace.constraints import Custom, noted, parse
 from lapace.errors import LapaceError
 from lapace.explainer import storage
-from worlds import World
+from tests import worlds
+from tests.worlds import World
 
 WORLDS = [
     (worlds.bank, None),

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
 from lapace import Explainer, InputError
 from lapace.classifiers import Classifier
 from lapace.errors import ClassifierError
@@ -26,6 +25,7 @@ from lapace.explainer.surrogates import (
     shipped,
 )
 from lapace.schema import Schema
+from tests import worlds
 
 
 def table(rows: int, seed: int = 0) -> Any:

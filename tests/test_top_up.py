@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import worlds
 from lapace import Explainer
 from lapace.classifiers import Classifier
 from lapace.constraints import parse_all
 from lapace.explainer.top_up import mix_neighbours, top_up
 from lapace.schema import Schema
 from lapace.training import DEFAULT, IMAGES, PAPER
+from tests import worlds
 
 SMALL = replace(DEFAULT, hidden=32, batch=256, steps=900, enough=600)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import worlds
 from benchmarks import kills, leaks, serving, streaming, under_fire
 from benchmarks.attacks import prometheus
 from benchmarks.serving import Line
 from lapace.server.metrics import Metrics
+from tests import worlds
 
 FOUND = {
     "load": [

@@ -13,7 +13,6 @@ import jsonschema
 import numpy as np
 import pytest
 
-import worlds
 from lapace import Explainer, Explanation, Feature, InputError, Search
 from lapace.budgets import BudgetError
 from lapace.classifiers import Classifier
@@ -22,7 +21,8 @@ from lapace.constraints.relaxation import relaxation
 from lapace.explainer import oracle, why_not
 from lapace.result import WhyNot, json_schema
 from lapace.schema import Schema
-from worlds import QUICK
+from tests import worlds
+from tests.worlds import QUICK
 
 Row = dict[str, Any]
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket
 
-import worlds
 from lapace import Explanation, Feature, InputError, Schema
 from lapace.constraints import parse
 from lapace.result import Move, WhyNot
@@ -29,6 +28,7 @@ from lapace.workbench.columns import describe, form_values, locks, place, read_v
 from lapace.workbench.limits import EFFORTS, LimitQuery, loosened, make_query, steps_to_loosen
 from lapace.workbench.session import Session, Shared
 from lapace.workbench.ways import cards, chosen_way, name_of_way, pixels, usual
+from tests import worlds
 
 LABELS = ["refused", "approved"]
 

@@ -1,7 +1,6 @@
-"""Serves the workbench of a small explainer: `python workbench_server.py loans 0 [token]`.
+"""Serves the workbench of a small explainer: `python -m tests.workbench_server loans 0 [token]`.
 
-It prints its address once it listens. Fitted here, and not read from a file, since a small fit
-takes no longer than loading one.
+It prints its address once it listens.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-import worlds
 from lapace import Explainer, datasets, workbench
+from tests import worlds
 
 TOWNS = tuple(f"{town} <town>" for town in "ABCDEFGHIJ")  # ten levels, which have to be escaped
 
 
+@worlds.once
 def loans() -> tuple[Explainer, Any, Any]:
     """The package's own loans; where the documentation's pictures are made, a fit that is good."""
     good = "LAPACE_PICTURES" in os.environ
@@ -35,6 +35,7 @@ def loans() -> tuple[Explainer, Any, Any]:
     return explainer.fit(found.train), found.test[start : start + 40], "approved"
 
 
+@worlds.once
 def clinic() -> tuple[Explainer, Any, Any]:
     """Missing values, a category of ten levels, dates, amounts, and three labels."""
     import pandas as pd

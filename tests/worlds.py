@@ -1,4 +1,4 @@
-"""Small worlds: a table, a classifier, and an explainer fitted once per process.
+"""Small worlds: a table, a classifier, and an explainer fitted once per run of the tests.
 
 Each function is one world and caches it, so that all test modules share the same fitted
 explainers. Together they cover every kind of frame, of label and of classifier.
@@ -6,10 +6,17 @@ explainers. Together they cover every kind of frame, of label and of classifier.
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import Any
+from fcntl import LOCK_EX, flock
+from functools import cache, wraps
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
 
+import cloudpickle
 import numpy as np
 
 from lapace import Explainer, Explanation, Search
@@ -44,6 +51,34 @@ class World:
     train: Any
     instances: Any
     explainer: Explainer
+
+
+T = TypeVar("T")
+
+
+def once(make: Callable[..., T]) -> Callable[..., T]:
+    """Keeps what a function makes for all processes of a run, which wait for the first to make it.
+
+    `conftest.py` names the folder; without it every process makes its own.
+    """
+
+    @cache
+    @wraps(make)
+    def kept(*settings: Any) -> T:
+        if (folder := os.environ.get("LAPACE_WORLDS")) is None:
+            return make(*settings)
+        name = f"{make.__module__}.{make.__qualname__}{settings!r}"
+        path = Path(folder) / sha256(name.encode()).hexdigest()
+        with path.with_suffix(".lock").open("w") as lock:
+            flock(lock, LOCK_EX)
+            if not path.exists():
+                made = make(*settings)
+                path.write_bytes(cloudpickle.dumps(made))
+                return made
+        found: T = cloudpickle.loads(path.read_bytes())
+        return found
+
+    return kept
 
 
 # ------------------------------------------------------------------------------------------------
@@ -111,7 +146,7 @@ def _texts(frame: Any) -> Any:
     return frame.astype(object).where(frame.notna(), "none").to_numpy(dtype=object)
 
 
-@cache
+@once
 def bank() -> World:
     """The everyday case."""
     train = applicants(500, 0)
@@ -145,7 +180,7 @@ def season(frame: Any) -> list[int]:
     return np.where(warm < 8, 0, np.where(wet > 25, 1, 2)).tolist()
 
 
-@cache
+@once
 def seasons() -> World:
     """More than two classes and nothing but labels."""
     train = days(500, 0)
@@ -157,7 +192,7 @@ def seasons() -> World:
 # Digits: images, ten classes, a torch module in a callable
 
 
-@cache
+@once
 def digits() -> World:
     """Scikit-learn's images of digits, 8 by 8."""
     import torch
@@ -189,7 +224,7 @@ def digits() -> World:
 # Signs: a numpy matrix, booleans, lightgbm
 
 
-@cache
+@once
 def signs() -> World:
     """The sign of a sum of two numbers; no category, so there are no frozen-category lines."""
     from lightgbm import LGBMClassifier
@@ -243,7 +278,7 @@ class Boosted:
         return self.model.predict_proba(self.matrix(table))
 
 
-@cache
+@once
 def shop() -> World:
     """Arrow in, arrow out."""
     train = baskets(400, 0)
@@ -273,7 +308,7 @@ def postage(rows: list[dict[str, Any]]) -> list[str]:
     return ["dear" if r["weight"] + 40 * r["speed"] > 370 else "cheap" for r in rows]
 
 
-@cache
+@once
 def post() -> World:
     """Records in, records out."""
     train = letters(400, 0)
@@ -281,7 +316,7 @@ def post() -> World:
     return World(postage, train, letters(20, 1), explainer)
 
 
-@cache
+@once
 def paper() -> World:
     """The same letters under the paper's recipe."""
     train = letters(400, 0)
@@ -293,7 +328,7 @@ def paper() -> World:
 # Rare: three labels, of which one has seven rows and one three
 
 
-@cache
+@once
 def rare() -> World:
     """A label with too few rows for `n_prototypes` clusters, and one with too few for any."""
     rng = np.random.default_rng(3)
@@ -311,6 +346,24 @@ def rare() -> World:
 def explain(world: World, target: Any = None, **settings: Any) -> Explanation:
     """What a world's explainer finds for its instances; settings as in `searched`."""
     return world.explainer.explain(world.instances, target=target, **searched(settings))
+
+
+def explained(world: World, target: Any = None, **settings: Any) -> Explanation:
+    """As `explain`, but the same call gives the explanation that was found before.
+
+    For tests that look at an explanation; not for those of `explain` itself.
+    """
+    try:
+        key = json.dumps([target, settings], sort_keys=True)
+    except TypeError:  # arrays, or functions, which would not be told apart
+        return explain(world, target, **settings)
+    found = _EXPLAINED.setdefault(id(world.explainer), (world, {}))[1]
+    if key not in found:
+        found[key] = explain(world, target, **settings)
+    return found[key]
+
+
+_EXPLAINED: dict[int, tuple[World, dict[str, Explanation]]] = {}  # with the world, kept alive
 
 
 def answered(explanation: Explanation) -> np.ndarray:

@@ -361,6 +361,9 @@ def test_metrics_count_what_happened():
         assert int(found["lapace_queries_total"]) > 0
         assert int(found["lapace_memory_bytes"]) > 10**7
         assert found["lapace_requests_waiting"] == found["lapace_requests_stuck"] == "0"
+        head = client.head("/metrics")
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"].startswith("text/plain")
 
 
 def test_requests_are_logged_without_data(caplog):

@@ -359,6 +359,7 @@ def _add_get_routes(
         return queue.health()
 
     @app.get("/metrics", responses=_errors(ERRORS_OF_GET), response_class=PlainTextResponse)
+    @app.head("/metrics", response_class=PlainTextResponse, include_in_schema=False)
     async def metrics() -> str:
         """Requests, seconds, queries, the queue and memory, as Prometheus reads them."""
         text: str = app.state.metrics.text()

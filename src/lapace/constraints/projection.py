@@ -210,7 +210,7 @@ class _Repair:
         parts = [part for c in self.constraints for part in logic.conjuncts(c.formula)]
         parts = [part for part in parts if not self.is_settled(part) and not _is_stuck(part)]
         parts.sort(key=lambda part: isinstance(part, ChangeCount))  # counts come last
-        ok = feasible(self.constraints, self.rows(todo))
+        ok = self.satisfied(parts, todo)
         todo = np.flatnonzero(~ok)
         for _ in range(CURVED_ROUNDS if self.derived else ROUNDS):
             if not len(todo) or not parts:
@@ -218,13 +218,20 @@ class _Repair:
             before, free = self.cells[todo], self.free[todo]
             for part in parts:
                 self.satisfy(part, todo)
-            ok[todo] = feasible(self.constraints, self.rows(todo))
+            ok[todo] = self.satisfied(parts, todo)
             # A round that moves nothing and holds nothing new is the last that could.
             stuck = (free == self.free[todo]).all(axis=1)
             after = self.cells[todo]
             stuck &= ((before == after) | (np.isnan(before) & np.isnan(after))).all(axis=1)
             todo = todo[~ok[todo] & ~stuck]
-        return self.cells, ok
+        return self.cells, feasible(self.constraints, self.rows(np.arange(len(self.cells))))
+
+    def satisfied(self, parts: Sequence[Formula], at: Ints) -> Bools:
+        """Rows that violate no part; what the domains see to is checked when all is done."""
+        rows, ok = self.rows(at), np.ones(len(at), dtype=bool)
+        for part in parts:
+            ok &= logic.truth(part, rows) >= 0
+        return ok
 
     def is_settled(self, formula: Formula) -> bool:
         """Whether the domains see to it: a constraint on one column that is not derived."""

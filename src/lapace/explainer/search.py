@@ -237,10 +237,12 @@ def _trace_lines(
             with oracle.timed("constraints"):
                 return correction(tau, z, rows, lines)
 
+    own = len(start) - len(copied)  # a line and its frozen-category copy end in one row
+    end = _end_steps(oracle, endpoints, endpoint[:own], correct)
     traced = trace(
         decoder,
         encoded,
-        lines._replace(end=_end_steps(oracle, endpoints, endpoint, correct)),
+        lines._replace(end=end.take(np.r_[np.arange(own), copied])),
         oracle,
         correct=correct,
         steps=problem.search.steps,
@@ -315,10 +317,10 @@ def _end_steps(
     oracle: Oracle, endpoints: Endpoints, endpoint: Ints, correct: Correct | None
 ) -> Steps:
     """Step 1 of each line: a prototype as judged at `fit`, queried again where it is moved."""
-    problem = oracle.problem
+    problem, label = oracle.problem, oracle.label[: len(endpoint)]
     cells, valid = endpoints.cells[endpoint], endpoints.valid[endpoint]
     probability = endpoints.probability[endpoint]
-    predicted = np.where(valid, oracle.label, -1)
+    predicted = np.where(valid, label, -1)
     if problem.confidence is not None:
         valid = valid & (probability >= problem.confidence)
     lines, tau = np.arange(len(endpoint)), np.ones(len(endpoint))
@@ -327,18 +329,18 @@ def _end_steps(
         z = endpoints.z[torch.as_tensor(endpoint, device=endpoints.z.device)]
         corrected = correct(tau, z, cells, lines)
     projected, feasible = oracle.project(corrected, lines)
-    feasible = oracle.plausible(projected, feasible, valid, oracle.label)
+    feasible = oracle.plausible(projected, feasible, valid, label)
     steps = Steps.of(tau, projected, predicted, valid, feasible, probability)
     moved = np.flatnonzero(rows_differ(projected, cells))
     # At `fit` a prototype was judged for its own label, not for being another than the original.
-    any_other = problem.instances.target_code[oracle.instance] < 0
+    any_other = problem.instances.target_code[oracle.instance[lines]] < 0
     anew = np.union1d(moved, np.flatnonzero(any_other))
     if len(anew):
         steps.write(anew, oracle(tau[anew], projected[anew], lines[anew]))
     if len(moved):
-        decoder = problem.fitted.decoder
-        density = decoder.density(problem.schema, cells[moved], oracle.label[moved])
-        steps.density_before[moved] = density
+        once, which = np.unique(endpoint[moved], return_inverse=True)
+        decoder, ends = problem.fitted.decoder, (endpoints.cells[once], endpoints.label[once])
+        steps.density_before[moved] = decoder.density(problem.schema, *ends)[which]
     return steps
 
 

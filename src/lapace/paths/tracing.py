@@ -212,8 +212,8 @@ class _LineEvaluator(NamedTuple):
                 break
             lines, tau = zip(*asked.values(), strict=True)
             every = self.evaluate_at(np.concatenate(lines), np.concatenate(tau))
-            ends = np.cumsum([len(part) for part in lines])
-            rows = np.split(np.arange(ends[-1]), ends[:-1])
+            stops = np.cumsum([len(part) for part in lines])
+            rows = np.split(np.arange(stops[-1]), stops[:-1])
             steps = {k: every.take(part) for k, part in zip(asked, rows, strict=True)}
         return [found[k] for k in range(len(searches))]
 

@@ -14,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs pictures notebooks benchmarks bench-speed lock licences sbom dist dist-check clean
+.PHONY: help install demo test tests lint format docs pictures notebooks benchmarks bench-speed lock licences sbom dist dist-check clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -46,7 +46,9 @@ format: $(STAMP) ## Let ruff tidy the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint ## Everything above, then the tests; ARGS="tests/test_schema.py -x" narrows them
+test: lint tests ## Everything above, then the tests; ARGS="tests/test_schema.py -x" narrows them
+
+tests: $(STAMP) ## The tests alone
 	$(ONE_THREAD) MPLBACKEND=Agg $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 docs: $(STAMP) ## Build the documentation into site/

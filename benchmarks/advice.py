@@ -20,8 +20,6 @@ cannot be had, and DiCE where `dice-ml` is missing, are left out with the reason
 from __future__ import annotations
 
 import argparse
-import csv
-import fcntl
 import hashlib
 import os
 import sys
@@ -48,7 +46,7 @@ from benchmarks.advice_case import Case, Size
 from benchmarks.advice_page import page
 from benchmarks.advice_why_not import why_not
 from benchmarks.plan import Pair, Plan
-from benchmarks.store import Measure, write
+from benchmarks.store import Measure, append, write
 from lapace import Explainer
 from lapace.datasets import Dataset
 from lapace.errors import CentroidWarning, LapaceError
@@ -184,29 +182,24 @@ def run(job: AdviceJob) -> list[str]:
             found = list(PARTS[part](case))
         except (LapaceError, ImportError) as error:
             lines.append(f"{job.pair.name} {job.seed} {part}: left out. {error}")
-            append(job, part, [Measure("left_out", 1.0, 1, str(error).partition("\n")[0])])
+            add(job, part, [Measure("left_out", 1.0, 1, str(error).partition("\n")[0])])
             continue
         except Exception:  # one part's failure must not cost the others
             lines.append(f"{job.pair.name} {job.seed} {part}: failed.\n{traceback.format_exc()}")
             continue
         seconds, start = time.process_time() - start, time.process_time()
-        append(job, part, [*found, Measure("seconds", seconds, 1)])
+        add(job, part, [*found, Measure("seconds", seconds, 1)])
         lines.append(f"{job.pair.name} {job.seed} {part}: {seconds:.0f} s")
     return lines
 
 
-def append(job: AdviceJob, part: str, found: Iterable[Measure]) -> None:
-    """Adds the lines of one part to the table, whole, whoever else is writing."""
+def add(job: AdviceJob, part: str, found: Iterable[Measure]) -> None:
+    """Adds the lines of one part to the table."""
     pair, seed, _, size, state = job.key(part)
-    job.out.parent.mkdir(parents=True, exist_ok=True)
-    with job.out.open("a", encoding="utf-8", newline="") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        table = csv.writer(file, lineterminator="\n")
-        if not file.tell():
-            table.writerow(COLUMNS)
-        for m in found:
-            figures = (f"{m.value:.6g}", f"{m.deviation:.6g}", m.count)
-            table.writerow((pair, seed, part, m.method, m.metric, m.label, *figures, size, state))
+    lines = (
+        (pair, seed, part, m.method, m.metric, m.label, *m.figures, size, state) for m in found
+    )
+    append(job.out, COLUMNS, lines)
 
 
 def read(out: Path) -> pd.DataFrame:

@@ -32,14 +32,12 @@ seeds that the page leaves out.
 from __future__ import annotations
 
 import argparse
-import csv
-import fcntl
 import os
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +59,7 @@ from benchmarks.e3 import drawn, infeasible
 from benchmarks.figures import insert
 from benchmarks.fits import Setup, setup_of
 from benchmarks.plan import Actionability, Job, Pair, Plan
-from benchmarks.store import Measure, write
+from benchmarks.store import Measure, append, write
 from lapace import Explainer, Search, baselines, metrics
 from lapace.arrays import Floats
 from lapace.errors import CentroidWarning
@@ -265,17 +263,9 @@ def read(out: Path) -> pd.DataFrame:
     return pd.read_csv(out, dtype={"label": str}, keep_default_na=False, na_values=["nan"])
 
 
-def append(out: Path, pair: str, seed: int, method: str, found: Sequence[Measure]) -> None:
-    """Adds the lines of one method, whole, whoever else is writing."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("a", encoding="utf-8", newline="") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        table = csv.writer(file, lineterminator="\n")
-        if not file.tell():
-            table.writerow(COLUMNS)
-        for m in found:
-            figures = (f"{m.value:.6g}", f"{m.deviation:.6g}", m.count)
-            table.writerow((pair, seed, method, m.metric, m.label, *figures))
+def add(out: Path, pair: str, seed: int, method: str, found: Iterable[Measure]) -> None:
+    """Adds the lines of one method to the table."""
+    append(out, COLUMNS, ((pair, seed, method, m.metric, m.label, *m.figures) for m in found))
 
 
 def run(chosen: argparse.Namespace, out: Path) -> None:
@@ -294,7 +284,7 @@ def run(chosen: argparse.Namespace, out: Path) -> None:
             case = case_of(pair, seed, instances, rows, chosen.cache)
             for method in left:
                 begin = time.process_time()
-                append(out, pair.name, seed, method, list(measured(case, method)))
+                add(out, pair.name, seed, method, measured(case, method))
                 seconds = time.process_time() - begin
                 print(f"{pair.name} {seed} {method}: {seconds:.1f} s", flush=True)
 
@@ -302,9 +292,9 @@ def run(chosen: argparse.Namespace, out: Path) -> None:
 def run_digits(out: Path, cache: Path, seed: int, quick: bool) -> None:
     """Fits the digits and measures paths of images; keeps some of them, to be drawn."""
     case = dense_digits.DigitCase(quick, seed)
-    append(out, DIGITS, seed, "references", list(dense_digits.references(case)))
+    add(out, DIGITS, seed, "references", dense_digits.references(case))
     for method in dense_digits.METHODS:
-        append(out, DIGITS, seed, method, list(dense_digits.measured(case, method)))
+        add(out, DIGITS, seed, method, dense_digits.measured(case, method))
         print(f"{DIGITS} {seed} {method}", flush=True)
     cache.mkdir(parents=True, exist_ok=True)
     kept = cache / f"paths-digits-{seed}.npz"

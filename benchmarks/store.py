@@ -7,11 +7,13 @@ alone. The table kept with the code is made of CSV files, one per experiment.
 
 from __future__ import annotations
 
+import csv
+import fcntl
 import json
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +25,18 @@ import pandas as pd
 import lapace
 from benchmarks.plan import Job
 
-__all__ = ["COLUMNS", "Measure", "Record", "Store", "keep", "kept", "tidy", "versions", "write"]
+__all__ = [
+    "COLUMNS",
+    "Measure",
+    "Record",
+    "Store",
+    "append",
+    "keep",
+    "kept",
+    "tidy",
+    "versions",
+    "write",
+]
 
 COLUMNS = (
     "experiment", "pair", "recipe", "repeat", "seed", "method", "metric", "label", "mean",
@@ -51,6 +64,11 @@ class Measure:
     label: str = ""
     method: str = ""
     deviation: float = math.nan
+
+    @property
+    def figures(self) -> tuple[str, str, int]:
+        """Its value, deviation and count as they are written."""
+        return f"{self.value:.6g}", f"{self.deviation:.6g}", self.count
 
     @classmethod
     def of(cls, metric: str, values: Any, label: str = "", method: str = "") -> Measure:
@@ -243,6 +261,18 @@ def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     texts = dict.fromkeys(("label", "method", "settings", "not_run", "versions"), str)
     table = pd.read_csv(path, keep_default_na=False, na_values=numbers, dtype=texts)
     return table[list(columns)]
+
+
+def append(path: Path, columns: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """Adds lines to a table, whole, whoever else is writing; a new one begins with its columns."""
+    lines = list(lines)  # measured, perhaps for long, before others have to wait
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", newline="") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        table = csv.writer(file, lineterminator="\n")
+        if not file.tell():
+            table.writerow(columns)
+        table.writerows(lines)
 
 
 def _write_csv(table: pd.DataFrame, path: Path) -> None:

@@ -8,7 +8,16 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bools", "Floats", "Ints", "batches", "distinct", "first_of_each", "matches"]
+__all__ = [
+    "Bools",
+    "Floats",
+    "Ints",
+    "batches",
+    "distinct",
+    "first_of_each",
+    "matches",
+    "places_in_groups",
+]
 
 Bools: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.float64]
@@ -36,6 +45,17 @@ def first_of_each(group: Ints, *keys: NDArray[np.generic]) -> Ints:
     order = np.lexsort((*reversed(keys), group))
     first: Ints = order[np.unique(group[order], return_index=True)[1]]
     return first
+
+
+def places_in_groups(group: Ints) -> Ints:
+    """The place of each element within its group; groups are in order.
+
+    Examples:
+        >>> places_in_groups(np.array([3, 3, 3, 7, 7]))
+        array([0, 1, 2, 0, 1])
+    """
+    places: Ints = np.arange(len(group)) - np.searchsorted(group, group)
+    return places
 
 
 def distinct(rows: Floats) -> tuple[Ints, Ints]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lapace.arrays import Floats, Ints, batches
+from lapace.arrays import Floats, Ints, batches, places_in_groups
 from lapace.explainer.endpoints import Endpoints
 from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import Problem
@@ -68,11 +68,11 @@ def own_endpoints(problem: Problem, instance: Ints, oracle: Oracle) -> Endpoints
     sure = np.maximum(np.nan_to_num(steps.probability, nan=1.0), LEAST)
     price = np.concatenate([np.empty(0), *cost]) / sure
     order = np.lexsort((~steps.ok, line))  # those chosen first, of those that are ok
-    order = order[_place(line[order]) < wanted]
+    order = order[places_in_groups(line[order]) < wanted]
     order = order[np.lexsort((price[order], ~steps.ok[order], line[order]))]
     line, end = line[order], end[order]
     return Endpoints(
-        -1 - _place(line),
+        -1 - places_in_groups(line),
         sampled.z[torch.as_tensor(end, device=sampled.z.device)],
         sampled.cells[end],
         sampled.label[end],
@@ -81,12 +81,6 @@ def own_endpoints(problem: Problem, instance: Ints, oracle: Oracle) -> Endpoints
         line,
         np.arange(len(line)),
     )
-
-
-def _place(group: Ints) -> Ints:
-    """The place of each element within its group; groups are in order."""
-    place: Ints = np.arange(len(group)) - np.searchsorted(group, group)
-    return place
 
 
 def _pool(label: Ints) -> Ints:

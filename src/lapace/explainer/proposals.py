@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lapace.arrays import Bools, Floats, Ints, batches, distinct, first_of_each
+from lapace.arrays import Bools, Floats, Ints, batches, distinct, first_of_each, places_in_groups
 from lapace.constraints import ChangeLimit, System
 from lapace.constraints.projection import Domains
 from lapace.explainer.minimal import minimise
@@ -472,7 +472,7 @@ class Guide:
                 keep = np.flatnonzero(scored.feasible & (scored.score >= level[scored.rows.line]))
                 keep = keep[self._one_of_each(scored.rows.take(keep), scored.score[keep])]
                 order = np.lexsort((-scored.score[keep], scored.rows.line[keep]))
-                kept = keep[order][_ranks(scored.rows.line[keep][order]) < FEW]
+                kept = keep[order][places_in_groups(scored.rows.line[keep][order]) < FEW]
                 found.append(scored.rows.take(kept))
                 scores.append(scored.score[kept])
         if not found:
@@ -540,7 +540,7 @@ class Guide:
                 worth[score >= level[found.line]] = -np.inf
             if depth == 0:
                 order = np.lexsort((-worth, found.line))
-                rank = _ranks(found.line[order])
+                rank = places_in_groups(found.line[order])
                 kept = order[rank < FURTHER]
                 further = np.zeros((len(lines), FURTHER), dtype=np.int64)
                 further[np.searchsorted(lines, found.line[kept]), rank[rank < FURTHER]] = move[kept]
@@ -567,15 +567,9 @@ def _placed(feature: Feature, values: Floats) -> Floats:
 def _first(rows: Proposals, some: Ints, key: Floats, most: int) -> Proposals:
     """Of some rows, for each line the first few by a key."""
     order = some[np.lexsort((key[some], rows.line[some]))]
-    return rows.take(order[_ranks(rows.line[order]) < most])
-
-
-def _ranks(group: Ints) -> Ints:
-    """Positions within groups, of sorted elements."""
-    ranks: Ints = np.arange(len(group)) - np.searchsorted(group, group)
-    return ranks
+    return rows.take(order[places_in_groups(rows.line[order]) < most])
 
 
 def closest(proposals: Proposals, most: int) -> Proposals:
     """The first few rows of each line."""
-    return proposals.take(_ranks(proposals.line) < most)
+    return proposals.take(places_in_groups(proposals.line) < most)

@@ -29,6 +29,7 @@ import numpy as np
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.columns import (
+    PLAIN,
     PROPOSED,
     column_notation,
     fitted,
@@ -49,7 +50,6 @@ __all__ = ["UnsettledColumnError", "infer_features", "no_column"]
 ENOUGH = 50  # rows from which an identifier can be distinguished from a category
 TEXT_NUMBERS = 20  # different numbers in a column of text from which they are read as numbers
 SET = 12  # different numbers, at most, that are kept as a set where they are no lattice
-PLAIN = "1234.56"  # the notation of plain numbers
 KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
 ORDER_SHOWN = 12  # levels that a message about an order lists
 _NUMBER = (int, float)

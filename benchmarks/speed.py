@@ -202,7 +202,8 @@ def _explained(explainer: Explainer, instances: Any, constraints: list[str]) -> 
 def firsts(chosen: argparse.Namespace) -> Iterator[Line]:
     """How often `first` is that of `detail="path"`, and rows asked, by pair."""
     for name in chosen.pairs:
-        for kind in ("forest", "mlp"):
+        for kind in ("forest", "mlp", "boosting"):
+            share, most = (None, None) if kind == "boosting" else (-0.97, 10)
             data, model, explainer = fitted(name, kind)
             instances, found, rows = refused(60, name, kind), [], 0
             for search in (replace(QUICK, detail="path"), QUICK):
@@ -211,8 +212,8 @@ def firsts(chosen: argparse.Namespace) -> Iterator[Line]:
                 rows = model.rows
             one, other = (explanation.first().cells for explanation in found)
             same = ((one == other) | (np.isnan(one) & np.isnan(other))).all(axis=1)
-            yield Line(f"{name}, {kind}: share of firsts as with detail='path'", same.mean(), -0.97)
-            yield Line(f"{name}, {kind}: rows per path", rows / len(found[1].instance), 10)
+            yield Line(f"{name}, {kind}: share of firsts as with detail='path'", same.mean(), share)
+            yield Line(f"{name}, {kind}: rows per path", rows / len(found[1].instance), most)
 
 
 def constraints(_: argparse.Namespace) -> Iterator[Line]:

@@ -113,7 +113,7 @@ def test_an_object_of_a_module(tmp_path, monkeypatch):
     before = list(sys.path)
     assert load_classifier("my_own_bank:model")([1, 2]) == ["yes", "yes"]
     assert load_classifier("my_own_bank:Desk.clerk")([1]) == ["yes"]
-    assert load_classifier("worlds:season") is worlds.season
+    assert load_classifier("tests.worlds:season") is worlds.season
     for spec, sentence in [
         ("my_own_bank:modle", r"'my_own_bank' has no attribute 'modle'\. Did you mean 'model'\?"),
         ("my_own_bank:Desk.clark", r"'Desk' has no attribute 'clark'\. Did you mean 'clerk'\?"),

@@ -339,8 +339,10 @@ def _end_steps(
         steps.write(anew, oracle(tau[anew], projected[anew], lines[anew]))
     if len(moved):
         once, which = np.unique(endpoint[moved], return_inverse=True)
-        decoder, ends = problem.fitted.decoder, (endpoints.cells[once], endpoints.label[once])
-        steps.density_before[moved] = decoder.density(problem.schema, *ends)[which]
+        before = problem.fitted.decoder.density(
+            problem.schema, endpoints.cells[once], endpoints.label[once]
+        )
+        steps.density_before[moved] = before[which]
     return steps
 
 

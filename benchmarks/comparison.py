@@ -198,12 +198,11 @@ SHORT = {
     "FACE": "FACE: a training row that dense data leads to",
     "RobXCE": "RobXCE: NNCE's row, moved to where noise does not matter",
     "DiCE": "DiCE: random search",
-    "PPCEF": "PPCEF: descent where a normalizing flow is dense",
-    "Middle, paper's model": "the paper's method, *middle*",
+    "Middle, paper's model": "LAPACE, the paper's method: *middle*",
     "nearest": "lapace, *nearest*",
     "best": "lapace, *best*",
 }
-CHANGED = Metric("changed", "sparsity: features changed", "changed ↓", ".1")
+CHANGED = Metric("changed", "sparsity: features changed", "features changed ↓", ".1")
 
 
 def short(figures: Figures, pairs: Sequence[str]) -> str:

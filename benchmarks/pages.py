@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks import comparison, findings, targets
 from benchmarks.comparison import PICKS
 from benchmarks.figures import NONE, Figures, grid
-from benchmarks.path_pages import clusters, clusters_brief, e3, e3_brief, e3_short, e4
+from benchmarks.path_pages import clusters, clusters_brief, e3, e3_brief, e4
 from benchmarks.plan import Pair, Plan
 from benchmarks.provenance import REPEATS, made, pairs_of, part
 
@@ -327,7 +327,6 @@ BLOCKS: Mapping[str, Callable[[Plan, pd.DataFrame], str]] = {
     "e2-won": lambda plan, table: comparison.won(Figures(table), pairs_of(plan, table)),
     "e2-short": lambda plan, table: comparison.short(Figures(table), pairs_of(plan, table)),
     "e3": e3_brief,
-    "e3-short": e3_short,
     "clusters": clusters_brief,
 }
 

@@ -12,7 +12,7 @@ from benchmarks.figures import NONE, Figures, grid
 from benchmarks.plan import Plan
 from benchmarks.provenance import made, pairs_of
 
-__all__ = ["CONSTRAINED", "clusters", "clusters_brief", "e3", "e3_brief", "e3_short", "e4"]
+__all__ = ["CONSTRAINED", "clusters", "clusters_brief", "e3", "e3_brief", "e4"]
 
 MODELS = {"default": "", "paper": ", paper's model"}
 
@@ -73,23 +73,6 @@ def e3(plan: Plan, table: pd.DataFrame) -> list[str]:
 def e3_brief(plan: Plan, table: pd.DataFrame) -> str:
     """Shares of instances of the paper's four methods and of ours."""
     return _shares(plan, table, "satisfied", [m for m in CONSTRAINED if m.name in BRIEF])
-
-
-def e3_short(plan: Plan, table: pd.DataFrame) -> str:
-    """Hard constraints in one sentence."""
-    figures, pairs = Figures(table), pairs_of(plan, table)
-
-    def mean(recipe: str, metric: str, method: str = "") -> str:
-        found = [figures.get(pair, recipe, metric, method, "hard").mean for pair in pairs]
-        return f"{sum(found) / len(found):.0%}".replace("%", " %")
-
-    return (
-        f"Under {plan.e3.n_constraints} narrow constraints, and {plan.e3.n_fixed} values held "
-        f"fixed, lapace, with a path to each\nprototype, answers "
-        f"{mean('default', 'satisfied', 'LAPACE-exact')} of instances, and FACE, with one path "
-        f"whose rows are projected, {mean('baselines', 'satisfied', list(FACE)[-1])}; "
-        f"for\n{mean('default', 'infeasible')} no row can satisfy them."
-    )
 
 
 def _shares(plan: Plan, table: pd.DataFrame, metric: str, methods: Sequence[Method]) -> str:

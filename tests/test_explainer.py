@@ -27,7 +27,8 @@ from lapace import (
     NotFittedError,
     Search,
 )
-from lapace.constraints import Custom
+from lapace.constraints import Custom, System
+from lapace.constraints.projection import NodeAllowance
 from lapace.explainer import oracle as oracle_module
 from lapace.explainer import search as search_module
 from lapace.explainer.fit import standardised
@@ -1834,3 +1835,36 @@ def test_numbers_are_standardised_and_decode_to_themselves():
         assert values == pytest.approx((truth - everyone.mean()) / everyone.std())
     assert (encoded[:, 2] == 0).all()
     assert np.array_equal(coded.decode(encoded), cells, equal_nan=True)
+
+
+def test_an_instance_whose_solver_nodes_are_spent_says_so():
+    here = worlds.bank()
+    wanted = ["age + debt == 47", "2*age - 3*debt == -31", "income + 2*age <= 70"]
+    found = {
+        nodes: worlds.explain(here, "approved", constraints=wanted, detail="picks", max_nodes=nodes)
+        for nodes in (1, 20_000)
+    }
+    scarce, plenty = found[1], found[20_000]
+    spent = [i for i, reason in enumerate(scarce.reason) if "max_nodes=1)" in reason]
+    assert spent
+    assert {scarce.status[i] for i in spent} == {"none_found"}
+    assert not any("max_nodes" in reason for reason in plenty.reason)
+    # A budget proves nothing: what is infeasible is so with any.
+    infeasible = {i for i, status in enumerate(scarce.status) if status == "infeasible"}
+    assert infeasible <= {i for i, status in enumerate(plenty.status) if status == "infeasible"}
+
+
+def test_solver_nodes_are_charged_to_the_instance_they_are_for():
+    here = worlds.bank()
+    schema = here.explainer.schema_
+    system = System.of(["age + debt == 47", "2*age - 3*debt == -31"], schema)
+    cells = schema.cells(here.instances)[:4]
+    allowance = NodeAllowance(most=1)
+    owners = np.array([7, 7, 8, 9])
+    system.project(cells, cells, allowance=allowance, owners=owners)
+    first = dict(allowance.spent)
+    assert set(first) == {7, 8, 9}
+    again = system.project(cells + 1.0, cells, allowance=allowance, owners=owners)
+    assert dict(allowance.spent) == first
+    assert allowance.ended == {7, 8, 9}
+    assert not again.proved_infeasible.any()

@@ -237,6 +237,7 @@ def test_every_setting_reaches_the_library():
         "enforce": "naive",
         "path": "dense",
         "n_endpoints": 2,
+        "max_nodes": 500,
         "picks": ["nearest", "best", "first"],
         "n_best": 2,
         "plausibility": 5,

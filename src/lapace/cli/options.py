@@ -48,6 +48,7 @@ ENDPOINTS = Option(
     help="Lead paths to so many sampled rows of the target chosen for each instance, instead of to "
     "the prototypes.",
 )
+NODES = Option(20_000, help="What the solver of constraints may spend on each instance, in nodes.")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from lapace.cli import inputs, rendering
 from lapace.cli.app import command
-from lapace.cli.options import ENDPOINTS, INSTANCES, LABEL, PATHS, Loader, Model, Query
+from lapace.cli.options import ENDPOINTS, INSTANCES, LABEL, NODES, PATHS, Loader, Model, Query
 from lapace.cli.outputs import Output, Progress, Terminal, writable_file
 from lapace.errors import InputError
 
@@ -75,6 +75,7 @@ def explain(
     ),
     paths: Literal["straight", "dense"] = PATHS,
     n_endpoints: int = ENDPOINTS,
+    max_nodes: int = NODES,
     stable: bool = Option(
         True,
         help="first is the start of a path's last unbroken run of ok steps; otherwise the first ok "
@@ -94,6 +95,7 @@ def explain(
         "enforce": enforce,
         "path": paths,
         "n_endpoints": n_endpoints,
+        "max_nodes": max_nodes,
         "stable": stable,
         "n_best": n_best,
     }

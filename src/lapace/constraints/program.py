@@ -58,11 +58,13 @@ class Solution(NamedTuple):
             solver's result could not be used).
         cells: The nearest row, (d,), where it is solved.
         variables: The solver's variables, for `rounded`.
+        nodes: Branch-and-bound nodes the solver visited.
     """
 
     status: Literal["solved", "infeasible", "unsolved"]
     cells: Floats | None
     variables: Floats | None = None
+    nodes: int = 0
 
 
 def solve(
@@ -102,7 +104,7 @@ def solve(
     program.build()
     if rounded is not None:
         program.fix_binaries(rounded)
-    return program.solve(node_limit)
+    return program.solve(node_limit)._replace(nodes=program.nodes)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -195,6 +197,7 @@ class _Program:
     reverted: dict[int, int] = field(default_factory=dict)
     unchanged: dict[int, int] = field(default_factory=dict)
     changed: dict[int, int] = field(default_factory=dict)
+    nodes: int = 0  # visited so far
 
     def variable(self, high: float, *, integral: bool = True, cost: float = 0.0) -> int:
         """A new variable from 0 to a bound."""
@@ -543,7 +546,9 @@ class _Program:
             constraints=rows,
             options=options,
         )
-        spend(nodes=max(1, result.get("mip_node_count") or 0))
+        visited = max(1, result.get("mip_node_count") or 0)
+        self.nodes += visited
+        spend(nodes=visited)
         return result
 
     def read(self, variables: Floats) -> Floats:

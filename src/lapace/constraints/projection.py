@@ -8,8 +8,9 @@ feasible row or proves that there is none. Rows that are feasible already are no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from typing import Any
 
@@ -24,13 +25,37 @@ from lapace.constraints.logic import Candidates, ChangeCount, Formula, LevelTabl
 from lapace.constraints.program import solve
 from lapace.schema import Schema
 
-__all__ = ["Domains", "Projection", "domains", "project"]
+__all__ = ["Domains", "NodeAllowance", "Projection", "domains", "project"]
 
 ROUNDS = 6
 CURVED_ROUNDS = 24  # where columns are derived: slopes of a product change with every move
 CLOSE = 1e-9  # of a column's span: nearer than this is rounding
 LARGEST_SET, MOST_SETS = 3, 30  # columns free beside those changed most, and sets of them tried
+UNLIMITED = 10**12  # nodes
 ROWS_AT_ONCE = 2000  # rows times sets repaired together
+
+
+@dataclass
+class NodeAllowance:
+    """Branch-and-bound nodes that may be visited for each instance.
+
+    Attributes:
+        most: For each instance, in all projections together.
+        spent: By instance.
+        ended: Instances that needed more; what was not found for them may exist.
+    """
+
+    most: int = 20_000
+    spent: Counter[int] = field(default_factory=Counter)
+    ended: set[int] = field(default_factory=set)
+
+    def left(self, instance: int) -> int:
+        """What may still be visited for an instance."""
+        return max(0, self.most - self.spent[instance])
+
+    def fresh(self) -> NodeAllowance:
+        """As many nodes for another question."""
+        return NodeAllowance(self.most)
 
 
 @dataclass(frozen=True)
@@ -455,6 +480,8 @@ def project(
     *,
     node_limit: int,
     max_programs: int,
+    allowance: NodeAllowance | None = None,
+    owners: Ints | None = None,
 ) -> Projection:
     """See `System.project`."""
     ok = feasible(constraints, Candidates(schema, cells, instances))
@@ -474,9 +501,12 @@ def project(
     found, few = _with_few_changes(schema, linear, start[open_], originals[open_], weights)
     moved[open_[few]] = found[few]
     open_ = open_[~few]
-    solver = _ExactSolver(schema, linear, weights, node_limit, max_programs)
+    solver = _ExactSolver(
+        schema, linear, weights, node_limit, max_programs, allowance or NodeAllowance(UNLIMITED)
+    )
+    owner = bad if owners is None else owners[bad]
     for place in open_.tolist():
-        row, status = solver.nearest(start[place], originals[place])
+        row, status = solver.nearest(start[place], originals[place], int(owner[place]))
         if row is not None:
             moved[place] = row
         proved[bad[place]] = status == "infeasible"
@@ -552,6 +582,7 @@ class _ExactSolver:
     weights: Floats
     node_limit: int
     max_programs: int
+    allowance: NodeAllowance
     n_programs: int = 0
 
     def __post_init__(self) -> None:
@@ -562,14 +593,17 @@ class _ExactSolver:
         self.columns = list(range(len(self.schema.features))) if counts else sorted(named)
         self.mentions_original = any(c.constraint.mentions_original for c in self.constraints)
 
-    def nearest(self, start: Floats, instance: Floats) -> tuple[Floats | None, str]:
-        """The nearest feasible row, and the program's status."""
+    def nearest(self, start: Floats, instance: Floats, owner: int) -> tuple[Floats | None, str]:
+        """The nearest feasible row, and the program's status; `owner` is charged for it."""
         instance_key = self.instance_key(instance)
         key = start[self.columns].tobytes() + instance_key
         if instance_key in self.infeasible:
             return None, "infeasible"
         if key not in self.solutions:
-            self.solutions[key] = self.solve(start, instance)
+            if not self.allowance.left(owner):
+                self.allowance.ended.add(owner)
+                return None, "unsolved"
+            self.solutions[key] = self.solve(start, instance, owner)
         row, status = self.solutions[key]
         if status == "infeasible":
             self.infeasible.add(instance_key)
@@ -589,7 +623,7 @@ class _ExactSolver:
         regular = (self.schema.snap(instance[None])[0] == instance) & (instance < counts)
         return np.where(regular[self.columns], 0.0, original).tobytes()
 
-    def solve(self, start: Floats, instance: Floats) -> tuple[Floats | None, str]:
+    def solve(self, start: Floats, instance: Floats, owner: int) -> tuple[Floats | None, str]:
         rounded: Floats | None = None
         for _ in range(2):
             if self.n_programs >= self.max_programs:
@@ -601,9 +635,12 @@ class _ExactSolver:
                 instance=instance,
                 start=start,
                 weights=self.weights,
-                node_limit=self.node_limit,
+                node_limit=min(self.node_limit, max(1, self.allowance.left(owner))),
                 rounded=rounded,
             )
+            self.allowance.spent[owner] += solution.nodes
+            if solution.status == "unsolved" and not self.allowance.left(owner):
+                self.allowance.ended.add(owner)
             if solution.cells is None:
                 return None, solution.status
             row = self.polished(solution.cells[None], instance[None])

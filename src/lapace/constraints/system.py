@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lapace.arrays import Bools, Floats
+from lapace.arrays import Bools, Floats, Ints
 from lapace.constraints.binding import BoundConstraint, bind, feasible
 from lapace.constraints.language import Constraint
 from lapace.constraints.links import linked, provable
 from lapace.constraints.logic import Candidates, ChangeCount, slack
 from lapace.constraints.parser import parse_all
 from lapace.constraints.program import NODE_LIMIT, solve
-from lapace.constraints.projection import Domains, Projection, domains, project
+from lapace.constraints.projection import Domains, NodeAllowance, Projection, domains, project
 from lapace.errors import InputError
 from lapace.schema import Feature, Schema
 
@@ -142,6 +142,8 @@ class System:
         costs: Mapping[str, float] | None = None,
         node_limit: int = NODE_LIMIT,
         max_programs: int = 10_000,
+        allowance: NodeAllowance | None = None,
+        owners: Ints | None = None,
     ) -> Projection:
         """The rows moved to where every constraint holds, near where they were.
 
@@ -155,11 +157,22 @@ class System:
             costs: Weights of the distance that is kept small.
             node_limit: Branch-and-bound nodes a program may take.
             max_programs: Programs that may be solved at most; rows beyond that stay unsolved.
+            allowance: Nodes that all projections together may take for each owner.
+            owners: Whom each row is for, (n,); each row by itself where they are left out.
         """
         weights = self.schema.weights(costs)
         cells = self.schema.derive(cells, instances)
-        limits = {"node_limit": node_limit, "max_programs": max_programs}
-        return project(self.schema, self.bound, cells, instances, weights, **limits)
+        return project(
+            self.schema,
+            self.bound,
+            cells,
+            instances,
+            weights,
+            node_limit=node_limit,
+            max_programs=max_programs,
+            allowance=allowance,
+            owners=owners,
+        )
 
     def domains(self, instances: Floats) -> Domains:
         """What each cell may be by the constraints on its column alone: bounds, allowed levels."""

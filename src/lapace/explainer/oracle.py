@@ -105,7 +105,13 @@ class Oracle:
         open_ = np.flatnonzero(~np.isin(instance, list(self.infeasible)))
         originals = problem.instances.cells[instance[open_]]
         with self.timed("constraints"):
-            moved = problem.system.project(cells[open_], originals, costs=problem.costs)
+            moved = problem.system.project(
+                cells[open_],
+                originals,
+                costs=problem.costs,
+                allowance=problem.nodes,
+                owners=instance[open_],
+            )
         self.infeasible.update(instance[open_][moved.proved_infeasible].tolist())
         cells, feasible = cells.copy(), np.zeros(len(cells), dtype=bool)
         cells[open_], feasible[open_] = moved.cells, moved.feasible

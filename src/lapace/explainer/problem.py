@@ -13,6 +13,7 @@ import numpy as np
 from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System, fixed, parse_all
+from lapace.constraints.projection import NodeAllowance
 from lapace.errors import InputError, check_integer, did_you_mean
 from lapace.explainer.fit import Fitted
 from lapace.instances import LabelledInstances, read_instances
@@ -53,6 +54,8 @@ class Search:
             straight.
         n_endpoints: Lead an instance's paths to so many sampled rows of the target chosen for it,
             instead of to the prototypes, 100 at most; 0 for the prototypes.
+        max_nodes: Branch-and-bound nodes the solver of constraints may visit for each instance.
+            Where more are needed and nothing was found, the instance's reason says so.
 
     Examples:
         >>> Search(steps=10, detail="picks").steps
@@ -67,6 +70,7 @@ class Search:
     n_best: int = 3
     path: Literal["straight", "dense"] = "straight"
     n_endpoints: int = 0
+    max_nodes: int = 20_000
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work."""
@@ -74,6 +78,7 @@ class Search:
         object.__setattr__(self, "n_best", check_integer("n_best", self.n_best))
         count = check_integer("n_endpoints", self.n_endpoints, 0, MAX_ENDPOINTS)
         object.__setattr__(self, "n_endpoints", count)
+        object.__setattr__(self, "max_nodes", check_integer("max_nodes", self.max_nodes, 1))
         if not isinstance(self.stable, bool):
             raise InputError(f"stable is {self.stable!r}; it is True or False.")
         picks = (self.picks,) if isinstance(self.picks, str) else tuple(self.picks)
@@ -106,6 +111,7 @@ class Problem:
         max_queries: Rows the classifier may be queried about; None for no limit.
         threads: How many search at the same time.
         turn: Held while the classifier is queried, where several threads search.
+        nodes: What the solver of constraints may spend on each instance, and has spent.
     """
 
     fitted: Fitted
@@ -119,6 +125,7 @@ class Problem:
     max_queries: int | None = None
     threads: int = 1
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    nodes: NodeAllowance = field(default_factory=NodeAllowance)
 
     @property
     def schema(self) -> Schema:
@@ -219,16 +226,18 @@ def make_problem(
     finite = {name: cost for name, cost in weights.items() if cost != np.inf}
     instances.schema.weights(finite)  # refuses unknown columns and negative costs
     system = bind_constraints((*fitted.rules, *parse_all(constraints), *immutable), instances)
+    search = search or Search()
     return Problem(
         fitted,
         classifier,
         instances,
         system,
-        search or Search(),
+        search,
         finite,
         confidence,
         plausibility,
         threads=threads,
+        nodes=NodeAllowance(search.max_nodes),
     )
 
 

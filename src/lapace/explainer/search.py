@@ -656,6 +656,10 @@ def _statuses(
         elif budget is not None and i in budget.unsearched:
             text = f"{budget.ended} {CUT_SHORT}"
             found.append(("none_found", text))
+        elif i in problem.nodes.ended:
+            most = f"{problem.nodes.most:,}"
+            text = f"The solver's budget for this instance is spent (max_nodes={most}). {CUT_SHORT}"
+            found.append(("none_found", text))
         else:
             text = f"No row of {paths[i]} paths is labelled {target}{sure}{under}."
             found.append(("none_found", text))

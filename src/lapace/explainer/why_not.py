@@ -355,11 +355,15 @@ class _Relaxer:
             if self.system.feasible(row[None], self.originals[[i]])[0]:
                 self.answers[i] = row
 
+    def _under(self, system: System) -> Problem:
+        """The same problem under other constraints."""
+        return replace(self.problem, system=system, nodes=self.problem.nodes.fresh())
+
     def _search_without(self, which: Set, instance: Ints) -> FoundRows | None:
         """What the same search finds without a set of constraints; None where it was cut short."""
         self.searched.add(which)
         dropped = [self.system.constraints[k] for k in which]
-        problem = replace(self.problem, system=self.system.without(dropped))
+        problem = self._under(self.system.without(dropped))
         parts = [self._rows_of(instance[:0])]
         try:
             for _, found in search(problem, instance):
@@ -611,7 +615,7 @@ class _Relaxer:
         """What `nearest` returns under constraints, by instance, where that is ok."""
         system = System.of(constraints, self.problem.schema, check=False)
         found = {}
-        for _, part in search(replace(self.problem, system=system), np.array(instance)):
+        for _, part in search(self._under(system), np.array(instance)):
             if part.paths is not None:
                 rows = part.advice["nearest"]
                 for k in np.flatnonzero(rows.steps.ok):

@@ -187,6 +187,7 @@ def _checked(found: Explanation) -> Explanation:
         and all(((step >= 0) & (step < steps)).all() for step in found.picked.values()),
         "n_best": isinstance(most := found.search.get("n_best", 1), int) and most >= 1,
         "n_endpoints": isinstance(found.search.get("n_endpoints", 0), int),
+        "max_nodes": isinstance(found.search.get("max_nodes", 1), int),
         "a mark": all(set(rows.mark) <= set(MARKS) for rows in found.minimal.values()),
         "a verdict": bool(np.isin(found.valid, (-1, 0, 1)).all()),
         "a why_not": all(

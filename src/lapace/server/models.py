@@ -44,6 +44,7 @@ MAX_CONSTRAINTS = 100
 MAX_CONSTRAINT_LENGTH = 1_000  # characters
 MAX_NAMES = 1_000  # columns searched for the one that was meant
 MAX_BEST = 10  # different ways for each instance
+MAX_NODES = 100_000  # of the solver, for each instance
 MAX_ENDPOINTS = 20  # sampled endpoints for each instance
 REF = "#/components/schemas/"
 Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last"]
@@ -53,6 +54,7 @@ SEARCH_FIELDS: dict[str, Any] = {
     "picks": (list[Pick], Field(list(PICKS), max_length=len(PICKS))),
     "n_best": (int, Field(Search().n_best, ge=1, le=MAX_BEST)),
     "n_endpoints": (int, Field(Search().n_endpoints, ge=0, le=MAX_ENDPOINTS)),
+    "max_nodes": (int, Field(Search().max_nodes, ge=1, le=MAX_NODES)),
 }
 
 Json: TypeAlias = dict[str, Any]

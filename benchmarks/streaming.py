@@ -128,7 +128,8 @@ def lines_of(moments: list[Moment], rows: int, code: int | None) -> list[Line]:
         ]
     late = done >= done[-1] / 2
     slope = np.polyfit(done[late], memory[late], 1)[0] if done[late].std() else 0.0
-    pace = (done[-1] - done[late][0]) / (seconds[-1] - seconds[late][0])
+    pace = (done[-1] - done[late][0]) / max(seconds[-1] - seconds[late][0], 1e-9)
+    pace = pace or done[-1] / seconds[-1]  # nothing was written in the last half
     first = seconds[np.flatnonzero(done > 0)[0]]
     far = memory.max() + max(slope, 0.0) * (MILLION - done[-1])
     how = "all" if code == 0 else f"ended after {seconds[-1]:.0f} s"

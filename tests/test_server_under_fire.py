@@ -287,6 +287,17 @@ def test_an_empty_token_does_not_open_the_server(here, monkeypatch):
     assert "There is no token" in run("serve m.lapace --host 0.0.0.0 --port 0").stderr
 
 
+def test_an_open_address_is_refused_before_anything_is_loaded_or_listens(here, monkeypatch):
+    from lapace.cli import processes
+    from test_cli_outputs import run
+
+    monkeypatch.setattr(processes, "workers", lambda *_: pytest.fail("a socket would listen"))
+    for host in ("0.0.0.0", "''", "::"):
+        found = run(f"serve m.lapace --host {host} --workers 2 --port 0")
+        assert found.exit_code == 2
+        assert "There is no token" in found.stderr
+
+
 def test_hosts_and_origins_are_checked():
     with serving(worlds.post().explainer, hosts=["explain.example.org"], token="t") as client:
         token = {"Authorization": "Bearer t", "Host": "explain.example.org:443"}

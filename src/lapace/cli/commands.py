@@ -135,9 +135,22 @@ def serve(
             "The page of --instances is served by one process: a visitor's socket has to find it. "
             "Leave --workers out."
         )
+    _check_access(settings)
     with processes.workers(workers, settings.host, settings.port) as worker:
         speaker = terminal if worker.speaks else Terminal(True)
         _serve(worker, model, page, settings, loader, speaker)
+
+
+def _check_access(settings: ServerSettings) -> None:
+    """Refuses to be open unasked, before anything is loaded and before a socket listens."""
+    from lapace import server
+
+    if settings.token is None and os.environ.get("LAPACE_TOKEN") == "" and not settings.open_:
+        raise InputError(
+            "LAPACE_TOKEN is set and empty. Put a token in it, unset it, or say --open."
+        )
+    closed = settings.token is not None or settings.token_file is not None
+    server.check_address(settings.host, closed=closed, open_=settings.open_)
 
 
 def _serve(
@@ -155,10 +168,6 @@ def _serve(
         worker.started()
         terminal.note(f"Listening at {url}; stop with Ctrl-C.")
 
-    if settings.token is None and os.environ.get("LAPACE_TOKEN") == "" and not settings.open_:
-        raise InputError(
-            "LAPACE_TOKEN is set and empty. Put a token in it, unset it, or say --open."
-        )
     explainer = model.load(loader)
     terminal.note(f"{explainer!r}.")
     run: Callable[..., None] = partial(server.serve, explainer)

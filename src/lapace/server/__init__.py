@@ -216,17 +216,32 @@ def serve(
         extend: Called with the application before it runs, to add pages to it.
         settings: Those of `create_app`.
     """
-    loopback = host in ("localhost", "::1") or host.startswith("127.")
     closed = settings.get("token") is not None or settings.get("token_file") is not None
+    loopback = check_address(host, closed=closed, open_=open_)
+    app = create_app(explainer, loopback=loopback and not open_, **settings)
+    if extend is not None:
+        extend(app)
+    run(app, host=host, port=port, ready=ready, listener=listener)
+
+
+def check_address(host: str, *, closed: bool, open_: bool) -> bool:
+    """Refuses an address that other machines reach where no token is asked for.
+
+    Args:
+        host: The address to listen on.
+        closed: Whether a token is asked for.
+        open_: Whether none is meant to be.
+
+    Returns:
+        Whether only this machine reaches it.
+    """
+    loopback = host in ("localhost", "::1") or host.startswith("127.")
     if not (loopback or closed or open_):
         raise InputError(
             f"There is no token: every machine that reaches '{host}' could send requests. Give one "
             "(--token-file, or LAPACE_TOKEN in the environment), or say that it is meant: --open."
         )
-    app = create_app(explainer, loopback=loopback and not open_, **settings)
-    if extend is not None:
-        extend(app)
-    run(app, host=host, port=port, ready=ready, listener=listener)
+    return loopback
 
 
 def _tokens(

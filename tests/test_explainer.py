@@ -1845,7 +1845,7 @@ def test_an_instance_whose_solver_nodes_are_spent_says_so():
         for nodes in (1, 20_000)
     }
     scarce, plenty = found[1], found[20_000]
-    spent = [i for i, reason in enumerate(scarce.reason) if "max_nodes=1)" in reason]
+    spent = [i for i, reason in enumerate(scarce.reason) if "Search(max_nodes=1)" in reason]
     assert spent
     assert {scarce.status[i] for i in spent} == {"none_found"}
     assert not any("max_nodes" in reason for reason in plenty.reason)

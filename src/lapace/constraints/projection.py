@@ -9,7 +9,7 @@ feasible row or proves that there is none. Rows that are feasible already are no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from typing import Any
@@ -42,16 +42,22 @@ class NodeAllowance:
     Attributes:
         most: For each instance, in all projections together.
         spent: By instance.
-        ended: Instances that needed more; what was not found for them may exist.
+        ended: Instances with a row that the solver found no result for within its limits.
     """
 
-    most: int = 20_000
+    most: int
     spent: Counter[int] = field(default_factory=Counter)
     ended: set[int] = field(default_factory=set)
 
     def left(self, instance: int) -> int:
         """What may still be visited for an instance."""
         return max(0, self.most - self.spent[instance])
+
+    def forget(self, instances: Iterable[int]) -> None:
+        """Starts anew for some instances."""
+        for instance in instances:
+            del self.spent[instance]
+            self.ended.discard(instance)
 
     def fresh(self) -> NodeAllowance:
         """As many nodes for another question."""
@@ -603,7 +609,11 @@ class _ExactSolver:
             if not self.allowance.left(owner):
                 self.allowance.ended.add(owner)
                 return None, "unsolved"
-            self.solutions[key] = self.solve(start, instance, owner)
+            solution = self.solve(start, instance, owner)
+            if solution[1] == "unsolved":  # another instance may have nodes left
+                self.allowance.ended.add(owner)
+                return solution
+            self.solutions[key] = solution
         row, status = self.solutions[key]
         if status == "infeasible":
             self.infeasible.add(instance_key)
@@ -639,8 +649,6 @@ class _ExactSolver:
                 rounded=rounded,
             )
             self.allowance.spent[owner] += solution.nodes
-            if solution.status == "unsolved" and not self.allowance.left(owner):
-                self.allowance.ended.add(owner)
             if solution.cells is None:
                 return None, solution.status
             row = self.polished(solution.cells[None], instance[None])

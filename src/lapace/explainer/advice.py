@@ -192,7 +192,7 @@ class _Advisor:
         begin = self._begin_with_margin()
         searches: list[Callable[[Ask], tuple[Floats, Ints]]] = [
             lambda ask: (self.nearest(ask), self.lines),
-            lambda ask: self._surest(ask, begin),
+            lambda ask: self._closest_with_margin(ask, begin),
             lambda ask: self._alternatives(ask, begin),
         ]
         (rows, _), surest, others = in_lockstep(self.verdicts, searches)
@@ -221,7 +221,9 @@ class _Advisor:
     def best(self, nearest: Floats) -> Advice:
         """Of each line up to `n_best` different ways; where there is none, `nearest`, marked."""
         begin, ask = self._begin_with_margin(), self.verdicts
-        ways = self._ways(begin, self._surest(ask, begin), self._alternatives(ask, begin))
+        ways = self._ways(
+            begin, self._closest_with_margin(ask, begin), self._alternatives(ask, begin)
+        )
         return self._marked(ways, nearest)
 
     def _begin_with_margin(self) -> _Begin:
@@ -231,24 +233,25 @@ class _Advisor:
         known[known] = self._margin(self.verdicts)(cells, line)[1]
         return self._begin(known, MARGIN_LEVEL)
 
-    def _surest(self, ask: Ask, begin: _Begin) -> tuple[Floats, Ints]:
+    def _closest_with_margin(self, ask: Ask, begin: _Begin) -> tuple[Floats, Ints]:
         """The closest acceptable row of each line that has one, minimal, and its line."""
         rows, ok = self._closest(self._margin(ask), begin, 1, at_random=False)
         return rows[ok], self.lines[ok]
 
     def _alternatives(self, ask: Ask, begin: _Begin) -> tuple[Floats, Ints]:
-        """Minimal rows from which further ways are chosen, and their lines.
+        """Minimal rows among which further ways are chosen, and their lines.
 
-        They start from proposals and known rows that are unlike each other.
+        They start from steps of the paths and from proposals that are unlike each other.
         """
         accept, count = self._margin(ask), self.problem.search.n_best
         lines = self.lines[self.possible]
-        if count < 2 or not self._proposes or not len(lines):
+        if count < 2 or not len(lines):
             return self.originals[:0], self.lines[:0]
         rows = self._of_paths(begin.known)
-        near = Proposals(self.known.cells[rows], self.line[rows], self.distance[rows])
-        random = self.guide.at_random(begin.levels, lines)
-        left, chosen = self.guide.joined([begin.proposals, random, near]), []
+        starts = [Proposals(self.known.cells[rows], self.line[rows], self.distance[rows])]
+        if self._proposes:
+            starts += [begin.proposals, self.guide.at_random(begin.levels, lines)]
+        left, chosen = self.guide.joined(starts), []
         for _ in range(count + SPARE):
             some = closest(left, 1)
             chosen.append((some.cells, some.line))
@@ -262,8 +265,12 @@ class _Advisor:
         self, begin: _Begin, surest: tuple[Floats, Ints], others: tuple[Floats, Ints]
     ) -> list[tuple[Floats, Ints]]:
         """Up to `n_best` different ways: the rows of each, and their lines."""
-        ways, (cells, line) = [surest], others
+        cells, line = others
         pool = self.guide.joined([Proposals(cells, line, self.guide.distance(cells, line))])
+        lacking = closest(pool.take(~np.isin(pool.line, surest[1])), 1)
+        first = np.concatenate([surest[1], lacking.line])
+        order = np.argsort(first)
+        ways = [(np.concatenate([surest[0], lacking.cells])[order], first[order])]
         for _ in range(1, self.problem.search.n_best):
             pool = pool.take(np.isin(pool.line, ways[-1][1]))
             pool = pool.take(self._unlike(pool.cells, pool.line, ways))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -38,10 +38,13 @@ def in_lockstep(verdicts: Verdicts, searches: Sequence[Callable[[Ask], Found]]) 
             for side, rows in zip(waiting, np.split(np.arange(stops[-1]), stops[:-1]), strict=True):
                 side.go_on(found.take(rows))
         return [side.found for side in sides]
-    except BaseException as error:
+    finally:
         for side in sides:
-            side.answers.put(error)
-        raise
+            side.stop()
+
+
+class _StoppedError(Exception):
+    """Ends a search that another one's error ended."""
 
 
 class _Side(Generic[Found]):
@@ -52,19 +55,29 @@ class _Side(Generic[Found]):
     def __init__(self, verdicts: Verdicts, search: Callable[[Ask], Found]) -> None:
         self.verdicts, self.search = verdicts, search
         self.asked: tuple[Floats, Ints] | None = None
-        self.answers: SimpleQueue[Any] = SimpleQueue()  # steps, or the error that ended all
+        self.answers: SimpleQueue[Steps | None] = SimpleQueue()  # None: it is to stop
+        self.stopped = False
+        self.thread: Thread | None = None
         self.turns: SimpleQueue[BaseException | None] = SimpleQueue()  # it asks, ended or failed
 
     def start(self) -> None:
         """Runs it until it asks something new, or has ended."""
         context = copy_context()
-        Thread(target=context.run, args=(self._run,), name="lockstep", daemon=True).start()
+        self.thread = Thread(target=context.run, args=(self._run,), name="lockstep", daemon=True)
+        self.thread.start()
         self._wait()
 
     def go_on(self, steps: Steps) -> None:
         """Answers it, and runs it until it asks again, or has ended."""
         self.answers.put(steps)
         self._wait()
+
+    def stop(self) -> None:
+        """Ends it at its next question, and waits for that."""
+        self.stopped = True
+        self.answers.put(None)
+        if self.thread is not None:
+            self.thread.join()
 
     def _wait(self) -> None:
         if (error := self.turns.get()) is not None:
@@ -75,17 +88,20 @@ class _Side(Generic[Found]):
             self.found = self.search(self._ask)
             self.asked = None
             self.turns.put(None)
+        except _StoppedError:
+            pass
         except BaseException as error:
             self.asked = None
             self.turns.put(error)
 
     def _ask(self, cells: Floats, lines: Ints) -> Steps:
+        if self.stopped:
+            raise _StoppedError
         if self.verdicts.knows(cells, lines):
             return self.verdicts(cells, lines)
         self.asked = cells, lines
         self.turns.put(None)
-        answer = self.answers.get()
-        if isinstance(answer, BaseException):
-            raise answer
-        steps: Steps = answer
+        steps = self.answers.get()
+        if steps is None:
+            raise _StoppedError
         return steps

@@ -125,7 +125,7 @@ class Problem:
     max_queries: int | None = None
     threads: int = 1
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
-    nodes: NodeAllowance = field(default_factory=NodeAllowance)
+    nodes: NodeAllowance = field(default_factory=lambda: NodeAllowance(Search().max_nodes))
 
     @property
     def schema(self) -> Schema:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from lapace.arrays import Bools, Floats, Ints, distinct
 from lapace.budgets import BudgetError, current
 from lapace.constraints import ChangeLimit, Constraint, System
+from lapace.constraints.program import NODE_LIMIT
 from lapace.explainer.advice import Advice, find_advice, stored_advice
 from lapace.explainer.endpoints import (
     Endpoints,
@@ -170,7 +171,8 @@ def _with_fewer_changes(problem: Problem) -> Problem | None:
     if limit.count - (limit.relation == "<") <= 1:
         return None
     constraints[k] = replace(limit, count=limit.count - 1)
-    return replace(problem, system=System.of(constraints, problem.schema, check=False))
+    system = System.of(constraints, problem.schema, check=False)
+    return replace(problem, system=system, nodes=problem.nodes.fresh())
 
 
 def _find_paths(problem: Problem, instance: Ints) -> Searched:
@@ -394,6 +396,7 @@ def _search_within_budget(problem: Problem) -> Iterator[tuple[int, Searched]]:
         return
     except BudgetError:
         budget.ended = ""
+        problem.nodes.forget(tried[done:].tolist())
     for begin in range(done, len(tried)):
         if budget.unsearched:
             budget.unsearched.update(tried[begin:].tolist())
@@ -657,8 +660,11 @@ def _statuses(
             text = f"{budget.ended} {CUT_SHORT}"
             found.append(("none_found", text))
         elif i in problem.nodes.ended:
-            most = f"{problem.nodes.most:,}"
-            text = f"The solver's budget for this instance is spent (max_nodes={most}). {CUT_SHORT}"
+            text = (
+                "The solver of constraints ended without a result for some rows, after "
+                f"{NODE_LIMIT:,} nodes for a row or Search(max_nodes={problem.nodes.most}) for the "
+                "instance; none of the others will do."
+            )
             found.append(("none_found", text))
         else:
             text = f"No row of {paths[i]} paths is labelled {target}{sure}{under}."

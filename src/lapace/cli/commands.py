@@ -142,7 +142,7 @@ def serve(
 
 
 def _check_access(settings: ServerSettings) -> None:
-    """Refuses to be open unasked, before anything is loaded and before a socket listens."""
+    """Refuses to be open unasked, before the explainer is loaded and before a socket listens."""
     from lapace import server
 
     if settings.token is None and os.environ.get("LAPACE_TOKEN") == "" and not settings.open_:

@@ -9,14 +9,13 @@ lines towards the data of the target.
 
 from lapace.paths.decoder import Decoder, EncodedInstances
 from lapace.paths.dense import dense_curves, dense_lines
+from lapace.paths.steps import Steps, rows_differ
 from lapace.paths.tracing import (
     Correct,
     Evaluate,
     Lines,
-    Steps,
     TracedPaths,
     pairs_of,
-    rows_differ,
     trace,
 )
 

@@ -274,3 +274,10 @@ def test_plausibility_is_the_least_density_of_an_ok_row():
         rows = getattr(explanation, pick)()
         assert rows.ok.any()
         assert (rows.density[rows.ok] >= 30).all()
+
+
+def test_there_are_several_ways_without_a_student_too():
+    here = worlds.digits()
+    assert here.explainer.fitted_.student is None
+    best = worlds.explain(here, "any-other", detail="picks").best(3)
+    assert np.bincount(best.rank)[1:].sum() > 0

@@ -74,8 +74,6 @@ class Recipe:
         epochs: With early stopping the budget is at least this many passes over the rows.
         enough: Labels with fewer rows are topped up to this many with made-up ones; 0 for none.
             Images never are: what lies between two images is a double exposure.
-        student: Made-up rows the classifier is queried about so that a student of it can guide the
-            search for `nearest` and `best`, at most; 0 for no student.
         kl_c: How the paper's KL(c) is read: of the batch's mean responsibilities per label
             (`batch`), of their running mean (`running`), or of each row's (`row`, as printed).
         draw: Another reading of the paper: q(z|x,c,y) is handed a straight-through Gumbel draw of
@@ -98,7 +96,6 @@ class Recipe:
     patience: float = 0.0
     epochs: int = 0
     enough: int = 1000
-    student: int = 8000
     kl_c: Literal["batch", "running", "row"] = "batch"
     draw: bool = False
     linear_prior: bool = False
@@ -120,10 +117,10 @@ class Recipe:
 
 
 DEFAULT = Recipe()
-IMAGES = replace(DEFAULT, hidden=256, steps=6000, enough=0, student=0)
+IMAGES = replace(DEFAULT, hidden=256, steps=6000, enough=0)
 PAPER = Recipe(
     "paper", 512, "sigmoid", True, (0.1, 0.1, 1.0), 1024, 1e-3, 4000, patience=0.2, epochs=100,
-    enough=0, student=0,
+    enough=0,
 )  # fmt: skip
 
 

@@ -41,9 +41,7 @@ class Request:
         picks: Which counterfactuals: any of `best`, `nearest`, `first`, `middle`, `last`.
         n_best: How many different ways `best` looks for.
         steps: Steps from an instance to a prototype.
-        detail: As in `Search`.
-        path: As in `Search`.
-        n_endpoints: As in `Search`.
+        n_starts: How many rows each search for `nearest` and for `best` starts from.
         id_column: The column that identifies the rows; by default the one the explainer's file
             names, or else `id`, if that is no feature.
         keep: Further columns that are written beside the outcomes.
@@ -62,9 +60,7 @@ class Request:
     picks: tuple[str, ...] = ("best", "nearest")
     n_best: int = 3
     steps: int = 20
-    detail: str = "path"
-    path: str = "straight"
-    n_endpoints: int = 0
+    n_starts: int = 10
     id_column: str | None = None
     keep: tuple[str, ...] = ()
     by: str | None = None

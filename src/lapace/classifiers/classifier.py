@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,7 +23,6 @@ from lapace.classifiers.outputs import (
     distinct_labels,
     predict_method,
 )
-from lapace.classifiers.sharing import current_calls
 from lapace.errors import ClassifierError, InputError, LapaceError, RowsError, did_you_mean
 from lapace.schema import Schema
 
@@ -77,10 +76,6 @@ class _Rows:
     def frame(self) -> Any:
         """What the model is called with, for labels and probabilities alike."""
         return self.cells.copy() if self.plain else self.schema.frame(self.cells)
-
-    def beside(self, cells: Floats) -> _Rows:
-        """Other rows for the same model."""
-        return replace(self, cells=cells)
 
 
 class Classifier:
@@ -260,19 +255,14 @@ class Classifier:
             yield _Rows(cells[part], schema or self.schema, plain)
 
     def _call(self, method: Callable[[Any], Any], rows: _Rows) -> Any:
-        """Calls the model about some rows, alone or together with other threads."""
+        """Calls the model about some rows, and counts them."""
         count = len(rows.cells)
         spend(queries=count)
         with self._lock:
             self._n_queries += count
-        calls = current_calls(self.model)
-        frame = rows.frame if calls is None else None
+        frame = rows.frame
         try:
-            if calls is None:
-                return method(frame)
-            # Columns with missing cells may have another type.
-            key = (method.__name__, id(rows.schema), np.isnan(rows.cells).any(axis=0).tobytes())
-            return calls.call(key, rows.cells, lambda joined: method(rows.beside(joined).frame))
+            return method(frame)
         except LapaceError:  # an external model's own error
             raise
         except (Exception, SystemExit) as error:  # a model may raise anything

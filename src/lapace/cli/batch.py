@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from lapace.cli import inputs
 from lapace.cli.app import command
-from lapace.cli.options import ENDPOINTS, PATHS, Loader, Model, Wanted
+from lapace.cli.options import Loader, Model, Wanted
 from lapace.cli.outputs import Progress, Terminal
 from lapace.errors import InputError
 
@@ -52,11 +52,6 @@ def batch(
         help="Which counterfactuals, with commas between: best, nearest, first, middle, last.",
     ),
     n_best: int = Option(3, help="How many different ways best looks for."),
-    detail: Literal["path", "picks"] = Option(
-        "path", help="Query the classifier about every step, or only what the picks need."
-    ),
-    paths: Literal["straight", "dense"] = PATHS,
-    n_endpoints: int = ENDPOINTS,
     keep: list[str] = Option(
         [],
         metavar="COLUMN,…",
@@ -113,9 +108,7 @@ def batch(
         picks=tuple(name.strip() for name in pick.split(",") if name.strip()),
         n_best=n_best,
         steps=wanted.steps,
-        detail=detail,
-        path=paths,
-        n_endpoints=n_endpoints,
+        n_starts=wanted.n_starts,
         id_column=wanted.id_column,
         keep=tuple(name.strip() for text in keep for name in text.split(",")),
         by=by,

@@ -37,18 +37,6 @@ TRAIN = Argument(
     help="The training table: .csv, .tsv (also .gz) or .parquet, or - for standard input.",
 )
 LABEL = Option(None, help="Only the prototypes of this label.")
-PATHS = Option(
-    "straight",
-    "--path",
-    help="The latent path to a prototype: the paper's straight line, or one bent towards the "
-    "target's data.",
-)
-ENDPOINTS = Option(
-    0,
-    help="Lead paths to so many sampled rows of the target chosen for each instance, instead of to "
-    "the prototypes.",
-)
-NODES = Option(20_000, help="What the solver of constraints may spend on each instance, in nodes.")
 
 
 @dataclass(frozen=True)
@@ -174,6 +162,9 @@ class Wanted:
         None, help="The least density percentile among training rows of the target, below 100."
     )
     steps: int = Option(20, help="Steps from an instance to a prototype.")
+    n_starts: int = Option(
+        10, "--starts", help="Rows each search for nearest and for best starts from, 1 to 100."
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from lapace.cli import inputs, rendering
 from lapace.cli.app import command
-from lapace.cli.options import ENDPOINTS, INSTANCES, LABEL, NODES, PATHS, Loader, Model, Query
+from lapace.cli.options import INSTANCES, LABEL, Loader, Model, Query
 from lapace.cli.outputs import Output, Progress, Terminal, writable_file
 from lapace.errors import InputError
 
@@ -67,15 +67,9 @@ def explain(
     template: Path | None = Option(
         None, metavar="FILE", help="The wording of the letters, a Jinja2 template."
     ),
-    detail: Literal["path", "picks"] = Option(
-        "path", help="Query the classifier about every step, or only what the picks need."
-    ),
-    enforce: Literal["exact", "naive", "polyak", "latent"] = Option(
+    enforce: Literal["exact", "naive", "latent"] = Option(
         "exact", help="How constraints are enforced; all but exact are for comparison."
     ),
-    paths: Literal["straight", "dense"] = PATHS,
-    n_endpoints: int = ENDPOINTS,
-    max_nodes: int = NODES,
     stable: bool = Option(
         True,
         help="first is the start of a path's last unbroken run of ok steps; otherwise the first ok "
@@ -90,15 +84,7 @@ def explain(
     Exits with 0 also where some instances have none; a line on standard error counts them.
     """
     where = output.destination([model.path, instances, *query.constraints])
-    settings: dict[str, Any] = {
-        "detail": detail,
-        "enforce": enforce,
-        "path": paths,
-        "n_endpoints": n_endpoints,
-        "max_nodes": max_nodes,
-        "stable": stable,
-        "n_best": n_best,
-    }
+    settings: dict[str, Any] = {"enforce": enforce, "stable": stable, "n_best": n_best}
     if pick == "best" and letters is None and where.format != "json":
         settings["picks"] = ("best",)  # nothing else is shown
     if letters is not None and letters.exists() and not letters.is_dir():
@@ -333,7 +319,7 @@ class _Asked:
             "costs": costs,
             "confidence": query.confidence,
             "plausibility": query.plausibility,
-            "search": Search(steps=query.steps, **search),
+            "search": Search(steps=query.steps, n_starts=query.n_starts, **search),
         }
         only = inputs.parse_label(explainer.classes_, query.only)
         if only is not None:

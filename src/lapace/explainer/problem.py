@@ -22,14 +22,8 @@ from lapace.schema import Schema
 
 __all__ = ["Problem", "Search", "make_problem"]
 
-OPTIONS = {
-    "detail": ("path", "picks"),
-    "enforce": ("exact", "naive", "polyak", "latent"),
-    "path": ("straight", "dense"),
-}
-
-
-MAX_ENDPOINTS = 100  # of an instance; more are not different from each other
+OPTIONS = {"enforce": ("exact", "naive", "latent")}
+MAX_STARTS = 100  # of an instance; more are not different from each other
 
 
 @dataclass(frozen=True)
@@ -38,47 +32,34 @@ class Search:
 
     Attributes:
         steps: Grid steps from an instance to a prototype.
-        detail: `path` queries the classifier about every step, `picks` only about what the picks
-            need.
+        picks: Which picks are computed: `nearest`, `best`, `first`, `middle`, `last`. A pick that
+            is left out costs no queries.
+        n_best: How many different ways `best` looks for.
+        n_starts: How many rows each search for `nearest` and for `best` starts from, 100 at most.
         stable: Take as `first` the start of the last unbroken run of ok steps; False: the first ok
             step of all, as in the paper.
         enforce: How constraints are enforced. `exact` corrects latent points, then projects rows;
             `naive` only projects rows; `latent` only corrects latent points, by the paper's
-            gradient descent, and `polyak` the same with Polyak's steps: there a row may violate a
-            constraint (and says so).
-        picks: Which picks are computed: `nearest`, `best`, `first`, `middle`, `last`. What is left
-            out costs no queries.
-        n_best: How many different ways `best` looks for.
-        path: `straight` follows the straight latent line of the paper, `dense` one that is bent
-            towards the data of the target, with the same ends. The paper's recipe is always
-            straight.
-        n_endpoints: Lead an instance's paths to so many sampled rows of the target chosen for it,
-            instead of to the prototypes, 100 at most; 0 for the prototypes.
-        max_nodes: Branch-and-bound nodes the solver of constraints may visit for each instance.
-            Where more are needed and nothing was found, the instance's reason says so.
+            gradient descent: there a row may violate a constraint (and says so).
 
     Examples:
-        >>> Search(steps=10, detail="picks").steps
-        10
+        >>> Search(steps=5, n_starts=3).steps
+        5
     """
 
     steps: int = 20
-    detail: Literal["path", "picks"] = "path"
-    stable: bool = True
-    enforce: Literal["exact", "naive", "polyak", "latent"] = "exact"
     picks: tuple[str, ...] = PICKS
     n_best: int = 3
-    path: Literal["straight", "dense"] = "straight"
-    n_endpoints: int = 0
-    max_nodes: int = 20_000
+    n_starts: int = 10
+    stable: bool = True
+    enforce: Literal["exact", "naive", "latent"] = "exact"
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work."""
         object.__setattr__(self, "steps", check_integer("steps", self.steps, 2))
         object.__setattr__(self, "n_best", check_integer("n_best", self.n_best))
-        count = check_integer("n_endpoints", self.n_endpoints, 0, MAX_ENDPOINTS)
-        object.__setattr__(self, "n_endpoints", count)
-        object.__setattr__(self, "max_nodes", check_integer("max_nodes", self.max_nodes, 1))
+        n_starts = check_integer("n_starts", self.n_starts, 1, MAX_STARTS)
+        object.__setattr__(self, "n_starts", n_starts)
         if not isinstance(self.stable, bool):
             raise InputError(f"stable is {self.stable!r}; it is True or False.")
         picks = (self.picks,) if isinstance(self.picks, str) else tuple(self.picks)

@@ -191,13 +191,12 @@ def _draw_lines(
     """Paths from an instance to the prototypes, with rings where the decision flips."""
     if "instance_z" not in arrays:
         raise InputError("These arrays hold no instance. Make them with latent_map(instance).")
-    kind = "endpoint" if "endpoint_z" in arrays else "prototype"
-    start, numbers = arrays["instance_z"], arrays[f"{kind}_number"].tolist()
+    start, numbers = arrays["instance_z"], arrays["prototype_number"].tolist()
     for rank, prototype in enumerate(instance.prototypes):
         drawn = DrawnPath.of(instance, prototype)
         place = numbers.index(prototype)
-        line = np.stack([start, arrays[f"{kind}_z"][place]])
-        line = project(arrays["path_z"][place] if "path_z" in arrays else line)
+        straight = np.stack([start, arrays["prototype_z"][place]])
+        line = project(arrays["path_z"][place] if "path_z" in arrays else straight)
         width, shade = (2.4, INK) if rank == 0 else (1.2, SOFT)
         ax.plot(*line.T, color=shade, lw=width, zorder=3, solid_capstyle="round")
         if drawn.flips:

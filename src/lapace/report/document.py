@@ -315,7 +315,6 @@ class Queries:
         centroids: Centroids judged.
         repair: Repairs of those refused.
         surrogates: Rows held out that surrogates are judged by.
-        student: What the student that guides searches learns from.
         report: What the report needs.
     """
 
@@ -324,7 +323,6 @@ class Queries:
     centroids: int = 0
     repair: int = 0
     surrogates: int = 0
-    student: int = 0
     report: int = 0
 
     @property

@@ -55,8 +55,7 @@ class Explanation:
         constraints: What every counterfactual has to satisfy, as text.
         instance: The position of the instance each path starts from.
         prototype: The prototype each path leads to; -1 for a sampled endpoint, whose rows only
-            `nearest` and `best` start from. With `Search(n_endpoints=...)` -1, -2, ..., the
-            instance's own endpoints, the cheapest first.
+            `nearest` and `best` start from.
         predicted: What the classifier says of each step, as a position in `labels`; -1 where it was
             not queried or could not say.
         valid: Whether that is the target: 1, 0, or -1 where the classifier was not queried.
@@ -221,7 +220,7 @@ class Explanation:
         if not 0 <= tau <= 1:
             raise InputError(f"tau is {tau}; it goes from 0, the instance, to 1, the prototype.")
         step = np.nan_to_num(np.abs(self.tau - tau), nan=np.inf).argmin(axis=1)
-        paths = np.flatnonzero(self._selected)
+        paths = np.flatnonzero(self.prototype >= 0)
         return self._rows(paths, step[paths])
 
     def nearest(self) -> Counterfactuals:
@@ -275,17 +274,11 @@ class Explanation:
         return self.minimal[pick]
 
     def _steps(self, pick: str) -> Counterfactuals:
-        """One step of each path that picks select from."""
+        """One step of each path to a prototype."""
         if pick not in self.picked:
             raise self._not_computed(pick)
-        paths = np.flatnonzero(self._selected)
+        paths = np.flatnonzero(self.prototype >= 0)
         return self._rows(paths, self.picked[pick][paths])
-
-    @property
-    def _selected(self) -> Bools:
-        """Paths that picks select from: to prototypes, or to the instances' own endpoints."""
-        selected: Bools = (self.prototype >= 0) | bool(self.search.get("n_endpoints"))
-        return selected
 
     def _not_computed(self, pick: str) -> InputError:
         known = (*self.minimal, *self.picked)
@@ -311,7 +304,7 @@ class Explanation:
             prototype=self.prototype[paths],
             ids=self.ids,
             reasons=self.reasons,
-            rank=np.maximum(0, -1 - self.prototype[paths]),
+            rank=np.zeros(len(paths), dtype=np.int64),
             mark=np.full(len(paths), "", dtype=object),
             **columns,
         )
@@ -417,21 +410,11 @@ class InstanceExplanation:
 
     @property
     def prototypes(self) -> tuple[int, ...]:
-        """The prototypes there is a path to, that of the nearest ok step first.
-
-        With `Search(n_endpoints=...)` the instance's own endpoints: -1, -2, ...
-        """
+        """The prototypes there is a path to, that of the nearest ok step first."""
         alone = self._alone
         distance = np.where(alone.ok, alone.distance, np.inf).min(axis=1, initial=np.inf)
-        order = np.argsort(distance, kind="stable")
-        return tuple(alone.prototype[order][alone._selected[order]].tolist())
-
-    @property
-    def endpoints(self) -> Counterfactuals:
-        """The rows its paths lead to, each with its probability, density and distance."""
-        alone = self._alone
-        paths = np.flatnonzero(alone._selected)
-        return alone._rows(paths, np.nanargmax(alone.tau[paths], axis=1))
+        prototype = alone.prototype[np.argsort(distance, kind="stable")]
+        return tuple(prototype[prototype >= 0].tolist())
 
     def path(self, prototype: int | None = None) -> Counterfactuals:
         """Every step towards one prototype, in order; by default the nearest one.
@@ -516,8 +499,7 @@ class InstanceExplanation:
         if prototype is None:
             ok = endpoints[self._alone.ok.any(axis=1)]  # endpoints of paths with an ok step
             only_sampled = len(ok) and (ok < 0).all()
-            own = self._alone.search.get("n_endpoints")
-            prototype = -1 if only_sampled and not own else next(iter(self.prototypes), -1)
+            prototype = -1 if only_sampled else next(iter(self.prototypes), -1)
         if prototype not in endpoints:
             known = ", ".join(map(str, sorted(endpoints)))
             raise InputError(

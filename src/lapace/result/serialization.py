@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -186,8 +185,7 @@ def _checked(found: Explanation) -> Explanation:
         "a pick": {*found.search["picks"]} <= {*PICKS}
         and all(((step >= 0) & (step < steps)).all() for step in found.picked.values()),
         "n_best": isinstance(most := found.search.get("n_best", 1), int) and most >= 1,
-        "n_endpoints": isinstance(found.search.get("n_endpoints", 0), int),
-        "max_nodes": isinstance(found.search.get("max_nodes", 1), int),
+        "n_starts": isinstance(starts := found.search.get("n_starts", 1), int) and starts >= 1,
         "a mark": all(set(rows.mark) <= set(MARKS) for rows in found.minimal.values()),
         "a verdict": bool(np.isin(found.valid, (-1, 0, 1)).all()),
         "a why_not": all(
@@ -261,7 +259,7 @@ def _parse(data: Mapping[str, Any]) -> Explanation:
         reason=tuple(instance["reason"] for instance in instances),
         constraints=tuple(data["constraints"]),
         instance=np.array([i for i, _ in paths], dtype=np.int64),
-        prototype=_endpoints([(i, path["prototype"]) for i, path in paths]),
+        prototype=np.array([_endpoint(path["prototype"]) for _, path in paths], dtype=np.int64),
         cells=_cells(schema, rows).reshape(*shape, len(schema.features)),
         predicted=codes([step["label"] for path in steps for step in path]).reshape(shape),
         valid=column("valid", np.int8, -1),
@@ -327,16 +325,6 @@ def _endpoint(prototype: int | None) -> int:
     if prototype is not None and prototype < 0:
         raise ValueError(f"there is no prototype {prototype}")
     return -1 if prototype is None else prototype
-
-
-def _endpoints(paths: Sequence[tuple[int, int | None]]) -> NDArray[np.int64]:
-    """The endpoint of each path; sampled ones of an instance are -1, -2, ... in their order."""
-    sampled: Counter[int] = Counter()
-    found = []
-    for instance, prototype in paths:
-        found.append(_endpoint(prototype) - sampled[instance] * (prototype is None))
-        sampled[instance] += prototype is None
-    return np.array(found, dtype=np.int64)
 
 
 def _id_from_json(value: Any) -> Any:

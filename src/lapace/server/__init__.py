@@ -11,7 +11,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from socket import socket
@@ -31,7 +30,6 @@ except ImportError as error:
 
 from lapace import __version__
 from lapace.budgets import Budget, BudgetError, limited
-from lapace.classifiers.sharing import SharedCalls, answers_by_row
 from lapace.errors import ClassifierError, InputError, check_integer, check_number
 from lapace.explainer import Explainer
 from lapace.result import Explanation, why_not_to_json
@@ -282,8 +280,6 @@ def _add_routes(
         explainer, max_instances=limits["instances"], max_steps=limits["steps"]
     )
     examples = request_examples(explainer)
-    model = explainer.classifier_.model
-    calls = SharedCalls(model) if answers_by_row(model) else None
     explanation = {"content": {"application/json": {"schema": {"$ref": f"{REF}Explanation"}}}}
 
     async def respond(request: Request, model: type[ExplainRequest], to_json: ToJson) -> Response:
@@ -300,7 +296,7 @@ def _add_routes(
 
         try:
             content = await queue.run(
-                lambda: _explain(explainer, parsed, to_json, budget, calls),
+                lambda: _explain(explainer, parsed, to_json, budget),
                 disconnected,
                 client=request.scope.get("lapace.client", ""),
                 started=start,
@@ -401,15 +397,11 @@ def _errors(statuses: Iterable[int]) -> dict[int | str, Json]:
 
 
 def _explain(
-    explainer: Explainer,
-    request: ExplainRequest,
-    to_json: ToJson,
-    budget: Budget,
-    calls: SharedCalls | None,
+    explainer: Explainer, request: ExplainRequest, to_json: ToJson, budget: Budget
 ) -> bytes:
     """In a thread: explains, and writes the JSON, which takes time as well."""
     try:
-        with limited(budget), nullcontext() if calls is None else calls.shared():
+        with limited(budget):
             found = to_json(request.explain(explainer))
             _hide_classifier_errors(explainer, request, found["instances"])
         return json.dumps(found, separators=(",", ":"), allow_nan=False).encode("ascii")

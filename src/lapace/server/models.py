@@ -44,8 +44,7 @@ MAX_CONSTRAINTS = 100
 MAX_CONSTRAINT_LENGTH = 1_000  # characters
 MAX_NAMES = 1_000  # columns searched for the one that was meant
 MAX_BEST = 10  # different ways for each instance
-MAX_NODES = 100_000  # of the solver, for each instance
-MAX_ENDPOINTS = 20  # sampled endpoints for each instance
+MAX_STARTS = 100  # rows a search starts from
 REF = "#/components/schemas/"
 Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last"]
 SEARCH_FIELDS: dict[str, Any] = {
@@ -53,8 +52,7 @@ SEARCH_FIELDS: dict[str, Any] = {
 } | {  # JSON has lists, no tuples
     "picks": (list[Pick], Field(list(PICKS), max_length=len(PICKS))),
     "n_best": (int, Field(Search().n_best, ge=1, le=MAX_BEST)),
-    "n_endpoints": (int, Field(Search().n_endpoints, ge=0, le=MAX_ENDPOINTS)),
-    "max_nodes": (int, Field(Search().max_nodes, ge=1, le=MAX_NODES)),
+    "n_starts": (int, Field(Search().n_starts, ge=1, le=MAX_STARTS)),
 }
 
 Json: TypeAlias = dict[str, Any]
@@ -324,7 +322,7 @@ def request_examples(explainer: Explainer) -> dict[str, Json]:
     one: Json = {"instances": rows[:1], "target": end.label}
     quick = {
         "target": ANY_OTHER,
-        "search": {"steps": 5, "detail": "picks", "picks": ["nearest"]},
+        "search": {"steps": 5, "n_starts": 3, "picks": ["nearest"]},
     }
     limited = {"constraints": [f"fixed `{names[0]}`", "changes <= 6"], "costs": {names[-1]: 2.0}}
     several = {"instances": rows, "target": [end.label, end.label]}

@@ -163,7 +163,7 @@ def cohort_body(shared: Shared, by: str | None) -> str:
     explanation = shared.explainer.explain(
         some,
         target=shared.target if shared.target is not None else _target(shared),
-        search=Search(detail="picks", picks=("nearest",), n_best=1),
+        search=Search(picks=("nearest",), n_best=1),
     )
     searched = [i for i, reason in enumerate(explanation.reason) if not reason.endswith(CUT_SHORT)]
     body = ""

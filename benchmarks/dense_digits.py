@@ -1,4 +1,9 @@
-"""Dense paths of digits: do half-way images look like writing, or like two digits at once?
+"""`python -m benchmarks.dense_digits`: do images half-way look like writing, or like two digits?
+
+The paths of images are dense; here they are compared with straight ones, which have the same ends.
+
+    python -m benchmarks.dense_digits --seed 11 12          # both kinds of path, on all of MNIST
+    python -m benchmarks.dense_digits --render              # only the page
 
 A small network learns to tell digits from blends, pixel by pixel, of two digits of different
 labels; half of both are as the decoder draws digits, and all are as dark as each other, so that it
@@ -9,31 +14,42 @@ reconstructions, and blends it has not seen. On all of MNIST; quick: on 5,000 di
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import argparse
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
-from benchmarks.dense_candidates import CANDIDATES, searched_by
 from benchmarks.digits import SIDE, network, read
-from benchmarks.store import Measure
+from benchmarks.figures import grid, insert
+from benchmarks.store import Measure, append, write
 from lapace import Explainer, Search
 from lapace.arrays import Floats, Ints
+from lapace.errors import CentroidWarning
+from lapace.explainer import search
 from lapace.result import Explanation
 from lapace.training import IMAGES
 
-__all__ = [
-    "METHODS", "TURNS", "DigitCase", "blended", "measured", "picture", "references", "shown",
-]  # fmt: skip
+__all__ = ["METHODS", "TURNS", "DigitCase", "blended", "main", "measured", "page", "picture"]
+
+RESULTS, CACHE = Path("benchmarks/results"), Path(".cache/benchmark/dense")
+DOCS, PICTURE = Path("docs/understand/paths.md"), Path("docs/images/paths-digits.png")
+SEEDS = (11, 12, 13, 14, 15)
+COLUMNS = ("seed", "method", "metric", "label", "mean", "deviation", "count")
 
 TURNS = ((5, 7), (4, 9))
 INSTANCES = 40  # of each
 STEPS = np.arange(0, 21, 2)  # drawn
-METHODS = ("straight", "dense", "fading", "denoised half-way", "geodesic")
+METHODS = ("straight", "dense")
 
 
 class DigitCase:
@@ -72,14 +88,21 @@ class DigitCase:
 
     def explain(self, digit: int, target: int) -> Explanation:
         """Paths from some digits to another."""
-        search = Search(picks=("first", "middle", "last"))
-        return self.explainer.explain(self.instances(digit), target=target, search=search)
+        picks = Search(picks=("first", "middle", "last"))
+        return self.explainer.explain(self.instances(digit), target=target, search=picks)
 
     def realism(self, cells: Floats) -> Floats:
         """The probability of being a digit rather than a blend."""
         images = as_dark(np.asarray(cells, dtype=np.float32).reshape(-1, SIDE, SIDE))
         found: Floats = self.judge.predict_proba(images)[:, 1]
         return found
+
+
+def searched_by(method: str) -> AbstractContextManager[Any]:
+    """Every search follows straight paths, or dense ones, as images do by themselves."""
+    if method == "dense":
+        return nullcontext()
+    return patch.object(search, "dense_lines", lambda _, instances, lines: (instances, lines))
 
 
 def as_dark(images: Any) -> Any:
@@ -114,7 +137,7 @@ def references(case: DigitCase) -> Iterator[Measure]:
 def measured(case: DigitCase, method: str) -> Iterator[Measure]:
     """Realism half-way and at the picks, for each turn of one digit into another."""
     for digit, target in TURNS:
-        with searched_by(CANDIDATES[method]):
+        with searched_by(method):
             found = case.explain(digit, target)
         turn, own = f"{digit} → {target}", found.prototype >= 0
         for step in (5, 10, 15):
@@ -129,12 +152,12 @@ def measured(case: DigitCase, method: str) -> Iterator[Measure]:
         yield Measure.of("density", found.density[own, 1:20], turn)
 
 
-def shown(case: DigitCase, methods: Sequence[str]) -> dict[str, Any]:
+def shown(case: DigitCase) -> dict[str, Any]:
     """One path of each turn by each method, as arrays that `picture` draws."""
     found: dict[str, Any] = {"names": [], "images": [], "realism": [], "valid": []}
     for digit, target in TURNS:
-        for name in methods:
-            with searched_by(CANDIDATES[name]):
+        for name in METHODS:
+            with searched_by(name):
                 paths = case.explain(digit, target)
             path = int(np.flatnonzero((paths.instance == 0) & (paths.prototype >= 0))[0])
             cells = paths.cells[path, STEPS]
@@ -169,3 +192,67 @@ def picture(arrays: Mapping[str, Any], where: Path) -> None:
     where.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(where, dpi=90, pil_kwargs={"optimize": True})
     plt.close(figure)
+
+
+# ------------------------------------------------------------------------------------------------
+# The command
+
+
+def page(table: pd.DataFrame) -> str:
+    """The realism of references in a sentence, that of paths in a table."""
+    real = table[table["metric"] == "realism"]
+    means = real.groupby(["label", "method"], sort=False)["mean"].mean().unstack("method")
+    known = means["references"].dropna()
+    text = "; ".join(f"{label} {value:.2f}" for label, value in known.items())
+    paths = means[[name for name in METHODS if name in means]].dropna()
+    rows = [(str(label), *(f"{v:.2f}" for v in line)) for label, line in paths.iterrows()]
+    return (
+        "The mean probability, by a small network, of being a digit rather than a blend of two: "
+        f"{text}.\n\n{grid(('images', *paths.columns), rows)}"
+    )
+
+
+def run(out: Path, seed: int, quick: bool) -> None:
+    """Fits the digits and measures their paths; keeps some of the paths, to be drawn."""
+    case = DigitCase(quick, seed)
+    measures: dict[str, Iterable[Measure]] = {"references": references(case)}
+    measures |= {method: measured(case, method) for method in METHODS}
+    for method, found in measures.items():
+        append(out, COLUMNS, ((seed, method, m.metric, m.label, *m.figures) for m in found))
+    CACHE.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(CACHE / f"paths-digits-{seed}.npz", **shown(case))
+
+
+def render(out: Path, seed: int) -> None:
+    """Writes the page of what the table holds, and draws the paths that were kept."""
+    block = page(pd.read_csv(out, dtype={"label": str}))
+    write(out.with_suffix(".md"), f"# Paths of digits\n\n{block}\n")
+    if out.parent != RESULTS:
+        return
+    write(DOCS, insert(DOCS.read_text(encoding="utf-8"), "digits", block))
+    kept = CACHE / f"paths-digits-{seed}.npz"
+    if kept.exists():
+        with np.load(kept) as arrays:
+            picture(arrays, PICTURE)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what is asked for, and writes the page."""
+    parser = argparse.ArgumentParser("python -m benchmarks.dense_digits", description=__doc__)
+    parser.add_argument("--seed", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--quick", action="store_true", help="few digits, into the cache")
+    parser.add_argument("--render", action="store_true", help="run nothing, only write the page")
+    parser.add_argument("-o", "--out", type=Path, help="the table; the page goes beside it")
+    chosen = parser.parse_args(arguments)
+    out = chosen.out or (CACHE / "quick" if chosen.quick else RESULTS) / "dense-digits.csv"
+    warnings.simplefilter("ignore", CentroidWarning)
+    if not chosen.render:
+        for seed in chosen.seed:
+            run(out, seed, chosen.quick)
+    render(out, chosen.seed[0])
+    print(f"Wrote {out} and {out.with_suffix('.md')}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

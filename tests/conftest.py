@@ -123,7 +123,7 @@ def quick_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "DEFAULT", replace(training.DEFAULT, **QUICK_FIT))
 
 
-QUICK_FIT = {"hidden": 32, "batch": 128, "enough": 0, "student": 1000}
+QUICK_FIT = {"hidden": 32, "batch": 128, "enough": 0}
 LONGEST = {
     "test_a_killed_raylet_ends_the_run_and_it_is_resumed_without_ray",
     "test_drop_is_that_of_brute_force_with_confidence",

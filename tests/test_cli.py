@@ -159,9 +159,9 @@ def test_defaults_are_those_of_the_library():
     explainer = inspect.signature(Explainer).parameters
     for name in ("n_prototypes", "n_latent", "recipe", "random_state", "device"):
         assert ours["fit"][name] == explainer[name].default, name
-    for name in ("steps", "detail", "enforce", "stable"):
+    for name in ("steps", "n_starts", "enforce", "stable"):
         assert ours["explain"][name] == getattr(Search(), name), name
-    assert ours["explain"]["paths"] == Search().path
+    assert ours["batch"]["n_starts"] == Search().n_starts
     assert ours["why-not"]["steps"] == ours["plot"]["steps"] == Search().steps
     assert ours["why-not"]["max_queries"] == MAX_QUERIES
     app_settings = inspect.signature(create_app).parameters
@@ -557,9 +557,10 @@ def test_constraints_costs_and_confidence_hold(here, denied):
     line = (
         "explain loans.lapace denied.csv --target approved --constraints more.toml "
         "--constraint 'changes <= 2' --costs 'housing=impossible, income=3' --costs age=0.5 "
-        "--confidence 0.55 --steps 10 --detail picks --no-stable --format json"
+        "--confidence 0.55 --steps 10 --starts 3 --no-stable --format json"
     )
     explanation = Explanation.from_json(json.loads(done(line).stdout))
+    assert (explanation.search["steps"], explanation.search["n_starts"]) == (10, 3)
     assert {"income >= original", "changes <= 2"} <= set(map(str, explanation.constraints))
     assert (explanation.costs["income"], explanation.costs["age"]) == (3.0, 0.5)
     found = explanation.nearest()
@@ -579,17 +580,6 @@ def test_how_constraints_are_enforced_may_be_chosen(here, denied):
         for how in ("exact", "naive")
     )
     assert exact.status.count("answered") >= naive.status.count("answered")
-
-
-def test_paths_may_be_dense(here, denied):
-    line = "explain loans.lapace denied.csv --target approved --format json"
-    straight, dense = (
-        Explanation.from_json(json.loads(done(f"{line} --path {path}").stdout))
-        for path in ("straight", "dense")
-    )
-    assert (straight.search["path"], dense.search["path"]) == ("straight", "dense")
-    assert not np.array_equal(straight.cells, dense.cells, equal_nan=True)
-    np.testing.assert_array_equal(straight.cells[:, 20], dense.cells[:, 20])
 
 
 def test_a_table_without_rows_is_no_error(here, denied):

@@ -186,7 +186,7 @@ def test_targets_by_label_by_instance_and_any_other():
 
 def test_a_classifier_on_flat_arrays_is_explained_on_flat_arrays():
     flat = bars(400).reshape(400, -1)
-    recipe = replace(NARROW, steps=300, student=1000)
+    recipe = replace(NARROW, steps=300)
     explainer = Explainer(Eye(flat=True), n_prototypes=1, recipe=recipe).fit(flat)
     explanation = explainer.explain(flat[:3], target="slanted")
     assert explanation.nearest().rows.shape == (2, SIDE * SIDE)

@@ -129,7 +129,7 @@ def random_call(explainer: Explainer, rng: np.random.Generator) -> dict[str, Any
         "costs": costs,
         "n_best": int(rng.integers(1, 4)),
         "steps": 6,
-        "detail": str(rng.choice(["path", "picks"])),
+        "n_starts": int(rng.choice([3, 10])),
     }
 
 

@@ -232,12 +232,9 @@ def test_every_setting_reaches_the_library():
         "costs": {"income": 3, "debt": 0.5},
         "confidence": 0.6,
         "steps": 7,
-        "detail": "picks",
         "stable": False,
         "enforce": "naive",
-        "path": "dense",
-        "n_endpoints": 2,
-        "max_nodes": 500,
+        "n_starts": 1,
         "picks": ["nearest", "best", "first"],
         "n_best": 2,
         "plausibility": 5,
@@ -251,7 +248,7 @@ def test_every_setting_reaches_the_library():
             request = {"instances": instances, **request_of(one)}
             found = client.post("/v2/explain", json=request).json()
             assert found == in_json(expected), name
-            changes_little = ("enforce", "max_nodes", "stable", "target")  # by themselves
+            changes_little = ("enforce", "n_starts", "stable", "target")  # by themselves
             assert name in changes_little or found["instances"] != bare, name
         request = {"instances": instances, **request_of(options)}
         found = client.post("/v2/explain", json=request).json()
@@ -639,7 +636,10 @@ def test_a_body_that_does_not_arrive_times_out():
         (b'{"instances": [], "search": {"steps": 1}}', 422, "search.steps is 1; it must be greate"),
         (b'{"instances": [], "search": {"steps": 2.5}}', 422, "search.steps is 2.5; it must be"),
         (b'{"instances": [], "search": {"steps": "2"}}', 422, 'search.steps is "2"; it must be'),
-        (b'{"instances": [], "search": {"detail": []}}', 422, "it must be 'path' or 'picks'."),
+        (b'{"instances": [], "search": {"n_starts": 0}}', 422, "search.n_starts is 0; it must be"),
+        (b'{"instances": [], "search": {"n_starts": 101}}', 422, "less than or equal to 100."),
+        (b'{"instances": [], "search": {"enforce": []}}', 422, "'exact', 'naive' or 'latent'."),
+        (b'{"instances": [], "search": {"max_nodes": 9}}', 422, "unknown field 'max_nodes'"),
         (b'{"instances": [], "search": {"stable": 1}}', 422, "search.stable is 1; it must be"),
         (b'{"instances": [], "search": {"picks": ["frist"]}}', 422, "search.picks[0] is"),
         (b'{"instances": [], "search": {"picks": "first"}}', 422, "search.picks is"),
@@ -1220,7 +1220,7 @@ CELLS = st.one_of(
 def test_no_instance_breaks_the_library(instances):
     """What passes validation is explained: strange instances are malformed, never an error."""
     request = parse_request(letter_model(), json.dumps({"instances": instances}).encode())
-    search = Search(steps=2, detail="picks")
+    search = Search(steps=2, n_starts=1)
     found = worlds.post().explainer.explain(request.instances, search=search)
     jsonschema.validate(json.loads(json.dumps(found.to_json(), allow_nan=False)), json_schema())
 
@@ -1235,7 +1235,7 @@ def test_a_number_no_integer_type_holds_reaches_the_classifier_unchanged(name, c
     model, _ = request_models(explainer, max_instances=1, max_steps=20)
     row = {**plain(getattr(worlds, name)())[0], column: number}
     request = parse_request(model, json.dumps({"instances": [row]}).encode())
-    search = Search(steps=2, detail="picks")
+    search = Search(steps=2, n_starts=1)
     found = explainer.explain(request.instances, target="any-other", search=search)
     seen = explainer.schema_.frame(found.instances)[column]
     assert float(seen[0].as_py() if hasattr(seen[0], "as_py") else seen[0]) == number

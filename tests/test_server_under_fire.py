@@ -131,7 +131,7 @@ def test_a_request_that_spends_its_budget_says_so():
         reasons = [one["reason"] for one in response.json()["instances"]]
         assert any(r.startswith("The budget of 400 queries is spent.") for r in reasons)
         assert "lapace_budgets_spent_total 1" in client.get("/metrics").text
-        few = explain(client, search={"steps": 2, "detail": "picks"})
+        few = explain(client, search={"steps": 2, "n_starts": 1})
         assert few.status_code == 200
         assert "lapace-budget" not in few.headers
 

@@ -92,7 +92,7 @@ def loaded(world: Callable[[], World]) -> Explainer:
 @each_world
 def test_a_loaded_explainer_explains_identically(world, target):
     here, again = world(), loaded(world)
-    for settings in ({}, {"search": Search(detail="picks", n_best=1)}):
+    for settings in ({}, {"search": Search(n_starts=3, n_best=1)}):
         one = here.explainer.explain(here.instances, target=target, **settings)
         other = again.explain(here.instances, target=target, **settings)
         assert one == other
@@ -297,7 +297,7 @@ def test_a_duplicate_member_is_refused(saved):
         load(saved, worlds.post())
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 6])
 def test_a_file_of_another_version_is_refused(saved, version):
     altered(saved, "format.json", lambda d: {**d, "version": version})
     with pytest.raises(InputError, match=rf"of version {version} and this lapace reads version 5"):

@@ -236,7 +236,7 @@ def test_every_setting_reaches_the_library():
         "enforce": "naive",
         "n_starts": 1,
         "picks": ["nearest", "best", "first"],
-        "n_best": 2,
+        "n_best": 1,
         "plausibility": 5,
     }
     assert set(options) == {*ExplainRequest.model_fields, *SEARCH} - {"instances", "search"}

@@ -1,8 +1,7 @@
 """Two measurements of advice side by side: `python -m benchmarks.compare BEFORE.csv AFTER.csv`.
 
-Prints a table per question, in Markdown. Only pairs, seeds and parts that both files have count, in
-each file those of its newest code. Ratios are after over before: under 1 is closer. `shift_50` is
-the median of the largest shift of a number in percentiles, `shift_90` the 90th percentile.
+Only pairs, seeds and parts that both files have count, in each file those of its newest code; a
+ratio under 1 is closer. `shift_50` is the median of the largest shift of a number, in percentiles.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from benchmarks.advice_page import Results
 from benchmarks.figures import NONE, grid
 
 METHODS = ("nearest", "best(1)", "best(3)", "simplest", "NNCE", "RobXCE")
-SAME = 0.01  # ratios within this of 1 are neither better nor worse
 
 
 def both(before: Path, after: Path) -> tuple[Results, Results]:
@@ -39,7 +37,7 @@ def ratios(a: Results, b: Results, one: tuple[str, ...], two: tuple[str, ...] = 
     known = np.array([ratio for ratio in found if not math.isnan(ratio)])
     if not len(known):
         return NONE
-    better, worse = (known < 1 - SAME).sum(), (known > 1 + SAME).sum()
+    better, worse = (known < 0.99).sum(), (known > 1.01).sum()  # by over 1 %
     return f"{np.exp(np.log(known).mean()):.3f} ({better} better, {worse} worse of {len(known)})"
 
 

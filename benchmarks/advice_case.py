@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.advice_checks import Added, Judge
-from lapace import Explainer, Search, metrics
+from benchmarks.advice_distances import Outliers, Percentiles, Scale
+from lapace import Explainer, Search
 from lapace.arrays import Floats
 from lapace.classifiers import TrainedKind
 from lapace.datasets import Dataset
@@ -80,9 +81,22 @@ class Case:
         return rows
 
     @cached_property
-    def plausibility(self) -> metrics.Plausibility:
-        """How usual rows are among those."""
-        return metrics.Plausibility(self.data.schema, self.target_rows)
+    def scales(self) -> dict[str, Scale | None]:
+        """What numbers are measured on, by the name of the distance."""
+        return {"distance": Percentiles(self.data.schema, self.train), "range_distance": None}
+
+    @cached_property
+    def own(self) -> Scale | None:
+        """The scale the library itself goes by: percentiles, or ranges in versions before."""
+        new = hasattr(self.data.schema, "range_distance")
+        return self.scales["distance" if new else "range_distance"]
+
+    @cached_property
+    def outliers(self) -> dict[str, Outliers]:
+        """How unusual rows are among those, by either distance."""
+        names = {"lof": "distance", "range_lof": "range_distance"}
+        schema, rows = self.data.schema, self.target_rows
+        return {name: Outliers(schema, rows, self.scales[of]) for name, of in names.items()}
 
     @cached_property
     def free(self) -> Explanation:
@@ -102,6 +116,7 @@ class Case:
         picks: Sequence[str] = USUAL,
         confidence: float | None = None,
         ruled: bool = True,
+        search: Search | None = None,
     ) -> Explanation:
         """What the explainer finds, under the table's rules and further constraints."""
         rules = self.rules if ruled else ()
@@ -110,7 +125,7 @@ class Case:
             target=self.target,
             constraints=[*rules, *(constraint.text for constraint in constraints)],
             confidence=confidence,
-            search=Search(picks=tuple(picks)),
+            search=search or Search(picks=tuple(picks)),
         )
 
     def judge(

@@ -2,18 +2,19 @@
 
 Nothing here comes from the explainer: whether a row is ok is asked of the model, the rules are
 checked by the constraint language, an added constraint by a function of its own, and distances are
-computed anew.
+computed anew (`benchmarks.advice_distances`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.advice_distances import Scale, derived, differing, distances, gaps
 from lapace.arrays import Bools, Floats, Ints
 from lapace.constraints import System
 from lapace.schema import Schema
@@ -23,46 +24,14 @@ __all__ = [
     "Judge",
     "Minimality",
     "added",
-    "differing",
-    "distances",
     "made_minimal",
     "minimality",
+    "simplest",
 ]
 
 BACK = 1 / 20  # of a number's change
+HALVINGS = 8  # of a number's change, in `simplest`
 FORMS = ("bound", "direction", "fixed", "set", "changes", "relation")
-
-
-def derived(schema: Schema) -> Bools:
-    """Columns that follow from others."""
-    return np.array([f.derived is not None for f in schema.features])
-
-
-def differing(a: Floats, b: Floats) -> Bools:
-    """Where cells are not the same value.
-
-    Examples:
-        >>> differing(np.array([1.0, np.nan, 2.0]), np.array([1.0, np.nan, np.nan])).tolist()
-        [False, False, True]
-    """
-    different: Bools = ~((a == b) | (np.isnan(a) & np.isnan(b)))
-    return different
-
-
-def distances(schema: Schema, a: Floats, b: Floats) -> Floats:
-    """Numbers over the range of training, categories and missing cells 1 each, derived ones 0.
-
-    Examples:
-        >>> schema = Schema.infer([{"age": 20 + i, "home": "ab"[i % 2]} for i in range(41)])
-        >>> distances(schema, np.array([[30.0, 0.0]]), np.array([[40.0, 1.0]]))
-        array([1.25])
-    """
-    span = np.array([f.upper - f.lower or 1.0 if f.numeric else np.inf for f in schema.features])
-    levels = np.array([len(f.categories) if f.categories else np.inf for f in schema.features])
-    whole = differing(a, b)  # a category changed, a cell missing, a level nobody has seen
-    placed = np.isfinite(span) & ~np.isnan(a) & ~np.isnan(b) & (a < levels) & (b < levels)
-    gaps = np.where(placed, np.abs(a - b) / span, whole)
-    return np.asarray(np.where(derived(schema), 0.0, gaps).sum(axis=-1))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -233,16 +202,12 @@ class Minimality(NamedTuple):
         undone: Changes that can be undone alone with the row staying ok.
         back: Numbers that can go back alone by a twentieth of their change, rounded to the column's
             resolution, or by one resolution if that is more.
-        beyond: Numbers that can go back by the least step that is at least that.
         changes: Changes there are.
-        numbers: Numbers among them that have somewhere to go back to.
     """
 
     undone: Ints
     back: Ints
-    beyond: Ints
     changes: Ints
-    numbers: Ints
 
     @property
     def minimal(self) -> Bools:
@@ -265,22 +230,12 @@ def minimality(judge: Judge, cells: Floats, originals: Floats) -> Minimality:
         ([0, 0], [0, 1], [True, False])
     """
     open_ = differing(cells, originals) & ~derived(judge.schema)
-    count = len(cells)
-
-    def counted(lines: Ints, flags: Bools) -> Ints:
-        return np.bincount(lines[flags], minlength=count)
-
     lines, columns = np.nonzero(open_)
     undone = _with(judge, cells, originals, lines, columns, originals[lines, columns])
-    found = [counted(lines, undone)]
-    numbers = np.zeros(count, dtype=np.int64)
-    for at_least in (False, True):
-        lines_back, columns_back, values = _steps_back(judge.schema, cells, originals, at_least)
-        ok = _with(judge, cells, originals, lines_back, columns_back, values)
-        found.append(counted(lines_back, ok))
-        if not at_least:
-            numbers = np.bincount(lines_back, minlength=count)
-    return Minimality(*found, open_.sum(axis=1), numbers)
+    nearer, places, values = _steps_back(judge.schema, cells, originals)
+    back = _with(judge, cells, originals, nearer, places, values)
+    counts = [np.bincount(at, minlength=len(cells)) for at in (lines[undone], nearer[back])]
+    return Minimality(*counts, open_.sum(axis=1))
 
 
 def _with(
@@ -298,9 +253,7 @@ def _replaced(
     return judge.completed(rows, originals[lines])
 
 
-def _steps_back(
-    schema: Schema, cells: Floats, originals: Floats, at_least: bool
-) -> tuple[Ints, Ints, Floats]:
+def _steps_back(schema: Schema, cells: Floats, originals: Floats) -> tuple[Ints, Ints, Floats]:
     """Where numbers go when they go back by a twentieth: lines, columns, values."""
     lines, columns, values = [], [], []
     for i, feature in enumerate(schema.features):
@@ -313,8 +266,6 @@ def _steps_back(
             placed &= (old < len(feature.categories)) & (new < len(feature.categories))
         step = feature.step
         size = np.maximum(np.abs(change) * BACK, step)
-        if at_least and feature.resolution:
-            size = np.ceil(size / step - 1e-9) * step
         value = new - np.sign(change) * size
         value = np.where(placed, feature.snap(np.nan_to_num(value)), np.nan)
         # A change within the column's tolerance is none: such a row would be undone instead.
@@ -333,7 +284,9 @@ def _steps_back(
     return np.concatenate(lines), np.concatenate(columns), np.concatenate(values)
 
 
-def made_minimal(judge: Judge, cells: Floats, originals: Floats, rounds: int = 400) -> Floats:
+def made_minimal(
+    judge: Judge, cells: Floats, originals: Floats, scale: Scale | None = None, rounds: int = 400
+) -> Floats:
     """Rows made minimal greedily: of all single changes taken back, always the one that saves most.
 
     First whole changes are undone, then numbers halved towards the instance, then moved back by
@@ -351,9 +304,8 @@ def made_minimal(judge: Judge, cells: Floats, originals: Floats, rounds: int = 4
             lines, columns, values = lines[left], columns[left], values[left]
             tried = _replaced(judge, rows, originals, lines, columns, values)
             ok = judge.ok(tried, originals[lines])
-            saved = distances(judge.schema, rows[lines], originals[lines]) - distances(
-                judge.schema, tried, originals[lines]
-            )
+            far = partial(distances, judge.schema, b=originals[lines], scale=scale)
+            saved = far(rows[lines]) - far(tried)
             for k in np.flatnonzero(ok)[np.argsort(-saved[ok], kind="stable")]:
                 if not moved[lines[k]]:  # one change of a row at a time
                     rows[lines[k]], moved[lines[k]] = tried[k], True
@@ -375,4 +327,71 @@ def _takes_back(
     gap = np.abs(cells[lines, columns] - originals[lines, columns])
     nearer = np.abs(half - originals[lines, columns]) < gap
     yield lines[nearer], columns[nearer], half[nearer]
-    yield _steps_back(schema, cells, originals, at_least=False)
+    yield _steps_back(schema, cells, originals)
+
+
+# ------------------------------------------------------------------------------------------------
+# The simplest method
+
+
+def simplest(
+    judge: Judge, rows: Floats, instance: Floats, scale: Scale | None = None, starts: int = 10
+) -> Floats:
+    """The closest of what becomes of real rows of the target when changes are undone, (1, d).
+
+    Of the closest rows each change is undone where that keeps the row ok, the costliest first;
+    then each number is moved back as far as bisection finds it can be. (0, d) where no row is ok.
+
+    Args:
+        judge: Says what is ok, and counts the rows it asks about.
+        rows: Training rows the classifier gives the target.
+        instance: Cells of one instance.
+        scale: Of the distance.
+        starts: How many of the closest rows.
+
+    Examples:
+        >>> schema = Schema.infer(np.linspace(0.0, 10.0, 41)[:, None] * [1.0, 1.0])
+        >>> class Sum:
+        ...     def predict(self, rows):
+        ...         return rows.sum(axis=1) > 10
+        >>> judge = Judge(Sum(), True, schema)
+        >>> simplest(judge, np.array([[9.0, 4.0], [10.0, 9.0]]), np.array([2.0, 2.0]))
+        array([[8.25, 2.  ]])
+    """
+    order = np.argsort(distances(judge.schema, rows, instance[None], scale), kind="stable")
+    found = rows[order[:starts]]
+    originals = np.repeat(instance[None], len(found), axis=0)
+    found = judge.completed(found, originals)
+    kept = judge.feasible(found, originals)
+    found, originals = found[kept], originals[kept]
+    if not len(found):
+        return found
+    numeric = np.array([f.numeric for f in judge.schema.features])
+    every = np.arange(len(found))
+
+    def tried(lines: Ints, columns: Ints, values: Floats) -> Bools:
+        if not len(lines):
+            return np.zeros(0, dtype=bool)
+        changed = _replaced(judge, found, originals, lines, columns, values)
+        ok = judge.ok(changed, originals[lines])
+        found[lines[ok]] = changed[ok]
+        return ok
+
+    costliest = np.argsort(-gaps(judge.schema, found, originals, scale), axis=1, kind="stable")
+    for column in costliest.T:
+        own = differing(found, originals)[every, column] & ~derived(judge.schema)[column]
+        tried(every[own], column[own], originals[every, column][own])
+    for column in costliest.T:
+        goal = originals[every, column]
+        own = numeric[column] & ~derived(judge.schema)[column]
+        own &= differing(found, originals)[every, column]
+        own &= ~np.isnan(goal) & ~np.isnan(found[every, column])
+        lines, columns, low = every[own], column[own], goal[own]
+        for _ in range(HALVINGS):  # between what is not ok and what is
+            middle = (low + found[lines, columns]) / 2
+            for i in np.unique(columns):
+                middle[columns == i] = judge.schema.features[i].snap(middle[columns == i])
+            open_ = (middle != low) & (middle != found[lines, columns])
+            lines, columns, low, middle = (x[open_] for x in (lines, columns, low, middle))
+            low = np.where(tried(lines, columns, middle), low, middle)
+    return found[np.argmin(distances(judge.schema, found, originals, scale))][None]

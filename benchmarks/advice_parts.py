@@ -5,39 +5,33 @@
 | `minimal` | can a change of `nearest` be undone alone, can a number go back alone? |
 | `added` | does adding one constraint bring a closer answer? |
 | `limits` | `changes <= k`: do random tries find more, is an answer lost with a larger k? |
-| `beside` | distance, changes, LOF beside NNCE, NNCE made minimal, and RobXCE |
+| `beside` | distance, changes, LOF beside NNCE, NNCE made minimal, RobXCE, the simplest method |
 | `dice` | the same beside DiCE, random and genetic |
 | `survival` | how many retrained classifiers still say target, and what was estimated |
-| `queries` | rows asked for `nearest` and for `best` beyond those of `first` |
+| `queries` | rows asked per instance, and what few queries find |
 | `steps` | are all stored steps between first and last ok; do flags and distances hold? |
+
+`distance` is in percentiles, `range_distance` over the range of training. Where one answer is held
+against another, that is in the distance the library goes by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from dataclasses import fields
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
 from benchmarks.advice_case import ALL, PATHS, USUAL, Case
-from benchmarks.advice_checks import (
-    FORMS,
-    Added,
-    Judge,
-    added,
-    derived,
-    differing,
-    distances,
-    made_minimal,
-    minimality,
-)
+from benchmarks.advice_checks import FORMS, Added, Judge, added, made_minimal, minimality, simplest
+from benchmarks.advice_distances import derived, differing, distances, gaps
 from benchmarks.store import Measure
 from benchmarks.tables import retrained
-from lapace import InputError, baselines, metrics
+from lapace import InputError, Search, baselines
 from lapace.arrays import Bools, Floats, Ints
 from lapace.result import Counterfactuals, Explanation
-from lapace.schema import Schema
 
 __all__ = [
     "added_constraint",
@@ -55,6 +49,57 @@ ALONE = 4  # instances that are also explained alone
 
 
 # ------------------------------------------------------------------------------------------------
+# What is said of rows
+
+
+def _originals(found: Counterfactuals) -> Floats:
+    originals: Floats = found.instances[found.instance]
+    return originals
+
+
+def _count(found: Counterfactuals) -> Ints:
+    """Changes of each row."""
+    count: Ints = (differing(found.cells, _originals(found)) & ~derived(found.schema)).sum(axis=1)
+    return count
+
+
+def _far(case: Case, found: Counterfactuals, name: str = "") -> Floats:
+    """A distance by its name; without one that of the library."""
+    scale = case.scales[name] if name else case.own
+    return distances(found.schema, found.cells, _originals(found), scale)
+
+
+def _distances(
+    case: Case, ok: Counterfactuals, label: str = "", method: str = ""
+) -> Iterator[Measure]:
+    """Both distances: means over rows, and geometric ones."""
+    for name in case.scales:
+        far = _far(case, ok, name)
+        middle = float(np.exp(np.log(np.maximum(far, CLOSER)).mean())) if len(far) else np.nan
+        yield Measure.of(name, far, label, method)
+        yield Measure(f"{name}_geo", middle, len(far), label, method)
+
+
+def _lofs(case: Case, cells: Floats, label: str, method: str) -> Iterator[Measure]:
+    for name, outliers in case.outliers.items():
+        yield from _spread(name, outliers(cells), (50, 95), label, method)
+
+
+def _spread(
+    metric: str, values: Floats, shares: Sequence[int], label: str = "", method: str = ""
+) -> Iterator[Measure]:
+    """A mean, and percentiles."""
+    yield Measure.of(metric, values, label, method)
+    for share in shares:
+        value = float(np.percentile(values, share)) if len(values) else np.nan
+        yield Measure(f"{metric}_{share}", value, len(values), label, method)
+
+
+def _answered(found: Counterfactuals) -> Bools:
+    return np.isin(np.arange(len(found.instances)), found.instance[found.ok])
+
+
+# ------------------------------------------------------------------------------------------------
 # Minimality, added constraints
 
 
@@ -62,7 +107,15 @@ def minimal(case: Case) -> Iterator[Measure]:
     """Of `nearest` without further constraints."""
     found = case.free.nearest()
     ok = found.where(found.ok)
-    yield from _minimal(case, ok, (), "free")
+    result = minimality(case.judge(ok.schema), ok.cells, _originals(ok))
+    yield Measure.of("answered", _answered(found), "free")
+    yield Measure.of("minimal", result.minimal, "free")
+    yield Measure.of("undone", result.undone > 0, "free")
+    yield Measure.of("back", result.back > 0, "free")
+    yield Measure.of("changes", result.changes, "free")
+    yield from _distances(case, ok, "free")
+    for k in np.flatnonzero(~result.minimal)[:10]:  # to be looked at
+        yield Measure("case_not_minimal", ok.distance[k], 1, f"free, instance {ok.instance[k]}")
     some = case.frame.head(ALONE)
     rows = case.explain(some).nearest()
     alone = [case.explain(some.iloc[[i]]).nearest() for i in range(len(some))]
@@ -70,31 +123,6 @@ def minimal(case: Case) -> Iterator[Measure]:
     cells = np.concatenate([row.cells for row in alone])
     yield Measure.of("differs_alone", differing(rows.cells, cells).any(axis=1))
     yield Measure.of("differs_by_picks", differing(rows.cells, only.cells).any(axis=1))
-
-
-def _minimal(
-    case: Case, ok: Counterfactuals, extra: Sequence[Added], label: str
-) -> Iterator[Measure]:
-    result = minimality(case.judge(ok.schema, extra), ok.cells, ok.instances[ok.instance])
-    hidden = differing(ok.cells, ok.instances[ok.instance]) & ~derived(ok.schema)
-    hidden &= ~ok.schema.changed(ok.instances[ok.instance], ok.cells)
-    yield Measure.of("minimal", result.minimal, label)
-    yield Measure.of("undone", result.undone > 0, label)
-    yield Measure.of("back", result.back > 0, label)
-    yield Measure.of("beyond", result.beyond > 0, label)
-    yield Measure.of("hidden", hidden.any(axis=1), label)
-    yield Measure.of("negligible", _negligible(ok).any(axis=1), label)
-    yield Measure.of("changes", result.changes, label)
-    for k in np.flatnonzero(~result.minimal)[:10]:  # to be looked at
-        yield Measure("case_not_minimal", ok.distance[k], 1, f"{label}, instance {ok.instance[k]}")
-
-
-def _negligible(found: Counterfactuals) -> Bools:
-    """Numbers that differ by no more than their column's tolerance."""
-    limit = np.array([f.tolerance * (1 + 1e-9) for f in found.schema.features])
-    apart = np.abs(found.cells - found.instances[found.instance])
-    slight: Bools = (apart > 0) & (apart <= limit)
-    return slight
 
 
 def added_constraint(case: Case) -> Iterator[Measure]:
@@ -114,7 +142,7 @@ def added_constraint(case: Case) -> Iterator[Measure]:
             continue
         line = _compared(case, constraint, free.nearest().where(_only(free, row)), limited)
         lines.append({**line, "what": f"instance {i}: {constraint.text}"})
-    yield from _added_measures(lines)
+    yield from _added_measures(case, lines)
 
 
 def _by_instance(found: Counterfactuals) -> dict[int, int]:
@@ -134,36 +162,32 @@ def _compared(
     """One free answer against the one under a further constraint."""
     limited = explanation.nearest()
     limited = limited.where(limited.ok)
-    originals = free.instances[free.instance]
-    obeys = bool(constraint.holds(free.cells, originals)[0])
+    obeys = bool(constraint.holds(free.cells, _originals(free))[0])
     line = {"form": constraint.form, "answered": len(limited) > 0, "obeys": obeys}
-    line["free"] = float(distances(free.schema, free.cells, originals)[0])
+    line["free"] = float(_far(case, free)[0])
+    line |= {f"free_{name}": float(_far(case, free, name)[0]) for name in case.scales}
     if not len(limited):
         return line
-    originals = limited.instances[limited.instance]
     judge = case.judge(limited.schema, [constraint])
-    line["limited"] = float(distances(limited.schema, limited.cells, originals)[0])
-    line["not_ok"] = not judge.ok(limited.cells, originals)[0]
-    result = minimality(judge, limited.cells, originals)
-    line |= {"undone": bool(result.undone[0]), "back": bool(result.back[0])}
+    line["limited"] = float(_far(case, limited)[0])
+    line |= {f"limited_{name}": float(_far(case, limited, name)[0]) for name in case.scales}
+    line["not_ok"] = not judge.ok(limited.cells, _originals(limited))[0]
+    line["minimal"] = bool(minimality(judge, limited.cells, _originals(limited)).minimal[0])
     return line
 
 
-def _added_measures(lines: Sequence[Mapping[str, Any]]) -> Iterator[Measure]:
-    yield Measure("pairs", len(lines), len(lines))
+def _added_measures(case: Case, lines: Sequence[Mapping[str, Any]]) -> Iterator[Measure]:
+    yield Measure.of("answered", [line["answered"] for line in lines])
     answered = [line for line in lines if line["answered"]]
-    for form in ("", *FORMS):
-        own = [line for line in answered if form in ("", line["form"])]
-        free, limited = (np.array([line[n] for line in own]) for n in ("free", "limited"))
-        gain = np.where(limited < free - CLOSER, 1 - limited / np.maximum(free, CLOSER), 0.0)
-        yield Measure.of("closer", gain > 0, form)
-        yield Measure.of("closer_5", gain > 0.05, form)
-        yield Measure("closer_most", float(gain.max(initial=0.0)), len(own), form)
-        yield Measure.of("limited_distance", limited, form)
-        yield Measure.of("free_distance", free, form)
-    for line in answered:  # to be looked at
-        if line["limited"] < line["free"] - CLOSER:
-            yield Measure("case_closer", 1 - line["limited"] / line["free"], 1, line["what"])
+    free, limited = (np.array([line[n] for line in answered]) for n in ("free", "limited"))
+    gain = np.where(limited < free - CLOSER, 1 - limited / np.maximum(free, CLOSER), 0.0)
+    yield Measure.of("closer", gain > 0)
+    yield Measure.of("closer_5", gain > 0.05)
+    yield Measure("closer_most", float(gain.max(initial=0.0)), len(answered))
+    for name in (f"{side}_{distance}" for side in ("free", "limited") for distance in case.scales):
+        yield Measure.of(name, [line[name] for line in answered])
+    for k in np.flatnonzero(gain):  # to be looked at
+        yield Measure("case_closer", gain[k], 1, answered[k]["what"])
     obeying = [line for line in lines if line["obeys"]]
     # The free answer obeys the constraint already: the limited one can only be as close or closer.
     far = [not line["answered"] or line["limited"] > line["free"] + CLOSER for line in obeying]
@@ -171,12 +195,8 @@ def _added_measures(lines: Sequence[Mapping[str, Any]]) -> Iterator[Measure]:
         if farther:
             yield Measure("case_farther", line.get("limited", np.nan), 1, line["what"])
     yield Measure.of("farther_though_obeyed", far)
-    yield Measure.of("lost_though_obeyed", [not line["answered"] for line in obeying])
-    yield Measure.of("not_ok", [line["not_ok"] for line in answered])
-    yield Measure.of("undone", [line["undone"] for line in answered])
-    yield Measure.of("back", [line["back"] for line in answered])
-    minimal_ = [not (line["undone"] or line["back"]) for line in answered]
-    yield Measure.of("minimal", minimal_)
+    for name in ("not_ok", "minimal"):
+        yield Measure.of(name, [line[name] for line in answered])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -194,7 +214,7 @@ def limits(case: Case) -> Iterator[Measure]:
         answered.append(status == "answered")
         found = explanation.nearest()
         distance = np.full(len(frame), np.inf)
-        distance[found.instance[found.ok]] = found.distance[found.ok]
+        distance[found.instance[found.ok]] = _far(case, found)[found.ok]
         far.append(distance)
         unfound = np.flatnonzero(status == "none_found")
         unfound = rng.permutation(unfound)[: case.size.unfound]
@@ -254,55 +274,41 @@ def _usable(judge: Judge, instance: Floats, donors: Floats) -> Ints:
 # Beside other methods
 
 
-def _quality(case: Case, found: Counterfactuals, method: str, label: str = "") -> Iterator[Measure]:
+def _quality(case: Case, found: Counterfactuals, method: str) -> Iterator[Measure]:
     ok = found.where(found.ok)
-    originals = ok.instances[ok.instance]
-    lof = case.plausibility.lof(ok.cells)
-    answered = np.isin(np.arange(len(found.instances)), ok.instance)
-    yield Measure.of("answered", answered, label, method)
-    yield Measure.of("distance", distances(ok.schema, ok.cells, originals), label, method)
-    yield Measure.of("changes", _count(ok.schema, ok.cells, originals), label, method)
-    yield Measure.of("lof", lof, label, method)
-    yield Measure("lof_median", metrics.median(lof), len(lof), label, method)
-
-
-def _count(schema: Schema, cells: Floats, originals: Floats) -> Ints:
-    count: Ints = (differing(cells, originals) & ~derived(schema)).sum(axis=1)
-    return count
+    numbers = [f.numeric for f in ok.schema.features]
+    known = np.isfinite(ok.cells + _originals(ok))  # what is missing was not shifted
+    shifts = gaps(ok.schema, ok.cells, _originals(ok), case.scales["distance"]) * known
+    yield Measure.of("answered", _answered(found), method=method)
+    yield from _distances(case, ok, method=method)
+    yield Measure.of("changes", _count(ok), method=method)
+    yield from _spread("shift", shifts[:, numbers].max(axis=1, initial=0), (50, 90), "", method)
+    yield from _lofs(case, ok.cells, "", method)
 
 
 def beside(case: Case) -> Iterator[Measure]:
-    """Our picks, NNCE, NNCE made minimal and RobXCE, on the same instances, without rules."""
+    """Our picks and other methods, on the same instances, without rules."""
     held_out = case.data.schema.read(case.data.test)
     real = held_out.cells[np.asarray(case.model.predict(case.data.test)) == case.target]
-    lof = case.plausibility.lof(real)
-    yield Measure.of("lof", lof, method="real rows")
-    yield Measure("lof_median", metrics.median(lof), len(lof), method="real rows")
-    bests = {f"best({k})": case.unruled.best(k) for k in (1, 3)}
-    ours = {"nearest": case.unruled.nearest(), **bests}
-    for method, found in ours.items():
-        yield from _quality(case, found, method)
-    for method, found in bests.items():
-        yield from _marks(found, method)
+    yield from _lofs(case, real, "", "real rows")
+    ours = {"nearest": case.unruled.nearest(), "best(1)": case.unruled.best(1)}
+    three = case.unruled.best(3)
     nnce = _baseline(case, "NNCE")
-    yield from _quality(case, nnce, "NNCE")
-    shorter = _made_minimal(case, nnce)
-    yield from _quality(case, shorter, "NNCE made minimal")
-    robust = _baseline(case, "RobXCE")
-    yield from _quality(case, robust, "RobXCE")
-    yield from _paired(case, ours, {"NNCE": nnce, "NNCE made minimal": shorter, "RobXCE": robust})
-
-
-def _marks(found: Counterfactuals, method: str) -> Iterator[Measure]:
-    ok = found.where(found.ok)
-    marks = np.asarray(ok.about["mark"], dtype=str)
-    for word in ("edge", "unusual"):
-        yield Measure.of(f"marked_{word}", np.char.find(marks, word) >= 0, method=method)
-    yield Measure.of("unmarked", marks == "", method=method)
-    plain = ok.where(marks == "")
-    yield Measure.of("distance_unmarked", plain.distance, method=method)
-    each = np.bincount(ok.instance, minlength=len(ok.instances))
-    yield Measure.of("ways", each[each > 0], method=method)
+    others = {
+        "NNCE": nnce,
+        "NNCE made minimal": _made_minimal(case, nnce),
+        "RobXCE": _baseline(case, "RobXCE"),
+    }
+    others["simplest"], asked = _simplest(case)
+    yield Measure.of("queries", asked, method="simplest")
+    for method, found in {**ours, "best(3)": three, **others}.items():
+        yield from _quality(case, found, method)
+    for method, found in (("best(1)", ours["best(1)"]), ("best(3)", three)):
+        ok = found.where(found.ok)
+        plain = np.asarray(ok.about["mark"], dtype=str) == ""
+        yield Measure.of("unmarked", plain, method=method)
+        yield from _lofs(case, ok.cells[plain], "unmarked", method)
+    yield from _paired(case, ours, others)
 
 
 def _baseline(
@@ -317,48 +323,55 @@ def _baseline(
 
 
 def _made_minimal(case: Case, found: Counterfactuals) -> Counterfactuals:
-    judge, originals = case.judge(found.schema, ruled=False), found.instances[found.instance]
-    cells = made_minimal(judge, found.cells, originals)
+    judge, originals = case.judge(found.schema, ruled=False), _originals(found)
+    cells = made_minimal(judge, found.cells, originals, case.own)
     return Counterfactuals.of(
         found.schema, found.instances, cells, found.instance, valid=judge.ok(cells, originals)
     )
+
+
+def _simplest(case: Case) -> tuple[Counterfactuals, list[int]]:
+    """The simplest method's rows, and how many rows it asked about for each instance."""
+    reading, cells, asked = case.data.schema.read(case.frame), [], []
+    judge = case.judge(reading.schema, ruled=False)
+    for instance in reading.cells:
+        judge.asked.clear()
+        cells.append(simplest(judge, case.target_rows, instance, case.own))
+        asked.append(sum(judge.asked))
+    at = np.repeat(np.arange(len(cells)), [len(rows) for rows in cells])
+    rows = np.concatenate(cells) if cells else np.zeros((0, len(reading.schema.features)))
+    valid = judge.ok(rows, reading.cells[at])
+    return Counterfactuals.of(reading.schema, reading.cells, rows, at, valid=valid), asked
 
 
 def _paired(
     case: Case, ours: Mapping[str, Counterfactuals], others: Mapping[str, Counterfactuals]
 ) -> Iterator[Measure]:
     """Means of two methods on the instances both answer, the closest row of each counting."""
-    for name, one in ours.items():
-        if name == "best(3)":
-            continue
-        for other, two in others.items():
-            a, b = _closest(one), _closest(two)
-            both = sorted(a.keys() & b.keys())
-            for metric, place in (("distance", 0), ("changes", 1)):
-                label = f"{name} and {other}"
-                yield Measure.of(f"paired_{metric}", [a[i][place] for i in both], label, name)
-                yield Measure.of(f"paired_{metric}", [b[i][place] for i in both], label, other)
-            for method, rows in ((name, a), (other, b)):
-                cells = np.array([rows[i][2] for i in both]).reshape(len(both), -1)
-                lof = case.plausibility.lof(cells) if both else []
-                yield Measure.of("paired_lof", lof, f"{name} and {other}", method)
+    for (name, one), (other, two) in product(ours.items(), others.items()):
+        a, b = _closest(case, one), _closest(case, two)
+        for method, own, against in ((name, a, b), (other, b, a)):
+            both = own.where(np.isin(own.instance, against.instance))
+            found = {scale: _far(case, both, scale) for scale in case.scales}
+            found |= {"changes": _count(both), "lof": case.outliers["lof"](both.cells)}
+            for metric, values in found.items():
+                yield Measure.of(f"paired_{metric}", values, f"{name} and {other}", method)
 
 
-def _closest(found: Counterfactuals) -> dict[int, tuple[float, int, Floats]]:
-    """Of each instance the closest ok row: its distance, its changes, its cells."""
+def _closest(case: Case, found: Counterfactuals) -> Counterfactuals:
+    """Of each instance the closest ok row."""
     ok = found.where(found.ok)
-    originals = ok.instances[ok.instance]
-    far = distances(ok.schema, ok.cells, originals)
-    count = _count(ok.schema, ok.cells, originals)
-    order = np.argsort(-far, kind="stable")  # the closest comes last and stays
-    return {int(ok.instance[k]): (float(far[k]), int(count[k]), ok.cells[k]) for k in order}
+    order = np.argsort(_far(case, ok), kind="stable")
+    first = np.zeros(len(ok), dtype=bool)
+    first[order[np.unique(ok.instance[order], return_index=True)[1]]] = True
+    return ok.where(first)
 
 
 def dice(case: Case) -> Iterator[Measure]:
     """DiCE, random and genetic, of three rows the closest, and our picks, on the same instances."""
     size = case.size.dice
     both = {"nearest": case.unruled.nearest(), "best(1)": case.unruled.best(1)}
-    ours = {name: _first(found, size) for name, found in both.items()}
+    ours = {name: found.where(found.instance < size) for name, found in both.items()}
     others = {}
     for method in ("random", "genetic"):
         name = f"DiCE {method}"
@@ -367,34 +380,24 @@ def dice(case: Case) -> Iterator[Measure]:
     yield from _paired(case, ours, others)
 
 
-def _first(found: Counterfactuals, count: int) -> Counterfactuals:
-    return found.where(found.instance < count)
-
-
 # ------------------------------------------------------------------------------------------------
 # Queries, steps
 
 
 def queries(case: Case) -> Iterator[Measure]:
-    """Rows asked beyond those of first, middle and last, per answered instance."""
+    """Rows asked per instance: for some picks, by default, and with few (in versions that can)."""
     frame = case.frame.head(case.size.counted)
-    each = {
-        name: case.explain(frame, picks=picks)
-        for name, picks in (
-            ("paths", PATHS),
-            ("nearest", USUAL),
-            ("best", ALL),
-        )
-    }
-    found = each["nearest"].nearest()
-    ok = found.where(found.ok)
-    answered = max(len(ok), 1)
-    base = each["paths"].n_queries
-    yield Measure("paths", base / max(len(frame), 1), len(frame))
-    for name in ("nearest", "best"):
-        yield Measure("beyond", (each[name].n_queries - base) / answered, answered, method=name)
-    allowed = 12 + 2 * _count(ok.schema, ok.cells, ok.instances[ok.instance])
-    yield Measure.of("allowed", allowed, method="nearest")
+    searches = {"paths": Search(picks=PATHS), "nearest": Search(picks=("nearest",))}
+    searches["default"] = Search()
+    if "n_starts" in {f.name for f in fields(Search)}:
+        searches["few"] = Search(steps=5, n_starts=3)  # type: ignore[call-arg]
+    for name, search in searches.items():
+        explanation = case.explain(frame, search=search)
+        yield Measure("rows", explanation.n_queries / max(len(frame), 1), len(frame), "", name)
+        if "nearest" in search.picks:
+            found = explanation.nearest()
+            yield Measure.of("answered", _answered(found), method=name)
+            yield from _distances(case, found.where(found.ok), method=name)
 
 
 def steps(case: Case) -> Iterator[Measure]:
@@ -440,7 +443,6 @@ def _between(explanation: Explanation, label: str) -> Iterator[Measure]:
     yield Measure.of("paths_with_one", wrong.any(axis=1)[reached], label)
     middle = explanation.picked["middle"]
     yield Measure.of("middle_not_ok", ~ok[path, middle][reached], label)
-    yield Measure.of("last_not_ok", ~ok[path, last][reached], label)
 
 
 def _flags(
@@ -451,17 +453,13 @@ def _flags(
     label: str,
 ) -> Iterator[Measure]:
     """Rows of the picks whose flags or distance are not what a check of their own says."""
-    wrong: dict[str, list[Bools]] = {n: [] for n in ("flag", "distance", "instance")}
+    flags, away = [], []
     for found in picks:
         judge = case.judge(found.schema, constraints, confidence)
-        originals = found.instances[found.instance]
-        wrong["flag"].append(judge.ok(found.cells, originals) != found.ok)
-        away = distances(found.schema, found.cells, originals)
-        wrong["distance"].append(np.abs(away - found.distance) > 1e-6)
-        wrong["instance"].append(found.ok & ~differing(found.cells, originals).any(axis=1))
-    yield Measure.of("flag_wrong", np.concatenate(wrong["flag"]), label)
-    yield Measure.of("distance_wrong", np.concatenate(wrong["distance"]), label)
-    yield Measure.of("instance_returned", np.concatenate(wrong["instance"]), label)
+        flags.append(judge.ok(found.cells, _originals(found)) != found.ok)
+        away.append(np.abs(_far(case, found) - found.distance) > 1e-6)
+    yield Measure.of("flag_wrong", np.concatenate(flags), label)
+    yield Measure.of("distance_wrong", np.concatenate(away), label)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -479,16 +477,9 @@ def survival(case: Case) -> Iterator[Measure]:
         frame = ok.schema.frame(ok.cells)
         said = [np.asarray(model.predict(frame)) == case.target for model in models if len(ok)]
         votes = np.array(said, dtype=float).reshape(len(models), len(ok))
-        yield Measure.of("survives", votes.mean(axis=0), method=method)
-        about = ok.about
-        estimate, low, high = (
-            np.asarray(about[name], dtype=float)
-            for name in ("survival", "survival_low", "survival_high")
-        )
-        share = votes.mean(axis=0)
+        share, estimate = votes.mean(axis=0), np.asarray(ok.about["survival"], dtype=float)
+        yield Measure.of("survives", share, method=method)
         yield Measure.of("estimated", estimate, method=method)
         yield Measure.of("brier", ((votes - estimate) ** 2).mean(axis=0), method=method)
-        yield Measure.of("covered", (low <= share) & (share <= high), method=method)
-        yield Measure.of("width", high - low, method=method)
-        plain = np.asarray(about["mark"], dtype=str) == ""
+        plain = np.asarray(ok.about["mark"], dtype=str) == ""
         yield Measure.of("survives", share[plain], "unmarked", method)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.advice_case import Case
-from benchmarks.advice_checks import Added, derived, differing
+from benchmarks.advice_checks import Added
+from benchmarks.advice_distances import derived, differing
 from benchmarks.store import Measure
 from lapace import InputError
 from lapace.constraints import System, parse
@@ -88,7 +89,7 @@ def why_not(case: Case) -> Iterator[Measure]:
 def _measures(lines: Sequence[Mapping[str, Any]]) -> Iterator[Measure]:
     yield Measure("asked", len(lines), len(lines))
     yield Measure.of("named", [line["named"] for line in lines])
-    for metric in ("fails", "same_row", "obeys_everything", "exact", "queries"):
+    for metric in ("fails", "same_row", "obeys_everything"):
         yield Measure.of(metric, [line[metric] for line in lines if metric in line])
     less = [flag for line in lines for flag in line.get("less", ())]
     yield Measure.of("less_suffices", less)
@@ -154,15 +155,10 @@ def _against(
 def _tried(case: Case, i: int, limits: Sequence[Limit], explanation: Explanation) -> dict[str, Any]:
     asked = case.explainer.why_not(explanation)
     if asked.status[0] == "answered":  # the search for why not found an answer after all
-        queries = asked.n_queries - explanation.n_queries
-        return {"named": False, "exact": True, "queries": queries, "obeys_everything": False}
+        return {"named": False, "obeys_everything": False}
     said = asked.why_not[0]
     by_text = {str(parse(limit.text())): limit for limit in limits}
-    line: dict[str, Any] = {
-        "named": bool(said.moves),
-        "exact": said.exact,
-        "queries": asked.n_queries - explanation.n_queries,
-    }
+    line: dict[str, Any] = {"named": bool(said.moves)}
     line["obeys_everything"] = _obeys(case, explanation, limits, said)
     if not said.moves:
         return line

@@ -6,18 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import advice, advice_page, public
+from benchmarks import advice, advice_page, compare, public
 from benchmarks.advice_case import Size
-from benchmarks.advice_checks import (
-    FORMS,
-    Added,
-    Judge,
-    added,
-    differing,
-    distances,
-    made_minimal,
-    minimality,
-)
+from benchmarks.advice_checks import FORMS, Added, Judge, added, made_minimal, minimality, simplest
+from benchmarks.advice_distances import Outliers, Percentiles, differing, distances
+from lapace import metrics
 from lapace.constraints import System
 from lapace.schema import Feature, Schema
 
@@ -72,11 +65,44 @@ def test_made_minimal_is_minimal_and_ok(schema):
     assert minimality(judge, rows, instances).minimal.all()
 
 
-def test_distances_are_those_of_the_schema():
+def test_the_simplest_method_undoes_what_it_can_and_bisects_the_rest(schema):
+    rows = schema.snap(np.random.default_rng(1).uniform(0, 10, (200, 3)))
+    judge = Judge(Over(), True, schema)
+    rows, instance = rows[judge.valid(rows)], np.array([1.0, 1.0, 1.0])
+    judge.asked.clear()
+    found = simplest(judge, rows, instance)
+    assert found.shape == (1, 3)
+    assert judge.valid(found).all()
+    assert found.sum() == 10.25  # the least over 10 on the lattice
+    assert 0 < sum(judge.asked) < 10 * 3 * 9
+
+
+@pytest.fixture(scope="module")
+def own():
+    """A table with missing cells, its training rows, and the scale of the library's distance."""
     data = public.load("credit-a", 1)
     cells = data.schema.cells(data.train)
-    ours = distances(data.schema, cells[:200], cells[200:400])
-    np.testing.assert_allclose(ours, data.schema.distance(cells[:200], cells[200:400]))
+    new = hasattr(data.schema, "range_distance")
+    return data.schema, cells, Percentiles(data.schema, cells) if new else None
+
+
+def test_distances_are_those_of_the_schema(own):
+    schema, cells, scale = own
+    ours = distances(schema, cells[:200], cells[200:400], scale)
+    np.testing.assert_allclose(ours, schema.distance(cells[:200], cells[200:400]))
+
+
+def test_outliers_are_those_of_the_library(own):
+    schema, cells, scale = own
+    ours = Outliers(schema, cells[:300], scale)(cells[300:400])
+    np.testing.assert_allclose(ours, metrics.Plausibility(schema, cells[:300]).lof(cells[300:400]))
+
+
+def test_a_percentile_is_the_share_below_and_half_the_share_equal():
+    rows = np.array([[0.0], [1.0], [1.0], [10.0], [np.nan]])
+    places = Percentiles(Schema.infer(rows), rows)
+    found = places(np.array([[-5.0], [0.0], [0.5], [1.0], [10.0], [12.0]]))[:, 0]
+    np.testing.assert_allclose(found, [0.125 - 0.5, 0.125, 0.3125, 0.5, 0.875, 1.075])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -128,17 +154,32 @@ def test_a_tiny_run_measures_every_part_once_and_resumes(tmp_path, monkeypatch, 
 
 
 def test_targets_say_which_pairs_miss_them():
-    line = {"seed": 1, "part": "beside", "metric": "lof", "label": "", "count": 10}
+    line = {"seed": 1, "part": "beside", "label": "", "count": 10}
     lines = [
-        {**line, "pair": pair, "method": method, "mean": mean}
-        for pair, mean in (("wine-RF", 1.0), ("b-RF", 1.3))
-        for method, mean in (("best(3)", mean), ("real rows", 1.0))
+        {**line, "pair": pair, "method": method, "metric": metric, "mean": mean}
+        for pair, mean in (("wine-RF", 1.1), ("b-RF", 1.3))
+        for method, metric, mean in (("best(1)", "lof_50", mean), ("real rows", "lof_95", 1.0))
     ]
     found = list(advice_page.targets(advice_page.Results(pd.DataFrame(lines))))
-    what = "LOF of `best(3)` at most 1.1 x real rows'"
+    what = "LOF of `best(1)`, median, at most 1.2 x real rows' 95th percentile"
     assert found == [
         (what, "every pair", "1 of 1 the paper's pairs, 0 of 1 other pairs (not b-RF)", "**no**")
     ]
+
+
+def test_two_measurements_side_by_side_count_what_both_have(tmp_path):
+    files = []
+    for name, code, pairs in (("before", "a", (2.0, 3.0)), ("after", "b", (1.0, 3.0, 9.0))):
+        lines = []
+        for pair, far in zip("pqr", pairs, strict=False):
+            head = (pair, 11, "beside")
+            lines.append((*head, "nearest", "distance_geo", "", far, "nan", 5, "s", code))
+            lines.append((*head, "", "seconds", "", 1.0, "nan", 1, "s", code))
+        files.append(tmp_path / f"{name}.csv")
+        pd.DataFrame(lines, columns=advice.COLUMNS).to_csv(files[-1], index=False)
+    text = compare.page(*compare.both(*files))
+    assert text.startswith("Pairs: 2; seeds: 1.")
+    assert "| nearest | 0.707 (1 better, 0 worse of 2) | – |" in text
 
 
 def test_a_derived_column_follows_what_is_taken_back_and_is_no_change():

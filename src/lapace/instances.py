@@ -64,6 +64,16 @@ class LabelledInstances:
         reached: Bools = np.where(target >= 0, codes == target, other) & (codes >= 0)
         return reached
 
+    def wants(self, codes: Ints, instance: Ints) -> Bools:
+        """Whether each label is one that each instance wants: (instances, labels)."""
+        each = np.tile(codes, len(instance)), np.repeat(instance, len(codes))
+        return self.reaches_target(*each).reshape(len(instance), len(codes))
+
+    def label_reached(self, codes: Ints, instance: Ints) -> Ints:
+        """The label each row is meant to have: the target, or for any other the one predicted."""
+        target = self.target_code[instance]
+        return np.where(target >= 0, target, np.maximum(codes, 0))
+
     def target_probability(self, probability: Floats, instance: Ints) -> Floats:
         """Each row's probability of the target; for any other, of all labels but the original.
 

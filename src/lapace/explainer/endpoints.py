@@ -11,16 +11,31 @@ from lapace.arrays import Bools, Floats, Ints, batches, first_of_each
 from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import Problem
 from lapace.metrics.neighbours import kneighbors
-from lapace.paths import EncodedInstances
+from lapace.paths import EncodedInstances, Steps
 
-__all__ = ["Endpoints", "find_endpoints", "frozen_category_lines", "reachable_prototypes"]
+__all__ = ["Endpoints", "NearSamples", "find_endpoints", "frozen_category_lines", "near_samples"]
 
-CANDIDATES = 10  # nearest sampled rows the classifier is queried about, to find one that is ok
-SPARE = 6  # more of them, for those that rounding to float32 brings out of order
-BLOCK = 4_000_000  # distances held at once
-FIRST_CANDIDATES = 2  # of them are queried at first, the others where neither is
-FEW_ROWS = 20  # rows up to which one call about all of them costs less than two calls
+NEAR, ASKED = 5, 2  # sampled rows looked at, and queried, for each start that is wanted
+MORE = 2  # times as many under constraints, which move them
+UNLIKE = 0.5  # of a row's distance: how far it lies from rows chosen before it
+CELLS = 5_000_000  # of rows compared with each other at once
 MIN_PERCENTILE = 0.2  # of an instance's categories among the target's, to get a frozen copy
+
+
+class NearSamples(NamedTuple):
+    """Sampled rows of the target near instances, evaluated.
+
+    Attributes:
+        instance: The instance of each, by position among those searched for, in order.
+        sample: Which of the sampled rows it is.
+        steps: The row, projected onto the constraints and queried.
+        distance: From the instance.
+    """
+
+    instance: Ints
+    sample: Ints
+    steps: Steps
+    distance: Floats
 
 
 class Endpoints(NamedTuple):
@@ -47,110 +62,98 @@ class Endpoints(NamedTuple):
     endpoint: Ints
 
 
-def find_endpoints(problem: Problem, instance: Ints, oracle: Oracle) -> Endpoints:
-    """The endpoints of some instances, by their position in the query.
+def near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> NearSamples:
+    """Finds sampled rows of the target near instances, unlike each other, and evaluates them.
 
     Args:
         problem: The problem.
         instance: Positions of the instances.
-        oracle: Supplies what was proved infeasible, and adds up the time spent.
+        oracle: Evaluates rows.
+    """
+    sampled, known = problem.fitted.sampled_endpoints, problem.instances
+    targets = np.c_[known.label_code[instance], known.target_code[instance]]
+    pairs, group = np.unique(targets, axis=0, return_inverse=True)
+    owner, sample = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for k in range(len(pairs)):  # instances with the same label and target share their samples
+        members = np.flatnonzero(group.ravel() == k)
+        first = np.full(len(sampled.label), instance[members[0]])
+        rows = np.flatnonzero(known.reaches_target(sampled.label, first))
+        chosen = rows[_unlike_rows(problem, known.cells[instance[members]], sampled.cells[rows])]
+        owner.append(np.repeat(members, chosen.shape[1]))
+        sample.append(chosen.ravel())
+    owners, samples = np.concatenate(owner), np.concatenate(sample)
+    originals = known.cells[instance[owners]]
+    steps = oracle.evaluate(sampled.cells[samples], instance[owners])
+    distance = problem.schema.gaps(originals, steps.cells) @ problem.weights
+    order = np.lexsort((distance, owners))
+    return NearSamples(owners[order], samples[order], steps.take(order), distance[order])
+
+
+def _unlike_rows(problem: Problem, cells: Floats, rows: Floats) -> Ints:
+    """Positions of rows near each instance, (n, count), of which none is much like another.
+
+    The closest rows of a large sample are almost copies of one another. In order of distance, a row
+    is chosen if it is at least half as far from every row chosen before as it is from the instance;
+    where too few are, the closest of the others follow.
+    """
+    schema, weights = problem.schema, problem.weights
+    more = MORE if len(problem.system) else 1
+    wanted = min(len(rows), ASKED * more * problem.search.n_starts)
+    pinned = problem.system.domains(cells).pinned
+    free = np.where(pinned.all(axis=0), 0.0, weights)  # what may not change is the instance's
+    distance, near = kneighbors(
+        schema, cells, rows, NEAR * more * problem.search.n_starts, weights=free
+    )
+    numeric = np.array([f.numeric for f in schema.features])
+    places = schema.coordinates(rows)  # (rows, d), of a sample nothing is missing
+    chosen = np.empty((len(cells), wanted), dtype=np.int64)
+    for part in batches(len(cells), CELLS, near.shape[1] * cells.shape[1]):
+        some = places[near[part]]  # (n, near, d)
+        every = np.arange(len(some))
+        closest = np.full(near[part].shape, np.inf)  # to any row chosen so far
+        left = np.ones(near[part].shape, dtype=bool)
+        for turn in range(wanted):
+            unlike = left & (closest >= UNLIKE * distance[part])
+            pick = np.where(unlike.any(axis=1), unlike.argmax(axis=1), left.argmax(axis=1))
+            chosen[part, turn] = near[part][every, pick]
+            left[every, pick] = False
+            apart = some - some[every, pick][:, None]
+            apart = np.where(numeric, np.abs(apart), apart != 0) @ free
+            closest = np.minimum(closest, apart)
+    return chosen
+
+
+def find_endpoints(problem: Problem, instance: Ints, near: NearSamples) -> Endpoints:
+    """Lists the endpoints of some instances: their prototypes, and the closest ok sampled row.
+
+    Args:
+        problem: The problem.
+        instance: Positions of the instances.
+        near: Sampled rows near them.
     """
     fitted = problem.fitted
     prototypes, sampled = fitted.prototypes, fitted.sampled_endpoints
-    near_instance, near, probability = _near_samples(problem, instance, oracle)
-    line_instance, prototype = np.nonzero(reachable_prototypes(problem, instance))
+    ok = np.flatnonzero(near.steps.ok)
+    ok = ok[first_of_each(near.instance[ok], near.distance[ok])]
+    sample = near.sample[ok]
+    codes = np.array([p.code for p in prototypes])
+    usable = np.array([fitted.is_endpoint(p) for p in prototypes])
+    lines, prototype = np.nonzero(usable & problem.instances.wants(codes, instance))
     # Pairs rather than a matrix, since every instance has another sampled endpoint.
-    lines = np.concatenate([line_instance, near_instance])
-    endpoint = np.concatenate([prototype, len(prototypes) + np.arange(len(near))])
+    lines = np.concatenate([lines, near.instance[ok]])
+    endpoint = np.concatenate([prototype, len(prototypes) + np.arange(len(ok))])
     order = np.argsort(lines, kind="stable")
     z = torch.as_tensor(np.stack([p.z for p in prototypes]), device=fitted.decoder.device)
     return Endpoints(
-        np.array([p.number for p in prototypes] + [-1] * len(near), dtype=np.int64),
-        torch.cat([z, sampled.z[torch.as_tensor(near, device=z.device)]]),
-        np.concatenate([np.stack([p.cells for p in prototypes]), sampled.cells[near]]),
-        np.array([*(p.code for p in prototypes), *sampled.label[near]], dtype=np.int64),
-        np.array([p.valid for p in prototypes] + [True] * len(near)),
-        np.concatenate([[p.probability for p in prototypes], probability]),
+        np.array([p.number for p in prototypes] + [-1] * len(ok), dtype=np.int64),
+        torch.cat([z, sampled.z[torch.as_tensor(sample, device=z.device)]]),
+        np.concatenate([np.stack([p.cells for p in prototypes]), sampled.cells[sample]]),
+        np.array([*codes, *sampled.label[sample]], dtype=np.int64),
+        np.array([p.valid for p in prototypes] + [True] * len(ok)),
+        np.concatenate([[p.probability for p in prototypes], near.steps.probability[ok]]),
         lines[order],
         endpoint[order],
     )
-
-
-def reachable_prototypes(problem: Problem, instance: Ints) -> Bools:
-    """Which prototypes paths of instances may lead to: (instances, prototypes)."""
-    fitted = problem.fitted
-    usable = np.array([fitted.is_endpoint(p) for p in fitted.prototypes])
-    return usable & problem.wants(instance, np.array([p.code for p in fitted.prototypes]))
-
-
-def _near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> tuple[Ints, Ints, Floats]:
-    """Instances, the nearest ok sampled row of each, and the probability of its label."""
-    sampled, known = problem.fitted.sampled_endpoints, problem.instances
-    pairs, group = np.unique(
-        np.c_[known.label_code[instance], known.target_code[instance]], axis=0, return_inverse=True
-    )
-    instances, nearest, rank = [], [], []
-    for k in range(len(pairs)):  # instances with the same label and target share their candidates
-        members = np.flatnonzero(group.ravel() == k)
-        rows = np.flatnonzero(problem.wants(instance[members[:1]], sampled.label)[0])
-        index = _nearest(problem, known.cells[instance[members]], rows)
-        instances.append(np.repeat(members, index.shape[1]))
-        nearest.append(rows[index].ravel())
-        rank.append(np.tile(np.arange(index.shape[1]), len(members)))
-    if not instances:
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0)
-    owner, candidates = np.concatenate(instances), np.concatenate(nearest)
-    evaluate = Oracle(
-        problem, instance[owner], sampled.label[candidates], oracle.infeasible, oracle.seconds
-    )
-    few = len(owner) <= FEW_ROWS
-    at_first = np.concatenate(rank) < (CANDIDATES if few else FIRST_CANDIDATES)
-    open_, ok, probability = np.flatnonzero(at_first), [], np.full(len(owner), np.nan)
-    for _ in range(2):
-        found = evaluate(np.ones(len(open_)), sampled.cells[candidates[open_]], open_)
-        probability[open_] = found.probability
-        ok.append(open_[found.ok])
-        open_ = np.flatnonzero(~at_first & ~np.isin(owner, owner[ok[0]]))
-        if not len(open_):
-            break
-    near = np.sort(np.concatenate(ok))
-    chosen = near[first_of_each(owner[near])]  # candidates are sorted by distance
-    return owner[chosen], candidates[chosen], probability[chosen]
-
-
-def _nearest(problem: Problem, cells: Floats, rows: Ints) -> Ints:
-    """Which of some sampled rows are nearest to cells, by distance: positions, (n, candidates).
-
-    Found in float32, where the model lives, and sorted by the exact distance. A missing or unseen
-    number has a distance of its own: then by `kneighbors`.
-    """
-    schema, sampled, weights = problem.schema, problem.fitted.sampled_endpoints, problem.weights
-    others, odd = sampled.cells[rows], schema.unplaced(cells).any(axis=1)
-    if not len(rows) or not sampled.placed or odd.all():
-        return kneighbors(schema, cells, others, CANDIDATES, weights=weights)[1]
-    if odd.any():
-        near = np.empty((len(cells), min(CANDIDATES, len(rows))), dtype=np.int64)
-        near[odd] = kneighbors(schema, cells[odd], others, CANDIDATES, weights=weights)[1]
-        near[~odd] = _nearest(problem, cells[~odd], rows)
-        return near
-    count, numeric = min(CANDIDATES + SPARE, len(rows)), schema.numeric
-    near = np.empty((len(cells), count), dtype=np.int64)
-    at = torch.as_tensor(rows, device=sampled.z.device)
-    numbers, levels = (part[at] for part in sampled.tensors)
-    own_numbers, own_levels = sampled.as_tensors(cells, weights)
-    if (weights[numeric] != 1.0).any():
-        heavy = torch.as_tensor(weights[numeric], dtype=torch.float32, device=numbers.device)
-        numbers, own_numbers = numbers * heavy, own_numbers * heavy
-    for part in batches(len(cells), BLOCK, len(rows)):
-        apart = torch.cdist(own_numbers[part], numbers, p=1.0)  # (size, rows), less what is alike
-        apart.addmm_(own_levels[part], levels.T, alpha=-1.0)
-        near[part] = apart.topk(count, dim=1, largest=False).indices.cpu().numpy()
-    near.sort(axis=1)
-    exact = np.empty(near.shape)
-    for part in batches(len(cells), BLOCK, count * cells.shape[1]):
-        exact[part] = schema.gaps(cells[part][:, None], others[near[part]]) @ weights
-    order = np.argsort(exact, axis=1, kind="stable")[:, :CANDIDATES]
-    return np.take_along_axis(near, order, axis=1)
 
 
 def frozen_category_lines(

@@ -1,8 +1,10 @@
-"""Makes rows minimal: undoes changes and moves numbers back while a row stays acceptable.
+"""Makes rows minimal: undoes changes and pulls numbers back while a row stays acceptable.
 
-A row is minimal if no change in it can be undone alone, and no number can go back alone by a
-twentieth of its change (or one step of its resolution, if that is more), with the row staying
-acceptable. All rows are worked on together: each round is one call of `accept` for all of them.
+`minimise` is greedy. It puts back the costliest change that can be put back alone, round by round,
+until none can; then it pulls each changed number back by bisection, costliest first. `settle` goes
+on until the row is *minimal*: no change in it can be undone alone, and no number can go back alone
+by a twentieth of its change (or one step of its resolution, if that is more), with the row staying
+acceptable. Both work on all rows together: each round is one call of `accept` for all of them.
 """
 
 from __future__ import annotations
@@ -17,28 +19,18 @@ import numpy as np
 from lapace.arrays import Bools, Floats, Ints, first_of_each
 from lapace.schema import Schema
 
-__all__ = ["Accept", "minimise"]
+__all__ = ["Accept", "minimise", "settle"]
 
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
-FEW = 6  # changes that are tried alone from the start; of more, groups are undone first
-# Places tried at once where a number goes back further: few where rows cost a query, all where not.
-BETWEEN, EVERY = np.arange(1, 6) / 6, np.arange(1, 20) / 20
-GROUPS = np.array([1.0, 0.5, 0.25, 0.125])  # shares of the changes left that are undone together
 
-# Rows and the starting row each comes from → the rows as checked, and whether each is acceptable.
-Accept: TypeAlias = Callable[[Floats, Ints], tuple[Floats, Bools]]
+# Rows, and which of the starting rows each comes from → whether each is acceptable.
+Accept: TypeAlias = Callable[[Floats, Ints], Bools]
 
 
 def minimise(
-    cells: Floats,
-    originals: Floats,
-    accept: Accept,
-    schema: Schema,
-    weights: Floats,
-    *,
-    free: bool = False,
+    cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
 ) -> Floats:
-    """Minimal rows, starting from acceptable ones.
+    """Undoes and pulls back what can be, greedily, in acceptable rows.
 
     Args:
         cells: Acceptable rows.
@@ -46,157 +38,144 @@ def minimise(
         accept: Whether rows are acceptable.
         schema: The columns.
         weights: One per column, for distances.
-        free: Whether calls of `accept` cost more than the rows in them, as no classifier is asked.
     """
-    between = EVERY if free else BETWEEN
-    rows = _MinimalRows(cells.copy(), originals, accept, schema, weights, between)
-    open_ = np.arange(len(cells))
-    rows.undo_groups(open_[(rows.costs(open_) > 0).sum(axis=1) > FEW])
-    while len(open_):
-        open_ = rows.improve(open_)
+    rows = _Rows(cells.copy(), originals, accept, schema, weights)
+    left = np.arange(len(cells))
+    while len(left):
+        left = rows.undo_in_turn(left)
+    rows.pull_back_in_turn(np.arange(len(cells)))
+    return rows.cells
+
+
+def settle(
+    cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
+) -> Floats:
+    """Takes back single changes until every row is minimal; the arguments are `minimise`'s."""
+    rows = _Rows(cells.copy(), originals, accept, schema, weights)
+    left = np.arange(len(cells))
+    while len(left):
+        left = rows.take_back_one(left)
     return rows.cells
 
 
 @dataclass
-class _MinimalRows:
-    """Rows on their way to being minimal."""
+class _Rows:
+    """Rows on their way to being minimal; methods take positions of rows and change `cells`."""
 
     cells: Floats
     originals: Floats
     accept: Accept
     schema: Schema
     weights: Floats
-    between: Floats
-
-    def costs(self, at: Ints) -> Floats:
-        """Cost of each change of some rows; 0 where a column is unchanged: (rows, columns)."""
-        original, cells = self.originals[at], self.cells[at]
-        cost = np.maximum(self.schema.gaps(original, cells) * self.weights, 1e-12)
-        return np.where(self.schema.changed(original, cells), cost, 0.0)
 
     @cached_property
     def numbers(self) -> Bools:
         """Columns whose values can go back part of the way."""
-        return np.array([feature.numeric for feature in self.schema.features])
+        return np.array([f.numeric and f.derived is None for f in self.schema.features])
 
     @cached_property
     def steps(self) -> Floats:
         return np.array([feature.step for feature in self.schema.features], dtype=np.float64)
 
-    # -- groups of changes ------------------------------------------------------------------------
+    def costs(self, rows: Ints) -> Floats:
+        """Cost of each change of some rows; 0 where a column is unchanged: (rows, columns)."""
+        original, cells = self.originals[rows], self.cells[rows]
+        cost = np.maximum(self.schema.gaps(original, cells) * self.weights, 1e-12)
+        return np.where(self.schema.changed(original, cells), cost, 0.0)
 
-    def undo_groups(self, every: Ints) -> None:
-        """Undoes as many changes of some rows at once as possible, costliest first.
+    def undo_in_turn(self, rows: Ints) -> Ints:
+        """Tries to undo every change of some rows, one after the other, costliest first.
 
-        All of the rest is tried, and beside it a half, a quarter and an eighth; the search goes on
-        between the longest that is accepted and the next, until one change is left there: it
-        stays, and the search goes on behind it.
+        Returns:
+            The rows in which a change was undone and another was not: it may be possible now.
         """
-        costs = self.costs(every)
-        rank = np.argsort(np.argsort(-costs, axis=1, kind="stable"), axis=1)
-        count = (costs > 0).sum(axis=1)
-        ok, top = np.zeros_like(count), count.copy()  # how many are undone, and may still be
-        while len(open_ := np.flatnonzero(ok < count)):
-            stays = open_[ok[open_] == top[open_]]
-            ok[stays], top[stays] = ok[stays] + 1, count[stays]
-            open_ = open_[ok[open_] < count[open_]]
-            lengths = np.ceil((top - ok)[open_, None] * GROUPS).astype(np.int64)
-            new = np.c_[np.ones(len(open_), dtype=bool), lengths[:, 1:] < lengths[:, :-1]]
-            row, which = np.nonzero(new)
-            if not len(row):
-                break
-            at, begin = every[open_[row]], ok[open_[row]]
-            end = begin + lengths[row, which]
-            group = (rank[open_[row]] >= begin[:, None]) & (rank[open_[row]] < end[:, None])
-            found, accepted = self.accept(np.where(group, self.originals[at], self.cells[at]), at)
-            yes = np.flatnonzero(accepted)
-            yes = yes[first_of_each(row[yes], -end[yes])]
-            self.cells[at[yes]] = found[yes]
-            ok[open_[row[yes]]] = end[yes]
-            beyond = ~accepted & (end > ok[open_[row]])
-            np.minimum.at(top, open_[row[beyond]], end[beyond] - 1)
+        costs = self.costs(rows)
+        order, count = np.argsort(-costs, axis=1, kind="stable"), (costs > 0).sum(axis=1)
+        undone = np.zeros(len(rows), dtype=np.int64)
+        for turn in range(count.max(initial=0)):
+            some = np.flatnonzero(count > turn)
+            column = order[some, turn]
+            accepted = self.replace(rows[some], column, self.originals[rows[some], column])
+            undone[some] += accepted
+        return rows[(undone > 0) & (undone < count)]
 
-    # -- one change at a time ---------------------------------------------------------------------
+    def pull_back_in_turn(self, rows: Ints) -> None:
+        """Pulls every changed number of some rows back, one after the other, costliest first."""
+        costs = np.where(self.movable(rows), self.costs(rows), 0.0)
+        order, count = np.argsort(-costs, axis=1, kind="stable"), (costs > 0).sum(axis=1)
+        for turn in range(count.max(initial=0)):
+            some = np.flatnonzero(count > turn)
+            self.pull_back(rows[some], order[some, turn])
 
-    def improve(self, at: Ints) -> Ints:
-        """Undoes the costliest change that can be undone alone, or moves one number back alone.
+    def take_back_one(self, rows: Ints) -> Ints:
+        """Undoes the costliest change that can be undone alone, or pulls one number back alone.
 
         Returns:
             The rows in which either was possible; all others are minimal.
         """
-        costs = self.costs(at)
+        costs = self.costs(rows)
         row, column = np.nonzero(costs)
-        back = self.originals[at[row], column]
-        partly = self.numbers[column] & self._placed(at)[row, column]
-        values, moves = self._moved(
-            column[partly], self.cells[at[row], column][partly], back[partly], np.array(PART)
-        )
-        places = np.flatnonzero(partly)[moves]
-        row, column = np.concatenate([row, row[places]]), np.concatenate([column, column[places]])
-        values = np.concatenate([back, values[moves]])
-        found, accepted = self._with(at[row], column, values)
-        undone = np.arange(len(row)) < len(back)
-        ok = np.flatnonzero(accepted)
-        chosen = ok[first_of_each(row[ok], ~undone[ok], -costs[row, column][ok])]
-        lines, numbers = at[row[chosen]], chosen[~undone[chosen]]
-        before = self.cells[at[row[numbers]], column[numbers]]
-        self.cells[lines] = found[chosen]
-        self._move_back(at[row[numbers]], column[numbers], before)
-        return lines
+        back, current = self.originals[rows[row], column], self.cells[rows[row], column]
+        values, moves = self.moved(column, current, back, PART)
+        partly = np.flatnonzero(moves & self.movable(rows)[row, column])
+        row, column = np.concatenate([row, row[partly]]), np.concatenate([column, column[partly]])
+        values = np.concatenate([back, values[partly]])
+        tried = self.replaced(rows[row], column, values)
+        accepted = np.flatnonzero(self.accept(tried, rows[row]))
+        whole = np.arange(len(row)) < len(back)
+        saved = costs[row, column]
+        chosen = accepted[first_of_each(row[accepted], ~whole[accepted], -saved[accepted])]
+        self.cells[rows[row[chosen]]] = tried[chosen]
+        numbers = chosen[~whole[chosen]]
+        self.pull_back(rows[row[numbers]], column[numbers])
+        return rows[row[chosen]]
 
-    def _placed(self, at: Ints) -> Bools:
-        """Cells that are numbers before and after: nothing missing, no level without a place."""
-        known = ~np.isnan(self.originals[at]) & ~np.isnan(self.cells[at])
-        placed: Bools = known & ~self.schema.unseen(self.originals[at])
-        return placed
+    def pull_back(self, rows: Ints, column: Ints) -> None:
+        """Moves one number of each row towards the instance's value, by bisection.
 
-    def _move_back(self, at: Ints, column: Ints, after: Floats) -> None:
-        """Moves one number of each row further back, to within a twentieth of what is left.
-
-        Args:
-            at: The rows, in which the number has gone back a little.
-            column: The number of each.
-            after: What it was before.
+        The search ends where what is left to gain is a twentieth of the change, or one step.
         """
-        before = self.originals[at, column]
-        way = np.abs(before - after)
-        ok, bad = np.abs(self.cells[at, column] - after) / way, np.ones(len(at))  # parts of the way
-        open_ = np.arange(len(at))
-        while len(open_):
-            owner = np.repeat(open_, len(self.between))
-            part = (ok[open_, None] + (bad - ok)[open_, None] * self.between).ravel()
-            values, moves = self._moved(column[owner], after[owner], before[owner], part)
-            # What is tried lies strictly between the part known to be accepted and the other.
-            reached = np.abs(values - after[owner]) / way[owner]
-            moves &= (reached > ok[owner]) & (reached < bad[owner])
-            owner, values, reached = owner[moves], values[moves], reached[moves]
-            if not len(owner):
-                break
-            found, accepted = self._with(at[owner], column[owner], values)
-            np.minimum.at(bad, owner[~accepted], reached[~accepted])
-            below = np.flatnonzero(accepted & (reached < bad[owner]))
-            best = below[first_of_each(owner[below], -reached[below])]
-            self.cells[at[owner[best]]] = found[best]
-            ok[owner[best]] = reached[best]
-            open_ = np.unique(owner)
-            open_ = open_[bad[open_] - ok[open_] > (1.0 - ok[open_]) * PART]
+        original = self.originals[rows, column]
+        refused, kept = original.copy(), self.cells[rows, column]
+        left = np.arange(len(rows))
+        while len(left):
+            apart = np.abs(kept - refused)[left]
+            enough = np.maximum(np.abs(kept - original)[left] * PART, self.steps[column[left]])
+            left = left[apart > enough * 1.001]
+            values, moves = self.moved(column[left], kept[left], refused[left], 0.5)
+            left, values = left[moves], values[moves]
+            accepted = self.replace(rows[left], column[left], values)
+            kept[left[accepted]], refused[left[~accepted]] = values[accepted], values[~accepted]
 
-    def _moved(
-        self, column: Ints, after: Floats, before: Floats, part: Floats
+    def movable(self, rows: Ints) -> Bools:
+        """Numbers before and after: nothing missing, no level without a place: (rows, columns)."""
+        known = ~np.isnan(self.originals[rows]) & ~np.isnan(self.cells[rows])
+        movable: Bools = self.numbers & known & ~self.schema.unseen(self.originals[rows])
+        return movable
+
+    def moved(
+        self, column: Ints, value: Floats, towards: Floats, part: float
     ) -> tuple[Floats, Bools]:
-        """Values moved part of the way back, and whether that differs from both ends."""
-        step = np.sign(before - after) * np.maximum(
-            np.abs(before - after) * part, self.steps[column] * 0.999
-        )
-        values = after + step
-        for c in np.unique(column):
-            mine = column == c
-            values[mine] = self.schema.features[c].snap(values[mine])
-        half = self.steps[column] / 2
-        return values, (np.abs(values - after) > half) & (np.abs(values - before) > half)
+        """Values moved part of the way, on their lattice, and whether they differ from both."""
+        steps = self.steps[column]
+        apart = np.nan_to_num(towards - value)
+        moved = value + np.sign(apart) * np.maximum(np.abs(apart) * part, steps * 0.999)
+        for one in np.unique(column):
+            mine = column == one
+            moved[mine] = self.schema.features[one].snap(moved[mine])
+        return moved, (np.abs(moved - value) > steps / 2) & (np.abs(moved - towards) > steps / 2)
 
-    def _with(self, at: Ints, column: Ints, values: Floats) -> tuple[Floats, Bools]:
-        """Rows with one cell replaced, as checked, and whether each is acceptable."""
-        rows = self.cells[at]
-        rows[np.arange(len(at)), column] = values
-        return self.accept(rows, at)
+    def replace(self, rows: Ints, column: Ints, values: Floats) -> Bools:
+        """Replaces one cell of each row where the row stays acceptable; says where it did."""
+        if not len(rows):
+            return np.zeros(0, dtype=bool)
+        tried = self.replaced(rows, column, values)
+        accepted = self.accept(tried, rows)
+        self.cells[rows[accepted]] = tried[accepted]
+        return accepted
+
+    def replaced(self, rows: Ints, column: Ints, values: Floats) -> Floats:
+        """Rows with one cell of each replaced, derived columns following."""
+        tried = self.cells[rows]
+        tried[np.arange(len(rows)), column] = values
+        return self.schema.derive(tried, self.originals[rows])

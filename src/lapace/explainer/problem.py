@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.constraints import Constraint, System, fixed, parse_all
-from lapace.constraints.projection import NodeAllowance
 from lapace.errors import InputError, check_integer, did_you_mean
 from lapace.explainer.fit import Fitted
 from lapace.instances import LabelledInstances, read_instances
-from lapace.result import PICKS
+from lapace.result import PICKS, Explanation
 from lapace.schema import Schema
+from lapace.table import read, spelling
+from lapace.table.frames import as_coded
 
-__all__ = ["Problem", "Search", "make_problem"]
+__all__ = ["Candidates", "Problem", "Search", "make_problem"]
 
 OPTIONS = {"enforce": ("exact", "naive", "latent")}
 MAX_STARTS = 100  # of an instance; more are not different from each other
@@ -76,9 +76,25 @@ class Search:
                 raise InputError(f"{name} is {value!r}; it is {listed}.{hint}")
 
 
+class Candidates(NamedTuple):
+    """Rows to be considered for instances.
+
+    Attributes:
+        cells: The rows.
+        instance: The instance each is for, by position in the query.
+    """
+
+    cells: Floats
+    instance: Ints
+
+    def take(self, rows: Bools | Ints) -> Candidates:
+        """Selects some of the rows."""
+        return Candidates(self.cells[rows], self.instance[rows])
+
+
 @dataclass(frozen=True)
 class Problem:
-    """Everything a search needs to know; each stage returns what it found and changes nothing here.
+    """Everything a search needs to know; nothing in it changes.
 
     Attributes:
         fitted: What `fit` learned.
@@ -89,10 +105,7 @@ class Problem:
         costs: Weight of a change, for some columns.
         confidence: The least probability of the target.
         plausibility: The least density percentile among training rows of the target.
-        max_queries: Rows the classifier may be queried about; None for no limit.
-        threads: How many search at the same time.
-        turn: Held while the classifier is queried, where several threads search.
-        nodes: What the solver of constraints may spend on each instance, and has spent.
+        candidates: Rows to be considered too.
     """
 
     fitted: Fitted
@@ -103,10 +116,7 @@ class Problem:
     costs: Mapping[str, float] | None = None
     confidence: float | None = None
     plausibility: float | None = None
-    max_queries: int | None = None
-    threads: int = 1
-    turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
-    nodes: NodeAllowance = field(default_factory=lambda: NodeAllowance(Search().max_nodes))
+    candidates: Candidates | None = None
 
     @property
     def schema(self) -> Schema:
@@ -133,14 +143,12 @@ class Problem:
         """Positions of the instances searched for: labelled, and without the target."""
         return np.flatnonzero((self.instances.label_code >= 0) & ~self.already_target)
 
-    def wants(self, instance: Ints, label: Ints) -> Bools:
-        """Whether labels are targets of instances: (instances, labels)."""
-        original, target = (
-            codes[instance, None]
-            for codes in (self.instances.label_code, self.instances.target_code)
-        )
-        wanted: Bools = np.where(target >= 0, label == target, label != original)
-        return wanted
+    @cached_property
+    def without_constraints(self) -> Problem | None:
+        """The same problem under the explainer's rules alone; None where there is nothing more."""
+        rules = set(self.fitted.rules)
+        added = [c for c in self.system.constraints if c not in rules]
+        return replace(self, system=self.system.without(added)) if added else None
 
     def with_search(self, **settings: Any) -> Problem:
         """The same problem, searched in another way."""
@@ -158,7 +166,7 @@ def make_problem(
     confidence: float | None = None,
     plausibility: float | None = None,
     search: Search | None = None,
-    threads: int = 1,
+    candidates: Any = None,
 ) -> Problem:
     """Reads and labels instances, and checks what is wanted of them.
 
@@ -172,7 +180,7 @@ def make_problem(
         confidence: Needs a classifier with probabilities.
         plausibility: A density percentile.
         search: How to search.
-        threads: How many search at the same time.
+        candidates: An explanation, or a table with a column `instance`.
     """
     if search is not None and not isinstance(search, Search):
         raise InputError(f"search is {search!r}; it must be a Search, such as Search(steps=10).")
@@ -190,11 +198,6 @@ def make_problem(
             f"plausibility is {plausibility!r}; it is a percentile among training rows, from 0 to "
             "below 100."
         )
-    if search is not None and search.n_endpoints and fitted.recipe.follows_paper:
-        raise InputError(
-            "The paper's recipe has no sampled endpoints. Leave n_endpoints out, or fit with "
-            "recipe='default'."
-        )
     known = fitted.prototypes[0].cells[None]
     instances = read_instances(X, fitted.schema, classifier, target, known_row=known)
     for code in np.unique(instances.target_code[instances.target_code >= 0]):
@@ -207,18 +210,61 @@ def make_problem(
     finite = {name: cost for name, cost in weights.items() if cost != np.inf}
     instances.schema.weights(finite)  # refuses unknown columns and negative costs
     system = bind_constraints((*fitted.rules, *parse_all(constraints), *immutable), instances)
-    search = search or Search()
     return Problem(
         fitted,
         classifier,
         instances,
         system,
-        search,
+        search or Search(),
         finite,
         confidence,
         plausibility,
-        threads=threads,
-        nodes=NodeAllowance(search.max_nodes),
+        None if candidates is None else read_candidates(candidates, instances),
+    )
+
+
+def read_candidates(candidates: Any, instances: LabelledInstances) -> Candidates:
+    """Reads rows to be considered: every pick of an earlier explanation, or a table's rows.
+
+    Args:
+        candidates: An `Explanation` of the same instances in the same order, or a table with their
+            columns and a column `instance`: the id of the instance, or its position where the
+            instances have no ids.
+        instances: The instances of the query.
+    """
+    if isinstance(candidates, Explanation):
+        return _candidates_of(candidates, instances)
+    table = read(candidates)
+    if "instance" not in table.columns:
+        raise InputError(
+            "candidates need a column 'instance': the id of the instance each row is for, or its "
+            "position, counted from 0."
+        )
+    ids = instances.reading.ids
+    names = range(len(instances)) if ids is None else ids
+    positions = {spelling(name): position for position, name in enumerate(names)}
+    column = as_coded(table.columns["instance"].values)
+    named = [spelling(column.levels[code]) for code in column.codes]
+    unknown = sorted({name for name in named if name not in positions})
+    if unknown:
+        raise InputError(f"candidates name an instance that is not in the query: {unknown[0]!r}.")
+    reading = instances.schema.read(candidates).checked()
+    if reading.schema != instances.schema:
+        raise InputError("candidates have a category that neither training nor the instances have.")
+    return Candidates(reading.cells, np.array([positions[name] for name in named], dtype=np.int64))
+
+
+def _candidates_of(explanation: Explanation, instances: LabelledInstances) -> Candidates:
+    """The rows of every pick of an explanation of the same instances."""
+    same = explanation.schema.names == instances.schema.names
+    if not same or not np.array_equal(explanation.instances, instances.cells, equal_nan=True):
+        raise InputError("candidates are an explanation of other instances than those of X.")
+    picks = [getattr(explanation, pick)() for pick in (*explanation.minimal, *explanation.picked)]
+    rows = [pick.where(pick.ok) for pick in picks]
+    empty = instances.cells[:0]
+    return Candidates(
+        np.concatenate([empty, *(part.cells for part in rows)]),
+        np.concatenate([np.empty(0, dtype=np.int64), *(part.instance for part in rows)]),
     )
 
 

@@ -1,75 +1,115 @@
-"""From a problem to an `Explanation`: lines to the endpoints, traced in few large calls."""
+"""The search: latent lines to endpoints, then minimal rows from starts.
+
+For a chunk of instances, in this order:
+
+1. *Algorithm 1* (`trace_paths`): a latent line from each instance to each prototype of its target
+   and to one sampled row near it, decoded, corrected, projected, and queried step by step.
+2. *Starts* (`find_starts`): for each instance the closest ok rows among the steps of its paths and
+   sampled rows of the target.
+3. *Minimal* (`minimal_rows`): each start loses every change it can do without. The closest row of
+   an instance is `nearest`; rows that also keep a margin and a floor are the ways of `best`.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
-from time import perf_counter
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints, distinct
-from lapace.budgets import BudgetError, current
-from lapace.constraints import ChangeLimit, Constraint, System
-from lapace.constraints.program import NODE_LIMIT
-from lapace.explainer.advice import Advice, find_advice, stored_advice
+from lapace.arrays import Bools, Floats, Ints, first_of_each, matches, places_in_groups
+from lapace.constraints import System
+from lapace.explainer.correction import LatentCorrection
 from lapace.explainer.endpoints import (
     Endpoints,
+    NearSamples,
     find_endpoints,
     frozen_category_lines,
-    reachable_prototypes,
+    near_samples,
 )
-from lapace.explainer.oracle import LatentCorrection, Oracle
-from lapace.explainer.own_endpoints import own_endpoints
-from lapace.explainer.problem import Problem
-from lapace.explainer.threads import QueryTurn, in_threads
-from lapace.model import few_threads
-from lapace.paths import (
-    Correct,
-    EncodedInstances,
-    Lines,
-    Steps,
-    dense_lines,
-    rows_differ,
-    trace,
-)
-from lapace.result import Counterfactuals, Explanation
+from lapace.explainer.minimal import minimise, settle
+from lapace.explainer.oracle import RARE, Oracle
+from lapace.explainer.problem import Candidates, Problem
+from lapace.paths import Correct, EncodedInstances, Lines, Steps, dense_lines, rows_differ, trace
 
-__all__ = [
-    "CUT_SHORT",
-    "Contradictions",
-    "Paths",
-    "Searched",
-    "explain",
-    "has_ok_step",
-    "search",
-    "with_rows",
-]
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-
-ROWS = 50_000  # rows evaluated at a time, so that memory does not grow with the query
-CELLS = 5_000_000  # and cells, for tables as wide as images
-CUT_SHORT = "This instance was not searched for to the end."  # ends the reason where it was not
-
+__all__ = ["Found", "MinimalRows", "Paths", "has_ok_step", "search"]
 
 Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
 
 
-def _replaced(paths: Paths, instance: Ints, other: Paths) -> Paths:
-    """The paths, those of some instances taken from `other`, in order of instances."""
-    mine = ~np.isin(paths["instance"], instance)
-    theirs = np.isin(other["instance"], instance)
-    joined = {
-        name: np.concatenate([part[mine], other[name][theirs]]) for name, part in paths.items()
-    }
-    order = np.argsort(joined["instance"], kind="stable")
-    return {name: part[order] for name, part in joined.items()}
+class MinimalRows(NamedTuple):
+    """Rows of `nearest` or `best`.
+
+    Attributes:
+        instance: The instance of each row, by position in the query.
+        rank: Which of its best rows it is, cheapest first.
+        prototype: The prototype of the path that comes closest to it; -1 for none.
+        steps: The row, evaluated.
+        density: Its density percentile.
+        mark: What a best row lacks, in words.
+    """
+
+    instance: Ints
+    rank: Ints
+    prototype: Ints
+    steps: Steps
+    density: Floats
+    mark: NDArray[np.object_]
+
+
+class Found(NamedTuple):
+    """What a search found for some instances.
+
+    Attributes:
+        paths: The paths; None where no endpoint can be reached.
+        rows: The rows of `nearest` and `best`, by pick.
+        minimal: All rows that were made minimal on the way, to be considered again.
+        infeasible: Instances proved to have no feasible row.
+        unsolved: Instances with a row for which the solver of constraints found no result.
+        seconds: Time spent in the classifier and on constraints, by name.
+    """
+
+    paths: Paths | None
+    rows: Mapping[str, MinimalRows]
+    minimal: Candidates
+    infeasible: frozenset[int]
+    unsolved: frozenset[int]
+    seconds: Mapping[str, float]
+
+
+def search(problem: Problem, instance: Ints) -> Found:
+    """Searches for counterfactuals of some instances.
+
+    An answer without the query's constraints that satisfies them is an answer with them. So unless
+    candidates are given, what the search finds without those constraints is considered too.
+
+    Args:
+        problem: The problem.
+        instance: Positions of the instances.
+    """
+    oracle, candidates = Oracle(problem), problem.candidates
+    seconds: Mapping[str, float] = MappingProxyType({})
+    off_path = {"nearest", "best"} & set(problem.search.picks)
+    if off_path and candidates is None and (free := problem.without_constraints) is not None:
+        found = search(free, instance)
+        candidates, seconds = found.minimal, found.seconds
+    near = near_samples(problem, instance, oracle)
+    paths = trace_paths(problem, instance, find_endpoints(problem, instance, near), oracle)
+    rows: dict[str, MinimalRows] = {}
+    minimal = Candidates(problem.instances.cells[:0], instance[:0])
+    if off_path:
+        starts = find_starts(problem, instance, near, paths, candidates, oracle)
+        rows, minimal = minimal_rows(problem, instance, starts, paths, oracle)
+    total = added(seconds, oracle.seconds)
+    return Found(paths, rows, minimal, oracle.infeasible, oracle.unsolved, total)
+
+
+def added(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+    """Adds seconds up by name."""
+    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
 
 
 def has_ok_step(paths: Paths) -> Bools:
@@ -78,197 +118,92 @@ def has_ok_step(paths: Paths) -> Bools:
     return ok
 
 
-class Searched(NamedTuple):
-    """What a search found.
+# ------------------------------------------------------------------------------------------------
+# Algorithm 1
 
-    Attributes:
-        paths: The paths; None where no endpoint can be reached.
-        infeasible: Instances proved to have no feasible row.
-        seconds: Time spent in the classifier and on constraints, by name.
-        advice: The rows of `nearest` and `best`, by pick.
+
+def trace_paths(
+    problem: Problem, instance: Ints, endpoints: Endpoints, oracle: Oracle
+) -> Paths | None:
+    """Traces the latent lines of some instances to their endpoints.
+
+    Where corrected lines have no ok step, lines that are only projected are tried.
     """
-
-    paths: Paths | None
-    infeasible: frozenset[int]
-    seconds: dict[str, float]
-    advice: Mapping[str, Advice] = MappingProxyType({})
-
-
-def search(problem: Problem, instance: Ints) -> Iterator[tuple[int, Searched]]:
-    """Searches for some instances, chunk by chunk; yields how many are done, and what was found."""
-    rows = min(ROWS, CELLS // len(problem.schema.features))
-    grid = problem.search.steps if problem.search.detail == "path" else 2  # rows of a line at once
-    endpoints = max(1, problem.search.n_endpoints, len(problem.fitted.prototypes))
-    size = max(1, rows // (grid * endpoints))
-    chunks = [instance[begin : begin + size] for begin in range(0, len(instance), size)]
-    done = 0
-    for chunk, found in zip(chunks, _searched(problem, chunks), strict=True):
-        done += len(chunk)
-        yield done, found
-
-
-def _searched(problem: Problem, chunks: list[Ints]) -> Iterator[Searched]:
-    """What is found for chunks of instances, in order, searched for by several threads.
-
-    Whatever is budgeted is searched for by one.
-    """
-    threads = min(len(chunks), problem.threads)
-    if threads < 2 or current() is not None or problem.max_queries is not None:
-        yield from (_search_chunk(problem, chunk) for chunk in chunks)
-        return
-    turn = QueryTurn()
-    problem = replace(problem, turn=turn)
-    yield from in_threads(lambda chunk: _search_chunk(problem, chunk), chunks, threads, turn)
-
-
-def _search_chunk(problem: Problem, instance: Ints) -> Searched:
-    """Traces paths, then looks for `nearest` and `best` where they are wanted."""
-    found = _find_paths(problem, instance)
-    if found.paths is None or not {"nearest", "best"} & set(problem.search.picks):
-        return found
-    reached, seconds = np.unique(found.paths["instance"]), dict(found.seconds)
-    advice = find_advice(problem, reached, found.paths, set(found.infeasible), seconds)
-    found = found._replace(advice=advice, seconds=seconds)
-    fewer = _with_fewer_changes(problem)
-    answered = _answered(found)
-    left = np.setdiff1d(reached, [*answered, *found.infeasible])
-    if fewer is None or not len(left):
-        return found
-    # What changes fewer columns satisfies the limit too: so more is never harder to find than less.
-    again = _search_chunk(fewer, left)
-    better = _answered(again)
-    return found._replace(
-        advice={
-            pick: Advice.join(
-                rows.take(~np.isin(rows.instance, better)),
-                (other := again.advice[pick]).take(np.isin(other.instance, better)),
-            )
-            for pick, rows in advice.items()
-        },
-        seconds=_added(seconds, again.seconds),
+    paths = _trace_lines(problem, instance, endpoints, oracle)
+    if paths is None or not len(problem.system) or problem.search.enforce != "exact":
+        return paths
+    answered = paths["instance"][has_ok_step(paths)]
+    left = ~np.isin(instance, [*answered, *oracle.infeasible])
+    if not left.any():
+        return paths
+    lines = left[endpoints.instance]
+    some = endpoints._replace(
+        instance=(np.cumsum(left) - 1)[endpoints.instance[lines]],
+        endpoint=endpoints.endpoint[lines],
     )
+    again = _trace_lines(problem.with_search(enforce="naive"), instance[left], some, oracle)
+    return paths if again is None else _replaced(paths, again)
 
 
-def _answered(found: Searched) -> Ints:
-    """Instances with an ok row, on a path or off it."""
-    rows = [rows.instance[rows.steps.ok] for rows in found.advice.values()]
-    if found.paths is not None:
-        rows.append(found.paths["instance"][has_ok_step(found.paths)])
-    return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *rows]))
-
-
-def _with_fewer_changes(problem: Problem) -> Problem | None:
-    """The problem with one change less allowed; None where their number is not limited."""
-    constraints = list(problem.system.constraints)
-    limits = [
-        (k, c)
-        for k, c in enumerate(constraints)
-        if isinstance(c, ChangeLimit) and c.relation in ("<=", "<")
-    ]
-    if not limits:
-        return None
-    k, limit = min(limits, key=lambda pair: pair[1].count - (pair[1].relation == "<"))
-    if limit.count - (limit.relation == "<") <= 1:
-        return None
-    constraints[k] = replace(limit, count=limit.count - 1)
-    system = System.of(constraints, problem.schema, check=False)
-    return replace(problem, system=system, nodes=problem.nodes.fresh())
-
-
-def _find_paths(problem: Problem, instance: Ints) -> Searched:
-    """Searches along corrected lines.
-
-    If one correction finds no ok step, retries uncorrected, then with up to 20 corrections, so that
-    `exact` finds what the other ways of enforcing constraints find.
-    """
-    found = _trace_lines(problem, instance, frozenset())
-    if found.paths is None or problem.search.enforce != "exact" or not len(problem.system):
-        return found
-    for other, thorough in ((problem.with_search(enforce="naive"), False), (problem, True)):
-        paths: Paths = found.paths
-        answered = paths["instance"][has_ok_step(paths)]
-        left = np.setdiff1d(paths["instance"], [*answered.tolist(), *found.infeasible])
-        if not len(left):
-            break
-        again = _trace_lines(other, left, found.infeasible, thorough)
-        if again.paths is not None:
-            better = again.paths["instance"][has_ok_step(again.paths)]
-            paths = _replaced(paths, better, again.paths)
-        found = Searched(paths, again.infeasible, _added(found.seconds, again.seconds))
-    return found
+def _replaced(paths: Paths, other: Paths) -> Paths:
+    """The paths, those of instances that `other` has an ok step for taken from there."""
+    better = other["instance"][has_ok_step(other)]
+    mine, theirs = ~np.isin(paths["instance"], better), np.isin(other["instance"], better)
+    joined = {
+        name: np.concatenate([part[mine], other[name][theirs]]) for name, part in paths.items()
+    }
+    order = np.argsort(joined["instance"], kind="stable")
+    return {name: part[order] for name, part in joined.items()}
 
 
 def _trace_lines(
-    problem: Problem, instance: Ints, infeasible: frozenset[int], thorough: bool = False
-) -> Searched:
-    """Traces the lines of some instances to all their endpoints.
-
-    Args:
-        problem: The problem.
-        instance: Positions of the instances.
-        infeasible: Instances known to have no feasible row.
-        thorough: Correct latent points many times though a projection follows.
-    """
-    decoder, known = problem.fitted.decoder, problem.instances
-    fixed, excluded = _category_limits(problem.system, known.cells[instance])
-    encoded = decoder.encode_instances(
-        problem.schema, known.cells[instance], known.label_code[instance], fixed, excluded
-    )
-    oracle = Oracle(problem, instance[:0], instance[:0], set(infeasible))
-    find = own_endpoints if problem.search.n_endpoints else find_endpoints
-    endpoints = find(problem, instance, oracle)
+    problem: Problem, instance: Ints, endpoints: Endpoints, oracle: Oracle
+) -> Paths | None:
+    """Traces all lines once: z = (1 - tau) z_x + tau mu, decoded, corrected, projected, queried."""
+    if not len(endpoints.instance):
+        return None
+    decoder, originals = problem.fitted.decoder, problem.instances.cells[instance]
+    fixed, excluded = _category_limits(problem.system, originals)
+    label_code = problem.instances.label_code[instance]
+    encoded = decoder.encode_instances(problem.schema, originals, label_code, fixed, excluded)
     start, endpoint = endpoints.instance, endpoints.endpoint
-    if not len(start):
-        return Searched(None, frozenset(oracle.infeasible), oracle.seconds)
     label = endpoints.label[endpoint]
     copied = frozen_category_lines(problem, encoded, start, label)
+    own = len(start)  # a line and its frozen-category copy end in one row
     start, endpoint, label = (
         np.concatenate([part, part[copied]]) for part in (start, endpoint, label)
     )
-    frozen = np.arange(len(start)) >= len(start) - len(copied)
-    oracle.instance, oracle.label = instance[start], label
-    first_step = _start_steps(oracle, encoded, start)
-    lines = Lines(start, endpoint, frozen, endpoints.z, label, first_step, first_step)
-    if problem.search.path == "dense" and not decoder.follows_paper:
+    lines = Lines(start, endpoint, np.arange(len(start)) >= own, endpoints.z, label)
+    if problem.schema.shape is not None and not decoder.follows_paper:
         encoded, lines = dense_lines(decoder, encoded, lines)
-    correct = None
+    correct: Correct | None = None
     if len(problem.system) and problem.search.enforce != "naive":
-        correction = LatentCorrection(problem, encoded, lines, thorough)
-
-        def correct(tau: Floats, z: torch.Tensor, rows: Floats, lines: Ints) -> Floats:
-            with oracle.timed("constraints"):
-                return correction(tau, z, rows, lines)
-
-    own = len(start) - len(copied)  # a line and its frozen-category copy end in one row
-    end = _end_steps(oracle, endpoints, endpoint[:own], correct)
+        correct = LatentCorrection(problem, encoded, lines)
+    ends = _end_steps(problem, instance[start[:own]], endpoints, endpoint[:own], oracle, correct)
     traced = trace(
         decoder,
         encoded,
-        lines._replace(end=end.take(np.r_[np.arange(own), copied])),
-        oracle,
+        lines,
+        _start_steps(problem, instance[start], encoded, lines, oracle),
+        ends.take(np.r_[np.arange(own), copied]),
+        lambda tau, cells, line: oracle.evaluate(cells, instance[start[line]], tau),
         correct=correct,
         steps=problem.search.steps,
         stable=problem.search.stable,
-        every_step=problem.search.detail == "path",
+        refined=bool({"first", "middle"} & set(problem.search.picks)),
         weights=problem.weights,
-        refined=problem.search.picks != ("last",),
-        level=_levels(problem, label),
     )
     paths: Paths = {**traced.steps._asdict(), **traced._asdict()}
     del paths["steps"], paths["lines"]
     paths["instance"] = instance[start[traced.lines]]
     paths["prototype"] = endpoints.prototype[endpoint[traced.lines]]
-    originals = known.cells[paths["instance"]]
-    paths["distance"] = problem.schema.gaps(originals[:, None], paths["cells"]) @ problem.weights
-    return Searched(paths, frozenset(oracle.infeasible), oracle.seconds)
-
-
-def _levels(problem: Problem, label: Ints) -> Floats:
-    """The probability of the target from which the rows of each line are expected to be valid."""
-    if problem.confidence is not None:
-        return np.full(len(label), problem.confidence)
-    thresholds = problem.fitted.thresholds
-    return np.full(len(label), 0.5) if thresholds is None else np.array(thresholds)[label]
+    each = np.repeat(label[traced.lines], traced.steps.tau.shape[1])
+    cells = traced.steps.cells.reshape(len(each), -1)
+    density = decoder.density(problem.schema, cells, each)
+    paths["density"] = density.reshape(traced.steps.tau.shape)
+    own_cells = problem.instances.cells[paths["instance"]][:, None]
+    paths["distance"] = problem.schema.gaps(own_cells, paths["cells"]) @ problem.weights
+    return paths
 
 
 def _category_limits(system: System, originals: Floats) -> tuple[Ints, Bools]:
@@ -296,384 +231,297 @@ def _category_limits(system: System, originals: Floats) -> tuple[Ints, Bools]:
     return fixed, excluded
 
 
-def _start_steps(oracle: Oracle, encoded: EncodedInstances, start: Ints) -> Steps:
+def _start_steps(
+    problem: Problem, instance: Ints, encoded: EncodedInstances, lines: Lines, oracle: Oracle
+) -> Steps:
     """Step 0 of each line: the instance's row copied, which does not have the target."""
-    problem, decoder = oracle.problem, oracle.problem.fitted.decoder
-    count = len(start)
-    tau, no = np.zeros(count), np.zeros(count, dtype=bool)
+    decoder, tau = problem.fitted.decoder, np.zeros(len(instance))
     if decoder.follows_paper:  # the paper's paths start at the reconstruction
-        z = encoded.z[torch.as_tensor(start, device=encoded.z.device)]
-        rows = decoder.path_rows(encoded, start, tau, z, oracle.label, no)
-        return oracle(tau, rows, np.arange(count))
-    feasible = problem.system.feasible(encoded.cells, encoded.cells)[start]
-    known, position = problem.instances, oracle.instance
-    each, original = known.probability[position], known.label_code[position]
-    lines = np.arange(count)
-    reached = np.where(
-        known.target_code[position] < 0, 1.0 - each[lines, original], each[lines, oracle.label]
-    )
-    return Steps.of(tau, encoded.cells[start], original, no, feasible, reached)
+        z = encoded.z[torch.as_tensor(lines.instance, device=encoded.z.device)]
+        rows = decoder.path_rows(encoded, lines.instance, tau, z, lines.label, lines.frozen)
+        return oracle.evaluate(rows, instance, tau)
+    known = problem.instances
+    cells = known.cells[instance]
+    reached = known.target_probability(known.probability[instance], instance)
+    valid = np.zeros(len(instance), dtype=np.int8)
+    feasible = problem.system.feasible(encoded.cells, encoded.cells)[lines.instance]
+    return Steps(tau, cells, known.label_code[instance], valid, feasible, reached)
 
 
 def _end_steps(
-    oracle: Oracle, endpoints: Endpoints, endpoint: Ints, correct: Correct | None
+    problem: Problem,
+    instance: Ints,
+    endpoints: Endpoints,
+    endpoint: Ints,
+    oracle: Oracle,
+    correct: Correct | None,
 ) -> Steps:
     """Step 1 of each line: a prototype as judged at `fit`, queried again where it is moved."""
-    problem, label = oracle.problem, oracle.label[: len(endpoint)]
-    cells, valid = endpoints.cells[endpoint], endpoints.valid[endpoint]
-    probability = endpoints.probability[endpoint]
-    predicted = np.where(valid, label, -1)
-    if problem.confidence is not None:
-        valid = valid & (probability >= problem.confidence)
-    lines, tau = np.arange(len(endpoint)), np.ones(len(endpoint))
-    corrected = cells
+    tau, lines = np.ones(len(endpoint)), np.arange(len(endpoint))
+    cells = corrected = endpoints.cells[endpoint]
     if correct is not None:
         z = endpoints.z[torch.as_tensor(endpoint, device=endpoints.z.device)]
         corrected = correct(tau, z, cells, lines)
-    projected, feasible = oracle.project(corrected, lines)
-    feasible = oracle.plausible(projected, feasible, valid, label)
-    steps = Steps.of(tau, projected, predicted, valid, feasible, probability)
-    moved = np.flatnonzero(rows_differ(projected, cells))
-    # At `fit` a prototype was judged for its own label, not for being another than the original.
-    any_other = problem.instances.target_code[oracle.instance[lines]] < 0
-    anew = np.union1d(moved, np.flatnonzero(any_other))
-    if len(anew):
-        steps.write(anew, oracle(tau[anew], projected[anew], lines[anew]))
-    if len(moved):
-        once, which = np.unique(endpoint[moved], return_inverse=True)
-        before = problem.fitted.decoder.density(
-            problem.schema, endpoints.cells[once], endpoints.label[once]
-        )
-        steps.density_before[moved] = before[which]
+    projected, feasible = oracle.project(corrected, instance)
+    valid, probability = endpoints.valid[endpoint], endpoints.probability[endpoint]
+    predicted = np.where(valid, endpoints.label[endpoint], -1)
+    if problem.confidence is not None:
+        valid = valid & (probability >= problem.confidence)
+    steps = Steps(tau, projected, predicted, valid.astype(np.int8), feasible, probability)
+    # At `fit` a prototype was judged for its own label, not for being another than the original,
+    # nor for how usual it is.
+    again = rows_differ(projected, cells) | (problem.instances.target_code[instance] < 0)
+    rows = lines if problem.plausibility is not None else np.flatnonzero(again)
+    if len(rows):
+        steps.write(rows, oracle.query(projected[rows], feasible[rows], instance[rows], tau[rows]))
     return steps
 
 
 # ------------------------------------------------------------------------------------------------
-# The explanation
+# Starts
 
 
-def explain(problem: Problem, progress: Progress | None = None) -> Explanation:
-    """Everything found for all instances of a problem.
+class Starts(NamedTuple):
+    """Evaluated rows that searches for minimal rows may start from.
 
-    Args:
-        problem: The problem.
-        progress: Called as `progress("explaining", done, total)`.
+    Attributes:
+        instance: The instance of each, by position in the query, in order.
+        steps: The rows.
+        distance: From the instance.
+        given: Rows that were given as candidates; they are always started from.
     """
-    begin = perf_counter()
-    infeasible: set[int] = set()
-    seconds: dict[str, float] = {}
-    columns = _PathColumns(problem)
-    advice: list[Mapping[str, Advice]] = []
-    with few_threads(problem.fitted.decoder.model.shape):
-        for done, found in _search_within_budget(problem):
-            infeasible |= found.infeasible
-            seconds = _added(seconds, found.seconds)
-            if found.paths is not None:
-                columns.add(found.paths)
-            if found.advice:
-                advice.append(found.advice)
-            if progress:
-                progress("explaining", done, len(problem.tried))
-        seconds["total"] = perf_counter() - begin
-        whole = {
-            pick: Advice.join(*(part[pick] for part in advice))
-            for pick in (advice[0] if advice else ())
-        }
-        paths = columns.filled(len(problem.schema.features))
-        return _explanation(problem, paths, whole, infeasible, seconds)
+
+    instance: Ints
+    steps: Steps
+    distance: Floats
+    given: Bools
+
+    def take(self, rows: Bools | Ints) -> Starts:
+        """Selects some of the rows."""
+        return Starts(
+            self.instance[rows], self.steps.take(rows), self.distance[rows], self.given[rows]
+        )
+
+    def closest(self, count: int) -> Starts:
+        """Keeps the closest rows of each instance, and all that were given."""
+        some = self.take(np.lexsort((self.distance, self.given, self.instance)))
+        place = places_in_groups(some.instance)
+        return some.take(some.given | (place < count))
 
 
-def _search_within_budget(problem: Problem) -> Iterator[tuple[int, Searched]]:
-    """Searches for all instances at once, or, where half of a budget is not enough, one by one."""
-    budget, tried, done = current(), problem.tried, 0
-    if budget is None or len(tried) < 2:
-        yield from _until_spent(problem, tried, 0)
-        return
-    try:
-        with budget.share(0.5):
-            for done, found in search(problem, tried):
-                yield done, found
-        return
-    except BudgetError:
-        budget.ended = ""
-        problem.nodes.forget(tried[done:].tolist())
-    for begin in range(done, len(tried)):
-        if budget.unsearched:
-            budget.unsearched.update(tried[begin:].tolist())
-            return
-        yield from _until_spent(problem, tried[begin : begin + 1], begin)
-
-
-def _until_spent(problem: Problem, instance: Ints, begin: int) -> Iterator[tuple[int, Searched]]:
-    """Searches for some instances; where the budget ends that, it says for which."""
-    try:
-        for done, found in search(problem, instance):
-            yield begin + done, found
-    except BudgetError:
-        if (budget := current()) is None:
-            raise
-        budget.unsearched.update(instance.tolist())
-
-
-def _added(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
-    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
-
-
-class _PathColumns:
-    """The arrays of all paths, allocated once at full size, so that no chunk is held twice."""
-
-    def __init__(self, problem: Problem) -> None:
-        tried = problem.tried  # each may have one sampled endpoint beside the prototypes
-        self.most = int(reachable_prototypes(problem, tried).sum()) + len(tried)
-        if problem.search.n_endpoints:
-            self.most = problem.search.n_endpoints * len(tried)
-        self.count = 0
-        self.columns: Paths = {}
-
-    def add(self, paths: Paths) -> None:
-        """Writes the next paths."""
-        if not self.columns:
-            self.columns = {
-                name: np.empty((self.most, *part.shape[1:]), dtype=part.dtype)
-                for name, part in paths.items()
-            }
-        rows = slice(self.count, self.count + len(paths["instance"]))
-        for name, column in self.columns.items():
-            column[rows] = paths[name]
-        self.count = rows.stop
-
-    def filled(self, features: int) -> Paths:
-        """The arrays as far as they are filled; of no paths where there are none."""
-        if not self.columns:
-            none, step = np.empty(0, dtype=np.int64), np.empty((0, 1))
-            cells, index = np.empty((0, 1, features)), none[:, None]
-            of = Steps(step, cells, index, step.astype(np.int8), step > 0, step, step)
-            names = ("instance", "prototype", "first", "middle", "last", "crossings")
-            return {**of._asdict(), **dict.fromkeys(names, none), "density": step, "distance": step}
-        return {name: column[: self.count] for name, column in self.columns.items()}
-
-
-def _explanation(
+def find_starts(
     problem: Problem,
-    columns: Paths,
-    advice: Mapping[str, Advice],
-    infeasible: set[int],
-    seconds: dict[str, float],
-) -> Explanation:
-    known, fitted = problem.instances, problem.fitted
-    status, reason = _statuses(problem, columns, advice, infeasible)
-    on_path = ("first", "middle", "last")
-    picked = {name: columns[name] for name in on_path if name in problem.search.picks}
-    columns = {name: column for name, column in columns.items() if name not in on_path}
-    before = columns["density_before"]
-    columns["density_before"] = np.where(np.isnan(before), columns["density"], before)
-    columns |= _survival_of_steps(problem, columns)
-    labels = np.array([*fitted.labels, None], dtype=object)
-    explanation = Explanation(
-        schema=problem.schema,
-        template=known.reading.template,
-        labels=fitted.labels,
-        instances=known.cells,
-        label=labels[known.label_code],
-        target=labels[known.target_code],
-        status=status,
-        reason=reason,
-        constraints=tuple(map(str, problem.system.constraints)),
-        picked=picked,
-        minimal={},
-        n_queries=problem.classifier.n_queries,
-        ids=known.reading.ids,
-        costs=problem.costs or None,
-        confidence=problem.confidence,
-        plausibility=problem.plausibility,
-        search=asdict(problem.search),
-        seconds=seconds,
-        request=problem.system.constraints,
-        **cast(dict[str, Any], columns),
-    )
-    empty = {pick: None for pick in ("nearest", "best") if pick in problem.search.picks}
-    minimal = {
-        pick: _counterfactuals(problem, explanation, rows)
-        for pick, rows in (empty | dict(advice)).items()
-    }
-    return replace(explanation, minimal=minimal)
+    instance: Ints,
+    near: NearSamples,
+    paths: Paths | None,
+    candidates: Candidates | None,
+    oracle: Oracle,
+) -> Starts:
+    """Collects ok rows to start from: sampled ones, given ones, and steps of the paths.
 
-
-def with_rows(
-    problem: Problem, explanation: Explanation, rows: Mapping[int, Floats]
-) -> Explanation:
-    """The explanation with ok rows found later for instances that had none.
-
-    Args:
-        problem: What was searched for.
-        explanation: What was found.
-        rows: A row for some instances, by position.
+    From each path come its first ok step, the first that keeps a margin, and its last ok step.
     """
-    if not rows:
-        return explanation
-    instance = np.array(sorted(rows), dtype=np.int64)
-    found = stored_advice(problem, instance, np.stack([rows[i] for i in instance.tolist()]))
-    status, reason = list(explanation.status), list(explanation.reason)
-    for i in instance.tolist():
-        status[i], reason[i] = "answered", "No path leads there; a row off the paths does."
-    explanation = replace(explanation, status=tuple(status), reason=tuple(reason))
-    minimal = {
-        pick: others.where(~np.isin(others.instance, instance)).joined(
-            _counterfactuals(problem, explanation, found[pick])
-        )
-        for pick, others in explanation.minimal.items()
-    }
-    return replace(explanation, minimal=minimal)
-
-
-def _counterfactuals(
-    problem: Problem, explanation: Explanation, rows: Advice | None
-) -> Counterfactuals:
-    """The rows of `nearest` or `best`, with what is known of each."""
-    known = problem.instances
-    if rows is None:
-        none = np.empty(0, dtype=np.int64)
-        return Counterfactuals.of(
-            problem.schema,
-            known.cells,
-            known.cells[:0],
-            none,
-            valid=none > 0,
-            template=known.reading.template,
-            ids=known.reading.ids,
-            reasons=explanation.reasons,
-        )
-    steps, target = rows.steps, known.target_code[rows.instance]
-    label = np.where(target < 0, steps.predicted, target)
-    return Counterfactuals.of(
-        problem.schema,
-        known.cells,
-        steps.cells,
-        rows.instance,
-        valid=steps.valid == 1,
-        template=known.reading.template,
-        prototype=rows.prototype,
-        label=np.array([*explanation.labels, None], dtype=object)[steps.predicted],
-        feasible=steps.feasible,
-        probability=steps.probability,
-        density=rows.density,
-        distance=problem.schema.gaps(known.cells[rows.instance], steps.cells) @ problem.weights,
-        rank=rows.rank,
-        mark=rows.mark,
-        ids=known.reading.ids,
-        reasons=explanation.reasons,
-        **_survival(problem, steps.cells, label, steps.probability),
+    parts = [Starts(instance[near.instance], near.steps, near.distance, near.sample < 0)]
+    if problem.schema.shape is not None:  # of images only those on a path are written well
+        parts = [parts[0].take(slice(0, 0))]
+    if candidates is not None:
+        some = candidates.take(np.isin(candidates.instance, instance))
+        steps = oracle.evaluate(some.cells, some.instance)
+        far = _distances(problem, steps.cells, some.instance)
+        parts.append(Starts(some.instance, steps, far, np.ones(len(far), dtype=bool)))
+    if paths is not None:
+        parts.append(_starts_of_paths(paths, oracle))
+    joined = Starts(
+        np.concatenate([part.instance for part in parts]),
+        Steps.join([part.steps for part in parts], axis=0),
+        np.concatenate([part.distance for part in parts]),
+        np.concatenate([part.given for part in parts]),
     )
+    ok = joined.steps.ok & (joined.distance > 0)
+    return joined.take(ok).take(np.argsort(joined.instance[ok], kind="stable"))
 
 
-def _survival_of_steps(problem: Problem, columns: Paths) -> dict[str, Floats]:
-    """The chance that steps survive retraining, (paths, steps), where their density is known."""
-    path, step = np.nonzero(~np.isnan(columns["density"]))
-    target = problem.instances.target_code[columns["instance"][path]]
-    label = np.where(target < 0, columns["predicted"][path, step], target)
-    cells, probability = columns["cells"][path, step], columns["probability"][path, step]
-    # Paths to an endpoint share their end.
-    shared = columns["tau"][path, step] == 1.0
-    once, which = distinct(np.c_[label, probability, cells][shared])
-    rows = np.concatenate([np.flatnonzero(~shared), np.flatnonzero(shared)[once]])
-    alone, found = len(rows) - len(once), {}
-    for name, values in _survival(problem, cells[rows], label[rows], probability[rows]).items():
-        each = np.empty(len(path))
-        each[~shared], each[shared] = values[:alone], values[alone:][which]
-        found[name] = np.full(columns["tau"].shape, np.nan)
-        found[name][path, step] = each
-    return found
+def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:
+    """The first ok step, the first ok step with a margin and the last ok step of each path."""
+    size = paths["tau"].shape[1]
+    steps = Steps(*(paths[name] for name in Steps._fields))
+    path, step = np.nonzero(steps.ok[:, : size - 2])  # the grid
+    ok = steps.take(path, step)
+    sure = oracle.has_margin(ok, paths["instance"][path])
+    rows = [
+        first_of_each(path, step),
+        np.flatnonzero(sure)[first_of_each(path[sure], step[sure])],
+        first_of_each(path, -step),
+    ]
+    chosen = np.unique(np.concatenate(rows))
+    path, step = path[chosen], step[chosen]
+    far = paths["distance"][path, step]
+    return Starts(paths["instance"][path], ok.take(chosen), far, np.zeros(len(far), dtype=bool))
 
 
-def _survival(
-    problem: Problem, cells: Floats, label: Ints, probability: Floats
-) -> dict[str, Floats]:
-    """The chance that rows survive retraining, by name; NaN where their label is unknown."""
-    found = problem.fitted.survival(problem.schema, cells, np.maximum(label, 0), probability)
-    names = ("survival", "survival_low", "survival_high")
-    return {n: np.where(label < 0, np.nan, v) for n, v in zip(names, found, strict=True)}
+# ------------------------------------------------------------------------------------------------
+# Minimal rows
 
 
-class Contradictions:
-    """Smallest contradictory sets of constraints, computed once per distinct relevant values."""
+def minimal_rows(
+    problem: Problem, instance: Ints, starts: Starts, paths: Paths | None, oracle: Oracle
+) -> tuple[dict[str, MinimalRows], Candidates]:
+    """Makes starts minimal: the closest of each instance is `nearest`, different ones are `best`.
 
-    def __init__(self, system: System) -> None:
-        self.system = system
-        named = {c for bound in system.bound for c in (*bound.columns, *bound.compared)}
-        self.columns = np.array(sorted(named), dtype=np.int64)
-        self.found: dict[bytes, tuple[Constraint, ...]] = {}
+    Rows of `best` keep a margin and a floor where a start of the instance does; else a margin;
+    where no start has one, `nearest` is given, marked.
 
-    def of(self, original: Floats) -> tuple[Constraint, ...]:
-        """A smallest set of constraints that cannot hold together for an instance's row."""
-        key = original[self.columns].tobytes()
-        if key not in self.found:
-            try:
-                self.found[key] = self.system.contradiction(original)
-            except BudgetError:  # the proof stands, whichever constraints it needs
-                return ()
-        return self.found[key]
-
-
-def _statuses(
-    problem: Problem, columns: Paths, advice: Mapping[str, Advice], infeasible: set[int]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The status of each instance, and the reason in words."""
-    known, labels = problem.instances, problem.fitted.labels
-    count, contradictions = len(known), Contradictions(problem.system)
-    instance = columns["instance"]
-    prototype = (columns["prototype"] >= 0) | bool(problem.search.n_endpoints)
-    ok = has_ok_step(columns)
-    paths = np.bincount(instance, weights=prototype, minlength=count).astype(np.int64)
-    reached = np.bincount(instance, weights=ok & prototype, minlength=count).astype(np.int64)
-    sampled = set(instance[ok & ~prototype].tolist())
-    off_path = {i for rows in advice.values() for i in rows.instance[rows.steps.ok].tolist()}
-    sure = f" with probability {problem.confidence:g}" if problem.confidence else ""
-    under = " and satisfies the constraints" if len(problem.system) else ""
-    found: list[tuple[str, str]] = []
-    budget = current()
-    for i in range(count):
-        code = known.target_code[i]
-        target = f"'{labels[code]}'" if code >= 0 else "another label"
-        if i in known.malformed:
-            found.append(("malformed", known.malformed[i]))
-        elif problem.already_target[i]:
-            found.append(("already_target", f"The classifier already predicts {target}."))
-        elif i in infeasible:
-            named = contradictions.of(known.cells[i])
-            listed = " and ".join(f"'{c}'" for c in named) or "the constraints"
-            together = " together" if len(named) != 1 else ""
-            text = f"For this instance {listed} cannot hold{together}: no row is feasible."
-            found.append(("infeasible", text))
-        elif reached[i] or i in sampled or i in off_path:
-            if code < 0 and (reached[i] or i in sampled):
-                target += f", {_labels_reached(problem, columns, ok & (instance == i))}"
-            text = f"{reached[i]} of {paths[i]} paths lead to {target}."
-            if not reached[i]:
-                which = "path" if problem.search.n_endpoints else "path to a prototype"
-                text = f"No {which} leads to {target}{under}; " + (
-                    "one to a sampled endpoint does."
-                    if i in sampled
-                    else "a row off the paths does."
-                )
-            found.append(("answered", text))
-        elif budget is not None and i in budget.unsearched:
-            text = f"{budget.ended} {CUT_SHORT}"
-            found.append(("none_found", text))
-        elif i in problem.nodes.ended:
-            text = (
-                "The solver of constraints ended without a result for some rows, after "
-                f"{NODE_LIMIT:,} nodes for a row or Search(max_nodes={problem.nodes.most}) for the "
-                "instance; none of the others will do."
-            )
-            found.append(("none_found", text))
-        else:
-            text = f"No row of {paths[i]} paths is labelled {target}{sure}{under}."
-            found.append(("none_found", text))
-    return tuple(status for status, _ in found), tuple(reason for _, reason in found)
+    Returns:
+        The rows by pick, and all rows that were made minimal.
+    """
+    picks, n_starts = problem.search.picks, problem.search.n_starts
+    lines = [_Line.of(starts.closest(n_starts), margin=False, floor=False)]
+    if "best" in picks:
+        yes = np.ones(len(starts.instance), dtype=bool)
+        sure = oracle.acceptable(starts.steps, starts.instance, yes, ~yes)
+        usual = sure.copy()
+        usual[sure] = oracle.acceptable(
+            starts.steps.take(sure), starts.instance[sure], yes[sure], yes[sure]
+        )
+        lines.append(_Line.of(starts.take(usual).closest(n_starts), margin=True, floor=True))
+        only_sure = sure & ~np.isin(starts.instance, starts.instance[usual])
+        lines.append(_Line.of(starts.take(only_sure).closest(n_starts), margin=True, floor=False))
+    line = _Line(*(np.concatenate(same) for same in zip(*lines, strict=True)))
+    line = line._replace(cells=_made(problem, oracle, line, minimise))
+    far = _distances(problem, line.cells, line.instance)
+    nearest = np.flatnonzero(~line.margin)
+    nearest = nearest[first_of_each(line.instance[nearest], far[nearest])]
+    ways = np.flatnonzero(line.margin)
+    ways = ways[_different(problem, line.cells[ways], line.instance[ways], far[ways])]
+    chosen = line.take(np.concatenate([nearest, ways]))
+    chosen = chosen._replace(cells=_made(problem, oracle, chosen, settle))
+    found = {"nearest": _with_best_step(problem, instance, chosen.take(~chosen.margin), paths)}
+    if "best" in picks:
+        best = chosen.take(chosen.margin)
+        lacking = found["nearest"].take(~np.isin(found["nearest"].instance, best.instance))
+        found["best"] = _Line(*(np.concatenate(same) for same in zip(best, lacking, strict=True)))
+    rows = {
+        pick: _evaluated(problem, one, paths, oracle, marked=pick == "best")
+        for pick, one in found.items()
+        if pick in picks
+    }
+    return rows, Candidates(line.cells, line.instance)
 
 
-def _labels_reached(problem: Problem, columns: Paths, mine: Bools) -> str:
-    """The labels that `first` has on some paths, most frequent first."""
-    paths = np.flatnonzero(mine)
-    codes = Counter(columns["predicted"][paths, columns["first"][paths]].tolist())
-    return " or ".join(f"'{problem.fitted.labels[code]}'" for code, _ in codes.most_common())
+class _Line(NamedTuple):
+    """Rows being made minimal, and what is asked of each.
+
+    Attributes:
+        cells: The rows.
+        instance: The instance of each.
+        margin: Rows that must keep a margin as well as being ok.
+        floor: Rows that must not be too unusual either.
+    """
+
+    cells: Floats
+    instance: Ints
+    margin: Bools
+    floor: Bools
+
+    @classmethod
+    def of(cls, starts: Starts, *, margin: bool, floor: bool) -> _Line:
+        count = len(starts.instance)
+        return cls(
+            starts.steps.cells, starts.instance, np.full(count, margin), np.full(count, floor)
+        )
+
+    def take(self, rows: Bools | Ints) -> _Line:
+        columns: list[Any] = [column[rows] for column in self]
+        return _Line(*columns)
+
+
+def _made(problem: Problem, oracle: Oracle, line: _Line, make: Any) -> Floats:
+    """The rows after `minimise` or `settle`."""
+    if problem.schema.shape is not None or not len(line.instance):
+        return line.cells  # pixels are not undone one by one: that leaves noise, not an image
+    cells: Floats = make(
+        line.cells,
+        problem.instances.cells[line.instance],
+        lambda rows, at: oracle.accepts(rows, line.instance[at], line.margin[at], line.floor[at]),
+        problem.schema,
+        problem.weights,
+    )
+    return cells
+
+
+def _distances(problem: Problem, cells: Floats, instance: Ints) -> Floats:
+    """Distances of rows from their instances."""
+    far: Floats = problem.schema.gaps(problem.instances.cells[instance], cells) @ problem.weights
+    return far
+
+
+def _different(problem: Problem, cells: Floats, instance: Ints, far: Floats) -> Ints:
+    """The closest rows of each instance that are different ways, at most `n_best`.
+
+    Two ways are different if neither changes all the features the other changes, or if they differ
+    in a category.
+    """
+    schema = problem.schema
+    changed = schema.changed(problem.instances.cells[instance], cells)
+    left = np.lexsort((far, instance))
+    chosen = [left[:0]]
+    for _ in range(problem.search.n_best):
+        first = left[np.unique(instance[left], return_index=True)[1]]  # the closest of each
+        chosen.append(first)
+        theirs = first[np.searchsorted(instance[first], instance[left])]
+        a, b = changed[left], changed[theirs]
+        apart = (a & ~b).any(axis=1) & (b & ~a).any(axis=1)
+        levels = schema.changed(cells[left], cells[theirs])[:, schema.categorical].any(axis=1)
+        left = left[apart | levels]
+    return np.concatenate(chosen)
+
+
+def _with_best_step(problem: Problem, instance: Ints, line: _Line, paths: Paths | None) -> _Line:
+    """The rows, and the best step of the paths for instances that have none."""
+    left = np.setdiff1d(instance, line.instance)
+    if paths is None or not len(left):
+        return line
+    path = np.flatnonzero(np.isin(paths["instance"], left))
+    row, step = np.nonzero(paths["distance"][path] > 0)
+    path = path[row]
+    owner, likely = paths["instance"][path], np.nan_to_num(paths["probability"][path, step])
+    ok = (paths["valid"][path, step] == 1) & paths["feasible"][path, step]
+    chosen = first_of_each(owner, ~ok, ~paths["feasible"][path, step], -likely)
+    no = np.zeros(len(chosen), dtype=bool)
+    more = _Line(paths["cells"][path[chosen], step[chosen]], owner[chosen], no, no)
+    return _Line(*(np.concatenate(same) for same in zip(line, more, strict=True)))
+
+
+def _evaluated(
+    problem: Problem, line: _Line, paths: Paths | None, oracle: Oracle, *, marked: bool
+) -> MinimalRows:
+    """The rows of a pick, checked and queried once more, cheapest first, and what they lack."""
+    order = np.lexsort((_distances(problem, line.cells, line.instance), line.instance))
+    cells, instance = line.cells[order], line.instance[order]
+    originals = problem.instances.cells[instance]
+    feasible = problem.system.feasible(cells, originals)
+    feasible &= problem.schema.derivable(cells, originals)
+    steps = oracle.query(cells, feasible, instance)
+    density = oracle.density(steps, instance)
+    mark = np.full(len(instance), "", dtype=object)
+    if marked:
+        words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
+        edge = ~oracle.has_margin(steps, instance)
+        mark = words[edge.astype(np.int64), (density < RARE).astype(np.int64)]
+    prototype = _closest_prototypes(problem, cells, instance, paths)
+    return MinimalRows(instance, places_in_groups(instance), prototype, steps, density, mark)
+
+
+def _closest_prototypes(
+    problem: Problem, cells: Floats, instance: Ints, paths: Paths | None
+) -> Ints:
+    """The prototype of the path whose `first` is closest to each row; -1 for none."""
+    prototype = np.full(len(instance), -1, dtype=np.int64)
+    if paths is None:
+        return prototype
+    row, path = matches(instance, paths["instance"])
+    firsts = paths["cells"][path, paths["first"][path]]
+    far = problem.schema.gaps(cells[row], firsts) @ problem.weights
+    chosen = first_of_each(row, far)
+    prototype[row[chosen]] = paths["prototype"][path[chosen]]
+    return prototype

@@ -23,7 +23,6 @@ class Steps(NamedTuple):
         valid: 1 where the classifier predicts the target, 0 where not, -1 where it was not queried.
         feasible: Whether every constraint holds.
         probability: Of the target; NaN where unknown.
-        density_before: Density percentile before constraints moved the row; NaN where they did not.
     """
 
     tau: Floats
@@ -32,21 +31,6 @@ class Steps(NamedTuple):
     valid: NDArray[np.int8]
     feasible: Bools
     probability: Floats
-    density_before: Floats
-
-    @classmethod
-    def of(
-        cls,
-        tau: Floats,
-        cells: Floats,
-        predicted: Ints,
-        valid: Bools,
-        feasible: Bools,
-        probability: Floats,
-    ) -> Steps:
-        """Rows that no constraint moved."""
-        unmoved = np.full(len(tau), np.nan)
-        return cls(tau, cells, predicted, valid.astype(np.int8), feasible, probability, unmoved)
 
     @property
     def ok(self) -> Bools:

@@ -238,7 +238,7 @@ class _Program:
     def add_reverted(self, columns: Iterable[int]) -> None:
         """Columns no constraint names stay where they are or return to the original value."""
         changed = self.schema.changed(self.start[None], self.instance[None])[0]
-        gaps = self.schema.gaps(self.start[None], self.instance[None])[0] * self.weights
+        gaps = self.schema.range_gaps(self.start[None], self.instance[None])[0] * self.weights
         for column in columns:
             if changed[column]:
                 self.reverted[column] = self.binary(cost=float(gaps[column]))
@@ -296,7 +296,7 @@ class _Program:
             codes.append(original)
         cells, target = np.full((2, len(codes), len(self.schema.features)), np.nan)
         cells[:, column], target[:, column] = codes, self.start[column]
-        gaps = self.schema.gaps(cells, target)[:, column] * weight
+        gaps = self.schema.range_gaps(cells, target)[:, column] * weight
         options = {
             _slot(code, levels): self.binary(cost=float(gap))
             for code, gap in zip(codes, gaps, strict=True)

@@ -1,7 +1,8 @@
 """The nearest feasible row, or a proof that there is none: a mixed-integer linear program.
 
 Everything in the language but `Custom` is written as a small program and solved by HiGHS. A number
-on a lattice is its start plus whole steps up minus whole steps down, so the distance is linear; a
+on a lattice is its start plus whole steps up minus whole steps down, and the objective is the
+change over range (`Schema.range_distance`), which is linear; percentiles would not be. A
 column of categories is one binary for each category that may be proposed; an original value outside
 the schema, or missing, is one more option. `Or` gets a binary for each part, which switches that
 part's rows on. A relation between numbers on lattices is divided by the greatest common divisor of

@@ -115,6 +115,20 @@ def proximity(counterfactuals: Counterfactuals) -> float:
     return mean(counterfactuals.schema.distance(originals, counterfactuals.cells))
 
 
+def range_proximity(counterfactuals: Counterfactuals) -> float:
+    """Mean distance with numbers' changes over their ranges, `Schema.range_distance`: the paper's.
+
+    Examples:
+        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
+        >>> instances, cells = np.array([[0.0]]), np.array([[1.25], [2.5]])
+        >>> instance, valid = np.array([0, 0]), np.array([True, True])
+        >>> range_proximity(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
+        0.75
+    """
+    originals = counterfactuals.instances[counterfactuals.instance]
+    return mean(counterfactuals.schema.range_distance(originals, counterfactuals.cells))
+
+
 def sparsity(counterfactuals: Counterfactuals) -> float:
     """Mean number of features a counterfactual changes, at each column's resolution.
 

@@ -505,7 +505,8 @@ class Schema:
         """
         if not self.ranked:
             return self.range_gaps(a, b)
-        return self._gaps(a, b, np.abs(self.coordinates(a) - self.coordinates(b)))
+        apart = self.coordinates(a) - self.coordinates(b)
+        return self._gaps(a, b, np.abs(apart, out=apart))
 
     def range_gaps(self, a: Floats, b: Floats) -> Floats:
         """As `gaps`, with a number's change over its range instead of percentiles: (..., d)."""
@@ -513,10 +514,11 @@ class Schema:
 
     def _gaps(self, a: Floats, b: Floats, apart: Floats) -> Floats:
         """Gaps of cells whose numbers are `apart`; what has no place in an order is 0 or 1."""
-        first = self._unordered
-        gaps = np.where((a >= first) | (b >= first), a != b, apart)
-        gaps = np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), gaps)
-        return gaps if self._all_counted else gaps * self.counted
+        first, missing = self._unordered, np.isnan(apart)
+        np.copyto(apart, a != b, where=(a >= first) | (b >= first))
+        if missing.any():
+            np.copyto(apart, np.isnan(a) != np.isnan(b), where=missing)
+        return apart if self._all_counted else apart * self.counted
 
     def distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
         """How far rows of `a` are from rows of `b`: the sum of what each column has changed by.

@@ -335,9 +335,12 @@ def test_changed_features_are_counted_and_named():
     )
     assert found.changed.tolist() == [2, 1, 0]  # a hundredth is under the column's resolution
     assert [line["features"] for line in found.about] == ["age, home", "income", ""]
+    age = np.diff(np.interp([30.0, 31.0], *schema["age"].ranks))[0]
+    income = np.diff(np.interp([20.0, 20.01], *schema["income"].ranks))[0]
+    np.testing.assert_allclose(found.distance, [age + 1, 1.0, income], atol=1e-12)
     spans = schema["age"].span, schema["income"].span
-    expected = [1 / spans[0] + 1, 1.0, 0.01 / spans[1]]
-    np.testing.assert_allclose(found.distance, expected)
+    ranged = schema.range_distance(instance[[0, 1, 0]], rows)
+    np.testing.assert_allclose(ranged, [1 / spans[0] + 1, 1.0, 0.01 / spans[1]])
     assert found.ok.tolist() == [True, False, True]
     assert found.prototype.tolist() == [-1, -1, -1]
     assert np.isnan(found.tau).all()

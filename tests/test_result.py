@@ -835,6 +835,16 @@ def test_json_is_what_the_published_schema_says(instances):
             jsonschema.validate(_damaged(data, ("instances", 0, "status"), "fine"), json_schema())
 
 
+def test_distances_of_a_result_that_is_read_back_are_the_same():
+    explanation = made_up(4)
+    again = Explanation.from_json(json.loads(json.dumps(explanation.to_json())))
+    assert again.schema.ranked
+    rows, originals = explanation.nearest().cells, explanation.instances
+    apart = explanation.schema.pairwise_distances(originals, rows)
+    np.testing.assert_array_equal(again.schema.pairwise_distances(originals, rows), apart)
+    assert again.nearest().distance.tolist() == explanation.nearest().distance.tolist()
+
+
 def test_json_file_round_trip(tmp_path):
     explanation = made_up(4)
     file = tmp_path / "explanation.json"

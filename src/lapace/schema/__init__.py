@@ -493,7 +493,8 @@ class Schema:
         """
         if not self.ranked:
             lower = np.array([f.lower if f.numeric else 0.0 for f in self.features])
-            return (cells - lower) / self.spans
+            shares: Floats = (cells - lower) / self.spans
+            return shares
         return self._axes.coordinates(cells)
 
     def gaps(self, a: Floats, b: Floats) -> Floats:

@@ -117,8 +117,7 @@ def mid_ranks(values: Floats) -> Ranks:
     keep = share >= SPIKE
     if not keep.all():
         keep |= _spread(top, SUPPORT)
-    # Nine digits keep a billion rows apart, and files short.
-    percentiles = np.round(top - share / 2, 9)[keep]
+    percentiles = np.round(top - share / 2, 12)[keep]  # more digits would only make files longer
     return tuple((distinct[keep] + 0.0).tolist()), tuple(percentiles.tolist())
 
 

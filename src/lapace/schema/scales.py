@@ -93,7 +93,7 @@ class Axes:
         segment = self._starts.take(places.astype(np.int64) + self._row)
         for step in self._halvings:
             segment += step * (self._ends.take(segment + step - 1) <= cells)
-        apart = cells - self._values.take(segment)
+        apart: Floats = cells - self._values.take(segment)
         apart /= self._widths.take(segment)
         apart *= self._rises.take(segment)
         apart += self._shares.take(segment)

@@ -72,7 +72,7 @@ class Axes:
             begin += segments[-1].shape[1]
         self._starts = np.concatenate(starts).astype(np.int32)
         joined = np.concatenate(segments, axis=1)
-        self._ends, self._values, self._shares, self._widths, self._rises = joined
+        self._next_values, self._values, self._shares, self._widths, self._rises = joined
 
     def _per_bucket(self, column: int, values: Floats) -> Ints:
         """How many support points of a column lie in each of its buckets."""
@@ -92,7 +92,7 @@ class Axes:
         places = np.fmin(np.fmax(places, 0.0), BUCKETS - 1)  # missing: the first
         segment = self._starts.take(places.astype(np.int64) + self._row)
         for step in self._halvings:
-            segment += step * (self._ends.take(segment + step - 1) <= cells)
+            segment += step * (self._next_values.take(segment + step - 1) <= cells)
         apart: Floats = cells - self._values.take(segment)
         apart /= self._widths.take(segment)
         apart *= self._rises.take(segment)

@@ -133,8 +133,15 @@ def _with_range(
     lower, upper = bounds
     known = np.append(sample[~np.isnan(sample)], [found.low, found.high])
     knots = Knots.fit(np.clip(known, lower, upper))
-    ranks = mid_ranks(known) if feature.ranks[0] else feature.ranks
+    ranks = mid_ranks(_with_extremes(sample, found)) if feature.ranks[0] else feature.ranks
     return replace(feature, lower=lower + 0.0, upper=upper + 0.0, ranks=ranks, knots=knots)
+
+
+def _with_extremes(sample: Floats, found: ColumnCounts) -> Floats:
+    """The values of a sample, and the extremes of all rows that it misses."""
+    seen = sample[~np.isnan(sample)]
+    least, greatest = seen.min(initial=np.inf), seen.max(initial=-np.inf)
+    return np.append(seen, [v for v in (found.low, found.high) if not least <= v <= greatest])
 
 
 def _with_levels(feature: Feature, found: ColumnCounts, *, fixed: bool) -> Feature:

@@ -112,8 +112,8 @@ def evaluate(
         >>> schema, instance, valid = Schema.infer(rows), np.array([0]), np.array([True])
         >>> found = Counterfactuals.of(schema, rows[:1], rows[[5]], instance, valid=valid)
         >>> values = evaluate(found, classifier=lambda rows: rows[:, 0] > 1, reference=rows)
-        >>> values["validity"], values["distance"], values["copies"]
-        (1.0, 0.5, 1.0)
+        >>> values["validity"], round(values["distance"], 3), values["range_distance"]
+        (1.0, 0.455, 0.5)
     """
     if not isinstance(reference, Reference):
         if classifier is None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from scipy.special import ndtri
 
-from lapace.arrays import Bools, Floats
+from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.expressions import parse
 from lapace.schema.notation import DATES, notation, plain_number
@@ -112,16 +112,15 @@ def mid_ranks(values: Floats) -> Ranks:
         ((0.0, 10.0, 1000.0), (0.3, 0.75, 0.95))
     """
     distinct, counts = np.unique(values, return_counts=True)
-    share = counts / max(1, counts.sum())
-    top = np.cumsum(share)
-    keep = share >= SPIKE
+    rows, top = counts.sum(), np.cumsum(counts)
+    keep = counts >= SPIKE * rows
     if not keep.all():
         keep |= _spread(top, SUPPORT)
-    percentiles = np.round(top - share / 2, 12)[keep]  # more digits would only make files longer
+    percentiles = (top - counts / 2)[keep] / rows
     return tuple((distinct[keep] + 0.0).tolist()), tuple(percentiles.tolist())
 
 
-def _spread(top: Floats, count: int) -> Bools:
+def _spread(top: Floats | Ints, count: int) -> Bools:
     """Marks about `count` positions, evenly spread over the cumulative share, ends included."""
     keep = np.zeros(len(top), dtype=bool)
     places = np.searchsorted(top, np.linspace(0, top[-1], count))

@@ -470,7 +470,7 @@ class Feature:
             >>> Feature.from_json(home.to_json()) == home
             True
         """
-        # Files of version 0.2 and before have no ranks.
+        # Older files have no ranks: their distances are changes over the range.
         whole = {"ranks": NO_RANKS, **data}
         values = {f.name: _tuples(whole[f.name]) for f in fields(cls)}
         knots = values["knots"] and Knots(*map(np.array, values["knots"]))

@@ -104,6 +104,7 @@ def setup_of(job: Job) -> Setup:
 @lru_cache(maxsize=2)
 def _setup(pair: Pair, seed: int, rows: int | None, count: int) -> Setup:
     data = load(pair, seed, rows)
+    data = replace(data, schema=data.schema.by_range())  # the paper's distance: change over range
     model = data.classifier(pair.classifier, random_state=seed)
     train, read = data.schema.cells(data.train), data.schema.read(data.test)
     classifier = Classifier(model, data.schema)

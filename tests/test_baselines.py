@@ -453,8 +453,11 @@ def test_drce_chooses_near_and_diverse_rows():
 
 def test_drce_moves_rows_closer_and_keeps_them_valid():
     model, train, instances, target = signs()
-    far = DRCE(model, halvings=0).fit(train).counterfactuals(instances, target=target)
-    near = DRCE(model, halvings=12).fit(train).counterfactuals(instances, target=target)
+    plane = Schema.infer(train).by_range()  # in which half of a change is half as far
+    far, near = (
+        DRCE(model, halvings=k, schema=plane).fit(train).counterfactuals(instances, target=target)
+        for k in (0, 12)
+    )
     assert len(far) == len(near)
     assert (near.distance <= far.distance + 1e-12).all()
     assert near.distance.mean() < 0.9 * far.distance.mean()
@@ -535,15 +538,17 @@ def test_face_prefers_a_detour_through_dense_regions():
     train = np.concatenate([lane, crowd, isolated])
     say = lambda rows: (rows[:, 0] > 0.95) | (rows[:, 1] > 0.8)  # noqa: E731
     instance = np.array([[0.25, 0.02]])
-    near = NNCE(say).fit(train).counterfactuals(instance, target=True)
+    plane = Schema.infer(train).by_range()  # the empty region is far across, whoever lies in it
+    near = NNCE(say, schema=plane).fit(train).counterfactuals(instance, target=True)
     assert near.cells[0, 0] > 0.9  # in this L1 the lane's end is the nearer one
-    face = FACE(say, neighbours=6).fit(train)
+    face = FACE(say, neighbours=6, schema=plane).fit(train)
     path = face.paths(instance, target=True)[0]
     assert path[-1, 0] > 0.95
     assert (path[1:-1, 1] < 0.2).all()
     # Not even instances near the isolated rows end there: the region is among the sparsest.
     close = np.array([[0.3, 0.7]])
-    assert NNCE(say).fit(train).counterfactuals(close, target=True).cells[0, 1] > 0.8
+    nearest = NNCE(say, schema=plane).fit(train).counterfactuals(close, target=True)
+    assert nearest.cells[0, 1] > 0.8
     assert face.counterfactuals(close, target=True).cells[0, 1] < 0.2
 
 

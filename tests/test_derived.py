@@ -255,8 +255,12 @@ def test_results_are_on_the_lattice_of_their_column():
 def test_derived_columns_are_no_change_of_their_own():
     cells = schema().cells(loans(40, seed=1))
     found = schema().derive(moved(cells, amount=12_000.0), cells)
-    amount = np.abs(found - cells)[:, schema().index("amount")] / schema()["amount"].span
-    np.testing.assert_allclose(schema().distance(cells, found), amount)
+    place, ranks = schema().index("amount"), schema()["amount"].ranks
+    before, after = (np.interp(rows[:, place], *ranks) for rows in (cells, found))
+    amount = np.abs(after - before)
+    np.testing.assert_allclose(schema().distance(cells, found), amount, atol=1e-12)
+    ranged = np.abs(found - cells)[:, place] / schema()["amount"].span
+    np.testing.assert_allclose(schema().range_distance(cells, found), ranged)
     apart = np.diag(schema().pairwise_distances(cells, found))
     np.testing.assert_allclose(apart, amount, atol=1e-12)
     assert schema().changed(cells, found).sum() == (amount > 0).sum()

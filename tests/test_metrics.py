@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -92,8 +92,21 @@ def far(a: np.ndarray, b: np.ndarray, schema: Schema = WIDE) -> float:
         elif not feature.numeric or (feature.name == "size" and max(x, y) >= len(SIZES)):
             total += x != y
         else:
-            total += abs(x - y) / ((feature.upper - feature.lower) or 1.0)
+            total += abs(percentile_by_hand(feature, x) - percentile_by_hand(feature, y))
     return total
+
+
+def percentile_by_hand(feature: Feature, value: float) -> float:
+    """The percentile between two neighbouring support points, or beyond the last."""
+    points = list(zip(*feature.ranks, strict=True))
+    (least, bottom), (greatest, top) = points[0], points[-1]
+    if value <= least or value >= greatest:
+        end, share = (least, bottom) if value <= least else (greatest, top)
+        return share + (value - end) / ((feature.upper - feature.lower) or 1.0)
+    (low, p), (high, q) = next(
+        pair for pair in pairwise(points) if pair[0][0] <= value <= pair[1][0]
+    )
+    return p + (q - p) * (value - low) / (high - low)
 
 
 def counterfactuals_of(seed: int, instances: int, count: int) -> Counterfactuals:
@@ -287,6 +300,7 @@ def test_no_change_has_no_share() -> None:
     unmoved = Counterfactuals.of(WIDE, instance, instance, np.array([0]), valid=np.array([True]))
     assert math.isnan(metrics.number_share(unmoved))
     assert metrics.proximity(unmoved) == metrics.sparsity(unmoved) == 0.0
+    assert metrics.range_proximity(unmoved) == 0.0
 
 
 @cases(COUNTERFACTUALS)
@@ -770,6 +784,7 @@ ALWAYS = {
     "satisfaction",
     "feasible_counterfactuals",
     "distance",
+    "range_distance",
     "changed",
     "number_share",
     "category_share",
@@ -794,6 +809,7 @@ def test_evaluate_as_the_readme_has_it() -> None:
     assert found["validity"] == metrics.validity(counterfactuals).instances
     assert found["satisfaction"] == metrics.satisfaction(counterfactuals).instances
     assert found["distance"] == metrics.proximity(ok)
+    assert found["range_distance"] == metrics.range_proximity(ok) != found["distance"]
     assert found["diversity"] == metrics.diversity(ok)
     assert found["number_share"] + found["category_share"] == pytest.approx(1.0)
     train = SCHEMA.cells(TRAIN)

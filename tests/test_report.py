@@ -471,7 +471,9 @@ def test_clusters_by_hand(report):
     assert [c.state for c in report.clusters] == ["valid", "repaired", "valid", "valid"]
     assert third.probability is None
     assert fourth.probability == 0.9
-    gap = 10 / SCHEMA["income"].span + 30 / SCHEMA["age"].span + 1
+    income = np.diff(np.interp([10.0, 20.0], *SCHEMA["income"].ranks))[0]
+    age = np.diff(np.interp([30.0, 60.0], *SCHEMA["age"].ranks))[0]
+    gap = income + age + 1
     assert first.separation == second.separation == pytest.approx(gap)
     assert figure(report, "usage").note == "cluster 3"
     assert figure(report, "valid_before").value == 0.75

@@ -335,9 +335,12 @@ def test_changed_features_are_counted_and_named():
     )
     assert found.changed.tolist() == [2, 1, 0]  # a hundredth is under the column's resolution
     assert [line["features"] for line in found.about] == ["age, home", "income", ""]
+    age = np.diff(np.interp([30.0, 31.0], *schema["age"].ranks))[0]
+    income = np.diff(np.interp([20.0, 20.01], *schema["income"].ranks))[0]
+    np.testing.assert_allclose(found.distance, [age + 1, 1.0, income], atol=1e-12)
     spans = schema["age"].span, schema["income"].span
-    expected = [1 / spans[0] + 1, 1.0, 0.01 / spans[1]]
-    np.testing.assert_allclose(found.distance, expected)
+    ranged = schema.range_distance(instance[[0, 1, 0]], rows)
+    np.testing.assert_allclose(ranged, [1 / spans[0] + 1, 1.0, 0.01 / spans[1]])
     assert found.ok.tolist() == [True, False, True]
     assert found.prototype.tolist() == [-1, -1, -1]
     assert np.isnan(found.tau).all()
@@ -830,6 +833,16 @@ def test_json_is_what_the_published_schema_says(instances):
         assert set(explanation.status) == set(STATUSES)  # everything that can be in it is in it
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(_damaged(data, ("instances", 0, "status"), "fine"), json_schema())
+
+
+def test_distances_of_a_result_that_is_read_back_are_the_same():
+    explanation = made_up(4)
+    again = Explanation.from_json(json.loads(json.dumps(explanation.to_json())))
+    assert again.schema.ranked
+    rows, originals = explanation.nearest().cells, explanation.instances
+    apart = explanation.schema.pairwise_distances(originals, rows)
+    np.testing.assert_array_equal(again.schema.pairwise_distances(originals, rows), apart)
+    assert again.nearest().distance.tolist() == explanation.nearest().distance.tolist()
 
 
 def test_json_file_round_trip(tmp_path):

@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 from decimal import Decimal
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -1144,8 +1145,8 @@ def test_whatever_the_network_returns_decodes_to_a_valid_row(table, seed):
 # --- distance --------------------------------------------------------------------------------
 
 
-def brute_force(schema, a, b):
-    """The terms of the distance, cell by cell, by its definition."""
+def range_terms(schema, a, b):
+    """The terms of the paper's distance, cell by cell, by its definition."""
     terms = np.zeros(a.shape)
     for i, j in np.ndindex(*a.shape):
         feature, x, y = schema.features[j], a[i, j], b[i, j]
@@ -1160,6 +1161,146 @@ def brute_force(schema, a, b):
     return terms
 
 
+def brute_force(schema, a, b):
+    """The terms of the distance, cell by cell: percentiles where both numbers have a place."""
+    terms = range_terms(schema, a, b)
+    for i, j in np.ndindex(*a.shape):
+        feature, x, y = schema.features[j], a[i, j], b[i, j]
+        unseen = feature.kind == "ordinal" and max(x, y) >= len(feature.categories)
+        if feature.ranks[0] and not (math.isnan(x) or math.isnan(y) or unseen):
+            span = (feature.upper - feature.lower) or 1.0
+            terms[i, j] = abs(
+                percentile(feature.ranks, span, x) - percentile(feature.ranks, span, y)
+            )
+    return terms
+
+
+def percentile(ranks, span, value):
+    """The percentile of a value: linear between support points, by the range beyond them."""
+    values, shares = ranks
+    if value < values[0]:
+        return shares[0] - (values[0] - value) / span
+    if value > values[-1]:
+        return shares[-1] + (value - values[-1]) / span
+    return float(np.interp(value, values, shares))
+
+
+def mid_rank(column, value):
+    """The share of the rows under a value, half of its equals included, counted one by one."""
+    return sum((v < value) + (v == value) / 2 for v in column) / len(column)
+
+
+# Columns with few different values, some of them often, in which every value is a support point.
+FEW = st.lists(st.sampled_from([-7.5, 0.0, 0.25, 1.0, 3.0, 40.0, 1e6]), min_size=1, max_size=99)
+
+
+@given(FEW)
+def test_a_numbers_distance_is_the_difference_of_mid_ranks(column):
+    schema = Schema.infer(np.array(column)[:, None], {"x0": "continuous"})
+    seen = np.unique(column)
+    assert schema["x0"].ranks[0] == tuple(seen)
+    for x, y in product(seen, seen):
+        expected = abs(mid_rank(column, x) - mid_rank(column, y))
+        apart = schema.distance(np.array([[x]]), np.array([[y]]))[0]
+        assert apart == pytest.approx(expected, abs=1e-11)
+
+
+def test_many_values_keep_about_a_hundred_support_points_and_every_spike():
+    rng = np.random.default_rng(0)
+    column = np.concatenate([rng.lognormal(9, 2, 9000).round(2), [0.0] * 800, [5.0] * 200])
+    schema = Schema.infer(column[:, None])
+    values, shares = schema["x0"].ranks
+    assert 90 <= len(values) <= 103
+    assert {0.0, 5.0, column.min(), column.max()} <= set(values)
+    expected = [mid_rank(column, v) for v in values]
+    np.testing.assert_allclose(shares, expected, atol=1e-11)
+    some = rng.choice(column, 200)
+    found = schema.coordinates(some[:, None])[:, 0]
+    np.testing.assert_allclose(found, [mid_rank(column, v) for v in some], atol=0.0102)
+
+
+def test_ordinal_levels_are_counted_in_percentiles_too():
+    sizes = ["S"] * 70 + ["M"] * 20 + ["L"] * 10
+    schema = Schema.infer(
+        pd.DataFrame({"size": sizes}), {"size": Feature.ordinal("size", ["S", "M", "L", "XL"])}
+    )
+    codes = np.array([[0.0], [1.0], [2.0], [3.0]])
+    np.testing.assert_allclose(schema.coordinates(codes)[:, 0], [0.35, 0.8, 0.95, 0.95 + 1 / 3])
+
+
+NUMBERS = st.floats(-1e9, 1e9)
+
+
+@given(
+    st.lists(NUMBERS, min_size=1, max_size=300),
+    st.lists(NUMBERS, min_size=3, max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+def test_percentiles_rise_strictly_and_add_up_along_a_column(column, others, seed):
+    repeated = np.random.default_rng(seed).choice(column, 500)
+    schema = Schema.infer(repeated[:, None], {"x0": "continuous"})
+    values = np.unique(np.concatenate([repeated, others]))
+    # Nearer than rounding nothing can be told apart.
+    span = schema["x0"].span
+    apart = np.diff(values) > 1e-6 * max(span, np.abs(values).max())
+    coordinates = schema.coordinates(values[:, None])[:, 0]
+    assert (np.diff(coordinates) >= -1e-15).all()
+    assert (np.diff(coordinates)[apart] > 0).all()
+    low, middle, high = np.sort(others)[:, None, None]
+    whole = schema.distance(low, high)
+    assert schema.distance(high, low) == whole
+    parts = schema.distance(low, middle) + schema.distance(middle, high)
+    assert parts == pytest.approx(whole, rel=1e-9, abs=1e-9)
+
+
+def test_beyond_the_training_range_distances_grow_by_the_range():
+    rows = np.array([[0.0], [0.0], [1.5], [4.0]])
+    schema = Schema.infer(rows)
+    ends = np.array([[0.0], [4.0]])
+    beyond = np.array([[-2.0], [12.0]])
+    np.testing.assert_allclose(schema.distance(ends, beyond), [0.5, 2.0])
+    np.testing.assert_allclose(schema.coordinates(beyond)[:, 0], [0.25 - 0.5, 0.875 + 2.0])
+
+
+@given(FEW, st.lists(st.floats(-10, 2e6), min_size=1, max_size=9))
+def test_distances_survive_json_and_by_range_forgets_percentiles(column, values):
+    schema = Schema.infer(np.array(column)[:, None], {"x0": "continuous"})
+    a, b = np.array(values)[:, None], np.array(values[::-1])[:, None]
+    again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
+    assert again == schema
+    np.testing.assert_array_equal(again.distance(a, b), schema.distance(a, b))
+    ranged = schema.by_range()
+    assert not ranged.ranked
+    assert ranged.by_range() is ranged
+    span = (max(column) - min(column)) or 1.0
+    np.testing.assert_allclose(ranged.distance(a, b), np.abs(a - b)[:, 0] / span)
+    np.testing.assert_array_equal(schema.range_distance(a, b), ranged.distance(a, b))
+
+
+def test_a_file_without_ranks_is_read_as_change_over_range():
+    schema = Schema.infer(np.array([[0.0], [1.5], [40.0]]))
+    data = schema.to_json()
+    for feature in data["features"]:
+        del feature["ranks"]
+    assert Schema.from_json(data) == schema.by_range()
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [[], None, [[1.0], []], [[2.0, 1.0], [0.1, 0.2]], [[1.0, 2.0], [0.2, 0.2]], [["a"], ["b"]]],
+)
+def test_ranks_that_are_none_are_refused(ranks):
+    data = Schema.infer(np.array([[0.0], [1.5], [40.0]])).to_json()
+    data["features"][0]["ranks"] = ranks
+    with pytest.raises(InputError, match="has ranks that are not two ascending lists"):
+        Schema.from_json(data)
+
+
+def test_pixels_are_compared_by_their_range():
+    images = np.random.default_rng(0).integers(0, 256, (40, 4, 4)).astype(np.uint8)
+    assert not Schema.infer(images).ranked
+
+
 def test_distance_is_the_sum_over_columns():
     rng = np.random.default_rng(0)
     frame = TABLE.astype({"education": object, "home": object})
@@ -1168,8 +1309,13 @@ def test_distance_is_the_sum_over_columns():
     reading = SCHEMA.read(frame)
     schema, a = reading.schema, reading.cells
     b = a[rng.permutation(ROWS)]
+    ranged = range_terms(schema, a, b)
+    np.testing.assert_allclose(schema.range_gaps(a, b), ranged)
+    np.testing.assert_allclose(schema.range_distance(a, b), ranged.sum(axis=1))
+    np.testing.assert_allclose(schema.by_range().gaps(a, b), ranged)
+    np.testing.assert_allclose(schema.by_range().distance(a, b), ranged.sum(axis=1))
     expected = brute_force(schema, a, b)
-    np.testing.assert_allclose(schema.gaps(a, b), expected)
+    np.testing.assert_allclose(schema.gaps(a, b), expected, atol=1e-12)
     np.testing.assert_allclose(schema.distance(a, b), expected.sum(axis=1))
     costs = {"income": 2.5, "home": 0, "education": 3}
     weights = np.array([costs.get(n, 1.0) for n in schema.names])
@@ -1188,9 +1334,15 @@ def expected_pair(schema, x, y):
 
 # Codes 3 and 4 (2 to 4 for the pair) are levels unseen in training.
 MET = (
-    Feature.continuous("number", lower=1, upper=3.5),
+    replace(
+        Feature.continuous("number", lower=1, upper=3.5), ranks=((1.0, 1.5, 3.5), (0.1, 0.6, 0.9))
+    ),
     Feature.continuous("constant", lower=2, upper=2),
-    replace(Feature.ordinal("grade", ["low", "mid", "high"]), extra=("top", "odd")),
+    replace(
+        Feature.ordinal("grade", ["low", "mid", "high"]),
+        extra=("top", "odd"),
+        ranks=((0.0, 1.0, 2.0), (0.3, 0.7, 0.95)),
+    ),
     replace(Feature.ordinal("size", ["S", "M", "L"]), extra=("XL", "XXL")),
     replace(Feature.binary("pair", ["no", "yes"]), extra=("maybe", "never", "often")),
     replace(Feature.categorical("home", ["own", "rent", "free"]), extra=("boat", "tent")),

@@ -125,6 +125,15 @@ def test_everything_learned_is_loaded(world, target):
         )  # fmt: skip
 
 
+def test_a_loaded_explainer_measures_the_same_distances():
+    world = worlds.bank()
+    schema, again = world.explainer.schema_, loaded(worlds.bank).schema_
+    assert schema.ranked
+    train, cells = schema.cells(world.train), schema.cells(world.instances)
+    found = again.pairwise_distances(cells, train)
+    np.testing.assert_array_equal(found, schema.pairwise_distances(cells, train))
+
+
 @each_world
 def test_the_same_explainer_is_saved_to_the_same_bytes(world, target, tmp_path):
     here, path = world(), tmp_path / "it.lapace"

@@ -453,9 +453,9 @@ def _column(values: Sequence[Any]) -> NDArray[Any]:
 def _meaning_of_cost(*, weighted: bool) -> str:
     weights = ", times the weights given" if weighted else ""
     return (
-        "A cost is the distance of the nearest answer, a number without a unit: 1 is a change "
-        f"across the whole range of a column, or a change of one category{weights}. The ways that "
-        "explain and letters show keep a margin and may cost more."
+        "A cost is the distance of the nearest answer, a number without a unit: 0.16 is a change "
+        "of a number past 16 % of the training rows, and a change of category counts 1"
+        f"{weights}. The ways that explain and letters show keep a margin and may cost more."
     )
 
 

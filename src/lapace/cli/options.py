@@ -155,7 +155,8 @@ class Wanted:
     costs: list[str] = Option(
         [],
         metavar="TEXT",
-        help='Weights of changes, else 1: "income=2,age=impossible". Repeatable.',
+        help='Weights of changes, else 1: "income=2,age=impossible". Repeatable. Unweighted, a '
+        "number counts the share of the training rows that it passes, a category 1.",
     )
     confidence: float | None = Option(None, help="The least probability of the target.")
     plausibility: float | None = Option(

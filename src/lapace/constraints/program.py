@@ -1,7 +1,8 @@
 """The nearest feasible row, or a proof that there is none: a mixed-integer linear program.
 
 Everything in the language but `Custom` is written as a small program and solved by HiGHS. A number
-on a lattice is its start plus whole steps up minus whole steps down, so the distance is linear; a
+on a lattice is its start plus whole steps up minus whole steps down, and the objective is the
+change over range (`Schema.range_distance`), which is linear; percentiles would not be. A
 column of categories is one binary for each category that may be proposed; an original value outside
 the schema, or missing, is one more option. `Or` gets a binary for each part, which switches that
 part's rows on. A relation between numbers on lattices is divided by the greatest common divisor of
@@ -238,7 +239,7 @@ class _Program:
     def add_reverted(self, columns: Iterable[int]) -> None:
         """Columns no constraint names stay where they are or return to the original value."""
         changed = self.schema.changed(self.start[None], self.instance[None])[0]
-        gaps = self.schema.gaps(self.start[None], self.instance[None])[0] * self.weights
+        gaps = self.schema.range_gaps(self.start[None], self.instance[None])[0] * self.weights
         for column in columns:
             if changed[column]:
                 self.reverted[column] = self.binary(cost=float(gaps[column]))
@@ -296,7 +297,7 @@ class _Program:
             codes.append(original)
         cells, target = np.full((2, len(codes), len(self.schema.features)), np.nan)
         cells[:, column], target[:, column] = codes, self.start[column]
-        gaps = self.schema.gaps(cells, target)[:, column] * weight
+        gaps = self.schema.range_gaps(cells, target)[:, column] * weight
         options = {
             _slot(code, levels): self.binary(cost=float(gap))
             for code, gap in zip(codes, gaps, strict=True)

@@ -4,6 +4,9 @@ First a vectorised repair: what each column may be by the constraints on it alon
 closed-form moves on the lattice for relations, conditionals and counts, a few rounds of them. Rows
 that are still infeasible go, each different one once, to `program`, which finds the nearest
 feasible row or proves that there is none. Rows that are feasible already are not touched at all.
+
+What is nearest is decided here by change over range (`Schema.range_gaps`), not by percentiles: an
+integer program needs an objective that is linear in the cells, and repair and program agree.
 """
 
 from __future__ import annotations
@@ -319,7 +322,7 @@ class _Repair:
             self.move(part, at)
             self.derive(at)
             tried = self.cells[at]
-            price = self.schema.gaps(tried, before) @ self.weights
+            price = self.schema.range_gaps(tried, before) @ self.weights
             price[logic.truth(formula, self.rows(at)) < 0] = np.inf
             better = price < least
             best[better], least[better] = tried[better], price[better]
@@ -409,7 +412,7 @@ class _Repair:
         surplus = changed.sum(axis=1) - count.most
         cells, instances = self.cells[at], self.instances[at]
         able = changed & self.domains.unchanged[at] & self.free[at]
-        price = np.where(able, self.schema.gaps(cells, instances) * self.weights, np.inf)
+        price = np.where(able, self.schema.range_gaps(cells, instances) * self.weights, np.inf)
         rank = price.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
         back = (rank < surplus[:, None]) & able
         self.cells[at] = np.where(back, instances, cells)
@@ -552,7 +555,7 @@ def _with_few_changes(
     named = {k for c in constraints if not isinstance(c.formula, ChangeCount) for k in c.columns}
     columns = [k for k in sorted(named) if schema.counted[k]]
     needed = ~domains(schema, constraints, instances).unchanged & schema.counted
-    price = schema.gaps(start, instances) * weights + 1e3 * needed  # (n, d)
+    price = schema.range_gaps(start, instances) * weights + 1e3 * needed  # (n, d)
     parts = (set(p) for n in range(min(most, LARGEST_SET) + 1) for p in combinations(columns, n))
     every = range(len(schema.features))
     sets = np.array([[1e6 * (k in part) for k in every] for part in islice(parts, MOST_SETS)])

@@ -319,7 +319,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             target: The label wanted, one label per instance, or `"any-other"`; with two classes it
                 may be left out.
             constraints: What every counterfactual must satisfy, beside the explainer's rules.
-            costs: How hard a change is, for some columns: a weight, 1 by default; infinity holds
+            costs: How hard a change is, for some columns: a weight on the share of the training
+                rows that a number passes, or on a change of category; 1 by default, infinity holds
                 the column fixed.
             confidence: The least probability of the target a counterfactual must have.
             plausibility: How usual a counterfactual must be: its least density percentile among

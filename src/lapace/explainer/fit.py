@@ -124,12 +124,12 @@ class SampledEndpoints:
         return self.as_tensors(self.cells, np.ones(len(self.schema.features)))
 
     def as_tensors(self, cells: Floats, weights: Floats) -> tuple[torch.Tensor, torch.Tensor]:
-        """Numbers over their spans, and categories one-hot times their weights, in float32.
+        """Numbers as coordinates, and categories one-hot times their weights, in float32.
 
         What a distance is computed from where the model lives; an unseen level is like no other.
         """
         numeric, schema = self.schema.numeric, self.schema
-        both = cells[:, numeric] / schema.spans[numeric], schema.one_hot(cells, weights)
+        both = schema.coordinates(cells)[:, numeric], schema.one_hot(cells, weights)
         numbers, levels = (
             torch.as_tensor(part, dtype=torch.float32, device=self.z.device) for part in both
         )
@@ -399,12 +399,15 @@ def with_student(
 
 
 def range_coded(schema: Schema) -> Schema:
-    """The schema with numbers coded as their share of the range."""
+    """The schema with numbers coded, and distances counted, as shares of the range."""
     return _linear(schema, [(f.lower, f.upper - f.lower) for f in schema.features])
 
 
 def standardised(schema: Schema, cells: Floats) -> Schema:
-    """The schema with numbers coded by their mean and standard deviation among rows."""
+    """The schema with numbers coded by their mean and standard deviation among rows.
+
+    Distances are counted in shares of the range, as in the paper.
+    """
     return _linear(schema, [_moments(column) for column in cells.T])
 
 
@@ -422,7 +425,7 @@ def _linear(schema: Schema, scales: Sequence[tuple[float, float]]) -> Schema:
             flat = not (feature.upper > feature.lower and width > 0)
             scores = np.zeros(1) if flat else (values - origin) / width
             features[i] = replace(feature, knots=Knots(values[: len(scores)], *[scores] * 3))
-    return replace(schema, features=tuple(features))
+    return replace(schema, features=tuple(features)).by_range()
 
 
 def _cluster_counts(encoded: Floats, codes: Ints, labels: int, wanted: int) -> tuple[int, ...]:

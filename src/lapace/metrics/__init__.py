@@ -1,8 +1,9 @@
 """Metrics of counterfactuals and of sampled rows: pure functions on cells and `Counterfactuals`.
 
 Only `evaluate`, `votes` and `Reference` also take the user's models and tables. Every distance
-is `Schema.distance`, unweighted, neighbours included: |difference| / range for numbers, 1 for a
-category change, 1 for missing against present.
+is `Schema.distance`, unweighted, neighbours included: for numbers the share of the training rows
+that a change passes (0.16 is a change past 16 % of them), 1 for a category change, 1 for missing
+against present. Only `range_proximity` takes a number's change over its range, as the paper does.
 
 A share or mean over nothing (no counterfactuals, no instance tried, one row where a pair is
 needed) is NaN: never 0, never a warning. Shares run from 0 to 1.
@@ -10,7 +11,7 @@ needed) is NaN: never 0, never a warning. Shares run from 0 to 1.
 | what is measured | functions |
 |---|---|
 | validity | `validity`, `satisfaction`, `recrossing` |
-| distance and sparsity | `proximity`, `sparsity`, `number_share` |
+| distance and sparsity | `proximity`, `range_proximity`, `sparsity`, `number_share` |
 | plausibility | `Plausibility` (LOF, isolation forest, k-NN distance) |
 | diversity | `diversity`, `spread` |
 | robustness | `votes`, `model_robustness`, `perturb`, `input_robustness` |
@@ -29,6 +30,7 @@ from lapace.metrics.quality import (
     diversity,
     number_share,
     proximity,
+    range_proximity,
     recrossing,
     satisfaction,
     sparsity,
@@ -56,6 +58,7 @@ __all__ = [
     "perturb",
     "privacy",
     "proximity",
+    "range_proximity",
     "recrossing",
     "satisfaction",
     "sparsity",

@@ -82,7 +82,8 @@ def evaluate(
     |---|---|
     | `validity`, `valid_counterfactuals` | share of instances with a valid one, of all rows |
     | `satisfaction`, `feasible_counterfactuals` | instances with an ok one, rows feasible |
-    | `distance`, `changed` | mean distance, mean number of features changed |
+    | `distance`, `changed` | mean distance in percentiles, mean number of features changed |
+    | `range_distance` | mean distance with numbers' changes over their ranges, as in the paper |
     | `number_share`, `category_share` | share of the distance on numbers, on categories |
     | `lof`, `lof_median` | local outlier factor, 20 neighbours |
     | `isolation`, `knn_distance` | isolation-forest score, mean distance to 5 nearest rows |
@@ -111,8 +112,8 @@ def evaluate(
         >>> schema, instance, valid = Schema.infer(rows), np.array([0]), np.array([True])
         >>> found = Counterfactuals.of(schema, rows[:1], rows[[5]], instance, valid=valid)
         >>> values = evaluate(found, classifier=lambda rows: rows[:, 0] > 1, reference=rows)
-        >>> values["validity"], values["distance"], values["copies"]
-        (1.0, 0.5, 1.0)
+        >>> values["validity"], round(values["distance"], 3), values["range_distance"]
+        (1.0, 0.455, 0.5)
     """
     if not isinstance(reference, Reference):
         if classifier is None:
@@ -148,6 +149,7 @@ def _quality(
         "satisfaction": feasible.instances,
         "feasible_counterfactuals": feasible.counterfactuals,
         "distance": quality.proximity(ok),
+        "range_distance": quality.range_proximity(ok),
         "changed": quality.sparsity(ok),
         "number_share": on_numbers,
         "category_share": 1.0 - on_numbers,

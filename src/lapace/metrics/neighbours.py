@@ -38,9 +38,9 @@ def kneighbors(
         weights: One factor per column, as from `Schema.weights`.
 
     Examples:
-        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> kneighbors(schema, np.array([[1.0]]), np.array([[0.0], [1.25], [2.5]]), k=2)
-        (array([[0.1, 0.4]]), array([[1, 0]]))
+        >>> rows = np.array([[0.0], [1.25], [2.5], [10.0]])
+        >>> kneighbors(Schema.infer(rows), np.array([[0.5]]), rows, k=2)
+        (array([[0.1 , 0.15]]), array([[0, 1]]))
     """
     k = max(0, min(k, len(rows) - exclude_self))
     found, index = np.empty((len(cells), k)), np.empty((len(cells), k), dtype=np.int64)

@@ -109,10 +109,24 @@ def proximity(counterfactuals: Counterfactuals) -> float:
         >>> instances, cells = np.array([[0.0]]), np.array([[1.25], [2.5]])
         >>> instance, valid = np.array([0, 0]), np.array([True, True])
         >>> proximity(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
-        0.75
+        0.5
     """
     originals = counterfactuals.instances[counterfactuals.instance]
     return mean(counterfactuals.schema.distance(originals, counterfactuals.cells))
+
+
+def range_proximity(counterfactuals: Counterfactuals) -> float:
+    """Mean distance with numbers' changes over their ranges, `Schema.range_distance`: the paper's.
+
+    Examples:
+        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
+        >>> instances, cells = np.array([[0.0]]), np.array([[1.25], [2.5]])
+        >>> instance, valid = np.array([0, 0]), np.array([True, True])
+        >>> range_proximity(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
+        0.75
+    """
+    originals = counterfactuals.instances[counterfactuals.instance]
+    return mean(counterfactuals.schema.range_distance(originals, counterfactuals.cells))
 
 
 def sparsity(counterfactuals: Counterfactuals) -> float:
@@ -139,7 +153,7 @@ def number_share(counterfactuals: Counterfactuals) -> float:
         >>> instances, cells = np.array([[0.0, 0.0]]), np.array([[2.5, 1.0]])
         >>> instance, valid = np.array([0]), np.array([True])
         >>> number_share(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
-        0.5
+        0.4
     """
     schema, originals = counterfactuals.schema, counterfactuals.instances[counterfactuals.instance]
     gaps = schema.gaps(originals, counterfactuals.cells)  # (m, d)
@@ -156,8 +170,9 @@ def diversity(counterfactuals: Counterfactuals) -> float:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
         >>> instances, cells = np.array([[0.0], [0.5]]), np.array([[1.25], [2.5], [2.0]])
         >>> instance, valid = np.array([0, 0, 1]), np.array([True, True, True])
-        >>> diversity(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
-        0.5
+        >>> found = Counterfactuals.of(schema, instances, cells, instance, valid=valid)
+        >>> round(diversity(found), 3)
+        0.333
     """
     instance, cells = counterfactuals.instance, counterfactuals.cells
     i, j = matches(instance, instance)
@@ -175,7 +190,7 @@ def spread(schema: Schema, cells: Floats) -> float:
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
         >>> round(spread(schema, np.array([[0.0], [1.25], [2.5]])), 3)
-        0.667
+        0.444
     """
     i, j = np.triu_indices(len(cells), k=1)
     return mean(pair_distances(schema, cells, cells, i, j))
@@ -304,8 +319,8 @@ class Plausibility:
 
         Examples:
             >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-            >>> Plausibility(schema, np.array([[0.0], [2.5]])).knn(np.array([[0.5]]), k=1)
-            array([0.2])
+            >>> Plausibility(schema, np.array([[0.0], [2.5]])).knn(np.array([[0.5]]), k=1).round(3)
+            array([0.133])
         """
         if not len(self.rows):
             return np.full(len(cells), math.nan)

@@ -137,7 +137,7 @@ def input_robustness(
         >>> old = Counterfactuals.of(schema, rows, np.array([[1.0]]), instance, valid=valid)
         >>> new = Counterfactuals.of(schema, rows, np.array([[1.5]]), instance, valid=valid)
         >>> round(input_robustness(old, [old, new]).distance, 3)
-        0.1
+        0.067
     """
     moved = np.zeros((len(after), len(before.instances)), dtype=bool)
     if flipped is not None:

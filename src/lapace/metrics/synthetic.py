@@ -191,10 +191,10 @@ def privacy(schema: Schema, cells: Floats, train: Floats, held_out: Floats) -> P
     With D(x) = min over training rows t of d(x, t): medians of D, their ratio, shares of D = 0.
 
     Examples:
-        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
+        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5], [5.0]]))
         >>> train, held_out = np.array([[0.0], [2.5]]), np.array([[0.0], [1.25]])
         >>> privacy(schema, np.array([[0.625]]), train, held_out)
-        Privacy(distance=0.25, held_out=0.25, ratio=1.0, copies=0.0, held_out_copies=0.5)
+        Privacy(distance=0.125, held_out=0.125, ratio=1.0, copies=0.0, held_out_copies=0.5)
     """
     ours, theirs = (kneighbors(schema, rows, train)[0].ravel() for rows in (cells, held_out))
     middle, usual = median(ours), median(theirs)

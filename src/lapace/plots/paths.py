@@ -152,9 +152,9 @@ def path(
     One line per feature that changes: its value in the instance, along the path, in the best
     counterfactual, where the decision flips, and at the endpoint. What the best counterfactual
     changes comes first, each change with a bar for its share of the whole distance, to tell hard
-    ones from easy ones; the rest, which need not change, is pale. The uppermost lines show
-    the decision itself and, where it is known, the probability of the target. A path of images is
-    drawn as a strip of images.
+    ones from easy ones: a number counts by the share of the training rows that it passes. The
+    rest, which need not change, is pale. The uppermost lines show the decision itself and, where
+    it is known, the probability of the target. A path of images is drawn as a strip of images.
 
     Args:
         instance: One instance of an explanation, `explanation[0]`.
@@ -413,7 +413,7 @@ def _notes(drawn: DrawnPath, hidden: int, minimal: list[int]) -> list[str]:
     schema = drawn.steps.schema
     notes = []
     if len(minimal) > 1:
-        notes.append("The bar under a change: its share of the whole effort.")
+        notes.append("The bar under a change: its share of the effort, by how many it passes.")
     if hidden:
         notes.append(f"{counted(hidden, 'smaller change')} not shown.")
     meant = [schema.features[i] for i in minimal if schema.features[i].description]

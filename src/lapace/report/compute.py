@@ -327,8 +327,8 @@ def _columns(inputs: ReportInputs) -> tuple[ColumnFit, ...]:
     schema, rows = inputs.schema, inputs.held_out.cells
     if len(rows) < MIN_ROWS:
         return ()
-    errors = schema.gaps(rows, inputs.reconstructed).mean(axis=0)
-    baselines = schema.gaps(rows, _usual(schema, inputs.real.cells)[None]).mean(axis=0)
+    errors = schema.range_gaps(rows, inputs.reconstructed).mean(axis=0)
+    baselines = schema.range_gaps(rows, _usual(schema, inputs.real.cells)[None]).mean(axis=0)
     each = zip(schema.features, errors, baselines, strict=True)
     return tuple(ColumnFit(f.name, f.kind, float(error), float(base)) for f, error, base in each)
 
@@ -338,8 +338,8 @@ def _reconstruction(inputs: ReportInputs, columns: Sequence[ColumnFit]) -> Check
     if not columns:
         return Check(threshold, None, reason=_too_few(len(rows), MIN_ROWS))
     schema = inputs.schema
-    error = schema.gaps(rows, inputs.reconstructed).sum(axis=1)
-    baseline = schema.gaps(rows, _usual(schema, inputs.real.cells)[None]).sum(axis=1)
+    error = schema.range_gaps(rows, inputs.reconstructed).sum(axis=1)
+    baseline = schema.range_gaps(rows, _usual(schema, inputs.real.cells)[None]).sum(axis=1)
     if not baseline.sum():
         return Check(threshold, None, reason="the held-out rows are all alike")
 

@@ -50,7 +50,8 @@ class Counterfactuals:
         feasible: Whether every constraint and rule holds on exactly this row.
         probability: The classifier's probability of the target; NaN where unknown.
         density: Percentile of its latent density among training rows; NaN where unknown.
-        distance: From the instance, in `Schema.distance` with the costs of the query.
+        distance: From the instance, in `Schema.distance` with the costs of the query: how many of
+            the training rows the changes of numbers pass, and 1 for each change of category.
         density_before: The percentile of the row before the constraints moved it; the same as
             `density` where they did not.
         survival: Estimated chance that the row keeps the target when the classifier is retrained;
@@ -250,7 +251,10 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def public_schema(schema: Schema) -> Schema:
-    """The schema without what only training needs, which no published file has either."""
+    """The schema without what only training needs, which no published file has either.
+
+    `Feature.ranks` stay: distances of a result that is read back are counted in them.
+    """
     features = (replace(f, knots=None, histogram=((), ())) for f in schema.features)
     return replace(schema, features=tuple(features))
 

@@ -29,9 +29,9 @@ from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.columns import read_cells
 from lapace.schema.derived import DerivedColumns
-from lapace.schema.features import Feature, Knots, Override
+from lapace.schema.features import NO_RANKS, Feature, Knots, Override
 from lapace.schema.inference import infer_features, no_column
-from lapace.schema.scales import CategoryStates, NumberScales
+from lapace.schema.scales import Axes, CategoryStates, NumberScales
 from lapace.schema.summary import Overrides, column_lines, read_overrides, remarks, to_toml
 from lapace.table import Coded, Table, Template, read, write_whole
 from lapace.table.frames import as_coded
@@ -119,7 +119,8 @@ class Schema:
         kept = table.template.select([feature.name for feature in features])
         schema = cls(features, replace(kept, index=()))
         schema.derived  # noqa: B018  refuses unknown inputs and circles
-        return schema
+        # Pixels share one scale: passing others at one pixel is no effort.
+        return schema if schema.shape is None else schema.by_range()
 
     def described(self, descriptions: Mapping[str, str]) -> Schema:
         """The same schema with a sentence on some of its columns."""
@@ -450,18 +451,83 @@ class Schema:
         unplaced: Bools = np.isnan(numbers) | (numbers >= self._first_unseen[self.numeric])
         return unplaced
 
-    def gaps(self, a: Floats, b: Floats, columns: Any = slice(None)) -> Floats:
-        """Each column's share of the distance between cells (of some columns only)."""
-        apart, first = np.abs(a - b), self._unordered[columns]  # (..., d)
-        gaps = np.where((a >= first) | (b >= first), apart > 0.5, apart / self.spans[columns])
-        gaps = np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), gaps)
-        return gaps if self._all_counted else gaps * self.counted[columns]
+    @cached_property
+    def ranked(self) -> bool:
+        """Whether distances count percentiles; not where every number counts by its range."""
+        return any(f.ranks[0] for f in self.features)
+
+    @cached_property
+    def _axes(self) -> Axes:
+        return Axes(self.features)
+
+    def by_range(self) -> Schema:
+        """The schema whose distances count a number's change over its range, as in the paper.
+
+        Examples:
+            >>> schema = Schema.infer(np.array([[0.0], [1.5], [2.5], [10.0]]))
+            >>> low, high = np.array([[0.0]]), np.array([[2.5]])
+            >>> schema.distance(low, high), schema.by_range().distance(low, high)
+            (array([0.5]), array([0.25]))
+        """
+        if not self.ranked:
+            return self
+        features = (replace(f, ranks=NO_RANKS) for f in self.features)
+        return replace(self, features=tuple(features))
+
+    def coordinates(self, cells: Floats) -> Floats:
+        """Cells as coordinates: a difference between two numbers' is their part of the distance.
+
+        Numbers are percentiles, or shares of their range in a column without `Feature.ranks`.
+        Categories keep their codes, and missing stays NaN.
+
+        Args:
+            cells: Rows, (..., d).
+
+        Examples:
+            >>> schema = Schema.infer(np.array([[0.0], [1.5], [2.5], [10.0]]))
+            >>> schema.coordinates(np.array([[0.0], [2.0], [10.0], [np.nan]]))
+            array([[0.125],
+                   [0.5  ],
+                   [0.875],
+                   [  nan]])
+        """
+        if not self.ranked:
+            lower = np.array([f.lower if f.numeric else 0.0 for f in self.features])
+            shares: Floats = (cells - lower) / self.spans
+            return shares
+        return self._axes.coordinates(cells)
+
+    def gaps(self, a: Floats, b: Floats) -> Floats:
+        """Each column's part of the distance between cells: (..., d).
+
+        Args:
+            a: Rows, (..., d).
+            b: Rows of a shape that fits.
+        """
+        if not self.ranked:
+            return self.range_gaps(a, b)
+        apart = self.coordinates(a) - self.coordinates(b)
+        return self._gaps(a, b, np.abs(apart, out=apart))
+
+    def range_gaps(self, a: Floats, b: Floats) -> Floats:
+        """As `gaps`, with a number's change over its range instead of percentiles: (..., d)."""
+        return self._gaps(a, b, np.abs(a - b) / self.spans)
+
+    def _gaps(self, a: Floats, b: Floats, apart: Floats) -> Floats:
+        """Gaps of cells whose numbers are `apart`; what has no place in an order is 0 or 1."""
+        first, missing = self._unordered, np.isnan(apart)
+        np.copyto(apart, a != b, where=(a >= first) | (b >= first))
+        if missing.any():
+            np.copyto(apart, np.isnan(a) != np.isnan(b), where=missing)
+        return apart if self._all_counted else apart * self.counted
 
     def distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
-        """How far rows of `a` are from rows of `b`, in L1, derived columns left out.
+        """How far rows of `a` are from rows of `b`: the sum of what each column has changed by.
 
-        A number counts its difference over the range seen in training, an ordinal its steps over
-        the number of steps there are, a change of category 1, missing against present 1.
+        A number counts by how many of the training rows it passes: a change from the 40th to the
+        56th percentile counts 0.16. Beyond the training range it goes on growing, by the change
+        over the range. A change of category counts 1, missing against present 1, a derived column
+        nothing.
 
         Args:
             a: Cells, that is a float64 matrix, or a table.
@@ -471,8 +537,29 @@ class Schema:
         Examples:
             >>> schema = Schema.infer(np.array([[0.0, 1.5], [10.0, 2.5]]))
             >>> schema.distance(np.array([[0.0, 1.5]]), np.array([[5.0, 2.5]]), {"x0": 3})
+            array([1.25])
+        """
+        schema, left, right = self._pair(a, b)
+        return schema.gaps(left, right) @ self.weights(costs)
+
+    def range_distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
+        """As `distance`, with a number's change over the range seen in training: the paper's.
+
+        Args:
+            a: Cells, that is a float64 matrix, or a table.
+            b: The same, as many rows or a single one.
+            costs: A weight for some of the columns.
+
+        Examples:
+            >>> schema = Schema.infer(np.array([[0.0, 1.5], [10.0, 2.5]]))
+            >>> schema.range_distance(np.array([[0.0, 1.5]]), np.array([[5.0, 2.5]]), {"x0": 3})
             array([2.5])
         """
+        schema, left, right = self._pair(a, b)
+        return schema.range_gaps(left, right) @ self.weights(costs)
+
+    def _pair(self, a: Any, b: Any) -> tuple[Schema, Floats, Floats]:
+        """Cells of two tables whose rows are compared, and the schema with the levels of both."""
         schema, left = self._widened(a)
         schema, right = schema._widened(b)  # so that two unseen categories are not taken for one
         if len(left) != len(right) and 1 not in (len(left), len(right)):
@@ -480,16 +567,16 @@ class Schema:
                 f"There are {len(left):,} rows on one side and {len(right):,} on the other. "
                 "Distances are taken row by row."
             )
-        return schema.gaps(left, right) @ self.weights(costs)
+        return schema, left, right
 
     def pairwise_distances(self, a: Floats, b: Floats, weights: Floats | None = None) -> Floats:
         """`distance` of every row of `a` to every row of `b`, (n, m), without an (n, m, d).
 
-        With u and v the numbers of a and b over their span, missing ones set to 0, and g and h the
-        flags of the missing: sum |u - v| + sum (1 - g)(1 - |u|) h + sum g (1 - h)(1 - |v|), plus
-        the number of category columns that differ. The middle sums turn the |u| that a missing
+        With u and v the `coordinates` of the numbers of a and b, missing ones set to 0, and g and h
+        the flags of the missing: sum |u - v| + sum (1 - g)(1 - |u|) h + sum g (1 - h)(1 - |v|),
+        plus the number of category columns that differ. The middle sums turn the |u| that a missing
         cell's 0 adds to the first into the 1 it should be. An ordinal in which a row has a level
-        unseen in training is compared by `gaps`, as it is in `distance`.
+        unseen in training is compared as in `gaps`.
 
         Args:
             a: Cells, (n, d).
@@ -499,8 +586,8 @@ class Schema:
         Examples:
             >>> schema = Schema.infer(np.array([[0.0, 1.25], [2.5, 3.5], [1.5, np.nan]]))
             >>> a, b = np.array([[0.0, 1.25]]), np.array([[2.5, 1.25], [2.0, np.nan]])
-            >>> schema.pairwise_distances(a, b)
-            array([[1. , 1.8]])
+            >>> schema.pairwise_distances(a, b).round(3)
+            array([[0.667, 1.5  ]])
         """
         found = np.zeros((len(a), len(b)))
         if not found.size:
@@ -515,11 +602,11 @@ class Schema:
         first, columns = self._unordered, self.numeric
         unseen = [i for i in columns if (a[:, i] >= first[i]).any() or (b[:, i] >= first[i]).any()]
         for i in unseen:
-            found += self.gaps(a[:, None, i], b[None, :, i], i) * weight[i]
+            one = replace(self, features=(self.features[i],))
+            found += one.gaps(a[:, None, [i]], b[None, :, [i]])[..., 0] * weight[i]
         columns = np.setdiff1d(columns, unseen)
         if len(columns):
-            lower = np.array([self.features[i].lower for i in columns])
-            u, v = ((cells[:, columns] - lower) / self.spans[columns] for cells in (a, b))
+            u, v = (self.coordinates(cells)[:, columns] for cells in (a, b))
             g, h = np.isnan(u), np.isnan(v)
             u, v = np.where(g, 0.0, u), np.where(h, 0.0, v)
             found += cdist(u, v, "cityblock", w=None if weights is None else weight[columns])

@@ -15,7 +15,7 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.features import RARE, Feature, Knots, column_error, on_lattice
+from lapace.schema.features import RARE, Feature, Knots, column_error, mid_ranks, on_lattice
 from lapace.schema.notation import ISO_DATE, Notation, guess
 from lapace.table import Coded, Column, Level, spelling
 from lapace.table.frames import as_coded
@@ -83,7 +83,7 @@ def seen_levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
 
 
 def fitted(feature: Feature, column: Column) -> Feature:
-    """A feature with what only the data can say: bounds, lattice, rank map, histogram."""
+    """A feature with what only the data can say: bounds, lattice, ranks, rank map, histogram."""
     if feature.kind == "continuous":
         feature = _with_notation(feature, column)
     problems: dict[int, str] = {}
@@ -106,7 +106,8 @@ def fitted(feature: Feature, column: Column) -> Feature:
         shown = tuple(int(c) if c >= RARE else 0 for c in counts)
         return replace(feature, missing=missing, histogram=((), shown))
     knots = Knots.fit(np.clip(present, feature.lower, feature.upper))
-    return replace(feature, missing=missing, knots=knots, histogram=_histogram(present))
+    ranks, histogram = mid_ranks(present), _histogram(present)
+    return replace(feature, missing=missing, ranks=ranks, knots=knots, histogram=histogram)
 
 
 def _with_notation(feature: Feature, column: Column) -> Feature:

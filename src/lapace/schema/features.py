@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from scipy.special import ndtri
 
-from lapace.arrays import Bools, Floats
+from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.expressions import parse
 from lapace.schema.notation import DATES, notation, plain_number
@@ -25,6 +25,7 @@ KINDS = get_args(Kind)
 KNOTS = 256  # support points of a column's rank map; more do not change a decoded value
 RARE = 5  # rows under which a histogram bin or category count is not shown
 SPIKE = 0.01  # share of the rows from which a value gets an interval of scores
+SUPPORT = 100  # support points of a column's percentiles, beside the values that are spikes
 _OPEN = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 FLAT = 0.25  # least spread a column is stretched from: a nearly constant one must not dominate
 
@@ -94,7 +95,32 @@ class Knots(NamedTuple):
         return found
 
 
-def _spread(top: Floats, count: int) -> Bools:
+# Values in ascending order, and the percentile of each, between 0 and 1.
+Ranks: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+NO_RANKS: Ranks = ((), ())
+
+
+def mid_ranks(values: Floats) -> Ranks:
+    """Support points of the percentiles of training values: values and their mid-ranks.
+
+    With F the cumulative share of the rows and n a value's own share, the mid-rank is F - n/2: half
+    of the rows that share a value count as passed. About a hundred values are kept, evenly spread
+    over F, with both ends and every value that at least a hundredth of the rows has.
+
+    Examples:
+        >>> mid_ranks(np.array([0.0] * 60 + [10.0] * 30 + [1000.0] * 10))
+        ((0.0, 10.0, 1000.0), (0.3, 0.75, 0.95))
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    rows, top = counts.sum(), np.cumsum(counts)
+    keep = counts >= SPIKE * rows
+    if not keep.all():
+        keep |= _spread(top, SUPPORT)
+    percentiles = (top - counts / 2)[keep] / rows
+    return tuple((distinct[keep] + 0.0).tolist()), tuple(percentiles.tolist())
+
+
+def _spread(top: Floats | Ints, count: int) -> Bools:
     """Marks about `count` positions, evenly spread over the cumulative share, ends included."""
     keep = np.zeros(len(top), dtype=bool)
     places = np.searchsorted(top, np.linspace(0, top[-1], count))
@@ -126,6 +152,10 @@ class Feature:
         derived: What the column follows from, where it does: an expression such as
             `"amount / months"`, or a function whose parameters are columns. It is computed again
             wherever one of them changes, and is no change of its own.
+        ranks: The percentiles that distances of a numeric column are counted in: some training
+            values, ascending, and the mid-rank of each among the training rows, between 0 and 1.
+            Percentiles are linear in between. Beyond the training range they go on growing, by
+            the change over the range. Empty where distances are changes over the range.
         knots: The rank map of a numeric column.
         histogram: Edges and counts, or one count per category; small ones merged or hidden.
 
@@ -149,6 +179,7 @@ class Feature:
     written: str = ""
     unit: str = ""
     derived: Derived = None
+    ranks: Ranks = field(default=NO_RANKS, repr=False)
     knots: Knots | None = field(default=None, repr=False, compare=False)
     histogram: tuple[tuple[float, ...], tuple[int, ...]] = field(default=((), ()), repr=False)
 
@@ -182,6 +213,7 @@ class Feature:
             value = getattr(self, name)
             number = isinstance(value, int | float | np.number)
             yield not number, f"has a {name} of {value!r}; it must be a number."
+        yield not _are_ranks(self.ranks), "has ranks that are not two ascending lists of numbers."
 
     def _number_checks(self) -> Iterable[tuple[object, str]]:
         yield self.categories, "is continuous and has no categories."
@@ -339,7 +371,7 @@ class Feature:
 
     @property
     def span(self) -> float:
-        """The reference range that distances are measured in."""
+        """The width of the range: from the least value to the greatest."""
         return self.upper - self.lower or 1.0
 
     @property
@@ -438,12 +470,24 @@ class Feature:
             >>> Feature.from_json(home.to_json()) == home
             True
         """
-        values = {f.name: _tuples(data[f.name]) for f in fields(cls)}
+        # Older files have no ranks: their distances are changes over the range.
+        whole = {"ranks": NO_RANKS, **data}
+        values = {f.name: _tuples(whole[f.name]) for f in fields(cls)}
         knots = values["knots"] and Knots(*map(np.array, values["knots"]))
         derived = values["derived"]
         if isinstance(derived, tuple):
             derived = UnsavedFunction(values["name"], derived)
         return cls(**{**values, "knots": knots, "derived": derived})
+
+
+def _are_ranks(ranks: Any) -> bool:
+    """Whether ranks are two equally long lists of ascending numbers, or empty."""
+    try:
+        values, percentiles = np.array(ranks, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    rising = bool((np.diff(values) > 0).all() and (np.diff(percentiles) > 0).all())
+    return values.ndim == 1 and bool(np.isfinite([values, percentiles]).all()) and rising
 
 
 class UnsavedFunction:

@@ -12,11 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Bools, Floats, Ints, batches
 from lapace.errors import InputError
 from lapace.schema.features import Feature, Knots, decimals
 
-__all__ = ["CategoryStates", "NumberScales"]
+__all__ = ["Axes", "CategoryStates", "NumberScales"]
+
+BUCKETS = 4096  # of equal width, in which a value's neighbours among support points are looked up
+NARROW = 1e-300  # a range in which a bucket's width would be 0
+CELLS_AT_ONCE = 20_000  # so that intermediate results stay in the processor's cache
 
 
 class _Maps(NamedTuple):
@@ -34,6 +38,92 @@ class _Maps(NamedTuple):
     mid: Floats
     high: Floats
     last: Ints
+
+
+class Axes:
+    """The axes that distances are measured along: one for each column.
+
+    An axis is a piecewise linear map from cells to coordinates: percentiles of numbers, shares of
+    the range where a column has no `Feature.ranks`, codes of categories. All columns are looked up
+    at once: a value's bucket says roughly between which support points it lies, and a short
+    binary search says exactly.
+
+    Examples:
+        >>> ranks = (0.0, 10.0, 20.0, 1000.0), (0.2, 0.5, 0.7, 0.9)
+        >>> axes = Axes([Feature("amount", "continuous", upper=1000.0, ranks=ranks)])
+        >>> axes.coordinates(np.array([[-500.0], [0.0], [15.0], [1000.0], [2000.0]])).ravel()
+        array([-0.3,  0.2,  0.6,  0.9,  1.9])
+    """
+
+    def __init__(self, features: Sequence[Feature]) -> None:
+        supports = [np.array(f.ranks) if f.ranks[0] else _range_ranks(f) for f in features]
+        spans = [f.span if f.numeric else 1.0 for f in features]
+        self._low = np.array([values[0] for values, _ in supports])
+        widths = np.array([values[-1] - values[0] for values, _ in supports])
+        self._scale = np.divide(BUCKETS, widths, out=np.zeros(len(widths)), where=widths > NARROW)
+        self._row = np.arange(len(supports)) * BUCKETS
+        counts = [self._per_bucket(k, values) for k, (values, _) in enumerate(supports)]
+        most = max((int(count.max()) for count in counts), default=0)
+        self._halvings = [2**k for k in reversed(range(most.bit_length()))]
+        begin, starts, segments = 0, [], []
+        for (values, shares), count, span in zip(supports, counts, spans, strict=True):
+            starts.append(begin + np.cumsum(count) - count)
+            segments.append(_segments(values, shares, span, 2 * most))
+            begin += segments[-1].shape[1]
+        self._starts = np.concatenate(starts).astype(np.int32)
+        joined = np.concatenate(segments, axis=1)
+        self._next_values, self._values, self._shares, self._widths, self._rises = joined
+
+    def _per_bucket(self, column: int, values: Floats) -> Ints:
+        """How many support points of a column lie in each of its buckets."""
+        places = (values - self._low[column]) * self._scale[column]
+        return np.bincount(np.minimum(places, BUCKETS - 1).astype(np.int64), minlength=BUCKETS)
+
+    def coordinates(self, cells: Floats) -> Floats:
+        """Coordinates of rows, (..., d)."""
+        rows = cells.reshape(-1, cells.shape[-1])
+        found = np.empty(rows.shape)
+        for part in batches(len(rows), CELLS_AT_ONCE, max(1, rows.shape[1])):
+            found[part] = self._part(rows[part])
+        return found.reshape(cells.shape)
+
+    def _part(self, cells: Floats) -> Floats:
+        places = (cells - self._low) * self._scale
+        places = np.fmin(np.fmax(places, 0.0), BUCKETS - 1)  # missing: the first
+        segment = self._starts.take(places.astype(np.int64) + self._row)
+        for step in self._halvings:
+            segment += step * (self._next_values.take(segment + step - 1) <= cells)
+        apart: Floats = cells - self._values.take(segment)
+        apart /= self._widths.take(segment)
+        apart *= self._rises.take(segment)
+        apart += self._shares.take(segment)
+        return apart
+
+
+def _range_ranks(feature: Feature) -> Floats:
+    """The support point of a column that is counted in shares of its range, or in codes."""
+    return np.array([[feature.lower if feature.numeric else 0.0], [0.0]])
+
+
+def _segments(values: Floats, shares: Floats, span: float, spare: int) -> Floats:
+    """Segments of an axis: below all support points, from each of them on, and spare ones.
+
+    A binary search may look at the spare ones, and never steps into them: they end at infinity.
+
+    Returns:
+        For each segment its end, a value in it, the coordinate there, its width and how much
+        coordinates rise over that: (5, segments).
+    """
+    none = np.full(spare, np.inf)
+    return np.stack(
+        [
+            np.concatenate([values, none, [np.inf]]),
+            np.concatenate([values[:1], values, none]),
+            np.concatenate([shares[:1], shares, none]),
+            np.concatenate([[span], np.diff(values), [span], none]),
+            np.concatenate([[1.0], np.diff(shares), [1.0], none]),
+        ]
+    )
 
 
 class NumberScales:

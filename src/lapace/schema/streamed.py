@@ -17,7 +17,7 @@ import numpy as np
 from lapace.arrays import Floats
 from lapace.schema import Feature, Knots, Reading, Schema
 from lapace.schema.columns import PROPOSED, merged_histogram, not_in_order
-from lapace.schema.features import RARE, Override, on_lattice
+from lapace.schema.features import RARE, Override, mid_ranks, on_lattice
 from lapace.table import Level
 
 __all__ = ["ColumnCounts", "SchemaCounts", "histogram_edges", "with_counts", "with_histograms"]
@@ -133,7 +133,15 @@ def _with_range(
     lower, upper = bounds
     known = np.append(sample[~np.isnan(sample)], [found.low, found.high])
     knots = Knots.fit(np.clip(known, lower, upper))
-    return replace(feature, lower=lower + 0.0, upper=upper + 0.0, knots=knots)
+    ranks = mid_ranks(_with_extremes(sample, found)) if feature.ranks[0] else feature.ranks
+    return replace(feature, lower=lower + 0.0, upper=upper + 0.0, ranks=ranks, knots=knots)
+
+
+def _with_extremes(sample: Floats, found: ColumnCounts) -> Floats:
+    """The values of a sample, and the extremes of all rows that it misses."""
+    seen = sample[~np.isnan(sample)]
+    least, greatest = seen.min(initial=np.inf), seen.max(initial=-np.inf)
+    return np.append(seen, [v for v in (found.low, found.high) if not least <= v <= greatest])
 
 
 def _with_levels(feature: Feature, found: ColumnCounts, *, fixed: bool) -> Feature:

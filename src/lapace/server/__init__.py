@@ -332,7 +332,7 @@ def _add_get_routes(
     # A fitted explainer does not change, so these bodies are made once.
     features = explainer.schema_.to_json()["features"]
     for feature in features:  # values and counts of training rows stay private
-        del feature["knots"], feature["histogram"]
+        del feature["ranks"], feature["knots"], feature["histogram"]
     labels, rules = list(explainer.classes_), list(map(str, explainer.fitted_.rules))
     schema_body = SchemaResponse(labels=labels, rules=rules, features=features, limits=limits)
     found = [{**vars(p), "row": row_of(explainer, p)} for p in explainer.prototypes_]

@@ -5,7 +5,7 @@ format.json            what this file is, and its version
 schema.json            the columns
 config.json            labels, recipe, sizes, settings
 weights.safetensors    the network, the densities, the category trees, prototypes' latent points,
-                       the surrogate models
+                       the ensemble that estimates survival
 prototypes.json        the prototypes as they were judged
 report.json            the fit report
 ```
@@ -34,8 +34,7 @@ from lapace.classifiers.loaders import Reference, check_reference
 from lapace.constraints import from_toml, to_toml
 from lapace.errors import InputError
 from lapace.explainer.fit import Fitted, Prototype
-from lapace.explainer.student import Student
-from lapace.explainer.surrogates import Surrogates
+from lapace.explainer.survival import SurvivalModel
 from lapace.model import LGMVAE, Mixture, Shape
 from lapace.paths import Decoder
 from lapace.report import Report
@@ -45,12 +44,12 @@ from lapace.training import Recipe
 
 __all__ = ["Stored", "load", "read_id_column", "read_reference", "save"]
 
-FORMAT, VERSION = "lapace/explainer", 4
+FORMAT, VERSION = "lapace/explainer", 5
 MEMBERS = (
     "format.json", "schema.json", "config.json", "weights.safetensors", "prototypes.json",
     "report.json",
 )  # fmt: skip
-FINITE = ("model.", "mixture.", "prototype.z", "surrogates.", "student.")  # tensors without NaN
+FINITE = ("model.", "mixture.", "prototype.z", "survival.")  # tensors without NaN
 MOST_CELLS = 2**23  # of all prototypes together, in any layer of the network
 SETTINGS = ("n_prototypes", "n_latent", "random_state")  # arguments of `Explainer` kept
 PROTOTYPE = ("number", "code", "valid", "members", "valid_before", "note")  # kept as JSON
@@ -58,7 +57,6 @@ PROTOTYPE_ARRAYS = ("cells", "probability", "z")  # kept as tensors
 DAY = (2020, 1, 1, 0, 0, 0)  # the same explainer is the same file, bit for bit
 
 T = TypeVar("T")
-M = TypeVar("M", Surrogates, Student)
 Settings = dict[str, Any]
 Stored = tuple[Fitted, Report, Settings]
 
@@ -137,12 +135,9 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     for name in PROTOTYPE_ARRAYS:
         array = np.stack([np.asarray(getattr(p, name)) for p in fitted.prototypes])
         tensors[f"prototype.{name}"] = torch.from_numpy(array)
-    if fitted.surrogates is not None:
-        for name, array in fitted.surrogates.arrays().items():
-            tensors[f"surrogates.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
-    if fitted.student is not None:
-        for name, array in fitted.student.arrays().items():
-            tensors[f"student.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+    if fitted.survival_model is not None:
+        for name, array in fitted.survival_model.arrays().items():
+            tensors[f"survival.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
     tensors["history"] = torch.from_numpy(np.ascontiguousarray(fitted.history))
     return tensors
 
@@ -265,8 +260,7 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         recipe,
         tensors["history"].double().numpy().reshape(-1, len(config["history"])),
         tuple(config["history"]),
-        _restored(Surrogates, _under(tensors, "surrogates."), schema, len(labels)),
-        _restored(Student, _under(tensors, "student."), schema, len(labels)),
+        _survival_model(_under(tensors, "survival."), schema, len(labels)),
     )
     report = Report.from_json(json.loads(members["report.json"]))
     _try_out(fitted, report)
@@ -327,10 +321,10 @@ def _tree(tensors: Mapping[str, torch.Tensor]) -> CategoryTree:
     return CategoryTree.from_arrays({name: value.numpy() for name, value in tensors.items()})
 
 
-def _restored(
-    kind: type[M], tensors: Mapping[str, torch.Tensor], schema: Schema, n_labels: int
-) -> M | None:
+def _survival_model(
+    tensors: Mapping[str, torch.Tensor], schema: Schema, n_labels: int
+) -> SurvivalModel | None:
     if not tensors:
         return None
     arrays = {name: value.numpy() for name, value in tensors.items()}
-    return kind.from_arrays(arrays, schema.width, n_labels)
+    return SurvivalModel.from_arrays(arrays, schema.width, n_labels)

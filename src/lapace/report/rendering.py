@@ -52,7 +52,7 @@ def sentences(explained: Sequence[ExplainedLabel]) -> str:
 
 
 def _facts(report: Report) -> str:
-    names = {"made_up": "made-up rows", "student": "a student", "report": "this report"}
+    names = {"made_up": "made-up rows", "report": "this report"}
     counts = {names.get(name, name): n for name, n in vars(report.n_queries).items()}
     parts = ", ".join(f"{n:,} for {purpose}" for purpose, n in counts.items() if n)
     right = report.accuracy

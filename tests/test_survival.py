@@ -1,4 +1,4 @@
-"""Surrogate models, the survival estimated from them, and classifiers that really are retrained."""
+"""Survival: the ensemble, the estimates, the margin, and classifiers that really are retrained."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.neural_network import MLPClassifier
 
 from lapace import Explainer, InputError
 from lapace.classifiers import Classifier
 from lapace.errors import ClassifierError
-from lapace.explainer import ensemble as module
-from lapace.explainer.ensemble import Ensemble
-from lapace.explainer.surrogates import (
+from lapace.explainer import survival as module
+from lapace.explainer.survival import (
     AIM,
     LEVELS,
     LIKELY,
     Calibration,
-    HeldOutRows,
     Retrained,
-    Surrogates,
+    SurvivalModel,
     shipped,
 )
 from lapace.schema import Schema
@@ -45,96 +44,82 @@ def table(rows: int, seed: int = 0) -> Any:
     return frame, np.where(frame["b"] > 30, 2, (score > 0).astype(int))
 
 
+def model_of(frame: Any, codes: Any, n_labels: int = 3, seed: int = 0) -> Any:
+    """A schema, and a model of a classifier without probabilities; the last 100 rows scale it."""
+    schema = Schema.infer(frame)
+    train, held_out = np.split(np.arange(len(codes)), [-100])
+    cells, unknown = schema.cells(frame), np.full(100, np.nan)
+    parts = (n_labels, train, held_out, unknown)
+    return schema, SurvivalModel.fit(schema, cells, codes, *parts, random_state=seed)
+
+
 @cache
-def fitted() -> tuple[Schema, Ensemble]:
-    frame, codes = table(1500)
-    schema = Schema.infer(frame)
-    return schema, Ensemble.fit(schema, schema.cells(frame), codes, 3, random_state=0)
+def fitted() -> tuple[Schema, SurvivalModel]:
+    return model_of(*table(1500))
 
 
-def test_members_imitate_the_classifier_on_rows_they_have_not_seen():
-    schema, ensemble = fitted()
+# --- the ensemble --------------------------------------------------------------------------------
+
+
+def test_the_ensemble_imitates_the_classifier_on_rows_it_has_not_seen():
+    schema, model = fitted()
     frame, codes = table(1000, seed=1)
-    probability = ensemble.probability(schema, schema.cells(frame))
-    assert probability.shape == (20, 1000, 3)
-    np.testing.assert_allclose(probability.sum(axis=2), 1.0, atol=1e-5)
+    probability = model.probability(schema, schema.cells(frame))
+    assert probability.shape == (1000, 3)
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0, atol=1e-5)
     assert probability.min() >= 0
-    each = (probability.argmax(axis=2) == codes).mean(axis=1)
-    assert each[:10].min() > 0.9  # the networks
-    assert each[10:].min() > 0.8  # the forests
-    assert (probability.mean(axis=0).argmax(axis=1) == codes).mean() > 0.93
+    assert (probability.argmax(axis=1) == codes).mean() > 0.93
 
 
-def test_members_differ_and_disagree_most_near_the_boundary():
-    schema, ensemble = fitted()
-    rows = [{"a": a, "b": 10, "c": 0.0, "d": "y"} for a in (-2.0, 0.0, 2.0)]
-    probability = ensemble.probability(schema, schema.cells(rows))[:, :, 1]
-    spread = probability.std(axis=0)
-    assert spread[1] > 2 * max(spread[0], spread[2])
-    assert len(np.unique(probability[:, 1])) > 15
+@pytest.mark.parametrize("n_labels", [2, 3])
+def test_networks_are_those_of_sklearn(monkeypatch, n_labels):
+    made: list[MLPClassifier] = []
 
+    def noted(*args: Any, **settings: Any) -> MLPClassifier:
+        made.append(MLPClassifier(*args, **settings))
+        return made[-1]
 
-def test_forests_are_those_of_sklearn():
-    from sklearn.ensemble import RandomForestClassifier
-
-    schema, _ = fitted()
+    monkeypatch.setattr(module, "MLPClassifier", noted)
     frame, codes = table(400)
-    x = schema.encode(schema.cells(frame)).astype(np.float32)
-    samples = np.random.default_rng(0).integers(0, 400, (module.FORESTS, 400))
-    parts = module._forests(x, samples, codes[samples], 3, random_state=5)
-    found = replace(fitted()[1], **dict(zip(module.TREE_PARTS, parts, strict=True)))._forests(x)
-    for k in (0, 9):
-        forest = RandomForestClassifier(
-            module.TREES, max_depth=module.DEPTH, min_samples_leaf=2, random_state=5 + k
-        ).fit(x[samples[k]], codes[samples[k]])
-        np.testing.assert_allclose(found[k], forest.predict_proba(x), atol=1e-6)
-
-
-def test_the_same_seed_gives_the_same_members_and_another_seed_others():
-    frame, codes = table(300)
-    schema = Schema.infer(frame)
+    schema, model = model_of(frame, np.minimum(codes, n_labels - 1), n_labels)
     cells = schema.cells(frame)
-    one, same, other = (
-        Ensemble.fit(schema, cells, codes, 3, random_state=seed).probability(schema, cells)
-        for seed in (1, 1, 2)
-    )
-    np.testing.assert_array_equal(one, same)
-    assert (one != other).any(axis=(1, 2)).all()
+    x = schema.encode(cells).astype(np.float32)
+    expected = np.mean([network.predict_proba(x) for network in made], axis=0)
+    assert len(made) == module.MEMBERS
+    np.testing.assert_allclose(model.probability(schema, cells), expected, atol=1e-5)
 
 
-def test_rows_are_evaluated_alike_alone_and_in_batches(monkeypatch):
-    schema, ensemble = fitted()
-    cells = schema.cells(table(50, seed=2)[0])
-    whole = ensemble.probability(schema, cells)
-    monkeypatch.setattr(module, "CELLS", 1)
-    np.testing.assert_allclose(ensemble.probability(schema, cells), whole, atol=1e-6)
-    assert ensemble.probability(schema, cells[:0]).shape == (20, 0, 3)
+def test_the_same_seed_gives_the_same_networks_and_another_seed_others():
+    frame, codes = table(300)
+    one, same, other = (model_of(frame, codes, seed=seed)[1] for seed in (1, 1, 9))
+    for name, array in one.arrays().items():
+        np.testing.assert_array_equal(array, same.arrays()[name])
+    assert (one.layers[0] != other.layers[0]).any(axis=(1, 2)).all()
+    assert len(np.unique(one.layers[0].round(6), axis=0)) == module.MEMBERS
 
 
 def test_a_wider_schema_is_read_as_the_fitted_one():
-    schema, ensemble = fitted()
+    schema, model = fitted()
     reading = schema.read([{"a": 9.0, "b": 10, "c": None, "d": "unseen"}])
     assert reading.schema["d"].levels != schema["d"].levels
-    probability = ensemble.probability(reading.schema, reading.cells)
-    assert np.isfinite(probability).all()
+    assert np.isfinite(model.probability(reading.schema, reading.cells)).all()
+    assert model.probability(schema, reading.cells[:0]).shape == (0, 3)
 
 
-def test_of_many_rows_a_stratified_part_is_used(monkeypatch):
+def test_a_bootstrap_sample_has_every_label(monkeypatch):
     monkeypatch.setattr(module, "ROWS", 1000)
     codes = np.repeat([0, 1, 2], [90_000, 9_970, 30])
-    chosen = module._stratified(codes, 3, np.random.default_rng(0))
-    assert np.bincount(codes[chosen]).tolist() == [900, 100, 30]
-    assert len(np.unique(chosen)) == len(chosen)
+    rows = module._bootstrap(codes, np.random.RandomState(0))
+    assert np.bincount(codes[rows]).tolist() == [900, 100, 30]
+    assert len(np.unique(rows)) < len(rows)
 
 
-def test_a_label_no_row_has_gets_a_probability_all_the_same():
-    frame, codes = table(200)
-    schema = Schema.infer(frame)
-    ensemble = Ensemble.fit(schema, schema.cells(frame), codes, 4, random_state=0)
-    found = ensemble.probability(schema, schema.cells(frame))
-    assert found.shape[2] == 4
-    assert found[10:, :, 3].max() == 0.0
-    assert found[:10, :, 3].mean() < 0.05
+def test_a_label_no_row_has_is_unlikely():
+    frame, codes = table(300)
+    schema, model = model_of(frame, codes, n_labels=4)
+    found = model.probability(schema, schema.cells(frame))
+    assert found.shape == (300, 4)
+    assert found[:, 3].mean() < 0.05
 
 
 # --- survival ------------------------------------------------------------------------------------
@@ -149,34 +134,26 @@ def noisy(rows: int, seed: int) -> tuple[Any, Any, Any]:
 
 
 @cache
-def beside(probabilities: bool, truth: bool) -> tuple[Schema, Surrogates]:
-    """Surrogates of a classifier that knows the true chance."""
-    cells, chance, true = noisy(2000, 0)
+def beside(probabilities: bool) -> tuple[Schema, SurvivalModel]:
+    """The model beside a classifier that knows the true chance."""
+    cells, chance, _ = noisy(2000, 0)
     schema, codes = Schema.infer(cells), (chance > 0.5).astype(np.int64)
-    known = np.column_stack([1 - chance, chance])[1500:] if probabilities else None
-    return schema, Surrogates.fit(
-        schema,
-        cells[:1500],
-        codes[:1500],
-        2,
-        reference=HeldOutRows(cells[1500:], codes[1500:], known),
-        random_state=0,
-        true_codes=true[:1500] if truth else None,
-    )
+    train, held_out = np.split(np.arange(2000), [1500])
+    own = np.maximum(chance, 1 - chance)[1500:] if probabilities else np.full(500, np.nan)
+    parts = (2, train, held_out, own)
+    return schema, SurvivalModel.fit(schema, cells, codes, *parts, random_state=0)
 
 
-each_setting = pytest.mark.parametrize(
-    ("probabilities", "truth"), [(True, False), (True, True), (False, False), (False, True)]
-)
+each_setting = pytest.mark.parametrize("probabilities", [True, False])
 
 
 @each_setting
-def test_survival_is_a_chance_that_rises_with_the_distance_to_the_boundary(probabilities, truth):
-    schema, surrogates = beside(probabilities, truth)
+def test_survival_is_a_chance_that_rises_with_the_distance_to_the_boundary(probabilities):
+    schema, model = beside(probabilities)
     cells = np.linspace(0.0, 2.0, 9).repeat(2).reshape(-1, 2).round(3)
     chance = 1 / (1 + np.exp(-3 * cells.sum(axis=1)))
     probability = chance if probabilities else np.full(9, np.nan)
-    estimate, low, high = surrogates.survival(schema, cells, np.ones(9, dtype=int), probability)
+    estimate, low, high = model.survival(schema, cells, np.ones(9, dtype=int), probability)
     assert (low >= 0).all()
     assert (high <= 1).all()
     assert (low <= estimate).all()
@@ -186,50 +163,53 @@ def test_survival_is_a_chance_that_rises_with_the_distance_to_the_boundary(proba
     assert estimate[-1] > 0.98
     assert (high - low)[0] > 0.4 > 0.05 > (high - low)[-1]
     # The other label is as unlikely to be kept there as this one is likely.
-    other, _, _ = surrogates.survival(schema, cells, np.zeros(9, dtype=int), 1 - probability)
+    other, _, _ = model.survival(schema, cells, np.zeros(9, dtype=int), 1 - probability)
     assert other[-1] < 0.2
 
 
 def test_a_higher_probability_means_a_higher_survival():
-    schema, surrogates = beside(True, False)
+    schema, model = beside(True)
     row, ones = np.zeros((5, 2)), np.ones(5, dtype=int)
-    estimate, _, _ = surrogates.survival(schema, row, ones, np.array([0.5, 0.55, 0.6, 0.7, 0.9]))
+    estimate, _, _ = model.survival(schema, row, ones, np.array([0.5, 0.55, 0.6, 0.7, 0.9]))
     assert (np.diff(estimate) > 0.01).all()
 
 
 def test_rows_without_a_probability_are_estimated_beside_rows_with_one():
-    schema, surrogates = beside(True, False)
+    schema, model = beside(True)
     cells, codes = noisy(6, 3)[0], np.array([0, 1] * 3)
     mixed = np.array([0.6, np.nan, 0.7, np.nan, 0.8, 0.9])
-    together = np.array(surrogates.survival(schema, cells, codes, mixed))
-    alone = [
-        np.array(surrogates.survival(schema, cells[[k]], codes[[k]], mixed[[k]])) for k in range(6)
-    ]
+    together = np.array(model.survival(schema, cells, codes, mixed))
+    alone = [np.array(model.survival(schema, cells[[k]], codes[[k]], mixed[[k]])) for k in range(6)]
     np.testing.assert_allclose(together, np.concatenate(alone, axis=1), atol=1e-6)
     assert np.isfinite(together).all()
 
 
 def test_probabilities_unknown_in_fit_are_not_read_later():
-    schema, surrogates = beside(False, False)
+    schema, model = beside(False)
     cells, codes = noisy(4, 3)[0], np.ones(4, dtype=int)
-    with_them = surrogates.survival(schema, cells, codes, np.full(4, 0.9))
-    without = surrogates.survival(schema, cells, codes, np.full(4, np.nan))
+    with_them = model.survival(schema, cells, codes, np.full(4, 0.9))
+    without = model.survival(schema, cells, codes, np.full(4, np.nan))
     np.testing.assert_array_equal(with_them, without)
 
 
-def test_log_odds_are_taken_against_the_next_label():
-    members = np.array([[[0.5, 0.4, 0.1]], [[0.5, 0.3, 0.2]]])  # (members, 1, labels)
-    odds = Surrogates.log_odds(members, np.array([0]), np.array([0.6]))
-    np.testing.assert_allclose(odds, np.log(0.6 / (0.4 * 0.35 / 0.5)))
-    two = Surrogates.log_odds(members[:, :, :2], np.array([0]), np.array([0.6]))
-    np.testing.assert_allclose(two, np.log(0.6 / 0.4))
-    assert np.isnan(Surrogates.log_odds(members, np.array([0]), np.array([np.nan]))[0])
+def test_log_odds_are_taken_against_the_next_label(monkeypatch):
+    schema, three = fitted()[0], replace(fitted()[1], scale=np.ones(2))
+    monkeypatch.setattr(SurvivalModel, "probability", lambda *_: np.array([[0.5, 0.35, 0.15]]))
+    row, codes = np.zeros((1, 4)), np.array([0])
+    odds = three.signals(schema, row, codes, np.array([0.6]))
+    expected = [np.log(0.6 / (0.4 * 0.35 / 0.5)), np.log(0.5 / 0.35)]
+    np.testing.assert_allclose(odds, [expected])
+    assert np.isnan(three.signals(schema, row, codes, np.array([np.nan]))[0, 0])
+    schema, two = beside(True)
+    odds = two.scale * two.signals(schema, row, codes, np.array([0.6]))
+    np.testing.assert_allclose(odds[:, 0], np.log(0.6 / 0.4))
 
 
 @each_setting
-def test_the_shipped_calibrations_are_sound(probabilities, truth):
-    found = shipped(probabilities, truth)
-    assert len(found.coefficients) == 2 * probabilities + 2 + 2 * truth + 1
+def test_the_shipped_calibrations_are_sound(probabilities):
+    found = shipped(probabilities)
+    assert len(found.coefficients) == 2 + probabilities
+    assert (found.coefficients[:-1] > 0).all()
     assert found.low.shape == found.high.shape == (len(LEVELS),)
     assert (np.diff(found.low) >= 0).all()
     assert (np.diff(found.high) >= 0).all()
@@ -249,23 +229,23 @@ def test_a_calibration_is_a_logistic_curve_with_interpolated_ends():
 
 
 def test_the_margin_is_where_survival_is_high_enough():
-    schema, surrogates = beside(True, False)
-    assert 0.5 < surrogates.margin < 0.95
+    schema, model = beside(True)
+    assert 0.5 < model.margin < 0.95
     cells, chance, _ = noisy(4000, 5)
-    near = np.abs(chance - surrogates.margin) < 0.03
+    near = np.abs(chance - model.margin) < 0.03
     ones = np.ones(near.sum(), dtype=int)
-    estimate, _, _ = surrogates.survival(schema, cells[near], ones, chance[near])
+    estimate, _, _ = model.survival(schema, cells[near], ones, chance[near])
     assert abs(estimate.mean() - AIM) < 0.03
-    enough = surrogates.has_margin(schema, cells, np.ones(4000, dtype=int), chance)
-    np.testing.assert_array_equal(enough, chance >= surrogates.margin)
+    enough = model.has_margin(schema, cells, np.ones(4000, dtype=int), chance)
+    np.testing.assert_array_equal(enough, chance >= model.margin)
 
 
 def test_a_classifier_without_probabilities_has_a_margin_where_survival_is_likely():
-    schema, surrogates = beside(False, False)
-    assert np.isnan(surrogates.margin)
+    schema, model = beside(False)
+    assert np.isnan(model.margin)
     cells, ones, unknown = noisy(200, 5)[0], np.ones(200, dtype=int), np.full(200, np.nan)
-    enough = surrogates.has_margin(schema, cells, ones, unknown)
-    estimate, _, _ = surrogates.survival(schema, cells, ones, unknown)
+    enough = model.has_margin(schema, cells, ones, unknown)
+    estimate, _, _ = model.survival(schema, cells, ones, unknown)
     np.testing.assert_array_equal(enough, estimate >= LIKELY)
     assert 0 < enough.sum() < 200
 
@@ -273,23 +253,18 @@ def test_a_classifier_without_probabilities_has_a_margin_where_survival_is_likel
 def test_with_three_labels_the_margin_is_against_the_next_one():
     frame, codes = table(900)
     schema = Schema.infer(frame)
-    cells = schema.cells(frame)
-    known = np.full((900, 3), 0.02)
-    known[np.arange(900), codes] = 0.96
-    reference = HeldOutRows(cells[600:], codes[600:], known[600:])
-    surrogates = Surrogates.fit(
-        schema, cells[:600], codes[:600], 3, reference=reference, random_state=0
-    )
-    half = np.full(300, 0.5)
-    enough = surrogates.has_margin(schema, cells[600:], codes[600:], half)
-    members = surrogates.probability(schema, cells[600:])
-    odds = surrogates.log_odds(members, codes[600:], half)
+    cells, parts = schema.cells(frame), np.split(np.arange(900), [600])
+    sure, half = np.full(300, 0.96), np.full(300, 0.5)
+    model = SurvivalModel.fit(schema, cells, codes, 3, *parts, sure, random_state=0)
+    rows = (schema, cells[600:], codes[600:])
+    odds = model.scale[0] * model.signals(*rows, half)[:, 0]
     assert (odds >= 0).all()  # half of the probability is never less than the next label's
-    np.testing.assert_array_equal(enough, 1 / (1 + np.exp(-odds)) >= surrogates.margin)
-    assert surrogates.has_margin(schema, cells[600:], codes[600:], known[600:].max(axis=1)).all()
+    enough = model.has_margin(*rows, half)
+    np.testing.assert_array_equal(enough, 1 / (1 + np.exp(-odds)) >= model.margin)
+    assert model.has_margin(*rows, sure).all()
 
 
-def test_without_surrogates_survival_is_unknown_and_the_margin_a_fixed_probability():
+def test_without_a_model_survival_is_unknown_and_the_margin_a_fixed_probability():
     fitted = worlds.paper().explainer.fitted_
     cells, codes = (
         np.stack([p.cells for p in fitted.prototypes]),
@@ -305,14 +280,14 @@ def test_without_surrogates_survival_is_unknown_and_the_margin_a_fixed_probabili
 # --- in an explainer -----------------------------------------------------------------------------
 
 
-def test_explainers_of_tables_have_surrogates_and_others_none():
+def test_explainers_of_tables_estimate_survival_and_others_do_not():
     bank = worlds.bank().explainer
-    assert bank.fitted_.surrogates is not None
+    assert bank.fitted_.survival_model is not None
     assert ((bank.fitted_.margins >= 0.5) & (bank.fitted_.margins < 1)).all()
-    assert bank.report_.n_queries.surrogates > 0
-    assert worlds.seasons().explainer.report_.n_queries.surrogates == 0  # no probabilities to ask
-    assert worlds.paper().explainer.fitted_.surrogates is None
-    assert worlds.digits().explainer.fitted_.surrogates is None
+    assert bank.report_.n_queries.survival > 0
+    assert worlds.seasons().explainer.report_.n_queries.survival == 0  # no probabilities to ask
+    assert worlds.paper().explainer.fitted_.survival_model is None
+    assert worlds.digits().explainer.fitted_.survival_model is None
 
 
 def forest(X: Any, y: Any, random_state: int) -> Any:
@@ -331,12 +306,14 @@ def with_y(retrain: bool) -> tuple[Any, Explainer]:
     return cells, explainer.fit(cells, labels, retrain=forest if retrain else None)
 
 
-def test_true_labels_give_a_second_ensemble():
-    _, explainer = with_y(retrain=False)
-    surrogates = explainer.fitted_.surrogates
-    assert surrogates is not None
-    assert surrogates.learning is not None
+def test_the_estimate_does_not_depend_on_true_labels():
+    cells, explainer = with_y(retrain=False)
+    settings = {"n_prototypes": 1, "recipe": worlds.QUICK, "device": "cpu"}
+    without = Explainer(explainer.classifier, **settings).fit(cells)
+    one, other = (e.fitted_.survival_model.arrays() for e in (explainer, without))
+    assert all((array == other[name]).all() for name, array in one.items())
     assert explainer.report_.accuracy is not None
+    assert without.report_.accuracy is None
 
 
 def test_retrained_classifiers_are_asked_where_there_are_any():
@@ -365,9 +342,9 @@ def test_retrained_classifiers_are_not_saved_and_it_is_said(tmp_path):
     assert again.fitted_.retrained is None
     arguments = (again.schema_, cells[:9], np.ones(9, dtype=int), np.full(9, 0.6))
     estimates = again.fitted_.survival(*arguments)
-    surrogates = explainer.fitted_.surrogates
-    assert surrogates is not None
-    np.testing.assert_array_equal(estimates, surrogates.survival(*arguments))
+    model = explainer.fitted_.survival_model
+    assert model is not None
+    np.testing.assert_array_equal(estimates, model.survival(*arguments))
     assert again.fitted_.margins.tolist() == explainer.fitted_.margins.tolist()
 
 
@@ -405,17 +382,14 @@ def test_a_retrained_classifier_may_know_other_labels():
 
 
 @each_setting
-def test_arrays_and_back_are_the_same_surrogates(probabilities, truth):
-    schema, surrogates = beside(probabilities, truth)
-    again = Surrogates.from_arrays(surrogates.arrays(), schema.width, 2)
+def test_arrays_and_back_are_the_same_model(probabilities):
+    schema, model = beside(probabilities)
+    again = SurvivalModel.from_arrays(model.arrays(), schema.width, 2)
     cells, chance, _ = noisy(50, 3)
     for function in ("survival", "has_margin"):
         arguments = (schema, cells, np.ones(50, dtype=int), chance)
-        one, other = (getattr(it, function)(*arguments) for it in (surrogates, again))
+        one, other = (getattr(it, function)(*arguments) for it in (model, again))
         np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(
-        again.probability(schema, cells), surrogates.probability(schema, cells)
-    )
 
 
 def nan(array: Any) -> Any:
@@ -427,44 +401,32 @@ def nan(array: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("imitating.leaf", nan),
-        ("imitating.weight.1", nan),
-        ("imitating.weight.0", lambda a: a[:, :-1]),
-        ("learning.bias.2", lambda a: a[..., :1]),
-        ("imitating.bias.2", lambda a: a.astype(np.float64)),
-        ("imitating.threshold", lambda a: a[:3]),
-        ("imitating.feature", lambda a: a + 1000),
-        ("imitating.feature", lambda a: a - 1),
-        ("learning.feature", lambda a: a.astype(np.float32)),
-        ("imitating.other", None),
+        ("weight.1", nan),
+        ("weight.0", lambda a: a[:, :-1]),
+        ("weight.0", lambda a: a[:3]),
+        ("bias.1", lambda a: a[..., :1]),
+        ("bias.0", lambda a: a.astype(np.float64)),
+        ("weight.1", None),
         ("other", None),
-        ("imitating.leaf", None),
         ("scale", nan),
         ("scale", lambda a: -a),
-        ("scale", lambda a: a[:3]),
+        ("scale", lambda a: a[:1]),
         ("scale", lambda a: a * np.inf),
-        ("disagreement", nan),
-        ("disagreement", lambda a: a + 2),
+        ("scale", lambda a: a.astype(np.int64)),
         ("margin", lambda a: a * 0 + 0.2),
         ("margin", lambda a: a * 0 + 1.5),
+        ("margin", lambda a: a * 0),
         ("margin", nan),
     ],
 )
 def test_arrays_of_another_shape_or_with_nan_are_refused(name, change):
-    schema, surrogates = beside(True, True)
-    arrays = surrogates.arrays()
+    schema, model = beside(True)
+    arrays = model.arrays()
     if change is not None:
         arrays[name] = change(arrays[name])
     elif name in arrays:
         del arrays[name]
     else:
-        arrays[name] = arrays["imitating.leaf"]
+        arrays[name] = arrays["scale"]
     with pytest.raises(ValueError, match=r"fit the columns|fit together"):
-        Surrogates.from_arrays(arrays, schema.width, 2)
-
-
-def test_a_file_without_the_imitating_ensemble_is_refused():
-    schema, surrogates = beside(True, True)
-    rest = {k: v for k, v in surrogates.arrays().items() if not k.startswith("imitating")}
-    with pytest.raises(ValueError, match="do not fit together"):
-        Surrogates.from_arrays(rest, schema.width, 2)
+        SurvivalModel.from_arrays(arrays, schema.width, 2)

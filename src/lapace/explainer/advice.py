@@ -181,7 +181,7 @@ class _Advisor:
 
     @property
     def _proposes(self) -> bool:
-        return self.minimises and self.problem.fitted.student is not None
+        return False
 
     # -- picks ------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class _Advisor:
             mark=self._marks(advice, cells, line),
         )
 
-    def _margin(self, ask: Ask, *, usual: bool = True, share: float = 1.0) -> Accept:
+    def _margin(self, ask: Ask, *, usual: bool = True, share: float = 1.0) -> Accept:  # noqa: ARG002
         """Accepts ok rows that keep a share of the margin and are not rarer than the floor."""
         fitted, confidence = self.problem.fitted, self.problem.confidence
 
@@ -312,7 +312,7 @@ class _Advisor:
                 at = np.searchsorted(np.flatnonzero(ok), rows)
                 label = self._labels(steps.predicted[at], line[rows])
                 accepted[rows] = fitted.has_margin(
-                    self.schema, checked[rows], label, steps.probability[at], share
+                    self.schema, checked[rows], label, steps.probability[at]
                 )
             return checked, accepted
 

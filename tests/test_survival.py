@@ -48,9 +48,8 @@ def model_of(frame: Any, codes: Any, n_labels: int = 3, seed: int = 0) -> Any:
     """A schema, and a model of a classifier without probabilities; the last 100 rows scale it."""
     schema = Schema.infer(frame)
     train, held_out = np.split(np.arange(len(codes)), [-100])
-    cells, unknown = schema.cells(frame), np.full(100, np.nan)
-    parts = (n_labels, train, held_out, unknown)
-    return schema, SurvivalModel.fit(schema, cells, codes, *parts, random_state=seed)
+    parts = (schema.cells(frame), codes, n_labels, train, held_out)
+    return schema, SurvivalModel.fit(schema, *parts, random_state=seed)
 
 
 @cache
@@ -139,8 +138,8 @@ def beside(probabilities: bool) -> tuple[Schema, SurvivalModel]:
     cells, chance, _ = noisy(2000, 0)
     schema, codes = Schema.infer(cells), (chance > 0.5).astype(np.int64)
     train, held_out = np.split(np.arange(2000), [1500])
-    own = np.maximum(chance, 1 - chance)[1500:] if probabilities else np.full(500, np.nan)
-    parts = (2, train, held_out, own)
+    known = np.column_stack([1 - chance, chance])[1500:] if probabilities else None
+    parts = (2, train, held_out, known)
     return schema, SurvivalModel.fit(schema, cells, codes, *parts, random_state=0)
 
 
@@ -193,16 +192,12 @@ def test_probabilities_unknown_in_fit_are_not_read_later():
 
 
 def test_log_odds_are_taken_against_the_next_label(monkeypatch):
-    schema, three = fitted()[0], replace(fitted()[1], scale=np.ones(2))
     monkeypatch.setattr(SurvivalModel, "probability", lambda *_: np.array([[0.5, 0.35, 0.15]]))
+    schema, model = fitted()[0], replace(fitted()[1], scale=np.ones(2), next_share=0.7)
     row, codes = np.zeros((1, 4)), np.array([0])
-    odds = three.signals(schema, row, codes, np.array([0.6]))
-    expected = [np.log(0.6 / (0.4 * 0.35 / 0.5)), np.log(0.5 / 0.35)]
-    np.testing.assert_allclose(odds, [expected])
-    assert np.isnan(three.signals(schema, row, codes, np.array([np.nan]))[0, 0])
-    schema, two = beside(True)
-    odds = two.scale * two.signals(schema, row, codes, np.array([0.6]))
-    np.testing.assert_allclose(odds[:, 0], np.log(0.6 / 0.4))
+    odds = model.signals(schema, row, codes, np.array([0.6]))
+    np.testing.assert_allclose(odds, np.log([[0.6 / (0.4 * 0.7), 0.5 / 0.35]]))
+    assert np.isnan(model.signals(schema, row, codes, np.array([np.nan]))[0, 0])
 
 
 @each_setting
@@ -254,14 +249,17 @@ def test_with_three_labels_the_margin_is_against_the_next_one():
     frame, codes = table(900)
     schema = Schema.infer(frame)
     cells, parts = schema.cells(frame), np.split(np.arange(900), [600])
-    sure, half = np.full(300, 0.96), np.full(300, 0.5)
-    model = SurvivalModel.fit(schema, cells, codes, 3, *parts, sure, random_state=0)
-    rows = (schema, cells[600:], codes[600:])
-    odds = model.scale[0] * model.signals(*rows, half)[:, 0]
-    assert (odds >= 0).all()  # half of the probability is never less than the next label's
-    enough = model.has_margin(*rows, half)
-    np.testing.assert_array_equal(enough, 1 / (1 + np.exp(-odds)) >= model.margin)
-    assert model.has_margin(*rows, sure).all()
+    known = np.full((900, 3), 0.05)
+    known[np.arange(900), codes] = 0.8
+    known[np.arange(900), (codes + 1) % 3] = 0.15
+    model = SurvivalModel.fit(schema, cells, codes, 3, *parts, known[600:], random_state=0)
+    assert model.next_share == pytest.approx(0.75)
+    assert beside(True)[1].next_share == pytest.approx(1.0)
+    probability = np.linspace(0.3, 0.99, 300)
+    enough = model.has_margin(schema, cells[600:], codes[600:], probability)
+    next_label = 0.75 * (1 - probability)
+    np.testing.assert_array_equal(enough, probability / (probability + next_label) >= model.margin)
+    assert 0 < enough.sum() < 300
 
 
 def test_without_a_model_survival_is_unknown_and_the_margin_a_fixed_probability():
@@ -408,15 +406,17 @@ def nan(array: Any) -> Any:
         ("bias.0", lambda a: a.astype(np.float64)),
         ("weight.1", None),
         ("other", None),
-        ("scale", nan),
-        ("scale", lambda a: -a),
-        ("scale", lambda a: a[:1]),
-        ("scale", lambda a: a * np.inf),
-        ("scale", lambda a: a.astype(np.int64)),
-        ("margin", lambda a: a * 0 + 0.2),
-        ("margin", lambda a: a * 0 + 1.5),
-        ("margin", lambda a: a * 0),
-        ("margin", nan),
+        ("numbers", nan),
+        ("numbers", lambda a: -a),
+        ("numbers", lambda a: a[:1]),
+        ("numbers", lambda a: a * np.inf),
+        ("numbers", lambda a: a.astype(np.int64)),
+        ("numbers", lambda a: a * [0, 1, 1, 1]),
+        ("numbers", lambda a: a * [1, 0, 1, 1]),
+        ("numbers", lambda a: a * [1, 1, 0, 1]),
+        ("numbers", lambda a: a * [1, 1, 2, 1]),
+        ("numbers", lambda a: a * [1, 1, 1, 0]),
+        ("numbers", lambda a: a * [1, 1, 1, 2]),
     ],
 )
 def test_arrays_of_another_shape_or_with_nan_are_refused(name, change):
@@ -427,6 +427,6 @@ def test_arrays_of_another_shape_or_with_nan_are_refused(name, change):
     elif name in arrays:
         del arrays[name]
     else:
-        arrays[name] = arrays["scale"]
+        arrays[name] = arrays["numbers"]
     with pytest.raises(ValueError, match=r"fit the columns|fit together"):
         SurvivalModel.from_arrays(arrays, schema.width, 2)

@@ -340,10 +340,7 @@ def with_survival(
     held_out = split.held_out
     if len(held_out) < MIN_HELD_OUT:  # too few: rows trained on have to do
         held_out = np.random.default_rng(random_state).permutation(len(cells))[:INSTEAD]
-    own, known = np.full(len(held_out), np.nan), classifier.predict_proba(cells[held_out])
-    if known is not None:
-        own = known[np.arange(len(held_out)), codes[held_out]]
-    own = centred(own, fitted._thresholds[codes[held_out]])
+    known = classifier.predict_proba(cells[held_out])
     model = SurvivalModel.fit(
         fitted.schema,
         cells,
@@ -351,7 +348,7 @@ def with_survival(
         len(fitted.labels),
         split.train,
         held_out,
-        own,
+        None if known is None else centred(known, fitted._thresholds),
         random_state=random_state,
     )
     return replace(fitted, survival_model=model)

@@ -91,6 +91,8 @@ class SurvivalModel:
             (members, out).
         scale: Root mean square of the log-odds on rows held out: of the classifier (NaN where it
             has no probabilities) and of the ensemble.
+        next_share: The share of the rest of the probability that the classifier gives the next
+            label, the mean of rows held out; 1 with two labels.
         margin: The least probability of a label, against the next label, at which survival is
             estimated to be `AIM`; NaN where the classifier has no probabilities.
 
@@ -98,16 +100,16 @@ class SurvivalModel:
         >>> rows = np.random.default_rng(0).normal(size=(400, 2))
         >>> schema, codes = Schema.infer(rows), (rows[:, 0] > 0).astype(np.int64)
         >>> train, held_out = np.split(np.arange(400), [300])
-        >>> parts, unknown = (train, held_out), np.full(100, np.nan)
-        >>> model = SurvivalModel.fit(schema, rows, codes, 2, *parts, unknown, random_state=0)
+        >>> model = SurvivalModel.fit(schema, rows, codes, 2, train, held_out, random_state=0)
         >>> near_and_far, ones = np.array([[0.02, 0.0], [2.0, 0.0]]), np.array([1, 1])
-        >>> estimate, low, high = model.survival(schema, near_and_far, ones, unknown[:2])
+        >>> estimate, low, high = model.survival(schema, near_and_far, ones, ones * np.nan)
         >>> bool(estimate[0] < 0.8 < 0.95 < estimate[1]), bool((low <= high).all())
         (True, True)
     """
 
     layers: tuple[NDArray[np.float32], ...]
     scale: Floats
+    next_share: float = 1.0
     margin: float = np.nan
 
     @classmethod
@@ -119,7 +121,7 @@ class SurvivalModel:
         n_labels: int,
         train: Ints,
         held_out: Ints,
-        probability: Floats,
+        probability: Floats | None = None,
         *,
         random_state: int,
     ) -> SurvivalModel:
@@ -132,14 +134,20 @@ class SurvivalModel:
             n_labels: How many labels there are.
             train: Positions of the rows the ensemble is fitted on.
             held_out: Positions of the rows that give the log-odds their scale.
-            probability: The classifier's probability of their label; NaN where it has none.
+            probability: The classifier's probabilities of these, (n, labels); None where it has
+                none.
             random_state: Seed of everything random.
         """
         x = schema.encode(cells[train]).astype(np.float32)
-        networks = [_network(x, codes[train], n_labels, random_state + k) for k in range(MEMBERS)]
+        seeds = np.random.default_rng(random_state).integers(2**31, size=MEMBERS).tolist()
+        networks = [_network(x, codes[train], n_labels, seed) for seed in seeds]
         model = cls(tuple(np.stack(layer) for layer in zip(*networks, strict=True)), np.ones(2))
-        rows = cells[held_out], codes[held_out], probability
-        odds = model.signals(schema, *rows)
+        rows, labels, own = cells[held_out], codes[held_out], np.full(len(held_out), np.nan)
+        if probability is not None:
+            own, next_label = _own_and_next(probability, labels)
+            share = next_label.sum() / max((1 - own).sum(), 1e-6)
+            model = replace(model, next_share=float(np.clip(share, 1 / (n_labels - 1), 1.0)))
+        odds = model.signals(schema, rows, labels, own)
         model = replace(model, scale=np.maximum(np.sqrt((odds**2).mean(axis=0)), SMALLEST))
         return replace(model, margin=model._margin(odds / model.scale))
 
@@ -184,8 +192,7 @@ class SurvivalModel:
         """
         if np.isnan(self.margin):
             probability = np.full(len(cells), np.nan)
-        odds = self._classifier_odds(schema, cells, codes, probability)
-        enough: Bools = odds >= logit(self.margin) - 1e-9
+        enough: Bools = self._classifier_odds(probability) >= logit(self.margin) - 1e-9
         rest = np.isnan(probability)
         if rest.any():
             estimate, _, _ = self.survival(schema, cells[rest], codes[rest], probability[rest])
@@ -198,23 +205,12 @@ class SurvivalModel:
         The arguments are those of `survival`. The classifier's are NaN where they are unknown, and
         where they were unknown in `fit`.
         """
-        own = self._classifier_odds(schema, cells, codes, probability)
         ensemble = _log_odds(*_own_and_next(self.probability(schema, cells), codes))
-        return np.column_stack([own, ensemble]) / self.scale
+        return np.column_stack([self._classifier_odds(probability), ensemble]) / self.scale
 
-    def _classifier_odds(
-        self, schema: Schema, cells: Floats, codes: Ints, probability: Floats
-    ) -> Floats:
-        """Returns the classifier's log-odds of labels against the next label.
-
-        With two labels the next label has the rest of the probability. With more it has the share
-        of the rest that the ensemble gives it.
-        """
-        share, others = np.ones(len(cells)), self.layers[-1].shape[1] - 1
-        if others > 1:
-            own, next_label = _own_and_next(self.probability(schema, cells), codes)
-            share = np.clip(next_label / np.maximum(1 - own, 1e-6), 1 / others, 1.0)
-        return _log_odds(probability, (1 - probability) * share)
+    def _classifier_odds(self, probability: Floats) -> Floats:
+        """Returns the classifier's log-odds of labels against the next label."""
+        return _log_odds(probability, (1 - probability) * self.next_share)
 
     def _margin(self, signals: Floats) -> float:
         """Finds the least probability at which the held-out rows nearest to it survive."""
@@ -230,8 +226,8 @@ class SurvivalModel:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Returns plain arrays by name, for a file; 0 stands for NaN."""
-        layers = dict(zip(LAYERS, self.layers, strict=True))
-        return layers | {"scale": np.nan_to_num(self.scale), "margin": np.nan_to_num([self.margin])}
+        numbers = np.nan_to_num([*self.scale, self.next_share, self.margin])
+        return {**dict(zip(LAYERS, self.layers, strict=True)), "numbers": numbers}
 
     @classmethod
     def from_arrays(
@@ -248,15 +244,19 @@ class SurvivalModel:
         kinds = {
             name: ((MEMBERS, *size), "float32") for name, size in zip(LAYERS, sizes, strict=True)
         }
-        kinds |= {"scale": ((2,), "float64"), "margin": ((1,), "float64")}
+        kinds |= {"numbers": ((4,), "float64")}
         fits = {name: (a.shape, a.dtype.name) for name, a in arrays.items()} == kinds
         if not fits or not all(np.isfinite(array).all() for array in arrays.values()):
             raise ValueError("the ensemble does not fit the columns")
-        scale, margin = arrays["scale"], float(arrays["margin"][0])
-        if scale[0] < 0 or scale[1] <= 0 or not (0.5 <= margin < 1 if scale[0] else margin == 0):
-            raise ValueError("the scale and the margin do not fit together")
+        own_scale, scale, next_share, margin = arrays["numbers"].tolist()
+        has_probability = own_scale > 0 and 0.5 <= margin < 1
+        has_none = own_scale == margin == 0
+        if not (has_probability or has_none) or scale <= 0 or not 0 < next_share <= 1:
+            raise ValueError("the numbers of the ensemble do not fit together")
         layers = tuple(arrays[name] for name in LAYERS)
-        return cls(layers, np.where(scale == 0, np.nan, scale), margin or np.nan)
+        if has_probability:
+            return cls(layers, np.array([own_scale, scale]), next_share, margin)
+        return cls(layers, np.array([np.nan, scale]), next_share)
 
 
 def _network(

@@ -9,7 +9,7 @@ import pytest
 
 from lapace.constraints import System
 from lapace.explainer.advice import RARE
-from lapace.explainer.surrogates import LIKELY
+from lapace.explainer.survival import LIKELY
 from lapace.result import Counterfactuals, Explanation
 from test_explainer import CONSTRAINTS, predicted
 from tests import worlds

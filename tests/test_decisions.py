@@ -108,10 +108,10 @@ def test_a_threshold_decides_and_probabilities_stay():
 def test_the_margin_is_counted_from_the_threshold():
     X, model = scores()
     bank = worlds.bank().explainer.fitted_
-    margin = bank.surrogates.margin
+    margin = bank.survival_model.margin
     assert 0.5 < margin < 1
     assert bank.margins == pytest.approx([margin, margin])
-    fitted = replace(bank, surrogates=None)
+    fitted = replace(bank, survival_model=None)
     assert fitted.margins == pytest.approx([0.65, 0.65])
     fixed = FixedThresholdClassifier(model, threshold=0.2).fit(X, model.predict(X))
     for low in (threshold(model, 0.2), fixed):

@@ -29,13 +29,12 @@ from lapace.explainer.fit import (
     judge_again,
     warn_of_leaks,
     with_prototypes,
-    with_student,
-    with_surrogates,
+    with_survival,
 )
 from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.report_inputs import collect_report_inputs
 from lapace.explainer.search import explain
-from lapace.explainer.surrogates import Retrain, Retrained
+from lapace.explainer.survival import Retrain, Retrained
 from lapace.explainer.ties import one_hot_rules
 from lapace.explainer.top_up import top_up
 from lapace.explainer.why_not import MAX_QUERIES, with_why_not
@@ -154,8 +153,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
         Args:
             X: Features only, in the columns the classifier takes.
-            y: True labels, for the classifier's accuracy in the report and for the estimate of
-                how likely counterfactuals survive retraining; the paths never learn from them.
+            y: True labels, for the classifier's accuracy in the report and for `retrain`; nothing
+                else learns from them.
             retrain: A function that trains such a classifier, called as `retrain(X, y,
                 random_state)` with ten bootstrap samples of the rows. Survival is then the share
                 of these classifiers that keep a counterfactual's label. They are not saved.
@@ -183,8 +182,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 "retrain is a function called as retrain(X, y, random_state), and needs y: "
                 "fit(X, y, retrain=function)."
             )
-        true_codes = None if y is None else _true_codes(y, classifier.labels, codes)
-        accuracy = None if true_codes is None else float((true_codes == codes).mean())
+        accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
         parts = split(codes, len(classifier.labels), random_state=random_state)
         rows, asked = cells[parts.train], classifier.with_fresh_count()
         made_up = None
@@ -215,18 +213,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
         fitted = with_prototypes(bare, judge, repairer, rows, members)
         fitted = replace(fitted, thresholds=classifier.thresholds)
-        reference = classifier.with_fresh_count()
-        fitted = with_surrogates(
-            fitted,
-            reference,
-            cells,
-            codes,
-            parts,
-            random_state=random_state,
-            true_codes=true_codes,
-        )
-        taught = classifier.with_fresh_count()
-        fitted = with_student(fitted, taught, rows, random_state)
+        held_out = classifier.with_fresh_count()
+        fitted = with_survival(fitted, held_out, cells, codes, parts, random_state=random_state)
         if retrain is not None:
             again = Retrained.fit(retrain, classifier, cells, y, random_state)
             fitted = replace(fitted, retrained=again)
@@ -235,8 +223,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             made_up=asked.n_queries,
             centroids=judge.n_queries,
             repair=repairer.n_queries,
-            surrogates=reference.n_queries,
-            student=taught.n_queries,
+            survival=held_out.n_queries,
         )
         found = collect_report_inputs(
             fitted,
@@ -503,7 +490,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         if fitted.retrained is not None:
             warn(
                 "The classifiers that retrain made are not saved: a loaded explainer estimates "
-                "survival from its surrogate models."
+                "survival from its ensemble."
             )
         settings = {
             "n_prototypes": int(self.n_prototypes),
@@ -559,8 +546,8 @@ def _column(y: Any) -> list[Any] | None:
     return labels.tolist() if labels is not None and labels.ndim == 1 else None
 
 
-def _true_codes(y: Any, labels: Sequence[Any], codes: Ints) -> Ints | None:
-    """True labels as positions, -1 for those never predicted; None where all are such."""
+def _accuracy(y: Any, labels: Sequence[Any], codes: Ints) -> float | None:
+    """Returns how often the classifier gives rows their true label; None if it knows none."""
     true = np.asarray(y, dtype=object).ravel()
     if len(true) != len(codes):
         raise InputError(f"y has {len(true)} labels for {len(codes)} rows; give one per row.")
@@ -569,7 +556,7 @@ def _true_codes(y: Any, labels: Sequence[Any], codes: Ints) -> Ints | None:
     if (found < 0).all():
         warn("No label of y is one the classifier predicts: its accuracy is not reported.")
         return None
-    return found
+    return float((found == codes).mean())
 
 
 def _device(name: str | None) -> torch.device:

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, logit
 from sklearn.metrics import cohen_kappa_score
 
 from lapace.arrays import Bools, Floats, Ints
@@ -22,8 +21,7 @@ from lapace.categories import CategoryTree
 from lapace.classifiers import Classifier, Label
 from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
-from lapace.explainer.student import Student
-from lapace.explainer.surrogates import HeldOutRows, Retrained, Surrogates
+from lapace.explainer.survival import MARGIN, Retrained, SurvivalModel, centred
 from lapace.explainer.top_up import MadeUpRows
 from lapace.instances import query_rows
 from lapace.model import Shape
@@ -48,8 +46,7 @@ __all__ = [
     "judge_again",
     "warn_of_leaks",
     "with_prototypes",
-    "with_student",
-    "with_surrogates",
+    "with_survival",
 ]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -59,9 +56,7 @@ MEMBERS = 1000  # members of a cluster a repair looks at, at most
 SAMPLES, SAMPLE_CELLS = 8_000, 2_000_000  # sampled endpoints per label, and their cells, at most
 
 YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
-MARGIN = 0.65  # the least probability that `best` asks for where surrogates do not say
-MIN_REFERENCE, REFERENCE = 50, 1000  # rows that surrogates are judged by: held out, or else any
-MIN_CROSSOVERS, CROSSOVERS = 2000, 4  # made-up rows for a student: at least, and per row
+MIN_HELD_OUT, INSTEAD = 50, 1000  # rows that scale survival; if fewer are held out, so many of all
 MIN_KAPPA = 0.4  # Cohen's kappa from which a column may be the label itself
 
 
@@ -148,8 +143,7 @@ class Fitted:
     recipe: Recipe
     history: Floats
     history_names: tuple[str, ...]
-    surrogates: Surrogates | None = None
-    student: Student | None = None
+    survival_model: SurvivalModel | None = None
     thresholds: tuple[float, ...] | None = None  # from which labels are predicted, where not 0.5
     retrained: Retrained | None = None  # not saved
 
@@ -192,31 +186,27 @@ class Fitted:
             probability: The classifier's probability of that label; NaN where it has none.
 
         Returns:
-            The estimate and both ends of its 90 % interval; NaN without surrogates.
+            The estimate and both ends of its 90 % interval; NaN where there is no model of it.
         """
         if self.retrained is not None:
             return self.retrained.survival(schema, cells, codes)
-        if self.surrogates is not None:
-            probability = self._centred(probability, codes)
-            return self.surrogates.survival(schema, cells, codes, probability)
-        unknown = np.full(len(cells), np.nan)
-        return unknown, unknown.copy(), unknown.copy()
+        if self.survival_model is None:
+            unknown = np.full(len(cells), np.nan)
+            return unknown, unknown.copy(), unknown.copy()
+        probability = centred(probability, self._thresholds[codes])
+        return self.survival_model.survival(schema, cells, codes, probability)
 
-    def has_margin(
-        self, schema: Schema, cells: Floats, codes: Ints, probability: Floats, share: float = 1.0
-    ) -> Bools:
-        """Whether rows keep a margin to the decision boundary: what `best` asks of them.
+    def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
+        """Tells whether rows keep a margin to the decision boundary, which `best` asks of them.
 
-        That is a probability of at least the label's `margins`, with more than two labels of it
-        against the next label; where the classifier has none, an estimated survival as high; where
-        neither is known, nothing is asked. The arguments are those of `survival`; of the odds
-        asked for, a share may be enough.
+        A row needs a probability of at least the label's `margins`, with more than two labels
+        against the next label. Where the classifier has none, the row needs a high estimated
+        survival; where neither is known, nothing is asked. The arguments are those of `survival`.
         """
-        if self.surrogates is not None:
-            probability = self._centred(probability, codes)
-            return self.surrogates.has_margin(schema, cells, codes, probability, share)
-        centred = self._centred(probability, codes)
-        enough: Bools = np.isnan(probability) | (centred >= expit(share * logit(MARGIN)))
+        probability = centred(probability, self._thresholds[codes])
+        if self.survival_model is not None:
+            return self.survival_model.has_margin(schema, cells, codes, probability)
+        enough: Bools = np.isnan(probability) | (probability >= MARGIN - 1e-9)
         return enough
 
     @property
@@ -226,24 +216,14 @@ class Fitted:
         The margin's odds are counted from the probability from which the label is predicted: 0.5,
         unless the classifier has another threshold.
         """
-        known = MARGIN if self.surrogates is None else self.surrogates.margin
-        margin = MARGIN if np.isnan(known) else known
-        if self.thresholds is None:
-            return np.full(len(self.labels), margin)
-        return np.asarray(expit(logit(margin) + self._log_thresholds), dtype=np.float64)
+        known = MARGIN if self.survival_model is None else self.survival_model.margin
+        return centred(MARGIN if np.isnan(known) else known, 1 - self._thresholds)
 
     @property
-    def _log_thresholds(self) -> Floats:
-        """Log-odds from which each label is predicted."""
-        thresholds = np.full(len(self.labels), 0.5) if self.thresholds is None else self.thresholds
-        return np.asarray(logit(np.clip(thresholds, 1e-6, 1 - 1e-6)), dtype=np.float64)
-
-    def _centred(self, probability: Floats, codes: Ints) -> Floats:
-        """Probabilities as if each label were predicted from 0.5 on."""
-        if self.thresholds is None:
-            return probability
-        near = np.clip(probability, 1e-6, 1 - 1e-6)
-        return np.asarray(expit(logit(near) - self._log_thresholds[codes]), dtype=np.float64)
+    def _thresholds(self) -> Floats:
+        """The probability from which each label is predicted."""
+        known = self.thresholds
+        return np.full(len(self.labels), 0.5) if known is None else np.array(known)
 
 
 def fit_model(
@@ -336,7 +316,7 @@ def fit_model(
     return bare, members
 
 
-def with_surrogates(
+def with_survival(
     fitted: Fitted,
     classifier: Classifier,
     cells: Floats,
@@ -344,58 +324,34 @@ def with_surrogates(
     split: Split,
     *,
     random_state: int,
-    true_codes: Ints | None = None,
 ) -> Fitted:
-    """Fits surrogates to rows as the classifier labels them; none for the paper's recipe or images.
+    """Fits the model that estimates survival; none for the paper's recipe or images.
 
     Args:
         fitted: What was learned.
-        classifier: The classifier, counting the queries about reference rows.
+        classifier: The classifier, counting the queries about rows held out.
         cells: All rows given to `fit`.
         codes: Their labels, as positions.
         split: Which of them are trained on, and which held out.
         random_state: Seed of everything random.
-        true_codes: Their true labels, where known; -1 for labels the classifier does not know.
     """
-    schema, n_labels = fitted.schema, len(fitted.labels)
-    if fitted.recipe.follows_paper or schema.shape is not None:
+    if fitted.recipe.follows_paper or fitted.schema.shape is not None:
         return fitted
-    train, others = split.train, split.held_out
-    if len(others) < MIN_REFERENCE:  # too few were held out: rows trained on have to do
-        others = np.random.default_rng(random_state).permutation(len(cells))[:REFERENCE]
-    probability = classifier.predict_proba(cells[others])
-    if probability is not None:
-        columns = (np.full(len(others), k) for k in range(n_labels))
-        centred = map(fitted._centred, probability.T, columns)
-        probability = np.column_stack([*centred])
-    surrogates = Surrogates.fit(
-        schema,
-        cells[train],
-        codes[train],
-        n_labels,
-        reference=HeldOutRows(cells[others], codes[others], probability),
+    held_out = split.held_out
+    if len(held_out) < MIN_HELD_OUT:  # too few: rows trained on have to do
+        held_out = np.random.default_rng(random_state).permutation(len(cells))[:INSTEAD]
+    known = classifier.predict_proba(cells[held_out])
+    model = SurvivalModel.fit(
+        fitted.schema,
+        cells,
+        codes,
+        len(fitted.labels),
+        split.train,
+        held_out,
+        None if known is None else centred(known, fitted._thresholds),
         random_state=random_state,
-        true_codes=None if true_codes is None else true_codes[train],
     )
-    return replace(fitted, surrogates=surrogates)
-
-
-def with_student(
-    fitted: Fitted, classifier: Classifier, cells: Floats, random_state: int
-) -> Fitted:
-    """Fits a student of the classifier; none for images or where the recipe has none.
-
-    Args:
-        fitted: What was learned.
-        classifier: The classifier, counting the queries.
-        cells: Training rows.
-        random_state: Seed of everything random.
-    """
-    count = min(fitted.recipe.student, max(MIN_CROSSOVERS, CROSSOVERS * len(cells)))
-    if not count or fitted.schema.shape is not None:
-        return fitted
-    student = Student.fit(fitted.schema, classifier, cells, count, random_state=random_state)
-    return replace(fitted, student=student)
+    return replace(fitted, survival_model=model)
 
 
 def range_coded(schema: Schema) -> Schema:

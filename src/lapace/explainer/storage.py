@@ -5,7 +5,7 @@ format.json            what this file is, and its version
 schema.json            the columns
 config.json            labels, recipe, sizes, settings
 weights.safetensors    the network, the densities, the category trees, prototypes' latent points,
-                       the surrogate models
+                       the ensemble that estimates survival
 prototypes.json        the prototypes as they were judged
 report.json            the fit report
 ```
@@ -34,7 +34,7 @@ from lapace.classifiers.loaders import Reference, check_reference
 from lapace.constraints import from_toml, to_toml
 from lapace.errors import InputError
 from lapace.explainer.fit import Fitted, Prototype
-from lapace.explainer.surrogates import Surrogates
+from lapace.explainer.survival import SurvivalModel
 from lapace.model import LGMVAE, Mixture, Shape
 from lapace.paths import Decoder
 from lapace.report import Report
@@ -49,7 +49,7 @@ MEMBERS = (
     "format.json", "schema.json", "config.json", "weights.safetensors", "prototypes.json",
     "report.json",
 )  # fmt: skip
-FINITE = ("model.", "mixture.", "prototype.z", "surrogates.")  # tensors without NaN
+FINITE = ("model.", "mixture.", "prototype.z", "survival.")  # tensors without NaN
 MOST_CELLS = 2**23  # of all prototypes together, in any layer of the network
 SETTINGS = ("n_prototypes", "n_latent", "random_state")  # arguments of `Explainer` kept
 PROTOTYPE = ("number", "code", "valid", "members", "valid_before", "note")  # kept as JSON
@@ -135,9 +135,9 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     for name in PROTOTYPE_ARRAYS:
         array = np.stack([np.asarray(getattr(p, name)) for p in fitted.prototypes])
         tensors[f"prototype.{name}"] = torch.from_numpy(array)
-    if fitted.surrogates is not None:
-        for name, array in fitted.surrogates.arrays().items():
-            tensors[f"surrogates.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+    if fitted.survival_model is not None:
+        for name, array in fitted.survival_model.arrays().items():
+            tensors[f"survival.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
     tensors["history"] = torch.from_numpy(np.ascontiguousarray(fitted.history))
     return tensors
 
@@ -260,7 +260,7 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         recipe,
         tensors["history"].double().numpy().reshape(-1, len(config["history"])),
         tuple(config["history"]),
-        _surrogates(_under(tensors, "surrogates."), schema, len(labels)),
+        _survival_model(_under(tensors, "survival."), schema, len(labels)),
     )
     report = Report.from_json(json.loads(members["report.json"]))
     _try_out(fitted, report)
@@ -321,10 +321,10 @@ def _tree(tensors: Mapping[str, torch.Tensor]) -> CategoryTree:
     return CategoryTree.from_arrays({name: value.numpy() for name, value in tensors.items()})
 
 
-def _surrogates(
+def _survival_model(
     tensors: Mapping[str, torch.Tensor], schema: Schema, n_labels: int
-) -> Surrogates | None:
+) -> SurvivalModel | None:
     if not tensors:
         return None
     arrays = {name: value.numpy() for name, value in tensors.items()}
-    return Surrogates.from_arrays(arrays, schema.width, n_labels)
+    return SurvivalModel.from_arrays(arrays, schema.width, n_labels)

@@ -314,7 +314,7 @@ class Queries:
         made_up: Rows proposed to top up labels that are short.
         centroids: Centroids judged.
         repair: Repairs of those refused.
-        surrogates: Rows held out that surrogates are judged by.
+        survival: Rows held out, by which the estimate of survival is scaled.
         report: What the report needs.
     """
 
@@ -322,7 +322,7 @@ class Queries:
     made_up: int = 0
     centroids: int = 0
     repair: int = 0
-    surrogates: int = 0
+    survival: int = 0
     report: int = 0
 
     @property

@@ -1,0 +1,386 @@
+"""Survival: the chance that a counterfactual keeps its label when the classifier is retrained.
+
+The classifier is a single model and may be slow. Beside it stands an ensemble of small networks of
+scikit-learn, each fitted on a bootstrap sample of the training rows as the classifier labels them.
+Two signals tell how sure a row is:
+
+- the classifier's log-odds of the label;
+- the ensemble's log-odds of the label: smooth models tell on which side of the boundary a row lies
+  when the boundary is drawn anew.
+
+Both are divided by their root mean square on rows held out, because 0.7 is a high probability for a
+forest and a low one for boosted trees. A logistic curve makes an estimate of the two signals. Its
+coefficients come with the package: `python -m benchmarks.survival` fits them on classifiers that
+really were retrained. A user who can retrain the classifier passes `fit(X, y, retrain=...)`; then
+survival is the share of the retrained classifiers that keep the label.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit, softmax
+from scipy.stats import beta
+from sklearn.neural_network import MLPClassifier
+
+from lapace.arrays import Bools, Floats, Ints
+from lapace.classifiers import Classifier, Label
+from lapace.errors import ClassifierError, LapaceError
+from lapace.schema import Schema
+
+__all__ = ["Calibration", "Retrain", "Retrained", "SurvivalModel", "centred", "share_kept"]
+
+Retrain: TypeAlias = Callable[[Any, Any, int], Any]
+
+MEMBERS, HIDDEN = 5, 32  # networks of the ensemble, and units of their hidden layer
+LAYERS = ("weight.0", "weight.1", "bias.0", "bias.1")  # their names in a file
+ROWS, RARE = 4_000, 50  # rows of a bootstrap sample, at most; rows that no label loses
+EPOCHS, STEPS, BATCH, RATE = 25, 150, 256, 1e-2  # of the training: more epochs for few rows
+RETRAINED = 10  # classifiers made by the user's function
+LEAST = 1e-4  # probabilities below it count as it
+SMALLEST = 0.1  # scale of log-odds, at least
+MARGIN = 0.65  # the margin where no ensemble says
+AIM = 0.98  # survival asked of a margin: minimal rows lie where the estimate errs upwards
+LIKELY = 0.95  # the same where the classifier has no probabilities
+GRID = np.linspace(0.5, 0.95, 46).round(2)  # margins that are tried
+NEAREST = 100  # rows held out by which a margin is judged: those nearest to it
+LEVELS = (0.0, *np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.98, 1.0)  # of the intervals
+
+
+class Calibration(NamedTuple):
+    """A logistic curve from signals to survival, and intervals around it.
+
+    Attributes:
+        coefficients: One per signal, and the intercept.
+        low: Lower end of the 90 % interval at each of the `LEVELS` of the estimate.
+        high: Upper end.
+    """
+
+    coefficients: Floats
+    low: Floats
+    high: Floats
+
+    def __call__(self, signals: Floats) -> tuple[Floats, Floats, Floats]:
+        """Returns the estimate and its interval for signals, (n, signals)."""
+        estimate = expit(signals @ self.coefficients[:-1] + self.coefficients[-1])
+        low, high = (np.interp(estimate, LEVELS, end) for end in (self.low, self.high))
+        return estimate, np.minimum(low, estimate), np.maximum(high, estimate)
+
+
+@cache
+def shipped(has_probability: bool) -> Calibration:
+    """Returns the calibration that comes with the package."""
+    text = files(__package__).joinpath("calibration.toml").read_text(encoding="utf-8")
+    entry = tomllib.loads(text)["probability" if has_probability else "labels"]
+    return Calibration(*(np.array(entry[name]) for name in Calibration._fields))
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivalModel:
+    """An ensemble of networks beside a classifier, the scale of the log-odds, and a margin.
+
+    Attributes:
+        layers: The networks: weights of both layers, (members, in, out), then their biases,
+            (members, out).
+        scale: Root mean square of the log-odds on rows held out: of the classifier (NaN where it
+            has no probabilities) and of the ensemble.
+        next_share: The share of the rest of the probability that the classifier gives the next
+            label, the mean of rows held out; 1 with two labels.
+        margin: The least probability of a label, against the next label, at which survival is
+            estimated to be `AIM`; NaN where the classifier has no probabilities.
+
+    Examples:
+        >>> rows = np.random.default_rng(0).normal(size=(400, 2))
+        >>> schema, codes = Schema.infer(rows), (rows[:, 0] > 0).astype(np.int64)
+        >>> train, held_out = np.split(np.arange(400), [300])
+        >>> model = SurvivalModel.fit(schema, rows, codes, 2, train, held_out, random_state=0)
+        >>> near_and_far, ones = np.array([[0.02, 0.0], [2.0, 0.0]]), np.array([1, 1])
+        >>> estimate, low, high = model.survival(schema, near_and_far, ones, ones * np.nan)
+        >>> bool(estimate[0] < 0.8 < 0.95 < estimate[1]), bool((low <= high).all())
+        (True, True)
+    """
+
+    layers: tuple[NDArray[np.float32], ...]
+    scale: Floats
+    next_share: float = 1.0
+    margin: float = np.nan
+
+    @classmethod
+    def fit(
+        cls,
+        schema: Schema,
+        cells: Floats,
+        codes: Ints,
+        n_labels: int,
+        train: Ints,
+        held_out: Ints,
+        probability: Floats | None = None,
+        *,
+        random_state: int,
+    ) -> SurvivalModel:
+        """Fits the ensemble, then takes the scale of the log-odds and the margin.
+
+        Args:
+            schema: The columns.
+            cells: Rows.
+            codes: The labels the classifier gives them, as positions.
+            n_labels: How many labels there are.
+            train: Positions of the rows the ensemble is fitted on.
+            held_out: Positions of the rows that give the log-odds their scale.
+            probability: The classifier's probabilities of these, (n, labels); None where it has
+                none.
+            random_state: Seed of everything random.
+        """
+        x = schema.encode(cells[train]).astype(np.float32)
+        seeds = np.random.default_rng(random_state).integers(2**31, size=MEMBERS).tolist()
+        networks = [_network(x, codes[train], n_labels, seed) for seed in seeds]
+        model = cls(tuple(np.stack(layer) for layer in zip(*networks, strict=True)), np.ones(2))
+        rows, labels, own = cells[held_out], codes[held_out], np.full(len(held_out), np.nan)
+        if probability is not None:
+            own, next_label = _own_and_next(probability, labels)
+            share = next_label.sum() / max((1 - own).sum(), 1e-6)
+            model = replace(model, next_share=float(np.clip(share, 1 / (n_labels - 1), 1.0)))
+        odds = model.signals(schema, rows, labels, own)
+        model = replace(model, scale=np.maximum(np.sqrt((odds**2).mean(axis=0)), SMALLEST))
+        return replace(model, margin=model._margin(odds / model.scale))
+
+    def probability(self, schema: Schema, cells: Floats) -> Floats:
+        """Returns the ensemble's mean probability of each label, (rows, labels).
+
+        Args:
+            schema: The columns; it may name levels unseen in training, which are then no level.
+            cells: The rows.
+        """
+        x = schema.encode(cells).astype(np.float32)
+        each = [
+            softmax(np.maximum(x @ first + inner, 0) @ second + outer, axis=1)
+            for first, second, inner, outer in zip(*self.layers, strict=True)
+        ]
+        return np.asarray(np.mean(each, axis=0), dtype=np.float64)
+
+    def survival(
+        self, schema: Schema, cells: Floats, codes: Ints, probability: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Estimates the chance that rows keep a label when the classifier is retrained.
+
+        Args:
+            schema: As for `probability`.
+            cells: The rows.
+            codes: The label of each, as a position.
+            probability: The classifier's probability of that label; NaN where it has none.
+
+        Returns:
+            The estimate and both ends of its 90 % interval.
+        """
+        signals = self.signals(schema, cells, codes, probability)
+        unknown = np.isnan(signals[:, 0])
+        found = np.array(shipped(True)(signals))
+        found[:, unknown] = shipped(False)(signals[unknown, 1:])
+        return found[0], found[1], found[2]
+
+    def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
+        """Tells whether rows are as sure as `margin` asks; without probabilities, as `LIKELY` asks.
+
+        The arguments are those of `survival`.
+        """
+        if np.isnan(self.margin):
+            probability = np.full(len(cells), np.nan)
+        enough: Bools = self._classifier_odds(probability) >= logit(self.margin) - 1e-9
+        rest = np.isnan(probability)
+        if rest.any():
+            estimate, _, _ = self.survival(schema, cells[rest], codes[rest], probability[rest])
+            enough[rest] = estimate >= LIKELY
+        return enough
+
+    def signals(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Floats:
+        """Returns what a calibration reads, (n, 2): the log-odds of both, over their scale.
+
+        The arguments are those of `survival`. The classifier's are NaN where they are unknown, and
+        where they were unknown in `fit`.
+        """
+        ensemble = _log_odds(*_own_and_next(self.probability(schema, cells), codes))
+        return np.column_stack([self._classifier_odds(probability), ensemble]) / self.scale
+
+    def _classifier_odds(self, probability: Floats) -> Floats:
+        """Returns the classifier's log-odds of labels against the next label."""
+        return _log_odds(probability, (1 - probability) * self.next_share)
+
+    def _margin(self, signals: Floats) -> float:
+        """Finds the least probability at which the held-out rows nearest to it survive."""
+        if np.isnan(signals).any():
+            return np.nan
+        for p in GRID:
+            odds = logit(p) / self.scale[0]
+            near = signals[np.argsort(np.abs(signals[:, 0] - odds), kind="stable")[:NEAREST]]
+            near[:, 0] = odds
+            if shipped(True)(near)[0].mean() >= AIM:
+                return float(p)
+        return float(GRID[-1])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Returns plain arrays by name, for a file; 0 stands for NaN."""
+        numbers = np.nan_to_num([*self.scale, self.next_share, self.margin])
+        return {**dict(zip(LAYERS, self.layers, strict=True)), "numbers": numbers}
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], width: int, n_labels: int
+    ) -> SurvivalModel:
+        """Makes a model of what `arrays` returned; anything else is refused with a ValueError.
+
+        Args:
+            arrays: By name.
+            width: Of an encoded row.
+            n_labels: How many labels there are.
+        """
+        sizes = (width, HIDDEN), (HIDDEN, n_labels), (HIDDEN,), (n_labels,)
+        kinds = {
+            name: ((MEMBERS, *size), "float32") for name, size in zip(LAYERS, sizes, strict=True)
+        }
+        kinds |= {"numbers": ((4,), "float64")}
+        fits = {name: (a.shape, a.dtype.name) for name, a in arrays.items()} == kinds
+        if not fits or not all(np.isfinite(array).all() for array in arrays.values()):
+            raise ValueError("the ensemble does not fit the columns")
+        own_scale, scale, next_share, margin = arrays["numbers"].tolist()
+        has_probability = own_scale > 0 and 0.5 <= margin < 1
+        has_none = own_scale == margin == 0
+        if not (has_probability or has_none) or scale <= 0 or not 0 < next_share <= 1:
+            raise ValueError("the numbers of the ensemble do not fit together")
+        layers = tuple(arrays[name] for name in LAYERS)
+        if has_probability:
+            return cls(layers, np.array([own_scale, scale]), next_share, margin)
+        return cls(layers, np.array([np.nan, scale]), next_share)
+
+
+def _network(
+    x: NDArray[np.float32], codes: Ints, n_labels: int, seed: int
+) -> tuple[NDArray[np.float32], ...]:
+    """Fits a network on a bootstrap sample; returns both layers' weights, then their biases."""
+    random = np.random.RandomState(seed)
+    rows = _bootstrap(codes, random)
+    batch = min(BATCH, len(rows))
+    network = MLPClassifier(
+        (HIDDEN,), batch_size=batch, learning_rate_init=RATE, random_state=random
+    )
+    for _ in range(max(EPOCHS, STEPS * batch // len(rows))):  # each call is one epoch
+        network.partial_fit(x[rows], codes[rows], classes=np.arange(n_labels))
+    layers = [np.asarray(part, np.float32) for part in (*network.coefs_, *network.intercepts_)]
+    if n_labels == 2:  # the network has one output, the log-odds of the second label
+        layers[1::2] = (np.concatenate([0 * part, part], axis=-1) for part in layers[1::2])
+    return tuple(layers)
+
+
+def _bootstrap(codes: Ints, random: np.random.RandomState) -> Ints:
+    """Draws rows with replacement, label by label, so that no label is missing."""
+    share = min(1.0, ROWS / len(codes))
+    parts = []
+    for label in np.unique(codes):
+        rows = np.flatnonzero(codes == label)
+        parts.append(random.choice(rows, max(round(share * len(rows)), min(RARE, len(rows)))))
+    return np.concatenate(parts)
+
+
+def _log_odds(one: Floats, other: Floats) -> Floats:
+    odds: Floats = np.log(np.maximum(one, LEAST)) - np.log(np.maximum(other, LEAST))
+    return odds
+
+
+def _own_and_next(probability: Floats, codes: Ints) -> tuple[Floats, Floats]:
+    """Returns the probability of each row's label, and of the likeliest other one."""
+    rows, others = np.arange(len(codes)), probability.copy()
+    others[rows, codes] = -1.0
+    return probability[rows, codes], others.max(axis=1)
+
+
+def centred(probability: Floats | float, threshold: Floats) -> Floats:
+    """Returns probabilities as if labels were predicted from 0.5 on, not from a threshold.
+
+    Examples:
+        >>> centred(np.array([0.2, 0.5]), np.array([0.2, 0.2])).round(2).tolist()
+        [0.5, 0.8]
+    """
+    odds, zero = (logit(np.clip(p, 1e-6, 1 - 1e-6)) for p in (probability, threshold))
+    return np.asarray(expit(odds - zero), dtype=np.float64)
+
+
+# ------------------------------------------------------------------------------------------------
+# Classifiers that really were retrained, by the user's own function
+
+
+@dataclass(frozen=True, eq=False)
+class Retrained:
+    """Classifiers the user's function made of bootstrap samples of the training rows.
+
+    Attributes:
+        labels: Of the classifier that is explained.
+        classifiers: The retrained ones, each with its own labels.
+    """
+
+    labels: tuple[Label, ...]
+    classifiers: tuple[Classifier, ...]
+
+    @classmethod
+    def fit(
+        cls, retrain: Retrain, classifier: Classifier, cells: Floats, y: Any, random_state: int
+    ) -> Retrained:
+        """Calls the function `RETRAINED` times.
+
+        Args:
+            retrain: Called as `retrain(X, y, random_state)`; returns a fitted classifier.
+            classifier: The classifier that is explained.
+            cells: Training rows.
+            y: Their true labels.
+            random_state: Seed of the samples; the function gets it and the numbers after it.
+        """
+        schema, known = classifier.schema, classifier.labels
+        rng, true = np.random.default_rng(random_state), np.asarray(y).ravel()
+        found = []
+        for k in range(RETRAINED):
+            sample = np.sort(rng.integers(0, len(cells), len(cells)))
+            try:
+                model = retrain(schema.frame(cells[sample]), true[sample], random_state + k)
+            except LapaceError:
+                raise
+            except Exception as error:  # a user's function may raise anything
+                raise ClassifierError(
+                    f"retrain raised {type(error).__name__} on a sample of {len(sample):,} rows: "
+                    f"{error}"
+                ) from error
+            own = np.asarray(getattr(model, "classes_", ())).tolist()
+            found.append(Classifier(model, schema, (*known, *own)))
+        return cls(known, tuple(found))
+
+    def survival(self, schema: Schema, cells: Floats, codes: Ints) -> tuple[Floats, Floats, Floats]:
+        """Returns the share of the classifiers that give rows their label, and its 90 % interval.
+
+        Args:
+            schema: The columns; wider than the fitted ones where rows have unseen levels.
+            cells: The rows.
+            codes: The label of each, as a position.
+        """
+        wanted = np.array(self.labels, dtype=object)[codes]
+        kept = np.zeros(len(cells))
+        for classifier in self.classifiers:
+            said = np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
+            kept += said == wanted
+        return share_kept(kept, len(self.classifiers))
+
+
+def share_kept(kept: Floats, count: int) -> tuple[Floats, Floats, Floats]:
+    """Returns the share of `count` classifiers that keep a label, and its 90 % interval.
+
+    It is Jeffreys' interval, which reaches 0 and 1 where none and all keep the label.
+
+    Examples:
+        >>> [round(float(value[0]), 2) for value in share_kept(np.array([9.0]), 10)]
+        [0.9, 0.67, 0.98]
+    """
+    low, high = (beta.ppf(q, kept + 0.5, count - kept + 0.5) for q in (0.05, 0.95))
+    return kept / count, np.where(kept == 0, 0.0, low), np.where(kept == count, 1.0, high)

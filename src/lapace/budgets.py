@@ -40,7 +40,6 @@ class Budget:
         spent_queries: Rows so far.
         spent_nodes: Nodes so far.
         ended: Which of them ended the search, in words; empty while none has.
-        unsearched: Positions of the instances that were not searched for.
 
     Examples:
         >>> with limited(Budget(queries=10)) as budget:
@@ -58,8 +57,8 @@ class Budget:
     spent_queries: int = 0
     spent_nodes: int = 0
     ended: str = ""
-    unsearched: set[int] = field(default_factory=set)
     _share: float = 1.0  # of each that may be spent for now
+    _outer: Budget | None = None  # what is spent here is spent there as well
     _start: float = field(default_factory=monotonic)
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -70,12 +69,14 @@ class Budget:
     @property
     def seconds_left(self) -> float:
         """Until the call has to end."""
-        return max(0.0, self._share * self.seconds - (monotonic() - self._start))
+        left = max(0.0, self._share * self.seconds - (monotonic() - self._start))
+        return left if self._outer is None else min(left, self._outer.seconds_left)
 
     @property
     def nodes_left(self) -> float:
         """Nodes the solver may still visit."""
-        return max(0.0, self._share * self.nodes - self.spent_nodes)
+        left = max(0.0, self._share * self.nodes - self.spent_nodes)
+        return left if self._outer is None else min(left, self._outer.nodes_left)
 
     @contextmanager
     def share(self, share: float) -> Iterator[None]:
@@ -83,6 +84,10 @@ class Budget:
         before, self._share = self._share, min(share, self._share)
         try:
             yield
+        except BudgetError:
+            if not self._cancelled.is_set():
+                self.ended = ""  # only a share of it
+            raise
         finally:
             self._share = before
 
@@ -91,6 +96,8 @@ class Budget:
         if self._cancelled.is_set():
             self.ended = "The caller has gone."
             raise BudgetError(self.ended)
+        if self._outer is not None:
+            self._outer.spend(queries, nodes)
         self.spent_nodes += nodes
         over = {
             f"{self.queries:,.0f} queries": self.spent_queries + queries
@@ -117,9 +124,10 @@ def current() -> Budget | None:
 def limited(budget: Budget) -> Iterator[Budget]:
     """Everything called meanwhile, in this thread, spends from the budget.
 
-    Its seconds count from now on: a call that had to wait for its turn has not spent any.
+    Its seconds count from now on: a call that had to wait for its turn has not spent any. Where a
+    budget is in force already, both are spent from.
     """
-    budget._start = monotonic()
+    budget._start, budget._outer = monotonic(), _current.get()
     token = _current.set(budget)
     try:
         yield budget

@@ -12,8 +12,8 @@ integer program needs an objective that is linear in the cells, and repair and p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from typing import Any
 
@@ -28,43 +28,14 @@ from lapace.constraints.logic import Candidates, ChangeCount, Formula, LevelTabl
 from lapace.constraints.program import solve
 from lapace.schema import Schema
 
-__all__ = ["Domains", "NodeAllowance", "Projection", "domains", "project"]
+__all__ = ["Domains", "Projection", "domains", "project"]
 
 ROUNDS = 6
 CURVED_ROUNDS = 24  # where columns are derived: slopes of a product change with every move
 CLOSE = 1e-9  # of a column's span: nearer than this is rounding
 LARGEST_SET, MOST_SETS = 3, 30  # columns free beside those changed most, and sets of them tried
-UNLIMITED = 10**12  # nodes
+NODES = 20_000  # branch-and-bound nodes for all rows of one instance together
 ROWS_AT_ONCE = 2000  # rows times sets repaired together
-
-
-@dataclass
-class NodeAllowance:
-    """Branch-and-bound nodes that may be visited for each instance.
-
-    Attributes:
-        most: For each instance, in all projections together.
-        spent: By instance.
-        ended: Instances with a row that the solver found no result for within its limits.
-    """
-
-    most: int
-    spent: Counter[int] = field(default_factory=Counter)
-    ended: set[int] = field(default_factory=set)
-
-    def left(self, instance: int) -> int:
-        """What may still be visited for an instance."""
-        return max(0, self.most - self.spent[instance])
-
-    def forget(self, instances: Iterable[int]) -> None:
-        """Starts anew for some instances."""
-        for instance in instances:
-            del self.spent[instance]
-            self.ended.discard(instance)
-
-    def fresh(self) -> NodeAllowance:
-        """As many nodes for another question."""
-        return NodeAllowance(self.most)
 
 
 @dataclass(frozen=True)
@@ -75,9 +46,8 @@ class Projection:
         cells: The rows, (n, d).
         feasible: Whether each satisfies every constraint, checked on exactly these cells.
         proved_infeasible: Rows whose instance provably has no feasible row at all.
+        unsolved: Rows for which the solver reached its limit of nodes without a result.
         n_programs: Programs that had to be solved.
-        n_unsolved: Rows neither feasible nor proved infeasible: the solver reached its node limit,
-            or only a constraint from Python is violated.
 
     Examples:
         >>> from lapace.constraints import System
@@ -91,8 +61,13 @@ class Projection:
     cells: Floats
     feasible: Bools
     proved_infeasible: Bools
+    unsolved: Bools
     n_programs: int
-    n_unsolved: int
+
+    @property
+    def n_unsolved(self) -> int:
+        """Rows neither feasible nor proved infeasible, whatever the reason."""
+        return int((~self.feasible & ~self.proved_infeasible).sum())
 
 
 @dataclass(frozen=True)
@@ -489,16 +464,15 @@ def project(
     *,
     node_limit: int,
     max_programs: int,
-    allowance: NodeAllowance | None = None,
     owners: Ints | None = None,
 ) -> Projection:
     """See `System.project`."""
     ok = feasible(constraints, Candidates(schema, cells, instances))
-    proved = np.zeros(len(cells), dtype=bool)
+    proved, unsolved = np.zeros((2, len(cells)), dtype=bool)
     result = cells.copy()
     bad = np.flatnonzero(~ok)
     if not len(bad):
-        return Projection(result, ok, proved, 0, 0)
+        return Projection(result, ok, proved, unsolved, 0)
     originals = instances[bad]
     start = schema.derive(_proposable(schema, cells[bad], originals), originals)
     moved, fine = _Repair(schema, constraints, start, originals, weights).repaired()
@@ -510,15 +484,14 @@ def project(
     found, few = _with_few_changes(schema, linear, start[open_], originals[open_], weights)
     moved[open_[few]] = found[few]
     open_ = open_[~few]
-    solver = _ExactSolver(
-        schema, linear, weights, node_limit, max_programs, allowance or NodeAllowance(UNLIMITED)
-    )
+    solver = _ExactSolver(schema, linear, weights, node_limit, max_programs)
     owner = bad if owners is None else owners[bad]
     for place in open_.tolist():
         row, status = solver.nearest(start[place], originals[place], int(owner[place]))
         if row is not None:
             moved[place] = row
         proved[bad[place]] = status == "infeasible"
+        unsolved[bad[place]] = status == "unsolved"
     if not schema.counted.all():  # the solver does not see columns that are not linear
         left = np.flatnonzero(~feasible(constraints, Candidates(schema, moved, originals)))
         some = originals[left]
@@ -527,7 +500,7 @@ def project(
     checked = open_ if whole else np.arange(len(bad))
     ok[bad] = True
     ok[bad[checked]] = feasible(constraints, Candidates(schema, moved[checked], originals[checked]))
-    return Projection(result, ok, proved, solver.n_programs, int((~ok & ~proved).sum()))
+    return Projection(result, ok, proved, unsolved & ~ok, solver.n_programs)
 
 
 def _with_few_changes(
@@ -591,12 +564,12 @@ class _ExactSolver:
     weights: Floats
     node_limit: int
     max_programs: int
-    allowance: NodeAllowance
     n_programs: int = 0
 
     def __post_init__(self) -> None:
         self.solutions: dict[bytes, tuple[Floats | None, str]] = {}
         self.infeasible: set[bytes] = set()
+        self.nodes: Counter[int] = Counter()  # spent so far, by owner
         counts = any(isinstance(c.formula, ChangeCount) for c in self.constraints)
         named = {column for c in self.constraints for column in c.columns}
         self.columns = list(range(len(self.schema.features))) if counts else sorted(named)
@@ -609,12 +582,10 @@ class _ExactSolver:
         if instance_key in self.infeasible:
             return None, "infeasible"
         if key not in self.solutions:
-            if not self.allowance.left(owner):
-                self.allowance.ended.add(owner)
+            if self.nodes[owner] >= NODES:
                 return None, "unsolved"
             solution = self.solve(start, instance, owner)
             if solution[1] == "unsolved":  # another instance may have nodes left
-                self.allowance.ended.add(owner)
                 return solution
             self.solutions[key] = solution
         row, status = self.solutions[key]
@@ -648,10 +619,10 @@ class _ExactSolver:
                 instance=instance,
                 start=start,
                 weights=self.weights,
-                node_limit=min(self.node_limit, max(1, self.allowance.left(owner))),
+                node_limit=min(self.node_limit, max(1, NODES - self.nodes[owner])),
                 rounded=rounded,
             )
-            self.allowance.spent[owner] += solution.nodes
+            self.nodes[owner] += solution.nodes
             if solution.cells is None:
                 return None, solution.status
             row = self.polished(solution.cells[None], instance[None])

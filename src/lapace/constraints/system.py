@@ -17,7 +17,7 @@ from lapace.constraints.links import linked, provable
 from lapace.constraints.logic import Candidates, ChangeCount, slack
 from lapace.constraints.parser import parse_all
 from lapace.constraints.program import NODE_LIMIT, solve
-from lapace.constraints.projection import Domains, NodeAllowance, Projection, domains, project
+from lapace.constraints.projection import Domains, Projection, domains, project
 from lapace.errors import InputError
 from lapace.schema import Feature, Schema
 
@@ -142,7 +142,6 @@ class System:
         costs: Mapping[str, float] | None = None,
         node_limit: int = NODE_LIMIT,
         max_programs: int = 10_000,
-        allowance: NodeAllowance | None = None,
         owners: Ints | None = None,
     ) -> Projection:
         """The rows moved to where every constraint holds, near where they were.
@@ -157,8 +156,8 @@ class System:
             costs: Weights of the distance that is kept small.
             node_limit: Branch-and-bound nodes a program may take.
             max_programs: Programs that may be solved at most; rows beyond that stay unsolved.
-            allowance: Nodes that all projections together may take for each owner.
-            owners: Whom each row is for, (n,); each row by itself where they are left out.
+            owners: The instance each row is for, (n,): its rows share a limit of nodes. Each row is
+                alone where they are left out.
         """
         weights = self.schema.weights(costs)
         cells = self.schema.derive(cells, instances)
@@ -170,7 +169,6 @@ class System:
             weights,
             node_limit=node_limit,
             max_programs=max_programs,
-            allowance=allowance,
             owners=owners,
         )
 

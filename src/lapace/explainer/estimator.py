@@ -21,6 +21,7 @@ from lapace.classifiers.loaders import open_referred, refer_to
 from lapace.constraints import Constraint, System, parse_all
 from lapace.errors import InputError, NotFittedError, check_integer, warn
 from lapace.explainer import storage
+from lapace.explainer.assemble import explain
 from lapace.explainer.fit import (
     Fitted,
     Progress,
@@ -33,7 +34,6 @@ from lapace.explainer.fit import (
 )
 from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.report_inputs import collect_report_inputs
-from lapace.explainer.search import explain
 from lapace.explainer.survival import Retrain, Retrained
 from lapace.explainer.ties import one_hot_rules
 from lapace.explainer.top_up import top_up
@@ -295,8 +295,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         costs: Mapping[str, float] | None = None,
         confidence: float | None = None,
         plausibility: float | None = None,
+        candidates: Any = None,
         search: Search | None = None,
-        threads: int = 1,
         progress: Progress | None = None,
     ) -> Explanation:
         """Finds counterfactuals for every instance of a table.
@@ -312,10 +312,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             confidence: The least probability of the target a counterfactual must have.
             plausibility: How usual a counterfactual must be: its least density percentile among
                 training rows of the target, 5 for instance.
+            candidates: Rows to be considered too and made minimal: an earlier explanation of the
+                same instances, or a table with a column `instance` (its id, or its position).
             search: How to search, where the defaults will not do.
-            threads: How many search at the same time, for thousands of instances. They query the
-                classifier one after the other; Python functions in constraints and derived columns
-                must be fit to be called by several at once.
             progress: Called as `progress("explaining", done, total)`.
         """
         fitted = self._fitted()
@@ -334,8 +333,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             costs=costs,
             confidence=confidence,
             plausibility=plausibility,
+            candidates=candidates,
             search=search,
-            threads=check_integer("threads", threads, 1, 1000),
         )
         return explain(problem, progress)
 
@@ -405,10 +404,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
         Returns:
             `labels`; `z` and `label` of the points; `prototype_z`, `prototype_label`,
-            `prototype_number` and `prototype_valid`; with an instance `instance_z`,
-            `endpoint_z` and `endpoint_number` where it has endpoints of its own, and `path_z` where
-            its paths are dense: points on the way to each endpoint. `label` and `prototype_label`
-            are positions among `labels`.
+            `prototype_number` and `prototype_valid`; with an instance `instance_z`, and for images
+            `path_z`, points on the way to each prototype. `label` and `prototype_label` are
+            positions among `labels`.
         """
         fitted = self._fitted()
         decoder, prototypes = fitted.decoder, fitted.prototypes
@@ -429,16 +427,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             code = np.array([fitted.labels.index(whole.label[at[0]])])
             encoded = decoder.encode_instances(whole.schema, whole.instances[at], code)
             record["instance_z"] = encoded.z[0].cpu().numpy()  # (h,)
-            endpoint_z, code = record["prototype_z"], record["prototype_label"]
-            if whole.search.get("n_endpoints"):
-                rows = instance.endpoints
-                named = [instance.target if name is None else name for name in rows.label]
-                code = np.array([fitted.labels.index(name) for name in named])
-                endpoint_z = decoder.encode(rows.cells, code).cpu().numpy()  # (endpoints, h)
-                record |= {"endpoint_z": endpoint_z, "endpoint_number": rows.prototype}
-            if whole.search.get("path") == "dense" and not decoder.follows_paper:
-                end = torch.as_tensor(endpoint_z, device=decoder.device)
-                start = encoded.z.expand(len(end), -1)
+            if whole.schema.shape is not None and not decoder.follows_paper:
+                end = torch.as_tensor(record["prototype_z"], device=decoder.device)
+                start, code = encoded.z.expand(len(end), -1), record["prototype_label"]
                 record["path_z"] = dense_curves(decoder, start, end, code).cpu().numpy()
         return record
 

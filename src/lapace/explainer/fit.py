@@ -53,7 +53,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 EMPHASIS = 1.5  # weight of a category in k-means, against a standardised number
 MEMBERS = 1000  # members of a cluster a repair looks at, at most
-SAMPLES, SAMPLE_CELLS = 8_000, 2_000_000  # sampled endpoints per label, and their cells, at most
+SAMPLES, SAMPLE_CELLS = 4_000, 2_000_000  # sampled endpoints per label, and their cells, at most
 
 YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
 MIN_HELD_OUT, INSTEAD = 50, 1000  # rows that scale survival; if fewer are held out, so many of all
@@ -97,38 +97,14 @@ class SampledEndpoints:
     a search does so before it uses one.
 
     Attributes:
-        schema: The columns.
         z: Latent points.
         cells: Their rows.
         label: The label each was drawn for, as a position.
     """
 
-    schema: Schema
     z: torch.Tensor
     cells: Floats
     label: Ints
-
-    @cached_property
-    def placed(self) -> bool:
-        """Whether every number of every row has a place on its scale."""
-        return not self.schema.unplaced(self.cells).any()
-
-    @cached_property
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows as `as_tensors` gives them."""
-        return self.as_tensors(self.cells, np.ones(len(self.schema.features)))
-
-    def as_tensors(self, cells: Floats, weights: Floats) -> tuple[torch.Tensor, torch.Tensor]:
-        """Numbers as coordinates, and categories one-hot times their weights, in float32.
-
-        What a distance is computed from where the model lives; an unseen level is like no other.
-        """
-        numeric, schema = self.schema.numeric, self.schema
-        both = schema.coordinates(cells)[:, numeric], schema.one_hot(cells, weights)
-        numbers, levels = (
-            torch.as_tensor(part, dtype=torch.float32, device=self.z.device) for part in both
-        )
-        return numbers, levels
 
 
 @dataclass(frozen=True)
@@ -166,13 +142,7 @@ class Fitted:
         z = torch.cat([decoder.sampler(k).sample(count, generator) for k in usable])
         z = z.to(decoder.device)
         label = np.repeat(np.array(usable, dtype=np.int64), count)
-        return SampledEndpoints(self.schema, z, decoder.decode(z, label), label)
-
-    @cached_property
-    def sampled_density(self) -> Floats:
-        """The density percentile of each sampled endpoint among training rows of its label."""
-        sampled = self.sampled_endpoints
-        return self.decoder.density(self.schema, sampled.cells, sampled.label)
+        return SampledEndpoints(z, decoder.decode(z, label), label)
 
     def survival(
         self, schema: Schema, cells: Floats, codes: Ints, probability: Floats

@@ -1,17 +1,16 @@
 """Makes rows minimal: undoes changes and pulls numbers back while a row stays acceptable.
 
-`minimise` is greedy. It puts back the costliest change that can be put back alone, round by round,
-until none can; then it pulls each changed number back by bisection, costliest first. `settle` goes
-on until the row is *minimal*: no change in it can be undone alone, and no number can go back alone
-by a twentieth of its change (or one step of its resolution, if that is more), with the row staying
-acceptable. Both work on all rows together: each round is one call of `accept` for all of them.
+`minimise` is greedy. It tries to put back every change alone, the costliest first, and keeps what
+succeeds; then it pulls each number that is still changed back by bisection, costliest first.
+`settle` goes on until the row is *minimal*: no change in it can be undone alone, and no number can
+go back alone by a twentieth of its change (or one step of its resolution, if that is more), with
+the row staying acceptable. Both work on all rows together: each round asks one question of every
+row that is not done yet, in one call of `accept`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -39,11 +38,10 @@ def minimise(
         schema: The columns.
         weights: One per column, for distances.
     """
-    rows = _Rows(cells.copy(), originals, accept, schema, weights)
-    left = np.arange(len(cells))
-    while len(left):
-        left = rows.undo_in_turn(left)
-    rows.pull_back_in_turn(np.arange(len(cells)))
+    rows = _Rows(cells, originals, accept, schema, weights)
+    every = np.arange(len(cells))
+    rows.begin_undoing(every)
+    rows.ask(every)
     return rows.cells
 
 
@@ -51,31 +49,37 @@ def settle(
     cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
 ) -> Floats:
     """Takes back single changes until every row is minimal; the arguments are `minimise`'s."""
-    rows = _Rows(cells.copy(), originals, accept, schema, weights)
+    rows = _Rows(cells, originals, accept, schema, weights)
     left = np.arange(len(cells))
     while len(left):
         left = rows.take_back_one(left)
     return rows.cells
 
 
-@dataclass
 class _Rows:
-    """Rows on their way to being minimal; methods take positions of rows and change `cells`."""
+    """Rows on their way to being minimal; methods take positions of rows and change `cells`.
 
-    cells: Floats
-    originals: Floats
-    accept: Accept
-    schema: Schema
-    weights: Floats
+    Attributes:
+        order: The columns of each row in the order in which they are tried.
+        count: How many of them there are to try.
+        turn: Which of them is tried next.
+        pulling: Rows whose numbers are pulled back; the changes of the others are undone.
+        kept: The value of the number that is pulled back.
+        refused: The nearest value to it that was refused.
+    """
 
-    @cached_property
-    def numbers(self) -> Bools:
-        """Columns whose values can go back part of the way."""
-        return np.array([f.numeric and f.derived is None for f in self.schema.features])
-
-    @cached_property
-    def steps(self) -> Floats:
-        return np.array([feature.step for feature in self.schema.features], dtype=np.float64)
+    def __init__(
+        self, cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
+    ) -> None:
+        self.cells, self.originals, self.accept = cells.copy(), originals, accept
+        self.schema, self.weights = schema, weights
+        # A derived column follows the others, so it is never pulled back itself.
+        self.numbers = np.array([f.numeric and f.derived is None for f in schema.features])
+        self.steps = np.array([feature.step for feature in schema.features], dtype=np.float64)
+        self.order = np.zeros(cells.shape, dtype=np.int64)
+        self.count, self.turn = np.zeros((2, len(cells)), dtype=np.int64)
+        self.pulling = np.zeros(len(cells), dtype=bool)
+        self.kept, self.refused = np.zeros((2, len(cells)))
 
     def costs(self, rows: Ints) -> Floats:
         """Cost of each change of some rows; 0 where a column is unchanged: (rows, columns)."""
@@ -83,29 +87,72 @@ class _Rows:
         cost = np.maximum(self.schema.gaps(original, cells) * self.weights, 1e-12)
         return np.where(self.schema.changed(original, cells), cost, 0.0)
 
-    def undo_in_turn(self, rows: Ints) -> Ints:
-        """Tries to undo every change of some rows, one after the other, costliest first.
+    # -- one question at a time -------------------------------------------------------------------
 
-        Returns:
-            The rows in which a change was undone and another was not: it may be possible now.
+    def begin_undoing(self, rows: Ints) -> None:
+        """From now on the changes of some rows are undone, costliest first."""
+        self._begin(rows, self.costs(rows))
+
+    def begin_pulling(self, rows: Ints) -> None:
+        """From now on the changed numbers of some rows are pulled back, costliest first."""
+        self._begin(rows, np.where(self.movable(rows), self.costs(rows), 0.0))
+        self.pulling[rows] = True
+        self._begin_number(rows[self.count[rows] > 0])
+
+    def _begin(self, rows: Ints, costs: Floats) -> None:
+        self.order[rows] = np.argsort(-costs, axis=1, kind="stable")
+        self.count[rows] = (costs > 0).sum(axis=1)
+        self.turn[rows] = 0
+
+    def _begin_number(self, rows: Ints) -> None:
+        column = self.order[rows, self.turn[rows]]
+        self.kept[rows], self.refused[rows] = self.cells[rows, column], self.originals[rows, column]
+
+    def ask(self, rows: Ints) -> None:
+        """Asks one question of every row at a time, until there are none left."""
+        while True:
+            rows, values = self.next_questions(rows)
+            if not len(rows):
+                return
+            column = self.order[rows, self.turn[rows]]
+            tried = self.replaced(rows, column, values)
+            accepted = self.accept(tried, rows)
+            self.cells[rows[accepted]] = tried[accepted]
+            pulling = self.pulling[rows]
+            self.turn[rows[~pulling]] += 1
+            self.kept[rows[accepted]] = values[accepted]
+            self.refused[rows[~accepted]] = values[~accepted]
+
+    def next_questions(self, rows: Ints) -> tuple[Ints, Floats]:
+        """Returns the rows that still have a question, and the value to try in each."""
+        self.begin_pulling(rows[~self.pulling[rows] & (self.turn[rows] >= self.count[rows])])
+        undoing, values = rows[~self.pulling[rows]], np.empty(len(self.cells))
+        values[undoing] = self.originals[undoing, self.order[undoing, self.turn[undoing]]]
+        asking, left = [undoing], rows[self.pulling[rows] & (self.turn[rows] < self.count[rows])]
+        while len(left):
+            tried, moves = self.halfway(left)
+            values[left[moves]] = tried[moves]
+            asking.append(left[moves])
+            left = left[~moves]  # as far back as it goes: the next number
+            self.turn[left] += 1
+            left = left[self.turn[left] < self.count[left]]
+            self._begin_number(left)
+        rows = np.sort(np.concatenate(asking))
+        return rows, values[rows]
+
+    def halfway(self, rows: Ints) -> tuple[Floats, Bools]:
+        """Values half-way from the kept one to the refused one, and whether they are worth a try.
+
+        They are not where what is left to gain is a twentieth of the change, or one step.
         """
-        costs = self.costs(rows)
-        order, count = np.argsort(-costs, axis=1, kind="stable"), (costs > 0).sum(axis=1)
-        undone = np.zeros(len(rows), dtype=np.int64)
-        for turn in range(count.max(initial=0)):
-            some = np.flatnonzero(count > turn)
-            column = order[some, turn]
-            accepted = self.replace(rows[some], column, self.originals[rows[some], column])
-            undone[some] += accepted
-        return rows[(undone > 0) & (undone < count)]
+        column = self.order[rows, self.turn[rows]]
+        kept, refused = self.kept[rows], self.refused[rows]
+        change = np.abs(kept - self.originals[rows, column])
+        enough = np.maximum(change * PART, self.steps[column])
+        values, moves = self.moved(column, kept, refused, 0.5)
+        return values, moves & (np.abs(kept - refused) > enough * 1.001)
 
-    def pull_back_in_turn(self, rows: Ints) -> None:
-        """Pulls every changed number of some rows back, one after the other, costliest first."""
-        costs = np.where(self.movable(rows), self.costs(rows), 0.0)
-        order, count = np.argsort(-costs, axis=1, kind="stable"), (costs > 0).sum(axis=1)
-        for turn in range(count.max(initial=0)):
-            some = np.flatnonzero(count > turn)
-            self.pull_back(rows[some], order[some, turn])
+    # -- until nothing gives ----------------------------------------------------------------------
 
     def take_back_one(self, rows: Ints) -> Ints:
         """Undoes the costliest change that can be undone alone, or pulls one number back alone.
@@ -127,25 +174,14 @@ class _Rows:
         chosen = accepted[first_of_each(row[accepted], ~whole[accepted], -saved[accepted])]
         self.cells[rows[row[chosen]]] = tried[chosen]
         numbers = chosen[~whole[chosen]]
-        self.pull_back(rows[row[numbers]], column[numbers])
+        pulled = rows[row[numbers]]
+        self.order[pulled, 0], self.count[pulled], self.turn[pulled] = column[numbers], 1, 0
+        self.pulling[pulled] = True
+        self._begin_number(pulled)
+        self.ask(pulled)
         return rows[row[chosen]]
 
-    def pull_back(self, rows: Ints, column: Ints) -> None:
-        """Moves one number of each row towards the instance's value, by bisection.
-
-        The search ends where what is left to gain is a twentieth of the change, or one step.
-        """
-        original = self.originals[rows, column]
-        refused, kept = original.copy(), self.cells[rows, column]
-        left = np.arange(len(rows))
-        while len(left):
-            apart = np.abs(kept - refused)[left]
-            enough = np.maximum(np.abs(kept - original)[left] * PART, self.steps[column[left]])
-            left = left[apart > enough * 1.001]
-            values, moves = self.moved(column[left], kept[left], refused[left], 0.5)
-            left, values = left[moves], values[moves]
-            accepted = self.replace(rows[left], column[left], values)
-            kept[left[accepted]], refused[left[~accepted]] = values[accepted], values[~accepted]
+    # -- cells ------------------------------------------------------------------------------------
 
     def movable(self, rows: Ints) -> Bools:
         """Numbers before and after: nothing missing, no level without a place: (rows, columns)."""
@@ -164,15 +200,6 @@ class _Rows:
             mine = column == one
             moved[mine] = self.schema.features[one].snap(moved[mine])
         return moved, (np.abs(moved - value) > steps / 2) & (np.abs(moved - towards) > steps / 2)
-
-    def replace(self, rows: Ints, column: Ints, values: Floats) -> Bools:
-        """Replaces one cell of each row where the row stays acceptable; says where it did."""
-        if not len(rows):
-            return np.zeros(0, dtype=bool)
-        tried = self.replaced(rows, column, values)
-        accepted = self.accept(tried, rows)
-        self.cells[rows[accepted]] = tried[accepted]
-        return accepted
 
     def replaced(self, rows: Ints, column: Ints, values: Floats) -> Floats:
         """Rows with one cell of each replaced, derived columns following."""

@@ -10,9 +10,9 @@ from lapace.arrays import Floats, Ints
 from lapace.classifiers import Classifier
 from lapace.constraints import System
 from lapace.errors import warn
+from lapace.explainer.assemble import explain
 from lapace.explainer.fit import Fitted
 from lapace.explainer.problem import Search, make_problem
-from lapace.explainer.search import explain
 from lapace.explainer.top_up import mix_neighbours
 from lapace.instances import query_rows
 from lapace.report import (

@@ -12,7 +12,7 @@ For a chunk of instances, in this order:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, first_of_each, matches, places_in_groups
-from lapace.constraints import System
+from lapace.constraints import ChangeLimit, System
 from lapace.explainer.correction import LatentCorrection
 from lapace.explainer.endpoints import (
     Endpoints,
@@ -36,6 +36,8 @@ from lapace.explainer.problem import Candidates, Problem
 from lapace.paths import Correct, EncodedInstances, Lines, Steps, dense_lines, rows_differ, trace
 
 __all__ = ["Found", "MinimalRows", "Paths", "has_ok_step", "search"]
+
+HYBRIDS = 50  # rows tried for each start wanted, where constraints leave an instance none
 
 Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
 
@@ -296,7 +298,19 @@ class Starts(NamedTuple):
     distance: Floats
     given: Bools
 
-    def take(self, rows: Bools | Ints) -> Starts:
+    @classmethod
+    def join(cls, parts: Sequence[Starts]) -> Starts:
+        """Puts the ok rows of several sources together, by instance."""
+        joined = cls(
+            np.concatenate([part.instance for part in parts]),
+            Steps.join([part.steps for part in parts], axis=0),
+            np.concatenate([part.distance for part in parts]),
+            np.concatenate([part.given for part in parts]),
+        )
+        ok = np.flatnonzero(joined.steps.ok & (joined.distance > 0))
+        return joined.take(ok[np.argsort(joined.instance[ok], kind="stable")])
+
+    def take(self, rows: Bools | Ints | slice) -> Starts:
         """Selects some of the rows."""
         return Starts(
             self.instance[rows], self.steps.take(rows), self.distance[rows], self.given[rows]
@@ -320,6 +334,7 @@ def find_starts(
     """Collects ok rows to start from: sampled ones, given ones, and steps of the paths.
 
     From each path come its first ok step, the first that keeps a margin, and its last ok step.
+    Where constraints leave an instance none of these, rows are tried that change few columns.
     """
     parts = [Starts(instance[near.instance], near.steps, near.distance, near.sample < 0)]
     if problem.schema.shape is not None:  # of images only those on a path are written well
@@ -331,14 +346,39 @@ def find_starts(
         parts.append(Starts(some.instance, steps, far, np.ones(len(far), dtype=bool)))
     if paths is not None:
         parts.append(_starts_of_paths(paths, oracle))
-    joined = Starts(
-        np.concatenate([part.instance for part in parts]),
-        Steps.join([part.steps for part in parts], axis=0),
-        np.concatenate([part.distance for part in parts]),
-        np.concatenate([part.given for part in parts]),
-    )
-    ok = joined.steps.ok & (joined.distance > 0)
-    return joined.take(ok).take(np.argsort(joined.instance[ok], kind="stable"))
+    starts = Starts.join(parts)
+    left = np.setdiff1d(instance, [*starts.instance, *oracle.infeasible])
+    if len(problem.system) and len(left) and problem.schema.shape is None:
+        starts = Starts.join([starts, _hybrid_starts(problem, left, oracle)])
+    return starts
+
+
+def _hybrid_starts(problem: Problem, instance: Ints, oracle: Oracle) -> Starts:
+    """Rows that have a few columns of a sampled row and are the instance's elsewhere.
+
+    They satisfy constraints that whole sampled rows do not, limits on changes above all. The same
+    columns are drawn for every instance, so an answer does not depend on the others.
+    """
+    sampled, known = problem.fitted.sampled_endpoints, problem.instances
+    random, count = np.random.default_rng(0), HYBRIDS * problem.search.n_starts
+    columns = np.flatnonzero(problem.schema.counted)
+    limits = [c.count for c in problem.system.constraints if isinstance(c, ChangeLimit)]
+    most = max(1, min([len(columns), *limits]))
+    rank = random.random((count, len(columns))).argsort(axis=1)
+    taken = np.zeros((count, len(problem.schema.features)), dtype=bool)
+    fewest = max(1, most - 1) if limits else 1
+    taken[:, columns] = rank < random.integers(fewest, most, count, endpoint=True)[:, None]
+    cells, owner = [known.cells[:0]], [instance[:0]]
+    for i in instance.tolist():
+        wanted = np.flatnonzero(known.reaches_target(sampled.label, np.full(len(sampled.label), i)))
+        if len(wanted):
+            rows = sampled.cells[np.resize(wanted, count)]
+            cells.append(np.where(taken, rows, known.cells[i]))
+            owner.append(np.full(count, i))
+    owners = np.concatenate(owner)
+    steps = oracle.evaluate(np.concatenate(cells), owners)
+    far = _distances(problem, steps.cells, owners)
+    return Starts(owners, steps, far, np.zeros(len(far), dtype=bool))
 
 
 def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:
@@ -395,7 +435,7 @@ def minimal_rows(
     ways = ways[_different(problem, line.cells[ways], line.instance[ways], far[ways])]
     chosen = line.take(np.concatenate([nearest, ways]))
     chosen = chosen._replace(cells=_made(problem, oracle, chosen, settle))
-    found = {"nearest": _with_best_step(problem, instance, chosen.take(~chosen.margin), paths)}
+    found = {"nearest": _with_best_step(instance, chosen.take(~chosen.margin), paths)}
     if "best" in picks:
         best = chosen.take(chosen.margin)
         lacking = found["nearest"].take(~np.isin(found["nearest"].instance, best.instance))
@@ -405,7 +445,8 @@ def minimal_rows(
         for pick, one in found.items()
         if pick in picks
     }
-    return rows, Candidates(line.cells, line.instance)
+    every = line.cells, chosen.cells
+    return rows, Candidates(np.concatenate(every), np.r_[line.instance, chosen.instance])
 
 
 class _Line(NamedTuple):
@@ -476,7 +517,7 @@ def _different(problem: Problem, cells: Floats, instance: Ints, far: Floats) -> 
     return np.concatenate(chosen)
 
 
-def _with_best_step(problem: Problem, instance: Ints, line: _Line, paths: Paths | None) -> _Line:
+def _with_best_step(instance: Ints, line: _Line, paths: Paths | None) -> _Line:
     """The rows, and the best step of the paths for instances that have none."""
     left = np.setdiff1d(instance, line.instance)
     if paths is None or not len(left):

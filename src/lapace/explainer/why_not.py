@@ -26,11 +26,10 @@ from lapace.classifiers import Classifier
 from lapace.constraints import ChangeLimit, Constraint, Shorthand, System, parse_all
 from lapace.constraints.relaxation import joined, relaxation, relaxed, violation_scales
 from lapace.errors import ClassifierError, InputError
-from lapace.explainer.advice import Advice
+from lapace.explainer.assemble import Contradictions, with_rows
 from lapace.explainer.fit import Fitted
-from lapace.explainer.oracle import QueryBudgetError
 from lapace.explainer.problem import Problem, Search
-from lapace.explainer.search import Contradictions, search, with_rows
+from lapace.explainer.search import search
 from lapace.instances import LabelledInstances
 from lapace.model import few_threads
 from lapace.result import Explanation, Move, WhyNot, record

@@ -26,7 +26,7 @@ __all__ = [
 
 SHARED = ("schema", "template", "instances", "ids", "reasons")  # not one per counterfactual
 ABOUT = (  # what `about` says of each counterfactual, after its instance and prototype
-    "rank", "tau", "label", "valid", "feasible", "probability", "density", "density_before",
+    "rank", "tau", "label", "valid", "feasible", "probability", "density",
     "survival", "survival_low", "survival_high", "distance", "changed", "mark",
 )  # fmt: skip
 SHOWN = 20  # lines of an HTML table
@@ -52,8 +52,6 @@ class Counterfactuals:
         density: Percentile of its latent density among training rows; NaN where unknown.
         distance: From the instance, in `Schema.distance` with the costs of the query: how many of
             the training rows the changes of numbers pass, and 1 for each change of category.
-        density_before: The percentile of the row before the constraints moved it; the same as
-            `density` where they did not.
         survival: Estimated chance that the row keeps the target when the classifier is retrained;
             NaN where unknown. `survival_low` and `survival_high` are its 90 % interval.
         rank: Which of the instance's best rows it is, 0 the cheapest; 0 for every other pick.
@@ -76,7 +74,6 @@ class Counterfactuals:
     probability: Floats
     density: Floats
     distance: Floats
-    density_before: Floats
     survival: Floats
     survival_low: Floats
     survival_high: Floats
@@ -107,7 +104,6 @@ class Counterfactuals:
             "probability": unknown,
             "density": unknown,
             "distance": schema.gaps(instances[instance], cells).sum(axis=1),
-            "density_before": known.get("density", unknown),
             **dict.fromkeys(("survival", "survival_low", "survival_high"), unknown),
             "rank": np.zeros(len(cells), dtype=np.int64),
             "mark": np.full(len(cells), "", dtype=object),

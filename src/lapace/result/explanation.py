@@ -29,7 +29,7 @@ __all__ = ["ANY_OTHER", "PICKS", "STATUSES", "Explanation", "InstanceExplanation
 
 STATUSES = ("answered", "none_found", "infeasible", "already_target", "malformed")
 STEP = (  # the fields that have one value per path and step
-    "tau", "cells", "predicted", "valid", "feasible", "probability", "density", "density_before",
+    "tau", "cells", "predicted", "valid", "feasible", "probability", "density",
     "survival", "survival_low", "survival_high", "distance",
 )  # fmt: skip
 PICKS = ("best", "nearest", "first", "middle", "last")
@@ -59,7 +59,7 @@ class Explanation:
         predicted: What the classifier says of each step, as a position in `labels`; -1 where it was
             not queried or could not say.
         valid: Whether that is the target: 1, 0, or -1 where the classifier was not queried.
-        tau, cells, feasible, probability, density, density_before: Of each step, as in
+        tau, cells, feasible, probability, density: Of each step, as in
             `Counterfactuals`.
         survival, survival_low, survival_high, distance: Likewise.
         picked: For `first`, `middle` and `last` the step chosen on each path.
@@ -97,7 +97,6 @@ class Explanation:
     feasible: Bools  # (paths, steps)
     probability: Floats  # (paths, steps)
     density: Floats  # (paths, steps)
-    density_before: Floats  # (paths, steps)
     survival: Floats  # (paths, steps)
     survival_low: Floats  # (paths, steps)
     survival_high: Floats  # (paths, steps)

@@ -26,7 +26,7 @@ MINIMAL = ("nearest", "best")  # picks that lie on no path
 MARKS = ("", "edge", "unusual", "edge, unusual")
 KINDS = ("pandas", "polars", "pyarrow", "records", "array")
 NUMBERS = (  # of each step; a row of `nearest` or `best` has no tau
-    "tau", "probability", "density", "density_before", "survival", "survival_low", "survival_high",
+    "tau", "probability", "density", "survival", "survival_low", "survival_high",
     "distance",
 )  # fmt: skip
 

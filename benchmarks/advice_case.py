@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.advice_distances import Outliers, Percentiles, Scale
 from lapace import Explainer, Search
 from lapace.arrays import Floats
 from lapace.classifiers import TrainedKind
+from lapace.constraints import parse_all
 from lapace.datasets import Dataset
 from lapace.result import Explanation
 from lapace.schema import Schema
@@ -99,6 +101,13 @@ class Case:
         return {name: Outliers(schema, rows, self.scales[of]) for name, of in names.items()}
 
     @cached_property
+    def ruled(self) -> Explainer:
+        """The explainer with the table's rules as its own."""
+        explainer = copy(self.explainer)
+        explainer.fitted_ = replace(self.explainer.fitted_, rules=parse_all(self.rules))
+        return explainer
+
+    @cached_property
     def free(self) -> Explanation:
         """All picks, under the table's own rules."""
         return self.explain(self.frame, picks=ALL)
@@ -119,11 +128,11 @@ class Case:
         search: Search | None = None,
     ) -> Explanation:
         """What the explainer finds, under the table's rules and further constraints."""
-        rules = self.rules if ruled else ()
-        return self.explainer.explain(
+        explainer = self.ruled if ruled else self.explainer
+        return explainer.explain(
             frame,
             target=self.target,
-            constraints=[*rules, *(constraint.text for constraint in constraints)],
+            constraints=[constraint.text for constraint in constraints],
             confidence=confidence,
             search=search or Search(picks=tuple(picks)),
         )

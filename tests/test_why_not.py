@@ -134,9 +134,7 @@ def test_a_clash_is_a_smallest_contradictory_set():
     seen: list[int] = []
     for _ in range(20):
         constraints = random_specs(rng, 2, 5)
-        explanation = explained_or_none(
-            lattice(), instances, constraints, detail="picks", steps=2, enforce="naive"
-        )
+        explanation = explained_or_none(lattice(), instances, constraints, steps=2, enforce="naive")
         if explanation is None:
             continue
         by_text = {spec.text: spec for spec in constraints}
@@ -218,7 +216,7 @@ def smallest_drops(
     helped: list[set[tuple[str, ...]]] = [set() for _ in range(len(instances))]
     for some in subsets(constraints):
         kept = [c for c in constraints if c not in some]
-        search = worlds.searched({**settings, "detail": "picks"})
+        search = worlds.searched(settings)
         explanation = Explainer.explain(explainer, instances, constraints=kept, **search)
         for i, status in enumerate(explanation.status):
             if status == "answered":
@@ -400,6 +398,27 @@ def test_of_a_word_for_several_columns_only_what_matters_is_let_go():
     assert f"It is enough if 'fixed b, c' lets go of {free}:" in why.text
     again = lattice().explain(instance, constraints=why.relax(["fixed b, c"]), **asked)
     assert again.status == ("answered",)
+
+
+@pytest.mark.parametrize("several", [["fixed b, c, d, e, f"], [f"fixed {n}" for n in "bcdef"]])
+def test_of_many_fixed_columns_the_smallest_set_is_let_go(several):
+    """`fixed b, c, d, e, f` lets go of as few columns as five constraints do."""
+    rng = np.random.default_rng(0)
+    rows = [dict(zip("abcdef", map(int, row), strict=True)) for row in rng.integers(0, 8, (400, 6))]
+    decide = lambda rows: ["yes" if r["e"] + r["a"] > 8 else "no" for r in rows]  # noqa: E731
+    explainer = Explainer(decide, n_prototypes=2, random_state=0).fit(rows)
+    instance = [{"a": 0, "b": 3, "c": 3, "d": 3, "e": 1, "f": 3}]
+    asked = {"target": "yes", "search": Search(steps=8)}
+    constraints = [*several, "a <= 3"]
+    found = explainer.why_not(explainer.explain(instance, constraints=constraints, **asked))
+    why = found.why_not[0]
+    assert len(why.moves) == 1
+    again = explainer.explain(instance, constraints=why.relax(constraints), **asked)
+    assert again.status == ("answered",)
+    np.testing.assert_array_equal(again.nearest().cells, row_cells(found.schema, why.row))
+    if why.moves[0].constraint.startswith("fixed"):
+        assert why.row["e"] > 1
+        assert all(why.row[name] == 3 for name in "bcdf")
 
 
 def test_other_sets_that_would_do_are_named():
@@ -650,7 +669,8 @@ def test_another_explainers_explanation_is_refused():
         lattice().why_not(explanation)
 
 
-def test_instances_are_searched_together():
+def test_sets_are_searched_for_all_instances_together(monkeypatch):
+    monkeypatch.setattr(why_not, "AMOUNTS", 0)  # amounts are found for one instance at a time
     instances = [{"a": 0, "b": 0, "c": c} for c in "xy"] * 20
     constraints = ["a <= 1", "b <= 1", "fixed c"]
     one, calls, rows = counted(instances[:1], constraints=constraints, steps=6)
@@ -690,12 +710,14 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
     constraints = [f"a + {k}*b <= {4 + k}" for k in range(1, 25)]
     instances = NEGATIVE[:3]
     searches = []
-    search = why_not.search
+    search = why_not.search_in_chunks
     monkeypatch.setattr(why_not, "SEARCHES", 12)
     monkeypatch.setattr(why_not, "GREEDY", 5)
     monkeypatch.setattr(why_not, "AMOUNTS", 6)
     monkeypatch.setattr(
-        why_not, "search", lambda problem, some: searches.append(len(some)) or search(problem, some)
+        why_not,
+        "search_in_chunks",
+        lambda problem, some: searches.append(len(some)) or search(problem, some),
     )
     explanation = explain_with_reasons(
         lattice(),
@@ -706,7 +728,7 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
     )
     lacking = [i for i, s in enumerate(explanation.status) if s == "none_found"]
     assert lacking
-    assert 12 < len(searches) <= 12 + 5 + 6
+    assert 12 < len(searches) <= 1 + 12 + 5 + 6  # the first without any constraint
     assert max(searches) <= len(lacking)  # no other instance is searched for
     greedy = [explanation.why_not[i] for i in lacking if len(explanation.why_not[i].drop) > 1]
     assert greedy

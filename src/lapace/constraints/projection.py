@@ -304,12 +304,31 @@ class _Repair:
         self.cells[at] = best
 
     def revert(self, column: int, at: Ints) -> None:
-        if column in self.derived:  # it is the instance's where all it follows from is
+        """Makes a cell the instance's again; what a derived one follows from moves for it."""
+        if column in self.derived:
+            at = self.move_sources(column, at)
             for source in self.derived[column].sources.tolist():
-                self.revert(source, at)
+                self.revert(source, at)  # it is the instance's where all it follows from is
             return
         at = at[self.free[at, column] & self.domains.unchanged[at, column]]
         self.cells[at, column] = self.instances[at, column]
+
+    def move_sources(self, column: int, at: Ints) -> Ints:
+        """Moves what a derived number follows from, until it is the instance's.
+
+        Returns:
+            The rows in which it still is not.
+        """
+        if not self.schema.features[column].numeric:
+            return at
+        same = LinearRelation.of(self.schema, {column: 1.0}, {column: -1.0}, 0.0, "==")
+        for _ in range(ROUNDS):
+            self.move_numbers(same, at)
+            self.derive(at)
+            at = at[logic.truth(logic.Unchanged(column, exact=True), self.rows(at)) < 0]
+            if not len(at):
+                break
+        return at
 
     def step(self, column: int, at: Ints) -> None:
         """A number that has to change moves one step, up if it can."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from time import perf_counter
 from typing import Any, TypeAlias, cast
@@ -13,8 +13,17 @@ import numpy as np
 from lapace.arrays import Bools, Floats, Ints, distinct
 from lapace.budgets import BudgetError, current
 from lapace.constraints import Constraint, System
+from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import Problem
-from lapace.explainer.search import Found, MinimalRows, Paths, added, has_ok_step, search
+from lapace.explainer.search import (
+    Found,
+    MinimalRows,
+    Paths,
+    added,
+    has_ok_step,
+    search,
+    with_marks,
+)
 from lapace.model import few_threads
 from lapace.paths import Steps
 from lapace.result import Counterfactuals, Explanation
@@ -142,24 +151,22 @@ def _explanation(
     return replace(explanation, minimal=minimal)
 
 
-def with_rows(
-    problem: Problem, explanation: Explanation, rows: Mapping[str, MinimalRows]
-) -> Explanation:
+def with_rows(problem: Problem, explanation: Explanation, rows: MinimalRows) -> Explanation:
     """The explanation with ok rows found later for instances that had none.
 
     Args:
         problem: What was searched for.
         explanation: What was found.
-        rows: Rows of `nearest` and `best`, by pick.
+        rows: One row for some of the instances: their `nearest`, and their only `best`, marked.
     """
     status, reason = list(explanation.status), list(explanation.reason)
-    answered = np.unique(np.concatenate([part.instance for part in rows.values()]))
-    for i in answered.tolist():
+    for i in rows.instance.tolist():
         status[i], reason[i] = "answered", "No path leads there; a row off the paths does."
     explanation = replace(explanation, status=tuple(status), reason=tuple(reason))
+    found = {"nearest": rows, "best": with_marks(rows, Oracle(problem))}
     minimal = {
-        pick: others.where(~np.isin(others.instance, answered)).joined(
-            _counterfactuals(problem, explanation, [rows[pick if pick in rows else "nearest"]])
+        pick: others.where(~np.isin(others.instance, rows.instance)).joined(
+            _counterfactuals(problem, explanation, [found[pick]])
         )
         for pick, others in explanation.minimal.items()
     }
@@ -215,7 +222,7 @@ def _survival_of_steps(problem: Problem, columns: Paths) -> dict[str, Floats]:
     shape = columns["tau"].shape
     each = np.repeat(columns["instance"], shape[1])
     label = problem.instances.label_reached(columns["predicted"].ravel(), each)
-    cells = columns["cells"].reshape(len(each), -1)
+    cells = columns["cells"].reshape(len(each), len(problem.schema.features))
     probability = columns["probability"].ravel()
     once, which = distinct(np.c_[label, probability, cells])  # paths share their ends
     survival = _survival(problem, cells[once], label[once], probability[once])

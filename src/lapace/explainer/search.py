@@ -13,6 +13,7 @@ For a chunk of instances, in this order:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, first_of_each, matches, places_in_groups
 from lapace.constraints import ChangeLimit, System
+from lapace.errors import ClassifierError
 from lapace.explainer.correction import LatentCorrection
 from lapace.explainer.endpoints import (
     Endpoints,
@@ -35,7 +37,7 @@ from lapace.explainer.oracle import RARE, Oracle
 from lapace.explainer.problem import Candidates, Problem
 from lapace.paths import Correct, EncodedInstances, Lines, Steps, dense_lines, rows_differ, trace
 
-__all__ = ["Found", "MinimalRows", "Paths", "has_ok_step", "search"]
+__all__ = ["Found", "MinimalRows", "Paths", "has_ok_step", "search", "with_marks"]
 
 HYBRIDS = 50  # rows tried for each start wanted, where constraints leave an instance none
 
@@ -60,6 +62,11 @@ class MinimalRows(NamedTuple):
     steps: Steps
     density: Floats
     mark: NDArray[np.object_]
+
+    def take(self, rows: Bools | Ints) -> MinimalRows:
+        """Selects some of the rows."""
+        columns: list[Any] = [c.take(rows) if isinstance(c, Steps) else c[rows] for c in self]
+        return MinimalRows(*columns)
 
 
 class Found(NamedTuple):
@@ -96,8 +103,10 @@ def search(problem: Problem, instance: Ints) -> Found:
     seconds: Mapping[str, float] = MappingProxyType({})
     off_path = {"nearest", "best"} & set(problem.search.picks)
     if off_path and candidates is None and (free := problem.without_constraints) is not None:
-        found = search(free, instance)
-        candidates, seconds = found.minimal, found.seconds
+        # A constraint may keep rows from the classifier that it raises on.
+        with suppress(ClassifierError):
+            found = search(free, instance)
+            candidates, seconds = found.minimal, found.seconds
     near = near_samples(problem, instance, oracle)
     paths = trace_paths(problem, instance, find_endpoints(problem, instance, near), oracle)
     rows: dict[str, MinimalRows] = {}
@@ -544,24 +553,32 @@ def _evaluated(
     feasible &= problem.schema.derivable(cells, originals)
     steps = oracle.query(cells, feasible, instance)
     density = oracle.density(steps, instance)
-    mark = np.full(len(instance), "", dtype=object)
-    if marked:
-        words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
-        edge = ~oracle.has_margin(steps, instance)
-        mark = words[edge.astype(np.int64), (density < RARE).astype(np.int64)]
+    blank = np.full(len(instance), "", dtype=object)
     prototype = _closest_prototypes(problem, cells, instance, paths)
-    return MinimalRows(instance, places_in_groups(instance), prototype, steps, density, mark)
+    rows = MinimalRows(instance, places_in_groups(instance), prototype, steps, density, blank)
+    return with_marks(rows, oracle) if marked else rows
+
+
+def with_marks(rows: MinimalRows, oracle: Oracle) -> MinimalRows:
+    """Marks rows of `best` by what they lack: `edge` without a margin, `unusual` if too rare."""
+    words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
+    edge = ~oracle.has_margin(rows.steps, rows.instance)
+    return rows._replace(mark=words[edge.astype(np.int64), (rows.density < RARE).astype(np.int64)])
 
 
 def _closest_prototypes(
     problem: Problem, cells: Floats, instance: Ints, paths: Paths | None
 ) -> Ints:
-    """The prototype of the path whose `first` is closest to each row; -1 for none."""
+    """The prototype of the path whose first ok step is closest to each row; -1 for none.
+
+    Steps of the grid are compared: whether `first` is refined depends on the picks.
+    """
     prototype = np.full(len(instance), -1, dtype=np.int64)
     if paths is None:
         return prototype
     row, path = matches(instance, paths["instance"])
-    firsts = paths["cells"][path, paths["first"][path]]
+    begin = np.where(paths["begin"] >= 0, paths["begin"], paths["first"])
+    firsts = paths["cells"][path, begin[path]]
     far = problem.schema.gaps(cells[row], firsts) @ problem.weights
     chosen = first_of_each(row, far)
     prototype[row[chosen]] = paths["prototype"][path[chosen]]

@@ -1,35 +1,36 @@
 """Why an instance has no counterfactual: the smallest relaxation of the constraints that gives one.
 
-Where no row is feasible, a smallest contradictory set of constraints, and a projection onto the
-others for how far each would have to move. Where rows are feasible but none searched was valid, the
-same search is run with constraints dropped: first all of them, since nothing else can help where
-that fails; then each alone, each pair, and beyond pairs greedily: what the row found without any
-constraint violates, restored one by one while the search succeeds. Instances for which the same set
-is tried are searched together.
+Where no row is feasible, it is a smallest contradictory set of constraints, and how far each of
+them would have to move: a projection onto the others says so. Where rows are feasible but none
+searched was valid, the same search is run without some constraints: without all of them, since
+nothing else can help where that fails; without each alone, without each pair; beyond pairs
+greedily, by restoring one by one what the best row without constraints violates. A word for several
+columns, such as `fixed a, b`, counts as one constraint for each of them. Every relaxation that is
+named was searched under, so its row is what `nearest` then returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations, groupby, product
 from math import floor
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, first_of_each
-from lapace.budgets import BudgetError
+from lapace.budgets import Budget, BudgetError, limited
 from lapace.classifiers import Classifier
 from lapace.constraints import ChangeLimit, Constraint, Shorthand, System, parse_all
 from lapace.constraints.relaxation import joined, relaxation, relaxed, violation_scales
 from lapace.errors import ClassifierError, InputError
-from lapace.explainer.assemble import Contradictions, with_rows
+from lapace.explainer.assemble import Contradictions, search_in_chunks, with_rows
 from lapace.explainer.fit import Fitted
-from lapace.explainer.problem import Problem, Search
-from lapace.explainer.search import search
+from lapace.explainer.problem import Candidates, Problem, Search
+from lapace.explainer.search import MinimalRows
 from lapace.instances import LabelledInstances
 from lapace.model import few_threads
 from lapace.result import Explanation, Move, WhyNot, record
@@ -47,7 +48,7 @@ FREE = 1e-3  # cost of a change that matters little
 FEW = 5  # changes a sentence names
 OTHERS = 2  # further sets a sentence names
 
-Set: TypeAlias = tuple[int, ...]  # constraints of the system, by position, in order
+Set: TypeAlias = tuple[int, ...]  # single constraints, by position, in order
 
 
 def with_why_not(
@@ -68,22 +69,23 @@ def with_why_not(
         relax_rules: Whether the explainer's rules may be relaxed as well.
     """
     begin = perf_counter()
-    problem = _problem_of(fitted, classifier, explanation, max_queries)
-    with few_threads(fitted.decoder.model.shape):
+    problem = _problem_of(fitted, classifier, explanation)
+    with few_threads(fitted.decoder.model.shape), limited(Budget(queries=max_queries)):
+        why = _contradictory(problem, explanation, relax_rules)
         relaxer = _Relaxer(problem, explanation, relax_rules)
-        found = relaxer.contradictory() | relaxer.without_valid_row()
-        explanation = with_rows(problem, explanation, relaxer.answers)
+        why |= relaxer.without_valid_row()
+        for rows in relaxer.answers:
+            new = np.array([explanation.status[i] != "answered" for i in rows.instance])
+            explanation = with_rows(problem, explanation, rows.take(new))
     return replace(
         explanation,
-        why_not=dict(sorted(found.items())),
+        why_not=dict(sorted(why.items())),
         n_queries=explanation.n_queries + classifier.n_queries,
         seconds={**explanation.seconds, "why_not": perf_counter() - begin},
     )
 
 
-def _problem_of(
-    fitted: Fitted, classifier: Classifier, explanation: Explanation, max_queries: int
-) -> Problem:
+def _problem_of(fitted: Fitted, classifier: Classifier, explanation: Explanation) -> Problem:
     """The problem an explanation solves, searched in the same way."""
     found = (tuple(explanation.labels), explanation.schema.names)
     if found != (fitted.labels, fitted.schema.names):
@@ -115,8 +117,7 @@ def _problem_of(
     unknown = np.full((len(label), len(fitted.labels)), np.nan)
     instances = LabelledInstances(reading, label, unknown, target, malformed={})
     settings = Search(**explanation.search)  # so that it finds what `explain` would
-    others = tuple(pick for pick in settings.picks if pick != "best")
-    settings = replace(settings, picks=("nearest", *others))
+    settings = replace(settings, picks=("nearest",))
     return Problem(
         fitted,
         classifier,
@@ -126,193 +127,117 @@ def _problem_of(
         explanation.costs,
         explanation.confidence,
         explanation.plausibility,
-        max_queries,
     )
 
 
-class FoundRows(NamedTuple):
-    """Rows a search found: the ok ones, and of each path without any the most promising."""
-
-    instance: Ints  # the instance each is for
-    cells: Floats
-    ok: Bools  # valid and feasible
-    feasible: Bools  # whether it satisfies the constraints of the search
-    probability: Floats  # of the target; NaN where unknown
-
-    @classmethod
-    def of(cls, paths: Mapping[str, NDArray[Any]]) -> FoundRows:
-        """The rows of paths, arrays by name as in `Explanation`."""
-        tau, feasible, probability = paths["tau"], paths["feasible"], paths["probability"]
-        ok = (paths["valid"] == 1) & feasible
-        score = np.nan_to_num(probability) + 2.0 * feasible + 1e-6 * tau
-        score = np.where(tau > 0, score, -np.inf)  # the input is no counterfactual
-        none = ~ok.any(axis=1, keepdims=True)
-        keep = ok | (none & (score == score.max(axis=1, keepdims=True)))
-        instance = paths["instance"][np.nonzero(keep)[0]]
-        return cls(instance, paths["cells"][keep], ok[keep], feasible[keep], probability[keep])
-
-    @classmethod
-    def of_nearest(cls, rows: Advice) -> FoundRows:
-        """The rows of `nearest`."""
-        steps = rows.steps
-        return cls(rows.instance, steps.cells, steps.ok, steps.feasible, steps.probability)
-
-    def take(self, rows: Bools | Ints) -> FoundRows:
-        """A selection of the rows."""
-        columns: list[Any] = [column[rows] for column in self]
-        return FoundRows(*columns)
+# ------------------------------------------------------------------------------------------------
+# No row is feasible
 
 
-class _Drop(NamedTuple):
-    """A set that can be dropped for an instance, and the best row of the search without it."""
-
-    cost: tuple[float, float]  # how far the row violates the set, and its distance
-    which: Set
-    row: Floats
-    exact: bool = False  # whether no smaller set can be dropped
-    others: tuple[_Drop, ...] = ()  # sets of the same size that would do as well
+def _with_status(explanation: Explanation, status: str) -> Ints:
+    return np.flatnonzero(np.array(explanation.status, dtype=object) == status)
 
 
-@dataclass
-class _Relaxer:
-    """Searches for relaxations, counting its searches.
+def _distances(problem: Problem, cells: Floats, instance: Ints) -> Floats:
+    far: Floats = problem.schema.gaps(problem.instances.cells[instance], cells) @ problem.weights
+    return far
 
-    Attributes:
-        problem: The problem, with a query budget.
-        explanation: What was found for it.
-        relax_rules: Whether the explainer's rules may be relaxed as well.
-        searched: The sets of dropped constraints that were searched.
-        answers: Rows found that satisfy every constraint after all, by instance.
-        cut: A set was left out: too many of them, the budget spent, or the classifier raised.
-        why_cut: Why the search without any constraint failed, in words; empty where it did not.
-    """
+
+def _contradictory(
+    problem: Problem, explanation: Explanation, relax_rules: bool
+) -> dict[int, WhyNot]:
+    """Explains instances whose constraints contradict each other, grouped by contradiction."""
+    contradictions = Contradictions(problem.system)
+    groups: dict[tuple[Constraint, ...], list[int]] = {}
+    for i in _with_status(explanation, "infeasible").tolist():
+        groups.setdefault(contradictions.of(problem.instances.cells[i]), []).append(i)
+    why: dict[int, WhyNot] = {}
+    for contradiction, members in groups.items():
+        one = _Contradiction(problem, contradiction, explanation.reason, relax_rules)
+        try:
+            why |= one.explained(np.array(members))
+        except BudgetError:  # the contradiction stands, however far each would have to move
+            why |= {i: one.why(i) for i in members}
+    return why
+
+
+class _Contradiction(NamedTuple):
+    """Constraints that cannot hold together for some instances."""
 
     problem: Problem
-    explanation: Explanation
-    relax_rules: bool = False
+    constraints: tuple[Constraint, ...]
+    reason: Sequence[str]
+    relax_rules: bool
 
-    def __post_init__(self) -> None:
-        self.searched: set[Set] = set()
-        self.cut = False
-        self.why_cut = ""
-        self.answers: dict[int, Floats] = {}
-        self.system = self.problem.system
-        self.rules = set(self.problem.fitted.rules)
-        self.is_rule = [c in self.rules for c in self.system.constraints]
-        self.every: Set = tuple(
-            k for k, rule in enumerate(self.is_rule) if self.relax_rules or not rule
-        )
-        self.scales = violation_scales(self.system)
-        self.originals = self.problem.instances.cells
+    def why(self, instance: int, text: str = "") -> WhyNot:
+        """Names the contradiction alone."""
+        names = tuple(map(str, self.constraints))
+        exact = 0 < len(names) <= 2
+        return WhyNot("infeasible", names, exact=exact, text=f"{self.reason[instance]}{text}")
 
-    def _with(self, status: str) -> Ints:
-        return np.flatnonzero(np.array(self.explanation.status, dtype=object) == status)
-
-    def _distance(self, cells: Floats, instance: Ints) -> Floats:
-        return self.problem.schema.gaps(self.originals[instance], cells) @ self.problem.weights
-
-    def _violation(self, cells: Floats, instance: Ints, which: Set | None = None) -> Floats:
-        """How far rows are from satisfying a set of constraints, relative to their scales."""
-        share = self.system.slack(cells, self.originals[instance]) / self.scales
-        total: Floats = (share if which is None else share[:, list(which)]).sum(axis=1)
-        return total
-
-    # -- no row is feasible -----------------------------------------------------------------------
-
-    def contradictory(self) -> dict[int, WhyNot]:
-        """Instances whose constraints contradict each other, grouped by contradiction."""
-        contradictions = Contradictions(self.system)
-        groups: dict[tuple[Constraint, ...], list[int]] = {}
-        for i in self._with("infeasible").tolist():
-            groups.setdefault(contradictions.of(self.originals[i]), []).append(i)
-        found: dict[int, WhyNot] = {}
-        for contradiction, members in groups.items():
-            try:
-                found |= self._contradiction(contradiction, np.array(members))
-            except BudgetError:  # the contradiction stands, however far each would have to move
-                names, reason = tuple(map(str, contradiction)), self.explanation.reason
-                found |= {
-                    i: WhyNot("infeasible", names, exact=len(names) <= 2, text=reason[i])
-                    for i in members
-                }
-        return found
-
-    def _contradiction(
-        self, contradiction: tuple[Constraint, ...], instance: Ints
-    ) -> dict[int, WhyNot]:
-        """One contradiction: each of its constraints relaxed alone."""
-        reason, schema = self.explanation.reason, self.problem.schema
-        if not contradiction:  # the solver's limit was reached before it was named
-            return {i: WhyNot("infeasible", exact=False, text=reason[i]) for i in instance.tolist()}
-        names, movable = tuple(map(str, contradiction)), list(contradiction)
-        if not self.relax_rules:
-            movable = [c for c in contradiction if c not in self.rules]
-        if not movable:
-            said = "That is a rule" if len(names) == 1 else "These are rules"
-            return {
-                i: WhyNot(
-                    "infeasible",
-                    names,
-                    exact=len(names) <= 2,
-                    text=f"{reason[i]} {said} of the explainer.",
-                )
-                for i in instance.tolist()
-            }
-        tries = [self._relaxed_alone(contradiction, c, instance) for c in movable]
+    def explained(self, instance: Ints) -> dict[int, WhyNot]:
+        """Relaxes each constraint alone; the rules stand unless they may be relaxed."""
+        problem, count = self.problem, len(self.constraints)
+        rules = () if self.relax_rules else problem.fitted.rules
+        movable = [c for c in self.constraints if c not in rules]
+        if not movable:  # or the solver's limit was reached before it was named
+            which = "That is a rule" if count == 1 else "These are rules"
+            text = f" {which} of the explainer." if count else ""
+            return {i: self.why(i, text) for i in instance.tolist()}
+        tries = [self._relaxed_alone(c, instance) for c in movable]
         rows = np.concatenate([cells for cells, _ in tries])
-        at = np.tile(np.arange(len(instance)), len(tries))
-        best = first_of_each(
-            at, self._violation(rows, instance[at]), self._distance(rows, instance[at])
-        )
+        owner = np.tile(np.arange(len(instance)), len(tries))
+        slack = problem.system.slack(rows, problem.instances.cells[instance[owner]])
+        violation = (slack / violation_scales(problem.system)).sum(axis=1)
+        best = first_of_each(owner, violation, _distances(problem, rows, instance[owner]))
         stuck = np.all([stuck for _, stuck in tries], axis=0)
-        found = {}
+        why = {}
         for k, i in enumerate(instance.tolist()):
             moves = tuple(
                 self._move(constraint, cells[k], i)
                 for constraint, (cells, _) in zip(movable, tries, strict=True)
             )
             texts = [move.text for move in moves]
-            text = f"{reason[i]} If the others stay, {joined(texts, 'or')}."
-            if len(names) == 1:
-                text = f"{reason[i]} For any row to satisfy it, {texts[0]}."
+            text = f" If the others stay, {joined(texts, 'or')}."
+            if count == 1:
+                text = f" For any row to satisfy it, {texts[0]}."
             if stuck[k]:
                 text += " Even then other constraints would contradict each other."
-            row = record(schema, rows[best[k]])
-            found[i] = WhyNot("infeasible", names, (), len(names) <= 2, moves, row, text)
-        return found
+            row = record(problem.schema, rows[best[k]])
+            why[i] = replace(self.why(i, text), moves=moves, row=row)
+        return why
 
-    def _relaxed_alone(
-        self, contradiction: tuple[Constraint, ...], constraint: Constraint, instance: Ints
-    ) -> tuple[Floats, Bools]:
-        """Of rows that satisfy the other constraints, the one that violates this one least.
+    def _relaxed_alone(self, constraint: Constraint, instance: Ints) -> tuple[Floats, Bools]:
+        """Finds, among rows that satisfy the others, the one that violates a constraint least.
 
         Returns:
             A row per instance, and the instances for which the others contradict each other too.
         """
-        schema = self.problem.schema
+        problem, schema = self.problem, self.problem.schema
         alone = System.of([constraint], schema, check=False)
-        named = {c for b in self.system.bound if b.constraint in contradiction for c in b.columns}
-        starts, at = self._starts(sorted(named), self.originals[instance])
-        originals = self.originals[instance][at]
+        bound = [b for b in problem.system.bound if b.constraint in self.constraints]
+        starts, owner = self._starts(sorted({c for b in bound for c in b.columns}), instance)
+        originals = problem.instances.cells[instance][owner]
         # Other columns cost almost nothing, so that those of this constraint move least.
         columns = {schema.names[c] for c in alone.bound[0].columns}
         movable = [f.name for f in schema.features if f.derived is None]
         costs = {n: 1.0 if n in columns else FREE for n in movable} if columns else None
-        after = self.system.without([constraint]).project(starts, originals, costs=costs)
+        after = problem.system.without([constraint]).project(starts, originals, costs=costs)
         rows, feasible = after.cells, after.feasible
-        stuck = ~np.isin(np.arange(len(instance)), at[feasible])
+        stuck = ~np.isin(np.arange(len(instance)), owner[feasible])
         if stuck.any():  # satisfy at least the others of this contradiction
-            again = np.flatnonzero(stuck[at])
-            others = System.of([c for c in contradiction if c != constraint], schema, check=False)
-            narrow = others.project(starts[again], originals[again], costs=costs)
-            rows[again], feasible[again] = narrow.cells, narrow.feasible
+            again = np.flatnonzero(stuck[owner])
+            others = [c for c in self.constraints if c != constraint]
+            narrow = System.of(others, schema, check=False)
+            moved = narrow.project(starts[again], originals[again], costs=costs)
+            rows[again], feasible[again] = moved.cells, moved.feasible
         slack = alone.slack(rows, originals)[:, 0]
-        best = first_of_each(at, ~feasible, slack, self._distance(rows, instance[at]))
+        best = first_of_each(owner, ~feasible, slack, _distances(problem, rows, instance[owner]))
         return rows[best], stuck
 
-    def _starts(self, columns: Sequence[int], originals: Floats) -> tuple[Floats, Ints]:
+    def _starts(self, columns: Sequence[int], instance: Ints) -> tuple[Floats, Ints]:
         """Where to project from: the instance, and bounds of columns, where slack is least."""
-        features = self.problem.schema.features
+        features, originals = self.problem.schema.features, self.problem.instances.cells[instance]
         numbers = [c for c in columns if features[c].kind == "continuous"]
         bounds = [(None, features[c].lower, features[c].upper) for c in numbers]
         starts = []
@@ -324,80 +249,183 @@ class _Relaxer:
             starts.append(np.where(np.isnan(originals), originals, rows))
         return np.concatenate(starts), np.tile(np.arange(len(originals)), len(starts))
 
-    # -- rows are feasible, none was valid --------------------------------------------------------
+    def _move(self, constraint: Constraint, row: Floats, instance: int) -> Move:
+        schema, original = self.problem.schema, self.problem.instances.cells[instance]
+        by, text = relaxation(constraint, schema, row, original)
+        instead = relaxed(constraint, schema, by, row, original)
+        if instead is not None:
+            others = [c for c in self.problem.system.constraints if c != constraint]
+            system = System.of([*others, instead], schema, check=False)
+            instead = None if system.contradiction(original) else instead
+        shown = None if instead is None else str(instead)
+        return Move(str(constraint), by, f"'{constraint}' {text}", shown)
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows are feasible, none was valid
+
+
+class _Drop(NamedTuple):
+    """A set that can be dropped for an instance, and the row that `nearest` then returns."""
+
+    cost: tuple[float, float]  # how far the row violates the set, and its distance
+    which: Set
+    row: Floats
+    exact: bool = False  # whether no smaller set can be dropped
+    others: tuple[_Drop, ...] = ()  # sets of the same size that would do as well
+
+
+class _SearchesSpentError(BudgetError):
+    """No more searches may be made."""
+
+
+@dataclass
+class _Relaxer:
+    """Searches for the smallest relaxation, counting its searches.
+
+    Attributes:
+        problem: The problem.
+        explanation: What was found for it.
+        relax_rules: Whether the explainer's rules may be relaxed as well.
+    """
+
+    problem: Problem
+    explanation: Explanation
+    relax_rules: bool
+
+    def __post_init__(self) -> None:
+        constraints, rules = self.problem.system.constraints, set(self.problem.fitted.rules)
+        pairs = [(single, whole) for whole in constraints for single in _singles(whole)]
+        self.singles = tuple(single for single, _ in pairs)
+        self.whole = tuple(whole for _, whole in pairs)  # of which each is a part
+        self.is_rule = [whole in rules for whole in self.whole]
+        self.every: Set = tuple(
+            k for k, rule in enumerate(self.is_rule) if self.relax_rules or not rule
+        )
+        self.system = System.of(self.singles, self.problem.schema, check=False)
+        self.originals = self.problem.instances.cells
+        self.searched = 0  # sets
+        self.amounts = 0  # searches for amounts
+        self.cut = False  # whether a set was left out, for whatever reason
+        self.why_cut = ""  # why the search without any constraint failed, in words
+        self.answers: list[MinimalRows] = []  # rows that satisfy every constraint after all
 
     def without_valid_row(self) -> dict[int, WhyNot]:
-        """Instances for which no ok row was found."""
-        instance = self._with("none_found")
+        """Explains instances for which no ok row was found."""
+        instance = _with_status(self.explanation, "none_found")
         if not len(instance):
             return {}
-        free = self._search_without(self.every, instance) if self.every else None
-        hopeful = instance if free is None else np.unique(free.instance[free.ok])
-        drops = self._small_sets(hopeful, free)
+        free = self._free_rows(instance)
+        hopeful = instance if free is None else np.unique(free.instance)
+        drops = self._small_sets(hopeful) if self.every else {}
         left = np.setdiff1d(hopeful, list(drops))
         if free is not None and len(left):
-            drops |= self._large_sets(free.take(np.isin(free.instance, left)))
-        self._note_answers({i: drop.row for i, drop in drops.items()})
-        moves = self._least_moves({i: d for i, d in drops.items() if i not in self.answers})
-        self._note_answers({i: row for i, (_, row) in moves.items()})
-        return {
-            i: self._droppable(i, drops[i], *moves[i])
-            if i in drops
-            else self._not_relaxable(i, free)
-            for i in instance.tolist()
-            if i not in self.answers
-        }
+            drops |= self._large_sets(free, left)
+        why = {}
+        for i in instance.tolist():
+            if any(i in rows.instance for rows in self.answers):
+                continue
+            if i in drops:
+                why[i] = self._droppable(i, drops[i])
+            else:
+                why[i] = self._not_relaxable(i, found=free is not None)
+        return why
 
-    def _note_answers(self, rows: Mapping[int, Floats]) -> None:
-        """Keeps the rows that satisfy every constraint after all."""
-        for i, row in rows.items():
-            if self.system.feasible(row[None], self.originals[[i]])[0]:
-                self.answers[i] = row
+    # -- searches ---------------------------------------------------------------------------------
 
-    def _under(self, system: System) -> Problem:
-        """The same problem under other constraints."""
-        return replace(self.problem, system=system, nodes=self.problem.nodes.fresh())
+    def _under(self, constraints: Iterable[Constraint], instance: Ints) -> list[MinimalRows]:
+        """What `nearest` returns under other constraints.
 
-    def _search_without(self, which: Set, instance: Ints) -> FoundRows | None:
-        """What the same search finds without a set of constraints; None where it was cut short."""
-        self.searched.add(which)
-        dropped = [self.system.constraints[k] for k in which]
-        problem = self._under(self.system.without(dropped))
-        parts = [self._rows_of(instance[:0])]
+        Every search considers what is found without the query's constraints: it is the same for
+        all of them, so it is searched for once.
+        """
+        problem = self.problem
+        system = System.of(constraints, problem.schema, check=False)
+        free = None if system.constraints == problem.fitted.rules else self._free
+        problem = replace(problem, system=system, candidates=free)
+        parts = [found for _, found in search_in_chunks(problem, instance)]
+        return [part.rows["nearest"] for part in parts]
+
+    @cached_property
+    def _free(self) -> Candidates | None:
+        """Minimal rows found under the rules alone; None where there are no constraints."""
+        problem = self.problem.without_constraints
+        if problem is None:
+            return None
+        instance = _with_status(self.explanation, "none_found")
         try:
-            for _, found in search(problem, instance):
-                if found.paths is not None:
-                    parts.append(FoundRows.of(found.paths))
-                    parts.append(FoundRows.of_nearest(found.advice["nearest"]))
-        except (QueryBudgetError, BudgetError):
+            parts = [found.minimal for _, found in search_in_chunks(problem, instance)]
+        except ClassifierError:
+            self._excluded(instance)
+            return Candidates(self.originals[:0], instance[:0])
+        return Candidates(*(np.concatenate(same) for same in zip(*parts, strict=True)))
+
+    def _excluded(self, instance: Ints) -> None:
+        """Notes that constraints keep rows from the classifier; raises if it is broken itself."""
+        self.problem.classifier.query(self.originals[instance[:1]], self.problem.schema)
+        self.cut = True
+        self.why_cut = "The classifier raises on too many rows that the constraints exclude."
+
+    def _free_rows(self, instance: Ints) -> Candidates | None:
+        """Ok rows found without any constraint that may go; None where that cannot be searched."""
+        if not self.every:
+            return None
+        try:
+            if not self.relax_rules and self._free is not None:
+                return None if self.why_cut else self._free
+            rows = self._under(self._without(self.every), instance)
+        except BudgetError:
             self.cut, self.why_cut = True, "The query budget ended before any set could be tried."
             return None
-        except ClassifierError:  # a dropped rule may have kept such rows from the classifier
-            self.problem.classifier.query(self.originals[instance[:1]], self.problem.schema)
-            self.cut = True
-            self.why_cut = "The classifier raises on too many rows that the constraints exclude."
+        except ClassifierError:
+            self._excluded(instance)
             return None
-        return FoundRows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        ok = [part.steps.ok for part in rows]
+        return Candidates(
+            np.concatenate([p.steps.cells[m] for p, m in zip(rows, ok, strict=True)]),
+            np.concatenate([p.instance[m] for p, m in zip(rows, ok, strict=True)]),
+        )
 
-    def _rows_of(self, instance: Ints) -> FoundRows:
-        """The rows the explanation has of instances."""
-        mine = np.isin(self.explanation.instance, instance)
-        names = ("instance", "tau", "cells", "valid", "feasible", "probability")
-        return FoundRows.of({name: getattr(self.explanation, name)[mine] for name in names})
+    def _without(self, which: Set) -> list[Constraint]:
+        """All constraints but a set; what is whole stays whole."""
+        gone = {self.whole[k] for k in which}
+        singles = enumerate(zip(self.singles, self.whole, strict=True))
+        return [
+            single if whole in gone else whole for k, (single, whole) in singles if k not in which
+        ]
 
-    def _drops(self, which: Set, found: FoundRows | None) -> dict[int, _Drop]:
-        """Of each instance the ok row that violates a set least, then the nearest."""
-        if found is None:
+    def _search_without(self, which: Set, instance: Ints) -> dict[int, _Drop]:
+        """What `nearest` returns without a set, by instance, where that is ok."""
+        self.searched += 1
+        try:
+            parts = self._under(self._without(which), instance)
+        except BudgetError:
+            self.cut = True
             return {}
-        rows = found.take(found.ok)
-        violated = self._violation(rows.cells, rows.instance, which)
-        distance = self._distance(rows.cells, rows.instance)
-        return {
-            int(rows.instance[k]): _Drop((violated[k], distance[k]), which, rows.cells[k])
-            for k in first_of_each(rows.instance, violated, distance)
-        }
+        except ClassifierError:
+            self._excluded(instance)
+            return {}
+        drops = {}
+        for rows in parts:
+            every = self.system.feasible(rows.steps.cells, self.originals[rows.instance])
+            if (answered := rows.steps.ok & every).any():
+                self.answers.append(rows.take(answered))
+            violated = self._violation(rows.steps.cells, rows.instance, which)
+            far = _distances(self.problem, rows.steps.cells, rows.instance)
+            for k in np.flatnonzero(rows.steps.ok):
+                cost = float(violated[k]), float(far[k])
+                drops[int(rows.instance[k])] = _Drop(cost, which, rows.steps.cells[k])
+        return drops
 
-    def _small_sets(self, instance: Ints, free: FoundRows | None) -> dict[int, _Drop]:
+    def _violation(self, cells: Floats, instance: Ints, which: Set) -> Floats:
+        """How far rows are from satisfying a set, relative to the scales of its constraints."""
+        share = self.system.slack(cells, self.originals[instance]) / violation_scales(self.system)
+        total: Floats = share[:, list(which)].sum(axis=1)
+        return total
+
+    # -- sets -------------------------------------------------------------------------------------
+
+    def _small_sets(self, instance: Ints) -> dict[int, _Drop]:
         """The smallest sets of one or two; of equals the one whose row violates it least.
 
         Of sets of the same size those with fewer rules come first.
@@ -415,174 +443,101 @@ class _Relaxer:
             exact = not self.cut or size == 1  # no set is smaller than one
             enough: dict[int, list[_Drop]] = {}
             for which in equals:
-                if which == self.every:  # searched already
-                    found = free and free.take(np.isin(free.instance, left))
-                elif len(self.searched) < SEARCHES:
-                    found = self._search_without(which, left)
-                else:
+                if self.searched >= SEARCHES:
                     self.cut = True
                     break
-                for i, drop in self._drops(which, found).items():
+                for i, drop in self._search_without(which, left).items():
                     enough.setdefault(i, []).append(drop)
-            for i, found_sets in enough.items():
-                best, *others = sorted(found_sets, key=lambda drop: drop.cost)
+            for i, found in enough.items():
+                best, *others = sorted(found, key=lambda drop: drop.cost)
                 drops[i] = best._replace(exact=exact, others=tuple(others[:OTHERS]))
         return drops
 
-    def _large_sets(self, free: FoundRows) -> dict[int, _Drop]:
+    def _large_sets(self, free: Candidates, instance: Ints) -> dict[int, _Drop]:
         """Larger sets: what the best free row violates, then restored one by one."""
-        drops, exact = self._drops(self.every, free), not self.cut
-        rows = free.take(free.ok)
-        violated = ~self.system.holds(rows.cells, self.originals[rows.instance])
-        fewest = first_of_each(
-            rows.instance, violated.sum(axis=1), self._violation(rows.cells, rows.instance)
-        )
-        sets = {int(rows.instance[k]): tuple(np.flatnonzero(violated[k]).tolist()) for k in fewest}
+        free, exact = free.take(np.isin(free.instance, instance)), not self.cut
+        violated = ~self.system.holds(free.cells, self.originals[free.instance])
+        violated[:, [k for k in range(len(self.singles)) if k not in self.every]] = False
+        far = _distances(self.problem, free.cells, free.instance)
+        fewest = first_of_each(free.instance, violated.sum(axis=1), far)
+        sets = {
+            int(free.instance[k]): _Drop(
+                (0.0, float(far[k])), tuple(np.flatnonzero(violated[k]).tolist()), free.cells[k]
+            )
+            for k in fewest
+        }
         tried = 0
-        rules_first = sorted(self.every, key=lambda k: (not self.is_rule[k], -k))
-        for restored in (None, *rules_first):
-            if restored is not None:
-                sets = {
-                    i: tuple(k for k in drop.which if k != restored)
-                    for i, drop in drops.items()
-                    if restored in drop.which
-                }
-            # All sets of one and two were tried without success, and so was the set of all.
-            sets = {i: which for i, which in sets.items() if 2 < len(which) < len(self.every)}
-            for which in dict.fromkeys(sets.values()):  # instances with the same set together
+        for i in sorted(sets):
+            for restored in sorted(self.every, key=lambda k: (not self.is_rule[k], -k)):
+                before = sets[i].which
+                which = tuple(k for k in before if k != restored)
+                # All sets of one and two were tried without success.
+                if which == before or len(which) <= 2:
+                    continue
                 if tried == GREEDY:
                     self.cut = True
                     break
                 tried += 1
-                members = np.array([i for i, other in sets.items() if other == which])
-                drops |= self._drops(which, self._search_without(which, members))
-        return {i: drop._replace(exact=exact and len(drop.which) == 3) for i, drop in drops.items()}
+                sets |= self._search_without(which, np.array([i]))
+            sets[i] = sets[i]._replace(exact=exact and len(sets[i].which) == 3)
+        return sets
 
-    # -- in words ---------------------------------------------------------------------------------
+    # -- amounts ----------------------------------------------------------------------------------
 
-    def _droppable(
-        self, instance: int, drop: _Drop, moves: tuple[Move, ...], row: Floats
-    ) -> WhyNot:
-        schema, original = self.problem.schema, self.originals[instance]
-        dropped = [self.system.constraints[k] for k in drop.which]
-        quoted = joined([f"'{c}'" for c in dropped])
-        text = f"{self.explanation.reason[instance]} Without {quoted} the same search finds one"
-        if not drop.exact:
-            why = "sets of more than two are not all tried"
-            if self.cut:
-                why = f"{len(self.searched)} sets were tried and not all there are"
-            text += f"; a smaller set might do as well, for {why}"
-        elif len(dropped) > 1:
-            text += "; without fewer it does not"
-        text += f". It is enough if {joined([move.text for move in moves])}"
-        text += f": {self._changes(row, original)}."
-        others = [self._other(other, original) for other in drop.others]
-        text += f" It would also be enough {joined(others, 'or')}." if others else ""
-        names = tuple(map(str, dropped))
-        return WhyNot("none_found", (), names, drop.exact, moves, record(schema, row), text)
+    def _least_amounts(self, instance: int, drop: _Drop) -> tuple[dict[int, float | None], Floats]:
+        """How little the constraints of a set have to be relaxed together.
 
-    def _other(self, drop: _Drop, original: Floats) -> str:
-        """Another set that can be dropped, and the row then found."""
-        quoted = joined([f"'{self.system.constraints[k]}'" for k in drop.which])
-        return f"to leave out {quoted} ({self._changes(drop.row, original)})"
-
-    # -- the least amounts ------------------------------------------------------------------------
-
-    def _least_moves(
-        self, drops: Mapping[int, _Drop]
-    ) -> dict[int, tuple[tuple[Move, ...], Floats]]:
-        """How little the constraints of each instance's set have to be relaxed together.
-
-        Instances that try the same constraints are searched together. Where the query budget or
-        the number of searches ends, the last amounts that sufficed stand.
+        Where the budget or the number of searches ends, the last amounts that sufficed stand.
 
         Returns:
-            By instance the relaxations, and what `nearest` returns with them.
+            The amount of each constraint, None where it is left out, and what `nearest` returns.
         """
-        tries = {i: self._amounts(i, drop) for i, drop in drops.items()}
-        wanted = {i: next(amounts) for i, amounts in tries.items()}
-        found: dict[int, tuple[tuple[Move, ...], Floats]] = {}
-        searches = 0
-        while wanted:
-            groups: dict[tuple[Constraint, ...], list[int]] = {}
-            for i, constraints in wanted.items():
-                groups.setdefault(constraints, []).append(i)
-            wanted = {}
-            for constraints, members in groups.items():
-                searches += 1
-                try:
-                    if searches > AMOUNTS:
-                        raise QueryBudgetError("The number of searches is spent.")
-                    rows: dict[int, Floats] | None = self._nearest_under(constraints, members)
-                except (QueryBudgetError, BudgetError):
-                    rows, self.cut = None, True
-                for i in members:
-                    try:
-                        wanted[i] = tries[i].send(False if rows is None else rows.get(i))
-                    except StopIteration as stop:
-                        found[i] = stop.value
-        return found
+        row, original, schema = drop.row, self.originals[instance], self.problem.schema
+        amounts: dict[int, float | None] = {
+            k: relaxation(self.singles[k], schema, row, original).by for k in drop.which
+        }
+        try:
+            found = self._nearest_with(amounts, row, instance)
+            if found is None:  # the search does not find its row again: leave them out as a whole
+                left_out: dict[int, float | None] = dict.fromkeys(drop.which)
+                return left_out, row
+            row = found
+            for k in drop.which:
+                low, enough = 0.0, amounts[k] or 0.0
+                if self._relaxed(k, enough, row, original) is None:
+                    continue
+                while (middle := self._between(k, low, enough)) is not None:
+                    found = self._nearest_with({**amounts, k: middle}, row, instance)
+                    if found is None:
+                        low = middle
+                    else:
+                        amounts[k], enough, row = middle, middle, found
+        except BudgetError:
+            self.cut = True
+        return amounts, row
 
-    def _amounts(
-        self, instance: int, drop: _Drop
-    ) -> Generator[
-        tuple[Constraint, ...], Floats | Literal[False] | None, tuple[tuple[Move, ...], Floats]
-    ]:
-        """One instance's least amounts, one constraint after another.
-
-        Yields:
-            Constraints to search under; sent is what `nearest` returns, None where that is not ok,
-            False where nothing may be searched any more.
-        """
-        row, original = drop.row, self.originals[instance]
-        amounts: dict[int, float | None] = {}
-        for k in drop.which:
-            constraint = self.system.constraints[k]
-            amounts[k] = relaxation(constraint, self.problem.schema, row, original).by
-        found = yield self._relaxed_by(amounts, row, original)
-        whole = found is None
-        if whole:  # the search does not find its row again: leave them out as a whole
-            amounts = dict.fromkeys(drop.which)
-            found = yield self._relaxed_by(amounts, None, original)
-        row = drop.row if found is None or found is False else found
-        for k in drop.which:
-            low, enough = 0.0, amounts[k] or 0.0
-            if found is False or self._relaxed(k, enough, row, original) is None:
-                continue
-            while (middle := self._between(k, low, enough)) is not None:
-                found = yield self._relaxed_by({**amounts, k: middle}, row, original)
-                if found is False:
-                    break
-                if found is None:
-                    low = middle
-                else:
-                    amounts[k], enough, row = middle, middle, found
-        complete = found is not False
-        moves = (
-            self._left_out(k, row, original)
-            if whole
-            else self._move_by(k, amounts[k], row, original, complete)
-            for k in drop.which
-        )
-        return tuple(moves), row
+    def _nearest_with(
+        self, amounts: Mapping[int, float | None], row: Floats, instance: int
+    ) -> Floats | None:
+        """What `nearest` returns with constraints relaxed by amounts; None where it is not ok."""
+        self.amounts += 1
+        if self.amounts > AMOUNTS:
+            raise _SearchesSpentError("The number of searches is spent.")
+        original = self.originals[instance]
+        instead = [self._relaxed(k, by, row, original) for k, by in amounts.items()]
+        constraints = self._without(tuple(amounts))
+        (rows,) = self._under([*constraints, *filter(None, instead)], np.array([instance]))
+        return rows.steps.cells[0] if rows.steps.ok.any() else None
 
     def _between(self, k: int, low: float, enough: float) -> float | None:
         """The next amount to be tried between one that fails and one that suffices."""
-        if self._is_several(k):
-            return None
-        whole = isinstance(self.system.constraints[k], ChangeLimit)
-        step = 1.0 if whole else self._resolution(k)
+        step = 1.0 if isinstance(self.singles[k], ChangeLimit) else self._resolution(k)
         if enough - low <= max(step, enough * PART) * 1.001:
             return None
         middle = (low + enough) / 2
         if step:
             middle = float(f"{round(middle / step) * step:.12g}")
         return middle if low < middle < enough else None
-
-    def _is_several(self, k: int) -> bool:
-        """Whether a constraint is a word for several columns, some of which can be let go."""
-        constraint = self.system.constraints[k]
-        return isinstance(constraint, Shorthand) and len(constraint.features) > 1
 
     def _resolution(self, k: int) -> float:
         """The least difference a constraint's amount can make: the finest step of its columns."""
@@ -591,75 +546,89 @@ class _Relaxer:
         return min((step for step in steps if step), default=0.0)
 
     def _relaxed(
-        self, k: int, by: float | None, row: Floats | None, original: Floats
+        self, k: int, by: float | None, row: Floats, original: Floats
     ) -> Constraint | None:
-        """A constraint relaxed by an amount; None where it has to be left out."""
-        if row is None:
+        """A constraint relaxed by an amount; None where it has to be left out.
+
+        One column of a word for several is let go as a whole.
+        """
+        if self.singles[k] != self.whole[k]:
             return None
-        return relaxed(self.system.constraints[k], self.problem.schema, by, row, original)
+        return relaxed(self.singles[k], self.problem.schema, by, row, original)
 
-    def _relaxed_by(
-        self, amounts: Mapping[int, float | None], row: Floats | None, original: Floats
-    ) -> tuple[Constraint, ...]:
-        """All constraints, some of them relaxed by amounts or, without a row, left out."""
-        chosen = [
-            self._relaxed(k, amounts[k], row, original) if k in amounts else constraint
-            for k, constraint in enumerate(self.system.constraints)
+    # -- in words ---------------------------------------------------------------------------------
+
+    def _droppable(self, instance: int, drop: _Drop) -> WhyNot:
+        schema, original = self.problem.schema, self.originals[instance]
+        amounts, row = self._least_amounts(instance, drop)
+        moves = self._moves(amounts, row, original)
+        quoted = self._quoted(drop.which)
+        text = f"{self.explanation.reason[instance]} Without {quoted} the same search finds one"
+        if not drop.exact:
+            why = "sets of more than two are not all tried"
+            if self.cut:
+                why = f"{self.searched} sets were tried and not all there are"
+            text += f"; a smaller set might do as well, for {why}"
+        elif len(drop.which) > 1:
+            text += "; without fewer it does not"
+        text += f". It is enough if {joined([move.text for move in moves])}"
+        text += f": {self._changes(row, original)}."
+        others = [
+            f"to leave out {self._quoted(other.which)} ({self._changes(other.row, original)})"
+            for other in drop.others
         ]
-        return tuple(c for c in chosen if c is not None)
+        text += f" It would also be enough {joined(others, 'or')}." if others else ""
+        names = tuple(dict.fromkeys(str(self.whole[k]) for k in drop.which))
+        return WhyNot("none_found", (), names, drop.exact, moves, record(schema, row), text)
 
-    def _nearest_under(
-        self, constraints: tuple[Constraint, ...], instance: Sequence[int]
-    ) -> dict[int, Floats]:
-        """What `nearest` returns under constraints, by instance, where that is ok."""
-        system = System.of(constraints, self.problem.schema, check=False)
-        found = {}
-        for _, part in search(self._under(system), np.array(instance)):
-            if part.paths is not None:
-                rows = part.advice["nearest"]
-                for k in np.flatnonzero(rows.steps.ok):
-                    found[int(rows.instance[k])] = rows.steps.cells[k]
-        return found
+    def _quoted(self, which: Set) -> str:
+        return joined([f"'{self.singles[k]}'" for k in which])
 
-    def _left_out(self, k: int, row: Floats, original: Floats) -> Move:
-        """A constraint that is left out, and why it is not relaxed."""
-        why = "it has no amount to relax by"
-        if self._relaxed(k, 1.0, row, original) is not None:
-            why = "if it is only relaxed, the search does not find the row again"
-        text = f"'{self.system.constraints[k]}' is left out ({why})"
-        return Move(str(self.system.constraints[k]), None, text)
+    def _moves(
+        self, amounts: Mapping[int, float | None], row: Floats, original: Floats
+    ) -> tuple[Move, ...]:
+        """The relaxation of each constraint, in words; columns of one word are let go together."""
+        moves = []
+        for whole in dict.fromkeys(self.whole[k] for k in amounts):
+            mine = [k for k in amounts if self.whole[k] == whole]
+            if isinstance(whole, Shorthand) and len(whole.features) > 1:
+                free = [c.features[0] for k in mine if isinstance(c := self.singles[k], Shorthand)]
+                kept = tuple(name for name in whole.features if name not in free)
+                instead = str(replace(whole, features=kept)) if kept else None
+                moves.append(
+                    Move(str(whole), None, f"'{whole}' lets go of {joined(free)}", instead)
+                )
+            else:
+                moves.append(self._move(mine[0], amounts[mine[0]], row, original))
+        return tuple(moves)
 
-    def _move_by(
-        self, k: int, by: float | None, row: Floats, original: Floats, complete: bool
-    ) -> Move:
-        """The relaxation of one constraint, in words."""
-        constraint = self.system.constraints[k]
-        instead = self._relaxed(k, by, row, original)
+    def _move(self, k: int, by: float | None, row: Floats, original: Floats) -> Move:
+        constraint, instead = self.singles[k], self._relaxed(k, by, row, original)
         if by == 0.0:
             return Move(str(constraint), by, f"'{constraint}' stays", str(constraint))
         if instead is None:
-            return self._left_out(k, row, original)
-        if isinstance(instead, Shorthand) and isinstance(constraint, Shorthand):
-            free = [name for name in constraint.features if name not in instead.features]
-            text = f"'{constraint}' lets go of {joined(free)}"
-            return Move(str(constraint), None, text, str(instead))
-        most = "" if complete else "at most "
+            why = "it has no amount to relax by"
+            if self._relaxed(k, 1.0, row, original) is not None:
+                why = "if it is only relaxed, the search does not find the row again"
+            return Move(str(constraint), None, f"'{constraint}' is left out ({why})")
+        most = "at most " if self.cut else ""
         text = f"'{constraint}' is relaxed to {most}'{instead}'"
         return Move(str(constraint), by, text, str(instead))
 
-    def _not_relaxable(self, instance: int, free: FoundRows | None) -> WhyNot:
+    def _not_relaxable(self, instance: int, *, found: bool) -> WhyNot:
         """Nothing can be dropped, or dropping everything does not help."""
-        seen = self._rows_of(np.array([instance]))
-        reached = _highest(seen.take(seen.feasible))
-        text = [self.explanation.reason[instance]]
-        cut = free is None and bool(self.every)
+        whole = self.explanation
+        path, step = np.nonzero((whole.instance == instance)[:, None] & (whole.tau > 0))
+        feasible, likely = whole.feasible[path, step], whole.probability[path, step]
+        reached = float(np.nan_to_num(likely[feasible], nan=-1.0).max(initial=-1.0))
+        text = [whole.reason[instance]]
+        cut = not found and bool(self.every)
         if cut:
             text.append(self.why_cut)
-        elif free is not None:
-            kept = len(self.every) < len(self.system)
+        elif found:
+            kept = len(self.every) < len(self.singles)
             but = " but the explainer's rules" if kept else ""
             text.append(f"Even without any constraint{but} nothing is found.")
-            reached = max(reached, _highest(free.take(free.instance == instance)))
         confidence, options = self.problem.confidence, []
         highest = floor(reached * 1000) / 1000  # rounded down: requiring as much succeeds
         if reached >= 0:
@@ -672,24 +641,13 @@ class _Relaxer:
         options.append("an explainer with more prototypes or more training rows of that label")
         text.append(f"What may help: {joined(options, 'or')}.")
         row = None
-        if len(seen.instance):
-            far = self._distance(seen.cells, seen.instance)
-            best = first_of_each(
-                seen.instance, ~seen.feasible, -np.nan_to_num(seen.probability), far
-            )[0]
-            row = record(self.problem.schema, seen.cells[best])
+        if len(path):
+            cells = whole.cells[path, step]
+            owner = np.full(len(path), instance)
+            far = _distances(self.problem, cells, owner)
+            best = first_of_each(owner, ~feasible, -np.nan_to_num(likely), far)[0]
+            row = record(self.problem.schema, cells[best])
         return WhyNot("none_found", exact=not cut, row=row, text=" ".join(text))
-
-    def _move(self, constraint: Constraint, row: Floats, instance: int) -> Move:
-        schema, original = self.problem.schema, self.originals[instance]
-        by, text = relaxation(constraint, schema, row, original)
-        instead = relaxed(constraint, schema, by, row, original)
-        if instead is not None:
-            others = [c for c in self.system.constraints if c != constraint]
-            system = System.of([*others, instead], schema, check=False)
-            instead = None if system.contradiction(original) else instead
-        shown = None if instead is None else str(instead)
-        return Move(str(constraint), by, f"'{constraint}' {text}", shown)
 
     def _changes(self, row: Floats, original: Floats) -> str:
         """What differs from the instance, at most a few columns of it: `age 30 → 40`."""
@@ -703,6 +661,8 @@ class _Relaxer:
         return joined(texts)
 
 
-def _highest(found: FoundRows) -> float:
-    """The highest known probability; -1 where none is known."""
-    return float(np.nan_to_num(found.probability, nan=-1.0).max(initial=-1.0))
+def _singles(constraint: Constraint) -> list[Constraint]:
+    """A constraint for each column of a word for several; otherwise the constraint itself."""
+    if isinstance(constraint, Shorthand) and len(constraint.features) > 1:
+        return [replace(constraint, features=(name,)) for name in constraint.features]
+    return [constraint]

@@ -14,7 +14,7 @@ from nicegui.events import GenericEventArguments
 from lapace import plots
 from lapace.cohorts import cohort
 from lapace.explainer import Search
-from lapace.explainer.search import CUT_SHORT
+from lapace.explainer.assemble import CUT_SHORT
 from lapace.table import read
 from lapace.workbench.access import PATH
 from lapace.workbench.session import DRAWING, Shared

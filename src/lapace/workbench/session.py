@@ -2,7 +2,8 @@
 
 `Shared` is the same for all visitors and never changes. A `Session` belongs to one open page: it
 keeps that page's last explanation, so that a letter about it needs no second search, and nothing
-else; where it is gone (the server was started again), the same question gives the same answer.
+else; where it is gone (the server was started again), the same question gives the same answer. So
+the ways that the page shows already are part of its question, as `shown`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from lapace.workbench.ways import WAYS, cards, chosen_way, pixels
 __all__ = ["Session", "Shared"]
 
 LISTED = 1_000  # rows of the file that the page lists
+SHOWN = 20  # ways shown already that a question may name
 SEARCH = Search(n_best=WAYS)
 DRAWING = threading.Lock()  # matplotlib draws one figure at a time
 
@@ -242,24 +244,56 @@ class Session:
         if query.problems:
             raise _ProblemsError([list(problem) for problem in query.problems])
         cells, name = self._cells(message.get("row")), message.get("name")
-        key = json.dumps([form_values(shared.schema, cells), limits, name], sort_keys=True)
+        values = form_values(shared.schema, cells)
+        shown = self._shown(message.get("shown"), values)
+        key = json.dumps(
+            [values, limits, name, [form_values(shared.schema, way) for way in shown]],
+            sort_keys=True,
+        )
         if self._last is not None and self._last[0] == key:
             return self._last[1], query
         row = record(shared.schema, cells)
         if "id" not in row:
             row = {"id": str(name or "your own")[:100], **row}
         try:
-            explanation = shared.explainer.explain(
-                [row],
-                target=query.target,
-                constraints=query.constraints,
-                costs=query.costs or None,
-                search=SEARCH,
-            )
+            explanation = self._searched(row, query, shown)
         except InputError as error:  # limits that contradict the rules for every row
             raise _ProblemsError([["limits", str(error)]]) from None
         self._last = (key, explanation)
         return explanation, query
+
+    def _searched(self, row: Json, query: LimitQuery, shown: Sequence[Floats]) -> Explanation:
+        """Searches for ways of one row; ways shown before that are within the limits stay.
+
+        Args:
+            row: The row, with its `id`.
+            query: The limits.
+            shown: Ways that the page has shown for the row.
+        """
+        schema = self.shared.schema
+        wanted: Json = {"target": query.target, "costs": query.costs or None, "search": SEARCH}
+        explain, candidates = self.shared.explainer.explain, None
+        if shown and query.constraints and "instance" not in schema.names:
+            # With candidates `explain` does not search without the constraints by itself.
+            free = explain([row], **wanted)
+            ways = [*shown, *(cells for pick in free.minimal.values() for cells in pick.cells)]
+            of = 0 if free.ids is None else free.ids[0]
+            candidates = [{**record(schema, cells), "instance": of} for cells in ways]
+        return explain([row], constraints=query.constraints, candidates=candidates, **wanted)
+
+    def _shown(self, ways: Any, values: Json) -> list[Floats]:
+        """Reads the ways that the page shows already, each as the values that it changes.
+
+        What cannot be read is left out: it came from another version of the page, or of the table.
+        """
+        schema, found = self.shared.schema, []
+        start = read_values(schema, values)[0]
+        for way in (ways if isinstance(ways, list) else [])[:SHOWN]:
+            if isinstance(way, Mapping) and set(way) <= set(schema.names):
+                cells, problems = read_values(schema, {**values, **way})
+                if not problems:
+                    found.append(schema.derive(cells[None], start[None])[0])
+        return found
 
     def _explain(self, message: Mapping[str, Any]) -> Json:
         explanation, _ = self._explained(message)

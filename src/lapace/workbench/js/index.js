@@ -262,7 +262,7 @@ export const Workbench = {
       const mine = (this.latest = (this.latest ?? 0) + 1);
       const derived = this.page.columns.some((column) => column.derived.length);
       if (derived && this.origin.position === "own") await this.follow();
-      const question = { row: this.row, limits: this.limits, name: this.origin.name };
+      const question = { row: this.row, limits: this.limits, name: this.origin.name, shown: this.shown() };
       const reply = await this.working("Looking for ways …", () => this.ask("explain", question));
       if (mine !== this.latest) return;
       if (reply.failed !== undefined) { this.failed = reply.failed; return; }
@@ -275,6 +275,14 @@ export const Workbench = {
       this.question = copy(question);
       this.save();
       if (this.nothing) await this.whyNot(mine);
+    },
+    shown() {  // ways found for these details so far: one within a new limit must not vanish
+      if (JSON.stringify(this.question?.row) !== JSON.stringify(this.row)) return [];
+      const stops = this.cards.flatMap((card) => card.stops.filter((stop) => /^(best|nearest)/.test(stop.key)));
+      const ways = stops.map((stop) => Object.fromEntries(
+        stop.changes.map((change) => [this.page.columns[change.f].name, change.value])));
+      const every = [...ways, ...(this.question.shown ?? [])].map((way) => JSON.stringify(way));
+      return [...new Set(every)].slice(0, 20).map((way) => JSON.parse(way));
     },
     async follow() {  // values that follow from others
       const reply = await this.ask("judge", { row: this.row, base: this.base });

@@ -32,7 +32,6 @@ LINES = {
     "reconstruction error (mean square of a pixel)": "{reconstruction error:~.4}",
     "reconstructions predicted as the digit they are of": "{reconstruction agreement:~p} %",
     "milliseconds per digit and target, three paths": "{milliseconds, per digit and target:~}",
-    "the same with detail='picks'": "{milliseconds, picks only:~}",
     "steps": "{steps:~.0}",
     "seconds of training": "{training seconds:~.1}",
     "seconds of the whole fit, report included": "{fit seconds:~.1}",
@@ -55,8 +54,7 @@ ABOUT_NEAREST = (
 )
 ABOUT_DASH = (
     "Paths of up to 100 fives to the sevens. *free*: no constraint; *exact*: corrected, projected "
-    "and checked; *latent*: the paper's gradient "
-    "descent alone; *polyak*: the same with steps of Polyak's length. "
+    "and checked; *latent*: the paper's gradient descent alone. "
     "The default recipe's were made beside 16 other processes: their seconds compare only among "
     "themselves."
 )
@@ -107,7 +105,7 @@ def table_of(table: pd.DataFrame, name: str, problems: Sequence[str] = ()) -> st
     dash = [
         (f"{side[1]}, {side[0]}", mode, *(_text(line, text) for text in DASH.values()))
         for side in SIDES
-        for mode in ("free", "exact", "polyak", "latent")
+        for mode in ("free", "exact", "latent")
         if (line := figures.line(*side, label=f"dash: {mode}"))["seconds"].repeats
     ]
     parts = [about, grid(HEADS, rows)]

@@ -52,7 +52,6 @@ FACE = {
 LAPACE = {
     "LAPACE-naive": "naive",
     "LAPACE-latent": "latent",
-    "LAPACE-polyak": "polyak",
     "LAPACE-exact": "exact",
 }
 METHODS = (*FACE, *LAPACE)

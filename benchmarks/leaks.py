@@ -27,7 +27,7 @@ from lapace.constraints import System
 TESTS = Path(__file__).parent.parent / "tests"
 BATCH = 500  # cases of projection between two looks at the clock
 DISAGREE = "disagreements"
-WHOLE = {"detail": "path", "steps": 20, "picks": ("first",)}  # for steps: picks are checked apart
+WHOLE = {"steps": 20, "picks": ("first",)}  # for steps: picks are checked apart
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ ABOUT_E3 = (
     "which provably no row satisfies the constraints; no method can answer them. In brackets the "
     "paper's figures, where it has them. FACE's points are overwritten constraint by constraint, "
     "or *projected* to the nearest values that satisfy all of them; *latent* is the paper's "
-    "gradient descent, *polyak* the same with steps of Polyak's length, *exact* the default."
+    "gradient descent, *exact* the default."
 )
 ABOUT_ONE = (
     "The same for one path each: the share of all paths, of instances that are not infeasible, "

@@ -42,8 +42,8 @@ REVISIONS = {
     "default": 2, "paper": 2, "baselines": 1, "e1": 2, "readings": 1, "sources": 1, "e2": 1,
     "e3": 2, "e4": 2, "clusters": 1, "e6": 1,
 }  # fmt: skip
-# The default recipe's, in experiments made again since: with nearest and best found by a student of
-# the classifier. The others measure First, Middle and Last alone.
+# The default recipe's, in experiments made again since, whenever nearest and best were found in
+# another way. The others measure First, Middle and Last alone.
 AGAIN = {"e1": 4, "e2": 4}
 
 

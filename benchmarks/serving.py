@@ -51,7 +51,6 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=50)
     parser.add_argument("--workers", type=int, default=1, help="processes that serve together")
     parser.add_argument("--queue", type=int, default=64)
-    parser.add_argument("--detail", choices=["path", "picks"], default="path")
     parser.add_argument("--picks", default=",".join(Search().picks), help="computed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -74,7 +73,7 @@ def fitted(rows: int | None = None) -> tuple[Explainer, list[dict[str, Any]]]:
 def measure(arguments: Any, explainer: Explainer, instances: list[dict[str, Any]]) -> list[Line]:
     """Runs the load between loops of the library; what was measured."""
     share = min(10.0, arguments.seconds / 4)
-    search = Search(detail=arguments.detail, picks=tuple(arguments.picks.split(",")))
+    search = Search(picks=tuple(arguments.picks.split(",")))
     options = [f"--workers={arguments.workers}", f"--queue={arguments.queue}"]
     loop, total = Loop(explainer, instances, search), Loaded()
     explainer.explain(instances[:1], search=search)  # the first call loads what is loaded late
@@ -241,7 +240,7 @@ async def load(
     """
     codes: Counter[int] = Counter()
     times: list[float] = []
-    search = {"detail": arguments.detail, "picks": arguments.picks.split(",")}
+    search = {"picks": arguments.picks.split(",")}
     bodies = [json.dumps({"instances": [p], "search": search}).encode() for p in instances]
     headers = {"Content-Type": "application/json"}
     limits = httpx.Limits(max_connections=arguments.connections)

@@ -38,7 +38,8 @@ from lapace.model import LGMVAE, Shape
 from lapace.training import DEFAULT, fit
 
 PICKS = ("first", "middle", "last")
-QUICK = Search(detail="picks", picks=PICKS)
+PATHS = Search(picks=PICKS)
+FEW = Search(steps=5, n_starts=3)  # for slow or paid classifiers
 FIVE = [
     "age == original",
     "dependants == original",
@@ -50,7 +51,7 @@ RELATIONS = ["changes <= 3", "income >= 12 * instalment", "savings + 2 * income 
 COUNTED = ["changes == 4", "`mean radius` + `mean texture` <= 30"]
 METHODS = ("NNCE", "FACE", "RobXCE", "DRCE", "DiCE")
 SLOW = {"DiCE": 10}  # instances of methods that would take minutes, scaled up
-PAIRS = ("wine", "heloc", "adult", "compas")
+PAIRS = ("loans", "wine", "heloc", "adult", "compas")
 RESULTS, PAGE = Path("benchmarks/results/speed.md"), Path("docs/how-to/speed.md")
 MADE = "<!-- what follows is benchmarks/results/speed.md -->\n\n"  # on the page
 
@@ -157,7 +158,7 @@ def refused(count: int, name: str = "loans", kind: str = "forest") -> pd.DataFra
 
 
 def explain(chosen: argparse.Namespace) -> Iterator[Line]:
-    """First, middle, last: time outside the classifier, and queries."""
+    """First, middle, last, then all picks: time outside the classifier, and queries."""
     data, model, explainer = fitted()
     instances = refused(chosen.instances)
     rows = pd.concat([data.train] * 20, ignore_index=True).head(len(instances) * 5 * 21)
@@ -173,47 +174,51 @@ def explain(chosen: argparse.Namespace) -> Iterator[Line]:
     yield Line(
         "outside the classifier / one `predict` on instances x 5 x 21 rows", outside / once, 0.25
     )
-    yield Line("rows asked per instance and path, first, middle, last", asked / paths, 10)
+    yield Line("rows asked per instance and path, first, middle, last", asked / paths)
     yield Line(f"classifier calls for {len(instances)} instances", calls)
     yield Line("five constraints / none, outside the classifier", min(five)[0] / outside, 2)
-    one, few = [], []
-    for k in range(20):
-        model.reset()
-        single = refused(20).iloc[k : k + 1]
-        total = least(lambda x=single: _explained(explainer, x, []), 1)
-        one.append(1000 * (total - model.seconds))
-        few.append(model.calls)
-    yield Line("one instance: ms outside the classifier (median)", float(np.median(one)), 5)
-    yield Line("one instance: classifier calls (greatest of 20)", max(few), 15)
-    best = []
-    for k in range(5):
-        model.reset()
-        explainer.explain(refused(20).iloc[k : k + 1], search=Search(detail="picks"))
-        best.append(model.calls)
-    yield Line(
-        "one instance, with nearest and best(3): classifier calls (greatest of 5)", max(best), 30
-    )
+    for what, search, most, calls_at_most in (
+        ("first, middle, last", PATHS, 5, 15),
+        ("all picks", Search(), 60, 30),
+    ):
+        one, few = [], []
+        for k in range(20):
+            model.reset()
+            single = refused(20).iloc[k : k + 1]
+            total = least(lambda x=single, s=search: explainer.explain(x, search=s), 1)
+            one.append(1000 * (total - model.seconds))
+            few.append(model.calls)
+        outside = float(np.median(one))
+        yield Line(f"one instance, {what}: ms outside the classifier (median)", outside, most)
+        text = f"one instance, {what}: classifier calls (greatest of 20)"
+        yield Line(text, max(few), calls_at_most)
 
 
 def _explained(explainer: Explainer, instances: Any, constraints: list[str]) -> Any:
-    return explainer.explain(instances, search=QUICK, constraints=constraints)
+    return explainer.explain(instances, search=PATHS, constraints=constraints)
 
 
-def firsts(chosen: argparse.Namespace) -> Iterator[Line]:
-    """How often `first` is that of `detail="path"`, and rows asked, by pair."""
+def queries(chosen: argparse.Namespace) -> Iterator[Line]:
+    """All picks of many instances: time outside the classifier, and rows asked, by pair."""
     for name in chosen.pairs:
         for kind in ("forest", "mlp", "boosting"):
-            share, most = (None, None) if kind == "boosting" else (-0.97, 10)
             data, model, explainer = fitted(name, kind)
-            instances, found, rows = refused(60, name, kind), [], 0
-            for search in (replace(QUICK, detail="path"), QUICK):
+            instances = refused(60, name, kind)
+            for what, search, most in (("defaults", Search(), None), ("few queries", FEW, 120)):
                 model.reset()
-                found.append(explainer.explain(instances, target=data.target, search=search))
-                rows = model.rows
-            one, other = (explanation.first().cells for explanation in found)
-            same = ((one == other) | (np.isnan(one) & np.isnan(other))).all(axis=1)
-            yield Line(f"{name}, {kind}: share of firsts as with detail='path'", same.mean(), share)
-            yield Line(f"{name}, {kind}: rows per path", rows / len(found[1].instance), most)
+                total = least(
+                    lambda e=explainer, x=instances, t=data.target, s=search: e.explain(
+                        x, target=t, search=s
+                    ),
+                    1,
+                )
+                rows, outside = model.rows / len(instances), total - model.seconds
+                yield Line(f"{name}, {kind}, {what}: rows asked per instance", rows, most)
+                yield Line(
+                    f"{name}, {kind}, {what}: ms an instance outside the classifier",
+                    1000 * outside / len(instances),
+                    4 if search is not FEW else None,
+                )
 
 
 def constraints(_: argparse.Namespace) -> Iterator[Line]:
@@ -248,7 +253,7 @@ def methods(_: argparse.Namespace) -> Iterator[Line]:
     data, model, explainer = fitted()
     instances = refused(100)
     model.reset()
-    total = least(lambda: explainer.explain(instances, search=QUICK), 1)
+    total = least(lambda: explainer.explain(instances, search=PATHS), 1)
     ours, whole = total - model.seconds, total
     yield Line("lapace: processor seconds outside the classifier, 100 instances", ours)
     for name in METHODS:
@@ -272,7 +277,7 @@ def growth(chosen: argparse.Namespace) -> Iterator[Line]:
     for count in counts:
         rows = np.tile(matrix, (-(-count // len(matrix)), 1))[:count]
         with peak_memory() as peak:
-            times.append(least(lambda x=rows: explainer.explain(x, search=QUICK), 1))
+            times.append(least(lambda x=rows: explainer.explain(x, search=PATHS), 1))
         peaks.append(max(peak))
     yield Line("slope of time with instances", _slope(counts, times), 1.05)
     yield Line("slope of memory with instances", _slope(counts, peaks), 1.05)
@@ -283,10 +288,10 @@ def growth(chosen: argparse.Namespace) -> Iterator[Line]:
     clusters = [_timed(*_synthetic(10, count)) for count in (4, 8, 16)]
     yield Line("slope of time with clusters", _slope((4, 8, 16), clusters), 1.05)
     grid = [_timed(matrix, explainer, Search(steps=n, picks=PICKS)) for n in (10, 20, 40)]
-    yield Line("slope of time with steps, detail='path'", _slope((10, 20, 40), grid), 1.05)
+    yield Line("slope of time with steps", _slope((10, 20, 40), grid), 1.05)
 
 
-def _timed(rows: Any, explainer: Explainer, search: Search = QUICK) -> float:
+def _timed(rows: Any, explainer: Explainer, search: Search = PATHS) -> float:
     return least(lambda: explainer.explain(rows, search=search))
 
 
@@ -413,25 +418,33 @@ def cold(_: argparse.Namespace) -> Iterator[Line]:
 
 
 def many(_: argparse.Namespace) -> Iterator[Line]:
-    """First, middle and last of 100,000 instances by two threads beside one, by the clock."""
+    """Many instances, by the clock: all picks of loans, and paths alone on arrays."""
+    _, model, explainer = fitted()
+    instances = refused(10_000)
+    model.reset()
+    start = time.perf_counter()
+    found = explainer.explain(instances)
+    seconds = time.perf_counter() - start
+    yield Line("10,000 instances of loans, all picks: seconds", seconds)
+    share = found.seconds.get("classifier", 0.0) / seconds
+    yield Line("10,000 instances of loans, all picks: share in the classifier", share)
     rows, explainer = _synthetic(10, 5)
     several = np.tile(rows, (-(-100_000 // len(rows)), 1))[:100_000]
-    for threads in (1, 2):
-        start = time.perf_counter()
-        explainer.explain(several, search=QUICK, threads=threads)
-        what = f"100,000 instances, a linear classifier on arrays, {threads} of two cores: seconds"
-        yield Line(what, time.perf_counter() - start, 30 if threads == 2 else None)
+    start = time.perf_counter()
+    explainer.explain(several, search=PATHS)
+    what = "100,000 instances, a linear classifier on arrays, first, middle, last: seconds"
+    yield Line(what, time.perf_counter() - start)
 
 
 def gpu(chosen: argparse.Namespace) -> Iterator[Line]:
     """First, middle and last of many instances with a linear classifier on arrays, by the clock."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows, explainer = _synthetic(10, 5, device)
-    explainer.explain(rows[:1000], search=QUICK)  # warm
+    explainer.explain(rows[:1000], search=PATHS)  # warm
     for count in [n for n in (100_000, 1_000_000) if n <= chosen.largest] or [chosen.largest]:
         many = np.tile(rows, (-(-count // len(rows)), 1))[:count]
         start = time.perf_counter()
-        found = explainer.explain(many, search=QUICK, threads=8)
+        found = explainer.explain(many, search=PATHS)
         seconds = time.perf_counter() - start
         share = found.seconds.get("classifier", 0.0)
         name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
@@ -443,7 +456,7 @@ def gpu(chosen: argparse.Namespace) -> Iterator[Line]:
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
     "explain": explain,
-    "firsts": firsts,
+    "queries": queries,
     "constraints": constraints,
     "methods": methods,
     "growth": growth,
@@ -482,7 +495,7 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=200, help="in `explain`")
     parser.add_argument("--largest", type=int, default=10_000, help="instances in `growth`, `gpu`")
     parser.add_argument("--rows", type=int, default=300_000, help="in `fits`")
-    parser.add_argument("--pairs", nargs="*", default=list(PAIRS), help="data sets in `firsts`")
+    parser.add_argument("--pairs", nargs="*", default=list(PAIRS), help="data sets in `queries`")
     parser.add_argument("--write", type=Path, help=f"the table's file, such as {RESULTS}")
     chosen = parser.parse_args()
     if unknown := set(chosen.parts) - set(PARTS):

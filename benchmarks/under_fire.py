@@ -83,9 +83,7 @@ def load(arguments: Namespace, workers: int = 1) -> Iterator[list[Line]]:
     """The load of many connections on a server."""
     picks = ",".join(Search().picks)
     settings = {"seconds": arguments.seconds, "connections": 50, "workers": workers, "queue": 64}
-    yield serving.measure(
-        Namespace(**settings, detail="path", picks=picks), *serving.fitted(serving.ROWS)
-    )
+    yield serving.measure(Namespace(**settings, picks=picks), *serving.fitted(serving.ROWS))
 
 
 def kill(arguments: Namespace) -> Iterator[list[Line]]:

@@ -477,6 +477,17 @@ def test_every_row_returned_is_consistent_and_obeys_constraints_on_derived_colum
     assert named <= {"income", "amount", "months", "home"}
 
 
+def test_a_fixed_derived_column_leaves_its_sources_free_to_move_together():
+    """Everyone is answered who has an answer: some amount and months with the same instalment."""
+    found = explainer().explain(refused(), target="yes", constraints=["fixed instalment"])
+    amount, months = np.meshgrid(np.arange(1000, 29_901, 100), np.arange(6, 85, 6))
+    for instalment, status in zip(refused()["instalment"], found.status, strict=True):
+        fits = np.ceil(amount / months) == instalment
+        total = instalment + amount / 100
+        yes = fits & (amount < 15_000) & (schema()["income"].upper - total > 900)
+        assert status == ("answered" if yes.any() else "none_found")
+
+
 def test_a_letter_says_what_follows_from_the_changes():
     found = explainer().explain(refused().head(8), target="yes")
     said = 0

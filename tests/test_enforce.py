@@ -13,11 +13,14 @@ import torch
 
 from lapace import Explainer, Explanation, InputError, Search
 from lapace.constraints import Custom, System
-from lapace.explainer import oracle
-from lapace.explainer.oracle import LatentCorrection
+from lapace.explainer import correction, search
+from lapace.explainer.correction import LatentCorrection
+from lapace.explainer.endpoints import near_samples
+from lapace.explainer.fit import SAMPLES
+from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import make_problem
 from lapace.explainer.search import Paths, _category_limits, _replaced
-from lapace.paths import EncodedInstances, Lines, Steps
+from lapace.paths import EncodedInstances, Lines
 from lapace.schema import Schema
 from test_constraints_random import Slow, random_constraint
 from tests import worlds
@@ -68,41 +71,36 @@ def all_feasible(explanation: Explanation) -> bool:
 def test_exact_finds_what_the_others_find(world, target):
     here = world()
     rng = np.random.default_rng(8)
-    for detail in ("path", "picks"):
+    for _ in range(2):
         constraints = random_constraints(here.explainer.schema_, rng)
-        explanations = {
-            enforce: worlds.explain(
-                here, target, constraints=constraints, enforce=enforce, steps=6, detail=detail
-            )
-            for enforce in ("exact", "naive", "polyak", "latent")
-        }
-        found = {
-            enforce: worlds.answered(explanation) for enforce, explanation in explanations.items()
-        }
-        assert not (found["naive"] & ~found["exact"]).any(), constraints
-        assert not (found["polyak"] & ~found["exact"]).any(), constraints
-        assert not (found["latent"] & ~found["exact"]).any(), constraints
-        for explanation in explanations.values():
+        exact, naive, latent = (
+            worlds.explain(here, target, constraints=constraints, enforce=enforce, steps=6)
+            for enforce in ("exact", "naive", "latent")
+        )
+        for other in (naive, latent):
+            assert not (worlds.answered(other) & ~worlds.answered(exact)).any(), constraints
+        for explanation in (exact, naive, latent):
             check_feasible(explanation)
-        assert all_feasible(explanations["exact"])
-        assert all_feasible(explanations["naive"])
+        assert all_feasible(exact)
+        assert all_feasible(naive)
 
 
-def test_exact_finds_what_only_many_corrections_find():
-    """A projection alone, and one after a single correction, land where the label is lost."""
-    here = worlds.shop()
-    constraints = [
-        "-1.0*visits + 2.0*spent + 0.5*original(spent) > 457.8",
-        "1.0*spent + -0.4*visits > 184.0",
-    ]
-    of_paths = {"detail": "picks", "picks": ("first", "middle", "last")}
-    exact, naive, polyak = (
-        worlds.answered(worlds.explain(here, constraints=constraints, enforce=enforce, **of_paths))
-        for enforce in ("exact", "naive", "polyak")
-    )
-    assert (polyak & ~naive).any()  # otherwise nothing is tested
-    assert not (polyak & ~exact).any()
-    assert not (naive & ~exact).any()
+def test_where_corrected_paths_have_no_ok_step_they_are_only_projected(monkeypatch):
+    """Each way alone misses instances: a correction may lose the label, and so may its lack."""
+    here = worlds.bank()
+    constraints = ["abs(income - original) <= 0.1*original + 8", "fixed grade", "changes <= 1"]
+
+    def answered(enforce: str) -> np.ndarray:
+        picks = ("first", "middle", "last")
+        found = worlds.explain(here, constraints=constraints, enforce=enforce, picks=picks)
+        return worlds.answered(found)
+
+    exact, projected = answered("exact"), answered("naive")
+    monkeypatch.setattr(search, "_replaced", lambda paths, other: paths)
+    corrected = answered("exact")
+    assert (projected & ~corrected).any()  # otherwise nothing is tested
+    assert (corrected & ~projected).any()
+    np.testing.assert_array_equal(exact, projected | corrected)
 
 
 def test_naive_projects_the_uncorrected_line():
@@ -170,7 +168,7 @@ def test_rows_that_latent_leaves_infeasible_are_marked():
 
 @pytest.mark.parametrize("enforce", ["exakt", "", None, 3, True])
 def test_an_unknown_enforce_is_refused(enforce):
-    with pytest.raises(InputError, match=r"it is 'exact', 'naive', 'polyak' or 'latent'\."):
+    with pytest.raises(InputError, match=r"it is 'exact', 'naive' or 'latent'\."):
         worlds.explain(worlds.post(), enforce=enforce)
 
 
@@ -184,8 +182,10 @@ def test_without_constraints_enforce_changes_nothing(enforce):
     here = worlds.post()
     explanation, plain = worlds.explained(here, enforce=enforce), worlds.explained(here)
     np.testing.assert_array_equal(explanation.cells, plain.cells)
-    np.testing.assert_array_equal(explanation.density_before, explanation.density)
-    assert "constraints" not in explanation.seconds
+    assert explanation.n_queries == plain.n_queries
+    for pick in ("nearest", "best", "first", "middle", "last"):
+        found, expected = (getattr(each, pick)().cells for each in (explanation, plain))
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_an_instance_is_explained_independently_of_the_others():
@@ -203,30 +203,29 @@ def test_an_instance_is_explained_independently_of_the_others():
     assert same.mean() > 0.98  # products of other batches may round otherwise
 
 
-def part(instance: list[int], prototype: list[int], mark: int) -> Paths:
-    """Paths whose other arrays hold a mark."""
+def part(instance: list[int], prototype: list[int], ok: list[bool], mark: int) -> Paths:
+    """Paths with an ok step or without; the other arrays hold a mark."""
     count = len(instance)
     return {
         "instance": np.array(instance),
         "prototype": np.array(prototype),
+        "valid": np.array([[0, one] for one in ok], dtype=np.int8),
+        "feasible": np.ones((count, 2), dtype=bool),
         "first": np.full(count, mark),
-        "density": np.full((count, 2), float(mark)),
         "cells": np.full((count, 2, 3), float(mark)),
     }
 
 
-def test_paths_of_a_second_search_replace_those_of_their_instances():
-    of_target = part([0, 0, 0, 2, 2, 5, 5, 5], [1, 3, -1, 1, 3, 1, 3, -1], 1)
-    theirs = part([0, 0, 0, 2, 2, 2, 5, 5], [1, 3, -1, 1, 3, -1, 1, 3], 2)
-    both = _replaced(of_target, np.array([2, 5, 2]), theirs)
+def test_paths_of_a_second_search_replace_those_of_instances_it_answers():
+    mine = part([0, 0, 0, 2, 2, 5, 5, 5], [1, 3, -1, 1, 3, 1, 3, -1], [False] * 8, 1)
+    ok = [False, False, False, True, False, True]
+    both = _replaced(mine, part([0, 2, 2, 2, 5, 5], [1, 1, 3, -1, 1, 3], ok, 2))
     assert both["instance"].tolist() == [0, 0, 0, 2, 2, 2, 5, 5]
     assert both["prototype"].tolist() == [1, 3, -1, 1, 3, -1, 1, 3]
-    expected = [1, 1, 1, 2, 2, 2, 2, 2]
-    for column in (both["first"], both["density"][:, 1], both["cells"][:, 1, 2]):
-        assert column.tolist() == expected
-    assert of_target["instance"].tolist() == [0, 0, 0, 2, 2, 5, 5, 5]
-    none = _replaced(of_target, np.array([], dtype=np.int64), theirs)
-    assert none["instance"].tolist() == of_target["instance"].tolist()
+    for column in (both["first"], both["cells"][:, 1, 2]):
+        assert column.tolist() == [1, 1, 1, 2, 2, 2, 2, 2]
+    none = _replaced(mine, part([0, 2, 5], [1, 1, 1], [False] * 3, 2))
+    assert none["instance"].tolist() == mine["instance"].tolist() == [0, 0, 0, 2, 2, 5, 5, 5]
     assert set(none["first"].tolist()) == {1}
 
 
@@ -250,12 +249,12 @@ class Scene:
         self.instance = np.arange(instances)
         end = next(p for p in fitted.prototypes if p.code == 1)
         self.end = torch.as_tensor(end.z)[None]
-        none = np.full(instances, np.nan)
-        no = self.instance < 0
-        blank = Steps.of(none, reading.cells, 0 * self.instance - 1, no, no, none)
         self.lines = Lines(
-            self.instance, 0 * self.instance, self.instance < 0, self.end, self.label, blank, blank
+            self.instance, 0 * self.instance, self.instance < 0, self.end, self.label
         )
+
+    def correction(self) -> LatentCorrection:
+        return LatentCorrection(self.problem, self.start, self.lines)
 
     def at(self, tau: float) -> tuple[np.ndarray, torch.Tensor, np.ndarray]:
         """The points of all lines at one tau: tau, z and the decoded rows."""
@@ -277,9 +276,12 @@ SMOOTH = [["income <= 20"], ["age <= 30", "debt >= 50"], ["income - debt <= -10"
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("constraints", SMOOTH, ids=" and ".join)
-def test_a_correction_lowers_the_penalty_and_leaves_feasible_rows_alone(constraints, many):
+def test_a_correction_lowers_the_penalty_and_leaves_feasible_rows_alone(
+    constraints, many, monkeypatch
+):
+    monkeypatch.setattr(correction, "CORRECTIONS", correction.MANY_CORRECTIONS if many else 1)
     scene = Scene(constraints)
-    correct = LatentCorrection(scene.problem, scene.start, scene.lines, many)
+    correct = scene.correction()
     better = worse = 0
     for tau in (0.2, 0.6, 0.9):
         where, z, rows = scene.at(tau)
@@ -297,19 +299,15 @@ def test_a_correction_lowers_the_penalty_and_leaves_feasible_rows_alone(constrai
     assert worse <= 0.1 * better
 
 
-def test_more_corrections_lower_the_penalty_further():
+def test_more_corrections_lower_the_penalty_further(monkeypatch):
     for constraints in SMOOTH:
         scene = Scene(constraints)
         where, z, rows = scene.at(0.7)
-        once, often = (
-            scene.penalty(
-                LatentCorrection(scene.problem, scene.start, scene.lines, many)(
-                    where, z, rows, scene.instance
-                )
-            ).sum()
-            for many in (False, True)
-        )
-        assert often <= once + 1e-9
+        sums = []
+        for count in (1, correction.MANY_CORRECTIONS):
+            monkeypatch.setattr(correction, "CORRECTIONS", count)
+            sums.append(scene.penalty(scene.correction()(where, z, rows, scene.instance)).sum())
+        assert sums[1] <= sums[0] + 1e-9
 
 
 @pytest.mark.parametrize("constraints", SMOOTH, ids=" and ".join)
@@ -318,19 +316,19 @@ def test_the_papers_correction_descends_with_its_own_step_while_a_row_violates(
 ):
     scene = Scene(constraints)
     scene.problem = scene.problem.with_search(enforce="latent")
-    correct = LatentCorrection(scene.problem, scene.start, scene.lines)
+    correct = scene.correction()
     where, z, rows = scene.at(0.7)
     feasible = scene.system.feasible(rows, scene.start.cells)
     _, gradient = correct._gradient(where, z, rows, scene.instance)
-    monkeypatch.setattr(oracle, "N_CORRECT", 1)
+    monkeypatch.setattr(correction, "N_CORRECT", 1)
     once = correct(where, z, rows, scene.instance)
     still = np.zeros(len(scene.instance), dtype=bool)
     expected = scene.decoder.path_rows(
-        scene.start, scene.instance, where, z - oracle.ETA * gradient, scene.label, still
+        scene.start, scene.instance, where, z - correction.ETA * gradient, scene.label, still
     )
     np.testing.assert_allclose(once[~feasible], expected[~feasible])
     assert once[feasible].tobytes() == rows[feasible].tobytes()
-    monkeypatch.setattr(oracle, "N_CORRECT", 200)
+    monkeypatch.setattr(correction, "N_CORRECT", 200)
     often = correct(where, z, rows, scene.instance)
     assert often[feasible].tobytes() == rows[feasible].tobytes()
     sums = [scene.penalty(found).sum() for found in (rows, once, often)]
@@ -344,14 +342,14 @@ def test_rows_without_a_gradient_are_left_alone():
     scene = Scene(["changes <= 1", "home == own"])
     where, z, rows = scene.at(0.7)
     assert not scene.system.feasible(rows, scene.start.cells).all()
-    correct = LatentCorrection(scene.problem, scene.start, scene.lines)
+    correct = scene.correction()
     assert correct(where, z, rows, scene.instance) is rows
 
 
 def test_a_correction_works_under_no_grad_and_inference_mode():
     scene = Scene(["income <= 20"])
     where, z, rows = scene.at(0.7)
-    correct = LatentCorrection(scene.problem, scene.start, scene.lines)
+    correct = scene.correction()
     expected = correct(where, z, rows, scene.instance)
     with torch.no_grad():
         np.testing.assert_array_equal(correct(where, z, rows, scene.instance), expected)
@@ -436,70 +434,6 @@ def test_a_number_that_stays_missing_has_no_gradient():
     assert not slope[torch.as_tensor(still)].any()
 
 
-# --- density before ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("enforce", ["exact", "naive", "latent"])
-def test_density_before_is_that_of_the_row_before_projection(enforce):
-    here = worlds.bank()
-    explanation = worlds.explain(
-        here, constraints=["age <= 40", "fixed grade"], enforce=enforce, steps=6
-    )
-    fitted = here.explainer.fitted_
-    system = System.of(explanation.constraints, explanation.schema)
-    start = fitted.decoder.encode_instances(
-        explanation.schema,
-        explanation.instances,
-        worlds.codes(explanation, explanation.label),
-        *_category_limits(system, explanation.instances),
-    )
-    paths = np.flatnonzero(explanation.prototype >= 0)
-    instance = explanation.instance[paths]
-    label = worlds.codes(explanation, explanation.target[instance])
-    ends = torch.as_tensor(np.stack([fitted.prototypes[p].z for p in explanation.prototype[paths]]))
-    moved = kept = 0
-    for step in range(1, 6):
-        tau = explanation.tau[paths, step]
-        share = torch.as_tensor(tau, dtype=torch.float32)[:, None]
-        z = (1 - share) * start.z[torch.as_tensor(instance)] + share * ends
-        fits, unmoved = np.zeros((2, len(paths)), dtype=bool)
-        for frozen in (False, True):
-            rows = fitted.decoder.path_rows(
-                start, instance, tau, z, label, np.full(len(instance), frozen)
-            )
-            expected = fitted.decoder.density(explanation.schema, rows, label)
-            fits |= np.isclose(explanation.density_before[paths, step], expected, atol=1e-3)
-            unmoved |= (np.nan_to_num(rows) == np.nan_to_num(explanation.cells[paths, step])).all(
-                axis=1
-            )
-        assert fits.mean() > 0.97
-        same = explanation.density_before[paths, step] == explanation.density[paths, step]
-        assert same[unmoved].all()
-        moved += int((~same).sum())
-        kept += int(unmoved.sum())
-    assert moved > 20
-    assert kept > 20
-    # At the endpoint it is the prototype's.
-    end = explanation.at(1.0)
-    original = fitted.decoder.density(
-        explanation.schema, np.stack([fitted.prototypes[p].cells for p in end.prototype]),
-        worlds.codes(explanation, explanation.target[end.instance]),
-    )  # fmt: skip
-    np.testing.assert_allclose(end.density_before, original, atol=1e-3)
-    assert (
-        explanation.density_before[:, 0] == explanation.density[:, 0]
-    ).all()  # the instance is not moved
-
-
-def test_density_before_is_in_about_and_in_json():
-    explanation = worlds.explained(worlds.bank(), constraints=CONSTRAINTS, steps=5)
-    assert not np.isnan(explanation.density_before).any()
-    for pick in (explanation.first(), explanation.nearest(), explanation.best()):
-        np.testing.assert_array_equal(pick.about["density_before"], pick.density_before)
-    again = Explanation.from_json(json.loads(json.dumps(explanation.to_json())))
-    np.testing.assert_array_equal(again.density_before, explanation.density_before)
-
-
 # --- Python functions as constraints ----------------------------------------------------------
 
 
@@ -564,7 +498,7 @@ def test_sampled_endpoints_are_not_training_rows():
     signs = worlds.signs()
     train = {row.tobytes() for row in signs.explainer.schema_.cells(signs.train)}
     cells = signs.explainer.fitted_.sampled_endpoints.cells
-    assert len(cells) == 16_000
+    assert len(cells) == 2 * SAMPLES
     assert not any(row.tobytes() in train for row in cells)
     schema = worlds.seasons().explainer.schema_
     train = {row.tobytes() for row in schema.cells(worlds.seasons().train)}
@@ -626,26 +560,22 @@ def test_costs_choose_the_sampled_endpoint_too():
     assert moved[1] < 0.5 * moved[0]
 
 
-def test_the_sampled_endpoint_is_the_nearest_valid_one_of_the_ten_nearest():
-    here = worlds.seasons()
-    explanation = worlds.explained(here, 2)
-    sampled_endpoints = here.explainer.fitted_.sampled_endpoints
-    of_target = sampled_endpoints.cells[sampled_endpoints.label == 2]
-    for instance in sorted(set(explanation.instance.tolist())):
-        original = np.repeat(explanation.instances[[instance]], len(of_target), axis=0)
-        distance = explanation.schema.distance(original, of_target)
-        order = np.argsort(distance, kind="stable")[:10]
-        valid = np.array(here.classifier(explanation.schema.frame(of_target[order]))) == 2
-        path = np.flatnonzero((explanation.instance == instance) & (explanation.prototype == -1))
-        tenth = distance[order[-1]]
-        tied = np.sum(distance == tenth) > 1  # which of several is the tenth is open
-        if valid.any():
-            expected = distance[order[valid]].min()
-            assert tied or len(path) == 1
-            if len(path):
-                assert explanation.distance[path[0], 20] == pytest.approx(expected)
-        else:
-            assert tied or not len(path)
+@each_world
+def test_the_sampled_endpoint_is_the_closest_ok_row_of_those_queried(world, target):
+    here = world()
+    explanation = worlds.explained(here, target)
+    classifier = here.explainer.classifier_.with_fresh_count()
+    problem = make_problem(here.explainer.fitted_, classifier, here.instances, target=target)
+    near = near_samples(problem, problem.tried, Oracle(problem))
+    assert (np.bincount(near.instance) == 2 * problem.search.n_starts).all()
+    nearest = explanation.nearest()
+    assert nearest.instance.tolist() == problem.tried.tolist()
+    for position, instance in enumerate(problem.tried):
+        ok = np.flatnonzero((near.instance == position) & near.steps.ok)
+        paths = (explanation.instance == instance) & (explanation.prototype == -1)
+        ends = explanation.distance[paths, 20]
+        assert ends.tolist() == pytest.approx(near.distance[ok[:1]].tolist())
+        assert (near.distance[ok] >= nearest.distance[position] - 1e-9).all()
 
 
 def test_paths_and_changes_default_to_a_path_with_an_ok_step():

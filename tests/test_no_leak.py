@@ -240,7 +240,7 @@ def test_the_checker_finds_violations(monkeypatch):
 
     def untouched(self, cells, instances, **settings):
         yes = np.ones(len(cells), bool)
-        return Projection(cells.copy(), yes, ~yes, 0, 0)
+        return Projection(cells.copy(), yes, ~yes, ~yes, 0)
 
     monkeypatch.setattr(
         System, "feasible", lambda self, cells, instances: np.ones(len(cells), bool)

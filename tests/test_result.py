@@ -106,7 +106,6 @@ def made_up(
         feasible=rng.random((len(instance), size)) < 0.7,
         probability=probability,
         density=rng.uniform(0, 100, (len(instance), size)),
-        density_before=rng.uniform(0, 100, (len(instance), size)),
         **{name: rng.random((len(instance), size)) for name in SURVIVAL},
         distance=schema.gaps(original[instance][:, None], cells).sum(axis=2),
         picked=picked,
@@ -309,7 +308,7 @@ def test_rows_about_and_frame_agree_with_each_other(kind):
     assert [a["changed"] for a in about] == found.changed.tolist()
     assert list(about[0]) == [
         "instance", "prototype", "rank", "tau", "label", "valid", "feasible", "probability",
-        "density", "density_before", "survival", "survival_low", "survival_high", "distance",
+        "density", "survival", "survival_low", "survival_high", "distance",
         "changed", "mark", "features",
     ]  # fmt: skip
 
@@ -684,7 +683,6 @@ def one_path(**changes) -> Explanation:
         },
         probability=np.full((1, 7), 0.5),
         density=np.full((1, 7), 50.0),
-        density_before=np.full((1, 7), 60.0),
         **{name: np.full((1, 7), 0.8) for name in SURVIVAL},
         picked={"first": np.array([4]), "middle": np.array([5]), "last": np.array([5]), **changes},
         crossings=np.array([0]),
@@ -857,7 +855,13 @@ def test_json_file_round_trip(tmp_path):
 def test_json_has_null_for_a_sampled_endpoint():
     explanation = made_up(3, kind="records")
     sampled = explanation.prototype == 1
-    mixed = replace(explanation, prototype=np.where(sampled, -1, explanation.prototype))
+    best = explanation.minimal["best"]
+    best = replace(best, prototype=np.where(best.rank == 0, -1, best.prototype))
+    mixed = replace(
+        explanation,
+        prototype=np.where(sampled, -1, explanation.prototype),
+        minimal={**explanation.minimal, "best": best},
+    )
     data = mixed.to_json()
     jsonschema.validate(data, json_schema())
     found = [path["prototype"] for one in data["instances"] for path in one["paths"]]

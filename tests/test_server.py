@@ -237,7 +237,7 @@ def test_every_setting_reaches_the_library():
         "n_starts": 1,
         "picks": ["nearest", "best", "first"],
         "n_best": 1,
-        "plausibility": 5,
+        "plausibility": 50,
     }
     assert set(options) == {*ExplainRequest.model_fields, *SEARCH} - {"instances", "search"}
     bare = in_json(world.explainer.explain(instances).to_json())["instances"]

@@ -710,14 +710,14 @@ def test_the_number_of_searches_is_bounded(monkeypatch):
     constraints = [f"a + {k}*b <= {4 + k}" for k in range(1, 25)]
     instances = NEGATIVE[:3]
     searches = []
-    search = why_not.search_in_chunks
+    search = why_not.search
     monkeypatch.setattr(why_not, "SEARCHES", 12)
     monkeypatch.setattr(why_not, "GREEDY", 5)
     monkeypatch.setattr(why_not, "AMOUNTS", 6)
     monkeypatch.setattr(
         why_not,
-        "search_in_chunks",
-        lambda problem, some: searches.append(len(some)) or search(problem, some),
+        "search",
+        lambda problem, some, *free: searches.append(len(some)) or search(problem, some, *free),
     )
     explanation = explain_with_reasons(
         lattice(),

@@ -27,7 +27,7 @@ from lapace.workbench.access import POLICY, PageHeaders, add_login
 from lapace.workbench.columns import describe, form_values, locks, place, read_values
 from lapace.workbench.limits import EFFORTS, LimitQuery, loosened, make_query, steps_to_loosen
 from lapace.workbench.session import Session, Shared
-from lapace.workbench.ways import cards, chosen_way, name_of_way, pixels, usual
+from lapace.workbench.ways import WAYS, cards, chosen_way, name_of_way, pixels, usual
 from tests import worlds
 
 LABELS = ["refused", "approved"]
@@ -376,6 +376,99 @@ def test_explaining_is_the_librarys_own_answer(shared):
     assert all(
         c["f"] != age for card in found["cards"] for stop in card["stops"] for c in stop["changes"]
     )
+
+
+def shown_ways(reply: dict, schema: Schema) -> list[dict]:
+    """The ways on the page as it sends them back: the values that each changes."""
+    names = schema.names
+    return [
+        {names[change["f"]]: change["value"] for change in stop["changes"]}
+        for card in reply["cards"]
+        for stop in card["stops"]
+        if stop["key"].startswith(("best", "nearest"))
+    ]
+
+
+def recommended(reply: dict) -> list[dict]:
+    """The stop that each dial begins at."""
+    return [card["stops"][card["start"]] for card in reply["cards"]]
+
+
+def lost_ways(before: dict, after: dict, kept: set[int]) -> list[dict]:
+    """Recommended ways that touch no kept column and are gone, with nothing easier in their place.
+
+    Easier is a way that costs no more and changes the same features, more or fewer of them; or
+    there are as many ways as the page shows, and all of them cost no more.
+    """
+    lost, now = [], recommended(after)
+    for stop in recommended(before):
+        mine = {change["f"] for change in stop["changes"]}
+        if kept & mine or any(other["changes"] == stop["changes"] for other in now):
+            continue
+        easier = [other for other in now if other["distance"] <= stop["distance"] + 1e-3]
+        theirs = [{change["f"] for change in other["changes"]} for other in easier]
+        if len(easier) < WAYS and not any(mine <= some or some <= mine for some in theirs):
+            lost.append(stop)
+    return lost
+
+
+def test_a_way_within_a_new_limit_does_not_vanish(shared):
+    schema, tried = shared.schema, 0
+    for position in np.flatnonzero([d == "refused" for d in shared.decisions])[:6].tolist():
+        session, row = Session(shared), form_values(schema, shared.cells[position])
+        features: dict = {}
+        question = {"kind": "explain", "row": row, "limits": {}}
+        before = session.answer(question)
+        shown = shown_ways(before, schema)
+        for name in ("age", "home", "debt"):  # one *Keep* after another
+            features = {**features, name: {"mode": "keep"}}
+            limits = {"features": features}
+            after = session.answer({**question, "limits": limits, "shown": shown})
+            kept = {schema.index(name) for name in features}
+            assert lost_ways(before, after, kept) == []
+            for stop in recommended(before):
+                tried += not kept & {change["f"] for change in stop["changes"]}
+            before, shown = after, [*shown_ways(after, schema), *shown]
+    assert tried > 6
+
+
+def test_ways_shown_before_are_candidates_of_the_next_question(shared, monkeypatch):
+    session, row, schema = Session(shared), refused(shared), shared.schema
+    given = []
+
+    def explain(instances, *, candidates=None, **settings):
+        given.append(candidates)
+        return real(instances, candidates=candidates, **settings)
+
+    real = shared.explainer.explain
+    monkeypatch.setattr(shared.explainer, "explain", explain)
+    question = {"kind": "explain", "name": "7", "row": row, "limits": {}}
+    shown = shown_ways(session.answer(question), schema)
+    assert given == [None]
+    limits = {"features": {"age": {"mode": "keep"}}}
+    found = session.answer({**question, "limits": limits, "shown": shown})
+    assert given[1] is None  # what is found without the limits is considered as well
+    assert {candidate["instance"] for candidate in given[2]} == {"7"}
+    cells = np.stack([read_values(schema, {**row, **way})[0] for way in shown])
+    handed = schema.cells([{k: v for k, v in c.items() if k != "instance"} for c in given[2]])
+    np.testing.assert_array_equal(handed[: len(shown)], cells)
+    asked = len(given)
+    session.answer({**question, "kind": "json", "limits": limits, "shown": shown})
+    assert len(given) == asked  # the same question: nothing is searched for again
+    fresh = Session(shared)  # as after a restart
+    again = fresh.answer({**question, "limits": limits, "shown": shown})
+    assert again["cards"] == found["cards"]
+
+
+@pytest.mark.parametrize(
+    "shown", [None, "x", [1], [{"nope": 1}], [{"income": "much"}], [{"income": [1]}], [None] * 99]
+)
+def test_ways_that_cannot_be_read_are_left_out(shared, shown):
+    session, row = Session(shared), refused(shared)
+    question = {"kind": "explain", "row": row, "limits": {"features": {"age": {"mode": "keep"}}}}
+    expected = session.answer(question)
+    found = Session(shared).answer({**question, "shown": shown})
+    assert found["cards"] == expected["cards"]
 
 
 def test_letters_and_files_are_about_the_chosen_plan(shared):

@@ -17,7 +17,7 @@ import numpy as np
 from lapace.arrays import Bools, Floats
 from lapace.constraints import language, logic
 from lapace.constraints.language import MIRROR, Category, Constraint, Linear, Relation, Side, Value
-from lapace.constraints.logic import Candidates, Formula, LevelTable, LinearRelation, Unchanged
+from lapace.constraints.logic import ComparedRows, Formula, LevelTable, LinearRelation, Unchanged
 from lapace.errors import InputError, did_you_mean
 from lapace.schema import Feature, Schema
 
@@ -40,7 +40,7 @@ class BoundConstraint:
     columns: tuple[int, ...]
     compared: tuple[int, ...]
 
-    def holds(self, rows: Candidates) -> Bools:
+    def holds(self, rows: ComparedRows) -> Bools:
         """Whether each row satisfies it, (n,)."""
         holds = logic.truth(self.formula, rows) >= 0
         if rows.lost is not None:
@@ -50,7 +50,7 @@ class BoundConstraint:
         return holds
 
 
-def feasible(constraints: Sequence[BoundConstraint], rows: Candidates) -> Bools:
+def feasible(constraints: Sequence[BoundConstraint], rows: ComparedRows) -> Bools:
     """Whether each row satisfies every constraint, (n,)."""
     holds = np.ones(len(rows), dtype=bool)
     for constraint in constraints:
@@ -340,11 +340,15 @@ class _Binder:
     def tabulated(self, column: int, relation: LinearRelation) -> LevelTable:
         """A relation over one column of numbered categories, evaluated for every pair of levels."""
         table = self.table(column, 0)
-        codes = [*range(table.levels + 1), np.nan, table.levels + 1]  # by slot, as `Candidates` has
+        codes = [
+            *range(table.levels + 1),
+            np.nan,
+            table.levels + 1,
+        ]  # by slot
         original, new = np.meshgrid(codes[:-1], codes, indexing="ij")
         instances, cells = np.full((2, original.size, len(self.schema.features)), np.nan)
         instances[:, column], cells[:, column] = original.ravel(), new.ravel()
-        truths = logic.truth(relation, Candidates(self.schema, cells, instances))
+        truths = logic.truth(relation, ComparedRows(self.schema, cells, instances))
         table.truths[:] = truths.reshape(original.shape)
         return table
 

@@ -29,7 +29,7 @@ ROUNDING = 1e-12  # of the size of the terms of a sum
 UNSEEN, MISSING, FOREIGN = 0, 1, 2  # slots after a column's levels, in this order
 
 
-class Candidates:
+class ComparedRows:
     """Candidate rows beside the instances they are for, and what leaves look up in them."""
 
     def __init__(self, schema: Schema, cells: Floats, instances: Floats) -> None:
@@ -127,7 +127,7 @@ class LinearRelation:
         values = level_values or {}
         return cls(cells, originals, constant, relation, values, margin, tolerance, unit)
 
-    def value(self, rows: Candidates) -> tuple[Floats, Floats]:
+    def value(self, rows: ComparedRows) -> tuple[Floats, Floats]:
         """The sum, NaN where a term is missing, and the rounding error it is allowed."""
         total = np.full(len(rows), self.constant)
         size = np.abs(total)
@@ -186,7 +186,7 @@ class LevelTable:
 
     Attributes:
         column: Its position.
-        truths: (levels + 2, levels + 3), by slot; see `Candidates.slots`.
+        truths: (levels + 2, levels + 3), by slot; see `ComparedRows.slots`.
         ordered: Whether the levels have an order, so that a distance has a meaning.
     """
 
@@ -204,12 +204,12 @@ class LevelTable:
         """Whether the truth depends on the instance."""
         return bool((self.truths[:, : self.levels] != self.truths[0, : self.levels]).any())
 
-    def allowed(self, rows: Candidates) -> Bools:
+    def allowed(self, rows: ComparedRows) -> Bools:
         """Which slots each row may take, given its instance: (n, levels + 3)."""
         original, _ = rows.slots(self.column, self.levels)
         return self.truths[original] >= 0
 
-    def nearest(self, rows: Candidates) -> Ints:
+    def nearest(self, rows: ComparedRows) -> Ints:
         """The allowed level nearest to each row's, (n,); the row's level where none is allowed."""
         _, new = rows.slots(self.column, self.levels)
         here = np.where(new < self.levels, new, 0)
@@ -240,7 +240,7 @@ class ChangeCount:
     least: int
     most: int
 
-    def excess(self, rows: Candidates) -> Ints:
+    def excess(self, rows: ComparedRows) -> Ints:
         """How many columns too many, or too few; 0 or less where it holds."""
         count = rows.changed.sum(axis=1)
         excess: Ints = np.maximum(self.least - count, count - self.most)
@@ -306,7 +306,7 @@ def conjuncts(formula: Formula) -> Iterator[Formula]:
 # Evaluation
 
 
-def truth(formula: Formula, rows: Candidates) -> Truth:
+def truth(formula: Formula, rows: ComparedRows) -> Truth:
     """1 where a formula holds, -1 where it does not, 0 where that is unknown, (n,)."""
     match formula:
         case And(parts):
@@ -329,7 +329,7 @@ def truth(formula: Formula, rows: Candidates) -> Truth:
     return np.asarray(found, dtype=np.int8)
 
 
-def slack(formula: Formula, rows: Candidates) -> Floats:
+def slack(formula: Formula, rows: ComparedRows) -> Floats:
     """How far a formula is from holding, (n,), in its own units; 0 where it holds.
 
     A conjunction counts its worst part, a disjunction its nearest, an implication what follows
@@ -437,7 +437,7 @@ def _signs(holds: Bools) -> Truth:
     return np.where(holds, 1, -1).astype(np.int8)
 
 
-def _relation_truth(relation: LinearRelation, rows: Candidates) -> Truth:
+def _relation_truth(relation: LinearRelation, rows: ComparedRows) -> Truth:
     value, slip = relation.value(rows)
     if relation.relation == "<=":
         holds = value <= slip

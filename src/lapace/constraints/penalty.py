@@ -16,7 +16,7 @@ from lapace.arrays import Bools, Floats
 from lapace.constraints import logic
 from lapace.constraints.binding import BoundConstraint
 from lapace.constraints.language import Custom
-from lapace.constraints.logic import Candidates, ChangeCount, Formula, LevelTable, LinearRelation
+from lapace.constraints.logic import ChangeCount, ComparedRows, Formula, LevelTable, LinearRelation
 from lapace.schema import Schema
 
 __all__ = ["penalty"]
@@ -27,7 +27,7 @@ def penalty(
 ) -> Tensor:
     """The sum over constraints, (n,); see `System.penalty`."""
     cells = values.detach().cpu().numpy().astype(np.float64)
-    hinges = _Hinges(schema, values, Candidates(schema, cells, instances))
+    hinges = _Hinges(schema, values, ComparedRows(schema, cells, instances))
     total = values.new_zeros(len(values))
     for constraint in constraints:
         for part in filter(_is_smooth, logic.conjuncts(constraint.formula)):
@@ -52,7 +52,7 @@ def _is_smooth(formula: Formula) -> bool:
 class _Hinges:
     """Hinges of formulas: gradients from `values`, decisions from the same numbers as cells."""
 
-    def __init__(self, schema: Schema, values: Tensor, rows: Candidates) -> None:
+    def __init__(self, schema: Schema, values: Tensor, rows: ComparedRows) -> None:
         self.schema = schema
         self.values = values  # (n, d)
         self.rows = rows

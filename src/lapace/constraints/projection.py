@@ -24,7 +24,7 @@ from lapace.constraints import logic
 from lapace.constraints.binding import BoundConstraint, feasible
 from lapace.constraints.language import Custom
 from lapace.constraints.links import linked
-from lapace.constraints.logic import Candidates, ChangeCount, Formula, LevelTable, LinearRelation
+from lapace.constraints.logic import ChangeCount, ComparedRows, Formula, LevelTable, LinearRelation
 from lapace.constraints.program import solve
 from lapace.schema import Schema
 
@@ -108,7 +108,7 @@ def domains(schema: Schema, constraints: Sequence[BoundConstraint], instances: F
     least, greatest = np.full(shape, -np.inf), np.full(shape, np.inf)
     pinned = np.zeros(shape, dtype=bool)
     allowed: dict[int, Bools] = {}
-    rows = Candidates(schema, instances, instances)
+    rows = ComparedRows(schema, instances, instances)
     for constraint in constraints:
         for column in constraint.compared:
             pinned[:, column] |= np.isnan(instances[:, column])
@@ -150,7 +150,7 @@ def _is_stuck(formula: Formula) -> bool:
     return isinstance(formula, Custom) and formula.project is None
 
 
-def _narrow(relation: LinearRelation, rows: Candidates, least: Floats, greatest: Floats) -> None:
+def _narrow(relation: LinearRelation, rows: ComparedRows, least: Floats, greatest: Floats) -> None:
     """A relation over one number moves the ends of its domain."""
     ((column, weight),) = relation.cells.items()
     bar = -replace(relation, cells={}).value(rows)[0] / weight
@@ -251,8 +251,8 @@ class _Repair:
                 return self.derived.keys().isdisjoint(formula.cells) and _is_unary(formula)
         return False
 
-    def rows(self, at: Ints) -> Candidates:
-        return Candidates(self.schema, self.cells[at], self.instances[at])
+    def rows(self, at: Ints) -> ComparedRows:
+        return ComparedRows(self.schema, self.cells[at], self.instances[at])
 
     def satisfy(self, formula: Formula, at: Ints) -> None:
         """Moves the rows that violate one part of one constraint."""
@@ -486,7 +486,7 @@ def project(
     owners: Ints | None = None,
 ) -> Projection:
     """See `System.project`."""
-    ok = feasible(constraints, Candidates(schema, cells, instances))
+    ok = feasible(constraints, ComparedRows(schema, cells, instances))
     proved, unsolved = np.zeros((2, len(cells)), dtype=bool)
     result = cells.copy()
     bad = np.flatnonzero(~ok)
@@ -498,7 +498,7 @@ def project(
     linear = linked(schema, [c for c in constraints if not isinstance(c.formula, Custom)])
     whole = len(linear) == len(constraints) and schema.counted.all()  # all of it is a program
     if not whole:  # a row that violates nothing but constraints from Python is beyond a program
-        fine = feasible(linear, Candidates(schema, moved, originals))
+        fine = feasible(linear, ComparedRows(schema, moved, originals))
     open_ = np.flatnonzero(~fine)
     found, few = _with_few_changes(schema, linear, start[open_], originals[open_], weights)
     moved[open_[few]] = found[few]
@@ -512,13 +512,15 @@ def project(
         proved[bad[place]] = status == "infeasible"
         unsolved[bad[place]] = status == "unsolved"
     if not schema.counted.all():  # the solver does not see columns that are not linear
-        left = np.flatnonzero(~feasible(constraints, Candidates(schema, moved, originals)))
+        left = np.flatnonzero(~feasible(constraints, ComparedRows(schema, moved, originals)))
         some = originals[left]
         moved[left], _ = _Repair(schema, constraints, moved[left], some, weights).repaired()
     result[bad] = moved
     checked = open_ if whole else np.arange(len(bad))
     ok[bad] = True
-    ok[bad[checked]] = feasible(constraints, Candidates(schema, moved[checked], originals[checked]))
+    ok[bad[checked]] = feasible(
+        constraints, ComparedRows(schema, moved[checked], originals[checked])
+    )
     return Projection(result, ok, proved, unsolved & ~ok, solver.n_programs)
 
 
@@ -653,7 +655,7 @@ class _ExactSolver:
     def polished(self, rows: Floats, instances: Floats, *, again: bool = True) -> Floats | None:
         """The solver's row if it is feasible, moved by its tolerance if need be."""
         rows = self.schema.derive(rows, instances)
-        if feasible(self.constraints, Candidates(self.schema, rows, instances))[0]:
+        if feasible(self.constraints, ComparedRows(self.schema, rows, instances))[0]:
             row: Floats = rows[0]
             return row
         repair = _Repair(self.schema, self.constraints, rows, instances, self.weights)

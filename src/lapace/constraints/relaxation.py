@@ -22,7 +22,7 @@ from lapace.constraints.language import (
     Side,
     Term,
 )
-from lapace.constraints.logic import Candidates, slack
+from lapace.constraints.logic import ComparedRows, slack
 from lapace.constraints.system import System
 from lapace.schema import Feature, Schema
 from lapace.schema.features import on_lattice
@@ -63,7 +63,7 @@ def relaxation(constraint: Constraint, schema: Schema, row: Floats, original: Fl
         >>> relaxation(parse("age >= original"), schema, row, original).text
         'would have to allow 5 less'
     """
-    if bind(constraint, schema).holds(Candidates(schema, row[None], original[None]))[0]:
+    if bind(constraint, schema).holds(ComparedRows(schema, row[None], original[None]))[0]:
         return Relaxation(0.0, "holds on this row all the same")
     by, text = _Violations(schema, row, original).allowance(constraint)
     return Relaxation(by, f"would have to allow {text}")
@@ -104,7 +104,7 @@ def relaxed(
     """
     match constraint:
         case Shorthand(word, several) if len(several) > 1 and original is not None:
-            rows = Candidates(schema, row[None], original[None])
+            rows = ComparedRows(schema, row[None], original[None])
             each = [Shorthand(word, (name,)) for name in several]
             kept = [c.features[0] for c in each if bind(c, schema).holds(rows)[0]]
             return replace(constraint, features=tuple(kept)) if kept else None
@@ -203,7 +203,7 @@ class _Violations:
         self.schema = schema
         self.row = row
         self.original = original
-        self.rows = Candidates(schema, row[None], original[None])
+        self.rows = ComparedRows(schema, row[None], original[None])
 
     def allowance(self, constraint: Constraint) -> tuple[float | None, str]:
         """How far a violated constraint has to be relaxed, and what it would have to allow."""

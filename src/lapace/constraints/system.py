@@ -14,7 +14,7 @@ from lapace.arrays import Bools, Floats, Ints
 from lapace.constraints.binding import BoundConstraint, bind, feasible
 from lapace.constraints.language import Constraint
 from lapace.constraints.links import linked, provable
-from lapace.constraints.logic import Candidates, ChangeCount, slack
+from lapace.constraints.logic import ChangeCount, ComparedRows, slack
 from lapace.constraints.parser import parse_all
 from lapace.constraints.program import NODE_LIMIT, solve
 from lapace.constraints.projection import Domains, Projection, domains, project
@@ -94,13 +94,13 @@ class System:
 
     def holds(self, cells: Floats, instances: Floats) -> Bools:
         """Whether each row satisfies each constraint, (n, m), exactly."""
-        rows = Candidates(self.schema, cells, instances)
+        rows = ComparedRows(self.schema, cells, instances)
         columns = [bound.holds(rows) for bound in self.bound]
         return np.array(columns, dtype=bool).reshape(len(self.bound), len(cells)).T
 
     def feasible(self, cells: Floats, instances: Floats) -> Bools:
         """Whether each row satisfies every constraint, (n,)."""
-        return feasible(self.bound, Candidates(self.schema, cells, instances))
+        return feasible(self.bound, ComparedRows(self.schema, cells, instances))
 
     def slack(self, cells: Floats, instances: Floats) -> Floats:
         """How far each constraint is from holding, (n, m), in its own units; 0 where it holds.
@@ -109,7 +109,7 @@ class System:
         columns too many, an ordinal its levels, anything else 1. A conditional counts what follows
         `then`, several columns the worst of them.
         """
-        rows = Candidates(self.schema, cells, instances)
+        rows = ComparedRows(self.schema, cells, instances)
         distances = np.zeros((len(cells), len(self.bound)))
         for k, bound in enumerate(self.bound):
             distance = slack(bound.formula, rows)

@@ -28,7 +28,7 @@ from lapace.model import few_threads
 from lapace.paths import Steps
 from lapace.result import Counterfactuals, Explanation
 
-__all__ = ["CUT_SHORT", "Contradictions", "Progress", "explain", "search_in_chunks", "with_rows"]
+__all__ = ["CUT_SHORT", "Contradictions", "Progress", "explain", "with_rows"]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
@@ -65,7 +65,7 @@ def explain(problem: Problem, progress: Progress | None = None) -> Explanation:
         return _explanation(problem, found, seconds, ended, unsearched)
 
 
-def search_in_chunks(problem: Problem, instance: Ints) -> Iterator[tuple[int, Found]]:
+def _in_chunks(problem: Problem, instance: Ints) -> Iterator[tuple[int, Found]]:
     """Searches for instances chunk by chunk; yields the size of each chunk and what was found."""
     rows = min(ROWS, CELLS // len(problem.schema.features))
     size = max(1, rows // (problem.search.steps * max(1, len(problem.fitted.prototypes))))
@@ -78,11 +78,11 @@ def _within_budget(problem: Problem) -> Iterator[tuple[int, Found]]:
     """Searches for all instances together, or one by one where half of a budget is too little."""
     budget, tried, done = current(), problem.tried, 0
     if budget is None or len(tried) < 2:
-        yield from search_in_chunks(problem, tried)
+        yield from _in_chunks(problem, tried)
         return
     try:
         with budget.share(0.5):
-            for count, found in search_in_chunks(problem, tried):
+            for count, found in _in_chunks(problem, tried):
                 yield count, found
                 done += count
         return
@@ -147,7 +147,9 @@ def _explanation(
         request=problem.system.constraints,
         **cast(dict[str, Any], columns),
     )
-    minimal = {pick: _counterfactuals(problem, explanation, part) for pick, part in rows.items()}
+    minimal: dict[str, Counterfactuals] = {
+        pick: _counterfactuals(problem, explanation, part) for pick, part in rows.items()
+    }
     return replace(explanation, minimal=minimal)
 
 

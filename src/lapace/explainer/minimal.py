@@ -38,7 +38,7 @@ def minimise(
         schema: The columns.
         weights: One per column, for distances.
     """
-    rows = _Rows(cells, originals, accept, schema, weights)
+    rows = _Minimiser(cells, originals, accept, schema, weights)
     every = np.arange(len(cells))
     rows.begin_undoing(every)
     rows.ask(every)
@@ -49,14 +49,14 @@ def settle(
     cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
 ) -> Floats:
     """Takes back single changes until every row is minimal; the arguments are `minimise`'s."""
-    rows = _Rows(cells, originals, accept, schema, weights)
+    rows = _Minimiser(cells, originals, accept, schema, weights)
     left = np.arange(len(cells))
     while len(left):
         left = rows.take_back_one(left)
     return rows.cells
 
 
-class _Rows:
+class _Minimiser:
     """Rows on their way to being minimal; methods take positions of rows and change `cells`.
 
     Attributes:
@@ -128,16 +128,16 @@ class _Rows:
         self.begin_pulling(rows[~self.pulling[rows] & (self.turn[rows] >= self.count[rows])])
         undoing, values = rows[~self.pulling[rows]], np.empty(len(self.cells))
         values[undoing] = self.originals[undoing, self.order[undoing, self.turn[undoing]]]
-        asking, left = [undoing], rows[self.pulling[rows] & (self.turn[rows] < self.count[rows])]
+        queried, left = [undoing], rows[self.pulling[rows] & (self.turn[rows] < self.count[rows])]
         while len(left):
             tried, moves = self.halfway(left)
             values[left[moves]] = tried[moves]
-            asking.append(left[moves])
+            queried.append(left[moves])
             left = left[~moves]  # as far back as it goes: the next number
             self.turn[left] += 1
             left = left[self.turn[left] < self.count[left]]
             self._begin_number(left)
-        rows = np.sort(np.concatenate(asking))
+        rows = np.sort(np.concatenate(queried))
         return rows, values[rows]
 
     def halfway(self, rows: Ints) -> tuple[Floats, Bools]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.classifiers import Classifier
@@ -82,14 +83,28 @@ class Candidates(NamedTuple):
     Attributes:
         cells: The rows.
         instance: The instance each is for, by position in the query.
+        pick: The pick each is for, `nearest` or `best`; empty for both.
     """
 
     cells: Floats
     instance: Ints
+    pick: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, cells: Floats, instance: Ints, pick: str = "") -> Candidates:
+        """Rows for one pick, or for both."""
+        return cls(cells, instance, np.full(len(instance), pick, dtype="<U7"))
+
+    @classmethod
+    def join(cls, parts: Sequence[Candidates]) -> Candidates:
+        """Puts rows together."""
+        columns: list[Any] = [np.concatenate(same) for same in zip(*parts, strict=True)]
+        return cls(*columns)
 
     def take(self, rows: Bools | Ints) -> Candidates:
         """Selects some of the rows."""
-        return Candidates(self.cells[rows], self.instance[rows])
+        columns: list[Any] = [column[rows] for column in self]
+        return Candidates(*columns)
 
 
 @dataclass(frozen=True)
@@ -251,7 +266,8 @@ def read_candidates(candidates: Any, instances: LabelledInstances) -> Candidates
     reading = instances.schema.read(candidates).checked()
     if reading.schema != instances.schema:
         raise InputError("candidates have a category that neither training nor the instances have.")
-    return Candidates(reading.cells, np.array([positions[name] for name in named], dtype=np.int64))
+    owners = np.array([positions[name] for name in named], dtype=np.int64)
+    return Candidates.of(reading.cells, owners)
 
 
 def _candidates_of(explanation: Explanation, instances: LabelledInstances) -> Candidates:
@@ -261,11 +277,8 @@ def _candidates_of(explanation: Explanation, instances: LabelledInstances) -> Ca
         raise InputError("candidates are an explanation of other instances than those of X.")
     picks = [getattr(explanation, pick)() for pick in (*explanation.minimal, *explanation.picked)]
     rows = [pick.where(pick.ok) for pick in picks]
-    empty = instances.cells[:0]
-    return Candidates(
-        np.concatenate([empty, *(part.cells for part in rows)]),
-        np.concatenate([np.empty(0, dtype=np.int64), *(part.instance for part in rows)]),
-    )
+    parts = [Candidates.of(part.cells, part.instance) for part in rows]
+    return Candidates.join([Candidates.of(instances.cells[:0], np.zeros(0, np.int64)), *parts])
 
 
 def bind_constraints(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -39,7 +38,7 @@ from lapace.paths import Correct, EncodedInstances, Lines, Steps, dense_lines, r
 
 __all__ = ["Found", "MinimalRows", "Paths", "has_ok_step", "search", "with_marks"]
 
-HYBRIDS = 50  # rows tried for each start wanted, where constraints leave an instance none
+HYBRIDS = 100  # rows tried for each start wanted, where constraints leave an instance none
 
 Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
 
@@ -62,6 +61,16 @@ class MinimalRows(NamedTuple):
     steps: Steps
     density: Floats
     mark: NDArray[np.object_]
+
+    @classmethod
+    def join(cls, parts: Sequence[MinimalRows]) -> MinimalRows:
+        """Puts rows together, by instance."""
+        columns: list[Any] = [
+            Steps.join(same, axis=0) if isinstance(same[0], Steps) else np.concatenate(same)
+            for same in zip(*parts, strict=True)
+        ]
+        joined = cls(*columns)
+        return joined.take(np.lexsort((joined.rank, joined.instance)))
 
     def take(self, rows: Bools | Ints) -> MinimalRows:
         """Selects some of the rows."""
@@ -89,33 +98,46 @@ class Found(NamedTuple):
     seconds: Mapping[str, float]
 
 
-def search(problem: Problem, instance: Ints) -> Found:
+def search(problem: Problem, instance: Ints, free: Found | None = None) -> Found:
     """Searches for counterfactuals of some instances.
 
-    An answer without the query's constraints that satisfies them is an answer with them. So unless
-    candidates are given, what the search finds without those constraints is considered too.
+    An answer without the query's constraints that satisfies them is the answer with them. So unless
+    candidates are given, the search without those constraints comes first.
 
     Args:
         problem: The problem.
         instance: Positions of the instances.
+        free: What was found without the query's constraints, where that is known.
     """
-    oracle, candidates = Oracle(problem), problem.candidates
-    seconds: Mapping[str, float] = MappingProxyType({})
-    off_path = {"nearest", "best"} & set(problem.search.picks)
-    if off_path and candidates is None and (free := problem.without_constraints) is not None:
+    off_path = tuple(pick for pick in ("nearest", "best") if pick in problem.search.picks)
+    unconstrained = problem.without_constraints if problem.candidates is None else None
+    if free is None and off_path and unconstrained is not None:
         # A constraint may keep rows from the classifier that it raises on.
         with suppress(ClassifierError):
-            found = search(free, instance)
-            candidates, seconds = found.minimal, found.seconds
+            free = search(unconstrained.with_search(picks=off_path), instance)
+    oracle = Oracle(problem)
     near = near_samples(problem, instance, oracle)
     paths = trace_paths(problem, instance, find_endpoints(problem, instance, near), oracle)
     rows: dict[str, MinimalRows] = {}
-    minimal = Candidates(problem.instances.cells[:0], instance[:0])
+    minimal = Candidates.of(problem.instances.cells[:0], instance[:0])
     if off_path:
+        known = {} if free is None else _complying(problem, instance, free)
+        candidates = problem.candidates if free is None else free.minimal
         starts = find_starts(problem, instance, near, paths, candidates, oracle)
-        rows, minimal = minimal_rows(problem, instance, starts, paths, oracle)
-    total = added(seconds, oracle.seconds)
-    return Found(paths, rows, minimal, oracle.infeasible, oracle.unsolved, total)
+        rows, minimal = minimal_rows(problem, instance, starts, known, paths, oracle)
+    seconds = oracle.seconds if free is None else added(free.seconds, oracle.seconds)
+    return Found(paths, rows, minimal, oracle.infeasible, oracle.unsolved, seconds)
+
+
+def _complying(problem: Problem, instance: Ints, free: Found) -> dict[str, MinimalRows]:
+    """Rows found without constraints that satisfy them, where all of an instance's do, by pick."""
+    complying = {}
+    for pick, every in free.rows.items():
+        rows = every.take(np.isin(every.instance, instance))
+        originals = problem.instances.cells[rows.instance]
+        ok = rows.steps.ok & problem.system.feasible(rows.steps.cells, originals)
+        complying[pick] = rows.take(~np.isin(rows.instance, rows.instance[~ok]))
+    return complying
 
 
 def added(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
@@ -190,18 +212,20 @@ def _trace_lines(
     correct: Correct | None = None
     if len(problem.system) and problem.search.enforce != "naive":
         correct = LatentCorrection(problem, encoded, lines)
-    ends = _end_steps(problem, instance[start[:own]], endpoints, endpoint[:own], oracle, correct)
+    end_steps = _end_steps(
+        problem, instance[start[:own]], endpoints, endpoint[:own], oracle, correct
+    )
     traced = trace(
         decoder,
         encoded,
         lines,
         _start_steps(problem, instance[start], encoded, lines, oracle),
-        ends.take(np.r_[np.arange(own), copied]),
+        end_steps.take(np.r_[np.arange(own), copied]),
         lambda tau, cells, line: oracle.evaluate(cells, instance[start[line]], tau),
         correct=correct,
         steps=problem.search.steps,
         stable=problem.search.stable,
-        refined=bool({"first", "middle"} & set(problem.search.picks)),
+        refined=bool(set(problem.search.picks) - {"last"}),
         weights=problem.weights,
     )
     paths: Paths = {**traced.steps._asdict(), **traced._asdict()}
@@ -299,37 +323,42 @@ class Starts(NamedTuple):
         instance: The instance of each, by position in the query, in order.
         steps: The rows.
         distance: From the instance.
-        given: Rows that were given as candidates; they are always started from.
+        candidate: Rows that were given as candidates; they are always started from.
+        pick: The pick each is for, as in `Candidates`.
     """
 
     instance: Ints
     steps: Steps
     distance: Floats
-    given: Bools
+    candidate: Bools
+    pick: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, instance: Ints, steps: Steps, distance: Floats) -> Starts:
+        """Rows for every pick that are not candidates."""
+        return cls(instance, steps, distance, distance < 0, np.full(len(distance), "", "<U7"))
 
     @classmethod
     def join(cls, parts: Sequence[Starts]) -> Starts:
         """Puts the ok rows of several sources together, by instance."""
-        joined = cls(
-            np.concatenate([part.instance for part in parts]),
-            Steps.join([part.steps for part in parts], axis=0),
-            np.concatenate([part.distance for part in parts]),
-            np.concatenate([part.given for part in parts]),
-        )
+        columns: list[Any] = [
+            Steps.join(same, axis=0) if isinstance(same[0], Steps) else np.concatenate(same)
+            for same in zip(*parts, strict=True)
+        ]
+        joined = cls(*columns)
         ok = np.flatnonzero(joined.steps.ok & (joined.distance > 0))
         return joined.take(ok[np.argsort(joined.instance[ok], kind="stable")])
 
     def take(self, rows: Bools | Ints | slice) -> Starts:
         """Selects some of the rows."""
-        return Starts(
-            self.instance[rows], self.steps.take(rows), self.distance[rows], self.given[rows]
-        )
+        columns: list[Any] = [c.take(rows) if isinstance(c, Steps) else c[rows] for c in self]
+        return Starts(*columns)
 
-    def closest(self, count: int) -> Starts:
-        """Keeps the closest rows of each instance, and all that were given."""
-        some = self.take(np.lexsort((self.distance, self.given, self.instance)))
-        place = places_in_groups(some.instance)
-        return some.take(some.given | (place < count))
+    def closest(self, pick: str, count: int) -> Starts:
+        """Keeps the closest rows of each instance that serve a pick, and all its candidates."""
+        some = self.take((self.pick == "") | (self.pick == pick))
+        some = some.take(np.lexsort((some.distance, some.candidate, some.instance)))
+        return some.take(some.candidate | (places_in_groups(some.instance) < count))
 
 
 def find_starts(
@@ -342,21 +371,24 @@ def find_starts(
 ) -> Starts:
     """Collects ok rows to start from: sampled ones, given ones, and steps of the paths.
 
-    From each path come its first ok step, the first that keeps a margin, and its last ok step.
-    Where constraints leave an instance none of these, rows are tried that change few columns.
+    From each path come its first ok step, the first that keeps a margin, and its last ok step; from
+    all paths of an instance together the closest ok step. Where constraints leave an instance none
+    of these, rows are tried that change few columns.
     """
-    parts = [Starts(instance[near.instance], near.steps, near.distance, near.sample < 0)]
+    parts = [Starts.of(instance[near.instance], near.steps, near.distance)]
     if problem.schema.shape is not None:  # of images only those on a path are written well
         parts = [parts[0].take(slice(0, 0))]
     if candidates is not None:
         some = candidates.take(np.isin(candidates.instance, instance))
         steps = oracle.evaluate(some.cells, some.instance)
         far = _distances(problem, steps.cells, some.instance)
-        parts.append(Starts(some.instance, steps, far, np.ones(len(far), dtype=bool)))
+        given = np.ones(len(far), dtype=bool)
+        parts.append(Starts(some.instance, steps, far, given, some.pick))
     if paths is not None:
         parts.append(_starts_of_paths(paths, oracle))
     starts = Starts.join(parts)
-    left = np.setdiff1d(instance, [*starts.instance, *oracle.infeasible])
+    started = starts.instance[starts.pick != "best"]  # `nearest` is the same without `best`
+    left = np.setdiff1d(instance, [*started, *oracle.infeasible])
     if len(problem.system) and len(left) and problem.schema.shape is None:
         starts = Starts.join([starts, _hybrid_starts(problem, left, oracle)])
     return starts
@@ -387,25 +419,24 @@ def _hybrid_starts(problem: Problem, instance: Ints, oracle: Oracle) -> Starts:
     owners = np.concatenate(owner)
     steps = oracle.evaluate(np.concatenate(cells), owners)
     far = _distances(problem, steps.cells, owners)
-    return Starts(owners, steps, far, np.zeros(len(far), dtype=bool))
+    return Starts.of(owners, steps, far)
 
 
 def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:
-    """The first ok step, the first ok step with a margin and the last ok step of each path."""
-    size = paths["tau"].shape[1]
+    """The first ok step, the first with a margin and the last of each path; the closest of all."""
     steps = Steps(*(paths[name] for name in Steps._fields))
-    path, step = np.nonzero(steps.ok[:, : size - 2])  # the grid
-    ok = steps.take(path, step)
-    sure = oracle.has_margin(ok, paths["instance"][path])
+    path, step = np.nonzero(steps.ok)
+    ok, owner, far = steps.take(path, step), paths["instance"][path], paths["distance"][path, step]
+    grid = np.flatnonzero(step < steps.tau.shape[1] - 2)
+    sure = grid[oracle.has_margin(ok.take(grid), owner[grid])]
     rows = [
-        first_of_each(path, step),
-        np.flatnonzero(sure)[first_of_each(path[sure], step[sure])],
-        first_of_each(path, -step),
+        grid[first_of_each(path[grid], step[grid])],
+        sure[first_of_each(path[sure], step[sure])],
+        grid[first_of_each(path[grid], -step[grid])],
+        first_of_each(owner, far),
     ]
     chosen = np.unique(np.concatenate(rows))
-    path, step = path[chosen], step[chosen]
-    far = paths["distance"][path, step]
-    return Starts(paths["instance"][path], ok.take(chosen), far, np.zeros(len(far), dtype=bool))
+    return Starts.of(owner[chosen], ok.take(chosen), far[chosen])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -413,9 +444,16 @@ def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:
 
 
 def minimal_rows(
-    problem: Problem, instance: Ints, starts: Starts, paths: Paths | None, oracle: Oracle
+    problem: Problem,
+    instance: Ints,
+    starts: Starts,
+    known: Mapping[str, MinimalRows],
+    paths: Paths | None,
+    oracle: Oracle,
 ) -> tuple[dict[str, MinimalRows], Candidates]:
     """Makes starts minimal: the closest of each instance is `nearest`, different ones are `best`.
+
+    Instances whose rows are known are not searched for.
 
     Rows of `best` keep a margin and a floor where a start of the instance does; else a margin;
     where no start has one, `nearest` is given, marked.
@@ -424,38 +462,42 @@ def minimal_rows(
         The rows by pick, and all rows that were made minimal.
     """
     picks, n_starts = problem.search.picks, problem.search.n_starts
-    lines = [_Line.of(starts.closest(n_starts), margin=False, floor=False)]
-    if "best" in picks:
-        yes = np.ones(len(starts.instance), dtype=bool)
-        sure = oracle.acceptable(starts.steps, starts.instance, yes, ~yes)
-        usual = sure.copy()
-        usual[sure] = oracle.acceptable(
-            starts.steps.take(sure), starts.instance[sure], yes[sure], yes[sure]
-        )
-        lines.append(_Line.of(starts.take(usual).closest(n_starts), margin=True, floor=True))
-        only_sure = sure & ~np.isin(starts.instance, starts.instance[usual])
-        lines.append(_Line.of(starts.take(only_sure).closest(n_starts), margin=True, floor=False))
-    line = _Line(*(np.concatenate(same) for same in zip(*lines, strict=True)))
-    line = line._replace(cells=_made(problem, oracle, line, minimise))
-    far = _distances(problem, line.cells, line.instance)
-    nearest = np.flatnonzero(~line.margin)
-    nearest = nearest[first_of_each(line.instance[nearest], far[nearest])]
-    ways = np.flatnonzero(line.margin)
-    ways = ways[_different(problem, line.cells[ways], line.instance[ways], far[ways])]
-    chosen = line.take(np.concatenate([nearest, ways]))
-    chosen = chosen._replace(cells=_made(problem, oracle, chosen, settle))
-    found = {"nearest": _with_best_step(instance, chosen.take(~chosen.margin), paths)}
-    if "best" in picks:
-        best = chosen.take(chosen.margin)
-        lacking = found["nearest"].take(~np.isin(found["nearest"].instance, best.instance))
-        found["best"] = _Line(*(np.concatenate(same) for same in zip(best, lacking, strict=True)))
-    rows = {
-        pick: _evaluated(problem, one, paths, oracle, marked=pick == "best")
-        for pick, one in found.items()
-        if pick in picks
+    left = {
+        pick: np.setdiff1d(instance, known[pick].instance if pick in known else [])
+        for pick in ("nearest", "best")
     }
-    every = line.cells, chosen.cells
-    return rows, Candidates(np.concatenate(every), np.r_[line.instance, chosen.instance])
+    some = starts.take(np.isin(starts.instance, left["nearest"]))
+    lines = [_Line.of(some.closest("nearest", n_starts), margin=False, floor=False)]
+    if "best" in picks:
+        some = starts.take(np.isin(starts.instance, left["best"]))
+        sure = oracle.has_margin(some.steps, some.instance)
+        usual = sure.copy()
+        usual[sure] = oracle.density(some.steps.take(sure), some.instance[sure]) >= RARE
+        only_sure = sure & ~np.isin(some.instance, some.instance[usual])
+        for chosen_rows, floor in ((usual, True), (only_sure, False)):
+            closest = some.take(chosen_rows).closest("best", n_starts)
+            lines.append(_Line.of(closest, margin=True, floor=floor))
+    line = _Line.join(lines)
+    line = line._replace(cells=_made(problem, oracle, line, minimise))
+    chosen = _Line.join([_closest(problem, line), _different(problem, line)])
+    chosen = chosen._replace(cells=_made(problem, oracle, chosen, settle))
+    nearest = _with_best_step(left["nearest"], chosen.take(~chosen.margin), paths)
+    best = _different(problem, chosen)  # what was made smaller may be alike now
+    found = {"nearest": nearest}
+    if "best" in picks:
+        # Where no row has a margin, `nearest` is the best that was found.
+        nearest = _Line.join([nearest, *map(_Line.known, known.values())])
+        lacking = nearest.take(np.isin(nearest.instance, np.setdiff1d(left["best"], best.instance)))
+        found["best"] = _Line.join([best, lacking])
+    picked = {}
+    for pick, one in found.items():
+        evaluated = _evaluated(problem, one, paths, oracle, marked=pick == "best")
+        parts = [known[pick], evaluated] if pick in known else [evaluated]
+        picked[pick] = MinimalRows.join(parts)
+    every = _Line.join([line, chosen])
+    return picked, Candidates(
+        every.cells, every.instance, np.where(every.margin, "best", "nearest")
+    )
 
 
 class _Line(NamedTuple):
@@ -479,6 +521,16 @@ class _Line(NamedTuple):
         return cls(
             starts.steps.cells, starts.instance, np.full(count, margin), np.full(count, floor)
         )
+
+    @classmethod
+    def known(cls, rows: MinimalRows) -> _Line:
+        no = np.zeros(len(rows.instance), dtype=bool)
+        return cls(rows.steps.cells, rows.instance, no, no)
+
+    @classmethod
+    def join(cls, parts: Sequence[_Line]) -> _Line:
+        columns: list[Any] = [np.concatenate(same) for same in zip(*parts, strict=True)]
+        return cls(*columns)
 
     def take(self, rows: Bools | Ints) -> _Line:
         columns: list[Any] = [column[rows] for column in self]
@@ -505,25 +557,32 @@ def _distances(problem: Problem, cells: Floats, instance: Ints) -> Floats:
     return far
 
 
-def _different(problem: Problem, cells: Floats, instance: Ints, far: Floats) -> Ints:
-    """The closest rows of each instance that are different ways, at most `n_best`.
+def _closest(problem: Problem, line: _Line) -> _Line:
+    """The closest row of each instance among those without a margin."""
+    some = line.take(~line.margin)
+    far = _distances(problem, some.cells, some.instance)
+    return some.take(first_of_each(some.instance, far))
+
+
+def _different(problem: Problem, line: _Line) -> _Line:
+    """The closest rows with a margin that are different ways, at most `n_best` of each instance.
 
     Two ways are different if neither changes all the features the other changes, or if they differ
     in a category.
     """
-    schema = problem.schema
-    changed = schema.changed(problem.instances.cells[instance], cells)
-    left = np.lexsort((far, instance))
+    schema, line = problem.schema, line.take(line.margin)
+    changed = schema.changed(problem.instances.cells[line.instance], line.cells)
+    left = np.lexsort((_distances(problem, line.cells, line.instance), line.instance))
     chosen = [left[:0]]
     for _ in range(problem.search.n_best):
-        first = left[np.unique(instance[left], return_index=True)[1]]  # the closest of each
+        first = left[np.unique(line.instance[left], return_index=True)[1]]  # the closest of each
         chosen.append(first)
-        theirs = first[np.searchsorted(instance[first], instance[left])]
+        theirs = first[np.searchsorted(line.instance[first], line.instance[left])]
         a, b = changed[left], changed[theirs]
         apart = (a & ~b).any(axis=1) & (b & ~a).any(axis=1)
-        levels = schema.changed(cells[left], cells[theirs])[:, schema.categorical].any(axis=1)
-        left = left[apart | levels]
-    return np.concatenate(chosen)
+        levels = schema.changed(line.cells[left], line.cells[theirs])[:, schema.categorical]
+        left = left[apart | levels.any(axis=1)]
+    return line.take(np.concatenate(chosen))
 
 
 def _with_best_step(instance: Ints, line: _Line, paths: Paths | None) -> _Line:
@@ -539,7 +598,7 @@ def _with_best_step(instance: Ints, line: _Line, paths: Paths | None) -> _Line:
     chosen = first_of_each(owner, ~ok, ~paths["feasible"][path, step], -likely)
     no = np.zeros(len(chosen), dtype=bool)
     more = _Line(paths["cells"][path[chosen], step[chosen]], owner[chosen], no, no)
-    return _Line(*(np.concatenate(same) for same in zip(line, more, strict=True)))
+    return _Line.join([line, more])
 
 
 def _evaluated(

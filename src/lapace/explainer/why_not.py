@@ -27,10 +27,10 @@ from lapace.classifiers import Classifier
 from lapace.constraints import ChangeLimit, Constraint, Shorthand, System, parse_all
 from lapace.constraints.relaxation import joined, relaxation, relaxed, violation_scales
 from lapace.errors import ClassifierError, InputError
-from lapace.explainer.assemble import Contradictions, search_in_chunks, with_rows
+from lapace.explainer.assemble import Contradictions, with_rows
 from lapace.explainer.fit import Fitted
 from lapace.explainer.problem import Candidates, Problem, Search
-from lapace.explainer.search import MinimalRows
+from lapace.explainer.search import Found, MinimalRows, search
 from lapace.instances import LabelledInstances
 from lapace.model import few_threads
 from lapace.result import Explanation, Move, WhyNot, record
@@ -333,32 +333,27 @@ class _Relaxer:
 
     # -- searches ---------------------------------------------------------------------------------
 
-    def _under(self, constraints: Iterable[Constraint], instance: Ints) -> list[MinimalRows]:
+    def _under(self, constraints: Iterable[Constraint], instance: Ints) -> MinimalRows:
         """What `nearest` returns under other constraints.
 
-        Every search considers what is found without the query's constraints: it is the same for
+        Every search begins with what is found without the query's constraints: it is the same for
         all of them, so it is searched for once.
         """
-        problem = self.problem
-        system = System.of(constraints, problem.schema, check=False)
-        free = None if system.constraints == problem.fitted.rules else self._free
-        problem = replace(problem, system=system, candidates=free)
-        parts = [found for _, found in search_in_chunks(problem, instance)]
-        return [part.rows["nearest"] for part in parts]
+        system = System.of(constraints, self.problem.schema, check=False)
+        problem = replace(self.problem, system=system)
+        free = None if problem.without_constraints is None else self._free
+        return search(problem, instance, free).rows["nearest"]
 
     @cached_property
-    def _free(self) -> Candidates | None:
-        """Minimal rows found under the rules alone; None where there are no constraints."""
-        problem = self.problem.without_constraints
-        if problem is None:
-            return None
+    def _free(self) -> Found | None:
+        """What is found under the rules alone; None where the classifier raises on such rows."""
+        problem = self.problem.without_constraints or self.problem
         instance = _with_status(self.explanation, "none_found")
         try:
-            parts = [found.minimal for _, found in search_in_chunks(problem, instance)]
+            return search(problem, instance)
         except ClassifierError:
             self._excluded(instance)
-            return Candidates(self.originals[:0], instance[:0])
-        return Candidates(*(np.concatenate(same) for same in zip(*parts, strict=True)))
+            return None
 
     def _excluded(self, instance: Ints) -> None:
         """Notes that constraints keep rows from the classifier; raises if it is broken itself."""
@@ -371,8 +366,8 @@ class _Relaxer:
         if not self.every:
             return None
         try:
-            if not self.relax_rules and self._free is not None:
-                return None if self.why_cut else self._free
+            if not self.relax_rules:
+                return None if self._free is None else self._free.minimal
             rows = self._under(self._without(self.every), instance)
         except BudgetError:
             self.cut, self.why_cut = True, "The query budget ended before any set could be tried."
@@ -380,11 +375,8 @@ class _Relaxer:
         except ClassifierError:
             self._excluded(instance)
             return None
-        ok = [part.steps.ok for part in rows]
-        return Candidates(
-            np.concatenate([p.steps.cells[m] for p, m in zip(rows, ok, strict=True)]),
-            np.concatenate([p.instance[m] for p, m in zip(rows, ok, strict=True)]),
-        )
+        rows = rows.take(rows.steps.ok)
+        return Candidates.of(rows.steps.cells, rows.instance)
 
     def _without(self, which: Set) -> list[Constraint]:
         """All constraints but a set; what is whole stays whole."""
@@ -398,24 +390,22 @@ class _Relaxer:
         """What `nearest` returns without a set, by instance, where that is ok."""
         self.searched += 1
         try:
-            parts = self._under(self._without(which), instance)
+            rows = self._under(self._without(which), instance)
         except BudgetError:
             self.cut = True
             return {}
         except ClassifierError:
             self._excluded(instance)
             return {}
-        drops = {}
-        for rows in parts:
-            every = self.system.feasible(rows.steps.cells, self.originals[rows.instance])
-            if (answered := rows.steps.ok & every).any():
-                self.answers.append(rows.take(answered))
-            violated = self._violation(rows.steps.cells, rows.instance, which)
-            far = _distances(self.problem, rows.steps.cells, rows.instance)
-            for k in np.flatnonzero(rows.steps.ok):
-                cost = float(violated[k]), float(far[k])
-                drops[int(rows.instance[k])] = _Drop(cost, which, rows.steps.cells[k])
-        return drops
+        every = self.system.feasible(rows.steps.cells, self.originals[rows.instance])
+        if (answered := rows.steps.ok & every).any():
+            self.answers.append(rows.take(answered))
+        violated = self._violation(rows.steps.cells, rows.instance, which)
+        far = _distances(self.problem, rows.steps.cells, rows.instance)
+        return {
+            int(rows.instance[k]): _Drop((violated[k], far[k]), which, rows.steps.cells[k])
+            for k in np.flatnonzero(rows.steps.ok)
+        }
 
     def _violation(self, cells: Floats, instance: Ints, which: Set) -> Floats:
         """How far rows are from satisfying a set, relative to the scales of its constraints."""
@@ -524,9 +514,11 @@ class _Relaxer:
         if self.amounts > AMOUNTS:
             raise _SearchesSpentError("The number of searches is spent.")
         original = self.originals[instance]
-        instead = [self._relaxed(k, by, row, original) for k, by in amounts.items()]
         constraints = self._without(tuple(amounts))
-        (rows,) = self._under([*constraints, *filter(None, instead)], np.array([instance]))
+        for k, by in amounts.items():
+            if (instead := self._relaxed(k, by, row, original)) is not None:
+                constraints.append(instead)
+        rows = self._under(constraints, np.array([instance]))
         return rows.steps.cells[0] if rows.steps.ok.any() else None
 
     def _between(self, k: int, low: float, enough: float) -> float | None:

@@ -10,7 +10,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from lapace.constraints import Custom, System, parse
+from lapace.constraints import Custom, System, parse, projection
 from lapace.errors import InputError
 from lapace.schema import Feature, Schema
 from lapace.table import Template
@@ -603,6 +603,15 @@ def test_solvers_are_bounded_by_nodes_and_never_by_the_clock(monkeypatch):
     assert after[0].cells.tobytes() == after[1].cells.tobytes()
     assert system.contradiction(rows[0], node_limit=50) == ()  # not proved, so not said
     assert {options["node_limit"] for options in used} == {50}
+    # An instance that has spent its nodes gets no further program; another one has its own.
+    monkeypatch.setattr(projection, "NODES", 150)
+    rows = np.zeros((4, 20))
+    rows[[1, 2, 3], [0, 1, 2]] = 1.0  # four different programs, each solved twice
+    used.clear()
+    spent = system.project(rows, 0 * rows, node_limit=50, owners=np.array([7, 7, 7, 2]))
+    assert spent.unsolved.all()
+    assert spent.n_programs == 3
+    assert [options["node_limit"] for options in used] == [50] * 6
     System.of("age + income >= 200", SCHEMA)
     assert used[-1]["node_limit"] > 50
     assert all("time" not in name for options in used for name in options)

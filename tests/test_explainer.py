@@ -31,7 +31,7 @@ from lapace.constraints import Custom, System
 from lapace.constraints import projection as projection_module
 from lapace.explainer import assemble as assemble_module
 from lapace.explainer.fit import standardised
-from lapace.result import PICKS, json_schema
+from lapace.result import PICKS, Counterfactuals, json_schema
 from lapace.schema import Schema
 from tests import worlds
 from tests.worlds import QUICK, World
@@ -62,6 +62,11 @@ def with_template(explanation: Explanation, template) -> Explanation:
     return replace(explanation, template=template, minimal=minimal)
 
 
+def picks_of(explanation: Explanation, names: str) -> list[Counterfactuals]:
+    """Picks by name."""
+    return [getattr(explanation, name)() for name in names.split()]
+
+
 def predicted(world: World, rows) -> list:
     """The labels the user's classifier gives rows."""
     predict = getattr(world.classifier, "predict", world.classifier)
@@ -76,12 +81,7 @@ def test_every_instance_gets_counterfactuals_that_are_ok(world, target):
     explanation = worlds.explained(world(), target)
     assert set(explanation.status) <= {"answered", "already_target"}
     assert explanation.status.count("answered") >= len(explanation) / 3
-    for pick in (
-        explanation.first(),
-        explanation.middle(),
-        explanation.last(),
-        explanation.nearest(),
-    ):
+    for pick in picks_of(explanation, "first middle last nearest"):
         assert pick.ok.all()
         assert not np.isnan(pick.distance).any()
         assert ((pick.density >= 0) & (pick.density <= 100)).all()
@@ -91,13 +91,7 @@ def test_every_instance_gets_counterfactuals_that_are_ok(world, target):
 def test_valid_is_what_the_classifier_predicts_for_the_returned_rows(world, target):
     here = world()
     explanation = worlds.explained(here, target)
-    for pick in (
-        explanation.first(),
-        explanation.middle(),
-        explanation.last(),
-        explanation.nearest(),
-        explanation.at(0.3),
-    ):
+    for pick in (*picks_of(explanation, "first middle last nearest"), explanation.at(0.3)):
         wanted = [explanation.target[instance] for instance in pick.instance]
         labels = predicted(here, pick.rows)
         assert pick.valid.tolist() == [s == w for s, w in zip(labels, wanted, strict=True)]
@@ -371,27 +365,10 @@ def test_crossings_count_how_often_the_label_is_lost_again():
 
 
 @each_world
-def test_no_ok_step_of_any_path_is_closer_than_nearest(world, target):
-    explanation = worlds.explained(world(), target)
-    nearest = explanation.nearest()
-    tried = [i for i, s in enumerate(explanation.status) if s == "answered"]
-    assert nearest.instance.tolist() == tried
-    for row, instance in enumerate(tried):
-        mine = explanation.instance == instance
-        least = explanation.distance[mine][explanation.ok[mine]].min()
-        assert nearest.distance[row] <= least + 1e-9
-
-
-@each_world
 def test_picks_have_one_row_per_instance_and_prototype_in_order(world, target):
     here = world()
     explanation = worlds.explained(here, target)
-    for pick in (
-        explanation.first(),
-        explanation.middle(),
-        explanation.last(),
-        explanation.at(0.5),
-    ):
+    for pick in (*picks_of(explanation, "first middle last"), explanation.at(0.5)):
         pairs = list(zip(pick.instance.tolist(), pick.prototype.tolist(), strict=True))
         assert pairs == sorted(set(pairs))
         for instance, number in pairs:
@@ -436,12 +413,7 @@ def test_one_more_path_leads_to_a_valid_sampled_endpoint(world, target):
 @each_world
 def test_picks_on_paths_leave_out_those_to_sampled_endpoints(world, target):
     explanation = worlds.explained(world(), target, steps=8)
-    for pick in (
-        explanation.first(),
-        explanation.middle(),
-        explanation.last(),
-        explanation.at(0.4),
-    ):
+    for pick in (*picks_of(explanation, "first middle last"), explanation.at(0.4)):
         assert (pick.prototype >= 0).all()
         assert len(pick) == (explanation.prototype >= 0).sum()
     for one in explanation:
@@ -459,21 +431,6 @@ def test_picks_on_paths_leave_out_those_to_sampled_endpoints(world, target):
         for instance, prototype in zip(pick.instance, pick.prototype, strict=True):
             assert prototype in explanation.prototype[explanation.instance == instance]
             assert np.isnan(pick.tau).all()
-
-
-def test_nearest_comes_for_some_instances_from_the_path_to_a_sampled_endpoint():
-    nearer = 0
-    for world, target in ((worlds.bank, None), (worlds.seasons, 2), (worlds.signs, None)):
-        explanation = worlds.explained(world(), target)
-        nearest = explanation.nearest()
-        others = explanation.prototype >= 0
-        for instance, distance in zip(nearest.instance, nearest.distance, strict=True):
-            mine = others & (explanation.instance == instance)
-            without = explanation.distance[mine][explanation.ok[mine]].min()
-            assert distance <= without + 1e-9
-            nearer += distance < without - 1e-9
-        assert (nearest.prototype == -1).any()
-    assert nearer > 10
 
 
 def test_ok_rows_on_paths_to_sampled_endpoints_satisfy_the_constraints():
@@ -712,12 +669,7 @@ def test_no_instances_give_an_empty_explanation(world, target):
     explanation = here.explainer.explain(none, target=target)
     assert len(explanation) == 0
     assert len(explanation.summary) == 0
-    for pick in (
-        explanation.first(),
-        explanation.nearest(),
-        explanation.at(0.5),
-        explanation.best(),
-    ):
+    for pick in (*picks_of(explanation, "first nearest best"), explanation.at(0.5)):
         assert len(pick) == len(pick.rows) == len(pick.frame) == 0
     data = json.loads(json.dumps(explanation.to_json()))
     jsonschema.validate(data, json_schema())
@@ -793,12 +745,7 @@ def test_categories_too_rare_to_be_proposed_are_kept_but_never_proposed():
     explanation = explainer.explain(rare_instances)
     assert explanation.at(0).rows["town"].isin(town.extra).all()
     assert explanation.nearest().ok.all()
-    for pick in (
-        explanation.first(),
-        explanation.last(),
-        explanation.nearest(),
-        explanation.all_steps(),
-    ):
+    for pick in picks_of(explanation, "first last nearest all_steps"):
         original = rare_instances["town"].to_numpy()[pick.instance]
         rows = pick.rows["town"].to_numpy()
         assert ((rows == original) | np.isin(rows, town.categories)).all()
@@ -996,12 +943,7 @@ def test_feasible_and_valid_are_true_of_every_pick_under_constraints():
     here = worlds.bank()
     explanation = worlds.explained(here, constraints=CONSTRAINTS)
     assert explanation.constraints == tuple(CONSTRAINTS)
-    for pick in (
-        explanation.first(),
-        explanation.middle(),
-        explanation.last(),
-        explanation.nearest(),
-    ):
+    for pick in picks_of(explanation, "first middle last nearest"):
         rows, original = pick.rows, here.instances.iloc[pick.instance].reset_index(drop=True)
         changed = np.zeros(len(rows), dtype=int)
         for name in rows.columns:
@@ -1311,14 +1253,6 @@ def test_many_instances_are_searched_in_chunks(monkeypatch):
     np.testing.assert_array_equal(parts.prototype, whole.prototype)
     same = np.isclose(parts.first().cells, whole.first().cells, atol=1e-6, equal_nan=True)
     assert same.mean() > 0.99  # the products of other batches may round otherwise
-
-
-def test_endpoints_are_as_usual_as_is_required():
-    here = worlds.bank()
-    found = worlds.explained(here, plausibility=50.0)
-    last = found.last()
-    assert last.ok.any()
-    assert (last.density[last.ok] >= 50.0 - 1e-9).all()
 
 
 def test_queries_are_counted():

@@ -84,12 +84,17 @@ def random_case(seed: int, kind: str) -> Case:
     def scaled(rows: np.ndarray) -> np.ndarray:
         return np.nan_to_num((rows - low) / (high - low), nan=-0.3)
 
-    if kind == "linear":
+    if kind in ("linear", "waves"):  # in waves, what was refused may be accepted later
         slopes, slack = rng.normal(size=(count, width)), rng.random(count)
-        least = (scaled(cells) * slopes).sum(axis=1) - slack
+        shape = np.array if kind == "linear" else np.cos
+
+        def score(rows, at):
+            return shape((scaled(rows) * slopes[at]).sum(axis=1) * 3)
+
+        least = score(cells, np.arange(count)) - slack
 
         def accept(rows, at):
-            return (scaled(rows) * slopes[at]).sum(axis=1) >= least[at]
+            return score(rows, at) >= least[at]
     else:  # leaves of a few stumps: as many of them as must agree with the start
         columns, cuts = rng.integers(width, size=9), rng.random(9)
         sides = scaled(cells)[:, columns] > cuts
@@ -109,7 +114,7 @@ def made(case: Case, rows: slice = slice(None)) -> np.ndarray:
     return settle(minimise(case.cells[at], *rest), *rest)
 
 
-each_kind = pytest.mark.parametrize("kind", ["linear", "tree"])
+each_kind = pytest.mark.parametrize("kind", ["linear", "waves", "tree"])
 seeds = st.integers(0, 2**32 - 1)
 
 

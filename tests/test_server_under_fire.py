@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException
 
 from lapace import Explainer, InputError
 from lapace.budgets import Budget, BudgetError, limited
+from lapace.explainer.assemble import CUT_SHORT
 from lapace.result import json_schema
 from lapace.server.http import AccessMiddleware
 from lapace.server.logs import JsonLines

@@ -156,6 +156,36 @@ def test_a_file_holds_json_and_tensors_only(saved):
     assert b"postage" not in b"".join(found.values())  # the classifier is not in it
 
 
+def test_a_file_holds_no_training_row(tmp_path):
+    here = worlds.signs()  # no two of its rows share a value
+    here.explainer.save(tmp_path / "it.lapace")
+    schema = here.explainer.schema_
+    cells = schema.cells(here.train)
+    rows = {
+        tuple(row) for known in (cells, schema.encode(cells)) for row in known.round(4).tolist()
+    }
+    assert len(rows) == 2 * len(here.train)
+
+    def runs(value: Any):  # of numbers that stand beside each other
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list):
+            yield [item for item in value if isinstance(item, float)]
+            for item in value:
+                yield from runs(item)
+
+    found = []
+    for name, content in members(tmp_path / "it.lapace").items():
+        if name.endswith(".json"):
+            found += runs(json.loads(content))
+        elif name.endswith(".safetensors"):
+            found += [tensor.ravel().tolist() for tensor in load_tensors(content).values()]
+    for run in found:
+        stored = np.lib.stride_tricks.sliding_window_view(np.r_[run, 0, 0, 0], 3).round(4)
+        assert not rows & set(map(tuple, stored.tolist()))
+    assert sum(map(len, found)) > 5000
+
+
 def test_rules_are_saved_with_their_notes(tmp_path):
     rules = ["fixed stamp", noted(parse("weight <= 400"), "The scales end there.")]
     explainer = Explainer(

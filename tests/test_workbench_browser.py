@@ -193,6 +193,9 @@ def _keep_the_job(visitor):
     assert turns < 5  # of the browser's own loop: no server was asked
     assert button.get_attribute("aria-pressed") == "true"
     visitor.settled()
+    assert re.search(
+        r'shown\\*":\[\{', visitor.sent[-1]
+    )  # ways it may keep are part of the question
     for card in visitor.cards.all():
         assert "Employment" not in card.locator("h3").inner_text()
         assert "Employment" not in card.locator(".changes").inner_text()

@@ -97,7 +97,7 @@ class Budget:
             self.ended = "The caller has gone."
             raise BudgetError(self.ended)
         if self._outer is not None:
-            self._outer.spend(queries, nodes)
+            self._outer.spend(nodes=nodes)
         self.spent_nodes += nodes
         over = {
             f"{self.queries:,.0f} queries": self.spent_queries + queries
@@ -109,6 +109,8 @@ class Budget:
             if spent:
                 self.ended = f"The budget of {what} is spent."
                 raise BudgetError(self.ended)
+        if self._outer is not None:
+            self._outer.spend(queries)
         self.spent_queries += queries
 
 

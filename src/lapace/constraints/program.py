@@ -540,6 +540,7 @@ class _Program:
         if (budget := current()) is not None:  # by the clock only where the caller asked for it
             options["node_limit"] = int(min(node_limit, 1 + budget.nodes_left))
             options |= {"time_limit": budget.seconds_left} if budget.seconds < inf else {}
+        limit = int(options["node_limit"])  # `milp` empties the options
         result = milp(
             np.array(self.cost),
             integrality=np.array(self.integral),
@@ -547,7 +548,9 @@ class _Program:
             constraints=rows,
             options=options,
         )
-        visited = max(1, result.get("mip_node_count") or 0)
+        # HiGHS tells no count where it stops at the limit without a row: it visited them all.
+        stopped = result.x is None and result.status != 2
+        visited = limit if stopped else max(1, result.get("mip_node_count") or 0)
         self.nodes += visited
         spend(nodes=visited)
         return result

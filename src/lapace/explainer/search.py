@@ -101,8 +101,8 @@ class Found(NamedTuple):
 def search(problem: Problem, instance: Ints, free: Found | None = None) -> Found:
     """Searches for counterfactuals of some instances.
 
-    An answer without the query's constraints that satisfies them is the answer with them. So unless
-    candidates are given, the search without those constraints comes first.
+    An answer without the query's constraints that satisfies them is the answer with them. So the
+    search without those constraints comes first.
 
     Args:
         problem: The problem.
@@ -110,7 +110,7 @@ def search(problem: Problem, instance: Ints, free: Found | None = None) -> Found
         free: What was found without the query's constraints, where that is known.
     """
     off_path = tuple(pick for pick in ("nearest", "best") if pick in problem.search.picks)
-    unconstrained = problem.without_constraints if problem.candidates is None else None
+    unconstrained = problem.without_constraints
     if free is None and off_path and unconstrained is not None:
         # A constraint may keep rows from the classifier that it raises on.
         with suppress(ClassifierError):
@@ -122,7 +122,7 @@ def search(problem: Problem, instance: Ints, free: Found | None = None) -> Found
     minimal = Candidates.of(problem.instances.cells[:0], instance[:0])
     if off_path:
         known = {} if free is None else _complying(problem, instance, free)
-        candidates = problem.candidates if free is None else free.minimal
+        candidates = [part for part in (problem.candidates, free and free.minimal) if part]
         starts = find_starts(problem, instance, near, paths, candidates, oracle)
         rows, minimal = minimal_rows(problem, instance, starts, known, paths, oracle)
     seconds = oracle.seconds if free is None else added(free.seconds, oracle.seconds)
@@ -346,7 +346,7 @@ class Starts(NamedTuple):
             for same in zip(*parts, strict=True)
         ]
         joined = cls(*columns)
-        ok = np.flatnonzero(joined.steps.ok & (joined.distance > 0))
+        ok = np.flatnonzero(joined.steps.ok)
         return joined.take(ok[np.argsort(joined.instance[ok], kind="stable")])
 
     def take(self, rows: Bools | Ints | slice) -> Starts:
@@ -366,7 +366,7 @@ def find_starts(
     instance: Ints,
     near: NearSamples,
     paths: Paths | None,
-    candidates: Candidates | None,
+    candidates: Sequence[Candidates],
     oracle: Oracle,
 ) -> Starts:
     """Collects ok rows to start from: sampled ones, given ones, and steps of the paths.
@@ -378,8 +378,8 @@ def find_starts(
     parts = [Starts.of(instance[near.instance], near.steps, near.distance)]
     if problem.schema.shape is not None:  # of images only those on a path are written well
         parts = [parts[0].take(slice(0, 0))]
-    if candidates is not None:
-        some = candidates.take(np.isin(candidates.instance, instance))
+    for every in candidates:
+        some = every.take(np.isin(every.instance, instance))
         steps = oracle.evaluate(some.cells, some.instance)
         far = _distances(problem, steps.cells, some.instance)
         given = np.ones(len(far), dtype=bool)
@@ -481,7 +481,7 @@ def minimal_rows(
     line = line._replace(cells=_made(problem, oracle, line, minimise))
     chosen = _Line.join([_closest(problem, line), _different(problem, line)])
     chosen = chosen._replace(cells=_made(problem, oracle, chosen, settle))
-    nearest = _with_best_step(left["nearest"], chosen.take(~chosen.margin), paths)
+    nearest = _with_best_step(problem, left["nearest"], chosen.take(~chosen.margin), paths)
     best = _different(problem, chosen)  # what was made smaller may be alike now
     found = {"nearest": nearest}
     if "best" in picks:
@@ -585,13 +585,14 @@ def _different(problem: Problem, line: _Line) -> _Line:
     return line.take(np.concatenate(chosen))
 
 
-def _with_best_step(instance: Ints, line: _Line, paths: Paths | None) -> _Line:
+def _with_best_step(problem: Problem, instance: Ints, line: _Line, paths: Paths | None) -> _Line:
     """The rows, and the best step of the paths for instances that have none."""
     left = np.setdiff1d(instance, line.instance)
     if paths is None or not len(left):
         return line
     path = np.flatnonzero(np.isin(paths["instance"], left))
-    row, step = np.nonzero(paths["distance"][path] > 0)
+    originals = problem.instances.cells[paths["instance"][path]][:, None]
+    row, step = np.nonzero(problem.schema.changed(originals, paths["cells"][path]).any(axis=2))
     path = path[row]
     owner, likely = paths["instance"][path], np.nan_to_num(paths["probability"][path, step])
     ok = (paths["valid"][path, step] == 1) & paths["feasible"][path, step]

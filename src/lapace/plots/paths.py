@@ -413,7 +413,9 @@ def _notes(drawn: DrawnPath, hidden: int, minimal: list[int]) -> list[str]:
     schema = drawn.steps.schema
     notes = []
     if len(minimal) > 1:
-        notes.append("The bar under a change: its share of the effort, by how many others it passes.")
+        notes.append(
+            "The bar under a change: its share of the effort, by how many others it passes."
+        )
     if hidden:
         notes.append(f"{counted(hidden, 'smaller change')} not shown.")
     meant = [schema.features[i] for i in minimal if schema.features[i].description]

@@ -62,13 +62,14 @@ class Endpoints(NamedTuple):
     endpoint: Ints
 
 
-def near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> NearSamples:
+def near_samples(problem: Problem, instance: Ints, oracle: Oracle, times: int = 1) -> NearSamples:
     """Finds sampled rows of the target near instances, unlike each other, and evaluates them.
 
     Args:
         problem: The problem.
         instance: Positions of the instances.
         oracle: Evaluates rows.
+        times: How many times as many as usual.
     """
     sampled, known = problem.fitted.sampled_endpoints, problem.instances
     targets = np.c_[known.label_code[instance], known.target_code[instance]]
@@ -78,7 +79,8 @@ def near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> NearSample
         members = np.flatnonzero(group.ravel() == k)
         first = np.full(len(sampled.label), instance[members[0]])
         rows = np.flatnonzero(known.reaches_target(sampled.label, first))
-        chosen = rows[_unlike_rows(problem, known.cells[instance[members]], sampled.cells[rows])]
+        cells = known.cells[instance[members]]
+        chosen = rows[_unlike_rows(problem, cells, sampled.cells[rows], times)]
         owner.append(np.repeat(members, chosen.shape[1]))
         sample.append(chosen.ravel())
     owners, samples = np.concatenate(owner), np.concatenate(sample)
@@ -89,7 +91,7 @@ def near_samples(problem: Problem, instance: Ints, oracle: Oracle) -> NearSample
     return NearSamples(owners[order], samples[order], steps.take(order), distance[order])
 
 
-def _unlike_rows(problem: Problem, cells: Floats, rows: Floats) -> Ints:
+def _unlike_rows(problem: Problem, cells: Floats, rows: Floats, times: int) -> Ints:
     """Positions of rows near each instance, (n, count), of which none is much like another.
 
     The closest rows of a large sample are almost copies of one another. In order of distance, a row
@@ -97,13 +99,11 @@ def _unlike_rows(problem: Problem, cells: Floats, rows: Floats) -> Ints:
     where too few are, the closest of the others follow.
     """
     schema, weights = problem.schema, problem.weights
-    more = MORE if len(problem.system) else 1
-    wanted = min(len(rows), ASKED * more * problem.search.n_starts)
+    count = times * (MORE if len(problem.system) else 1) * problem.search.n_starts
+    wanted = min(len(rows), ASKED * count)
     pinned = problem.system.domains(cells).pinned
     free = np.where(pinned.all(axis=0), 0.0, weights)  # what may not change is the instance's
-    distance, near = kneighbors(
-        schema, cells, rows, NEAR * more * problem.search.n_starts, weights=free
-    )
+    distance, near = kneighbors(schema, cells, rows, NEAR * count, weights=free)
     numeric = np.array([f.numeric for f in schema.features])
     places = schema.coordinates(rows)  # (rows, d), of a sample nothing is missing
     chosen = np.empty((len(cells), wanted), dtype=np.int64)

@@ -1,11 +1,11 @@
 """Makes rows minimal: undoes changes and pulls numbers back while a row stays acceptable.
 
-`minimise` is greedy. It tries to put back every change alone, the costliest first, and keeps what
-succeeds; then it pulls each number that is still changed back by bisection, costliest first.
-`settle` goes on until the row is *minimal*: no change in it can be undone alone, and no number can
-go back alone by a twentieth of its change (or one step of its resolution, if that is more), with
-the row staying acceptable. Both work on all rows together: each round asks one question of every
-row that is not done yet, in one call of `accept`.
+`minimise` is greedy. It puts back every change that can be put back alone, the costliest first,
+until none can; then it pulls each number that is still changed back by bisection, costliest first.
+`settle` repeats that until the row is *minimal*: no change in it can be undone alone, and no number
+can go back alone by a twentieth of its change (or one step of its resolution, if that is more),
+with the row staying acceptable. Both work on all rows together: each round asks one question of
+every row that is not done yet, in one call of `accept`.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class _Minimiser:
         order: The columns of each row in the order in which they are tried.
         count: How many of them there are to try.
         turn: Which of them is tried next.
+        undone: How many of them were undone.
         pulling: Rows whose numbers are pulled back; the changes of the others are undone.
         kept: The value of the number that is pulled back.
         refused: The nearest value to it that was refused.
@@ -77,7 +78,7 @@ class _Minimiser:
         self.numbers = np.array([f.numeric and f.derived is None for f in schema.features])
         self.steps = np.array([feature.step for feature in schema.features], dtype=np.float64)
         self.order = np.zeros(cells.shape, dtype=np.int64)
-        self.count, self.turn = np.zeros((2, len(cells)), dtype=np.int64)
+        self.count, self.turn, self.undone = np.zeros((3, len(cells)), dtype=np.int64)
         self.pulling = np.zeros(len(cells), dtype=bool)
         self.kept, self.refused = np.zeros((2, len(cells)))
 
@@ -89,9 +90,15 @@ class _Minimiser:
 
     # -- one question at a time -------------------------------------------------------------------
 
+    def minimise(self, rows: Ints) -> None:
+        """Undoes changes of some rows, then pulls their numbers back."""
+        self.begin_undoing(rows)
+        self.ask(rows)
+
     def begin_undoing(self, rows: Ints) -> None:
         """From now on the changes of some rows are undone, costliest first."""
         self._begin(rows, self.costs(rows))
+        self.pulling[rows] = False
 
     def begin_pulling(self, rows: Ints) -> None:
         """From now on the changed numbers of some rows are pulled back, costliest first."""
@@ -102,7 +109,7 @@ class _Minimiser:
     def _begin(self, rows: Ints, costs: Floats) -> None:
         self.order[rows] = np.argsort(-costs, axis=1, kind="stable")
         self.count[rows] = (costs > 0).sum(axis=1)
-        self.turn[rows] = 0
+        self.turn[rows], self.undone[rows] = 0, 0
 
     def _begin_number(self, rows: Ints) -> None:
         column = self.order[rows, self.turn[rows]]
@@ -119,13 +126,18 @@ class _Minimiser:
             accepted = self.accept(tried, rows)
             self.cells[rows[accepted]] = tried[accepted]
             pulling = self.pulling[rows]
+            self.undone[rows] += accepted & ~pulling
             self.turn[rows[~pulling]] += 1
             self.kept[rows[accepted]] = values[accepted]
             self.refused[rows[~accepted]] = values[~accepted]
 
     def next_questions(self, rows: Ints) -> tuple[Ints, Floats]:
         """Returns the rows that still have a question, and the value to try in each."""
-        self.begin_pulling(rows[~self.pulling[rows] & (self.turn[rows] >= self.count[rows])])
+        ended = rows[~self.pulling[rows] & (self.turn[rows] >= self.count[rows])]
+        # Once one change is undone, another that was refused may be possible.
+        again = (self.undone[ended] > 0) & (self.undone[ended] < self.count[ended])
+        self.begin_undoing(ended[again])
+        self.begin_pulling(ended[~again])
         undoing, values = rows[~self.pulling[rows]], np.empty(len(self.cells))
         values[undoing] = self.originals[undoing, self.order[undoing, self.turn[undoing]]]
         queried, left = [undoing], rows[self.pulling[rows] & (self.turn[rows] < self.count[rows])]
@@ -173,12 +185,6 @@ class _Minimiser:
         saved = costs[row, column]
         chosen = accepted[first_of_each(row[accepted], ~whole[accepted], -saved[accepted])]
         self.cells[rows[row[chosen]]] = tried[chosen]
-        numbers = chosen[~whole[chosen]]
-        pulled = rows[row[numbers]]
-        self.order[pulled, 0], self.count[pulled], self.turn[pulled] = column[numbers], 1, 0
-        self.pulling[pulled] = True
-        self._begin_number(pulled)
-        self.ask(pulled)
         return rows[row[chosen]]
 
     # -- cells ------------------------------------------------------------------------------------

@@ -143,6 +143,11 @@ class Problem:
         """One per column, for distances."""
         return self.schema.weights(self.costs)
 
+    def distances(self, cells: Floats, instance: Ints) -> Floats:
+        """Distances of rows from the instances they are for."""
+        far: Floats = self.schema.gaps(self.instances.cells[instance], cells) @ self.weights
+        return far
+
     @cached_property
     def already_target(self) -> Bools:
         """Instances that have the target already, with the required confidence."""

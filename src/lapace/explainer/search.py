@@ -14,19 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, first_of_each, matches, places_in_groups
-from lapace.constraints import ChangeLimit, System
+from lapace.constraints import System
 from lapace.errors import ClassifierError
 from lapace.explainer.correction import LatentCorrection
 from lapace.explainer.endpoints import (
     Endpoints,
-    NearSamples,
     find_endpoints,
     frozen_category_lines,
     near_samples,
@@ -34,13 +33,12 @@ from lapace.explainer.endpoints import (
 from lapace.explainer.minimal import minimise, settle
 from lapace.explainer.oracle import RARE, Oracle
 from lapace.explainer.problem import Candidates, Problem
+from lapace.explainer.starts import Paths, Starts, find_starts
 from lapace.paths import Correct, EncodedInstances, Lines, Steps, dense_lines, rows_differ, trace
 
 __all__ = ["Found", "MinimalRows", "Paths", "has_ok_step", "search", "with_marks"]
 
-HYBRIDS = 100  # rows tried for each start wanted, where constraints leave an instance none
-
-Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
+WIDER = 10  # times as many sampled rows are tried for `best` where none has a margin
 
 
 class MinimalRows(NamedTuple):
@@ -313,133 +311,6 @@ def _end_steps(
 
 
 # ------------------------------------------------------------------------------------------------
-# Starts
-
-
-class Starts(NamedTuple):
-    """Evaluated rows that searches for minimal rows may start from.
-
-    Attributes:
-        instance: The instance of each, by position in the query, in order.
-        steps: The rows.
-        distance: From the instance.
-        candidate: Rows that were given as candidates; they are always started from.
-        pick: The pick each is for, as in `Candidates`.
-    """
-
-    instance: Ints
-    steps: Steps
-    distance: Floats
-    candidate: Bools
-    pick: NDArray[np.str_]
-
-    @classmethod
-    def of(cls, instance: Ints, steps: Steps, distance: Floats) -> Starts:
-        """Rows for every pick that are not candidates."""
-        return cls(instance, steps, distance, distance < 0, np.full(len(distance), "", "<U7"))
-
-    @classmethod
-    def join(cls, parts: Sequence[Starts]) -> Starts:
-        """Puts the ok rows of several sources together, by instance."""
-        columns: list[Any] = [
-            Steps.join(same, axis=0) if isinstance(same[0], Steps) else np.concatenate(same)
-            for same in zip(*parts, strict=True)
-        ]
-        joined = cls(*columns)
-        ok = np.flatnonzero(joined.steps.ok)
-        return joined.take(ok[np.argsort(joined.instance[ok], kind="stable")])
-
-    def take(self, rows: Bools | Ints | slice) -> Starts:
-        """Selects some of the rows."""
-        columns: list[Any] = [c.take(rows) if isinstance(c, Steps) else c[rows] for c in self]
-        return Starts(*columns)
-
-    def closest(self, pick: str, count: int) -> Starts:
-        """Keeps the closest rows of each instance that serve a pick, and all its candidates."""
-        some = self.take((self.pick == "") | (self.pick == pick))
-        some = some.take(np.lexsort((some.distance, some.candidate, some.instance)))
-        return some.take(some.candidate | (places_in_groups(some.instance) < count))
-
-
-def find_starts(
-    problem: Problem,
-    instance: Ints,
-    near: NearSamples,
-    paths: Paths | None,
-    candidates: Sequence[Candidates],
-    oracle: Oracle,
-) -> Starts:
-    """Collects ok rows to start from: sampled ones, given ones, and steps of the paths.
-
-    From each path come its first ok step, the first that keeps a margin, and its last ok step; from
-    all paths of an instance together the closest ok step. Where constraints leave an instance none
-    of these, rows are tried that change few columns.
-    """
-    parts = [Starts.of(instance[near.instance], near.steps, near.distance)]
-    if problem.schema.shape is not None:  # of images only those on a path are written well
-        parts = [parts[0].take(slice(0, 0))]
-    for every in candidates:
-        some = every.take(np.isin(every.instance, instance))
-        steps = oracle.evaluate(some.cells, some.instance)
-        far = _distances(problem, steps.cells, some.instance)
-        given = np.ones(len(far), dtype=bool)
-        parts.append(Starts(some.instance, steps, far, given, some.pick))
-    if paths is not None:
-        parts.append(_starts_of_paths(paths, oracle))
-    starts = Starts.join(parts)
-    started = starts.instance[starts.pick != "best"]  # `nearest` is the same without `best`
-    left = np.setdiff1d(instance, [*started, *oracle.infeasible])
-    if len(problem.system) and len(left) and problem.schema.shape is None:
-        starts = Starts.join([starts, _hybrid_starts(problem, left, oracle)])
-    return starts
-
-
-def _hybrid_starts(problem: Problem, instance: Ints, oracle: Oracle) -> Starts:
-    """Rows that have a few columns of a sampled row and are the instance's elsewhere.
-
-    They satisfy constraints that whole sampled rows do not, limits on changes above all. The same
-    columns are drawn for every instance, so an answer does not depend on the others.
-    """
-    sampled, known = problem.fitted.sampled_endpoints, problem.instances
-    random, count = np.random.default_rng(0), HYBRIDS * problem.search.n_starts
-    columns = np.flatnonzero(problem.schema.counted)
-    limits = [c.count for c in problem.system.constraints if isinstance(c, ChangeLimit)]
-    most = max(1, min([len(columns), *limits]))
-    rank = random.random((count, len(columns))).argsort(axis=1)
-    taken = np.zeros((count, len(problem.schema.features)), dtype=bool)
-    fewest = max(1, most - 1) if limits else 1
-    taken[:, columns] = rank < random.integers(fewest, most, count, endpoint=True)[:, None]
-    cells, owner = [known.cells[:0]], [instance[:0]]
-    for i in instance.tolist():
-        wanted = np.flatnonzero(known.reaches_target(sampled.label, np.full(len(sampled.label), i)))
-        if len(wanted):
-            rows = sampled.cells[np.resize(wanted, count)]
-            cells.append(np.where(taken, rows, known.cells[i]))
-            owner.append(np.full(count, i))
-    owners = np.concatenate(owner)
-    steps = oracle.evaluate(np.concatenate(cells), owners)
-    far = _distances(problem, steps.cells, owners)
-    return Starts.of(owners, steps, far)
-
-
-def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:
-    """The first ok step, the first with a margin and the last of each path; the closest of all."""
-    steps = Steps(*(paths[name] for name in Steps._fields))
-    path, step = np.nonzero(steps.ok)
-    ok, owner, far = steps.take(path, step), paths["instance"][path], paths["distance"][path, step]
-    grid = np.flatnonzero(step < steps.tau.shape[1] - 2)
-    sure = grid[oracle.has_margin(ok.take(grid), owner[grid])]
-    rows = [
-        grid[first_of_each(path[grid], step[grid])],
-        sure[first_of_each(path[sure], step[sure])],
-        grid[first_of_each(path[grid], -step[grid])],
-        first_of_each(owner, far),
-    ]
-    chosen = np.unique(np.concatenate(rows))
-    return Starts.of(owner[chosen], ok.take(chosen), far[chosen])
-
-
-# ------------------------------------------------------------------------------------------------
 # Minimal rows
 
 
@@ -469,14 +340,7 @@ def minimal_rows(
     some = starts.take(np.isin(starts.instance, left["nearest"]))
     lines = [_Line.of(some.closest("nearest", n_starts), margin=False, floor=False)]
     if "best" in picks:
-        some = starts.take(np.isin(starts.instance, left["best"]))
-        sure = oracle.has_margin(some.steps, some.instance)
-        usual = sure.copy()
-        usual[sure] = oracle.density(some.steps.take(sure), some.instance[sure]) >= RARE
-        only_sure = sure & ~np.isin(some.instance, some.instance[usual])
-        for chosen_rows, floor in ((usual, True), (only_sure, False)):
-            closest = some.take(chosen_rows).closest("best", n_starts)
-            lines.append(_Line.of(closest, margin=True, floor=floor))
+        lines += _lines_of_best(problem, left["best"], starts, oracle)
     line = _Line.join(lines)
     line = line._replace(cells=_made(problem, oracle, line, minimise))
     chosen = _Line.join([_closest(problem, line), _different(problem, line)])
@@ -498,6 +362,34 @@ def minimal_rows(
     return picked, Candidates(
         every.cells, every.instance, np.where(every.margin, "best", "nearest")
     )
+
+
+def _lines_of_best(problem: Problem, instance: Ints, starts: Starts, oracle: Oracle) -> list[_Line]:
+    """Starts of `best`: those with a margin and above the floor; without the floor where none is.
+
+    Where no start of an instance will do, many more sampled rows are tried.
+    """
+    some = starts.take(np.isin(starts.instance, instance))
+    sure, usual = _sure_and_usual(some, oracle)
+    left = np.setdiff1d(instance, [*some.instance[usual], *oracle.infeasible])
+    if len(left) and problem.schema.shape is None:
+        near = near_samples(problem, left, oracle, WIDER)
+        more = Starts.join([Starts.of(left[near.instance], near.steps, near.distance)])
+        some = Starts.join([some, more])
+        sure, usual = _sure_and_usual(some, oracle)
+    only_sure = sure & ~np.isin(some.instance, some.instance[usual])
+    return [
+        _Line.of(some.take(rows).closest("best", problem.search.n_starts), margin=True, floor=floor)
+        for rows, floor in ((usual, True), (only_sure, False))
+    ]
+
+
+def _sure_and_usual(starts: Starts, oracle: Oracle) -> tuple[Bools, Bools]:
+    """Which starts have a margin, and which of these are above the floor as well."""
+    sure = oracle.has_margin(starts.steps, starts.instance)
+    usual = sure.copy()
+    usual[sure] = oracle.density(starts.steps.take(sure), starts.instance[sure]) >= RARE
+    return sure, usual
 
 
 class _Line(NamedTuple):
@@ -551,16 +443,10 @@ def _made(problem: Problem, oracle: Oracle, line: _Line, make: Any) -> Floats:
     return cells
 
 
-def _distances(problem: Problem, cells: Floats, instance: Ints) -> Floats:
-    """Distances of rows from their instances."""
-    far: Floats = problem.schema.gaps(problem.instances.cells[instance], cells) @ problem.weights
-    return far
-
-
 def _closest(problem: Problem, line: _Line) -> _Line:
     """The closest row of each instance among those without a margin."""
     some = line.take(~line.margin)
-    far = _distances(problem, some.cells, some.instance)
+    far = problem.distances(some.cells, some.instance)
     return some.take(first_of_each(some.instance, far))
 
 
@@ -572,7 +458,7 @@ def _different(problem: Problem, line: _Line) -> _Line:
     """
     schema, line = problem.schema, line.take(line.margin)
     changed = schema.changed(problem.instances.cells[line.instance], line.cells)
-    left = np.lexsort((_distances(problem, line.cells, line.instance), line.instance))
+    left = np.lexsort((problem.distances(line.cells, line.instance), line.instance))
     chosen = [left[:0]]
     for _ in range(problem.search.n_best):
         first = left[np.unique(line.instance[left], return_index=True)[1]]  # the closest of each
@@ -606,7 +492,7 @@ def _evaluated(
     problem: Problem, line: _Line, paths: Paths | None, oracle: Oracle, *, marked: bool
 ) -> MinimalRows:
     """The rows of a pick, checked and queried once more, cheapest first, and what they lack."""
-    order = np.lexsort((_distances(problem, line.cells, line.instance), line.instance))
+    order = np.lexsort((problem.distances(line.cells, line.instance), line.instance))
     cells, instance = line.cells[order], line.instance[order]
     originals = problem.instances.cells[instance]
     feasible = problem.system.feasible(cells, originals)

@@ -138,11 +138,6 @@ def _with_status(explanation: Explanation, status: str) -> Ints:
     return np.flatnonzero(np.array(explanation.status, dtype=object) == status)
 
 
-def _distances(problem: Problem, cells: Floats, instance: Ints) -> Floats:
-    far: Floats = problem.schema.gaps(problem.instances.cells[instance], cells) @ problem.weights
-    return far
-
-
 def _contradictory(
     problem: Problem, explanation: Explanation, relax_rules: bool
 ) -> dict[int, WhyNot]:
@@ -189,7 +184,7 @@ class _Contradiction(NamedTuple):
         owner = np.tile(np.arange(len(instance)), len(tries))
         slack = problem.system.slack(rows, problem.instances.cells[instance[owner]])
         violation = (slack / violation_scales(problem.system)).sum(axis=1)
-        best = first_of_each(owner, violation, _distances(problem, rows, instance[owner]))
+        best = first_of_each(owner, violation, problem.distances(rows, instance[owner]))
         stuck = np.all([stuck for _, stuck in tries], axis=0)
         why = {}
         for k, i in enumerate(instance.tolist()):
@@ -232,7 +227,7 @@ class _Contradiction(NamedTuple):
             moved = narrow.project(starts[again], originals[again], costs=costs)
             rows[again], feasible[again] = moved.cells, moved.feasible
         slack = alone.slack(rows, originals)[:, 0]
-        best = first_of_each(owner, ~feasible, slack, _distances(problem, rows, instance[owner]))
+        best = first_of_each(owner, ~feasible, slack, problem.distances(rows, instance[owner]))
         return rows[best], stuck
 
     def _starts(self, columns: Sequence[int], instance: Ints) -> tuple[Floats, Ints]:
@@ -401,7 +396,7 @@ class _Relaxer:
         if (answered := rows.steps.ok & every).any():
             self.answers.append(rows.take(answered))
         violated = self._violation(rows.steps.cells, rows.instance, which)
-        far = _distances(self.problem, rows.steps.cells, rows.instance)
+        far = self.problem.distances(rows.steps.cells, rows.instance)
         return {
             int(rows.instance[k]): _Drop((violated[k], far[k]), which, rows.steps.cells[k])
             for k in np.flatnonzero(rows.steps.ok)
@@ -448,7 +443,7 @@ class _Relaxer:
         free, exact = free.take(np.isin(free.instance, instance)), not self.cut
         violated = ~self.system.holds(free.cells, self.originals[free.instance])
         violated[:, [k for k in range(len(self.singles)) if k not in self.every]] = False
-        far = _distances(self.problem, free.cells, free.instance)
+        far = self.problem.distances(free.cells, free.instance)
         fewest = first_of_each(free.instance, violated.sum(axis=1), far)
         sets = {
             int(free.instance[k]): _Drop(
@@ -636,7 +631,7 @@ class _Relaxer:
         if len(path):
             cells = whole.cells[path, step]
             owner = np.full(len(path), instance)
-            far = _distances(self.problem, cells, owner)
+            far = self.problem.distances(cells, owner)
             best = first_of_each(owner, ~feasible, -np.nan_to_num(likely), far)[0]
             row = record(self.problem.schema, cells[best])
         return WhyNot("none_found", exact=not cut, row=row, text=" ".join(text))

@@ -270,16 +270,19 @@ class Session:
             query: The limits.
             shown: Ways that the page has shown for the row.
         """
-        schema = self.shared.schema
-        wanted: Json = {"target": query.target, "costs": query.costs or None, "search": SEARCH}
-        explain, candidates = self.shared.explainer.explain, None
+        schema, candidates = self.shared.schema, None
         if shown and query.constraints and "instance" not in schema.names:
-            # With candidates `explain` does not search without the constraints by itself.
-            free = explain([row], **wanted)
-            ways = [*shown, *(cells for pick in free.minimal.values() for cells in pick.cells)]
-            of = 0 if free.ids is None else free.ids[0]
-            candidates = [{**record(schema, cells), "instance": of} for cells in ways]
-        return explain([row], constraints=query.constraints, candidates=candidates, **wanted)
+            ids = read([row]).ids
+            of = 0 if ids is None else ids[0]
+            candidates = [{**record(schema, cells), "instance": of} for cells in shown]
+        return self.shared.explainer.explain(
+            [row],
+            target=query.target,
+            constraints=query.constraints,
+            costs=query.costs or None,
+            candidates=candidates,
+            search=SEARCH,
+        )
 
     def _shown(self, ways: Any, values: Json) -> list[Floats]:
         """Reads the ways that the page shows already, each as the values that it changes.

@@ -89,13 +89,15 @@ def own():
 def test_distances_are_those_of_the_schema(own):
     schema, cells, scale = own
     ours = distances(schema, cells[:200], cells[200:400], scale)
-    np.testing.assert_allclose(ours, schema.distance(cells[:200], cells[200:400]))
+    # The library keeps a hundred percentiles of a column, the check all of them.
+    np.testing.assert_allclose(ours, schema.distance(cells[:200], cells[200:400]), rtol=0.01)
 
 
 def test_outliers_are_those_of_the_library(own):
     schema, cells, scale = own
     ours = Outliers(schema, cells[:300], scale)(cells[300:400])
-    np.testing.assert_allclose(ours, metrics.Plausibility(schema, cells[:300]).lof(cells[300:400]))
+    theirs = metrics.Plausibility(schema, cells[:300]).lof(cells[300:400])
+    np.testing.assert_allclose(ours, theirs, rtol=0.01)
 
 
 def test_a_percentile_is_the_share_below_and_half_the_share_equal():

@@ -458,7 +458,8 @@ def _flags(
         judge = case.judge(found.schema, constraints, confidence)
         flags.append(judge.ok(found.cells, _originals(found)) != found.ok)
         # The library keeps a hundred percentiles of a column, the check all of them.
-        slip = 1e-6 + 0.01 * (len(found.schema.numeric) if getattr(found.schema, "ranked", False) else 0)
+        ranked = len(found.schema.numeric) if getattr(found.schema, "ranked", False) else 0
+        slip = 1e-6 + 0.01 * ranked
         away.append(np.abs(_far(case, found) - found.distance) > slip)
     yield Measure.of("flag_wrong", np.concatenate(flags), label)
     yield Measure.of("distance_wrong", np.concatenate(away), label)

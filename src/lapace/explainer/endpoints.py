@@ -72,15 +72,18 @@ def near_samples(problem: Problem, instance: Ints, oracle: Oracle, times: int = 
         times: How many times as many as usual.
     """
     sampled, known = problem.fitted.sampled_endpoints, problem.instances
-    targets = np.c_[known.label_code[instance], known.target_code[instance]]
-    pairs, group = np.unique(targets, axis=0, return_inverse=True)
+    pinned = problem.system.domains(known.cells[instance]).pinned
+    alike = np.c_[known.label_code[instance], known.target_code[instance], pinned]
+    pairs, group = np.unique(alike, axis=0, return_inverse=True)
     owner, sample = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for k in range(len(pairs)):  # instances with the same label and target share their samples
+    for k in range(len(pairs)):  # instances that want the same and may change the same columns
         members = np.flatnonzero(group.ravel() == k)
         first = np.full(len(sampled.label), instance[members[0]])
         rows = np.flatnonzero(known.reaches_target(sampled.label, first))
         cells = known.cells[instance[members]]
-        chosen = rows[_unlike_rows(problem, cells, sampled.cells[rows], times)]
+        # What may not change is the instance's, whatever the sample has.
+        weights = np.where(pinned[members[0]], 0.0, problem.weights)
+        chosen = rows[_unlike_rows(problem, cells, sampled.cells[rows], weights, times)]
         owner.append(np.repeat(members, chosen.shape[1]))
         sample.append(chosen.ravel())
     owners, samples = np.concatenate(owner), np.concatenate(sample)
@@ -91,19 +94,19 @@ def near_samples(problem: Problem, instance: Ints, oracle: Oracle, times: int = 
     return NearSamples(owners[order], samples[order], steps.take(order), distance[order])
 
 
-def _unlike_rows(problem: Problem, cells: Floats, rows: Floats, times: int) -> Ints:
+def _unlike_rows(
+    problem: Problem, cells: Floats, rows: Floats, weights: Floats, times: int
+) -> Ints:
     """Positions of rows near each instance, (n, count), of which none is much like another.
 
     The closest rows of a large sample are almost copies of one another. In order of distance, a row
     is chosen if it is at least half as far from every row chosen before as it is from the instance;
     where too few are, the closest of the others follow.
     """
-    schema, weights = problem.schema, problem.weights
+    schema = problem.schema
     count = times * (MORE if len(problem.system) else 1) * problem.search.n_starts
     wanted = min(len(rows), ASKED * count)
-    pinned = problem.system.domains(cells).pinned
-    free = np.where(pinned.all(axis=0), 0.0, weights)  # what may not change is the instance's
-    distance, near = kneighbors(schema, cells, rows, NEAR * count, weights=free)
+    distance, near = kneighbors(schema, cells, rows, NEAR * count, weights=weights)
     numeric = np.array([f.numeric for f in schema.features])
     places = schema.coordinates(rows)  # (rows, d), of a sample nothing is missing
     chosen = np.empty((len(cells), wanted), dtype=np.int64)
@@ -118,7 +121,7 @@ def _unlike_rows(problem: Problem, cells: Floats, rows: Floats, times: int) -> I
             chosen[part, turn] = near[part][every, pick]
             left[every, pick] = False
             apart = some - some[every, pick][:, None]
-            apart = np.where(numeric, np.abs(apart), apart != 0) @ free
+            apart = np.where(numeric, np.abs(apart), apart != 0) @ weights
             closest = np.minimum(closest, apart)
     return chosen
 

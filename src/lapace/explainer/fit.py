@@ -139,7 +139,8 @@ class Fitted:
         count = min(SAMPLES, SAMPLE_CELLS // len(self.schema.features))
         count = 0 if self.recipe.follows_paper else count
         generator = torch.Generator().manual_seed(0)
-        z = torch.cat([decoder.sampler(k).sample(count, generator) for k in usable])
+        none = torch.empty((0, decoder.model.shape.latent))
+        z = torch.cat([none, *(decoder.sampler(k).sample(count, generator) for k in usable)])
         z = z.to(decoder.device)
         label = np.repeat(np.array(usable, dtype=np.int64), count)
         return SampledEndpoints(z, decoder.decode(z, label), label)

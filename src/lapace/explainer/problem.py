@@ -33,8 +33,8 @@ class Search:
 
     Attributes:
         steps: Grid steps from an instance to a prototype.
-        picks: Which picks are computed: `nearest`, `best`, `first`, `middle`, `last`. A pick that
-            is left out costs no queries.
+        picks: Which picks are computed: `nearest`, `best`, `first`, `middle`, `last`. Fewer picks
+            take fewer queries.
         n_best: How many different ways `best` looks for.
         n_starts: How many rows each search for `nearest` and for `best` starts from, 100 at most.
         stable: Take as `first` the start of the last unbroken run of ok steps; False: the first ok
@@ -262,27 +262,35 @@ def read_candidates(candidates: Any, instances: LabelledInstances) -> Candidates
         )
     ids = instances.reading.ids
     names = range(len(instances)) if ids is None else ids
-    positions = {spelling(name): position for position, name in enumerate(names)}
     column = as_coded(table.columns["instance"].values)
-    named = [spelling(column.levels[code]) for code in column.codes]
-    unknown = sorted({name for name in named if name not in positions})
-    if unknown:
-        raise InputError(f"candidates name an instance that is not in the query: {unknown[0]!r}.")
+    if (column.codes < 0).any():
+        raise InputError("candidates have a row without an instance.")
+    named = np.array([spelling(column.levels[code]) for code in column.codes], dtype=object)
+    places: dict[str, list[int]] = {}
+    for k, name in enumerate(names):  # several instances may share an id
+        places.setdefault(spelling(name), []).append(k)
+    pairs = [(k, place) for k, name in enumerate(named) for place in places.get(name, ())]
+    row, position = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    unknown = np.setdiff1d(np.arange(len(named)), row)
+    if len(unknown):
+        first = named[unknown[0]]
+        raise InputError(f"candidates name an instance that is not in the query: {first!r}.")
     reading = instances.schema.read(candidates).checked()
     if reading.schema != instances.schema:
         raise InputError("candidates have a category that neither training nor the instances have.")
-    owners = np.array([positions[name] for name in named], dtype=np.int64)
-    return Candidates.of(reading.cells, owners)
+    return Candidates.of(reading.cells[row], position)
 
 
 def _candidates_of(explanation: Explanation, instances: LabelledInstances) -> Candidates:
     """The rows of every pick of an explanation of the same instances."""
-    same = explanation.schema.names == instances.schema.names
+    levels = [
+        [feature.levels for feature in s.features] for s in (explanation.schema, instances.schema)
+    ]
+    same = explanation.schema.names == instances.schema.names and levels[0] == levels[1]
     if not same or not np.array_equal(explanation.instances, instances.cells, equal_nan=True):
         raise InputError("candidates are an explanation of other instances than those of X.")
     picks = [getattr(explanation, pick)() for pick in (*explanation.minimal, *explanation.picked)]
-    rows = [pick.where(pick.ok) for pick in picks]
-    parts = [Candidates.of(part.cells, part.instance) for part in rows]
+    parts = [Candidates.of(part.cells, part.instance) for part in picks]
     return Candidates.join([Candidates.of(instances.cells[:0], np.zeros(0, np.int64)), *parts])
 
 

@@ -119,23 +119,32 @@ def search(problem: Problem, instance: Ints, free: Found | None = None) -> Found
     rows: dict[str, MinimalRows] = {}
     minimal = Candidates.of(problem.instances.cells[:0], instance[:0])
     if off_path:
-        known = {} if free is None else _complying(problem, instance, free)
+        known, kept = ({}, None) if free is None else _complying(problem, instance, free)
         candidates = [part for part in (problem.candidates, free and free.minimal) if part]
         starts = find_starts(problem, instance, near, paths, candidates, oracle)
-        rows, minimal = minimal_rows(problem, instance, starts, known, paths, oracle)
+        rows, minimal = minimal_rows(problem, instance, starts, known, kept, paths, oracle)
     seconds = oracle.seconds if free is None else added(free.seconds, oracle.seconds)
     return Found(paths, rows, minimal, oracle.infeasible, oracle.unsolved, seconds)
 
 
-def _complying(problem: Problem, instance: Ints, free: Found) -> dict[str, MinimalRows]:
-    """Rows found without constraints that satisfy them, where all of an instance's do, by pick."""
-    complying = {}
+def _complying(
+    problem: Problem, instance: Ints, free: Found
+) -> tuple[dict[str, MinimalRows], MinimalRows | None]:
+    """Rows found without constraints that satisfy them.
+
+    Returns:
+        The rows of instances whose rows all do, by pick, and the ways of `best` of the others.
+    """
+    known, kept = {}, None
     for pick, every in free.rows.items():
         rows = every.take(np.isin(every.instance, instance))
         originals = problem.instances.cells[rows.instance]
         ok = rows.steps.ok & problem.system.feasible(rows.steps.cells, originals)
-        complying[pick] = rows.take(~np.isin(rows.instance, rows.instance[~ok]))
-    return complying
+        whole = ~np.isin(rows.instance, rows.instance[~ok])
+        known[pick] = rows.take(whole)
+        if pick == "best":
+            kept = rows.take(ok & ~whole)
+    return known, kept
 
 
 def added(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
@@ -230,10 +239,11 @@ def _trace_lines(
     del paths["steps"], paths["lines"]
     paths["instance"] = instance[start[traced.lines]]
     paths["prototype"] = endpoints.prototype[endpoint[traced.lines]]
-    each = np.repeat(label[traced.lines], traced.steps.tau.shape[1])
-    cells = traced.steps.cells.reshape(len(each), -1)
-    density = decoder.density(problem.schema, cells, each)
-    paths["density"] = density.reshape(traced.steps.tau.shape)
+    shape = traced.steps.tau.shape
+    density = oracle.density(
+        traced.steps.reshape(shape[0] * shape[1]), np.repeat(paths["instance"], shape[1])
+    )
+    paths["density"] = density.reshape(shape)
     own_cells = problem.instances.cells[paths["instance"]][:, None]
     paths["distance"] = problem.schema.gaps(own_cells, paths["cells"]) @ problem.weights
     return paths
@@ -319,12 +329,14 @@ def minimal_rows(
     instance: Ints,
     starts: Starts,
     known: Mapping[str, MinimalRows],
+    kept: MinimalRows | None,
     paths: Paths | None,
     oracle: Oracle,
 ) -> tuple[dict[str, MinimalRows], Candidates]:
     """Makes starts minimal: the closest of each instance is `nearest`, different ones are `best`.
 
-    Instances whose rows are known are not searched for.
+    Instances whose rows are known are not searched for. Ways of `best` that are kept stay; others
+    are added to them.
 
     Rows of `best` keep a margin and a floor where a start of the instance does; else a margin;
     where no start has one, `nearest` is given, marked.
@@ -346,11 +358,11 @@ def minimal_rows(
     chosen = _Line.join([_closest(problem, line), _different(problem, line)])
     chosen = chosen._replace(cells=_made(problem, oracle, chosen, settle))
     nearest = _with_best_step(problem, left["nearest"], chosen.take(~chosen.margin), paths)
-    best = _different(problem, chosen)  # what was made smaller may be alike now
+    best = _different(problem, chosen, kept)  # what was made smaller may be alike now
     found = {"nearest": nearest}
     if "best" in picks:
         # Where no row has a margin, `nearest` is the best that was found.
-        nearest = _Line.join([nearest, *map(_Line.known, known.values())])
+        nearest = _Line.join([nearest, *(_Line.known(known[p]) for p in known if p == "nearest")])
         lacking = nearest.take(np.isin(nearest.instance, np.setdiff1d(left["best"], best.instance)))
         found["best"] = _Line.join([best, lacking])
     picked = {}
@@ -450,15 +462,19 @@ def _closest(problem: Problem, line: _Line) -> _Line:
     return some.take(first_of_each(some.instance, far))
 
 
-def _different(problem: Problem, line: _Line) -> _Line:
+def _different(problem: Problem, line: _Line, kept: MinimalRows | None = None) -> _Line:
     """The closest rows with a margin that are different ways, at most `n_best` of each instance.
 
     Two ways are different if neither changes all the features the other changes, or if they differ
-    in a category.
+    in a category. Rows that are kept come first.
     """
     schema, line = problem.schema, line.take(line.margin)
+    last = np.ones(len(line.instance), dtype=bool)
+    if kept is not None:
+        line = _Line.join([_Line.known(kept), line])
+        last = np.r_[np.zeros(len(kept.instance), dtype=bool), last]
     changed = schema.changed(problem.instances.cells[line.instance], line.cells)
-    left = np.lexsort((problem.distances(line.cells, line.instance), line.instance))
+    left = np.lexsort((problem.distances(line.cells, line.instance), last, line.instance))
     chosen = [left[:0]]
     for _ in range(problem.search.n_best):
         first = left[np.unique(line.instance[left], return_index=True)[1]]  # the closest of each

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints, first_of_each, places_in_groups
+from lapace.arrays import Bools, Floats, Ints, batches, first_of_each, places_in_groups
 from lapace.constraints import ChangeLimit
 from lapace.explainer.endpoints import NearSamples
 from lapace.explainer.oracle import Oracle
@@ -19,6 +19,7 @@ __all__ = ["Paths", "Starts", "find_starts"]
 
 HYBRIDS = 50  # rows tried at a time for each start wanted, where constraints leave an instance none
 ROUNDS = 3  # how often they are
+ROWS = 50_000  # of them held at once
 
 Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
 
@@ -97,7 +98,8 @@ def find_starts(
     started = starts.instance[starts.pick != "best"]  # `nearest` is the same without `best`
     left = np.setdiff1d(instance, [*started, *oracle.infeasible])
     if len(problem.system) and len(left) and problem.schema.shape is None:
-        starts = Starts.join([starts, *_hybrid_starts(problem, left, oracle)])
+        for part in batches(len(left), ROWS, HYBRIDS * problem.search.n_starts):
+            starts = Starts.join([starts, *_hybrid_starts(problem, left[part], oracle)])
     return starts
 
 

@@ -116,7 +116,13 @@ def _problem_of(fitted: Fitted, classifier: Classifier, explanation: Explanation
     reading = Reading(schema, explanation.instances, {}, explanation.template, explanation.ids)
     unknown = np.full((len(label), len(fitted.labels)), np.nan)
     instances = LabelledInstances(reading, label, unknown, target, malformed={})
-    settings = Search(**explanation.search)  # so that it finds what `explain` would
+    try:
+        settings = Search(**explanation.search)  # so that it finds what `explain` would
+    except TypeError:
+        raise InputError(
+            "This explanation was made by another version of lapace. Explain again, then ask why "
+            "not."
+        ) from None
     settings = replace(settings, picks=("nearest",))
     return Problem(
         fitted,
@@ -340,15 +346,16 @@ class _Relaxer:
         return search(problem, instance, free).rows["nearest"]
 
     @cached_property
-    def _free(self) -> Found | None:
-        """What is found under the rules alone; None where the classifier raises on such rows."""
+    def _free(self) -> Found:
+        """The rows found under the rules alone; none where the classifier raises on such rows."""
         problem = self.problem.without_constraints or self.problem
         instance = _with_status(self.explanation, "none_found")
         try:
             return search(problem, instance)
         except ClassifierError:
             self._excluded(instance)
-            return None
+            none = Candidates.of(self.originals[:0], instance[:0])
+            return Found(None, {}, none, frozenset(), frozenset(), {})
 
     def _excluded(self, instance: Ints) -> None:
         """Notes that constraints keep rows from the classifier; raises if it is broken itself."""
@@ -362,7 +369,8 @@ class _Relaxer:
             return None
         try:
             if not self.relax_rules:
-                return None if self._free is None else self._free.minimal
+                free = self._free.minimal
+                return None if self.why_cut else free
             rows = self._under(self._without(self.every), instance)
         except BudgetError:
             self.cut, self.why_cut = True, "The query budget ended before any set could be tried."
@@ -456,7 +464,7 @@ class _Relaxer:
             for restored in sorted(self.every, key=lambda k: (not self.is_rule[k], -k)):
                 before = sets[i].which
                 which = tuple(k for k in before if k != restored)
-                # All sets of one and two were tried without success.
+                # Sets of one and two were tried before.
                 if which == before or len(which) <= 2:
                     continue
                 if tried == GREEDY:
@@ -464,7 +472,8 @@ class _Relaxer:
                     break
                 tried += 1
                 sets |= self._search_without(which, np.array([i]))
-            sets[i] = sets[i]._replace(exact=exact and len(sets[i].which) == 3)
+            size = len(sets[i].which)
+            sets[i] = sets[i]._replace(exact=size == 1 or (exact and size == 3))
         return sets
 
     # -- amounts ----------------------------------------------------------------------------------

@@ -1147,13 +1147,15 @@ def test_confidence_is_the_least_probability_of_a_valid_row():
 
 def test_a_confidence_never_reached_is_in_the_reason():
     here = worlds.bank()
-    explanation = worlds.explained(here, confidence=0.9999)
-    nearest = explanation.nearest()
+    nearest = worlds.explained(here, confidence=0.9999).nearest()
     sure = here.classifier.predict_proba(nearest.where(nearest.ok).rows).max(axis=1)
+    assert len(sure)
     assert (sure >= 0.9999).all()
+    explanation = worlds.explained(here, confidence=1.0)
+    assert not explanation.nearest().ok.any()
     unsure = [i for i, status in enumerate(explanation.status) if status == "none_found"]
     assert unsure
-    assert all("with probability 0.9999" in explanation[i].reason for i in unsure)
+    assert all("with probability 1" in explanation[i].reason for i in unsure)
 
 
 def test_confidence_needs_probabilities():

@@ -276,6 +276,13 @@ class _Drop(NamedTuple):
     others: tuple[_Drop, ...] = ()  # sets of the same size that would do as well
 
 
+class _Relaxed(NamedTuple):
+    """How a constraint is relaxed."""
+
+    by: float | None  # in its own units; None where it has no amount
+    constraint: Constraint | None  # what holds instead; None where it is left out
+
+
 class _SearchesSpentError(BudgetError):
     """No more searches may be made."""
 
@@ -478,55 +485,54 @@ class _Relaxer:
 
     # -- amounts ----------------------------------------------------------------------------------
 
-    def _least_amounts(self, instance: int, drop: _Drop) -> tuple[dict[int, float | None], Floats]:
+    def _least_amounts(self, instance: int, drop: _Drop) -> tuple[dict[int, _Relaxed], Floats]:
         """How little the constraints of a set have to be relaxed together.
 
         Where the budget or the number of searches ends, the last amounts that sufficed stand.
 
         Returns:
-            The amount of each constraint, None where it is left out, and what `nearest` returns.
+            The relaxation of each constraint, and what `nearest` returns under all of them.
         """
         row, original, schema = drop.row, self.originals[instance], self.problem.schema
-        amounts: dict[int, float | None] = {
-            k: relaxation(self.singles[k], schema, row, original).by for k in drop.which
+        enough = {
+            k: self._relaxed(
+                k, relaxation(self.singles[k], schema, row, original).by, row, original
+            )
+            for k in drop.which
         }
         try:
-            found = self._nearest_with(amounts, row, instance)
+            found = self._nearest_with(enough, instance)
             if found is None:  # the search does not find its row again: leave them out as a whole
-                left_out: dict[int, float | None] = dict.fromkeys(drop.which)
-                return left_out, row
+                return dict.fromkeys(drop.which, _Relaxed(None, None)), row
             row = found
             for k in drop.which:
-                low, enough = 0.0, amounts[k] or 0.0
-                if self._relaxed(k, enough, row, original) is None:
-                    continue
-                while (middle := self._between(k, low, enough)) is not None:
-                    found = self._nearest_with({**amounts, k: middle}, row, instance)
+                low = 0.0
+                while (middle := self._between(k, low, enough[k])) is not None:
+                    tried = {**enough, k: self._relaxed(k, middle, row, original)}
+                    found = self._nearest_with(tried, instance)
                     if found is None:
                         low = middle
                     else:
-                        amounts[k], enough, row = middle, middle, found
+                        enough, row = tried, found
         except BudgetError:
             self.cut = True
-        return amounts, row
+        return enough, row
 
-    def _nearest_with(
-        self, amounts: Mapping[int, float | None], row: Floats, instance: int
-    ) -> Floats | None:
-        """What `nearest` returns with constraints relaxed by amounts; None where it is not ok."""
+    def _nearest_with(self, relaxations: Mapping[int, _Relaxed], instance: int) -> Floats | None:
+        """What `nearest` returns with some constraints relaxed; None where it is not ok."""
         self.amounts += 1
         if self.amounts > AMOUNTS:
             raise _SearchesSpentError("The number of searches is spent.")
-        original = self.originals[instance]
-        constraints = self._without(tuple(amounts))
-        for k, by in amounts.items():
-            if (instead := self._relaxed(k, by, row, original)) is not None:
-                constraints.append(instead)
+        instead = [each.constraint for each in relaxations.values() if each.constraint is not None]
+        constraints = [*self._without(tuple(relaxations)), *instead]
         rows = self._under(constraints, np.array([instance]))
         return rows.steps.cells[0] if rows.steps.ok.any() else None
 
-    def _between(self, k: int, low: float, enough: float) -> float | None:
+    def _between(self, k: int, low: float, sufficient: _Relaxed) -> float | None:
         """The next amount to be tried between one that fails and one that suffices."""
+        enough = sufficient.by or 0.0
+        if sufficient.constraint is None:
+            return None
         step = 1.0 if isinstance(self.singles[k], ChangeLimit) else self._resolution(k)
         if enough - low <= max(step, enough * PART) * 1.001:
             return None
@@ -541,23 +547,21 @@ class _Relaxer:
         steps = [features[c].resolution for c in self.system.bound[k].columns]
         return min((step for step in steps if step), default=0.0)
 
-    def _relaxed(
-        self, k: int, by: float | None, row: Floats, original: Floats
-    ) -> Constraint | None:
-        """A constraint relaxed by an amount; None where it has to be left out.
+    def _relaxed(self, k: int, by: float | None, row: Floats, original: Floats) -> _Relaxed:
+        """A constraint relaxed by an amount, or so that it admits a row, or left out.
 
         One column of a word for several is let go as a whole.
         """
         if self.singles[k] != self.whole[k]:
-            return None
-        return relaxed(self.singles[k], self.problem.schema, by, row, original)
+            return _Relaxed(by, None)
+        return _Relaxed(by, relaxed(self.singles[k], self.problem.schema, by, row, original))
 
     # -- in words ---------------------------------------------------------------------------------
 
     def _droppable(self, instance: int, drop: _Drop) -> WhyNot:
         schema, original = self.problem.schema, self.originals[instance]
-        amounts, row = self._least_amounts(instance, drop)
-        moves = self._moves(amounts, row, original)
+        relaxations, row = self._least_amounts(instance, drop)
+        moves = self._moves(relaxations, row, original)
         quoted = self._quoted(drop.which)
         text = f"{self.explanation.reason[instance]} Without {quoted} the same search finds one"
         if not drop.exact:
@@ -581,30 +585,29 @@ class _Relaxer:
         return joined([f"'{self.singles[k]}'" for k in which])
 
     def _moves(
-        self, amounts: Mapping[int, float | None], row: Floats, original: Floats
+        self, relaxations: Mapping[int, _Relaxed], row: Floats, original: Floats
     ) -> tuple[Move, ...]:
         """The relaxation of each constraint, in words; columns of one word are let go together."""
         moves = []
-        for whole in dict.fromkeys(self.whole[k] for k in amounts):
-            mine = [k for k in amounts if self.whole[k] == whole]
+        for whole in dict.fromkeys(self.whole[k] for k in relaxations):
+            mine = [k for k in relaxations if self.whole[k] == whole]
             if isinstance(whole, Shorthand) and len(whole.features) > 1:
                 free = [c.features[0] for k in mine if isinstance(c := self.singles[k], Shorthand)]
                 kept = tuple(name for name in whole.features if name not in free)
                 instead = str(replace(whole, features=kept)) if kept else None
-                moves.append(
-                    Move(str(whole), None, f"'{whole}' lets go of {joined(free)}", instead)
-                )
+                text = f"'{whole}' lets go of {joined(free)}"
+                moves.append(Move(str(whole), None, text, instead))
             else:
-                moves.append(self._move(mine[0], amounts[mine[0]], row, original))
+                moves.append(self._move(mine[0], relaxations[mine[0]], row, original))
         return tuple(moves)
 
-    def _move(self, k: int, by: float | None, row: Floats, original: Floats) -> Move:
-        constraint, instead = self.singles[k], self._relaxed(k, by, row, original)
+    def _move(self, k: int, sufficient: _Relaxed, row: Floats, original: Floats) -> Move:
+        constraint, (by, instead) = self.singles[k], sufficient
         if by == 0.0:
             return Move(str(constraint), by, f"'{constraint}' stays", str(constraint))
         if instead is None:
             why = "it has no amount to relax by"
-            if self._relaxed(k, 1.0, row, original) is not None:
+            if self._relaxed(k, 1.0, row, original).constraint is not None:
                 why = "if it is only relaxed, the search does not find the row again"
             return Move(str(constraint), None, f"'{constraint}' is left out ({why})")
         most = "at most " if self.cut else ""

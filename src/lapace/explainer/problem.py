@@ -16,6 +16,7 @@ from lapace.constraints import Constraint, System, fixed, parse_all
 from lapace.errors import InputError, check_integer, did_you_mean
 from lapace.explainer.fit import Fitted
 from lapace.instances import LabelledInstances, read_instances
+from lapace.paths import join_rows, take_rows
 from lapace.result import PICKS, Explanation
 from lapace.schema import Schema
 from lapace.table import read, spelling
@@ -98,13 +99,11 @@ class Candidates(NamedTuple):
     @classmethod
     def join(cls, parts: Sequence[Candidates]) -> Candidates:
         """Puts rows together."""
-        columns: list[Any] = [np.concatenate(same) for same in zip(*parts, strict=True)]
-        return cls(*columns)
+        return join_rows(parts)
 
     def take(self, rows: Bools | Ints) -> Candidates:
         """Selects some of the rows."""
-        columns: list[Any] = [column[rows] for column in self]
-        return Candidates(*columns)
+        return take_rows(self, rows)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,17 @@ from lapace.explainer.minimal import minimise, settle
 from lapace.explainer.oracle import RARE, Oracle
 from lapace.explainer.problem import Candidates, Problem
 from lapace.explainer.starts import Paths, Starts, find_starts
-from lapace.paths import Correct, EncodedInstances, Lines, Steps, dense_lines, rows_differ, trace
+from lapace.paths import (
+    Correct,
+    EncodedInstances,
+    Lines,
+    Steps,
+    dense_lines,
+    join_rows,
+    rows_differ,
+    take_rows,
+    trace,
+)
 
 __all__ = ["Found", "MinimalRows", "Paths", "has_ok_step", "search", "with_marks"]
 
@@ -63,17 +73,12 @@ class MinimalRows(NamedTuple):
     @classmethod
     def join(cls, parts: Sequence[MinimalRows]) -> MinimalRows:
         """Puts rows together, by instance."""
-        columns: list[Any] = [
-            Steps.join(same, axis=0) if isinstance(same[0], Steps) else np.concatenate(same)
-            for same in zip(*parts, strict=True)
-        ]
-        joined = cls(*columns)
+        joined = join_rows(parts)
         return joined.take(np.lexsort((joined.rank, joined.instance)))
 
     def take(self, rows: Bools | Ints) -> MinimalRows:
         """Selects some of the rows."""
-        columns: list[Any] = [c.take(rows) if isinstance(c, Steps) else c[rows] for c in self]
-        return MinimalRows(*columns)
+        return take_rows(self, rows)
 
 
 class Found(NamedTuple):
@@ -433,12 +438,10 @@ class _Line(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence[_Line]) -> _Line:
-        columns: list[Any] = [np.concatenate(same) for same in zip(*parts, strict=True)]
-        return cls(*columns)
+        return join_rows(parts)
 
     def take(self, rows: Bools | Ints) -> _Line:
-        columns: list[Any] = [column[rows] for column in self]
-        return _Line(*columns)
+        return take_rows(self, rows)
 
 
 def _made(problem: Problem, oracle: Oracle, line: _Line, make: Any) -> Floats:

@@ -13,7 +13,7 @@ from lapace.constraints import ChangeLimit
 from lapace.explainer.endpoints import NearSamples
 from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import Candidates, Problem
-from lapace.paths import Steps
+from lapace.paths import Steps, join_rows, take_rows
 
 __all__ = ["Paths", "Starts", "find_starts"]
 
@@ -44,23 +44,19 @@ class Starts(NamedTuple):
     @classmethod
     def of(cls, instance: Ints, steps: Steps, distance: Floats) -> Starts:
         """Rows for every pick that are not candidates."""
-        return cls(instance, steps, distance, distance < 0, np.full(len(distance), "", "<U7"))
+        no = np.zeros(len(distance), dtype=bool)
+        return cls(instance, steps, distance, no, np.full(len(distance), "", "<U7"))
 
     @classmethod
     def join(cls, parts: Sequence[Starts]) -> Starts:
         """Puts the ok rows of several sources together, by instance."""
-        columns: list[Any] = [
-            Steps.join(same, axis=0) if isinstance(same[0], Steps) else np.concatenate(same)
-            for same in zip(*parts, strict=True)
-        ]
-        joined = cls(*columns)
+        joined = join_rows(parts)
         ok = np.flatnonzero(joined.steps.ok)
         return joined.take(ok[np.argsort(joined.instance[ok], kind="stable")])
 
     def take(self, rows: Bools | Ints | slice) -> Starts:
         """Selects some of the rows."""
-        columns: list[Any] = [c.take(rows) if isinstance(c, Steps) else c[rows] for c in self]
-        return Starts(*columns)
+        return take_rows(self, rows)
 
     def closest(self, pick: str, count: int) -> Starts:
         """Keeps the closest rows of each instance that serve a pick, and all its candidates."""

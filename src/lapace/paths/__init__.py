@@ -9,7 +9,7 @@ lines towards the data of the target.
 
 from lapace.paths.decoder import Decoder, EncodedInstances
 from lapace.paths.dense import dense_curves, dense_lines
-from lapace.paths.steps import Steps, rows_differ
+from lapace.paths.steps import Steps, join_rows, rows_differ, take_rows
 from lapace.paths.tracing import (
     Correct,
     Evaluate,
@@ -29,7 +29,9 @@ __all__ = [
     "TracedPaths",
     "dense_curves",
     "dense_lines",
+    "join_rows",
     "pairs_of",
     "rows_differ",
+    "take_rows",
     "trace",
 ]

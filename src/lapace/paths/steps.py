@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
 
-__all__ = ["Steps", "rows_differ"]
+__all__ = ["Steps", "join_rows", "rows_differ", "take_rows"]
+
+R = TypeVar("R", bound=tuple[Any, ...])  # a named tuple of columns, arrays or `Steps`
 
 
 class Steps(NamedTuple):
@@ -68,3 +70,20 @@ def rows_differ(a: Floats, b: Floats) -> Bools:
     """Whether rows differ in any cell; missing equals missing."""
     unlike: Bools = ((a != b) & ~(np.isnan(a) & np.isnan(b))).any(axis=-1)
     return unlike
+
+
+def take_rows(table: R, rows: Any) -> R:
+    """Selects some rows of every column of a named tuple."""
+    columns = [c.take(rows) if isinstance(c, Steps) else c[rows] for c in table]
+    taken: R = cast(Any, type(table))(*columns)
+    return taken
+
+
+def join_rows(parts: Sequence[R]) -> R:
+    """Puts the rows of several named tuples of one kind together."""
+    columns = [
+        Steps.join(same, axis=0) if isinstance(same[0], Steps) else np.concatenate(same)
+        for same in zip(*parts, strict=True)
+    ]
+    joined: R = cast(Any, type(parts[0]))(*columns)
+    return joined

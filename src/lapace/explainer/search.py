@@ -355,33 +355,36 @@ def minimal_rows(
         for pick in ("nearest", "best")
     }
     some = starts.take(np.isin(starts.instance, left["nearest"]))
-    lines = [_Line.of(some.closest("nearest", n_starts), margin=False, floor=False)]
+    parts = [_WorkingRows.of(some.closest("nearest", n_starts), margin=False, floor=False)]
     if "best" in picks:
-        lines += _lines_of_best(problem, left["best"], starts, oracle)
-    line = _Line.join(lines)
-    line = line._replace(cells=_made(problem, oracle, line, minimise))
-    chosen = _Line.join([_closest(problem, line), _different(problem, line)])
+        parts += _starts_of_best(problem, left["best"], starts, oracle)
+    working = _WorkingRows.join(parts)
+    working = working._replace(cells=_made(problem, oracle, working, minimise))
+    chosen = _WorkingRows.join([_closest(problem, working), _different(problem, working)])
     chosen = chosen._replace(cells=_made(problem, oracle, chosen, settle))
     nearest = _with_best_step(problem, left["nearest"], chosen.take(~chosen.margin), paths)
     best = _different(problem, chosen, kept)  # what was made smaller may be alike now
     found = {"nearest": nearest}
     if "best" in picks:
         # Where no row has a margin, `nearest` is the best that was found.
-        nearest = _Line.join([nearest, *(_Line.known(known[p]) for p in known if p == "nearest")])
+        if "nearest" in known:
+            nearest = _WorkingRows.join([nearest, _WorkingRows.known(known["nearest"])])
         lacking = nearest.take(np.isin(nearest.instance, np.setdiff1d(left["best"], best.instance)))
-        found["best"] = _Line.join([best, lacking])
+        found["best"] = _WorkingRows.join([best, lacking])
     picked = {}
     for pick, one in found.items():
         evaluated = _evaluated(problem, one, paths, oracle, marked=pick == "best")
-        parts = [known[pick], evaluated] if pick in known else [evaluated]
-        picked[pick] = MinimalRows.join(parts)
-    every = _Line.join([line, chosen])
+        both = [known[pick], evaluated] if pick in known else [evaluated]
+        picked[pick] = MinimalRows.join(both)
+    every = _WorkingRows.join([working, chosen])
     return picked, Candidates(
         every.cells, every.instance, np.where(every.margin, "best", "nearest")
     )
 
 
-def _lines_of_best(problem: Problem, instance: Ints, starts: Starts, oracle: Oracle) -> list[_Line]:
+def _starts_of_best(
+    problem: Problem, instance: Ints, starts: Starts, oracle: Oracle
+) -> list[_WorkingRows]:
     """Starts of `best`: those with a margin and above the floor; without the floor where none is.
 
     Where no start of an instance will do, many more sampled rows are tried.
@@ -396,7 +399,9 @@ def _lines_of_best(problem: Problem, instance: Ints, starts: Starts, oracle: Ora
         sure, usual = _sure_and_usual(some, oracle)
     only_sure = sure & ~np.isin(some.instance, some.instance[usual])
     return [
-        _Line.of(some.take(rows).closest("best", problem.search.n_starts), margin=True, floor=floor)
+        _WorkingRows.of(
+            some.take(rows).closest("best", problem.search.n_starts), margin=True, floor=floor
+        )
         for rows, floor in ((usual, True), (only_sure, False))
     ]
 
@@ -409,7 +414,7 @@ def _sure_and_usual(starts: Starts, oracle: Oracle) -> tuple[Bools, Bools]:
     return sure, usual
 
 
-class _Line(NamedTuple):
+class _WorkingRows(NamedTuple):
     """Rows being made minimal, and what is asked of each.
 
     Attributes:
@@ -425,76 +430,82 @@ class _Line(NamedTuple):
     floor: Bools
 
     @classmethod
-    def of(cls, starts: Starts, *, margin: bool, floor: bool) -> _Line:
+    def of(cls, starts: Starts, *, margin: bool, floor: bool) -> _WorkingRows:
         count = len(starts.instance)
         return cls(
             starts.steps.cells, starts.instance, np.full(count, margin), np.full(count, floor)
         )
 
     @classmethod
-    def known(cls, rows: MinimalRows) -> _Line:
+    def known(cls, rows: MinimalRows) -> _WorkingRows:
         no = np.zeros(len(rows.instance), dtype=bool)
         return cls(rows.steps.cells, rows.instance, no, no)
 
     @classmethod
-    def join(cls, parts: Sequence[_Line]) -> _Line:
+    def join(cls, parts: Sequence[_WorkingRows]) -> _WorkingRows:
         return join_rows(parts)
 
-    def take(self, rows: Bools | Ints) -> _Line:
+    def take(self, rows: Bools | Ints) -> _WorkingRows:
         return take_rows(self, rows)
 
 
-def _made(problem: Problem, oracle: Oracle, line: _Line, make: Any) -> Floats:
+def _made(problem: Problem, oracle: Oracle, working: _WorkingRows, make: Any) -> Floats:
     """The rows after `minimise` or `settle`."""
-    if problem.schema.shape is not None or not len(line.instance):
-        return line.cells  # pixels are not undone one by one: that leaves noise, not an image
+    if problem.schema.shape is not None or not len(working.instance):
+        return working.cells  # pixels are not undone one by one: that leaves noise, not an image
     cells: Floats = make(
-        line.cells,
-        problem.instances.cells[line.instance],
-        lambda rows, at: oracle.accepts(rows, line.instance[at], line.margin[at], line.floor[at]),
+        working.cells,
+        problem.instances.cells[working.instance],
+        lambda rows, at: oracle.accepts(
+            rows, working.instance[at], working.margin[at], working.floor[at]
+        ),
         problem.schema,
         problem.weights,
     )
     return cells
 
 
-def _closest(problem: Problem, line: _Line) -> _Line:
+def _closest(problem: Problem, working: _WorkingRows) -> _WorkingRows:
     """The closest row of each instance among those without a margin."""
-    some = line.take(~line.margin)
+    some = working.take(~working.margin)
     far = problem.distances(some.cells, some.instance)
     return some.take(first_of_each(some.instance, far))
 
 
-def _different(problem: Problem, line: _Line, kept: MinimalRows | None = None) -> _Line:
+def _different(
+    problem: Problem, working: _WorkingRows, kept: MinimalRows | None = None
+) -> _WorkingRows:
     """The closest rows with a margin that are different ways, at most `n_best` of each instance.
 
     Two ways are different if neither changes all the features the other changes, or if they differ
     in a category. Rows that are kept come first.
     """
-    schema, line = problem.schema, line.take(line.margin)
-    last = np.ones(len(line.instance), dtype=bool)
+    schema, working = problem.schema, working.take(working.margin)
+    last = np.ones(len(working.instance), dtype=bool)
     if kept is not None:
-        line = _Line.join([_Line.known(kept), line])
+        working = _WorkingRows.join([_WorkingRows.known(kept), working])
         last = np.r_[np.zeros(len(kept.instance), dtype=bool), last]
-    changed = schema.changed(problem.instances.cells[line.instance], line.cells)
-    left = np.lexsort((problem.distances(line.cells, line.instance), last, line.instance))
+    changed = schema.changed(problem.instances.cells[working.instance], working.cells)
+    left = np.lexsort((problem.distances(working.cells, working.instance), last, working.instance))
     chosen = [left[:0]]
     for _ in range(problem.search.n_best):
-        first = left[np.unique(line.instance[left], return_index=True)[1]]  # the closest of each
+        first = left[np.unique(working.instance[left], return_index=True)[1]]  # the closest of each
         chosen.append(first)
-        theirs = first[np.searchsorted(line.instance[first], line.instance[left])]
+        theirs = first[np.searchsorted(working.instance[first], working.instance[left])]
         a, b = changed[left], changed[theirs]
         apart = (a & ~b).any(axis=1) & (b & ~a).any(axis=1)
-        levels = schema.changed(line.cells[left], line.cells[theirs])[:, schema.categorical]
+        levels = schema.changed(working.cells[left], working.cells[theirs])[:, schema.categorical]
         left = left[apart | levels.any(axis=1)]
-    return line.take(np.concatenate(chosen))
+    return working.take(np.concatenate(chosen))
 
 
-def _with_best_step(problem: Problem, instance: Ints, line: _Line, paths: Paths | None) -> _Line:
+def _with_best_step(
+    problem: Problem, instance: Ints, working: _WorkingRows, paths: Paths | None
+) -> _WorkingRows:
     """The rows, and the best step of the paths for instances that have none."""
-    left = np.setdiff1d(instance, line.instance)
+    left = np.setdiff1d(instance, working.instance)
     if paths is None or not len(left):
-        return line
+        return working
     path = np.flatnonzero(np.isin(paths["instance"], left))
     originals = problem.instances.cells[paths["instance"][path]][:, None]
     row, step = np.nonzero(problem.schema.changed(originals, paths["cells"][path]).any(axis=2))
@@ -503,16 +514,16 @@ def _with_best_step(problem: Problem, instance: Ints, line: _Line, paths: Paths 
     ok = (paths["valid"][path, step] == 1) & paths["feasible"][path, step]
     chosen = first_of_each(owner, ~ok, ~paths["feasible"][path, step], -likely)
     no = np.zeros(len(chosen), dtype=bool)
-    more = _Line(paths["cells"][path[chosen], step[chosen]], owner[chosen], no, no)
-    return _Line.join([line, more])
+    more = _WorkingRows(paths["cells"][path[chosen], step[chosen]], owner[chosen], no, no)
+    return _WorkingRows.join([working, more])
 
 
 def _evaluated(
-    problem: Problem, line: _Line, paths: Paths | None, oracle: Oracle, *, marked: bool
+    problem: Problem, working: _WorkingRows, paths: Paths | None, oracle: Oracle, *, marked: bool
 ) -> MinimalRows:
     """The rows of a pick, checked and queried once more, cheapest first, and what they lack."""
-    order = np.lexsort((problem.distances(line.cells, line.instance), line.instance))
-    cells, instance = line.cells[order], line.instance[order]
+    order = np.lexsort((problem.distances(working.cells, working.instance), working.instance))
+    cells, instance = working.cells[order], working.instance[order]
     originals = problem.instances.cells[instance]
     feasible = problem.system.feasible(cells, originals)
     feasible &= problem.schema.derivable(cells, originals)

@@ -14,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test tests lint format docs pictures notebooks benchmarks bench-speed lock licences sbom dist dist-check clean
+.PHONY: help install demo test test-all tests lint format docs pictures notebooks benchmarks bench-speed lock licences sbom dist dist-check clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -46,10 +46,15 @@ format: $(STAMP) ## Let ruff tidy the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint tests ## Everything above, then the tests; ARGS="tests/test_schema.py -x" narrows them
+PYTEST := $(ONE_THREAD) MPLBACKEND=Agg $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-tests: $(STAMP) ## The tests alone
-	$(ONE_THREAD) MPLBACKEND=Agg $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+test: lint tests ## Style, types and the tests a contributor runs; ARGS="tests/core -x" narrows them
+
+test-all: lint ## These and the long ones: browser, Ray, nginx, kills, notebooks, docs, experiments
+	$(PYTEST) $(ARGS)
+
+tests: $(STAMP) ## The tests of `make test` alone
+	$(PYTEST) -m "not full" $(ARGS)
 
 docs: $(STAMP) ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

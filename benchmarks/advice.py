@@ -1,9 +1,9 @@
 """Whether the advice is worth following, measured independently: `python -m benchmarks.advice`.
 
 On every table, with every classifier and seed: is `nearest` minimal, does a further constraint
-bring a closer answer, are answers missed, how do `nearest` and `best` compare with other methods,
-do they survive retraining, what do they cost, are why-nots right. The checks ask the classifier
-themselves and take nothing from the explainer; `benchmarks.advice_parts` says what each part does.
+bring a closer answer, how do `nearest` and `best` compare with other methods, do they survive
+retraining, and what do they cost. The checks ask the classifier themselves and take nothing from
+the explainer; `benchmarks.advice_parts` says what each part does.
 
     python -m benchmarks.advice --quick                           # shows that everything runs
     python -m benchmarks.advice --processes 16 --minutes 8        # as much as fits; again: the rest
@@ -14,7 +14,7 @@ What is done is appended to `advice.csv` part by part, so a run that was stopped
 was. A line carries a hash of the library's code: figures of other code are kept, but neither shown
 nor taken for done. Lines whose metric begins with `case_` name what missed a target, to be looked
 at. Public tables come from published packages (`benchmarks.public`); those that
-cannot be had, and DiCE where `dice-ml` is missing, are left out with the reason.
+cannot be had are left out with the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from benchmarks import advice_parts as parts
 from benchmarks import public, tables
 from benchmarks.advice_case import Case, Size
 from benchmarks.advice_page import page
-from benchmarks.advice_why_not import why_not
 from benchmarks.plan import Pair, Plan
 from benchmarks.store import Measure, append, write
 from lapace import Explainer
@@ -60,19 +59,13 @@ COLUMNS = (
 PARTS: Mapping[str, Callable[[Case], Iterator[Measure]]] = {
     "minimal": parts.minimal,
     "added": parts.added_constraint,
-    "steps": parts.steps,
     "queries": parts.queries,
     "beside": parts.beside,
-    "limits": parts.limits,
     "survival": parts.survival,
-    "why_not": why_not,
-    "dice": parts.dice,
 }
 QUICK = Size(
-    instances=6, added=6, stepped=4, limited=4, unfound=2, tries=200, dice=1, models=3, why_not=4,
-    rows=400,
+    instances=6, added=6, models=3, rows=400,
 )  # fmt: skip
-LIMITED = ("wine-RF", "loans-RF", "credit-a-RF", "diabetes-RF", "cancer-RF")  # part `limits`
 
 
 def _own(data: str, classifier: str) -> Pair:
@@ -101,12 +94,6 @@ def pairs() -> tuple[Pair, ...]:
     """The paper's eight pairs, tables made here, and public ones."""
     paper = [p for p in Plan.read("benchmarks/paper.toml").pairs if p.experiment == "e1"]
     return (*paper, *MADE, *PUBLIC)
-
-
-def parts_of(pair: Pair) -> tuple[str, ...]:
-    """What is measured on a pair."""
-    slow = {"dice": pair not in PUBLIC, "limits": pair.name in LIMITED}
-    return tuple(part for part in PARTS if slow.get(part, True))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -226,7 +213,7 @@ def jobs(chosen: argparse.Namespace, size: Size, out: Path) -> Iterator[AdviceJo
             if chosen.pair and pair.name not in chosen.pair:
                 continue
             job = AdviceJob(pair, seed, (), size, out, end)
-            wanted = [p for p in parts_of(pair) if not chosen.part or p in chosen.part]
+            wanted = [p for p in PARTS if not chosen.part or p in chosen.part]
             left = tuple(part for part in wanted if job.key(part) not in finished)
             if left:
                 yield replace(job, parts=left)

@@ -14,9 +14,8 @@ from benchmarks.advice_checks import Added, Judge
 from benchmarks.advice_distances import Outliers, Percentiles, Scale
 from lapace import Explainer, Search
 from lapace.arrays import Floats
-from lapace.classifiers import TrainedKind
 from lapace.constraints import parse_all
-from lapace.datasets import Dataset
+from lapace.datasets import Dataset, TrainedKind
 from lapace.result import Explanation
 from lapace.schema import Schema
 
@@ -33,14 +32,8 @@ class Size:
 
     instances: int = 40
     added: int = 18  # pairs of an instance and a constraint
-    stepped: int = 12  # instances whose paths are looked at
-    limited: int = 30  # instances asked with `changes <= k`
-    unfound: int = 12  # of those without an answer, tried at random, for each k
     counted: int = 20  # instances whose queries are counted
-    tries: int = 3000
-    dice: int = 6  # instances
     models: int = 20  # retrained
-    why_not: int = 5  # instances without an answer
     rows: int | None = None  # training rows at most
 
 
@@ -89,9 +82,8 @@ class Case:
 
     @cached_property
     def own(self) -> Scale | None:
-        """The scale the library itself goes by: percentiles, or ranges in versions before."""
-        new = hasattr(self.data.schema, "range_distance")
-        return self.scales["distance" if new else "range_distance"]
+        """The scale the library itself goes by: percentiles."""
+        return self.scales["distance"]
 
     @cached_property
     def outliers(self) -> dict[str, Outliers]:

@@ -7,9 +7,9 @@ computed anew (`benchmarks.advice_distances`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,6 @@ __all__ = [
     "Judge",
     "Minimality",
     "added",
-    "made_minimal",
     "minimality",
     "simplest",
 ]
@@ -282,52 +281,6 @@ def _steps_back(schema: Schema, cells: Floats, originals: Floats) -> tuple[Ints,
     if not lines:
         return np.zeros(0, int), np.zeros(0, int), np.zeros(0)
     return np.concatenate(lines), np.concatenate(columns), np.concatenate(values)
-
-
-def made_minimal(
-    judge: Judge, cells: Floats, originals: Floats, scale: Scale | None = None, rounds: int = 400
-) -> Floats:
-    """Rows made minimal greedily: of all single changes taken back, always the one that saves most.
-
-    First whole changes are undone, then numbers halved towards the instance, then moved back by
-    twentieths, until nothing can be taken back alone. Rows that are not ok stay as they are.
-    """
-    rows, live = cells.copy(), judge.ok(cells, originals)
-    for _ in range(rounds):
-        which = np.flatnonzero(live)
-        if not len(which):
-            break
-        moved = np.zeros(len(rows), dtype=bool)
-        for proposals in _takes_back(judge.schema, rows[which], originals[which]):
-            lines, columns, values = proposals
-            lines, left = which[lines], ~moved[which[lines]]
-            lines, columns, values = lines[left], columns[left], values[left]
-            tried = _replaced(judge, rows, originals, lines, columns, values)
-            ok = judge.ok(tried, originals[lines])
-            far = partial(distances, judge.schema, b=originals[lines], scale=scale)
-            saved = far(rows[lines]) - far(tried)
-            for k in np.flatnonzero(ok)[np.argsort(-saved[ok], kind="stable")]:
-                if not moved[lines[k]]:  # one change of a row at a time
-                    rows[lines[k]], moved[lines[k]] = tried[k], True
-        live &= moved
-    return rows
-
-
-def _takes_back(
-    schema: Schema, cells: Floats, originals: Floats
-) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """Whole changes, then numbers half-way back, then by a twentieth."""
-    lines, columns = np.nonzero(differing(cells, originals) & ~derived(schema))
-    yield lines, columns, originals[lines, columns]
-    numeric = np.array([f.numeric for f in schema.features])[columns]
-    lines, columns = lines[numeric], columns[numeric]
-    half = (cells[lines, columns] + originals[lines, columns]) / 2
-    for i in np.unique(columns):
-        half[columns == i] = schema.features[i].snap(half[columns == i])
-    gap = np.abs(cells[lines, columns] - originals[lines, columns])
-    nearer = np.abs(half - originals[lines, columns]) < gap
-    yield lines[nearer], columns[nearer], half[nearer]
-    yield _steps_back(schema, cells, originals)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from benchmarks.figures import NONE, grid
 __all__ = ["page"]
 
 PAPER = ("heloc", "wine", "adult", "compas")  # its tables
-BASELINES = ("NNCE", "NNCE made minimal", "simplest", "DiCE random", "DiCE genetic")
+BASELINES = ("NNCE", "simplest")
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,8 @@ class Results:
 
     def paired(self, metric: str, one: str, other: str) -> tuple[float, float]:
         """Means of two methods on the instances both answer."""
-        part = "dice" if other.startswith("DiCE") else "beside"
         label = f"{one} and {other}"
-        return tuple(self.share(part, f"paired_{metric}", label, m).mean for m in (one, other))  # type: ignore[return-value]
+        return tuple(self.share("beside", f"paired_{metric}", label, m).mean for m in (one, other))  # type: ignore[return-value]
 
 
 def page(table: pd.DataFrame) -> str:
@@ -156,13 +155,6 @@ def _targets(found: Results) -> Iterator[tuple[str, str, str, bool]]:
         "… a farther one, or none, though the free answer obeys it", "none", obeyed.text,
         obeyed.hits == 0,
     )  # fmt: skip
-    missed = found.share("limits", "missed", None)
-    yield (
-        "none found under `changes <= k`, a random try finds one", "at most 2 % of 500",
-        missed.text, missed.mean <= 0.02,
-    )  # fmt: skip
-    lost = found.share("limits", "lost_with_more")
-    yield "an answer lost with a larger k", "none", lost.text, lost.hits == 0
     yield from _comparisons(found)
     for word, share in (("median", 50), ("95th percentile", 95)):
         yield (
@@ -174,11 +166,6 @@ def _targets(found: Results) -> Iterator[tuple[str, str, str, bool]]:
         "every pair",
         *_over_pairs(found, _survives),
     )
-    yield from _why_nots(found)
-    between = found.share("steps", "not_ok_between", None)
-    yield "steps between first and last not ok", "none", between.text, between.hits == 0
-    flags = found.share("steps", "flag_wrong", None)
-    yield "flags of returned rows that a check contradicts", "none", flags.text, flags.hits == 0
 
 
 def _over_pairs(found: Results, holds: Callable[[Results], bool | None]) -> tuple[str, bool]:
@@ -247,18 +234,6 @@ def _survives(found: Results) -> bool | None:
     return None if math.isnan(share) else share >= 0.9
 
 
-def _why_nots(found: Results) -> Iterator[tuple[str, str, str, bool]]:
-    fails, less = found.share("why_not", "fails"), found.share("why_not", "less_suffices")
-    yield "the relaxation a why-not names gives no answer", "none", fails.text, fails.hits == 0
-    yield "… three quarters of it give one", "at most 5 %", less.text, less.mean <= 0.05
-    same = found.share("why_not", "same_row")
-    yield "… its row is what `nearest` then returns", "all", same.text, same.hits == same.count
-    obeys = found.share("why_not", "obeys_everything")
-    yield "… its row obeys everything already", "none", obeys.text, obeys.hits == 0
-    named = found.share("why_not", "named")
-    yield "… it names a relaxation", "all", named.text, named.hits == named.count
-
-
 # ------------------------------------------------------------------------------------------------
 # Pair by pair
 
@@ -285,19 +260,9 @@ def _added_line(found: Results) -> Sequence[str] | None:
     return closer.text, f"{most:.0f} %", *_numbers(means, 3), far
 
 
-def _limits_line(found: Results) -> Sequence[str] | None:
-    answered = [found.share("limits", "answered", str(k)) for k in range(1, 7)]
-    if not answered[0].count:
-        return None
-    shares = [f"{100 * share.mean:.0f}" for share in answered]
-    missed, lost = found.share("limits", "missed", None), found.share("limits", "lost_with_more")
-    return " ".join(shares), missed.text, lost.text
-
-
 def _method_cells(found: Results, method: str) -> str:
-    part = "dice" if method.startswith("DiCE") else "beside"
     metrics = ("distance", "range_distance", "changes", "lof")
-    cells = _numbers(found.share(part, metric, method=method).mean for metric in metrics)
+    cells = _numbers(found.share("beside", metric, method=method).mean for metric in metrics)
     return NONE if set(cells) == {NONE} else " / ".join(cells)
 
 
@@ -329,21 +294,6 @@ def _survival_line(found: Results) -> Sequence[str] | None:
     return None if set(cells) == {NONE} else cells
 
 
-def _why_not_line(found: Results) -> Sequence[str] | None:
-    if not found.share("why_not", "asked").count:
-        return None
-    names = ("named", "fails", "less_suffices", "same_row")
-    return tuple(found.share("why_not", name).text for name in names)
-
-
-def _steps_line(found: Results) -> Sequence[str] | None:
-    between = found.share("steps", "not_ok_between", None)
-    if not between.count:
-        return None
-    names = ("paths_with_one", "middle_not_ok", "flag_wrong", "distance_wrong")
-    return between.text, *(found.share("steps", name, None).text for name in names)
-
-
 SECTIONS: Sequence[tuple[str, Sequence[str], Callable[[Results], Any]]] = (
     (
         "Minimality of `nearest`",
@@ -358,11 +308,6 @@ SECTIONS: Sequence[tuple[str, Sequence[str], Callable[[Results], Any]]] = (
         ),
         _added_line,
     ),
-    (
-        "Limits on changes",
-        ("answered at k = 1 … 6, %", "none found, but by random tries", "lost with a larger k"),
-        _limits_line,
-    ),
     ("Beside other methods: distance / over range / changes / LOF", METHODS, _beside_line),
     (
         "Survival under retrained classifiers",
@@ -373,18 +318,8 @@ SECTIONS: Sequence[tuple[str, Sequence[str], Callable[[Results], Any]]] = (
         _survival_line,
     ),
     (
-        "Why-nots",
-        ("relaxation named", "it fails", "three quarters suffice", "row is `nearest`"),
-        _why_not_line,
-    ),
-    (
         "Rows asked per instance",
         ("first, middle, last", "`nearest` alone", "by default", "few", "the simplest method"),
         _queries_line,
-    ),
-    (
-        "Steps between first and last",
-        ("steps not ok", "paths with one", "middle not ok", "flags wrong", "distances wrong"),
-        _steps_line,
     ),
 )  # fmt: skip

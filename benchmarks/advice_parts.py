@@ -4,12 +4,9 @@
 |---|---|
 | `minimal` | can a change of `nearest` be undone alone, can a number go back alone? |
 | `added` | does adding one constraint bring a closer answer? |
-| `limits` | `changes <= k`: do random tries find more, is an answer lost with a larger k? |
-| `beside` | distance, changes, LOF beside NNCE, NNCE made minimal, RobXCE, the simplest method |
-| `dice` | the same beside DiCE, random and genetic |
+| `beside` | distance, changes, LOF beside NNCE, RobXCE and the simplest method |
 | `survival` | how many retrained classifiers still say target, and what was estimated |
 | `queries` | rows asked per instance, and what few queries find |
-| `steps` | are all stored steps between first and last ok; do flags and distances hold? |
 
 `distance` is in percentiles, `range_distance` over the range of training. Where one answer is held
 against another, that is in the distance the library goes by.
@@ -18,29 +15,26 @@ against another, that is in the distance the library goes by.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from benchmarks.advice_case import ALL, PATHS, USUAL, Case
-from benchmarks.advice_checks import FORMS, Added, Judge, added, made_minimal, minimality, simplest
+from benchmarks import baselines
+from benchmarks.advice_case import PATHS, Case
+from benchmarks.advice_checks import FORMS, Added, added, minimality, simplest
 from benchmarks.advice_distances import derived, differing, distances, gaps
 from benchmarks.store import Measure
 from benchmarks.tables import retrained
-from lapace import InputError, Search, baselines
+from lapace import InputError, Search
 from lapace.arrays import Bools, Floats, Ints
 from lapace.result import Counterfactuals, Explanation
 
 __all__ = [
     "added_constraint",
     "beside",
-    "dice",
-    "limits",
     "minimal",
     "queries",
-    "steps",
     "survival",
 ]
 
@@ -200,77 +194,6 @@ def _added_measures(case: Case, lines: Sequence[Mapping[str, Any]]) -> Iterator[
 
 
 # ------------------------------------------------------------------------------------------------
-# Limits on changes
-
-
-def limits(case: Case) -> Iterator[Measure]:
-    """`changes <= k`: instances without an answer tried at random, answers lost with a larger k."""
-    frame, rng = case.frame.head(case.size.limited), case.rng("limits")
-    answered, far = [], []
-    for k in range(1, 7):
-        most = Added("changes", f"changes <= {k}", lambda a, _: np.ones(len(a), dtype=bool))
-        explanation = case.explain(frame, [most])
-        status = np.array(explanation.status, dtype=object)
-        answered.append(status == "answered")
-        found = explanation.nearest()
-        distance = np.full(len(frame), np.inf)
-        distance[found.instance[found.ok]] = _far(case, found)[found.ok]
-        far.append(distance)
-        unfound = np.flatnonzero(status == "none_found")
-        unfound = rng.permutation(unfound)[: case.size.unfound]
-        missed = [_tried(case, explanation, i, k, rng) for i in unfound]
-        for i in unfound[np.array(missed, dtype=bool)]:  # to be looked at
-            yield Measure("case_missed", k, 1, f"instance {i}: changes <= {k}")
-        yield Measure.of("answered", answered[-1], str(k))
-        yield Measure.of("missed", missed, str(k))
-        proved = np.flatnonzero(status == "infeasible")[: case.size.unfound]
-        disproved = [_tried(case, explanation, i, k, rng) for i in proved]
-        yield Measure.of("disproved", disproved, str(k))
-    # (instances,) whether an answer of some k is lost, or farther, at the next
-    lost = np.any([a & ~b for a, b in pairwise(answered)], axis=0)
-    farther = np.any([b > a + CLOSER for a, b in pairwise(far)], axis=0)
-    yield Measure.of("lost_with_more", lost)
-    yield Measure.of("farther_with_more", farther)
-
-
-def _tried(case: Case, explanation: Explanation, i: int, k: int, rng: np.random.Generator) -> bool:
-    """Whether random rows with at most k training values in place of the instance's are ok."""
-    schema, instance = explanation.schema, explanation.instances[i]
-    judge, tries = case.judge(schema), case.size.tries
-    aim = rng.random(tries) < 0.5
-    donors = case.train[rng.integers(len(case.train), size=tries)]
-    if len(case.target_rows):
-        donors[aim] = case.target_rows[rng.integers(len(case.target_rows), size=int(aim.sum()))]
-    usable = _usable(judge, instance, donors[:200])
-    if not len(usable):
-        return False
-    cells = np.repeat(instance[None], tries, axis=0)
-    order = rng.random((tries, len(usable))).argsort(axis=1)[:, :k]
-    line = np.arange(tries)[:, None]
-    cells[line, usable[order]] = donors[line, usable[order]]
-    originals = np.repeat(instance[None], tries, axis=0)
-    kept = ~np.isnan(cells) | np.isnan(originals)  # a cell that is present stays present
-    cells = judge.completed(np.where(kept, cells, originals), originals)
-    few = schema.changed(originals, cells).sum(axis=1) <= k
-    return bool(judge.ok(cells[few], originals[few]).any())
-
-
-def _usable(judge: Judge, instance: Floats, donors: Floats) -> Ints:
-    """Columns that can take another value alone without breaking a rule."""
-    originals = np.repeat(instance[None], len(donors), axis=0)
-    usable = []
-    for j in np.flatnonzero(~derived(judge.schema)):
-        rows = originals.copy()
-        rows[:, j] = donors[:, j]
-        rows = rows[differing(rows[:, j], originals[:, j]) & ~np.isnan(rows[:, j])]
-        if len(rows):
-            completed = judge.completed(rows, originals[: len(rows)])
-            if judge.feasible(completed, originals[: len(rows)]).any():
-                usable.append(j)
-    return np.array(usable, dtype=np.int64)
-
-
-# ------------------------------------------------------------------------------------------------
 # Beside other methods
 
 
@@ -293,10 +216,8 @@ def beside(case: Case) -> Iterator[Measure]:
     yield from _lofs(case, real, "", "real rows")
     ours = {"nearest": case.unruled.nearest(), "best(1)": case.unruled.best(1)}
     three = case.unruled.best(3)
-    nnce = _baseline(case, "NNCE")
     others = {
-        "NNCE": nnce,
-        "NNCE made minimal": _made_minimal(case, nnce),
+        "NNCE": _baseline(case, "NNCE"),
         "RobXCE": _baseline(case, "RobXCE"),
     }
     others["simplest"], asked = _simplest(case)
@@ -320,14 +241,6 @@ def _baseline(
     frame = case.frame.head(len(case.frame) if instances is None else instances)
     found: Counterfactuals = method.fit(case.data.train).counterfactuals(frame, target=case.target)
     return found
-
-
-def _made_minimal(case: Case, found: Counterfactuals) -> Counterfactuals:
-    judge, originals = case.judge(found.schema, ruled=False), _originals(found)
-    cells = made_minimal(judge, found.cells, originals, case.own)
-    return Counterfactuals.of(
-        found.schema, found.instances, cells, found.instance, valid=judge.ok(cells, originals)
-    )
 
 
 def _simplest(case: Case) -> tuple[Counterfactuals, list[int]]:
@@ -367,30 +280,15 @@ def _closest(case: Case, found: Counterfactuals) -> Counterfactuals:
     return ok.where(first)
 
 
-def dice(case: Case) -> Iterator[Measure]:
-    """DiCE, random and genetic, of three rows the closest, and our picks, on the same instances."""
-    size = case.size.dice
-    both = {"nearest": case.unruled.nearest(), "best(1)": case.unruled.best(1)}
-    ours = {name: found.where(found.instance < size) for name, found in both.items()}
-    others = {}
-    for method in ("random", "genetic"):
-        name = f"DiCE {method}"
-        others[name] = _baseline(case, "DiCE", size, method=method, count=3, seconds=5.0)
-        yield from _quality(case, others[name], name)
-    yield from _paired(case, ours, others)
-
-
 # ------------------------------------------------------------------------------------------------
-# Queries, steps
+# Queries
 
 
 def queries(case: Case) -> Iterator[Measure]:
-    """Rows asked per instance: for some picks, by default, and with few (in versions that can)."""
+    """Rows asked per instance: for some picks, by default, and with few."""
     frame = case.frame.head(case.size.counted)
     searches = {"paths": Search(picks=PATHS), "nearest": Search(picks=("nearest",))}
-    searches["default"] = Search()
-    if "n_starts" in {f.name for f in fields(Search)}:
-        searches["few"] = Search(steps=5, n_starts=3)  # type: ignore[call-arg]
+    searches |= {"default": Search(), "few": Search(steps=5, n_starts=3)}
     for name, search in searches.items():
         explanation = case.explain(frame, search=search)
         yield Measure("rows", explanation.n_queries / max(len(frame), 1), len(frame), "", name)
@@ -398,71 +296,6 @@ def queries(case: Case) -> Iterator[Measure]:
             found = explanation.nearest()
             yield Measure.of("answered", _answered(found), method=name)
             yield from _distances(case, found.where(found.ok), method=name)
-
-
-def steps(case: Case) -> Iterator[Measure]:
-    """Stored steps between first and last that are not ok, with confidence and constraints too."""
-    rng = case.rng("steps")
-    schema = case.data.schema
-    drawn = []
-    for form in ("bound", "direction", "fixed", "set", "relation"):
-        instance = case.train[int(rng.integers(len(case.train)))]
-        if (constraint := added(schema, case.train, instance, rng, form)) is not None:
-            drawn.append(constraint)
-    settings: dict[str, tuple[tuple[Added, ...], float | None]] = {"free": ((), None)}
-    settings["confidence"] = ((), 0.7)
-    for constraint in drawn:
-        settings[constraint.form] = ((constraint,), None)
-    if drawn:
-        settings["both"] = ((drawn[int(rng.integers(len(drawn)))],), 0.7)
-    frame = case.frame.head(case.size.stepped)
-    for label, (constraints, confidence) in settings.items():
-        # `best` costs most, and is looked at where it is asked for most.
-        picks = ALL if label in ("free", "both") else USUAL
-        try:
-            explanation = case.explain(frame, constraints, picks=picks, confidence=confidence)
-        except InputError:
-            continue
-        yield from _between(explanation, label)
-        found = [getattr(explanation, pick)() for pick in picks]
-        yield from _flags(case, found, constraints, confidence, label)
-
-
-def _between(explanation: Explanation, label: str) -> Iterator[Measure]:
-    """Steps asked about between a path's first and its last, and paths with one that is not ok."""
-    path = np.arange(len(explanation.instance))
-    first, last = explanation.picked["first"], explanation.picked["last"]
-    ok = (explanation.valid == 1) & explanation.feasible
-    low, high = explanation.tau[path, first], explanation.tau[path, last]
-    with np.errstate(invalid="ignore"):
-        between = (explanation.tau >= low[:, None]) & (explanation.tau <= high[:, None])
-    between &= ok[path, first][:, None] & (explanation.valid >= 0)
-    wrong = between & ~ok
-    reached = ok[path, first]
-    yield Measure.of("not_ok_between", wrong[between], label)
-    yield Measure.of("paths_with_one", wrong.any(axis=1)[reached], label)
-    middle = explanation.picked["middle"]
-    yield Measure.of("middle_not_ok", ~ok[path, middle][reached], label)
-
-
-def _flags(
-    case: Case,
-    picks: Sequence[Counterfactuals],
-    constraints: Sequence[Added],
-    confidence: float | None,
-    label: str,
-) -> Iterator[Measure]:
-    """Rows of the picks whose flags or distance are not what a check of their own says."""
-    flags, away = [], []
-    for found in picks:
-        judge = case.judge(found.schema, constraints, confidence)
-        flags.append(judge.ok(found.cells, _originals(found)) != found.ok)
-        # The library keeps a hundred percentiles of a column, the check all of them.
-        ranked = len(found.schema.numeric) if getattr(found.schema, "ranked", False) else 0
-        slip = 1e-6 + 0.01 * ranked
-        away.append(np.abs(_far(case, found) - found.distance) > slip)
-    yield Measure.of("flag_wrong", np.concatenate(flags), label)
-    yield Measure.of("distance_wrong", np.concatenate(away), label)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -23,12 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lapace import Explainer, Search, datasets
-from lapace.batch import Engine, Request
-from lapace.batch.engines import map_parts
-from lapace.batch.outcomes import make_layout
-from lapace.batch.parts import read_footers
-from lapace.batch.places import Place, find_inputs
-from lapace.batch.worker import Bundle, PartWorker, one_thread
+from lapace.apps.batch import Engine, Request
+from lapace.apps.batch.engines import map_parts
+from lapace.apps.batch.files import Place, find_inputs, read_footers
+from lapace.apps.batch.outcomes import make_layout
+from lapace.apps.batch.worker import Bundle, PartWorker, one_thread
 
 GROUP = 100  # rows of a row group
 FILE = 200_000  # rows made

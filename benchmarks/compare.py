@@ -65,15 +65,11 @@ def counts(a: Results, b: Results) -> Iterator[tuple[str, ...]]:
         ("answered without rules", "beside", "answered", "", "nearest"),
         ("… under rules", "minimal", "answered", "free"),
         ("… under an added constraint", "added", "answered"),
-        *((f"… under `changes <= {k}`", "limits", "answered", f"{k}") for k in range(1, 7)),
         ("a constraint brings a closer answer", "added", "closer"),
         ("… closer by more than 5 %", "added", "closer_5"),
         ("… a worse one, or none, though the earlier complies", "added", "farther_though_obeyed"),
         ("1-minimal without it", "minimal", "minimal", "free"),
         ("1-minimal under it", "added", "minimal"),
-        ("an answer lost with a larger k", "limits", "lost_with_more"),
-        ("an answer farther with a larger k", "limits", "farther_with_more"),
-        ("none found under `changes <= k`, a random try finds one", "limits", "missed", None),
     ):
         yield words, a.share(*figure).text, b.share(*figure).text  # type: ignore[arg-type]
 

@@ -24,12 +24,13 @@ from sklearn.cluster import KMeans
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 
+from benchmarks import paper_metrics
 from benchmarks.fits import Fit, Setup, fit, fitted, paper_split, setup_of, spent
 from benchmarks.plan import Job, Reading
 from benchmarks.store import Measure
 from lapace import Explainer, InputError, Search, metrics
 from lapace.arrays import Floats, Ints
-from lapace.classifiers import Classifier
+from lapace.classifier import Classifier
 from lapace.explainer.fit import range_coded
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
@@ -138,7 +139,7 @@ def _on_the_papers_split(job: Job, setup: Setup) -> Iterator[Measure]:
         yield _accuracy(setup, deep, "deep_accuracy")
         labels = Classifier(deep, setup.schema)
         codes, test_codes = labels.fit_labels(inner.train), labels.predict(inner.test)
-        real = metrics.utility(
+        real = paper_metrics.utility(
             setup.schema,
             (inner.train, codes),
             (inner.train[:0], codes[:0]),
@@ -151,7 +152,7 @@ def _on_the_papers_split(job: Job, setup: Setup) -> Iterator[Measure]:
 
 def _gap(job: Job, setup: Setup, sample: _Sample, name: str) -> Iterator[Measure]:
     """TSTR of one sample: the accuracy on real and synthetic rows, and the gap."""
-    found = metrics.utility(
+    found = paper_metrics.utility(
         setup.schema,
         (setup.train, setup.codes),
         sample,
@@ -213,10 +214,10 @@ def _utility(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measure]:
     test, count = (setup.test, setup.test_codes), len(setup.test)
     raw, verified = (_sampled(job, explainer, setup, verified=flag) for flag in (False, True))
     settings = {"trees": job.protocol.trees, "random_state": job.seed}
-    found = metrics.utility(setup.schema, (setup.train, setup.codes), raw, test, **settings)
+    found = paper_metrics.utility(setup.schema, (setup.train, setup.codes), raw, test, **settings)
     # The forest on real rows is the same, so it is not trained twice.
     nothing = (setup.train[:0], setup.codes[:0])
-    other = metrics.utility(setup.schema, nothing, verified, test, **settings)
+    other = paper_metrics.utility(setup.schema, nothing, verified, test, **settings)
     other = replace(other, real=found.real, balanced_real=found.balanced_real)
     for name, one in (("raw", found), ("verified", other)):
         yield Measure(f"tstr_{name}", one.synthetic, count)
@@ -231,7 +232,7 @@ def _utility(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measure]:
 def _agreement(setup: Setup, sample: _Sample) -> Iterator[Measure]:
     """Whether M agrees with samples, and has the same probabilities for them as for real rows."""
     predictions = setup.classifier.query(sample.cells)
-    found = metrics.agreement(sample.codes, predictions.codes)
+    found = paper_metrics.agreement(sample.codes, predictions.codes)
     labels = [str(label) for label in setup.classifier.labels]
     yield Measure("agreement", found.overall, len(sample.codes))
     for code, share in found.by_label.items():
@@ -239,11 +240,11 @@ def _agreement(setup: Setup, sample: _Sample) -> Iterator[Measure]:
     real, drawn = setup.classifier.predict_proba(setup.train), predictions.probability
     if drawn is None or real is None:
         return
-    distance = metrics.ks(drawn[:, setup.target], real[:, setup.target])
+    distance = paper_metrics.ks(drawn[:, setup.target], real[:, setup.target])
     yield Measure("ks", distance, len(sample.codes))
     for code in np.unique(sample.codes).tolist():
         own = sample.codes == code
-        distance = metrics.ks(drawn[own, code], real[setup.codes == code, code])
+        distance = paper_metrics.ks(drawn[own, code], real[setup.codes == code, code])
         yield Measure("ks", distance, int(own.sum()), labels[code])
 
 
@@ -305,16 +306,16 @@ def _prototypes(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measur
     cells = np.array(kept).reshape(len(kept), len(setup.schema.features))
     lof = setup.plausibility.lof(cells)
     yield Measure.of("prototype_lof", lof)
-    yield Measure("prototype_spread", metrics.spread(setup.schema, cells), len(cells))
+    yield Measure("prototype_spread", paper_metrics.spread(setup.schema, cells), len(cells))
     yield Measure("prototype_lof_max", float(lof.max()) if len(lof) else math.nan, len(cells))
-    own = metrics.spread(setup.schema, cells)
+    own = paper_metrics.spread(setup.schema, cells)
     # Which centroids are a fair comparison depends on the coding they are found in: report two.
     for name, coding in (
         ("diversity", setup.schema),
         ("diversity_ranged", range_coded(setup.schema)),
     ):
         centroids = _k_means(coding, setup.target_rows, len(cells), job.seed)
-        other = metrics.spread(setup.schema, centroids)
+        other = paper_metrics.spread(setup.schema, centroids)
         yield Measure(name, own / other if other else math.nan, len(cells))
 
 
@@ -384,7 +385,7 @@ def _crossings(job: Job, explanation: Explanation) -> Iterator[Measure]:
     valid, tau = explanation.valid[:, grid], explanation.tau[:, grid]
     paths, first = np.arange(len(valid)), explanation.picked["first"]
     reached = int((valid == 1).any(axis=1).sum())
-    yield Measure("recrossing_before", metrics.recrossing(valid), reached)
+    yield Measure("recrossing_before", paper_metrics.recrossing(valid), reached)
     later = tau > explanation.tau[paths, first][:, None]
     left = ((valid == 0) & later).any(axis=1)
     yield Measure.of("recrossing_after", left[explanation.ok[paths, first]])

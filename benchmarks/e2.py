@@ -31,11 +31,12 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
+from benchmarks import baselines, paper_metrics
 from benchmarks.fits import Cost, Setup, fitted, retrained_models, setup_of, spent
 from benchmarks.networks import network_of
 from benchmarks.plan import Comparison, Job
 from benchmarks.store import Measure, Record
-from lapace import Explainer, Search, baselines, metrics
+from lapace import Explainer, Search, metrics
 from lapace.arrays import Bools
 from lapace.result import PICKS, Counterfactuals, Explanation
 
@@ -269,7 +270,7 @@ class _Judge:
         rng = np.random.default_rng([PERTURBATION_SEED, self.job.seed])
         # All are perturbed, so that a method with fewer instances gets the same ones.
         rounds = [
-            metrics.perturb(setup.wide, setup.instances, rng, self.details.scale)[:count]
+            paper_metrics.perturb(setup.wide, setup.instances, rng, self.details.scale)[:count]
             for _ in range(self.details.n_perturbations)
         ]
         cells = np.concatenate(rounds)  # (rounds * instances, d)
@@ -291,9 +292,8 @@ class _Judge:
         yield Measure("diversity", metrics.diversity(ok), several, method=method)
         yield from self._plausibility(method, ok)
         votes = metrics.votes(ok, self.setup.classifier, self.retrained)
-        robust = metrics.model_robustness(votes)
-        share = Measure.of("model_robustness", robust.by_counterfactual, method=method)
-        yield replace(share, value=robust.mean)
+        share = Measure.of("model_robustness", votes.mean(axis=0), method=method)
+        yield replace(share, value=metrics.mean(votes))
 
     def _plausibility(self, method: str, ok: Counterfactuals) -> Iterator[Measure]:
         usual = self.setup.plausibility
@@ -317,7 +317,7 @@ class _Judge:
         rounds, count = moved.flipped.shape
         first = _some(before, 0, count)
         later = [_some(after, r * count, (r + 1) * count) for r in range(rounds)]
-        found = metrics.input_robustness(first, later, moved.flipped)
+        found = paper_metrics.input_robustness(first, later, moved.flipped)
         for name in ("distance", "set_distance", "max_set_distance"):
             yield Measure(f"input_{name}", getattr(found, name), found.compared, method=method)
         for name in ("flipped", "lost"):

@@ -31,11 +31,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from benchmarks import baselines
 from benchmarks.face_paths import face_path
 from benchmarks.fits import Cost, Setup, fitted, setup_of, spent
 from benchmarks.plan import Actionability, Job
 from benchmarks.store import Measure, Record
-from lapace import InputError, Search, baselines
+from lapace import InputError, Search
 from lapace.arrays import Bools, Floats
 from lapace.constraints import System
 from lapace.result import Counterfactuals

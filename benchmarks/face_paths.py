@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.baselines import FACE
+from benchmarks.baselines.face import CheapestPaths
+from benchmarks.baselines.problem import BaselineProblem, Constraints, interpolate
 from lapace.arrays import Floats, batches
-from lapace.baselines import FACE
-from lapace.baselines.face import CheapestPaths
-from lapace.baselines.problem import BaselineProblem, Constraints, interpolate
 from lapace.errors import check_integer
-from lapace.metrics.neighbours import BLOCK
 from lapace.result import Counterfactuals
+from lapace.schema.distance import BLOCK
 
 
 def face_path(

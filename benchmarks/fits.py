@@ -10,21 +10,25 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
+from benchmarks.losses import PaperLoss
 from benchmarks.plan import Job, Pair, Reading
 from benchmarks.store import Measure
 from benchmarks.tables import load, retrained
 from lapace import Explainer, metrics
 from lapace.arrays import Floats, Ints
-from lapace.classifiers import Classifier
+from lapace.classifier import Classifier
 from lapace.datasets import Dataset
 from lapace.errors import CentroidWarning
+from lapace.explainer import fit as explainer_fit
+from lapace.explainer.fit import range_coded
 from lapace.schema import Schema
 from lapace.training import DEFAULT, PAPER, Recipe
 
@@ -42,6 +46,7 @@ __all__ = [
 ]
 
 NEXT_TRY = 1000  # between the seeds of the tries of one fit
+LOSS = ("kl_c", "draw", "linear_prior")  # options of a reading that change the loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,8 +201,20 @@ def recipe_of(job: Job) -> tuple[Recipe, int | None]:
         epochs=job.limits.epochs,
     )
     if isinstance(job.details, Reading):
-        recipe = replace(recipe, **dict(job.details.options))
+        settings = dict(job.details.options)
+        settings.pop("numbers", None)
+        reading = {name: settings.pop(name) for name in LOSS if name in settings}
+        loss = PaperLoss(**reading) if reading else None
+        recipe = replace(recipe, loss=loss, **settings)
     return recipe, paper.n_latent
+
+
+def _scaling(job: Job) -> AbstractContextManager[Any]:
+    """A context in which the paper's recipe scales numbers as the job's reading asks."""
+    options = dict(job.details.options) if isinstance(job.details, Reading) else {}
+    if options.get("numbers") != "range":
+        return nullcontext()
+    return patch.object(explainer_fit, "standardised", lambda schema, _: range_coded(schema))
 
 
 def fit(job: Job, data: Dataset, model: Any) -> Fit:
@@ -213,7 +230,7 @@ def fit(job: Job, data: Dataset, model: Any) -> Fit:
             schema=data.schema,
             random_state=job.seed + NEXT_TRY * again,
         )
-        with warnings.catch_warnings(), spent() as cost:
+        with warnings.catch_warnings(), _scaling(job), spent() as cost:
             warnings.simplefilter("ignore", CentroidWarning)  # invalid centroids are counted below
             explainer.fit(data.train)
         all_seconds, tries = all_seconds + cost.wall, tries + 1

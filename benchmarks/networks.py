@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapace.baselines.ppcef import encode
+from benchmarks.baselines.ppcef import encode
 from lapace.schema import Schema
 
 __all__ = ["network_of"]
@@ -29,7 +29,7 @@ def network_of(pipeline: Any, schema: Schema, frame: Any) -> Network:
         frame: Rows the affine map is found on; enough of them that every category occurs.
 
     Returns:
-        From rows in the coding of `lapace.baselines.ppcef.encode` to the probability of each label.
+        From rows in the coding of `baselines.ppcef.encode` to the probability of each label.
     """
     encoded = encode(schema, schema.cells(frame))
     inputs = np.asarray(pipeline[:-1].transform(frame))

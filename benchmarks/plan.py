@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from lapace.classifiers import TrainedKind
+from lapace.datasets import TrainedKind
 from lapace.errors import InputError, did_you_mean
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from benchmarks.plan import Job, Reading
 from benchmarks.store import Measure, Record, Store, versions
 
-__all__ = ["measured", "run", "run_among", "run_job", "time_left"]
+__all__ = ["measured", "run", "run_among", "run_job"]
 
 Say: TypeAlias = Callable[[str], None]
 Measuring: TypeAlias = Callable[[Job, Store], Record]
@@ -91,8 +91,7 @@ def run(
             say(traceback.format_exc())
             failed.append(job)
             continue
-        rest = time_left(jobs, left[number:], store)
-        say(f"    {line.removeprefix(f'{job}: ')}; about {_duration(rest)} left.")
+        say(f"    {line.removeprefix(f'{job}: ')}")
         after()
     return failed
 
@@ -144,28 +143,6 @@ def _run_group(jobs: Sequence[Job], store: Store, end: float) -> list[tuple[Job,
         except Exception:  # one job's failure must not cost the others
             lines.append((job, f"{job}: {traceback.format_exc()}"))
     return lines
-
-
-def time_left(jobs: Iterable[Job], rest: Iterable[Job], store: Store) -> float:
-    """Seconds the rest will take, by the mean of the most similar jobs that were run.
-
-    The same experiment, recipe and pair, else the same experiment and recipe, else any job.
-    """
-    known = {job: r.seconds for job in jobs if (r := store.load(job)) is not None}
-
-    def estimate(job: Job) -> float:
-        own = (job.experiment, job.recipe, job.pair)
-        for length in (3, 2, 0):
-            similar = [
-                seconds
-                for other, seconds in known.items()
-                if (other.experiment, other.recipe, other.pair)[:length] == own[:length]
-            ]
-            if similar:
-                return sum(similar) / len(similar)
-        return 0.0
-
-    return sum(map(estimate, rest))
 
 
 def _duration(seconds: float) -> str:

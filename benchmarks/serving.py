@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from lapace import Explainer, Search, datasets
-from lapace.classifiers import save_classifier
+from lapace.apps.loaders import save_classifier
 
 LAST_FACT = 2  # lines that must hold however busy the machine is
 ROUNDS = 2  # of load, with a loop of the library before each and after the last
@@ -201,7 +201,14 @@ def serving(
     """The server as one starts it from a shell, and its address; its log is `folder/log`."""
     save_classifier(explainer.classifier, Path(folder, "loans.skops"))
     explainer.save(Path(folder, "loans.lapace"), classifier=Path(folder, "loans.skops"))
-    command = [sys.executable, "-m", "lapace.cli", "serve", f"{folder}/loans.lapace", "--port=0"]
+    command = [
+        sys.executable,
+        "-m",
+        "lapace.apps.cli",
+        "serve",
+        f"{folder}/loans.lapace",
+        "--port=0",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **more.pop("env", {})}
     log = Path(folder, "log")
     with (

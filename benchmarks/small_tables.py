@@ -36,12 +36,13 @@ import numpy as np
 import pandas as pd
 import torch
 
+from benchmarks.figures import grid
 from benchmarks.small_worlds import TABLES, SmallTable, classifier
 from benchmarks.store import write
 from lapace import Explainer, LapaceError
 from lapace.explainer import estimator
-from lapace.explainer.fit import Fitted
-from lapace.report import THRESHOLDS, Check, Report, Threshold
+from lapace.explainer.fit import Prototype, Trained
+from lapace.report import THRESHOLDS, Check, Threshold
 from lapace.training import DEFAULT
 
 BROKEN = ("shuffled", "steps", "swapped")
@@ -49,6 +50,7 @@ HOWS = ("good", *BROKEN, "without")
 RESULTS, CACHE = Path("benchmarks/results"), Path(".cache/benchmark/small-tables")
 AGREEMENT, CENTROIDS, GOOD, FOUND = 0.8, 0.85, 0.8, 0.95  # what is aimed at
 BAD = ("fails", "refused")
+SAMPLED = 200  # rows sampled for a label
 COUNTED = 20  # rows of a label from which its agreement counts
 
 
@@ -57,31 +59,30 @@ COUNTED = 20  # rows of a label from which its agreement counts
 
 
 def _shuffled(
-    schema: Any, rules: Any, cells: Any, codes: Any, *, made_up: Any, random_state: int, **more: Any
+    schema: Any, cells: Any, codes: Any, *, made_up: Any, random_state: int, **more: Any
 ) -> Any:
     """`fit_model` on labels in random order."""
     rng = np.random.default_rng(random_state)
     if made_up is not None:
         made_up = made_up._replace(codes=rng.permutation(made_up.codes))
     more |= {"made_up": made_up, "random_state": random_state}
-    return _FIT(schema, rules, cells, rng.permutation(codes), **more)
+    return _FIT(schema, cells, rng.permutation(codes), **more)
 
 
-def _swapped(*arguments: Any) -> Fitted:
-    """`with_prototypes`, then every prototype has the row and latent point of another label's."""
-    fitted = _PROTOTYPES(*arguments)
-    valid, labels = [p for p in fitted.prototypes if p.valid], len(fitted.labels)
+def _swapped(trained: Trained, labels: Any, *arguments: Any) -> tuple[Prototype, ...]:
+    """`judge_centroids`, then every prototype has the row and latent point of another label's."""
+    prototypes = _PROTOTYPES(trained, labels, *arguments)
+    valid = [p for p in prototypes if p.valid]
 
     def other(prototype: Any) -> Any:
-        far = sorted(valid, key=lambda p: ((p.code - prototype.code - 1) % labels, p.number))
+        far = sorted(valid, key=lambda p: ((p.code - prototype.code - 1) % len(labels), p.number))
         same = [p for p in far if p.code == far[0].code]
         return same[prototype.number % len(same)]
 
-    swapped = (replace(p, cells=other(p).cells, z=other(p).z) for p in fitted.prototypes)
-    return replace(fitted, prototypes=tuple(swapped))
+    return tuple(replace(p, cells=other(p).cells, z=other(p).z) for p in prototypes)
 
 
-_FIT, _PROTOTYPES = estimator.fit_model, estimator.with_prototypes
+_FIT, _PROTOTYPES = estimator.fit_model, estimator.judge_centroids
 
 
 def fit(table: SmallTable, seed: int, how: str) -> Explainer:
@@ -94,7 +95,7 @@ def fit(table: SmallTable, seed: int, how: str) -> Explainer:
         device="cpu",
         random_state=seed,
     )
-    broken = {"shuffled": ("fit_model", _shuffled), "swapped": ("with_prototypes", _swapped)}
+    broken = {"shuffled": ("fit_model", _shuffled), "swapped": ("judge_centroids", _swapped)}
     if how in broken:
         with patch.object(estimator, *broken[how]):
             return explainer.fit(frame)
@@ -110,17 +111,18 @@ def measure(name: str, seed: int, how: str) -> dict[str, Any]:
     line |= {"seed": seed, "how": how}
     start = time.process_time()
     try:
-        report = fit(table, seed, how).report_
+        explainer = fit(table, seed, how)
     except LapaceError as error:  # refused by `fit` itself: no explainer at all
         seconds = round(time.process_time() - start, 1)
         return {**line, "verdict": "refused", "failed": str(error)[:80], "seconds": seconds}
-    return {**line, **figures(report), "seconds": round(time.process_time() - start, 1)}
+    return {**line, **figures(explainer), "seconds": round(time.process_time() - start, 1)}
 
 
-def figures(report: Report) -> dict[str, Any]:
-    """What is written down of a report."""
+def figures(explainer: Explainer) -> dict[str, Any]:
+    """Figures of a fit: of its report, and how the classifier labels rows sampled for a label."""
+    report = explainer.report_
     agreement = [
-        x.agreement for x in report.labels if x.agreement is not None and x.rows >= COUNTED
+        _agreement(explainer, x.label) for x in report.labels if x.clusters and x.rows >= COUNTED
     ]
     values: dict[str, Any] = {}
     for check in report.checks:
@@ -144,6 +146,13 @@ def figures(report: Report) -> dict[str, Any]:
         "report_queries": report.n_queries.report,
         **values,
     }
+
+
+def _agreement(explainer: Explainer, label: Any) -> float:
+    """Returns the share of the rows sampled for a label to which the classifier gives it."""
+    classifier = explainer.classifier_
+    cells = explainer.schema_.cells(explainer.sample(label, SAMPLED))
+    return float((classifier.predict(cells) == classifier.code(label)).mean())
 
 
 def _verdicts(checks: Sequence[Check]) -> dict[str, str]:
@@ -273,7 +282,7 @@ def _targets(table: pd.DataFrame) -> str:
         share = part / max(1, whole)
         found = f"{100 * share:.1f} % ({part:.0f} of {whole:.0f})"
         rows.append((what, f"at least {100 * aim:.0f} %", found, _reached(share >= aim)))
-    return _markdown(rows)
+    return grid(rows[0], rows[1:]) + "\n"
 
 
 def _reached(reached: bool) -> str:
@@ -292,7 +301,7 @@ def _counts(table: pd.DataFrame) -> str:
         why += [f"unsure of {name} {n}" for name, n in unsure.items()]
         counts = [str(int((mine["verdict"] == v).sum())) for v in verdicts]
         rows.append((how, str(len(mine)), *counts, ", ".join(why)))
-    return _markdown(rows)
+    return grid(rows[0], rows[1:]) + "\n"
 
 
 def _fits(table: pd.DataFrame) -> str:
@@ -316,12 +325,7 @@ def _fits(table: pd.DataFrame) -> str:
                 text += f" ({means.loc['without', column]:.{digits}f})"
             cells.append(text)
         rows.append((str(name), str(mine["classifier"].iloc[0]), *cells))
-    return _markdown(rows)
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:], ""])
+    return grid(rows[0], rows[1:]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -31,11 +31,10 @@ import torch
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
 
-from lapace import Explainer, Search, baselines, datasets
-from lapace.classifiers import on_arrays
+from lapace import Explainer, Search, datasets
+from lapace.classifier import on_arrays
 from lapace.errors import CentroidWarning
-from lapace.model import LGMVAE, Shape
-from lapace.training import DEFAULT, fit
+from lapace.training import DEFAULT
 
 PICKS = ("first", "middle", "last")
 PATHS = Search(picks=PICKS)
@@ -49,8 +48,6 @@ FIVE = [
 ]
 RELATIONS = ["changes <= 3", "income >= 12 * instalment", "savings + 2 * income >= amount"]
 COUNTED = ["changes == 4", "`mean radius` + `mean texture` <= 30"]
-METHODS = ("NNCE", "FACE", "RobXCE", "DRCE", "DiCE")
-SLOW = {"DiCE": 10}  # instances of methods that would take minutes, scaled up
 PAIRS = ("loans", "wine", "heloc", "adult", "compas")
 RESULTS, PAGE = Path("benchmarks/results/speed.md"), Path("docs/how-to/speed.md")
 MADE = "<!-- what follows is benchmarks/results/speed.md -->\n\n"  # on the page
@@ -248,27 +245,6 @@ def _seconds(
     return Line(what + ", the classifier's left out", total - model.seconds, most)
 
 
-def methods(_: argparse.Namespace) -> Iterator[Line]:
-    """Every method on the same 100 instances, over lapace's time outside the classifier."""
-    data, model, explainer = fitted()
-    instances = refused(100)
-    model.reset()
-    total = least(lambda: explainer.explain(instances, search=PATHS), 1)
-    ours, whole = total - model.seconds, total
-    yield Line("lapace: processor seconds outside the classifier, 100 instances", ours)
-    for name in METHODS:
-        method = getattr(baselines, name)(model).fit(data.train)
-        some = instances.head(SLOW.get(name, 100))
-        model.reset()
-        total = least(lambda m=method, x=some: m.counterfactuals(x, target=data.target), 1)
-        share = len(instances) / len(some)
-        outside, faster = share * (total - model.seconds) / ours, share * total / whole
-        yield Line(
-            f"{name} / lapace, outside the classifier", outside, -1 if name == "FACE" else None
-        )
-        yield Line(f"{name} / lapace, in all", faster, -200 if name == "DiCE" else None)
-
-
 def growth(chosen: argparse.Namespace) -> Iterator[Line]:
     """How time and memory grow with instances, columns, clusters and steps."""
     counts = [n for n in (2_500, 5_000, 10_000, 100_000) if n <= chosen.largest]
@@ -344,35 +320,6 @@ def peak_memory() -> Iterator[list[int]]:
     finally:
         stop.set()
         thread.join()
-
-
-def training(_: argparse.Namespace) -> Iterator[Line]:
-    """Training rows per second over those of bare matrix products of the same shapes."""
-    shape = Shape(continuous=11, widths=(1, 3, 5), clusters=(5, 5), latent=16)
-    model, rows, steps, batch = LGMVAE(shape), 4000, 500, DEFAULT.batch
-    x, y = torch.rand(rows, shape.columns), torch.randint(0, 2, (rows,))
-    c = y * 5 + torch.randint(0, 5, (rows,))
-    recipe = replace(DEFAULT, steps=steps)
-    layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not model.prior]
-    products = [
-        (torch.rand(batch, m.in_features), torch.rand(m.in_features, m.out_features),
-         torch.rand(batch, m.out_features))
-        for m in layers
-    ]  # fmt: skip
-
-    def bare() -> None:
-        for a, w, g in products * steps:
-            torch.mm(a, w)
-            torch.mm(a.T, g)
-            torch.mm(g, w.T)
-
-    pairs = [
-        (least(lambda: fit(shape, recipe, x, y, c, random_state=0), 1), least(bare, 1))
-        for _ in range(3)
-    ]
-    ours, floor = min(pairs)
-    yield Line("training: rows per second", steps * batch / ours)
-    yield Line("training: rows per second over those of bare products", floor / ours, -0.5)
 
 
 def fits(chosen: argparse.Namespace) -> Iterator[Line]:
@@ -458,9 +405,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
     "explain": explain,
     "queries": queries,
     "constraints": constraints,
-    "methods": methods,
     "growth": growth,
-    "training": training,
     "fits": fits,
     "cold": cold,
     "many": many,

@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.serving import ROWS, Line, fitted, print_lines, resident
 from lapace import datasets
-from lapace.classifiers import save_classifier
+from lapace.apps.loaders import save_classifier
 
 MILLION = 1_000_000
 PART = 10_000  # rows written at once
@@ -76,7 +76,7 @@ def make_files(folder: Path, rows: int, searched: float) -> None:
 
 def watch(folder: Path, most: float) -> tuple[list[Moment], int | None]:
     """What the command takes while it runs, and its exit code; None where it was ended."""
-    command = [sys.executable, "-m", "lapace.cli", "explain", "loans.lapace", "rows.csv"]
+    command = [sys.executable, "-m", "lapace.apps.cli", "explain", "loans.lapace", "rows.csv"]
     command += ["--classifier", "loans.skops", "--target", "approved", "--pick", "best", "-q"]
     moments: list[Moment] = []
     written = folder / "out.csv"

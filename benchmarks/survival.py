@@ -38,8 +38,8 @@ from benchmarks.plan import Pair
 from benchmarks.tables import load, retrained
 from lapace import Explainer
 from lapace.arrays import Floats
-from lapace.explainer.survival import LEVELS, Calibration, SurvivalModel, share_kept
 from lapace.report import split
+from lapace.survival import LEVELS, Calibration, Survival, share_kept
 
 MODELS, SHARE = 20, 0.8  # retrained classifiers, and the share of the rows each is trained on
 INSTANCES, ROWS = 120, 300  # test rows explained; rows of one kind kept, at most
@@ -161,14 +161,13 @@ def rows_of(name: str, seed: int, path: Path) -> Rows:
     found, data = np.load(path), load(pair_of(name), seed)
     codes, known = found["train_codes"], found["train_probability"]
     parts = split(codes, known.shape[1], random_state=seed)
-    model = SurvivalModel.fit(
+    model = Survival.unknown(tuple(range(known.shape[1]))).fit(
         data.schema,
         data.schema.cells(data.train),
         codes,
-        known.shape[1],
         parts.train,
         parts.held_out,
-        known[parts.held_out],
+        lambda _: known[parts.held_out],
         random_state=seed,
     )
     wide, probability = data.schema.read(data.test).schema, found["probability"]
@@ -428,9 +427,7 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="run nothing, only write")
     parser.add_argument("--cache", type=Path, default=Path(".cache/benchmark/survival"))
     parser.add_argument("-o", "--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument(
-        "--constants", type=Path, default=Path("src/lapace/explainer/calibration.toml")
-    )
+    parser.add_argument("--constants", type=Path, default=Path("src/lapace/calibration.toml"))
     chosen = parser.parse_args()
     if not chosen.render:
         gather_all(chosen.pair, chosen.seed, chosen.cache, chosen.workers)

@@ -18,8 +18,7 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks.plan import Pair
 from lapace import datasets
-from lapace.classifiers import TrainedKind
-from lapace.datasets import Dataset
+from lapace.datasets import Dataset, TrainedKind
 from lapace.schema import Feature, Schema
 
 __all__ = ["TABLES", "Labels", "OwnTable", "bundled", "head", "load", "retrained", "split"]

@@ -85,7 +85,7 @@ def run(page: Path) -> list[tuple[Block, str]]:
     record = []
     text = page.read_text(encoding="utf-8")
     for line in FETCH.findall(text):
-        fetch = [sys.executable, "-m", "lapace.cli", *shlex.split(line, comments=True)]
+        fetch = [sys.executable, "-m", "lapace.apps.cli", *shlex.split(line, comments=True)]
         subprocess.run(fetch, check=True, capture_output=True)
     for block in blocks(text):
         # Empty lines in front make a traceback point at the line in the page.

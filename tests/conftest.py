@@ -45,12 +45,6 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
 # Per capability: whether it is present, and the reason to give where it is not. Only fetching
 # shows whether there is `data`: its tests use the `missing` fixture.
 PROBES: dict[str, tuple[Callable[[], bool], str]] = {
@@ -60,7 +54,6 @@ PROBES: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "data": (lambda: True, "a data set could not be fetched"),
     "dice": (lambda: find_spec("dice_ml") is not None, "dice-ml is not installed"),
-    "gpu": (_has_gpu, "torch sees no GPU"),
     "nginx": (
         lambda: all(map(which, ("nginx", "openssl"))),
         "one of nginx and openssl is not installed",
@@ -124,26 +117,14 @@ def quick_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 QUICK_FIT = {"hidden": 32, "batch": 128, "enough": 0}
-LONGEST = {
-    "test_a_killed_raylet_ends_the_run_and_it_is_resumed_without_ray",
-    "test_drop_is_that_of_brute_force_with_confidence",
-    *(f"test_drop_is_that_of_brute_force_with_three_labels[{k}]" for k in (1, 2, "any-other")),
-    "test_eight_threads_get_the_same_explanations",
-    "test_every_page_fits_the_screen[laptop]",
-    "test_kills_of_a_worker_the_driver_and_a_node_change_nothing",
-    "test_pages_are_accessible[light]",
-    "test_the_code_in_the_pages_runs[docs/how-to/examples.md]",
-    "test_the_demo_keeps_its_files_in_the_folder_named",
-    "test_the_notebook_shows_what_happens[cohort]",
-}
+# `make test` leaves tests that need another program or a download to `make test-all`.
+OUTSIDE = {"browser", "data", "dice", "nginx", "ray"}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Marks what needs the experiments run in small, and what takes longest."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests as `full` that need something outside Python, and those of the experiments."""
     for item in items:
-        small = (
-            "world" in getattr(item, "fixturenames", ()) and item.path.name == "test_benchmarks.py"
-        )
-        if small or item.name in LONGEST:
-            item.add_marker(pytest.mark.slow)
+        needed = {name for mark in item.iter_markers("needs") for name in mark.args}
+        fixtures = getattr(item, "fixturenames", ())
+        if needed & OUTSIDE or "missing" in fixtures or "benchmarks" in item.path.parts:
+            item.add_marker(pytest.mark.full)

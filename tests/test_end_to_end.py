@@ -13,14 +13,12 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
+import httpx
 import jsonschema
-import pytest
 
-from lapace.cli.commands import EXAMPLES
+from lapace.apps.cli.commands import EXAMPLES
 from lapace.result import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,55 +56,36 @@ def customers(path: Path, count: int, seed: int) -> None:
             writer.writerow(row)
 
 
-class Shell:
-    """Runs the command in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def start(self, *arguments: object) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-m", "lapace.cli", *map(str, arguments)],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-        )
-
-    def run(self, *arguments: object, code: int = 0) -> tuple[str, str]:
-        with self.start(*arguments) as process:
-            out, err = process.communicate(timeout=600)
-        assert process.returncode == code, err
-        assert "Traceback" not in err
-        return out, err
-
-    def post(self, address: str, query: dict) -> tuple[int, dict]:
-        """Status and JSON of a response."""
-        body = json.dumps(query).encode()
-        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=120) as response:
-                return response.status, json.load(response)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
+def start(*arguments: object) -> subprocess.Popen:
+    """Starts the command in the current folder."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lapace.apps.cli", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
 
 
-@pytest.fixture
-def shell(tmp_path):
-    customers(tmp_path / "customers 2024.csv", 420, seed=1)
-    customers(tmp_path / "this week.csv", 12, seed=2)
-    return Shell(tmp_path)
+def run(*arguments: object, code: int = 0) -> tuple[str, str]:
+    """Runs the command to its end; returns what it wrote on standard output and error."""
+    with start(*arguments) as process:
+        out, err = process.communicate(timeout=600)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return out, err
 
 
-def test_from_a_new_table_to_an_explanation_response(shell):
+def test_from_a_new_table_to_an_explanation_response(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     table, week = "customers 2024.csv", "this week.csv"
+    customers(Path(table), 420, seed=1)
+    customers(Path(week), 12, seed=2)
     fit = ["fit", table, "--classifier", "mlp", "--label", "left us?", "-o", "churn.lapace"]
 
     # The first command is refused, and the message says what to do.
-    _, err = shell.run(*fit, code=2)
+    _, err = run(*fit, code=2)
     assert err == (
         "lapace: Column 'customer no.' only numbers the rows. If it identifies the rows: --id "
         "'customer no.'. Else drop it (--drop 'customer no.'), or say it is 'number' (--kind "
@@ -114,16 +93,16 @@ def test_from_a_new_table_to_an_explanation_response(shell):
         "Of the others:\n"
         "  'satisfaction' looks ordered: --kind 'satisfaction=ordinal:bad<fair<good'\n"
     )
-    assert not list(shell.folder.glob("churn*"))
+    assert not list(tmp_path.glob("churn*"))
 
-    out, err = shell.run(
+    out, err = run(
         *fit, "--id", "customer no.", "--kind", "satisfaction=ordinal:bad<fair<good",
         "--n-prototypes", 2, "--rule", "age == original",
     )  # fmt: skip
     assert out.startswith("Report on the explanations:")
     assert "Wrote 'churn.lapace' and its classifier 'churn.skops'." in err
 
-    out, _ = shell.run("report", "churn.lapace", "--format", "json")
+    out, _ = run("report", "churn.lapace", "--format", "json")
     assert json.loads(out)["verdict"] in ("passes", "unsure")
 
     constraints = [
@@ -133,7 +112,7 @@ def test_from_a_new_table_to_an_explanation_response(shell):
     ]
     flags = [word for text in constraints for word in ("--constraint", text)]
     query = ["explain", "churn.lapace", week, "--target", "no", *flags]
-    out, err = shell.run(*query, "--format", "json")
+    out, err = run(*query, "--format", "json")
     explanation = json.loads(out)
     jsonschema.validate(explanation, json_schema())
     statuses = {instance["status"] for instance in explanation["instances"]}
@@ -146,20 +125,20 @@ def test_from_a_new_table_to_an_explanation_response(shell):
     # The example of the help, with this table's name and any free port.
     own = {"loans.lapace": "churn.lapace", "instances.csv": week, "8000": "0"}
     example = [own.get(word, word) for word in EXAMPLES["serve"].split()[1:]]
-    with shell.start(*example) as server:
+    with start(*example) as server:
         try:
             address = listening(server)
-            instance = first_answered(shell.folder / week, explanation)
+            instance = first_answered(Path(week), explanation)
             query = {"instances": [instance], "target": "no", "constraints": constraints}
-            status, response = shell.post(f"{address}/v2/explain", query)
-            assert status == 200
-            jsonschema.validate(response, json_schema())
-            assert response["instances"][0]["status"] == "answered"
-            check_constraints(response)
-            wrong = {**query, "constraints": ["`monthly fe ($)` >= 1"]}
-            status, refusal = shell.post(f"{address}/v2/explain", wrong)
-            assert status == 422
-            assert "Did you mean 'monthly fee ($)'" in refusal["error"]
+            response = httpx.post(f"{address}/v2/explain", json=query, timeout=120)
+            assert response.status_code == 200
+            jsonschema.validate(response.json(), json_schema())
+            assert response.json()["instances"][0]["status"] == "answered"
+            check_constraints(response.json())
+            query["constraints"] = ["`monthly fe ($)` >= 1"]
+            refusal = httpx.post(f"{address}/v2/explain", json=query, timeout=120)
+            assert refusal.status_code == 422
+            assert "Did you mean 'monthly fee ($)'" in refusal.json()["error"]
         finally:
             server.send_signal(signal.SIGINT)
             out, err = server.communicate(timeout=60)

@@ -29,6 +29,7 @@ def test_there_are_three():
     assert [path.stem for path in NOTEBOOKS] == ["cohort", "constraints", "first-explanation"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebook_shows_what_happens(path, run, tmp_path):
     shown = run.outputs(nbformat.read(path, as_version=4))

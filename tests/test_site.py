@@ -65,7 +65,8 @@ def reference_names() -> list[str]:
         value = getattr(lapace, name)
         inner = getattr(value, "__all__", ()) if inspect.ismodule(value) else ()
         kinds = (type, FunctionType)
-        names += [name, *(f"{name}.{n}" for n in inner if isinstance(getattr(value, n), kinds))]
+        home = value.__name__.removeprefix("lapace.") if inspect.ismodule(value) else name
+        names += [home, *(f"{home}.{n}" for n in inner if isinstance(getattr(value, n), kinds))]
     return names
 
 

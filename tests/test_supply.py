@@ -101,6 +101,7 @@ def test_the_wheel_is_built_from_the_source_archive(wheel):
     assert names == {name.removeprefix("src/") for name in tracked if (ROOT / name).exists()}
 
 
+@pytest.mark.full
 def test_the_example_of_the_readme_runs_from_the_wheel(wheel, tmp_path):
     """In an empty environment, which only finds the packages that lapace needs here.
 

@@ -114,6 +114,55 @@ def test_a_class_name_is_defined_once():
     assert {name: count for name, count in names.items() if count > 1} == {}
 
 
+def docstrings(code: str) -> Iterator[tuple[int, str]]:
+    """The docstrings of a module, with the line each stands below."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text
+
+
+def test_docstrings_name_their_subject_first():
+    headless = re.compile(r"(Of|What|Who|Which|Those) ")
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {text.splitlines()[0]}"
+        for path in LIBRARY
+        for line, text in docstrings(read(path))
+        if headless.match(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def private_names(code: str) -> Iterator[tuple[int, str]]:
+    """Names with an underscore that a module uses and does not define."""
+    tree = ast.parse(code)
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lapace"):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            is_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            names = [] if is_self else [node.attr]
+        for name in names:
+            if re.match(r"_[a-z]", name) and name not in own:
+                yield node.lineno, name
+
+
+def test_apps_use_public_names_only():
+    code = "from lapace.table import _read\nx._cells = self._rows\nos._exit(1)\n"
+    assert [name for _, name in private_names(code)] == ["_read", "_cells", "_exit"]
+    others = {"_exit", "_replace", "_text"}  # of Python itself, and NiceGUI's only way to set it
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in LIBRARY
+        if "apps" in path.parts
+        for line, name in private_names(read(path))
+        if name not in others
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_every_exemption_is_needed():
     found = set()
     for path in (*SOURCES, *PAGES):

@@ -343,6 +343,28 @@ def rare() -> World:
     return World(grade, train, instances, explainer)
 
 
+def mixed_table(rows: int = 240) -> tuple[Any, np.ndarray]:
+    """Every kind of column, most of them with gaps, and a label that needs all of them."""
+    import pandas as pd
+
+    draw = np.random.default_rng(1)
+    size = draw.integers(0, 3, rows)
+    table = pd.DataFrame(
+        {
+            "income": np.where(draw.random(rows) < 0.1, np.nan, draw.normal(50, 10, rows).round(1)),
+            "rooms": draw.integers(1, 8, rows),
+            "size": pd.Categorical.from_codes(size, ["small", "medium", "large"], ordered=True),
+            "town": draw.choice(["ash", "birch", "cedar", "dale"], rows),
+            "garden": draw.random(rows) < 0.5,
+        }
+    )
+    score = np.nan_to_num(table["income"] - 50, nan=-5) + 8 * (size - 1)
+    score += 6 * (table["town"] == "ash") + 4 * table["garden"]
+    table.loc[draw.random(rows) < 0.05, "town"] = None
+    table.loc[draw.random(rows) < 0.05, "size"] = None
+    return table, np.where(score > np.median(score), "yes", "no")
+
+
 def explain(world: World, target: Any = None, **settings: Any) -> Explanation:
     """What a world's explainer finds for its instances; settings as in `searched`."""
     return world.explainer.explain(world.instances, target=target, **searched(settings))

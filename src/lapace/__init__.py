@@ -10,17 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lapace import (
-        baselines,
-        batch,
-        classifiers,
-        cohorts,
-        constraints,
-        datasets,
-        letters,
-        metrics,
-        plots,
-    )
+    from lapace import classifier, constraints, datasets, metrics, plots
+    from lapace.apps import batch, cohorts, letters, loaders
     from lapace.errors import (
         CentroidWarning,
         ClassifierError,
@@ -48,13 +39,13 @@ __all__ = [
     "Search",
     "WhyNot",
     "__version__",
-    "baselines",
     "batch",
-    "classifiers",
+    "classifier",
     "cohorts",
     "constraints",
     "datasets",
     "letters",
+    "loaders",
     "metrics",
     "plots",
 ]
@@ -73,13 +64,13 @@ _HOMES = {
     "Schema": "schema",
     "Search": "explainer",
     "WhyNot": "result",
-    "baselines": "baselines",
-    "batch": "batch",
-    "classifiers": "classifiers",
-    "cohorts": "cohorts",
+    "batch": "apps.batch",
+    "classifier": "classifier",
+    "cohorts": "apps.cohorts",
     "constraints": "constraints",
     "datasets": "datasets",
-    "letters": "letters",
+    "letters": "apps.letters",
+    "loaders": "apps.loaders",
     "metrics": "metrics",
     "plots": "plots",
 }
@@ -93,7 +84,7 @@ def __getattr__(name: str) -> object:
         hint = did_you_mean(name, __all__)
         raise AttributeError(f"module 'lapace' has no attribute '{name}'.{hint}", name=name)
     home = import_module(f"lapace.{_HOMES[name]}")
-    value: object = home if name == _HOMES[name] else getattr(home, name)
+    value: object = home if name == _HOMES[name].split(".")[-1] else getattr(home, name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""Zip archives from strangers: what they would take is known before anything is unpacked or built.
+"""Reads zip archives from strangers without unpacking more than a limit allows.
 
 A few hundred kilobytes can unpack to gigabytes, and JSON becomes objects of thirty times its size.
 Every file that is read goes through `unpack`: sizes as declared, archives inside included, and the
@@ -27,7 +27,7 @@ Refusal = Callable[[str], Exception]
 
 
 def largest() -> int:
-    """The bytes a file may unpack to: `LAPACE_LARGEST`, by default 192 MiB.
+    """Returns the bytes a file may unpack to: `LAPACE_LARGEST`, by default 192 MiB.
 
     Examples:
         >>> largest() >= 2**20
@@ -42,7 +42,7 @@ def largest() -> int:
 
 
 def json_cost(content: bytes) -> int:
-    """About the bytes that a JSON text takes once it is read, never much less.
+    """Estimates the bytes that a JSON text takes once it is read, never much less.
 
     Examples:
         >>> json_cost(b"[[], [], []]")
@@ -53,7 +53,7 @@ def json_cost(content: bytes) -> int:
 
 
 def unpack(source: Path | bytes, refuse: Refusal) -> dict[str, bytes]:
-    """The parts of a zip archive by name.
+    """Returns the parts of a zip archive by name.
 
     Args:
         source: The file, or its content.
@@ -79,7 +79,7 @@ def unpack(source: Path | bytes, refuse: Refusal) -> dict[str, bytes]:
 
 
 def _cost(name: str, content: bytes, refuse: Refusal) -> int:
-    """The bytes a part takes once it is read."""
+    """Returns the bytes a part takes once it is read."""
     if name.endswith(".json"):
         return json_cost(content)
     if not name.endswith(".npz"):

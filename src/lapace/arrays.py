@@ -25,7 +25,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 def batches(rows: int, size: int, width: int = 1) -> Iterator[slice]:
-    """Slices that cover rows of some width, each of about `size` cells, but of a row at least.
+    """Yields slices that cover all rows, each of about `size` cells, and of one row at least.
 
     Examples:
         >>> list(batches(5, 6, width=3))
@@ -36,7 +36,7 @@ def batches(rows: int, size: int, width: int = 1) -> Iterator[slice]:
 
 
 def first_of_each(group: Ints, *keys: NDArray[np.generic]) -> Ints:
-    """Position of the least element of each group by the keys, compared in order; by group.
+    """Returns the position of the least element of each group by the keys, compared in order.
 
     Examples:
         >>> first_of_each(np.array([7, 3, 7]), np.array([2.0, 5.0, 1.0]))
@@ -48,7 +48,7 @@ def first_of_each(group: Ints, *keys: NDArray[np.generic]) -> Ints:
 
 
 def places_in_groups(group: Ints) -> Ints:
-    """The place of each element within its group; groups are in order.
+    """Returns the place of each element within its group; groups are in order.
 
     Examples:
         >>> places_in_groups(np.array([3, 3, 3, 7, 7]))
@@ -59,7 +59,7 @@ def places_in_groups(group: Ints) -> Ints:
 
 
 def distinct(rows: Floats) -> tuple[Ints, Ints]:
-    """Where each different row, compared bit by bit, occurs first, and of each row which it is.
+    """Returns where each distinct row occurs first, and which of these each row equals, bit by bit.
 
     Examples:
         >>> first, which = distinct(np.array([[2.5, 0.0], [1.5, 0.0], [2.5, 0.0]]))
@@ -80,7 +80,7 @@ def distinct(rows: Floats) -> tuple[Ints, Ints]:
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash of each row."""
+    """Returns a hash of each row."""
     random = np.random.default_rng(0).integers(2**63, size=bits.shape[1:], dtype=np.uint64)
     odd: NDArray[np.uint64] = random * np.uint64(2) + np.uint64(1)
     mixed = (bits ^ (bits >> np.uint64(32))) * odd
@@ -90,7 +90,7 @@ def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def matches(a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    """All index pairs (i, j) with a[i] == b[j], by i and then by j.
+    """Returns all index pairs (i, j) with a[i] == b[j], by i and then by j.
 
     Examples:
         >>> i, j = matches(np.array([7, 5]), np.array([5, 7, 7]))

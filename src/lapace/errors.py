@@ -56,7 +56,7 @@ class RowsError(ClassifierError):
     """The classifier cannot answer some rows; others may be queried again.
 
     Attributes:
-        rows: By position among the rows of the query, why.
+        rows: The reason for each row that failed, by its position in the query.
     """
 
     def __init__(self, message: str, rows: Mapping[int, str]) -> None:
@@ -87,7 +87,7 @@ def __getattr__(name: str) -> Any:
 
 
 def did_you_mean(name: object, options: Iterable[object]) -> str:
-    """The nearest known name, as the tail of an error sentence.
+    """Returns the nearest known name, as the tail of an error sentence.
 
     Examples:
         >>> did_you_mean("incme", ["age", "income"])
@@ -101,12 +101,12 @@ def did_you_mean(name: object, options: Iterable[object]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an exception's message, or else its type."""
+    """Returns the first line of an exception's message, or else its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:
-    """An optional dependency, or an ImportError that says what to install.
+    """Imports an optional dependency, or raises an ImportError that says what to install.
 
     Examples:
         >>> import_extra("no_such_package", "extra", "A picture")
@@ -130,7 +130,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def check_integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
-    """A setting that must be a whole number, as an int; anything else is an `InputError`.
+    """Returns a setting as an int; anything but a whole number is an `InputError`.
 
     Examples:
         >>> check_integer("steps", 0)
@@ -146,7 +146,7 @@ def check_integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**31 
 
 
 def check_number(name: str, value: Any, low: float = -inf, high: float = inf) -> float:
-    """A setting that must be a number within bounds, as a float; NaN and True are not.
+    """Returns a setting as a float; anything but a number within bounds is an `InputError`.
 
     Examples:
         >>> check_number("share", 1.5, 0, 1)

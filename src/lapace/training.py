@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,34 +21,26 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from lapace.arrays import Floats, Ints
+from lapace.documents import plain, restore
 from lapace.errors import InputError
-from lapace.gradients import FixedClusterGradient
-from lapace.model import LGMVAE, Mixture, Shape, Terms, few_threads
+from lapace.model import LGMVAE, Gaussian, Mixture, Shape, Terms, few_threads
 
-__all__ = [
-    "DEFAULT",
-    "IMAGES",
-    "PAPER",
-    "Adam",
-    "History",
-    "Recipe",
-    "densities",
-    "fit",
-    "partition",
-]
+__all__ = ["DEFAULT", "IMAGES", "PAPER", "History", "Recipe", "densities", "fit", "partition"]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
+_Rows: TypeAlias = tuple[Tensor, Tensor, Tensor]  # x, y, c
+PaperLoss: TypeAlias = Callable[[LGMVAE, Tensor, Tensor, torch.Generator], Terms]  # x, y
 
 FLOOR = 0.5  # the least rows of a fixed cluster, as a share of an even split
 SPREAD = 0.5  # share of the posterior's noise in the latent points the density is fitted to
 PER_GAUSSIAN, GAUSSIANS = 25, 20  # rows per Gaussian of a cluster's density; Gaussians at most
-# The same of a label that was topped up, where only its few real rows count, and what is added to
-# the variances: held-out rows then have percentiles about as training rows have.
+# A label that was topped up has a density of its few real rows alone: rows per Gaussian, and what
+# is added to variances, so that held-out rows have about the percentiles of training rows.
 PER_PLAIN, PLAIN_VARIANCE = 100, 0.1
 SAMPLE = 20_000  # rows k-means sees per label, a mixture per cluster; more change nothing
 CLIP = 5.0  # gradient norm at most, where the number of steps is fixed
-CHECKS = 50  # of the validation loss during a fit with early stopping
-WARM = 3  # on a GPU, steps of a size taken as they are before one is recorded and replayed
+WARM_UP = 0.05  # share of a fixed number of steps in which the rate rises
+CHECKS = 50  # lines of the history of a fit; with early stopping, validations
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,7 @@ class Recipe:
             rather than fixed by k-means, numbers are standardised rather than coded by rank, and
             there is no anchoring, category tree, frozen-category line, sampled endpoint, repair of
             prototypes, refined or stable pick, made-up row.
-        weights: Of KL(c), KL(z) and reconstruction, in the paper's order.
+        weights: The weights of KL(c), KL(z) and reconstruction, in the paper's order.
         batch: Rows per step.
         rate: Adam's learning rate.
         steps: At most this many steps where their number is fixed; with early stopping the budget.
@@ -74,14 +65,8 @@ class Recipe:
         epochs: With early stopping the budget is at least this many passes over the rows.
         enough: Labels with fewer rows are topped up to this many with made-up ones; 0 for none.
             Images never are: what lies between two images is a double exposure.
-        kl_c: How the paper's KL(c) is read: of the batch's mean responsibilities per label
-            (`batch`), of their running mean (`running`), or of each row's (`row`, as printed).
-        draw: Another reading of the paper: q(z|x,c,y) is handed a straight-through Gumbel draw of
-            the cluster rather than the vector π of their probabilities.
-        linear_prior: Another reading: KL(z) is measured against the prior's linear layer applied
-            to π, one Gaussian, rather than against each cluster's, weighted by π.
-        numbers: How a recipe that follows the paper scales numbers: `standard` to mean 0 and
-            deviation 1, `range` to 0 and 1. Pixels are always scaled by their range.
+        loss: Another reading of the paper's loss, for experiments; it is not saved. None for
+            `LGMVAE.paper_terms`.
     """
 
     name: Literal["default", "paper"] = "default"
@@ -96,24 +81,30 @@ class Recipe:
     patience: float = 0.0
     epochs: int = 0
     enough: int = 1000
-    kl_c: Literal["batch", "running", "row"] = "batch"
-    draw: bool = False
-    linear_prior: bool = False
-    numbers: Literal["standard", "range"] = "standard"
+    loss: PaperLoss | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, recipe: str | Recipe) -> Recipe:
-        """A recipe by name; a `Recipe` is returned as it is."""
+        """Returns a recipe by name; a `Recipe` is returned as it is."""
         if isinstance(recipe, Recipe):
             return recipe
-        for known in (DEFAULT, PAPER):
-            if recipe == known.name:
-                return known
+        for named in (DEFAULT, PAPER):
+            if recipe == named.name:
+                return named
         raise InputError(f"There is no recipe '{recipe}'. There are: default, paper.")
 
     def on(self, schema_shape: tuple[int, ...] | None) -> Recipe:
-        """The recipe for rows of a shape: images need wider layers and more steps."""
+        """Returns the recipe for rows of a shape: images need wider layers and more steps."""
         return IMAGES if self == DEFAULT and schema_shape is not None else self
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the settings as plain JSON values, without `loss`."""
+        return plain(replace(self, loss=None))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Recipe:
+        """Reads a recipe back; settings that no longer exist are left out."""
+        return restore(cls, data, "the recipe")
 
 
 DEFAULT = Recipe()
@@ -125,14 +116,19 @@ PAPER = Recipe(
 
 
 class History(NamedTuple):
-    """The loss during training: per recorded step its number, the loss and its terms."""
+    """The loss during training.
+
+    Attributes:
+        names: `step`, `loss`, the terms of the loss and, with early stopping, `validation`.
+        lines: The number of a step, and the means of the loss and its terms since the line before.
+    """
 
     names: tuple[str, ...]
     lines: list[tuple[float, ...]]
 
     @property
     def array(self) -> Floats:
-        """The lines as a matrix: (lines, names)."""
+        """The history as a matrix: (lines, names)."""
         return np.array(self.lines, dtype=np.float64).reshape(-1, len(self.names))
 
 
@@ -161,222 +157,103 @@ def fit(
         torch.default_generator.manual_seed(random_state)  # only the CPU's state is restored
         model = LGMVAE(shape).to(x.device)
     generator = torch.Generator(x.device).manual_seed(random_state)
-    loop = _with_early_stopping if recipe.patience else _fixed
-    with few_threads(shape), _stream(x.device):
-        step = _Step(model, recipe, (x, y, c), generator)
-        history = loop(step, progress or _no_progress)
-        step.optimizer.release()
+    with few_threads(shape), torch.enable_grad():
+        history = _train(model, recipe, (x, y, c), generator, progress or _no_progress)
     return model.eval().requires_grad_(False), history
-
-
-@contextmanager
-def _stream(device: torch.device) -> Iterator[None]:
-    """A separate CUDA stream: a step cannot be captured on the default one."""
-    if device.type != "cuda":
-        yield
-        return
-    with torch.cuda.device(device):
-        outer = torch.cuda.current_stream()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(outer)
-        with torch.cuda.stream(stream):
-            yield
-        outer.wait_stream(stream)
 
 
 def _no_progress(what: str, done: int, total: int) -> None:
     """No-op progress callback."""
 
 
-class Adam:
-    """Adam on all parameters as one vector, which they become views of.
+def _train(
+    model: LGMVAE, recipe: Recipe, data: _Rows, generator: torch.Generator, progress: Progress
+) -> History:
+    """The training loop.
 
-    What `torch.optim.AdamW` does, with fewer operations; and that imports torch's compiler, which
-    takes two seconds of every process that fits. A step can be captured as a CUDA graph.
-
-    Args:
-        parameters: What is trained, all on one device.
-
-    Examples:
-        >>> x = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
-        >>> adam = Adam([x])
-        >>> for _ in range(300):
-        ...     adam.step((x**2).sum(), torch.tensor(0.1))
-        >>> bool(x.abs().max() < 0.01)
-        True
+    By default the number of steps is fixed, with warm-up, cosine decay and clipped gradients. A
+    recipe with patience, as the paper's, has a constant rate. It holds out a tenth of the rows,
+    stops early where their loss has not fallen for long, and keeps the best weights.
     """
-
-    BETA, EPSILON = 0.999, 1e-8
-
-    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        self.parameters = [*parameters]
-        self.values = torch.cat([p.detach().flatten() for p in self.parameters])
-        begin = 0
-        for p in self.parameters:
-            p.data = self.values[begin : begin + p.numel()].view_as(p)
-            begin += p.numel()
-        self.mean, self.square = torch.zeros_like(self.values), torch.zeros_like(self.values)
-        # Steps taken; in float32 powers of BETA would be off in the fourth digit at first.
-        self.count = torch.zeros((), dtype=torch.float64, device=self.values.device)
-
-    def step(
-        self,
-        loss: Tensor,
-        rate: Tensor,
-        *,
-        momentum: float = 0.9,
-        decay: float = 0.0,
-        clip: float = math.inf,
-    ) -> None:
-        """One step against the gradient of a loss.
-
-        Args:
-            loss: What is to become less.
-            rate: The step size.
-            momentum: Share of the mean gradient that is kept.
-            decay: Share of the parameters that a step of size 1 takes away.
-            clip: The gradient's norm at most.
-        """
-        found = torch.autograd.grad(
-            loss, self.parameters, allow_unused=True, materialize_grads=True
-        )
-        gradient = torch.cat([part.flatten() for part in found])
-        self.move(gradient, rate, momentum=momentum, decay=decay, clip=clip)
-
-    def move(
-        self,
-        gradient: Tensor,
-        rate: Tensor,
-        *,
-        momentum: float = 0.9,
-        decay: float = 0.0,
-        clip: float = math.inf,
-    ) -> None:
-        """The same with a gradient that is known: one vector, which may be changed."""
-        with torch.no_grad():
-            if clip < math.inf:
-                gradient *= (clip / (gradient.norm() + 1e-6)).clamp(max=1.0)
-            self.count += 1
-            self.mean.lerp_(gradient, 1 - momentum)
-            self.square.mul_(self.BETA).addcmul_(gradient, gradient, value=1 - self.BETA)
-            spread = self.square.sqrt().div_((1 - self.BETA**self.count).sqrt_())
-            step = self.mean / spread.add_(self.EPSILON)
-            if decay:
-                self.values *= 1 - rate * decay
-            self.values -= step.mul_(rate / (1 - momentum**self.count))
-
-    def release(self) -> None:
-        """Gives the parameters memory of their own again."""
-        for p in self.parameters:
-            p.data = p.data.clone()
-
-
-class _Step:
-    """One step of training: loss, gradients, Adam.
-
-    A step launches dozens of small kernels, so on a GPU launching dominates. There a step is
-    captured as a CUDA graph, once for each batch size after a few eager steps, and replayed: the
-    same kernels on the same memory, in the same order.
-    """
-
-    def __init__(
-        self,
-        model: LGMVAE,
-        recipe: Recipe,
-        data: tuple[Tensor, Tensor, Tensor],
-        generator: torch.Generator,
-    ) -> None:
-        self.model, self.recipe, self.data, self.generator = model, recipe, data, generator
-        self.on_gpu = data[0].device.type == "cuda"
-        # A captured graph is fixed, so the learning rate has to be a tensor.
-        self.rate = torch.tensor(recipe.rate, device=data[0].device)
-        self.optimizer = Adam(model.parameters())
-        self.known: FixedClusterGradient | None = None
-        if not recipe.follows_paper and model.shape.heads == "softmax":
-            parameters = self.optimizer.parameters
-            self.known = FixedClusterGradient(model, parameters, data, recipe.weights)
-        self.usage = model.uniform_usage()  # the running mean of cluster usage, where one is kept
-        self.taken: dict[int, int] = {}  # steps of each size
-        self.recorded: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
-
-    def __call__(self, rows: Tensor, rate: float | None = None) -> Tensor:
-        """Takes a step on a batch; returns the loss and its terms, (4,), valid until the next."""
-        if rate is not None:
-            self.rate.fill_(rate)
-        size = len(rows)
-        if size in self.recorded:
-            graph, static, found = self.recorded[size]
-            static.copy_(rows)
-            graph.replay()
-            return found
-        self.taken[size] = self.taken.get(size, 0) + 1
-        if self.on_gpu and self.taken[size] > WARM:
-            self._record(rows)
-            return self(rows)
-        return self._take(rows)
-
-    def _take(self, rows: Tensor) -> Tensor:
-        clip = math.inf if self.recipe.patience else CLIP
-        if self.known is not None:
-            losses = self.known(rows, self.generator)
-            self.optimizer.move(self.known.gradient, self.rate, clip=clip)
-            return losses
-        x, y, c = (part[rows] for part in self.data)
-        terms = _terms(self.model, self.recipe, x, y, c, self.generator, self.usage)
-        loss = terms.weighted(*self.recipe.weights)
-        self.optimizer.step(loss, self.rate, clip=clip)
-        return torch.stack([loss.detach(), *(term.detach() for term in terms)])
-
-    def _record(self, rows: Tensor) -> None:
-        """Captures a step without running it."""
-        graph, static = torch.cuda.CUDAGraph(), rows.clone()
-        graph.register_generator_state(self.generator)
-        stream = torch.cuda.current_stream()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            found = self._take(static)
-        self.recorded[len(rows)] = (graph, static, found)
-
-
-def _terms(
-    model: LGMVAE,
-    recipe: Recipe,
-    x: Tensor,
-    y: Tensor,
-    c: Tensor,
-    generator: torch.Generator,
-    usage: Tensor | None = None,
-) -> Terms:
-    if not recipe.follows_paper:
-        return model.fixed_cluster_terms(x, y, c, generator)
-    # A running mean is only kept while training: held-out rows are one batch.
-    kl_c = "batch" if recipe.kl_c == "running" and usage is None else recipe.kl_c
-    return model.paper_terms(
-        x, y, generator, kl_c=kl_c, draw=recipe.draw, linear_prior=recipe.linear_prior, usage=usage
+    early = recipe.patience > 0
+    held_out = data
+    if early:
+        order = torch.randperm(len(data[0]), generator=generator, device=generator.device)
+        held, kept = order.tensor_split([max(1, len(order) // 10)])
+        held_out, data = _take(data, held), _take(data, kept)
+    rows, batch = len(data[0]), min(recipe.batch, len(data[0]))
+    budget = max(recipe.steps, recipe.epochs * -(-rows // batch))
+    steps = budget if early else steps_for(rows, recipe.steps)
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.rate, fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 1.0 if early else _share_of_rate(step, steps)
     )
-
-
-def steps_for(rows: int, most: int = 2000) -> int:
-    """Steps of the default recipe: 500 for a few hundred rows, 2,000 from four thousand on."""
-    return int(np.clip(rows // 2, 500, most))
-
-
-def _fixed(take: _Step, progress: Progress) -> History:
-    """A fixed number of steps with warm-up and cosine decay; no early stopping."""
-    history = History(("step", "loss", *Terms._fields), [])
-    recipe, total = take.recipe, len(take.data[0])
-    steps, batch = steps_for(total, recipe.steps), min(recipe.batch, total)
-    for step, rows in enumerate(_batches(total, batch, steps, take.generator)):
-        warm = min(1.0, (step + 1) / (0.05 * steps))
-        cosine = 0.5 * (1 + math.cos(math.pi * (step / steps)))
-        losses = take(rows, recipe.rate * warm * cosine)
-        if step % 20 == 0 or step == steps - 1:
-            history.lines.append((step, *losses.tolist()))
-            progress("training", step + 1, steps)
+    names = ("step", "loss", *Terms._fields, *(("validation",) if early else ()))
+    history = History(names, [])
+    best, best_step, best_weights = math.inf, 0, model.state_dict()
+    sums, since = torch.zeros(1 + len(Terms._fields), device=generator.device), 0
+    for step, which in enumerate(_batches(rows, batch, steps, generator), start=1):
+        terms = _terms(model, recipe, _take(data, which), generator)
+        loss = terms.weighted(*recipe.weights)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if not early:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        schedule.step()
+        sums, since = sums + torch.stack([loss, *terms]).detach(), since + 1
+        if step % max(1, steps // CHECKS) and step < steps:
+            continue
+        history.lines.append((step, *(sums / since).tolist()))
+        progress("training", step, steps)
+        sums, since = torch.zeros_like(sums), 0
+        if not early:
+            continue
+        validation = _validation(model, recipe, held_out)
+        history.lines[-1] += (validation,)
+        if validation < best:
+            best, best_step = validation, step
+            best_weights = {name: value.clone() for name, value in model.state_dict().items()}
+        elif step - best_step >= recipe.patience * steps:
+            progress("training", steps, steps)
+            break
+    if early:
+        model.load_state_dict(best_weights)
     return history
 
 
+def _take(data: _Rows, rows: Tensor) -> _Rows:
+    x, y, c = data
+    return x[rows], y[rows], c[rows]
+
+
+def _terms(model: LGMVAE, recipe: Recipe, data: _Rows, generator: torch.Generator) -> Terms:
+    """Returns the terms of the recipe's loss on some rows."""
+    x, y, c = data
+    if recipe.follows_paper:
+        return (recipe.loss or LGMVAE.paper_terms)(model, x, y, generator)
+    return model.fixed_cluster_terms(x, y, c, generator)
+
+
+def _validation(model: LGMVAE, recipe: Recipe, held_out: _Rows) -> float:
+    """Returns the loss on held-out rows, with the same noise every time so that steps compare."""
+    fixed = torch.Generator(held_out[0].device).manual_seed(0)
+    with torch.no_grad():
+        return _terms(model, recipe, held_out, fixed).weighted(*recipe.weights).item()
+
+
+def steps_for(rows: int, most: int = 2000) -> int:
+    """Returns the default recipe's steps: 500 for a few hundred rows, 2,000 from 4,000 rows on."""
+    return int(np.clip(rows // 2, 500, most))
+
+
+def _share_of_rate(step: int, steps: int) -> float:
+    """Returns the share of the rate at a step: linear warm-up, cosine decay."""
+    return min(1.0, (step + 1) / (WARM_UP * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
 def _batches(rows: int, batch: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Row numbers of each step: the whole table in a new order, over and over."""
+    """Yields the row numbers of each step: the whole table in a new order, over and over."""
     order = torch.empty(0, dtype=torch.int64, device=generator.device)
     for _ in range(steps):
         if len(order) < batch:
@@ -385,50 +262,12 @@ def _batches(rows: int, batch: int, steps: int, generator: torch.Generator) -> I
         order = order[batch:]
 
 
-def _with_early_stopping(take: _Step, progress: Progress) -> History:
-    """The paper's loop: a budget of steps, ended early where the validation loss stops falling."""
-    history = History(("step", "loss", *Terms._fields, "validation"), [])
-    model, recipe, total = take.model, take.recipe, len(take.data[0])
-    random: dict[str, Any] = {"generator": take.generator, "device": take.generator.device}
-    held, kept = torch.randperm(total, **random).tensor_split([max(1, total // 10)])
-    validation_rows = [part[held] for part in take.data]
-    batch = min(recipe.batch, len(kept))
-    steps = max(recipe.steps, recipe.epochs * -(-len(kept) // batch))
-    best, best_step, best_weights = math.inf, 0, model.state_dict()
-    sums, since = torch.zeros(1 + len(Terms._fields), device=kept.device), 0
-    for step, rows in enumerate(_batches(len(kept), batch, steps, take.generator), start=1):
-        sums += take(kept[rows])
-        since += 1
-        if step % max(1, steps // CHECKS) and step < steps:
-            continue
-        validation = _validation(model, recipe, *validation_rows)
-        history.lines.append((step, *(sums / since).tolist(), validation))
-        progress("training", step, steps)
-        sums.zero_()
-        since = 0
-        if validation < best:
-            best, best_step = validation, step
-            best_weights = {k: v.clone() for k, v in model.state_dict().items()}
-        elif step - best_step >= recipe.patience * steps:
-            break
-    model.load_state_dict(best_weights)
-    progress("training", steps, steps)
-    return history
-
-
-def _validation(model: LGMVAE, recipe: Recipe, x: Tensor, y: Tensor, c: Tensor) -> float:
-    """The loss on held-out rows, with the same noise every time so that steps compare."""
-    fixed = torch.Generator(x.device).manual_seed(0)
-    with torch.no_grad():
-        return _terms(model, recipe, x, y, c, fixed).weighted(*recipe.weights).item()
-
-
 # ------------------------------------------------------------------------------------------------
 # Fixed clusters
 
 
 def cluster_counts(y: Ints, labels: int, wanted: int, distinct: Sequence[int]) -> tuple[int, ...]:
-    """How many clusters each label gets: at most one per ten rows, and one per distinct row.
+    """Returns how many clusters each label gets: at most one per ten rows and per distinct row.
 
     A label with fewer than five rows gets none.
     """
@@ -440,7 +279,7 @@ def cluster_counts(y: Ints, labels: int, wanted: int, distinct: Sequence[int]) -
 
 
 def partition(x: Floats, y: Ints, counts: Sequence[int], random_state: int) -> Ints:
-    """A cluster for every row: k-means within each label, with a floor on cluster sizes.
+    """Assigns a cluster to every row: k-means within each label, no cluster much too small.
 
     Args:
         x: Encoded rows.
@@ -464,7 +303,7 @@ def partition(x: Floats, y: Ints, counts: Sequence[int], random_state: int) -> I
 
 
 def _even_k_means(x: Floats, count: int, random_state: int) -> Ints:
-    """k-means; then every cluster below the floor takes the rows that cost least to reassign.
+    """Runs k-means; then each cluster below the floor takes the rows cheapest to reassign.
 
     The cost of a row is how much farther it is from the new centre than from its present one.
     """
@@ -488,7 +327,7 @@ def _even_k_means(x: Floats, count: int, random_state: int) -> Ints:
 def nearest_clusters(
     x: Floats, clusters: Ints, others: Floats, y: Ints, counts: Sequence[int]
 ) -> Ints:
-    """The cluster of the rows' own label whose mean is nearest, for rows that made no cluster.
+    """Assigns further rows to the cluster of their own label whose mean is nearest.
 
     Args:
         x: Encoded rows.
@@ -523,12 +362,12 @@ def densities(
     random_state: int,
     real: Tensor | None = None,
 ) -> tuple[tuple[Mixture, ...], dict[int, Mixture]]:
-    """The density of each label's real rows in latent space, and samplers of labels topped up.
+    """Fits the density of each label's real rows in latent space.
 
     The default recipe fits a mixture with full covariances to one draw of z per row, cluster by
     cluster: the prior's diagonal Gaussians do not match the aggregated posterior. The paper's
-    recipe keeps the prior. Of a label that was topped up this mixture only samples; its density is
-    a plain one of its real rows.
+    recipe keeps the prior. A label that was topped up is sampled from such a mixture of all its
+    rows, but its density is a plain one of its real rows.
 
     Args:
         model: The trained model.
@@ -538,8 +377,11 @@ def densities(
         c: Their clusters.
         random_state: Seed of the draw.
         real: Which rows are real, not made up; None for all.
+
+    Returns:
+        The density of every label, and the mixtures that labels topped up are sampled from.
     """
-    found, samplers = [], {}
+    mixtures, samplers = [], {}
     start = 0
     for label, count in enumerate(model.shape.clusters):
         members = range(start, start + count)
@@ -547,62 +389,66 @@ def densities(
         rows = torch.nonzero(y == label)[:, 0]
         if recipe.follows_paper or not count:
             prior = model.p_z()
-            mixture = Mixture.of_prior(type(prior)(*(t.cpu() for t in prior)), members)
+            mixture = Mixture.of_prior(Gaussian(*(part.cpu() for part in prior)), members)
         else:
             mixture = _refit(model, x[rows], y[rows], c[rows], members, random_state)
         if count:
             genuine = rows if real is None else rows[real[rows]]
             if len(genuine) < len(rows):
                 samplers[label], rows = mixture, genuine
-                mixture = _plain(model.encode(x[rows], y[rows]), random_state)
+                points = model.encode(x[rows], y[rows]).cpu().double().numpy()
+                fitted = _gaussians(points, PER_PLAIN, PLAIN_VARIANCE, random_state)
+                mixture = _mixture([(1.0, fitted)])
             mean = model.encode(x[rows], y[rows], follows_paper=recipe.follows_paper).cpu()
             typical = mixture.log_density(mean).sort().values
             places = torch.linspace(0, len(typical) - 1, min(1024, len(typical))).round().long()
             mixture = replace(mixture, typical=typical[places])
-        found.append(mixture)
-    return tuple(found), samplers
-
-
-def _plain(z: Tensor, random_state: int) -> Mixture:
-    """A smooth density of few rows."""
-    points = z.cpu().double().numpy()
-    count = int(np.clip(len(points) // PER_PLAIN, 1, GAUSSIANS))
-    fitted = GaussianMixture(count, reg_covar=PLAIN_VARIANCE, random_state=random_state).fit(points)
-    return _mixture(np.log(fitted.weights_), fitted.means_, np.linalg.cholesky(fitted.covariances_))
-
-
-def _mixture(log_weights: Floats, means: Floats, scales: Floats) -> Mixture:
-    a, b, c = (torch.tensor(part, dtype=torch.float32) for part in (log_weights, means, scales))
-    return Mixture(a, b, c, typical=torch.empty(0))
+        mixtures.append(mixture)
+    return tuple(mixtures), samplers
 
 
 def _refit(
     model: LGMVAE, x: Tensor, y: Tensor, c: Tensor, members: Sequence[int], random_state: int
 ) -> Mixture:
-    """One label's mixture: the union of a mixture per cluster."""
+    """Fits one label's mixture: the union of a mixture per cluster."""
     generator = torch.Generator(x.device).manual_seed(random_state)
     one_hot = torch.nn.functional.one_hot(c, model.mask.shape[1]).to(x.dtype)
     q = model.q_z(x, one_hot, y)
     drawn = q.mean + SPREAD * (q.sample(generator) - q.mean)
     z, clusters = drawn.cpu().double().numpy(), c.cpu().numpy()
-    parts = []  # of each cluster: log-weights, means, scales
+    parts = []
     for k in members:
         rows = z[clusters == k]
         if len(rows):
-            fitted = _gaussians(rows[:: max(1, len(rows) // SAMPLE)], random_state)
-            weights = np.log(len(rows) / len(z) * fitted.weights_)
-            parts.append((weights, fitted.means_, np.linalg.cholesky(fitted.covariances_)))
-    return _mixture(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+            some = _padded(rows[:: max(1, len(rows) // SAMPLE)])
+            parts.append((len(rows) / len(z), _gaussians(some, PER_GAUSSIAN, 1e-4, random_state)))
+    return _mixture(parts)
 
 
-def _gaussians(z: Floats, random_state: int) -> GaussianMixture:
-    """A mixture sized by the number of rows; pseudo-observations are added where they are few."""
-    if len(z) < 2 * z.shape[1]:
-        around = np.concatenate([np.eye(z.shape[1]), -np.eye(z.shape[1])])
-        z = np.concatenate([z, z.mean(axis=0) + around])
-    count = int(np.clip(len(z) // PER_GAUSSIAN, 1, GAUSSIANS))
+def _padded(z: Floats) -> Floats:
+    """Adds pseudo-observations around the mean of very few rows."""
+    if len(z) >= 2 * z.shape[1]:
+        return z
+    around = np.concatenate([np.eye(z.shape[1]), -np.eye(z.shape[1])])
+    return np.concatenate([z, z.mean(axis=0) + around])
+
+
+def _mixture(parts: Sequence[tuple[float, GaussianMixture]]) -> Mixture:
+    """Joins weighted mixtures into one."""
+    arrays = (
+        np.concatenate([np.log(share * part.weights_) for share, part in parts]),
+        np.concatenate([part.means_ for _, part in parts]),
+        np.concatenate([np.linalg.cholesky(part.covariances_) for _, part in parts]),
+    )
+    weights, means, scales = (torch.tensor(array, dtype=torch.float32) for array in arrays)
+    return Mixture(weights, means, scales, typical=torch.empty(0))
+
+
+def _gaussians(z: Floats, rows: int, variance: float, random_state: int) -> GaussianMixture:
+    """Fits a mixture of one Gaussian per so many rows, with something added to the variances."""
+    count = int(np.clip(len(z) // rows, 1, GAUSSIANS))
     mixture = GaussianMixture(
-        count, reg_covar=1e-4, tol=1e-2, max_iter=60, random_state=random_state
+        count, reg_covar=variance, tol=1e-2, max_iter=60, random_state=random_state
     )
     with warnings.catch_warnings():  # convergence is not needed
         warnings.simplefilter("ignore", ConvergenceWarning)

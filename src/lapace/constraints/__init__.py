@@ -1,18 +1,32 @@
 """Constraints on counterfactuals: one language, exact checks, exact projection, and proofs.
 
 ```
-language    what a constraint says: small frozen values that print as the text they are read from
-parser      text and TOML files to values
-logic       bound constraints as formulas over cells, in three-valued logic
-binding     from values to formulas, against a schema
-program     the nearest feasible row, or the proof that there is none (HiGHS)
-projection  cheap vectorised repairs first, programs for what is left
-penalty     the differentiable g of the latent correction (torch)
-system      all of it behind one value
-relaxation  how far a constraint would have to be relaxed to admit a row, in words
+language        constraints as small frozen values that print as the text they are read from
+parser          text and TOML files to values
+binding         values to formulas over cells, against a schema
+formulas        clauses of leaves, and their truth in three-valued logic
+program         the nearest feasible row, or the proof that there is none (HiGHS)
+repair          projection: vectorised repairs first, programs for the rest
+contradictions  the constraints that contradict each other
+penalty         the differentiable g of the latent correction (torch)
 ```
+
+`System` is all of it behind one value.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lapace.arrays import Bools, Floats
+from lapace.constraints.binding import bind
+from lapace.constraints.contradictions import contradiction, refusal
+from lapace.constraints.formulas import BoundConstraint, ComparedRows, Rows, feasible
 from lapace.constraints.language import (
     Absolute,
     Category,
@@ -27,22 +41,14 @@ from lapace.constraints.language import (
     Shorthand,
     Term,
     Transition,
-    decreasing,
-    fixed,
-    increasing,
-    noted,
 )
-from lapace.constraints.logic import Rows
-from lapace.constraints.parser import (
-    from_toml,
-    parse,
-    parse_all,
-    read_file,
-    to_toml,
-    write_file,
-)
-from lapace.constraints.projection import Domains, Projection
-from lapace.constraints.system import System
+from lapace.constraints.parser import from_toml, parse, parse_all, read_file, to_toml
+from lapace.constraints.repair import Domains, Projection, domains, project
+from lapace.errors import InputError
+from lapace.schema import Schema
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "Absolute",
@@ -62,14 +68,155 @@ __all__ = [
     "System",
     "Term",
     "Transition",
-    "decreasing",
-    "fixed",
     "from_toml",
-    "increasing",
-    "noted",
     "parse",
     "parse_all",
     "read_file",
     "to_toml",
-    "write_file",
 ]
+
+
+@dataclass(frozen=True)
+class System:
+    """Constraints that hold together, in one schema.
+
+    Make one with `System.of`. Cells are matrices (n, d) as `Schema` makes them, `instances` the
+    cells of the instance each row is for, row by row.
+
+    Attributes:
+        schema: The columns.
+        bound: The constraints as formulas, in the order given, each once.
+
+    Examples:
+        >>> from lapace.schema import Schema
+        >>> table = [{"age": 20 + i % 50, "hours": 10 + i % 60} for i in range(300)]
+        >>> schema = Schema.infer(table)
+        >>> system = System.of(["fixed age", "hours <= 40"], schema)
+        >>> instance, point = np.array([[30.0, 45.0]]), np.array([[34.0, 52.0]])
+        >>> system.holds(point, instance).tolist()
+        [[False, False]]
+        >>> system.project(point, instance).cells.tolist()
+        [[30.0, 40.0]]
+        >>> System.of(["hours <= 5"], schema)
+        Traceback (most recent call last):
+        lapace.errors.InputError: 'hours <= 5' can never hold: column 'hours' lies between ...
+    """
+
+    schema: Schema
+    bound: tuple[BoundConstraint, ...]
+
+    @classmethod
+    def of(
+        cls,
+        constraints: str | Constraint | Iterable[str | Constraint],
+        schema: Schema,
+        *,
+        check: bool = True,
+    ) -> System:
+        """Binds constraints, given as text or values, to a schema.
+
+        Args:
+            constraints: The constraints.
+            schema: The columns.
+            check: Refuses constraints that no instance could satisfy, with the reason.
+        """
+        bound = tuple(bind(c, schema) for c in dict.fromkeys(parse_all(constraints)))
+        if check and (contradictory := contradiction(schema, bound)):
+            raise InputError(refusal(schema, contradictory))
+        return cls(schema, bound)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints, in the order given, each once."""
+        return tuple(bound.constraint for bound in self.bound)
+
+    @cached_property
+    def mentions_original(self) -> bool:
+        """Whether the feasible rows depend on the instance (`original`, `changes`, …)."""
+        return any(c.mentions_original for c in self.constraints)
+
+    def __len__(self) -> int:
+        return len(self.bound)
+
+    # -- checking ---------------------------------------------------------------------------------
+
+    def holds(self, cells: Floats, instances: Floats) -> Bools:
+        """Returns whether each row satisfies each constraint, (n, m), exactly."""
+        rows = ComparedRows(self.schema, cells, instances)
+        columns = [bound.holds(rows) for bound in self.bound]
+        return np.array(columns, dtype=bool).reshape(len(self.bound), len(cells)).T
+
+    def feasible(self, cells: Floats, instances: Floats) -> Bools:
+        """Returns whether each row satisfies every constraint, (n,)."""
+        return feasible(self.bound, ComparedRows(self.schema, cells, instances))
+
+    def penalty(self, values: Tensor, instances: Floats) -> Tensor:
+        """Returns the paper's g, (n,): how far rows are from holding, differentiable in numbers.
+
+        Violations of relations are hinges, each over the range its columns span, added up; a
+        disjunction (`if … then`, `abs(…) >=`) counts the least violated alternative. Categories,
+        given as codes, decide which conditions apply. Constraints without a gradient (a nominal
+        category, a limit on changes) are left to the projection and count nothing.
+
+        Args:
+            values: Rows in table units, (n, d), categories as codes.
+            instances: Cells of the instance of each row, (n, d).
+        """
+        from lapace.constraints.penalty import penalty
+
+        return penalty(self.schema, self.bound, values, instances)
+
+    # -- projecting -------------------------------------------------------------------------------
+
+    def project(
+        self, cells: Floats, instances: Floats, *, costs: Mapping[str, float] | None = None
+    ) -> Projection:
+        """Moves rows to where every constraint holds, near where they were.
+
+        Derived columns are computed first and follow every move; feasible rows come back bit for
+        bit. The others move on the lattice and inside the bounds of their columns; a cell may keep
+        the instance's value, whatever the schema says.
+
+        Args:
+            cells: Rows as `Schema.decode` makes them, (n, d).
+            instances: Cells of the instance of each row, (n, d).
+            costs: Weights of the distance that is kept small.
+        """
+        cells = self.schema.derive(cells, instances)
+        return project(self.schema, self.bound, cells, instances, self.schema.weights(costs))
+
+    def domains(self, instances: Floats) -> Domains:
+        """Returns what each cell may be by the constraints on its column alone."""
+        return domains(self.schema, self.bound, instances)
+
+    # -- contradictions ---------------------------------------------------------------------------
+
+    def contradiction(self, instance: Floats) -> tuple[Constraint, ...]:
+        """Returns a smallest set of constraints that no row for an instance can satisfy, if any.
+
+        Sets of one and two are smallest for certain; a larger set is irreducible: without any one
+        of its members the others can hold.
+
+        Args:
+            instance: Cells of one instance, (d,).
+
+        Examples:
+            >>> from lapace.schema import Schema
+            >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
+            >>> system = System.of(["fixed age", "hours <= 9", "hours >= age"], schema)
+            Traceback (most recent call last):
+            lapace.errors.InputError: 'hours <= 9' and 'hours >= age' can never hold together.
+            >>> system = System.of(["fixed age", "hours <= 29", "hours >= age"], schema)
+            >>> [str(c) for c in system.contradiction(np.array([30.0, 20.0]))]
+            ['fixed age', 'hours <= 29', 'hours >= age']
+        """
+        contradictory = contradiction(self.schema, self.bound, instance)
+        return tuple(bound.constraint for bound in contradictory)
+
+    def without(self, constraints: Iterable[str | Constraint]) -> System:
+        """Returns the same system, some constraints dropped."""
+        dropped = parse_all(constraints)
+        for constraint in dropped:
+            if constraint not in self.constraints:
+                raise InputError(f"The constraint '{constraint}' is not in this system.")
+        return replace(self, bound=tuple(b for b in self.bound if b.constraint not in dropped))

@@ -1,4 +1,4 @@
-"""Constraints against a schema: names become positions, words become categories, text a formula.
+"""Binds constraints to a schema: names become positions, words become categories, text a formula.
 
 Whether a word is a column or a category is decided here. On the other side of a column of
 categories a bare word is one of its categories if it has one of that name, else a column; in quotes
@@ -14,48 +14,25 @@ from typing import NoReturn
 
 import numpy as np
 
-from lapace.arrays import Bools, Floats
-from lapace.constraints import language, logic
+from lapace.arrays import Floats
+from lapace.constraints import language
+from lapace.constraints.formulas import (
+    BoundConstraint,
+    ChangeCount,
+    ComparedRows,
+    Formula,
+    LevelTable,
+    LinearRelation,
+    Unchanged,
+    all_of,
+    any_of,
+    negate,
+)
 from lapace.constraints.language import MIRROR, Category, Constraint, Linear, Relation, Side, Value
-from lapace.constraints.logic import ComparedRows, Formula, LevelTable, LinearRelation, Unchanged
 from lapace.errors import InputError, did_you_mean
 from lapace.schema import Feature, Schema
 
 ORDERS: dict[str, Relation] = {"fixed": "==", "increasing": ">=", "decreasing": "<="}
-
-
-@dataclass(frozen=True)
-class BoundConstraint:
-    """A constraint and its formula in one schema.
-
-    Attributes:
-        constraint: The value it was made from.
-        formula: Its formula over cells.
-        columns: Columns it names: it is violated where a row loses one of their values.
-        compared: Columns compared with the instance's value: where that is missing it must stay so.
-    """
-
-    constraint: Constraint
-    formula: Formula
-    columns: tuple[int, ...]
-    compared: tuple[int, ...]
-
-    def holds(self, rows: ComparedRows) -> Bools:
-        """Whether each row satisfies it, (n,)."""
-        holds = logic.truth(self.formula, rows) >= 0
-        if rows.lost is not None:
-            holds &= ~rows.lost[:, self.columns].any(axis=1)
-        if rows.filled is not None:
-            holds &= ~rows.filled[:, self.compared].any(axis=1)
-        return holds
-
-
-def feasible(constraints: Sequence[BoundConstraint], rows: ComparedRows) -> Bools:
-    """Whether each row satisfies every constraint, (n,)."""
-    holds = np.ones(len(rows), dtype=bool)
-    for constraint in constraints:
-        holds &= constraint.holds(rows)
-    return holds
 
 
 def bind(constraint: Constraint, schema: Schema) -> BoundConstraint:
@@ -89,7 +66,7 @@ class _Binder:
         return column
 
     def unquoted_hint(self, name: str) -> str:
-        """`capital-gain` without its backticks reads as a difference."""
+        """Returns a hint for `capital-gain` without its backticks, which reads as a difference."""
         text = "".join(str(self.constraint).split())
         for known in self.schema.names:
             needs_quotes = name in known and re.search(r"\W", known)
@@ -108,7 +85,7 @@ class _Binder:
     def formula(self, constraint: Constraint) -> Formula:
         match constraint:
             case language.Comparison():
-                return logic.all_of([self.pair(*pair) for pair in constraint.pairs])
+                return all_of([self.pair(*pair) for pair in constraint.pairs])
             case language.Membership(name, values, original, negated):
                 return self.membership(name, values, original=original, negated=negated)
             case language.Transition():
@@ -116,14 +93,13 @@ class _Binder:
             case language.Changes(name):
                 return self.versus_original(name, "!=")
             case language.Conditional(when, then):
-                escapes = [logic.negate(self.formula(part)) for part in when]
-                implied = logic.all_of([self.formula(part) for part in then])
-                return logic.Or((*escapes, implied), implication=True)
+                escapes = [negate(self.formula(part)) for part in when]
+                return any_of([*escapes, all_of([self.formula(part) for part in then])])
             case language.ChangeLimit(relation, count):
                 return self.change_count(relation, count)
             case language.Shorthand(word, names):
-                return logic.all_of([self.versus_original(name, ORDERS[word]) for name in names])
-        return constraint
+                return all_of([self.versus_original(name, ORDERS[word]) for name in names])
+        return ((constraint,),)
 
     def change_count(self, relation: Relation, count: int) -> Formula:
         width = int(self.schema.counted.sum())
@@ -131,7 +107,7 @@ class _Binder:
         most = {"==": count, "<=": count, "<": count - 1}.get(relation, width)
         if most < 0 or least > width:
             self.fail(f"no row can have that many changes: there are {width} columns.")
-        return logic.ChangeCount(least, min(most, width))
+        return ((ChangeCount(least, min(most, width)),),)
 
     def versus_original(self, name: str, relation: Relation) -> Formula:
         self.column(name)
@@ -144,24 +120,25 @@ class _Binder:
         literals = [Category(v) if isinstance(v, str) else Linear((), v) for v in values]
         parts = [self.pair(_term(name), "==", literal) for literal in literals]
         if original and negated:  # a number that is not the original differs at its resolution
-            parts.append(logic.negate(self.versus_original(name, "!=")))
+            parts.append(negate(self.versus_original(name, "!=")))
         elif original:
             parts.append(self.versus_original(name, "=="))
-        return logic.negate(logic.any_of(parts)) if negated else logic.any_of(parts)
+        return negate(any_of(parts)) if negated else any_of(parts)
 
     def transition(self, transition: language.Transition) -> Formula:
+        """Returns: the instance's value is none of `before`, or the row's none of `after`."""
         column = self.column(transition.feature)
-        leaves = logic.negate(self.membership(transition.feature, transition.after))
-        stays = logic.negate(self.versus_original(transition.feature, "!="))
+        leaves = negate(self.membership(transition.feature, transition.after))
+        stays = negate(self.versus_original(transition.feature, "!="))
         if self.continuous(column):
-            others: list[Formula] = [
-                LinearRelation.of(self.schema, {}, {column: 1.0}, -self.number(column, v), "!=")
+            others: Formula = tuple(
+                (LinearRelation.of(self.schema, {}, {column: 1.0}, -self.number(column, v), "!="),)
                 for v in transition.before
-            ]
-            return logic.Or((logic.all_of(others), leaves, stays))
+            )
+            return any_of([others, leaves, stays])
         table = self.table(column, 1)
         table.truths[[self.code(column, value) for value in transition.before]] = -1
-        return logic.any_of([table, leaves, stays])
+        return any_of([((table,),), leaves, stays])
 
     # -- comparing two sides ----------------------------------------------------------------------
 
@@ -187,7 +164,7 @@ class _Binder:
         return self.sums(left, relation, right)
 
     def unwritten(self, side: Side, other: Side) -> Side:
-        """A side in quotes as a number, where the other is a column that writes numbers so."""
+        """Reads a side in quotes as a number, where the other is a column that writes so."""
         if not isinstance(side, Category) or len(names := {t.feature for t in other.terms}) != 1:
             return side
         (name,) = names
@@ -200,14 +177,14 @@ class _Binder:
         return Linear((), number)
 
     def category_column(self, side: Side) -> int | None:
-        """The column, where a side is nothing but a column of categories."""
+        """Returns the column, where a side is nothing but a column of categories."""
         if side.word is None or side.word not in self.schema.names:
             return None
         column = self.schema.index(side.word)
         return None if self.continuous(column) else column
 
     def literal(self, column: int, side: Side) -> Value | None:
-        """The category or number a side names, where it names one."""
+        """Returns the category or number that a side names, if it names one."""
         if isinstance(side, Category):
             return side.name
         if isinstance(side, Linear) and not side.terms:
@@ -217,12 +194,12 @@ class _Binder:
         return None if side.word in self.schema.names else side.word  # neither: `code` says so
 
     def level(self, column: int, relation: Relation, value: Value) -> Formula:
-        """A column of categories against one of them, or a number between them."""
+        """Compares a column of categories with one of them, or a number between them."""
         if relation in ("==", "!="):
             table = self.table(column, -1 if relation == "==" else 1)
-            table.truths[:, table.levels + logic.MISSING] = 0
+            table.truths[:, table.levels] = 0
             table.truths[:, self.code(column, value)] *= -1
-            return table
+            return ((table,),)
         feature, order = self.feature(column), self.order(column, relation)
         code = _code(feature, value)
         if code is None and (isinstance(value, str) or self.numbers(column) is None):
@@ -233,23 +210,24 @@ class _Binder:
         return self.relation(_term(feature.name), relation, Linear((), bar), {column: order})
 
     def original_level(self, column: int, relation: Relation) -> Formula:
-        """A column of categories against the instance's level."""
+        """Compares a column of categories with the instance's level."""
         if relation in ("==", "!="):
             table = self.table(column, -1 if relation == "==" else 1)
             table.truths[np.diag_indices(len(table.truths))] *= -1
-            return table
+            return ((table,),)
         order, name = self.order(column, relation), self.feature(column).name
-        found = self.relation(_term(name), relation, _term(name, original=True), {column: order})
-        assert isinstance(found, LevelTable)
+        sides = _term(name), relation, _term(name, original=True)
+        ((compared,),) = self.relation(*sides, {column: order})
+        assert isinstance(compared, LevelTable)
         # An unseen level has no place in the order: it can be compared with nothing but itself.
-        known = found.truths[: found.levels + 1, : found.levels + 1]
+        known = compared.truths[: compared.levels, : compared.levels]
         known[known == 0] = -1
         if relation in ("<=", ">="):
             np.fill_diagonal(known, 1)
-        return found
+        return ((compared,),)
 
     def two(self, first: int, relation: Relation, second: int) -> Formula:
-        """Two columns of categories: by number, by the one order they share, or by name."""
+        """Compares two columns of categories by number, by the order they share, or by name."""
         a, b = self.feature(first), self.feature(second)
         one, other = self.numbers(first), self.numbers(second)
         if one is None or other is None:
@@ -269,7 +247,7 @@ class _Binder:
         return self.relation(_term(a.name), relation, _term(b.name), values)
 
     def sums(self, left: Side, relation: Relation, right: Side) -> Formula:
-        """Numbers on both sides."""
+        """Compares numbers on both sides."""
         if isinstance(right, language.Absolute):
             if isinstance(left, language.Absolute):
                 self.fail("abs(…) can be on one side of a relation only.")
@@ -286,11 +264,11 @@ class _Binder:
         if isinstance(left, Linear):
             return self.relation(left, relation, right)
         if relation in ("==", "!="):
-            equal = logic.And((self.sums(left, "<=", right), self.sums(left, ">=", right)))
-            return equal if relation == "==" else logic.negate(equal)
+            equal = all_of([self.sums(left, "<=", right), self.sums(left, ">=", right)])
+            return equal if relation == "==" else negate(equal)
         both = (left.inner, left.inner.scaled(-1.0))
-        parts = tuple(self.relation(side, relation, right) for side in both)
-        return logic.And(parts) if relation in ("<=", "<") else logic.Or(parts)
+        parts = [self.relation(side, relation, right) for side in both]
+        return all_of(parts) if relation in ("<=", "<") else any_of(parts)
 
     def relation(
         self,
@@ -299,7 +277,7 @@ class _Binder:
         right: Linear,
         level_values: dict[int, Floats] | None = None,
     ) -> Formula:
-        """One sum compared with zero; a table where only one column of categories is in it."""
+        """Compares one sum with zero; a table where it has one column of categories alone."""
         if relation in (">", ">="):
             left, right, relation = right, left, MIRROR[relation]
         for term in (*left.terms, *right.terms):
@@ -316,7 +294,7 @@ class _Binder:
         constant = left.constant - right.constant
         alone = both and not others and not constant and self.continuous(first)
         if alone and relation in ("==", "!=") and cells[first] == -originals[first]:
-            return Unchanged(first, exact=relation == "==", negated=relation == "!=")
+            return ((Unchanged(first, exact=relation == "==", negated=relation == "!="),),)
         if relation != "!=":
             self.compared |= both
         values = level_values or {}
@@ -326,29 +304,26 @@ class _Binder:
                 if numbers is None:
                     self.fail(f"'{name}' holds categories that are no numbers to add up.")
                 values[column] = numbers
-        found = LinearRelation.of(self.schema, cells, originals, constant, relation, values)
-        return found if self.continuous(first) or others else self.tabulated(first, found)
+        linear = LinearRelation.of(self.schema, cells, originals, constant, relation, values)
+        numbers_or_several = self.continuous(first) or others
+        return ((linear if numbers_or_several else self.tabulated(first, linear),),)
 
     # -- tables -----------------------------------------------------------------------------------
 
     def table(self, column: int, truth: int) -> LevelTable:
-        """A table of one truth everywhere, to be filled in."""
+        """Returns a table of one truth everywhere, to be filled in."""
         feature = self.feature(column)
-        truths = np.full((len(feature.levels) + 2, len(feature.levels) + 3), truth, dtype=np.int8)
+        truths = np.full((len(feature.levels) + 1,) * 2, truth, dtype=np.int8)
         return LevelTable(column, truths, feature.kind == "ordinal")
 
     def tabulated(self, column: int, relation: LinearRelation) -> LevelTable:
-        """A relation over one column of numbered categories, evaluated for every pair of levels."""
+        """Evaluates a relation over one column of numbered categories for all pairs of levels."""
         table = self.table(column, 0)
-        codes = [
-            *range(table.levels + 1),
-            np.nan,
-            table.levels + 1,
-        ]  # by slot
-        original, new = np.meshgrid(codes[:-1], codes, indexing="ij")
+        codes = [*map(float, range(table.levels)), np.nan]
+        original, new = np.meshgrid(codes, codes, indexing="ij")
         instances, cells = np.full((2, original.size, len(self.schema.features)), np.nan)
         instances[:, column], cells[:, column] = original.ravel(), new.ravel()
-        truths = logic.truth(relation, ComparedRows(self.schema, cells, instances))
+        truths = relation.truth(ComparedRows(self.schema, cells, instances))
         table.truths[:] = truths.reshape(original.shape)
         return table
 
@@ -373,7 +348,7 @@ class _Binder:
         return code
 
     def numbers(self, column: int) -> Floats | None:
-        """The number of each level, where levels are numbers (and, of an ordinal, rise)."""
+        """Returns the number of each level, where levels are numbers (an ordinal's must rise)."""
         feature = self.feature(column)
         if any(isinstance(level, str) for level in feature.levels):
             return None
@@ -382,7 +357,7 @@ class _Binder:
         return None if feature.kind == "ordinal" and (np.diff(known) <= 0).any() else numbers
 
     def order(self, column: int, relation: Relation) -> Floats:
-        """What to compare levels by; NaN for a level of an ordinal unseen in training."""
+        """Returns what levels are compared by; NaN for an ordinal's level unseen in training."""
         feature, numbers = self.feature(column), self.numbers(column)
         if numbers is not None:
             return numbers
@@ -401,7 +376,7 @@ def _term(name: str, *, original: bool = False) -> Linear:
 
 
 def _code(feature: Feature, value: Value) -> int | None:
-    """The level a word or number names."""
+    """Returns the level that a word or number names."""
     for code, level in enumerate(feature.levels):
         if isinstance(value, str):
             same = str(level) == value or (isinstance(level, bool) and str(level).lower() == value)

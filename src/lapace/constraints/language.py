@@ -1,4 +1,4 @@
-"""What a constraint says, as small frozen values that print as the text they are read from.
+"""Constraints as small frozen values that print as the text they are read from.
 
 `str` gives the canonical text and `parse` reads it back: `parse(str(c)) == c`. Nothing here depends
 on a table; whether a name is a column or a category is decided when it is bound to a schema.
@@ -14,8 +14,8 @@ Shorthand     fixed age, sex           increasing income                      de
 Custom        made in Python: a differentiable penalty, an exact check, perhaps a projection
 ```
 
-Every constraint has a `note` (a sentence saying why, which takes no part in comparing) and says
-whether it `mentions_original`: whether what it allows depends on the instance.
+Every constraint has a `note`, a sentence that says why and takes no part in comparisons, and
+`mentions_original`: whether the rows it allows depend on the instance.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _is_bare(name: str) -> bool:
 
 
 def column_text(name: str) -> str:
-    """A column's name as the language writes it."""
+    """Returns a column's name as the language writes it."""
     return name if _is_bare(name) else "`" + name.replace("`", "``") + "`"
 
 
@@ -100,7 +100,7 @@ class Term:
     original: bool = False
 
     def text(self, *, only: bool) -> str:
-        """As written; `only` where one column is named in all, so that `original` is clear."""
+        """Writes the term; `only` where no other column is named, so that `original` is clear."""
         name = column_text(self.feature)
         if self.original:
             name = "original" if only else f"original({name})"
@@ -116,7 +116,7 @@ class Linear:
     constant: float = 0.0
 
     def __add__(self, other: Linear) -> Linear:
-        """The sum; terms of one column join, those that cancel go."""
+        """Adds two sums; terms of one column are joined, those that cancel are left out."""
         totals: dict[tuple[str, bool], float] = {}
         for term in (*self.terms, *other.terms):
             key = (term.feature, term.original)
@@ -125,12 +125,12 @@ class Linear:
         return Linear(terms, self.constant + other.constant)
 
     def scaled(self, factor: float) -> Linear:
-        """Every term and the constant times a number."""
+        """Multiplies every term and the constant by a number."""
         terms = (replace(t, coefficient=t.coefficient * factor) for t in self.terms)
         return Linear(tuple(t for t in terms if t.coefficient), self.constant * factor + 0.0)
 
     def text(self, *, only: bool) -> str:
-        """As written, terms first."""
+        """Writes the sum, terms first."""
         parts = [("-" if t.coefficient < 0 else "+", t.text(only=only)) for t in self.terms]
         if self.constant or not parts:
             parts.append(("-" if self.constant < 0 else "+", _number(abs(self.constant))))
@@ -140,7 +140,7 @@ class Linear:
 
     @property
     def word(self) -> str | None:
-        """The name, where the whole side is one: it may turn out to be a category."""
+        """The name, where the side is a name alone: it may turn out to be a category."""
         if self.constant == 0 and len(self.terms) == 1:
             (term,) = self.terms
             return term.feature if term.coefficient == 1 and not term.original else None
@@ -160,7 +160,7 @@ class Absolute:
         return self.inner.terms
 
     def text(self, *, only: bool) -> str:
-        """As written."""
+        """Writes the side."""
         return f"abs({self.inner.text(only=only)})"
 
 
@@ -173,7 +173,7 @@ class Category:
     word: ClassVar[None] = None
 
     def text(self, *, only: bool) -> str:  # noqa: ARG002 (one signature for all sides)
-        """As written."""
+        """Writes the side."""
         return _quoted(self.name)
 
 
@@ -299,7 +299,7 @@ Simple: TypeAlias = Comparison | Membership | Changes
 
 @dataclass(frozen=True)
 class Conditional:
-    """Where everything in `when` is true, everything in `then` must be.
+    """Where everything in `when` is true, everything in `then` must be true.
 
     Examples:
         >>> from lapace.constraints import parse
@@ -322,7 +322,7 @@ class Conditional:
 
 @dataclass(frozen=True)
 class ChangeLimit:
-    """How many columns may differ from the instance.
+    """A limit on how many columns differ from the instance.
 
     Examples:
         >>> print(ChangeLimit("<=", 3))
@@ -343,8 +343,8 @@ class Shorthand:
     """`fixed` (`== original`), `increasing` (`>= original`) or `decreasing` (`<= original`).
 
     Examples:
-        >>> print(Shorthand("fixed", ("age", "sex")))
-        fixed age, sex
+        >>> print(Shorthand("fixed", ("age", "marital status")))
+        fixed age, `marital status`
     """
 
     word: Keyword
@@ -361,16 +361,16 @@ class Custom:
     """Any function of the row, from Python.
 
     Each function gets `Rows`: `rows["income"]` is a column, numbers as numbers and categories as
-    their names; `rows[:, 0]` and `rows.cells` are the matrix of cells, categories as codes. What
-    one of the functions raises comes out as an `InputError` that names the constraint.
+    their names; `rows[:, 0]` and `rows.cells` are the matrix of cells, categories as codes. An
+    exception that one of the functions raises becomes an `InputError` that names the constraint.
 
     Attributes:
-        name: What to call it in reports.
-        penalty: From rows of tensors to g (n,); g <= 0 where it holds. Differentiable in the
-            numbers: the latent correction follows its gradient. Without one only `check` counts.
-        check: From rows of arrays to the truth (n,), exactly.
-        project: From rows that violate it to the columns that change, by name, or to all cells,
-            (n, d); without one a row that violates it stays infeasible.
+        name: The name used in reports.
+        penalty: Maps rows of tensors to g (n,), with g <= 0 where the constraint holds. The latent
+            correction follows its gradient. Without one only `check` counts.
+        check: Maps rows of arrays to the truth (n,), exactly.
+        project: Maps rows that violate the constraint to the columns that change, by name, or to
+            all cells, (n, d); without one a row that violates the constraint stays infeasible.
 
     Examples:
         >>> rule = Custom("area", check=lambda rows: rows["width"] * rows["height"] <= 9)
@@ -398,49 +398,3 @@ class Custom:
 Constraint: TypeAlias = (
     Comparison | Membership | Transition | Changes | Conditional | ChangeLimit | Shorthand | Custom
 )
-
-
-def noted(constraint: Constraint, note: str) -> Constraint:
-    """The same constraint with a note saying why it is there.
-
-    Examples:
-        >>> noted(fixed("age"), "Age cannot be acted on.").note
-        'Age cannot be acted on.'
-    """
-    return replace(constraint, note=note)
-
-
-def fixed(*features: str) -> Shorthand:
-    """These columns keep the instance's values, missing ones included.
-
-    Examples:
-        >>> print(fixed("age", "marital status"))
-        fixed age, `marital status`
-    """
-    return _shorthand("fixed", features)
-
-
-def increasing(*features: str) -> Shorthand:
-    """These columns never fall below the instance's values.
-
-    Examples:
-        >>> print(increasing("income"))
-        increasing income
-    """
-    return _shorthand("increasing", features)
-
-
-def decreasing(*features: str) -> Shorthand:
-    """These columns never rise above the instance's values.
-
-    Examples:
-        >>> print(decreasing("debt"))
-        decreasing debt
-    """
-    return _shorthand("decreasing", features)
-
-
-def _shorthand(word: Keyword, features: tuple[str, ...]) -> Shorthand:
-    if not features:
-        raise InputError(f"{word}() names no column. Say which: {word}('age').")
-    return Shorthand(word, tuple(dict.fromkeys(features)))

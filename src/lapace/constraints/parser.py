@@ -1,7 +1,7 @@
-"""From text to constraints, and TOML files of them.
+"""Reads constraints from text and from TOML files.
 
-A recursive descent over a dozen kinds of tokens. Every error says at which character of which text
-reading stopped, what was expected there and what was found.
+The parser is a recursive descent over a dozen kinds of tokens. Every error says at which character
+of which text reading stopped, what was expected there and what was found.
 
 A file has a version, and each constraint is a text or a text with a note. Notes survive reading and
 writing; TOML comments in the file do not.
@@ -30,7 +30,7 @@ from lapace.constraints.language import (
 )
 from lapace.errors import InputError, did_you_mean
 
-__all__ = ["from_toml", "parse", "parse_all", "read_file", "to_toml", "write_file"]
+__all__ = ["from_toml", "parse", "parse_all", "read_file", "to_toml"]
 
 T = TypeVar("T")
 
@@ -58,54 +58,30 @@ SPELLINGS = {"≤": "<=", "≥": ">=", "≠": "!=", "=": "==", "→": "->", "−
 SHORTHANDS = get_args(language.Keyword)
 BARE_ORIGINAL = "\0original\0"  # replaced by the one column named once the comparison is read
 
-
-# How constraints are written elsewhere, and what to write here; none matches a constraint.
-_NAME = r"^\s*(?!(?:fixed|increasing|decreasing|if|not)\b)(\w+)\s+"
+# Spellings from elsewhere, and how the language writes them; no constraint matches one.
 HABITS = {
-    r"=>": "'=>' is no relation. Write '>='.",
-    r"=<": "'=<' is no relation. Write '<='.",
+    r"=(>|<)": "'={0}' is no relation. Write '{0}='.",
     r"\b([0-9]+(?:\.[0-9]+)?)\s*%": (
         "'%' has no meaning here. Write {0} where the column counts percent, or its share, such as "
         "0.1*original for a tenth."
     ),
-    r"[<>=]\s*[$€£¥₹]\s?[0-9]|[0-9]\s?[$€£¥₹]": (
-        "Numbers have no currency and no mark between thousands. Write 1234.56."
-    ),
-    r"(?:[<>=]\s*|^)([0-9]{1,3}),([0-9]{3})\b": (
-        "Numbers have no mark between thousands. Write {0}{1}."
-    ),
-    r"[<>=]\s*[0-9][0-9.]*,[0-9]+": (
-        "Numbers have a point before decimals and no mark between thousands. Write 1234.56."
+    r"[<>=]\s*[$€£¥₹]\s?[0-9]|[0-9]\s?[$€£¥₹]|(?:[<>=]\s*|^)[0-9][0-9.]*,[0-9]": (
+        "Numbers have no currency, no mark between thousands and a point before decimals. "
+        "Write 1234.56."
     ),
     r"(\w+)\s+between\s+(\S+)\s+and\s+(\S+)": "'between' is written {1} <= {0} <= {2}.",
     r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})\b": 'A date goes in quotes: "{0}".',
     r"\bin\s*[\[(]([^\])]*)[\])]": "Values go in braces: in {{{0}}}.",
-    _NAME
-    + r"(?:\w+\s+)*(?:fixed|unchanged|constant|immutable|same|(?:not|cannot)\s+changes?)\s*$": (
-        "What has to stay is written {0} == original."
-    ),
-    r"^\s*(?:keep|freeze|lock)\s+(\w+)\s*$": "What has to stay is written {0} == original.",
-    _NAME + r"(?:\w+\s+)*(?:increases?|rises?|up)\s*$": (
-        "What may only go up is written {0} >= original."
-    ),
-    _NAME + r"(?:\w+\s+)*(?:decreases?|falls?|down)\s*$": (
-        "What may only go down is written {0} <= original."
-    ),
-    r"^\s*(?:max|maximum|at\s+most|up\s+to)\s+([0-9]+)\s+changes?\s*$": (
-        "A number of changes is written changes <= {0}."
+    r"^\s*(\w+)\s+(?:is\s+(?:fixed|unchanged|constant|immutable)|cannot\s+change)\s*$": (
+        "A column that has to stay is written {0} == original."
     ),
     r"^\s*(\w+)\s+is\s+(?!not\b)(\S+)\s*$": "'is' is written {0} == {1}.",
 }
-
-
-def _unquoted(text: str) -> str:
-    """The text with what is quoted, or a note, blanked out, each character in its place."""
-    quoted = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|#.*"
-    return re.sub(quoted, lambda found: " " * len(found[0]), text)
+QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|#.*")
 
 
 class Token(NamedTuple):
-    """A piece of the text: its kind, its text without quotes, where it starts."""
+    """A piece of the text: its kind, its text without quotes, and where it starts."""
 
     kind: str
     text: str
@@ -116,7 +92,7 @@ class Token(NamedTuple):
 
 
 def parse(text: str) -> Constraint:
-    """Reads one constraint; what follows a `#` becomes its note.
+    """Reads one constraint; a comment after `#` becomes its note.
 
     Examples:
         >>> print(parse("abs(income - original) <= 0.2*original   # not overnight"))
@@ -148,11 +124,9 @@ def parse_all(constraints: str | Constraint | Iterable[str | Constraint]) -> tup
         >>> [str(c) for c in parse_all(["hours<=50", parse("fixed age")])]
         ['hours <= 50', 'fixed age']
     """
-    if isinstance(constraints, str | Constraint):
-        constraints = [constraints]
+    if isinstance(constraints, str | Constraint) or callable(constraints):
+        constraints = [cast(Any, constraints)]
     if isinstance(constraints, Mapping) or not isinstance(constraints, Iterable):
-        if callable(constraints):
-            parse(cast(Any, constraints))  # raises, and says what to write
         raise InputError(
             f"Constraints are a list of texts, not {constraints!r}. Say, for example, "
             "['age == original', 'hours <= 50']."
@@ -166,37 +140,38 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.note = ""
+        self.refuse_habits()
         self.tokens = list(self.tokenize())
         self.place = 0
 
-    def tokenize(self) -> Iterator[Token]:
-        at = 0
+    def refuse_habits(self) -> None:
+        unquoted = QUOTED.sub(lambda quoted: " " * len(quoted[0]), self.text)
         for pattern, hint in HABITS.items():
-            if habit := re.search(pattern, _unquoted(self.text)):
+            if habit := re.search(pattern, unquoted):
                 groups = (self.text[slice(*span)] for span in habit.regs[1:])
                 self.fail(hint.format(*groups), habit.start())
-        while at < len(self.text):
-            match = TOKEN.match(self.text, at)
+
+    def tokenize(self) -> Iterator[Token]:
+        start = 0
+        while start < len(self.text):
+            match = TOKEN.match(self.text, start)
             if match is None:
-                self.unreadable(at)
+                character = self.text[start]
+                if character in "`\"'":
+                    self.fail(f"this {character} is never closed", start)
+                hint = " Names with such characters go in backticks: `capital-gain`."
+                self.fail(f"'{character}' has no meaning here.{hint}", start)
             kind, text = str(match.lastgroup), match.group(str(match.lastgroup))
             if kind == "note":
                 self.note = text[1:].strip()
             elif kind == "column":
-                yield Token(kind, text.replace("``", "`"), at)
+                yield Token(kind, text.replace("``", "`"), start)
             elif kind == "text":
-                yield Token(kind, re.sub(r"\\([\"'\\])", r"\1", text[1:-1]), at)
+                yield Token(kind, re.sub(r"\\([\"'\\])", r"\1", text[1:-1]), start)
             elif kind != "space":
-                yield Token(kind, SPELLINGS.get(text, text), at)
-            at = match.end()
+                yield Token(kind, SPELLINGS.get(text, text), start)
+            start = match.end()
         yield Token("end", "", len(self.text))
-
-    def unreadable(self, at: int) -> NoReturn:
-        character = self.text[at]
-        if character in "`\"'":
-            self.fail(f"this {character} is never closed", at)
-        hint = " Names with such characters go in backticks: `capital-gain`."
-        self.fail(f"'{character}' has no meaning here.{hint}", at)
 
     # -- reading tokens ---------------------------------------------------------------------------
 
@@ -217,32 +192,33 @@ class _Parser:
         self.place += token.kind != "end"
         return token
 
-    def at(self, *texts: str) -> bool:
+    def is_next(self, *texts: str) -> bool:
         """Whether one of these words or marks comes next."""
         return self.token.text in texts and self.token.kind not in ("column", "text")
 
     def skip(self, *texts: str) -> bool:
-        found = self.at(*texts)
-        self.place += found
-        return found
+        """Takes one of these words or marks, if it comes next."""
+        skipped = self.is_next(*texts)
+        self.place += skipped
+        return skipped
 
     def expect(self, text: str, where: str = "", hint: str = "") -> None:
         if not self.skip(text):
             self.wanted(f"'{text}'{where}", hint)
 
     def separated(self, separator: str, rule: Callable[[], T]) -> list[T]:
-        """One or more of a rule, with a separator between them."""
-        found = [rule()]
+        """Reads a rule once or more, with a separator in between."""
+        values = [rule()]
         while self.skip(separator):
-            found.append(rule())
-        return found
+            values.append(rule())
+        return values
 
     def wanted(self, what: str, hint: str = "") -> NoReturn:
         self.fail(f"expected {what}, found {self.token}.{hint}")
 
-    def fail(self, what: str, at: int | None = None) -> NoReturn:
+    def fail(self, what: str, start: int | None = None) -> NoReturn:
         sentence = what if what.endswith((".", "?")) else what + "."
-        place = f"at character {(self.token.start if at is None else at) + 1}"
+        place = f"at character {(self.token.start if start is None else start) + 1}"
         raise InputError(f"Cannot read the constraint '{self.text}' {place}: {sentence}")
 
     # -- forms ------------------------------------------------------------------------------------
@@ -250,13 +226,14 @@ class _Parser:
     def constraint(self) -> Constraint:
         if self.token.kind == "end":
             raise InputError("The constraint is empty. Write one such as 'age == original'.")
-        found = self.form()
-        if self.at("and", "or"):
-            hint = " Write two constraints." if self.at("and") else " Use 'in {…}' or 'if … then'."
-            self.fail(f"'{self.token.text}' cannot join constraints.{hint}")
+        constraint = self.form()
+        if self.is_next("and", "or"):
+            joins = self.token.text
+            hint = " Write two constraints." if joins == "and" else " Use 'in {…}' or 'if … then'."
+            self.fail(f"'{joins}' cannot join constraints.{hint}")
         if self.token.kind != "end":
             self.wanted("the end of the constraint", self.unquoted_hint())
-        return language.noted(found, self.note) if self.note else found
+        return replace(constraint, note=self.note) if self.note else constraint
 
     def form(self) -> Constraint:
         if self.skip("if"):
@@ -265,9 +242,9 @@ class _Parser:
             return language.Conditional(tuple(when), tuple(self.separated("and", self.simple)))
         if self.skip("not"):
             return self.transition()
-        if self.at("changes") and self.following.kind == "relation":
+        if self.is_next("changes") and self.following.kind == "relation":
             return self.change_limit()
-        if self.at(*SHORTHANDS) and self.following.kind in ("word", "column", "end"):
+        if self.is_next(*SHORTHANDS) and self.following.kind in ("word", "column", "end"):
             word = cast(language.Keyword, self.take().text)
             return language.Shorthand(word, tuple(dict.fromkeys(self.separated(",", self.name))))
         return self.simple()
@@ -301,16 +278,16 @@ class _Parser:
         return language.ChangeLimit(relation, int(self.take().text))
 
     def members(self) -> tuple[tuple[Value, ...], bool]:
-        """The values between braces, each once, and whether `original` is among them."""
+        """Reads the values between braces, each once, and whether `original` is among them."""
         self.expect("{", " and the values, as in {bachelor, master}")
-        found = self.separated(",", lambda: None if self.skip("original") else self.value())
+        values = self.separated(",", lambda: None if self.skip("original") else self.value())
         if not self.skip("}"):
             hint = ' A category with other characters goes in quotes: "some college".'
             self.wanted("',' or '}'", hint)
-        return tuple(dict.fromkeys(v for v in found if v is not None)), None in found
+        return tuple(dict.fromkeys(v for v in values if v is not None)), None in values
 
     def one_or_more(self) -> tuple[Value, ...]:
-        if not self.at("{"):
+        if not self.is_next("{"):
             return (self.value(),)
         start = self.token.start
         values, original = self.members()
@@ -323,7 +300,7 @@ class _Parser:
         if self.token.kind == "number":
             return sign * self.number()
         if sign > 0 and self.token.kind in ("word", "text"):
-            if self.at("original"):
+            if self.is_next("original"):
                 self.fail("'original' has no place here")
             return self.take().text
         hint = " Categories go in double quotes." if self.token.kind == "column" else ""
@@ -351,48 +328,44 @@ class _Parser:
             relations.append(cast(language.Relation, self.take().text))
             sides.append(self.side())
         if not relations:
-            self.no_relation(sides[0].word or "")
+            after_word = self.token.kind in ("word", "column") and not self.at_keyword
+            misspelt = did_you_mean(sides[0].word or "", SHORTHANDS) if after_word else ""
+            hint = misspelt or self.unquoted_hint()
+            self.wanted("a relation (<=, <, ==, !=, >, >=)", hint)
         directions = {relation[0] for relation in relations}
         if len(relations) > 1 and (len(directions) > 1 or directions == {"!"}):
             self.fail("a chain of relations must point one way, as 20 <= hours <= 60 does", start)
         return self.resolved(Comparison(tuple(sides), tuple(relations)), start)
 
-    def no_relation(self, word: str) -> NoReturn:
-        """`2x` was meant as a product, `fixd age` is misspelt, `free sulfur` lacks quotes."""
-        product = re.fullmatch(r"([0-9]+)([^\W\d]\w*)", word)
-        meant = f" (or is '{word}' meant as {product[1]}*{product[2]}?)" if product else ""
-        misspelt = did_you_mean(word, SHORTHANDS) if self.token.kind in ("word", "column") else ""
-        hint = "" if self.at_keyword else misspelt or self.unquoted_hint()
-        self.wanted(f"a relation (<=, <, ==, !=, >, >=){meant}", hint)
-
     def unquoted_hint(self) -> str:
-        """For `free sulfur <= 3` and `fixed acidity <= 3`, which lack quotes."""
-        before = self.tokens[max(self.place - 1, 0)].kind
-        apart = self.token.kind == "word" or (self.token.kind == "relation" and before == "word")
-        if not apart:
+        """Returns a hint for `free sulfur <= 3` and `fixed acidity <= 3`, which lack quotes."""
+        after_word = self.tokens[max(self.place - 1, 0)].kind == "word"
+        is_word = self.token.kind == "word" and not self.at_keyword
+        if not is_word and not (self.token.kind == "relation" and after_word):
             return ""
         return ' Names of several words go in backticks: `a name`; categories in quotes: "a name".'
 
-    def resolved(self, found: Comparison, start: int) -> Comparison:
-        """A bare `original` is the original value of the one column named."""
-        named = [word for word in found.words if word != BARE_ORIGINAL]
-        if BARE_ORIGINAL in found.words:
+    def resolved(self, comparison: Comparison, start: int) -> Comparison:
+        """Replaces a bare `original` by the original value of the one column named."""
+        named = [word for word in comparison.words if word != BARE_ORIGINAL]
+        if BARE_ORIGINAL in comparison.words:
             if len(named) != 1:
                 choices = [f"original({language.column_text(name)})" for name in named]
                 which = " or ".join(choices) or "a column beside it"
                 hint = " A name with a '-' in it goes in backticks." if "-" in self.text else ""
                 self.fail(f"which column's original value is meant? Name {which}.{hint}", start)
-            found = replace(found, sides=tuple(_resolved(side, named[0]) for side in found.sides))
-        if all(term.original for term in found.terms):
-            quoted = next((s.name for s in found.sides if isinstance(s, Category)), None)
+            sides = tuple(_resolved(side, named[0]) for side in comparison.sides)
+            comparison = replace(comparison, sides=sides)
+        if all(term.original for term in comparison.terms):
+            quoted = next((s.name for s in comparison.sides if isinstance(s, Category)), None)
             hint = "" if quoted is None else f". If it is a column, use backticks: `{quoted}`"
             self.fail(f"a comparison must name a column that can change{hint}", start)
-        return found
+        return comparison
 
     def side(self) -> language.Side:
         if self.token.kind == "text":
             return Category(self.take().text)
-        if self.at("abs") and self.following.text == "(":
+        if self.is_next("abs") and self.following.text == "(":
             self.take()
             return Absolute(self.brackets())
         return self.sum()
@@ -405,7 +378,7 @@ class _Parser:
 
     def sum(self) -> Linear:
         total = self.product()
-        while self.at("+", "-"):
+        while self.is_next("+", "-"):
             sign = 1.0 if self.take().text == "+" else -1.0
             total += self.product().scaled(sign)
         if not all(isfinite(v) for v in (total.constant, *(t.coefficient for t in total.terms))):
@@ -415,7 +388,7 @@ class _Parser:
     def product(self) -> Linear:
         start = self.token.start
         total = self.factor()
-        while self.at("*", "/"):
+        while self.is_next("*", "/"):
             divides = self.take().text == "/"
             other = self.factor()
             if divides and (other.terms or not other.constant):
@@ -436,20 +409,21 @@ class _Parser:
             return self.factor().scaled(-1.0)
         if self.token.kind == "number":
             return Linear((), self.number())
-        if self.at("("):
+        if self.is_next("("):
             return self.brackets()
         if self.skip("original"):
-            return Linear((Term(1.0, self.original_of(), original=True),))
-        if self.at("abs") and self.following.text == "(":
+            return Linear((Term(1.0, self.original_column(), original=True),))
+        if self.is_next("abs") and self.following.text == "(":
             self.fail("abs(…) must be a whole side of a relation")
         if self.token.kind == "text":
             self.fail("a category in quotes must be a whole side of a relation")
-        usable = self.token.kind == "word" and (not self.at_keyword or self.at(*SHORTHANDS, "abs"))
+        word = self.token.kind == "word"
+        usable = word and (not self.at_keyword or self.is_next(*SHORTHANDS, "abs"))
         if not usable and self.token.kind != "column":
             self.wanted("a column, a number or 'original'")
         return Linear((Term(1.0, self.take().text),))
 
-    def original_of(self) -> str:
+    def original_column(self) -> str:
         if not self.skip("("):
             return BARE_ORIGINAL
         name = self.name()
@@ -472,7 +446,7 @@ def _resolved(side: language.Side, name: str) -> language.Side:
 
 
 def to_toml(constraints: Iterable[Constraint | str]) -> str:
-    """The text of a constraint file; notes are kept.
+    """Writes constraints as the text of a constraint file; notes are kept.
 
     Examples:
         >>> print(to_toml(["fixed age", "hours <= 50  # by law"]).split("version")[1])
@@ -496,8 +470,13 @@ def to_toml(constraints: Iterable[Constraint | str]) -> str:
     return f"{HEADER}version = {VERSION}\nconstraints = [\n{''.join(lines)}]\n"
 
 
+def _toml(text: str) -> str:
+    """Writes a TOML basic string: a JSON string, except that TOML wants DEL escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def from_toml(text: str, where: str = "The constraint file") -> tuple[Constraint, ...]:
-    r"""The constraints of such a text; `where` begins the error sentences.
+    r"""Reads the constraints of such a text; `where` begins the error sentences.
 
     Examples:
         >>> [str(c) for c in from_toml('version = 2\nconstraints = ["fixed age"]')]
@@ -530,10 +509,10 @@ def _entry(entry: object, where: str) -> Constraint:
         shape = 'a text, or { constraint = "age == original", note = "why" }'
         raise InputError(f"{where} must be {shape}.")
     try:
-        found = parse(text)
+        constraint = parse(text)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    return language.noted(found, note) if note else found
+    return replace(constraint, note=note) if note else constraint
 
 
 def _refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
@@ -555,21 +534,3 @@ def read_file(path: str | Path) -> tuple[Constraint, ...]:
     if not path.is_file():
         raise InputError(f"There is no constraint file '{path}'.")
     return from_toml(path.read_text(encoding="utf-8"), f"The constraint file '{path}'")
-
-
-def write_file(constraints: Iterable[Constraint | str], path: str | Path) -> None:
-    """Writes a constraint file that `read_file` reads back.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_file(["fixed age"], f"{folder}/rules.toml")
-        ...     print(*read_file(f"{folder}/rules.toml"))
-        fixed age
-    """
-    Path(path).write_text(to_toml(constraints), encoding="utf-8")
-
-
-def _toml(text: str) -> str:
-    """A TOML basic string: a JSON string, but that TOML wants DEL escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

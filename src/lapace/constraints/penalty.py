@@ -13,10 +13,18 @@ import torch
 from torch import Tensor
 
 from lapace.arrays import Bools, Floats
-from lapace.constraints import logic
-from lapace.constraints.binding import BoundConstraint
+from lapace.constraints.formulas import (
+    BoundConstraint,
+    ChangeCount,
+    ComparedRows,
+    Leaf,
+    LevelTable,
+    LinearRelation,
+    Rows,
+    Unchanged,
+    call,
+)
 from lapace.constraints.language import Custom
-from lapace.constraints.logic import ChangeCount, ComparedRows, Formula, LevelTable, LinearRelation
 from lapace.schema import Schema
 
 __all__ = ["penalty"]
@@ -25,32 +33,30 @@ __all__ = ["penalty"]
 def penalty(
     schema: Schema, constraints: Sequence[BoundConstraint], values: Tensor, instances: Floats
 ) -> Tensor:
-    """The sum over constraints, (n,); see `System.penalty`."""
+    """Returns g of each row, (n,); see `System.penalty`."""
     cells = values.detach().cpu().numpy().astype(np.float64)
     hinges = _Hinges(schema, values, ComparedRows(schema, cells, instances))
     total = values.new_zeros(len(values))
-    for constraint in constraints:
-        for part in filter(_is_smooth, logic.conjuncts(constraint.formula)):
-            total = total + hinges.of(part)
+    for clause in (clause for constraint in constraints for clause in constraint.formula):
+        if any(map(_is_smooth, clause)):
+            total = total + torch.stack([hinges.of(leaf) for leaf in clause]).amin(dim=0)
     return total
 
 
-def _is_smooth(formula: Formula) -> bool:
-    """Whether it has a gradient: a nominal category is right or wrong."""
-    match formula:
-        case logic.And(parts) | logic.Or(parts):
-            return any(_is_smooth(part) for part in parts)
-        case LinearRelation():
-            return any(column not in formula.level_values for column in formula.cells)
+def _is_smooth(leaf: Leaf) -> bool:
+    """Whether a leaf has a gradient: a nominal category is right or wrong."""
+    match leaf:
+        case LinearRelation(cells):
+            return any(column not in leaf.level_values for column in cells)
         case LevelTable():
-            return formula.ordered
+            return leaf.ordered
         case ChangeCount():
             return False
     return True
 
 
 class _Hinges:
-    """Hinges of formulas: gradients from `values`, decisions from the same numbers as cells."""
+    """Hinges of leaves: gradients from `values`, decisions from the same numbers as cells."""
 
     def __init__(self, schema: Schema, values: Tensor, rows: ComparedRows) -> None:
         self.schema = schema
@@ -58,26 +64,19 @@ class _Hinges:
         self.rows = rows
         self.zero = values.new_zeros(())
 
-    def of(self, formula: Formula) -> Tensor:
-        match formula:
-            case logic.And(parts):
-                return torch.stack([self.of(part) for part in parts]).sum(dim=0)
-            case logic.Or(parts):
-                return torch.stack([self.of(part) for part in parts]).amin(dim=0)
+    def of(self, leaf: Leaf) -> Tensor:
+        match leaf:
             case LinearRelation():
-                return self.relation(formula.positive())
+                return self.relation(leaf)
             case LevelTable():
-                return self.level(formula)
-            case logic.Unchanged():
-                return self.difference(formula)
-            case ChangeCount():
-                return self.values.new_zeros(len(self.values))
-            case Custom():
-                if formula.penalty is None:
-                    return self.values.new_zeros(len(self.values))
-                view = logic.Rows(self.schema, self.values)
-                g: Tensor = logic.call(formula, "penalty", view, (len(self.values),))
+                return self.level(leaf)
+            case Unchanged():
+                return self.difference(leaf)
+            case Custom(penalty=function) if function is not None:
+                view = Rows(self.schema, self.values)
+                g: Tensor = call(leaf, "penalty", view, (len(self.values),))
                 return g.clamp(min=0)
+        return self.values.new_zeros(len(self.values))
 
     def constant(self, numbers: Floats) -> Tensor:
         return torch.as_tensor(numbers, dtype=self.values.dtype, device=self.values.device)
@@ -100,17 +99,18 @@ class _Hinges:
         return torch.where(present, relation.excess(total).clamp(min=0) / scale, self.zero)
 
     def level(self, table: LevelTable) -> Tensor:
-        """The share of an ordinal's levels to the nearest allowed one; 1 for other categories."""
+        """Counts the share of an ordinal's levels to an allowed one; 1 for other categories."""
+        violates = table.truth(self.rows) < 0
         if not table.ordered:
-            return self.constant(logic.slack(table, self.rows))
+            return self.constant(violates.astype(np.float64))
         _, new = self.rows.slots(table.column, table.levels)
-        violated = self.mask((new < table.levels) & (logic.truth(table, self.rows) < 0))
+        violated = self.mask((new < table.levels) & violates)
         target = self.constant(table.nearest(self.rows).astype(np.float64))
         distance = (torch.where(violated, self.values[:, table.column], target) - target).abs()
         return distance / self.schema.features[table.column].span
 
-    def difference(self, formula: logic.Unchanged) -> Tensor:
-        """How far a number is from the instance's, or short of one step from it."""
+    def difference(self, formula: Unchanged) -> Tensor:
+        """Counts how far a number is from the instance's, or short of one step from it."""
         feature = self.schema.features[formula.column]
         original = self.rows.instances[:, formula.column]
         known = ~np.isnan(original) & ~np.isnan(self.rows.cells[:, formula.column])

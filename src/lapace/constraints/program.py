@@ -4,13 +4,18 @@ Everything in the language but `Custom` is written as a small program and solved
 on a lattice is its start plus whole steps up minus whole steps down, and the objective is the
 change over range (`Schema.range_distance`), which is linear; percentiles would not be. A
 column of categories is one binary for each category that may be proposed; an original value outside
-the schema, or missing, is one more option. `Or` gets a binary for each part, which switches that
-part's rows on. A relation between numbers on lattices is divided by the greatest common divisor of
-its steps and its right side rounded down, so that neither strictness nor the solver's tolerance
+the schema, or missing, is one more option. Each leaf of a clause has a binary that switches its
+rows on. A relation between numbers on lattices is divided by the greatest common divisor of its
+steps and its right side rounded down, so that neither strictness nor the solver's tolerance
 matters.
 
 Without an instance its cells are variables too: the program then decides whether the constraints
 can hold for any instance with values inside the schema.
+
+A column derived by a linear expression is tied to its inputs by two inequalities, which allow for
+rounding; or neither it nor an input changes, since the instance's own value stays then. Any other
+derived column cannot be written as a linear program: constraints that name it are checked on the
+final rows and take no part in proofs.
 
 The search is bounded by branch-and-bound nodes, never by the clock, so that the same program always
 has the same solution.
@@ -28,23 +33,27 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from lapace.arrays import Floats
-from lapace.budgets import current, spend
-from lapace.constraints import logic
-from lapace.constraints.binding import BoundConstraint
-from lapace.constraints.logic import (
-    MISSING,
-    UNSEEN,
+from lapace.budget import current, spend
+from lapace.constraints.formulas import (
+    BoundConstraint,
     ChangeCount,
+    Clause,
     Formula,
+    Leaf,
     LevelTable,
     LinearRelation,
+    Unchanged,
+    any_of,
+    negate,
 )
+from lapace.constraints.language import Changes, Custom
 from lapace.schema import Schema
+from lapace.schema.derived import Derivation
 
-__all__ = ["NODE_LIMIT", "Solution", "solve"]
+__all__ = ["Solution", "linked", "provable", "solve"]
 
-NODE_LIMIT = 1000  # almost every program is solved at its root
-STRICT = 1e-4  # of a step: what `<` demands where steps have no common divisor
+NODE_LIMIT = 1000  # of one program; almost all are solved at their root
+STRICT = 1e-4  # of a step: the gap of `<` where steps have no common divisor
 LARGEST = 1e9  # coefficients beyond this are not trusted to be whole
 # A column without a lattice is counted in thousandths of its range, and where it must differ it
 # does so by ten times the least difference that counts: the solver's tolerance stays well below.
@@ -58,14 +67,10 @@ class Solution(NamedTuple):
         status: `solved`, `infeasible` (proved) or `unsolved` (the node limit was reached, or the
             solver's result could not be used).
         cells: The nearest row, (d,), where it is solved.
-        variables: The solver's variables, for `rounded`.
-        nodes: Branch-and-bound nodes the solver visited.
     """
 
     status: Literal["solved", "infeasible", "unsolved"]
-    cells: Floats | None
-    variables: Floats | None = None
-    nodes: int = 0
+    cells: Floats | None = None
 
 
 def solve(
@@ -75,10 +80,8 @@ def solve(
     instance: Floats | None = None,
     start: Floats | None = None,
     weights: Floats | None = None,
-    node_limit: int = NODE_LIMIT,
-    rounded: Floats | None = None,
 ) -> Solution:
-    """The feasible row nearest to `start`, by `Schema.distance` with `weights`.
+    """Finds the feasible row nearest to `start`, by `Schema.range_distance` with `weights`.
 
     Args:
         schema: The columns.
@@ -86,10 +89,6 @@ def solve(
         instance: The instance's cells (d,); None for any instance.
         start: The cells to stay near (d,); None when any feasible row will do.
         weights: One for each column.
-        node_limit: Branch-and-bound nodes the solver may visit.
-        rounded: The variables of a first solution that did not pass the check, because the solver
-            takes 0.999999 for 1. Its binaries are rounded and fixed, and inequalities without a
-            common divisor tightened a little; infeasible is then no proof.
     """
     width = len(schema.features)
     originals = np.full(width, np.nan) if instance is None else instance
@@ -100,12 +99,63 @@ def solve(
         start=originals if start is None else start,
         weights=np.full(width, float(start is not None)) if weights is None else weights,
         any_instance=instance is None,
-        tightened=rounded is not None,
     )
     program.build()
-    if rounded is not None:
-        program.fix_binaries(rounded)
-    return program.solve(node_limit)._replace(nodes=program.nodes)
+    return program.solve()
+
+
+# ------------------------------------------------------------------------------------------------
+# Derived columns
+
+
+def provable(schema: Schema, constraints: Sequence[BoundConstraint]) -> list[BoundConstraint]:
+    """Returns the constraints that a program can decide."""
+    opaque: set[int] = set()  # columns that are not linear in columns that are not derived
+    for derivation in schema.derived.each:  # each after those it follows from
+        if derivation.form is None or not opaque.isdisjoint(derivation.inputs.tolist()):
+            opaque.add(derivation.column)
+    return [
+        c
+        for c in constraints
+        if not isinstance(c.constraint, Custom) and opaque.isdisjoint(c.columns)
+    ]
+
+
+def linked(schema: Schema, constraints: Sequence[BoundConstraint]) -> list[BoundConstraint]:
+    """Returns the provable constraints, with the links of the derived columns they name."""
+    kept = provable(schema, constraints)
+    named = {column for c in kept for column in c.columns}
+    links = []
+    for derivation in reversed(schema.derived.each):  # the links of its inputs come after it
+        if derivation.column in named:
+            links.append(_link(schema, derivation))
+            named.update(derivation.inputs.tolist())
+    return [*kept, *links]
+
+
+def _link(schema: Schema, derivation: Derivation) -> BoundConstraint:
+    """Ties a derived column to its inputs."""
+    feature, form, column = derivation.feature, derivation.form, derivation.column
+    assert form is not None
+    weights = {schema.index(name): weight for name, weight in form.weights.items() if weight}
+    # Rounding to the lattice moves what was computed by half a step at most, and a whole number
+    # not at all where whole numbers are on it. A ceiling is less than 1 up, a floor than 1 down.
+    whole = form.high > form.low and feature.resolution and (1 / feature.resolution) % 1 == 0
+    half = 0.0 if whole else feature.resolution / 2
+    above = {column: 1.0, **{c: -w for c, w in weights.items()}}
+    below = {c: -w for c, w in above.items()}
+    high, low = form.constant + form.high + half, form.constant + form.low - half
+    follows: Formula = (
+        (LinearRelation.of(schema, above, {}, -high, "<" if whole and form.high == 1 else "<="),),
+        (LinearRelation.of(schema, below, {}, low, "<" if whole and form.low == -1 else "<="),),
+    )
+    inputs = derivation.inputs.tolist()
+    stays: Formula = (
+        *((Unchanged(c, exact=False),) for c in inputs),
+        (Unchanged(column, exact=True),),
+    )
+    columns = tuple(sorted((*inputs, column)))
+    return BoundConstraint(Changes(feature.name), any_of([follows, stays]), columns, ())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -124,7 +174,7 @@ class NumberCell:
     missing: tuple[int, ...] = ()  # binaries: it is missing where one of them is 1
 
     def number(self, values: Floats | None) -> NumberCell:  # noqa: ARG002 (as of a category)
-        """The number itself."""
+        """Returns the number itself."""
         return self
 
 
@@ -136,7 +186,7 @@ class CategoryCell:
     levels: int
 
     def number(self, values: Floats | None) -> NumberCell:
-        """The number of the chosen level."""
+        """Returns the number of the chosen level."""
         assert values is not None
         known = {slot: var for slot, var in self.options.items() if slot < len(values)}
         terms = {var: float(values[s]) for s, var in known.items() if not isnan(values[s])}
@@ -147,26 +197,24 @@ class CategoryCell:
 
 
 def _slot(code: float, levels: int) -> int:
-    """The slot of the instance's code in a `LevelTable` of so many levels."""
-    if isnan(code):
-        return levels + MISSING
-    return int(code) if code < levels else levels + UNSEEN
+    """Returns the slot of a code in a `LevelTable` of so many levels."""
+    return int(code) if code < levels else levels  # NaN is not less
 
 
 @lru_cache(maxsize=4096)
 def _fraction(value: float) -> Fraction:
-    """A decimal number as written, 0.1 as one tenth."""
+    """Reads a decimal number as written, 0.1 as one tenth."""
     return Fraction(repr(abs(value)))
 
 
 def common_divisor(values: Iterable[float]) -> float:
-    """The greatest number all of these are multiples of; 0 where it is too small to trust."""
+    """Returns the greatest common divisor of numbers; 0 where it is too small to trust."""
     fractions = [_fraction(float(f"{v:.12g}")) for v in values if v]
     if not fractions:
         return 0.0
     denominator = lcm(*(f.denominator for f in fractions))
-    found = Fraction(gcd(*(int(f * denominator) for f in fractions)), denominator)
-    return float(found) if max(fractions) <= found * int(LARGEST) else 0.0
+    divisor = Fraction(gcd(*(int(f * denominator) for f in fractions)), denominator)
+    return float(divisor) if max(fractions) <= divisor * int(LARGEST) else 0.0
 
 
 # ------------------------------------------------------------------------------------------------
@@ -183,9 +231,7 @@ class _Program:
     start: Floats
     weights: Floats
     any_instance: bool
-    tightened: bool
     cost: list[float] = field(default_factory=list)
-    low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     integral: list[int] = field(default_factory=list)
     rows: list[tuple[dict[int, float], float, float]] = field(default_factory=list)
@@ -193,16 +239,14 @@ class _Program:
     # Without an instance: its cells as variables.
     instance_cells: dict[int, NumberCell | CategoryCell] = field(default_factory=dict)
     # Binaries by column. Kept: the original value, as an option of a category, or of a number that
-    # could not be proposed. Reverted: the original value, of a column no constraint names.
+    # could not be proposed.
     kept: dict[int, int] = field(default_factory=dict)
-    reverted: dict[int, int] = field(default_factory=dict)
     unchanged: dict[int, int] = field(default_factory=dict)
     changed: dict[int, int] = field(default_factory=dict)
-    nodes: int = 0  # visited so far
+    switches: dict[Leaf, list[int]] = field(default_factory=dict)
 
     def variable(self, high: float, *, integral: bool = True, cost: float = 0.0) -> int:
-        """A new variable from 0 to a bound."""
-        self.low.append(0.0)
+        """Adds a variable from 0 to a bound."""
         self.high.append(high)
         self.integral.append(int(integral))
         self.cost.append(cost)
@@ -211,38 +255,20 @@ class _Program:
     def binary(self, cost: float = 0.0) -> int:
         return self.variable(1.0, cost=cost)
 
-    def fix_binaries(self, solution: Floats) -> None:
-        """Fixes binaries at what they were, rounded, in a solution."""
-        for variable, value in enumerate(solution):
-            if self.integral[variable] and self.high[variable] <= 1:
-                self.low[variable] = self.high[variable] = float(round(value))
-
     def row(self, terms: dict[int, float], low: float, high: float) -> None:
         self.rows.append((terms, low, high))
 
     def build(self) -> None:
-        counts = [c.formula for c in self.constraints if isinstance(c.formula, ChangeCount)]
         named = {column for constraint in self.constraints for column in constraint.columns}
-        width = int(self.schema.counted.sum())
-        every = np.flatnonzero(self.schema.counted).tolist()
-        columns = sorted({*every, *named} if any(count.least for count in counts) else named)
-        for column in columns:
+        if any(c.change_count for c in self.constraints):
+            named.update(np.flatnonzero(self.schema.counted).tolist())
+        for column in sorted(named):
             self.cells[column] = self.cell(column, float(self.weights[column]))
-        if any(count.most < width for count in counts):
-            self.add_reverted(set(every) - set(columns))
         for column in {column for c in self.constraints for column in c.compared}:
-            if self.is_missing(column):  # what it is compared with, so it stays missing
-                self.low[self.kept[column]] = 1.0
+            if self.is_missing(column):  # it cannot be compared, so it stays missing
+                self.at_least_one([self.kept[column]])
         for constraint in self.constraints:
-            self.emit(constraint.formula, None)
-
-    def add_reverted(self, columns: Iterable[int]) -> None:
-        """Columns no constraint names stay where they are or return to the original value."""
-        changed = self.schema.changed(self.start[None], self.instance[None])[0]
-        gaps = self.schema.range_gaps(self.start[None], self.instance[None])[0] * self.weights
-        for column in columns:
-            if changed[column]:
-                self.reverted[column] = self.binary(cost=float(gaps[column]))
+            self.add(constraint.formula)
 
     def is_missing(self, column: int) -> bool:
         """Whether there is an instance and its cell is missing."""
@@ -251,7 +277,7 @@ class _Program:
     # -- cells ------------------------------------------------------------------------------------
 
     def cell(self, column: int, weight: float) -> NumberCell | CategoryCell:
-        """Variables for one cell, of the row or, without an instance, of the instance."""
+        """Adds the variables of one cell, of the row or, without an instance, of the instance."""
         if self.schema.features[column].kind == "continuous":
             return self.number(column, weight)
         return self.category(column, weight)
@@ -314,43 +340,48 @@ class _Program:
 
     # -- constraints ------------------------------------------------------------------------------
 
-    def emit(self, formula: Formula, guard: int | None) -> None:
+    def add(self, formula: Formula, guard: int | None = None) -> None:
         """Adds the rows of a formula; with a guard they apply where that binary is 1."""
-        match formula:
-            case logic.And(parts):
-                for part in parts:
-                    self.emit(part, guard)
-            case logic.Or(parts):
-                self.emit_or(parts, guard)
+        for clause in formula:
+            if len(clause) == 1:
+                self.add_leaf(clause[0], guard)
+            else:
+                self.add_clause(clause, guard)
+
+    def add_clause(self, clause: Clause, guard: int | None) -> None:
+        """Adds the rows of a clause: one of the binaries that switch its leaves on is 1."""
+        switches = [switch for leaf in clause for switch in self.leaf_switches(leaf)]
+        self.at_least_one(switches, guard)
+
+    def add_leaf(self, leaf: Leaf, guard: int | None) -> None:
+        match leaf:
             case LinearRelation():
-                self.emit_relation(formula.positive(), guard)
+                self.add_relation(leaf, guard)
             case LevelTable():
-                self.emit_table(formula, guard)
-            case logic.Unchanged():
-                self.emit_unchanged(formula, guard)
+                self.add_table(leaf, guard)
+            case Unchanged():
+                self.add_unchanged(leaf, guard)
             case ChangeCount():
-                self.emit_count(formula)
+                self.add_count(leaf)
+
+    def leaf_switches(self, leaf: Leaf) -> list[int]:
+        """Returns binaries of which one can be 1 only where the leaf holds."""
+        if isinstance(leaf, LevelTable) and not self.any_instance:
+            return self.allowed(leaf, self.original_slot(leaf))  # binaries already
+        if leaf not in self.switches:
+            self.switches[leaf] = [self.binary()]
+            self.add_leaf(leaf, self.switches[leaf][0])
+        return self.switches[leaf]
 
     def at_least_one(self, variables: Iterable[int], *conditions: int | None) -> None:
-        """One of some binaries is 1 where all conditions (None: none) are."""
+        """Requires one of some binaries to be 1 where all conditions (None: none) are."""
         terms = dict.fromkeys(variables, 1.0)
         guards = [condition for condition in conditions if condition is not None]
         for guard in guards:
             terms[guard] = terms.get(guard, 0.0) - 1.0
         self.row(terms, 1.0 - len(guards), np.inf)
 
-    def emit_or(self, parts: Iterable[Formula], guard: int | None) -> None:
-        switches: list[int] = []
-        for part in parts:
-            if isinstance(part, LevelTable) and not self.any_instance:
-                switches += self.allowed(part, self.original_slot(part))  # binaries already
-            else:
-                switch = self.binary()
-                self.emit(part, switch)
-                switches.append(switch)
-        self.at_least_one(switches, guard)
-
-    def emit_table(self, table: LevelTable, guard: int | None) -> None:
+    def add_table(self, table: LevelTable, guard: int | None) -> None:
         if not self.any_instance or not table.mentions_original:
             self.at_least_one(self.allowed(table, self.original_slot(table)), guard)
             return
@@ -360,22 +391,22 @@ class _Program:
             self.at_least_one(self.allowed(table, slot), original, guard)
 
     def allowed(self, table: LevelTable, original: int) -> list[int]:
-        """The options a table leaves to an instance of a level."""
+        """Returns the options that a table leaves to an instance of a level."""
         cell = self.cells[table.column]
         assert isinstance(cell, CategoryCell)
         return [var for slot, var in cell.options.items() if table.truths[original, slot] >= 0]
 
     def original_slot(self, table: LevelTable) -> int:
-        """The slot of the instance's level; any, without an instance."""
+        """Returns the slot of the instance's level; any, without an instance."""
         return 0 if self.any_instance else _slot(self.instance[table.column], table.levels)
 
-    def emit_relation(self, relation: LinearRelation, guard: int | None) -> None:
+    def add_relation(self, relation: LinearRelation, guard: int | None) -> None:
         if relation.relation == "!=":
-            self.emit_or(relation.split(), guard)
+            self.add_clause(relation.split(), guard)
             return
         if relation.relation == "==":
             for side in relation.split():
-                self.emit_relation(side, guard)
+                self.add_relation(side, guard)
             return
         constant, values = relation.constant, relation.level_values
         parts = [(w, self.cells[c].number(values.get(c))) for c, w in relation.cells.items()]
@@ -385,16 +416,16 @@ class _Program:
             else:
                 constant += weight * float(relation.number(column, self.instance[[column]])[0])
         if not isnan(constant):  # compared with a missing value, nothing is demanded
-            self.emit_inequality(parts, constant, relation, guard)
+            self.add_inequality(parts, constant, relation, guard)
 
-    def emit_inequality(
+    def add_inequality(
         self,
         parts: list[tuple[float, NumberCell]],
         constant: float,
         relation: LinearRelation,
         guard: int | None,
     ) -> None:
-        """Σ weight·number + constant <= 0 (or < 0), where no number is missing."""
+        """Adds Σ weight·number + constant <= 0 (or < 0), where no number is missing."""
         terms: dict[int, float] = {}
         for weight, number in parts:
             constant += weight * number.constant
@@ -419,7 +450,7 @@ class _Program:
         constant: float,
         relation: LinearRelation,
     ) -> tuple[dict[int, float], float, float]:
-        """The terms over a scale the solver can tell apart, their upper bound, and the scale."""
+        """Returns terms over a scale the solver can tell apart, their upper bound, the scale."""
         strict = relation.relation == "<"
         on_lattice = all(number.step for _, number in parts)
         scale = common_divisor([w * n.step for w, n in parts]) if on_lattice else 0.0
@@ -432,10 +463,10 @@ class _Program:
         if relation.margin:  # no lattice: in shares of the range
             scale = max((abs(t) for t in terms.values()), default=1.0)
         gap = (WIDER * relation.margin / scale or STRICT) if strict else 0.0
-        most = -constant / scale - gap - (STRICT if self.tightened else 0.0)
+        most = -constant / scale - gap
         return {v: t / scale for v, t in terms.items()}, most, scale
 
-    def emit_unchanged(self, formula: logic.Unchanged, guard: int | None) -> None:
+    def add_unchanged(self, formula: Unchanged, guard: int | None) -> None:
         column, negated = formula.column, formula.negated
         if formula.exact and column in self.kept:
             binary = self.kept[column]
@@ -448,82 +479,79 @@ class _Program:
         binary = self.changed_binary(column) if negated else self.unchanged_binary(column)
         self.at_least_one([binary], guard)
         if formula.exact and not negated:
-            self.emit(self.difference(column, 0.0, "=="), guard)
+            self.add_relation(self.difference(column, 0.0, "=="), guard)
 
     # Whether a cell has changed is needed in several places. Each column has one binary for yes and
     # one for no, so that logic alone settles what depends on both: the switches in front of rows
     # over long ranges leak a little, as the solver takes 0.999999 for 1.
 
     def unchanged_binary(self, column: int) -> int:
-        """A binary that can be 1 only where a cell is the instance's."""
+        """Returns a binary that can be 1 only where a cell is the instance's."""
         if column not in self.unchanged:
             cell = self.cells[column]
             if column in self.kept and (isinstance(cell, CategoryCell) or cell.missing):
                 binary = self.kept[column]
             else:
                 binary = self.binary()
-                self.emit(self.change(column, changed=False), binary)
+                self.add(self.change(column, changed=False), binary)
             self.unchanged[column] = binary
         return self.unchanged[column]
 
     def changed_binary(self, column: int) -> int:
-        """A binary that can be 1 only where a cell differs from the instance's."""
+        """Returns a binary that can be 1 only where a cell differs from the instance's."""
         if column not in self.changed:
             self.changed[column] = binary = self.binary()
             if not self.is_missing(column) or isinstance(self.cells[column], CategoryCell):
-                self.emit(self.change(column, changed=True), binary)
+                self.add(self.change(column, changed=True), binary)
             self.row({binary: 1.0, self.unchanged_binary(column): 1.0}, -np.inf, 1.0)
         return self.changed[column]
 
     def change(self, column: int, *, changed: bool) -> Formula:
-        """A cell differs from the instance's at the column's resolution, or does not."""
+        """Returns: a cell differs from the instance's at the column's resolution, or does not."""
         cell, half = self.cells[column], self.schema.features[column].resolution / 2
         if isinstance(cell, CategoryCell):
-            truths = np.full((cell.levels + 2, cell.levels + 3), 1 if changed else -1, np.int8)
+            truths = np.full((cell.levels + 1,) * 2, 1 if changed else -1, np.int8)
             np.fill_diagonal(truths, -1 if changed else 1)
-            return LevelTable(column, truths, ordered=False)
-        within = logic.And(tuple(self.difference(column, half, "<=", s) for s in (1.0, -1.0)))
+            return ((LevelTable(column, truths, ordered=False),),)
+        within = tuple((self.difference(column, half, "<=", s),) for s in (1.0, -1.0))
         if changed:
-            return logic.negate(within)
+            return negate(within)
         # A column without a resolution changes by a step, or not at all.
-        return within if half else self.difference(column, 0.0, "==")
+        return within if half else ((self.difference(column, 0.0, "=="),),)
 
-    def difference(self, column: int, by: float, relation: str, sign: float = 1.0) -> Formula:
-        """±(cell − original) − by, compared with zero."""
+    def difference(
+        self, column: int, by: float, relation: str, sign: float = 1.0
+    ) -> LinearRelation:
+        """Returns ±(cell − original) − by, compared with zero."""
         weights = {column: sign}, {column: -sign}
         return LinearRelation.of(self.schema, *weights, -by, relation)
 
-    def emit_count(self, count: ChangeCount) -> None:
-        counted = [column for column in self.cells if self.schema.counted[column]]
-        width = int(self.schema.counted.sum())
-        if count.most < width:
-            binaries = [*map(self.unchanged_binary, counted), *self.reverted.values()]
-            others = width - len(binaries)  # columns that are unchanged anyway
-            self.row(dict.fromkeys(binaries, 1.0), width - count.most - others, np.inf)
+    def add_count(self, count: ChangeCount) -> None:
+        columns = [column for column in self.cells if self.schema.counted[column]]
+        if count.most < len(columns):
+            binaries = map(self.unchanged_binary, columns)
+            self.row(dict.fromkeys(binaries, 1.0), len(columns) - count.most, np.inf)
         if count.least:
-            binaries = [self.changed_binary(column) for column in counted]
+            binaries = map(self.changed_binary, columns)
             self.row(dict.fromkeys(binaries, 1.0), count.least, np.inf)
 
     # -- solving ----------------------------------------------------------------------------------
 
-    def solve(self, node_limit: int) -> Solution:
+    def solve(self) -> Solution:
         for terms, low, high in self.rows:
             if low > high or (not terms and not low <= 0 <= high):
-                return Solution("infeasible", None)
+                return Solution("infeasible")
         if not self.cost:
             return Solution("solved", self.start)
-        result = self.run(node_limit, presolve=True)
+        result = self.run(presolve=True)
         if result.x is None:
             # Presolve has been seen to call a feasible program infeasible: a proof needs both.
-            result = self.run(node_limit, presolve=False)
-        if result.status == 2:
-            return Solution("unsolved" if self.tightened else "infeasible", None)
+            result = self.run(presolve=False)
         if result.x is None:
-            return Solution("unsolved", None)
-        variables = np.asarray(result.x)
-        return Solution("solved", self.read(variables), variables)
+            return Solution("infeasible" if result.status == 2 else "unsolved")
+        return Solution("solved", self.read(np.asarray(result.x)))
 
-    def run(self, node_limit: int, *, presolve: bool) -> Any:
+    def run(self, *, presolve: bool) -> Any:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
@@ -535,28 +563,25 @@ class _Program:
         )
         sides = np.array([(low, high) for _, low, high in self.rows]).reshape(-1, 2)
         rows = [LinearConstraint(matrix, sides[:, 0], sides[:, 1])] if self.rows else []
-        options = {"node_limit": node_limit, "presolve": presolve, "mip_rel_gap": 1e-6}
+        limit, options = NODE_LIMIT, {"presolve": presolve, "mip_rel_gap": 1e-6}
         spend()
         if (budget := current()) is not None:  # by the clock only where the caller asked for it
-            options["node_limit"] = int(min(node_limit, 1 + budget.nodes_left))
+            limit = int(min(limit, 1 + budget.nodes_left))
             options |= {"time_limit": budget.seconds_left} if budget.seconds < inf else {}
-        limit = int(options["node_limit"])  # `milp` empties the options
         result = milp(
             np.array(self.cost),
             integrality=np.array(self.integral),
-            bounds=Bounds(np.array(self.low), np.array(self.high)),
+            bounds=Bounds(0.0, np.array(self.high)),
             constraints=rows,
-            options=options,
+            options={**options, "node_limit": limit},
         )
         # HiGHS tells no count where it stops at the limit without a row: it visited them all.
         stopped = result.x is None and result.status != 2
-        visited = limit if stopped else max(1, result.get("mip_node_count") or 0)
-        self.nodes += visited
-        spend(nodes=visited)
+        spend(nodes=limit if stopped else max(1, result.get("mip_node_count") or 0))
         return result
 
     def read(self, variables: Floats) -> Floats:
-        """The solver's variables as a row of cells."""
+        """Reads a row of cells from the solver's variables."""
         row = self.start.copy()
         for column, cell in self.cells.items():
             if isinstance(cell, CategoryCell):
@@ -564,9 +589,6 @@ class _Program:
                 row[column] = slot if slot < cell.levels else self.instance[column]
             else:
                 row[column] = self.read_number(column, cell, variables)
-        for column, binary in self.reverted.items():
-            if variables[binary] > 0.5:
-                row[column] = self.instance[column]
         return row
 
     def read_number(self, column: int, cell: NumberCell, variables: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Data sets: one made by the package itself, the paper's four, and MNIST.
+"""Data sets: one made by the package itself and the paper's four; classifiers trained on a table.
 
 `load("loans")` needs no network. The others are fetched once, verified by their sha256 and kept in
 a cache (`LAPACE_DATA`, or the user's cache folder); none of them is part of this package.
@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lapace.arrays import Ints
-from lapace.classifiers import TrainedKind, train
-from lapace.errors import InputError, did_you_mean
+from lapace.datasets.pipelines import TrainedKind, held_out_predictions, train
+from lapace.errors import InputError, did_you_mean, import_extra
 from lapace.schema import Schema
 
-try:
-    from lapace.datasets.catalog import CATALOG, DatasetSpec, Labels
-except ModuleNotFoundError as error:
-    if error.name != "pandas":
-        raise
-    raise ImportError("Data sets are pandas frames: pip install 'lapace[data]'.") from error
+if TYPE_CHECKING:
+    from lapace.datasets.catalog import DatasetSpec, Labels
 
-__all__ = ["Dataset", "load", "names"]
+__all__ = ["Dataset", "TrainedKind", "held_out_predictions", "load", "names", "train"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +29,9 @@ class Dataset:
 
     Attributes:
         name: What `load` calls it.
-        description: What it is, and what its labels mean.
+        description: A sentence on it and on what its labels mean.
         licence: On what terms the data may be used.
-        train: Training rows, features only: a pandas frame, or an array of images.
+        train: Training rows, features only: a pandas frame.
         test: Held-out rows.
         train_labels: One label per training row.
         test_labels: One label per held-out row.
@@ -44,14 +40,14 @@ class Dataset:
         rules: Constraints every counterfactual should satisfy: what is immutable or monotone, and
             what holds between columns.
         target: The favourable label; None where no label is better than another.
-        settings: What the stock classifiers need to do well on it.
+        settings: Settings of the stock classifiers that suit it.
 
     Examples:
         >>> loans = load("loans")
         >>> len(loans.train), len(loans.test), loans.target
         (4000, 1000, 'approved')
         >>> loans.schema["savings"].description
-        'Money put by.'
+        'Savings.'
     """
 
     name: str
@@ -69,7 +65,7 @@ class Dataset:
     def classifier(
         self, kind: TrainedKind = "forest", *, random_state: int = 0, **settings: Any
     ) -> Any:
-        """A scikit-learn pipeline fitted on the training rows.
+        """Returns a scikit-learn pipeline fitted on the training rows.
 
         Args:
             kind: `forest`, `mlp` or `boosting`.
@@ -87,13 +83,13 @@ class Dataset:
 
 
 def names() -> tuple[str, ...]:
-    """The names of the data sets.
+    """Returns the names of the data sets.
 
     Examples:
         >>> names()[:3]
         ('loans', 'heloc', 'wine')
     """
-    return tuple(CATALOG)
+    return tuple(_catalog())
 
 
 def load(
@@ -104,7 +100,7 @@ def load(
     rows: int | None = None,
     random_state: int = 0,
 ) -> Dataset:
-    """A data set, split 80 to 20 with the same shares of every label.
+    """Returns a data set, split 80 to 20 with the same shares of every label.
 
     Args:
         name: One of `names()`.
@@ -118,25 +114,23 @@ def load(
         >>> load("loans", rows=200).train.shape
         (160, 16)
     """
-    if name not in CATALOG:
+    catalog = _catalog()
+    if name not in catalog:
         raise InputError(
-            f"There is no data set '{name}'. There are: {', '.join(CATALOG)}."
-            f"{did_you_mean(name, CATALOG)}"
+            f"There is no data set '{name}'. There are: {', '.join(catalog)}."
+            f"{did_you_mean(name, catalog)}"
         )
-    spec = CATALOG[name]
+    spec = catalog[name]
     if rows is not None and name != "loans":
         raise InputError(f"`rows` is for 'loans' only: '{name}' has a fixed number of rows.")
-    if balanced and spec.n_train is not None:
-        raise InputError(f"'{name}' comes with its own split and cannot be balanced before it.")
     table, labels = spec.build() if rows is None else spec.recipe(rows)
-    training, held_out = _split(spec, labels, balanced, np.random.default_rng(random_state))
-    if isinstance(table, np.ndarray):  # images, which have no missing cells
-        train_rows, test_rows = table[training], table[held_out]
-    else:
-        train_rows, test_rows = (table.iloc[p].reset_index(drop=True) for p in (training, held_out))
-        if impute:
-            train_rows, test_rows = _imputed(train_rows, test_rows)
-    derived = {column: {"derived": expression} for column, expression in spec.derived.items()}
+    training, held_out = _split(labels, balanced, np.random.default_rng(random_state))
+    train_rows, test_rows = (table.iloc[p].reset_index(drop=True) for p in (training, held_out))
+    if impute:
+        train_rows, test_rows = _imputed(train_rows, test_rows)
+    columns = {column: {"description": sentence} for column, sentence in spec.columns.items()}
+    for column, expression in spec.derived.items():
+        columns.setdefault(column, {})["derived"] = expression
     return Dataset(
         name=name,
         description=spec.description,
@@ -145,19 +139,22 @@ def load(
         test=test_rows,
         train_labels=labels[training],
         test_labels=labels[held_out],
-        schema=Schema.infer(train_rows, derived).described(spec.columns),
+        schema=Schema.infer(train_rows, columns),
         rules=tuple(spec.rules),
         target=spec.target,
         settings=spec.settings,
     )
 
 
-def _split(
-    spec: DatasetSpec, labels: Labels, balanced: bool, rng: np.random.Generator
-) -> tuple[Ints, Ints]:
-    """Positions of the training rows and of the held-out rows, in random order."""
-    if spec.n_train is not None:
-        return np.arange(spec.n_train), np.arange(spec.n_train, len(labels))
+def _catalog() -> Mapping[str, DatasetSpec]:
+    import_extra("pandas", "data", "A data set")  # training a classifier does without it
+    from lapace.datasets.catalog import CATALOG
+
+    return CATALOG
+
+
+def _split(labels: Labels, balanced: bool, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Returns the positions of the training rows and of the held-out rows, in random order."""
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     parts = []
     for code in range(len(counts)):
@@ -169,7 +166,7 @@ def _split(
 
 
 def _imputed(train_rows: Any, test_rows: Any) -> tuple[Any, Any]:
-    """Both parts, their missing cells filled from the training rows."""
+    """Returns both parts with their missing cells filled from the training rows."""
     numbers = train_rows.select_dtypes("number")
     # The lower of two middle values: a median that occurs, and keeps whole numbers whole.
     values = dict(numbers.quantile(0.5, interpolation="lower"))

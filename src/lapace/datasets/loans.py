@@ -23,7 +23,7 @@ EDUCATION = ("basic", "secondary", "bachelor", "master", "doctorate")
 
 
 def make(rows: int = 5000, random_state: int = 0) -> tuple[pd.DataFrame, NDArray[np.str_]]:
-    """Applications, and the bank's decisions.
+    """Makes applications, and the bank's decisions.
 
     Args:
         rows: How many.
@@ -51,7 +51,7 @@ def make(rows: int = 5000, random_state: int = 0) -> tuple[pd.DataFrame, NDArray
 
 
 def _applicants(rng: np.random.Generator, rows: int) -> pd.DataFrame:
-    """The applicants; `habit` (pays on time, saves) shows in no column of the data set."""
+    """Draws applicants; `habit` (pays on time, saves) shows in no column of the data set."""
     habit, talent, luck = rng.standard_normal((3, rows))
     age = np.floor(19 + 58 / (1 + np.exp(0.5 - 1.1 * rng.standard_normal(rows))))
     # A degree takes talent, and years: its thresholds are higher for the young.
@@ -156,7 +156,7 @@ def _loan(rng: np.random.Generator, t: pd.DataFrame) -> dict[str, Any]:
 
 
 def _merit(t: pd.DataFrame) -> Any:
-    """The bank's score of an application; without noise it approves those above zero."""
+    """Returns the bank's score of each application; without noise it approves those above zero."""
     need = 650 + 200 * t.dependants + 400 * t.housing.isin(["rent", "mortgage"])
     spare = t.income * (1 - t.debt_ratio) - need - t.instalment
     unknown = t.credit_score.isna()
@@ -178,7 +178,7 @@ def _merit(t: pd.DataFrame) -> Any:
 
 
 def _draw(rng: np.random.Generator, **weights: Any) -> NDArray[np.str_]:
-    """One category per row, with probabilities in proportion to the weights."""
+    """Draws one category per row, with probabilities in proportion to the weights."""
     ladder = np.stack(np.broadcast_arrays(*weights.values()), axis=1).cumsum(axis=1)
     point = rng.random((len(ladder), 1)) * ladder[:, -1:]
     chosen: NDArray[np.str_] = np.array(list(weights))[(ladder < point).sum(axis=1)]

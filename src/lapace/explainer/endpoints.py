@@ -1,68 +1,94 @@
-"""Where paths end: at the prototypes, and at one sampled row of the target near each instance."""
+"""Endpoints of paths, and starts of the search for minimal rows.
+
+Paths end at the prototypes and at one sampled row of the target near each instance. The search for
+`nearest` and `best` starts from ok rows near each instance: sampled rows, steps of its paths, and
+rows the caller gives.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints, batches, first_of_each
-from lapace.explainer.oracle import Oracle
-from lapace.explainer.problem import Problem
-from lapace.metrics.neighbours import kneighbors
-from lapace.paths import EncodedInstances, Steps
+from lapace.arrays import Bools, Floats, Ints, batches, first_of_each, places_in_groups
+from lapace.constraints import ChangeLimit
+from lapace.explainer.oracle import OK, Oracle
+from lapace.explainer.problem import EITHER, InstanceRows, Problem
+from lapace.paths import EncodedInstances, Steps, join_rows, take_rows
+from lapace.schema.distance import kneighbors
 
-__all__ = ["Endpoints", "NearSamples", "find_endpoints", "frozen_category_lines", "near_samples"]
+__all__ = [
+    "Endpoints",
+    "Paths",
+    "Starts",
+    "find_endpoints",
+    "find_starts",
+    "frozen_category_lines",
+    "near_samples",
+]
 
 NEAR, ASKED = 5, 2  # sampled rows looked at, and queried, for each start that is wanted
 MORE = 2  # times as many under constraints, which move them
 UNLIKE = 0.5  # of a row's distance: how far it lies from rows chosen before it
-CELLS = 5_000_000  # of rows compared with each other at once
+CELLS = 5_000_000  # cells of rows compared with each other at once
 MIN_PERCENTILE = 0.2  # of an instance's categories among the target's, to get a frozen copy
+HYBRIDS = 50  # rows tried at a time for each start wanted, where constraints leave an instance none
+ROUNDS = 3  # how often they are
+ROWS = 50_000  # hybrid rows held at once
+
+Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
 
 
-class NearSamples(NamedTuple):
-    """Sampled rows of the target near instances, evaluated.
+class Starts(NamedTuple):
+    """Evaluated rows that a search for minimal rows may start from.
 
     Attributes:
-        instance: The instance of each, by position among those searched for, in order.
-        sample: Which of the sampled rows it is.
-        steps: The row, projected onto the constraints and queried.
-        distance: From the instance.
+        instance: The instance of each, by position in the query, in order.
+        steps: The rows.
+        distance: Their distances from the instances.
+        candidate: Whether the caller named the row as a candidate; those are always started from.
+        demand: The pick each may serve, as in `InstanceRows`.
     """
 
     instance: Ints
-    sample: Ints
     steps: Steps
     distance: Floats
+    candidate: Bools
+    demand: Ints
+
+    @classmethod
+    def of(cls, instance: Ints, steps: Steps, distance: Floats) -> Starts:
+        """Makes starts for every pick of rows that are no candidates."""
+        count = len(instance)
+        return cls(instance, steps, distance, np.zeros(count, dtype=bool), np.full(count, EITHER))
+
+    @classmethod
+    def join(cls, parts: Sequence[Starts]) -> Starts:
+        """Puts the ok rows of several sources together, by instance."""
+        joined = join_rows(parts)
+        ok = np.flatnonzero(joined.steps.ok)
+        return take_rows(joined, ok[np.argsort(joined.instance[ok], kind="stable")])
+
+    def closest(self, demand: int, count: int) -> InstanceRows:
+        """Returns the closest rows of each instance, and all candidates, for one demand."""
+        serves = (self.demand == EITHER) | ((self.demand == OK) == (demand == OK))
+        some = take_rows(self, serves)
+        some = take_rows(some, np.lexsort((some.distance, some.candidate, some.instance)))
+        some = take_rows(some, some.candidate | (places_in_groups(some.instance) < count))
+        return InstanceRows.of(some.steps.cells, some.instance, demand)
 
 
-class Endpoints(NamedTuple):
-    """Where paths of some instances may end, and which lines lead there.
-
-    Attributes:
-        prototype: The prototype's number; -1 for a sampled endpoint.
-        z: Latent points.
-        cells: Rows.
-        label: Labels, as positions.
-        valid: Whether the classifier accepts each: prototypes as judged at `fit`.
-        probability: Of the label; NaN where unknown.
-        instance: The instance of each line, by position among those searched for, in order.
-        endpoint: The endpoint of each line.
-    """
-
-    prototype: Ints
-    z: torch.Tensor
-    cells: Floats
-    label: Ints
-    valid: Bools
-    probability: Floats
-    instance: Ints
-    endpoint: Ints
+# ------------------------------------------------------------------------------------------------
+# Sampled rows near instances
 
 
-def near_samples(problem: Problem, instance: Ints, oracle: Oracle, times: int = 1) -> NearSamples:
+def near_samples(
+    problem: Problem, instance: Ints, oracle: Oracle, times: int = 1
+) -> tuple[Starts, Ints]:
     """Finds sampled rows of the target near instances, unlike each other, and evaluates them.
 
     Args:
@@ -70,34 +96,36 @@ def near_samples(problem: Problem, instance: Ints, oracle: Oracle, times: int = 
         instance: Positions of the instances.
         oracle: Evaluates rows.
         times: How many times as many as usual.
+
+    Returns:
+        The rows, by instance and distance, and which of the sampled rows each is.
     """
-    sampled, known = problem.fitted.sampled_endpoints, problem.instances
-    pinned = problem.system.domains(known.cells[instance]).pinned
-    alike = np.c_[known.label_code[instance], known.target_code[instance], pinned]
-    pairs, group = np.unique(alike, axis=0, return_inverse=True)
-    owner, sample = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for k in range(len(pairs)):  # instances that want the same and may change the same columns
+    sampled, asked = problem.fitted.sampled_endpoints, problem.instances
+    pinned = problem.system.domains(asked.cells[instance]).pinned
+    alike = np.c_[asked.label_code[instance], asked.target_code[instance], pinned]
+    _, group = np.unique(alike, axis=0, return_inverse=True)
+    owners, samples = [instance[:0]], [instance[:0]]
+    for k in np.unique(group):  # instances that want the same and may change the same columns
         members = np.flatnonzero(group.ravel() == k)
         first = np.full(len(sampled.label), instance[members[0]])
-        rows = np.flatnonzero(known.reaches_target(sampled.label, first))
-        cells = known.cells[instance[members]]
+        rows = np.flatnonzero(asked.reaches_target(sampled.label, first))
+        cells = asked.cells[instance[members]]
         # What may not change is the instance's, whatever the sample has.
         weights = np.where(pinned[members[0]], 0.0, problem.weights)
         chosen = rows[_unlike_rows(problem, cells, sampled.cells[rows], weights, times)]
-        owner.append(np.repeat(members, chosen.shape[1]))
-        sample.append(chosen.ravel())
-    owners, samples = np.concatenate(owner), np.concatenate(sample)
-    originals = known.cells[instance[owners]]
-    steps = oracle.evaluate(sampled.cells[samples], instance[owners])
-    distance = problem.schema.gaps(originals, steps.cells) @ problem.weights
-    order = np.lexsort((distance, owners))
-    return NearSamples(owners[order], samples[order], steps.take(order), distance[order])
+        owners.append(np.repeat(instance[members], chosen.shape[1]))
+        samples.append(chosen.ravel())
+    owner, sample = np.concatenate(owners), np.concatenate(samples)
+    steps = oracle.evaluate(sampled.cells[sample], owner)
+    starts = Starts.of(owner, steps, problem.distances(steps.cells, owner))
+    order = np.lexsort((starts.distance, owner))
+    return take_rows(starts, order), sample[order]
 
 
 def _unlike_rows(
     problem: Problem, cells: Floats, rows: Floats, weights: Floats, times: int
 ) -> Ints:
-    """Positions of rows near each instance, (n, count), of which none is much like another.
+    """Returns positions of rows near each instance, (n, count), of which none is much like another.
 
     The closest rows of a large sample are almost copies of one another. In order of distance, a row
     is chosen if it is at least half as far from every row chosen before as it is from the instance;
@@ -114,36 +142,65 @@ def _unlike_rows(
         some = places[near[part]]  # (n, near, d)
         every = np.arange(len(some))
         closest = np.full(near[part].shape, np.inf)  # to any row chosen so far
-        left = np.ones(near[part].shape, dtype=bool)
+        free = np.ones(near[part].shape, dtype=bool)
         for turn in range(wanted):
-            unlike = left & (closest >= UNLIKE * distance[part])
-            pick = np.where(unlike.any(axis=1), unlike.argmax(axis=1), left.argmax(axis=1))
+            unlike = free & (closest >= UNLIKE * distance[part])
+            pick = np.where(unlike.any(axis=1), unlike.argmax(axis=1), free.argmax(axis=1))
             chosen[part, turn] = near[part][every, pick]
-            left[every, pick] = False
+            free[every, pick] = False
             apart = some - some[every, pick][:, None]
             apart = np.where(numeric, np.abs(apart), apart != 0) @ weights
             closest = np.minimum(closest, apart)
     return chosen
 
 
-def find_endpoints(problem: Problem, instance: Ints, near: NearSamples) -> Endpoints:
+# ------------------------------------------------------------------------------------------------
+# Endpoints of paths
+
+
+class Endpoints(NamedTuple):
+    """Endpoints of the paths of some instances, and the lines that lead there.
+
+    Attributes:
+        prototype: The prototype's number; -1 for a sampled endpoint.
+        z: Latent points.
+        cells: InstanceRows.
+        label: Labels, as positions.
+        valid: Whether the classifier accepts each: prototypes as judged at `fit`.
+        probability: The classifier's probability of the label; NaN where unknown.
+        instance: The instance of each line, by position among those searched for, in order.
+        endpoint: The endpoint of each line.
+    """
+
+    prototype: Ints
+    z: torch.Tensor
+    cells: Floats
+    label: Ints
+    valid: Bools
+    probability: Floats
+    instance: Ints
+    endpoint: Ints
+
+
+def find_endpoints(problem: Problem, instance: Ints, near: Starts, sample: Ints) -> Endpoints:
     """Lists the endpoints of some instances: their prototypes, and the closest ok sampled row.
 
     Args:
         problem: The problem.
-        instance: Positions of the instances.
+        instance: Positions of the instances, in order.
         near: Sampled rows near them.
+        sample: Which of the sampled rows each of these is.
     """
     fitted = problem.fitted
     prototypes, sampled = fitted.prototypes, fitted.sampled_endpoints
     ok = np.flatnonzero(near.steps.ok)
     ok = ok[first_of_each(near.instance[ok], near.distance[ok])]
-    sample = near.sample[ok]
+    sample = sample[ok]
     codes = np.array([p.code for p in prototypes])
     usable = np.array([fitted.is_endpoint(p) for p in prototypes])
     lines, prototype = np.nonzero(usable & problem.instances.wants(codes, instance))
     # Pairs rather than a matrix, since every instance has another sampled endpoint.
-    lines = np.concatenate([lines, near.instance[ok]])
+    lines = np.concatenate([lines, np.searchsorted(instance, near.instance[ok])])
     endpoint = np.concatenate([prototype, len(prototypes) + np.arange(len(ok))])
     order = np.argsort(lines, kind="stable")
     z = torch.as_tensor(np.stack([p.z for p in prototypes]), device=fitted.decoder.device)
@@ -162,9 +219,106 @@ def find_endpoints(problem: Problem, instance: Ints, near: NearSamples) -> Endpo
 def frozen_category_lines(
     problem: Problem, instances: EncodedInstances, instance: Ints, label: Ints
 ) -> Ints:
-    """Lines that get a frozen-category copy: the instance's categories are typical of the label."""
+    """Returns the lines whose instance has categories typical of the label: they get a copy."""
     decoder = problem.fitted.decoder
     if not decoder.trees or not instances.states.shape[1]:
         return np.empty(0, dtype=np.int64)
     typical = decoder.category_percentile(instances.schema, instances.cells[instance], label)
     return np.flatnonzero(typical >= MIN_PERCENTILE)
+
+
+# ------------------------------------------------------------------------------------------------
+# Starts of the search for minimal rows
+
+
+def find_starts(
+    problem: Problem,
+    instance: Ints,
+    near: Starts,
+    paths: Paths,
+    candidates: Sequence[InstanceRows],
+    oracle: Oracle,
+) -> Starts:
+    """Collects ok rows to start from: sampled rows, candidates, and steps of the paths.
+
+    Where constraints leave an instance none of these, rows are tried that change few columns.
+    """
+    image = problem.schema.shape is not None
+    parts = [] if image else [near]  # of images only those on a path are written well
+    for rows in candidates:
+        some = take_rows(rows, np.isin(rows.instance, instance))
+        steps = oracle.evaluate(some.cells, some.instance)
+        distance = problem.distances(steps.cells, some.instance)
+        candidate = np.ones(len(distance), dtype=bool)
+        parts.append(Starts(some.instance, steps, distance, candidate, some.demand))
+    starts = Starts.join([*parts, _starts_of_paths(paths, oracle)])
+    started = starts.instance[starts.demand <= OK]  # `nearest` is the same without `best`
+    missing = np.setdiff1d(instance, [*started, *oracle.infeasible])
+    if len(problem.system) and not image:
+        for part in batches(len(missing), ROWS, HYBRIDS * problem.search.n_starts):
+            starts = Starts.join([starts, *_hybrid_starts(problem, missing[part], oracle)])
+    return starts
+
+
+def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:
+    """Returns each path's first ok step, the first with a margin and the last; and the closest."""
+    steps = Steps(*(paths[name] for name in Steps._fields))
+    path, step = np.nonzero(steps.ok)
+    ok, owner = steps.take(path, step), paths["instance"][path]
+    distance = paths["distance"][path, step]
+    grid = np.flatnonzero(step < steps.tau.shape[1] - 2)
+    sure = grid[oracle.has_margin(ok.take(grid), owner[grid])]
+    rows = [
+        grid[first_of_each(path[grid], step[grid])],
+        sure[first_of_each(path[sure], step[sure])],
+        grid[first_of_each(path[grid], -step[grid])],
+        first_of_each(owner, distance),
+    ]
+    chosen = np.unique(np.concatenate(rows))
+    return Starts.of(owner[chosen], ok.take(chosen), distance[chosen])
+
+
+def _hybrid_starts(problem: Problem, instance: Ints, oracle: Oracle) -> list[Starts]:
+    """Tries rows that have a few columns of a sampled row and are the instance's elsewhere.
+
+    They satisfy constraints that whole sampled rows do not, limits on changes above all. Where none
+    is ok, the likeliest feasible one is varied: it gives up one of its changes for another.
+    """
+    parts, base = [], problem.instances.cells[instance]
+    for round_ in range(ROUNDS):
+        cells, owners = [base[:0]], [instance[:0]]
+        for i, row in zip(instance.tolist(), base, strict=True):
+            cells.append(_hybrids(problem, i, row, round_))
+            owners.append(np.full(len(cells[-1]), i))
+        owner = np.concatenate(owners)
+        steps = oracle.evaluate(np.concatenate(cells), owner)
+        parts.append(Starts.of(owner, steps, problem.distances(steps.cells, owner)))
+        rest = np.flatnonzero(steps.feasible & ~np.isin(owner, owner[steps.ok]))
+        likeliest = rest[first_of_each(owner[rest], -np.nan_to_num(steps.probability[rest]))]
+        base, instance = steps.cells[likeliest], owner[likeliest]
+    return parts
+
+
+def _hybrids(problem: Problem, instance: int, base: Floats, round_: int) -> Floats:
+    """Makes rows that differ from a base row in one change less and some columns of sampled rows.
+
+    The same columns are drawn for every instance, so an answer does not depend on the others.
+    """
+    schema, sampled = problem.schema, problem.fitted.sampled_endpoints
+    reached = problem.instances.reaches_target(sampled.label, np.full(len(sampled.label), instance))
+    if not reached.any():
+        return base[None][:0]
+    random, count = np.random.default_rng(round_), HYBRIDS * problem.search.n_starts
+    samples = sampled.cells[random.choice(np.flatnonzero(reached), count)]
+    original, columns = problem.instances.cells[instance], np.flatnonzero(schema.counted)
+    changed = schema.changed(original, base)
+    limits = [c.count for c in problem.system.constraints if isinstance(c, ChangeLimit)]
+    most = max(1, min([len(columns), *limits]))
+    size = random.integers(max(1, most - 1) if limits else 1, most, count, endpoint=True)
+    size = np.where(changed.any(), 1, size)
+    taken = np.zeros(samples.shape, dtype=bool)
+    taken[:, columns] = random.random((count, len(columns))).argsort(axis=1) < size[:, None]
+    lost = (random.random(samples.shape) * changed).argmax(axis=1)
+    rows = np.repeat(base[None], count, axis=0)
+    rows[np.arange(count), lost] = original[lost]
+    return np.where(taken, samples, rows)

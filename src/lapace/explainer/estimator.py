@@ -16,33 +16,25 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 
 from lapace.arrays import Floats, Ints
-from lapace.classifiers import Classifier
-from lapace.classifiers.loaders import open_referred, refer_to
+from lapace.classifier import Classifier
 from lapace.constraints import Constraint, System, parse_all
 from lapace.errors import InputError, NotFittedError, check_integer, warn
-from lapace.explainer import storage
-from lapace.explainer.assemble import explain
+from lapace.explainer import outer, storage
 from lapace.explainer.fit import (
     Fitted,
     Progress,
     Prototype,
     fit_model,
     judge_again,
-    warn_of_leaks,
-    with_prototypes,
-    with_survival,
+    judge_centroids,
+    one_hot_rules,
 )
-from lapace.explainer.problem import Search, make_problem
-from lapace.explainer.report_inputs import collect_report_inputs
-from lapace.explainer.survival import Retrain, Retrained
-from lapace.explainer.ties import one_hot_rules
+from lapace.explainer.problem import ANY_OTHER, MAX_QUERIES, Search, make_problem, read_instances
+from lapace.explainer.search import explain
 from lapace.explainer.top_up import top_up
-from lapace.explainer.why_not import MAX_QUERIES, with_why_not
 from lapace.paths import dense_curves
-from lapace.report import Queries, Report, make_report, split
 from lapace.result import PICKS, Counterfactuals, Explanation, InstanceExplanation
 from lapace.schema import Override, Schema
-from lapace.schema.dependencies import warn_of_dependencies
 from lapace.table import read
 from lapace.training import Recipe
 
@@ -146,7 +138,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         X: Any,
         y: Any = None,
         *,
-        retrain: Retrain | None = None,
+        retrain: outer.Retrain | None = None,
         progress: Progress | None = None,
     ) -> Explainer:
         """Learns from a table, labelled by the classifier.
@@ -175,15 +167,15 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         System.of(rules, schema)  # refuses rules that cannot hold before training
         classifier = Classifier(self.classifier, schema)
         codes = classifier.fit_labels(cells)
-        warn_of_leaks(schema, cells, classifier.labels, codes)
-        warn_of_dependencies(schema, cells)
+        outer.warn_of_leaks(schema, cells, classifier.labels, codes)
+        outer.warn_of_relations(schema, cells)
         if retrain is not None and (y is None or not callable(retrain)):
             raise InputError(
                 "retrain is a function called as retrain(X, y, random_state), and needs y: "
                 "fit(X, y, retrain=function)."
             )
         accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
-        parts = split(codes, len(classifier.labels), random_state=random_state)
+        parts = outer.split(codes, len(classifier.labels), random_state=random_state)
         rows, asked = cells[parts.train], classifier.with_fresh_count()
         made_up = None
         if recipe.enough and schema.shape is None:
@@ -196,12 +188,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 random_state=random_state,
                 rules=rules,
             )
-        bare, members = fit_model(
+        trained = fit_model(
             schema,
-            rules,
             rows,
             codes[parts.train],
-            labels=classifier.labels,
+            n_labels=len(classifier.labels),
             n_prototypes=n_prototypes,
             n_latent=n_latent,
             recipe=recipe,
@@ -211,21 +202,41 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             made_up=made_up,
         )
         judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
-        fitted = with_prototypes(bare, judge, repairer, rows, members)
-        fitted = replace(fitted, thresholds=classifier.thresholds)
-        held_out = classifier.with_fresh_count()
-        fitted = with_survival(fitted, held_out, cells, codes, parts, random_state=random_state)
+        prototypes = judge_centroids(trained, classifier.labels, judge, repairer, rows)
+        coded, held_out = trained.decoder.schema, classifier.with_fresh_count()
+        survival = outer.Survival.unknown(classifier.labels, classifier.thresholds)
+        if not trained.recipe.follows_paper and coded.shape is None:
+            survival = survival.fit(
+                coded,
+                cells,
+                codes,
+                parts.train,
+                parts.held_out,
+                held_out.predict_proba,
+                random_state=random_state,
+            )
         if retrain is not None:
-            again = Retrained.fit(retrain, classifier, cells, y, random_state)
-            fitted = replace(fitted, retrained=again)
-        queries = Queries(
+            again = outer.retrained_classifiers(retrain, classifier, cells, y, random_state)
+            survival = replace(survival, retrained=again)
+        fitted = Fitted(
+            schema=coded,
+            labels=classifier.labels,
+            rules=rules,
+            decoder=trained.decoder,
+            prototypes=prototypes,
+            recipe=trained.recipe,
+            history=trained.history,
+            history_names=trained.history_names,
+            survival=survival,
+        )
+        queries = outer.Queries(
             labels=classifier.n_queries,
             made_up=asked.n_queries,
             centroids=judge.n_queries,
             repair=repairer.n_queries,
             survival=held_out.n_queries,
         )
-        found = collect_report_inputs(
+        inputs = outer.collect_report_inputs(
             fitted,
             classifier.with_fresh_count(),
             cells,
@@ -236,7 +247,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             seconds=perf_counter() - start,
             random_state=random_state,
         )
-        self._report, self._warned = replace(make_report(found), accuracy=accuracy), False
+        self._report = replace(outer.make_report(inputs), accuracy=accuracy)
         self.fitted_, self.classifier_ = fitted, classifier
         self.id_column_: str | None = None
         return self
@@ -259,7 +270,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
     @property
     def n_features_in_(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         return len(self._fitted().schema.features)
 
     @property
@@ -268,8 +279,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         return self._fitted().schema
 
     @property
-    def report_(self) -> Report:
-        """What was learned, what to distrust, and whether it passes."""
+    def report_(self) -> outer.Report:
+        """The fit report: whether the explainer passes, and what to distrust."""
         self._fitted()
         return self._report
 
@@ -285,6 +296,17 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         return dict(zip(fitted.history_names, fitted.history.T, strict=True))
 
     # -- explain ----------------------------------------------------------------------------------
+
+    def labels(self, X: Any) -> list[Any]:
+        """Returns the label the classifier predicts for each instance; None if it is malformed.
+
+        Args:
+            X: Instances, as for `explain`.
+        """
+        fitted = self._fitted()
+        classifier, known = self.classifier_.with_fresh_count(), fitted.prototypes[0].cells[None]
+        instances = read_instances(X, fitted.schema, classifier, ANY_OTHER, known_row=known)
+        return [None if code < 0 else fitted.labels[code] for code in instances.label_code]
 
     def explain(
         self,
@@ -318,8 +340,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             progress: Called as `progress("explaining", done, total)`.
         """
         fitted = self._fitted()
-        if self._report.verdict == "fails" and not getattr(self, "_warned", False):
-            self._warned = True
+        if self._report.verdict == "fails":
             warn(
                 "The report of this explainer fails, so its counterfactuals may be of little use: "
                 f"{self._report.advice[0]} print(explainer.report_) says more."
@@ -362,7 +383,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             The same explanation with `why_not` filled, by position of the instance.
         """
         fitted, most = self._fitted(), check_integer("max_queries", max_queries, 0, 2**62)
-        return with_why_not(
+        return outer.with_why_not(
             fitted,
             self.classifier_.with_fresh_count(),
             explanation,
@@ -383,8 +404,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             raise InputError(f"There is no pick '{pick}'. There are: {', '.join(PICKS)}.")
         search = Search(picks=(pick,), n_best=1)
         explanation = self.explain(X, target=target, constraints=constraints, search=search)
-        found: Counterfactuals = getattr(explanation, pick)()
-        return found
+        rows: Counterfactuals = getattr(explanation, pick)()
+        return rows
 
     # -- the latent space -------------------------------------------------------------------------
 
@@ -411,21 +432,21 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         fitted = self._fitted()
         decoder, prototypes = fitted.decoder, fitted.prototypes
         generator = torch.Generator().manual_seed(random_state)
-        known = [k for k, mixture in enumerate(decoder.mixtures) if len(mixture.means)]
-        drawn = [decoder.sampler(k).sample(points, generator) for k in known]
+        codes = [k for k, mixture in enumerate(decoder.mixtures) if len(mixture.means)]
+        drawn = [decoder.sampler(k).sample(points, generator) for k in codes]
         record: dict[str, NDArray[Any]] = {
             "labels": self.classes_,
             "z": torch.cat(drawn).numpy(),  # (labels * points, h)
-            "label": np.repeat(known, points),
+            "label": np.repeat(codes, points),
             "prototype_z": np.stack([p.z for p in prototypes]),  # (prototypes, h)
             "prototype_label": np.array([p.code for p in prototypes]),
             "prototype_number": np.array([p.number for p in prototypes]),
             "prototype_valid": np.array([p.valid for p in prototypes]),
         }
         if instance is not None:
-            whole, at = instance.explanation, [instance.position]
-            code = np.array([fitted.labels.index(whole.label[at[0]])])
-            encoded = decoder.encode_instances(whole.schema, whole.instances[at], code)
+            whole, row = instance.explanation, instance.position
+            code = np.array([fitted.labels.index(whole.label[row])])
+            encoded = decoder.encode_instances(whole.schema, whole.instances[[row]], code)
             record["instance_z"] = encoded.z[0].cpu().numpy()  # (h,)
             if whole.schema.shape is not None and not decoder.follows_paper:
                 end = torch.as_tensor(record["prototype_z"], device=decoder.device)
@@ -478,7 +499,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 `batch`; by default `id_column_`.
         """
         fitted = self._fitted()
-        if fitted.retrained is not None:
+        if fitted.survival.retrained:
             warn(
                 "The classifiers that retrain made are not saved: a loaded explainer estimates "
                 "survival from its ensemble."
@@ -488,9 +509,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             "n_latent": None if self.n_latent is None else int(self.n_latent),
             "random_state": int(self.random_state),
         }
-        reference = None if classifier is None else refer_to(path, classifier, self.classifier)
-        known = self.id_column_ if id_column is None else id_column
-        storage.save(path, fitted, self.report_, settings, reference, known)
+        reference = None
+        if classifier is not None:
+            reference = outer.refer_to(path, classifier, self.classifier)
+        id_column = self.id_column_ if id_column is None else id_column
+        storage.save(path, fitted, self.report_, settings, reference, id_column)
 
     @classmethod
     def load(
@@ -509,25 +532,28 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         Args:
             path: The file.
             classifier: The classifier it was fitted for; None to open the file it refers to.
-            trust: Types in that file that may be built, as in `classifiers.load_classifier`.
+            trust: Types in that file that may be built, as in `loaders.load_classifier`.
             device: As in the constructor.
         """
-        fitted, report, settings = storage.load(path, _device(device))
+        stored = storage.load(path, _device(device))
+        fitted = stored.fitted
         if classifier is None:
-            classifier = open_referred(Path(path), storage.read_reference(path), trust)
+            classifier = outer.open_referred(Path(path), stored.reference, trust)
         explainer = cls(
             classifier,
             recipe=fitted.recipe,
             rules=fitted.rules,
             schema=fitted.schema,
             device=device,
-            **settings,
+            **stored.settings,
         )
         explainer.classifier_ = Classifier(classifier, fitted.schema, fitted.labels)
-        known = replace(fitted, thresholds=explainer.classifier_.thresholds)
-        explainer.fitted_ = judge_again(known, explainer.classifier_)
-        explainer._report = report
-        explainer.id_column_ = storage.read_id_column(path)
+        thresholds = explainer.classifier_.thresholds
+        if thresholds is not None:
+            survival = replace(fitted.survival, thresholds=np.array(thresholds))
+            fitted = replace(fitted, survival=survival)
+        explainer.fitted_ = judge_again(fitted, explainer.classifier_)
+        explainer._report, explainer.id_column_ = stored.report, stored.id_column
         return explainer
 
 
@@ -543,11 +569,11 @@ def _accuracy(y: Any, labels: Sequence[Any], codes: Ints) -> float | None:
     if len(true) != len(codes):
         raise InputError(f"y has {len(true)} labels for {len(codes)} rows; give one per row.")
     place = {label: code for code, label in enumerate(labels)}
-    found = np.array([place.get(value, -1) for value in true.tolist()], dtype=np.int64)
-    if (found < 0).all():
+    true_codes = np.array([place.get(value, -1) for value in true.tolist()], dtype=np.int64)
+    if (true_codes < 0).all():
         warn("No label of y is one the classifier predicts: its accuracy is not reported.")
         return None
-    return float((found == codes).mean())
+    return float((true_codes == codes).mean())
 
 
 def _device(name: str | None) -> torch.device:

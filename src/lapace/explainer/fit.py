@@ -1,4 +1,4 @@
-"""What `fit` learns: a trained model, its latent density, and prototypes judged by the classifier.
+"""Fits a model, its latent densities, and prototypes that the classifier judges.
 
 A centroid that the classifier does not give its label is repaired: moved to members of its
 cluster whose reconstruction the classifier accepts, and judged again. If that fails it is dropped.
@@ -6,29 +6,26 @@ cluster whose reconstruction the classifier accepts, and judged again. If that f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import cohen_kappa_score
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.categories import CategoryTree
-from lapace.classifiers import Classifier, Label
-from lapace.constraints import Constraint
+from lapace.classifier import Classifier, Label
+from lapace.constraints import Comparison, Constraint, Linear, Term
 from lapace.errors import CentroidWarning, InputError, warn
-from lapace.explainer.survival import MARGIN, Retrained, SurvivalModel, centred
+from lapace.explainer.oracle import query_rows
 from lapace.explainer.top_up import MadeUpRows
-from lapace.instances import query_rows
 from lapace.model import Shape
 from lapace.paths import Decoder
-from lapace.report import Split
-from lapace.schema import Knots, Schema
-from lapace.table import spelling
+from lapace.schema import Feature, Knots, Schema
 from lapace.training import (
     Recipe,
     cluster_counts,
@@ -38,26 +35,28 @@ from lapace.training import (
     partition,
 )
 
+if TYPE_CHECKING:
+    from lapace.explainer.outer import Survival
+
 __all__ = [
     "Fitted",
     "Prototype",
     "SampledEndpoints",
+    "Trained",
     "fit_model",
     "judge_again",
-    "warn_of_leaks",
-    "with_prototypes",
-    "with_survival",
+    "judge_centroids",
+    "one_hot_rules",
 ]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
+ENOUGH_ROWS = 50  # rows in which a rule that always holds is no accident
+STEM = re.compile(r"(.+?)[_.=: -]+[^_.=: -]+(?:[_ -][^_.=: -]+)*?$")  # `home` of `home_own`
+
 EMPHASIS = 1.5  # weight of a category in k-means, against a standardised number
 MEMBERS = 1000  # members of a cluster a repair looks at, at most
 SAMPLES, SAMPLE_CELLS = 4_000, 2_000_000  # sampled endpoints per label, and their cells, at most
-
-YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
-MIN_HELD_OUT, INSTEAD = 50, 1000  # rows that scale survival; if fewer are held out, so many of all
-MIN_KAPPA = 0.4  # Cohen's kappa from which a column may be the label itself
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class SampledEndpoints:
 
 @dataclass(frozen=True)
 class Fitted:
-    """All that `explain` and `save` read of a fitted explainer."""
+    """A fitted explainer: all that `explain` and `save` read."""
 
     schema: Schema
     labels: tuple[Label, ...]
@@ -119,9 +118,7 @@ class Fitted:
     recipe: Recipe
     history: Floats
     history_names: tuple[str, ...]
-    survival_model: SurvivalModel | None = None
-    thresholds: tuple[float, ...] | None = None  # from which labels are predicted, where not 0.5
-    retrained: Retrained | None = None  # not saved
+    survival: Survival
 
     def is_endpoint(self, prototype: Prototype) -> bool:
         """Whether paths may lead to a prototype; the paper's recipe uses every centroid."""
@@ -145,65 +142,31 @@ class Fitted:
         label = np.repeat(np.array(usable, dtype=np.int64), count)
         return SampledEndpoints(z, decoder.decode(z, label), label)
 
-    def survival(
-        self, schema: Schema, cells: Floats, codes: Ints, probability: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """The chance that rows keep a label when the classifier is retrained, and its interval.
 
-        Args:
-            schema: The columns; wider than the fitted ones where rows have unseen levels.
-            cells: The rows.
-            codes: The label of each, as a position.
-            probability: The classifier's probability of that label; NaN where it has none.
+class Trained(NamedTuple):
+    """A trained model.
 
-        Returns:
-            The estimate and both ends of its 90 % interval; NaN where there is no model of it.
-        """
-        if self.retrained is not None:
-            return self.retrained.survival(schema, cells, codes)
-        if self.survival_model is None:
-            unknown = np.full(len(cells), np.nan)
-            return unknown, unknown.copy(), unknown.copy()
-        probability = centred(probability, self._thresholds[codes])
-        return self.survival_model.survival(schema, cells, codes, probability)
+    Attributes:
+        recipe: How it was trained.
+        decoder: The model, its densities and category trees.
+        history: The loss and its terms during training, (steps, terms).
+        history_names: Their names.
+        members: The cluster of each training row; -1 for rows of labels without clusters.
+    """
 
-    def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
-        """Tells whether rows keep a margin to the decision boundary, which `best` asks of them.
-
-        A row needs a probability of at least the label's `margins`, with more than two labels
-        against the next label. Where the classifier has none, the row needs a high estimated
-        survival; where neither is known, nothing is asked. The arguments are those of `survival`.
-        """
-        probability = centred(probability, self._thresholds[codes])
-        if self.survival_model is not None:
-            return self.survival_model.has_margin(schema, cells, codes, probability)
-        enough: Bools = np.isnan(probability) | (probability >= MARGIN - 1e-9)
-        return enough
-
-    @property
-    def margins(self) -> Floats:
-        """For each label the least probability, against the next label, with a margin.
-
-        The margin's odds are counted from the probability from which the label is predicted: 0.5,
-        unless the classifier has another threshold.
-        """
-        known = MARGIN if self.survival_model is None else self.survival_model.margin
-        return centred(MARGIN if np.isnan(known) else known, 1 - self._thresholds)
-
-    @property
-    def _thresholds(self) -> Floats:
-        """The probability from which each label is predicted."""
-        known = self.thresholds
-        return np.full(len(self.labels), 0.5) if known is None else np.array(known)
+    recipe: Recipe
+    decoder: Decoder
+    history: Floats
+    history_names: tuple[str, ...]
+    members: Ints
 
 
 def fit_model(
     schema: Schema,
-    rules: tuple[Constraint, ...],
     cells: Floats,
     codes: Ints,
     *,
-    labels: tuple[Label, ...],
+    n_labels: int,
     n_prototypes: int,
     n_latent: int | None,
     recipe: Recipe,
@@ -211,15 +174,14 @@ def fit_model(
     random_state: int,
     progress: Progress | None,
     made_up: MadeUpRows | None = None,
-) -> tuple[Fitted, Ints]:
-    """Trains on rows and the labels the classifier gives them; prototypes are still to be judged.
+) -> Trained:
+    """Trains on rows and the labels the classifier gives them.
 
     Args:
         schema: The columns.
-        rules: Constraints kept with the explainer.
         cells: Training rows.
         codes: Their labels, as positions.
-        labels: The labels.
+        n_labels: How many labels there are.
         n_prototypes: Clusters per label; a label with few rows gets fewer.
         n_latent: Dimensions of z; None for a rule.
         recipe: How to train.
@@ -227,20 +189,17 @@ def fit_model(
         random_state: Seed of everything random.
         progress: Called as `progress("training", done, total)`.
         made_up: Rows that top up labels that are short.
-
-    Returns:
-        What was learned, and the cluster of each row, -1 for rows of labels without clusters.
     """
     recipe = recipe.on(schema.shape)
     follows_paper = recipe.follows_paper
     # Pixels share one scale. Coded by rank, a faint pixel that is mostly empty counts as much as a
     # stroke: on MNIST that left 24 of 30 centroids valid, the share of the range left 30.
-    if schema.shape is not None or (follows_paper and recipe.numbers == "range"):
+    if schema.shape is not None:
         coded = range_coded(schema)
     else:
         coded = standardised(schema, cells) if follows_paper else schema
     encoded = coded.encode(cells)  # (n, w)
-    counts = _cluster_counts(encoded, codes, len(labels), n_prototypes)
+    counts = _cluster_counts(encoded, codes, n_labels, n_prototypes)
     clusters = np.zeros(len(codes), dtype=np.int64)
     if not follows_paper:
         emphasis = np.where(np.arange(coded.width) < len(coded.numeric), 1.0, EMPHASIS)
@@ -279,50 +238,11 @@ def fit_model(
     trees: tuple[CategoryTree, ...] = ()
     if not follows_paper:
         states, widths = coded.states(cells), coded.block_states
-        trees = tuple(CategoryTree.fit(states[codes == k], widths) for k in range(len(labels)))
+        trees = tuple(CategoryTree.fit(states[codes == k], widths) for k in range(n_labels))
     decoder = Decoder(coded, model, mixtures, trees, follows_paper, samplers)
     members = np.full(len(codes), -1, dtype=np.int64)
     members[usable] = c[:count].cpu().numpy()
-    bare = Fitted(coded, labels, rules, decoder, (), recipe, history.array, history.names)
-    return bare, members
-
-
-def with_survival(
-    fitted: Fitted,
-    classifier: Classifier,
-    cells: Floats,
-    codes: Ints,
-    split: Split,
-    *,
-    random_state: int,
-) -> Fitted:
-    """Fits the model that estimates survival; none for the paper's recipe or images.
-
-    Args:
-        fitted: What was learned.
-        classifier: The classifier, counting the queries about rows held out.
-        cells: All rows given to `fit`.
-        codes: Their labels, as positions.
-        split: Which of them are trained on, and which held out.
-        random_state: Seed of everything random.
-    """
-    if fitted.recipe.follows_paper or fitted.schema.shape is not None:
-        return fitted
-    held_out = split.held_out
-    if len(held_out) < MIN_HELD_OUT:  # too few: rows trained on have to do
-        held_out = np.random.default_rng(random_state).permutation(len(cells))[:INSTEAD]
-    known = classifier.predict_proba(cells[held_out])
-    model = SurvivalModel.fit(
-        fitted.schema,
-        cells,
-        codes,
-        len(fitted.labels),
-        split.train,
-        held_out,
-        None if known is None else centred(known, fitted._thresholds),
-        random_state=random_state,
-    )
-    return replace(fitted, survival_model=model)
+    return Trained(recipe, decoder, history.array, history.names, members)
 
 
 def range_coded(schema: Schema) -> Schema:
@@ -339,8 +259,8 @@ def standardised(schema: Schema, cells: Floats) -> Schema:
 
 
 def _moments(column: Floats) -> tuple[float, float]:
-    known = column[~np.isnan(column)]
-    return (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
+    values = column[~np.isnan(column)]
+    return (float(values.mean()), float(values.std())) if len(values) else (0.0, 1.0)
 
 
 def _linear(schema: Schema, scales: Sequence[tuple[float, float]]) -> Schema:
@@ -371,35 +291,6 @@ def _cluster_counts(encoded: Floats, codes: Ints, labels: int, wanted: int) -> t
     return counts
 
 
-def warn_of_leaks(schema: Schema, cells: Floats, labels: Sequence[Any], codes: Ints) -> None:
-    """Warns of columns that look like the label itself, left in the table.
-
-    Their values are the labels and agree with the classifier as well as a fair classifier agrees
-    with the truth. Yes and no are values of many a feature: there it takes more.
-    """
-    names = [spelling(label) for label in labels]
-    least = 0.9 if {name.lower() for name in names} in YES_NO else 0.75
-    for i, feature in enumerate(schema.features):
-        values = np.unique(cells[:, i])
-        if len(values) != len(names) or np.isnan(values).any():
-            continue
-        texts = [
-            spelling(feature.levels[int(v)] if feature.categories else float(v)) for v in values
-        ]
-        if len(names) < 2 or set(texts) != set(names):
-            continue
-        places = np.array([names.index(text) for text in texts])
-        column = places[np.searchsorted(values, cells[:, i])]
-        agrees = (column == codes).mean() >= least
-        # Two rare values agree most of the time by chance alone.
-        if agrees and cohen_kappa_score(column, codes) >= MIN_KAPPA:
-            warn(
-                f"Column '{feature.name}' has exactly the classifier's labels as its values. If it "
-                "is what the classifier predicts, leave it out of the table (--label on the "
-                "command line)."
-            )
-
-
 # ------------------------------------------------------------------------------------------------
 # Prototypes
 
@@ -409,30 +300,35 @@ def _judge(
 ) -> tuple[Bools, Floats]:
     """Whether the classifier gives rows their label, and its probability; NaN where unknown."""
     # A classifier may validate its input, and raise on rows that no table held: not valid.
-    found, probability, _ = query_rows(classifier, cells, schema, known_row=known_row)
-    return found == codes, probability[np.arange(len(cells)), codes]
+    predicted, probability, _ = query_rows(classifier, cells, schema, known_row=known_row)
+    return predicted == codes, probability[np.arange(len(cells)), codes]
 
 
-def with_prototypes(
-    fitted: Fitted, judge: Classifier, repairer: Classifier, cells: Floats, members: Ints
-) -> Fitted:
+def judge_centroids(
+    trained: Trained,
+    labels: Sequence[Label],
+    judge: Classifier,
+    repairer: Classifier,
+    cells: Floats,
+) -> tuple[Prototype, ...]:
     """Decodes every centroid, has the classifier judge it, and repairs those it refuses.
 
     Args:
-        fitted: What was learned.
+        trained: The trained model.
+        labels: The classifier's labels.
         judge: The classifier, counting the queries about centroids.
         repairer: The same, counting the queries of repairs.
         cells: Training rows.
-        members: The cluster of each.
     """
-    shape = fitted.decoder.model.shape
+    decoder, paper = trained.decoder, trained.recipe.follows_paper
+    shape = decoder.model.shape
     codes = np.repeat(np.arange(len(shape.clusters)), shape.clusters)
-    z = fitted.decoder.model.centroids()
-    decoded, paper = fitted.decoder.decode(z, codes), fitted.recipe.follows_paper
-    valid, probability = _judge(judge, decoded, codes, fitted.schema, cells[:1])
-    found = []
+    z = decoder.model.centroids()
+    decoded = decoder.decode(z, codes)
+    valid, probability = _judge(judge, decoded, codes, decoder.schema, cells[:1])
+    prototypes = []
     for k, code in enumerate(codes.tolist()):
-        label, rows = fitted.labels[code], cells[members == k]
+        label, rows = labels[code], cells[trained.members == k]
         prototype = Prototype(
             number=k,
             label=label,
@@ -445,7 +341,7 @@ def with_prototypes(
             valid_before=bool(valid[k]),
         )
         if not prototype.valid and not paper:
-            prototype = _repaired(fitted, repairer, prototype, rows)
+            prototype = _repaired(decoder, repairer, prototype, rows)
         if not prototype.valid:
             used = (
                 "paths lead to it all the same, as in the paper" if paper else "no path leads to it"
@@ -456,24 +352,23 @@ def with_prototypes(
                 "if too few are left.",
                 CentroidWarning,
             )
-        found.append(prototype)
-    fitted = replace(fitted, prototypes=tuple(found))
-    _check_every_label(fitted)
-    return fitted
+        prototypes.append(prototype)
+    _check_every_label(prototypes, labels, paper=paper)
+    return tuple(prototypes)
 
 
 def _repaired(
-    fitted: Fitted, classifier: Classifier, prototype: Prototype, rows: Floats
+    decoder: Decoder, classifier: Classifier, prototype: Prototype, rows: Floats
 ) -> Prototype:
-    """Moved towards members of its cluster whose reconstruction the classifier accepts."""
+    """Moves a prototype towards members of its cluster whose reconstruction is accepted."""
     rows = rows[:: max(1, len(rows) // MEMBERS)]
     dropped = replace(prototype, note="dropped: the classifier refuses it wherever it was moved")
     if not len(rows):
         return dropped
-    decoder, codes = fitted.decoder, np.full(len(rows), prototype.code)
+    codes = np.full(len(rows), prototype.code)
     z = decoder.encode(rows, codes)
-    known, schema = rows[:1], fitted.schema
-    valid, _ = _judge(classifier, decoder.decode(z, codes), codes, schema, known)
+    accepted_row, schema = rows[:1], decoder.schema
+    valid, _ = _judge(classifier, decoder.decode(z, codes), codes, schema, accepted_row)
     accepted = z[torch.as_tensor(valid, device=z.device)]
     if not len(accepted):
         return dropped
@@ -484,7 +379,7 @@ def _repaired(
         (nearest, "the nearest member the classifier accepts"),
     ):
         row = decoder.decode(point[None], codes[:1])
-        valid, probability = _judge(classifier, row, codes[:1], schema, known)
+        valid, probability = _judge(classifier, row, codes[:1], schema, accepted_row)
         if valid[0]:
             return replace(
                 prototype,
@@ -498,11 +393,11 @@ def _repaired(
 
 
 def judge_again(fitted: Fitted, classifier: Classifier) -> Fitted:
-    """Prototypes judged by a classifier that may not be the one they were made for."""
+    """Has a loaded classifier judge the prototypes again; warns where it judges differently."""
     before = fitted.prototypes
     cells, codes = np.stack([p.cells for p in before]), np.array([p.code for p in before])
-    known = next((p.cells[None] for p in before if p.valid), cells[:1])
-    judged = _judge(classifier, cells, codes, fitted.schema, known)
+    accepted_row = next((p.cells[None] for p in before if p.valid), cells[:1])
+    judged = _judge(classifier, cells, codes, fitted.schema, accepted_row)
     after = [
         replace(p, valid=bool(valid), probability=float(probability))
         for p, valid, probability in zip(before, *judged, strict=True)
@@ -520,20 +415,68 @@ def judge_again(fitted: Fitted, classifier: Classifier) -> Fitted:
     return replace(fitted, prototypes=tuple(after))
 
 
-def _check_every_label(fitted: Fitted) -> None:
+def _check_every_label(
+    prototypes: Sequence[Prototype], labels: Sequence[Label], *, paper: bool
+) -> None:
     """Refuses a fit that leaves no target; warns of a label that can be none."""
-    left = [label for code, label in enumerate(fitted.labels) if fitted.of_label(code)]
-    for code, label in enumerate(fitted.labels):
-        tried = sum(p.code == code for p in fitted.prototypes)
-        if not tried or label in left:
+    reachable = {p.label for p in prototypes if p.valid or paper}
+    for label in labels:
+        tried = sum(p.label == label for p in prototypes)
+        if not tried or label in reachable:
             continue
         sentence = (
             f"No prototype of class {label!r} is labelled {label!r} by the classifier ({tried} "
             "tried, repairs included)"
         )
         help_ = "Give more rows of that class, or fit with fewer prototypes."
-        if len(left) < 2 and len(fitted.labels) < 3:
+        if len(reachable) < 2 and len(labels) < 3:
             raise InputError(f"{sentence}. {help_}")
         warn(f"{sentence}: it cannot be a target. {help_}", CentroidWarning)
-    if not left:
+    if not reachable:
         raise InputError("No class has a prototype that the classifier labels as that class.")
+
+
+# ------------------------------------------------------------------------------------------------
+# Rules that a table shows by itself
+
+
+def one_hot_rules(schema: Schema, cells: Floats) -> tuple[Constraint, ...]:
+    """Returns rules that exactly one column is set, for columns that are one category in several.
+
+    Such columns hold 0 and 1, begin with the same word (`home_own`, `home_rent`) and sum to one in
+    every row.
+
+    Args:
+        schema: The columns.
+        cells: The training rows.
+
+    Examples:
+        >>> homes = [{"home_own": int(i % 3 == 0), "home_rent": int(i % 3 > 0)} for i in range(60)]
+        >>> schema = Schema.infer(homes)
+        >>> [str(rule) for rule in one_hot_rules(schema, schema.cells(homes))]
+        ['home_own + home_rent == 1']
+    """
+    groups: dict[str, list[int]] = {}
+    for i, feature in enumerate(schema.features):
+        stem = STEM.match(feature.name)
+        if _is_flag(feature) and stem is not None:
+            groups.setdefault(stem[1], []).append(i)
+    rules = []
+    for columns in groups.values():
+        flags = cells[:, columns]
+        if len(columns) < 2 or len(cells) < ENOUGH_ROWS or not (flags.sum(axis=1) == 1).all():
+            continue
+        terms = tuple(Term(1.0, schema.names[i]) for i in columns)
+        note = "In every training row exactly one of these columns is set."
+        rules.append(Comparison((Linear(terms), Linear((), 1.0)), ("==",), note=note))
+    return tuple(rules)
+
+
+def _is_flag(feature: Feature) -> bool:
+    """Whether a column holds 0 and 1, or false and true."""
+    levels = feature.levels
+    return (
+        feature.kind == "binary"
+        and len(levels) == 2
+        and bool(np.all([v in (0, 1) for v in levels]))
+    )

@@ -1,5 +1,8 @@
 """Makes rows minimal: undoes changes and pulls numbers back while a row stays acceptable.
 
+`find_minimal` makes all starts of all instances minimal: the closest row of an instance is its
+`nearest`; rows that also keep a margin and a floor are the different ways of `best`.
+
 `minimise` is greedy. It puts back every change that can be put back alone, the costliest first,
 until none can; then it pulls each number that is still changed back by bisection, costliest first.
 `settle` repeats that until the row is *minimal*: no change in it can be undone alone, and no number
@@ -10,20 +13,258 @@ every row that is not done yet, in one call of `accept`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lapace.arrays import Bools, Floats, Ints, first_of_each
+from lapace.arrays import Bools, Floats, Ints, first_of_each, matches, places_in_groups
+from lapace.explainer.endpoints import Paths, Starts, near_samples
+from lapace.explainer.oracle import MARGIN, OK, RARE, USUAL, Oracle
+from lapace.explainer.problem import InstanceRows, Problem
+from lapace.paths import Steps, join_rows, take_rows
 from lapace.schema import Schema
 
-__all__ = ["Accept", "minimise", "settle"]
+__all__ = ["Accept", "MinimalRows", "find_minimal", "minimise", "settle", "with_marks"]
 
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
+WIDER = 10  # times as many sampled rows are tried for `best` where none has a margin
 
-# Rows, and which of the starting rows each comes from → whether each is acceptable.
+# InstanceRows, and which of the starting rows each comes from → whether each is acceptable.
 Accept: TypeAlias = Callable[[Floats, Ints], Bools]
+
+
+class MinimalRows(NamedTuple):
+    """Rows of `nearest` or `best`.
+
+    Attributes:
+        instance: The instance of each row, by position in the query.
+        rank: Which of its best rows it is, cheapest first.
+        prototype: The prototype of the path that comes closest to it; -1 for none.
+        steps: The row, evaluated.
+        density: Its density percentile.
+        mark: What a best row lacks, in words.
+    """
+
+    instance: Ints
+    rank: Ints
+    prototype: Ints
+    steps: Steps
+    density: Floats
+    mark: NDArray[np.object_]
+
+    def as_rows(self, demand: int) -> InstanceRows:
+        """Returns the rows alone."""
+        return InstanceRows.of(self.steps.cells, self.instance, demand)
+
+
+def find_minimal(
+    problem: Problem,
+    instance: Ints,
+    starts: Starts,
+    paths: Paths,
+    free: Mapping[str, MinimalRows],
+    oracle: Oracle,
+) -> tuple[dict[str, MinimalRows], InstanceRows]:
+    """Finds `nearest` and `best` of some instances by making starts minimal.
+
+    Rows of `best` keep a margin and a floor where a start of the instance does; else a margin;
+    where no start has one, `nearest` is given, marked.
+
+    Args:
+        problem: The problem.
+        instance: Positions of the instances.
+        starts: Ok rows to start from.
+        paths: The paths of the instances.
+        free: Rows found without the query's constraints, by pick. Where all rows of an instance
+            satisfy them, they are its rows; where only some ways of `best` do, these stay.
+        oracle: Evaluates rows.
+
+    Returns:
+        The rows by pick, and all rows that were made minimal.
+    """
+    done, kept = _complying(problem, instance, free)
+    todo_nearest, todo_best = (
+        np.setdiff1d(instance, done[pick].instance if pick in done else [])
+        for pick in ("nearest", "best")
+    )
+    some = take_rows(starts, np.isin(starts.instance, todo_nearest))
+    parts = [some.closest(OK, problem.search.n_starts)]
+    if "best" in problem.search.picks:
+        parts += _starts_of_best(problem, todo_best, starts, oracle)
+    rows = _made(problem, oracle, join_rows(parts), minimise)
+    chosen = join_rows([_closest(problem, rows), _different(problem, rows)])
+    chosen = _made(problem, oracle, chosen, settle)
+    nearest = _with_best_step(problem, todo_nearest, take_rows(chosen, chosen.demand == OK), paths)
+    picked = {"nearest": nearest}
+    if "best" in problem.search.picks:
+        best = _different(problem, chosen, kept)  # what was made smaller may be alike now
+        lacking = np.setdiff1d(todo_best, best.instance)  # where no row has a margin
+        if "nearest" in done:
+            nearest = join_rows([nearest, done["nearest"].as_rows(OK)])
+        picked["best"] = join_rows([best, take_rows(nearest, np.isin(nearest.instance, lacking))])
+    results = {}
+    for pick, some_rows in picked.items():
+        evaluated = _evaluated(problem, some_rows, paths, oracle, marked=pick == "best")
+        both = join_rows([done[pick], evaluated]) if pick in done else evaluated
+        results[pick] = take_rows(both, np.lexsort((both.rank, both.instance)))
+    return results, join_rows([rows, chosen])
+
+
+def _complying(
+    problem: Problem, instance: Ints, free: Mapping[str, MinimalRows]
+) -> tuple[dict[str, MinimalRows], InstanceRows | None]:
+    """Selects rows found without constraints that satisfy them.
+
+    Returns:
+        By pick the rows of instances whose rows all do, and the ways of `best` of the others.
+    """
+    done, kept = {}, None
+    for pick, every in free.items():
+        rows = take_rows(every, np.isin(every.instance, instance))
+        originals = problem.instances.cells[rows.instance]
+        ok = rows.steps.ok & problem.system.feasible(rows.steps.cells, originals)
+        whole = ~np.isin(rows.instance, rows.instance[~ok])
+        done[pick] = take_rows(rows, whole)
+        if pick == "best":
+            kept = take_rows(rows, ok & ~whole).as_rows(MARGIN)
+    return done, kept
+
+
+def _starts_of_best(
+    problem: Problem, instance: Ints, starts: Starts, oracle: Oracle
+) -> list[InstanceRows]:
+    """Returns starts with a margin above the floor; those below it where an instance has no other.
+
+    Where no start of an instance will do, many more sampled rows are tried.
+    """
+    some = take_rows(starts, np.isin(starts.instance, instance))
+    sure, usual = _sure_and_usual(some, oracle)
+    missing = np.setdiff1d(instance, [*some.instance[usual], *oracle.infeasible])
+    if len(missing) and problem.schema.shape is None:
+        more, _ = near_samples(problem, missing, oracle, WIDER)
+        some = Starts.join([some, Starts.join([more])])
+        sure, usual = _sure_and_usual(some, oracle)
+    only_sure = sure & ~np.isin(some.instance, some.instance[usual])
+    return [
+        take_rows(some, which).closest(demand, problem.search.n_starts)
+        for which, demand in ((usual, USUAL), (only_sure, MARGIN))
+    ]
+
+
+def _sure_and_usual(starts: Starts, oracle: Oracle) -> tuple[Bools, Bools]:
+    """Tells which starts have a margin, and which of these are above the floor as well."""
+    every = np.ones(len(starts.instance), dtype=np.int64)
+    sure = oracle.meets(starts.steps, starts.instance, MARGIN * every)
+    return sure, sure & oracle.meets(starts.steps, starts.instance, USUAL * every)
+
+
+def _made(
+    problem: Problem, oracle: Oracle, rows: InstanceRows, make: Callable[..., Floats]
+) -> InstanceRows:
+    """Returns the rows after `minimise` or `settle`."""
+    if problem.schema.shape is not None or not len(rows.instance):
+        return rows  # pixels are not undone one by one: that leaves noise, not an image
+    cells = make(
+        rows.cells,
+        problem.instances.cells[rows.instance],
+        lambda tried, of: oracle.accepts(tried, rows.instance[of], rows.demand[of]),
+        problem.schema,
+        problem.weights,
+    )
+    return rows._replace(cells=cells)
+
+
+def _closest(problem: Problem, rows: InstanceRows) -> InstanceRows:
+    """Returns the closest row of each instance among those that only have to be ok."""
+    some = take_rows(rows, rows.demand == OK)
+    distance = problem.distances(some.cells, some.instance)
+    return take_rows(some, first_of_each(some.instance, distance))
+
+
+def _different(
+    problem: Problem, rows: InstanceRows, kept: InstanceRows | None = None
+) -> InstanceRows:
+    """Returns the closest rows with a margin that are different ways, `n_best` of each at most.
+
+    Two ways are different if neither changes all the features the other changes, or if they differ
+    in a category. Rows that are kept come first.
+    """
+    schema, rows = problem.schema, take_rows(rows, rows.demand >= MARGIN)
+    new = np.ones(len(rows.instance), dtype=bool)
+    if kept is not None:
+        rows, new = join_rows([kept, rows]), np.r_[np.zeros(len(kept.instance), dtype=bool), new]
+    changed = schema.changed(problem.instances.cells[rows.instance], rows.cells)
+    rest = np.lexsort((problem.distances(rows.cells, rows.instance), new, rows.instance))
+    chosen = [rest[:0]]
+    for _ in range(problem.search.n_best):
+        first = rest[np.unique(rows.instance[rest], return_index=True)[1]]  # the closest of each
+        chosen.append(first)
+        theirs = first[np.searchsorted(rows.instance[first], rows.instance[rest])]
+        a, b = changed[rest], changed[theirs]
+        apart = (a & ~b).any(axis=1) & (b & ~a).any(axis=1)
+        levels = schema.changed(rows.cells[rest], rows.cells[theirs])[:, schema.categorical]
+        rest = rest[apart | levels.any(axis=1)]
+    return take_rows(rows, np.concatenate(chosen))
+
+
+def _with_best_step(
+    problem: Problem, instance: Ints, rows: InstanceRows, paths: Paths
+) -> InstanceRows:
+    """Adds the best step of the paths, ok or not, for instances that have no row."""
+    path = np.flatnonzero(np.isin(paths["instance"], np.setdiff1d(instance, rows.instance)))
+    originals = problem.instances.cells[paths["instance"][path]][:, None]
+    row, step = np.nonzero(problem.schema.changed(originals, paths["cells"][path]).any(axis=2))
+    path = path[row]
+    owner, likely = paths["instance"][path], np.nan_to_num(paths["probability"][path, step])
+    feasible = paths["feasible"][path, step]
+    ok = (paths["valid"][path, step] == 1) & feasible
+    chosen = first_of_each(owner, ~ok, ~feasible, -likely)
+    cells = paths["cells"][path[chosen], step[chosen]]
+    return join_rows([rows, InstanceRows.of(cells, owner[chosen], OK)])
+
+
+def _evaluated(
+    problem: Problem, rows: InstanceRows, paths: Paths, oracle: Oracle, *, marked: bool
+) -> MinimalRows:
+    """Checks and queries the rows of a pick once more; returns them cheapest first."""
+    rows = take_rows(
+        rows, np.lexsort((problem.distances(rows.cells, rows.instance), rows.instance))
+    )
+    cells, instance = rows.cells, rows.instance
+    steps = oracle.query(cells, problem.feasible(cells, instance), instance)
+    density = oracle.density(steps, instance)
+    unmarked = np.full(len(instance), "", dtype=object)
+    prototype = _closest_prototypes(problem, cells, instance, paths)
+    minimal = MinimalRows(instance, places_in_groups(instance), prototype, steps, density, unmarked)
+    return with_marks(minimal, oracle) if marked else minimal
+
+
+def with_marks(rows: MinimalRows, oracle: Oracle) -> MinimalRows:
+    """Marks rows of `best` by what they lack: `edge` without a margin, `unusual` if too rare."""
+    words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
+    edge = ~oracle.has_margin(rows.steps, rows.instance)
+    return rows._replace(mark=words[edge.astype(np.int64), (rows.density < RARE).astype(np.int64)])
+
+
+def _closest_prototypes(problem: Problem, cells: Floats, instance: Ints, paths: Paths) -> Ints:
+    """Returns the prototype of the path whose first ok step is closest to each row; -1 for none.
+
+    Steps of the grid are compared: whether `first` is refined depends on the picks.
+    """
+    prototype = np.full(len(instance), -1, dtype=np.int64)
+    row, path = matches(instance, paths["instance"])
+    begin = np.where(paths["begin"] >= 0, paths["begin"], paths["first"])
+    firsts = paths["cells"][path, begin[path]]
+    distance = problem.schema.gaps(cells[row], firsts) @ problem.weights
+    chosen = first_of_each(row, distance)
+    prototype[row[chosen]] = paths["prototype"][path[chosen]]
+    return prototype
+
+
+# ------------------------------------------------------------------------------------------------
+# Minimal rows
 
 
 def minimise(
@@ -50,9 +291,9 @@ def settle(
 ) -> Floats:
     """Takes back single changes until every row is minimal; the arguments are `minimise`'s."""
     rows = _Minimiser(cells, originals, accept, schema, weights)
-    left = np.arange(len(cells))
-    while len(left):
-        left = rows.take_back_one(left)
+    unsettled = np.arange(len(cells))
+    while len(unsettled):
+        unsettled = rows.take_back_one(unsettled)
     return rows.cells
 
 
@@ -90,18 +331,13 @@ class _Minimiser:
 
     # -- one question at a time -------------------------------------------------------------------
 
-    def minimise(self, rows: Ints) -> None:
-        """Undoes changes of some rows, then pulls their numbers back."""
-        self.begin_undoing(rows)
-        self.ask(rows)
-
     def begin_undoing(self, rows: Ints) -> None:
-        """From now on the changes of some rows are undone, costliest first."""
+        """Begins to undo the changes of some rows, costliest first."""
         self._begin(rows, self.costs(rows))
         self.pulling[rows] = False
 
     def begin_pulling(self, rows: Ints) -> None:
-        """From now on the changed numbers of some rows are pulled back, costliest first."""
+        """Begins to pull the changed numbers of some rows back, costliest first."""
         self._begin(rows, np.where(self.movable(rows), self.costs(rows), 0.0))
         self.pulling[rows] = True
         self._begin_number(rows[self.count[rows] > 0])
@@ -140,22 +376,22 @@ class _Minimiser:
         self.begin_pulling(ended[~again])
         undoing, values = rows[~self.pulling[rows]], np.empty(len(self.cells))
         values[undoing] = self.originals[undoing, self.order[undoing, self.turn[undoing]]]
-        queried, left = [undoing], rows[self.pulling[rows] & (self.turn[rows] < self.count[rows])]
-        while len(left):
-            tried, moves = self.halfway(left)
-            values[left[moves]] = tried[moves]
-            queried.append(left[moves])
-            left = left[~moves]  # as far back as it goes: the next number
-            self.turn[left] += 1
-            left = left[self.turn[left] < self.count[left]]
-            self._begin_number(left)
+        queried, rest = [undoing], rows[self.pulling[rows] & (self.turn[rows] < self.count[rows])]
+        while len(rest):
+            tried, moves = self.halfway(rest)
+            values[rest[moves]] = tried[moves]
+            queried.append(rest[moves])
+            rest = rest[~moves]  # as far back as it goes: the next number
+            self.turn[rest] += 1
+            rest = rest[self.turn[rest] < self.count[rest]]
+            self._begin_number(rest)
         rows = np.sort(np.concatenate(queried))
         return rows, values[rows]
 
     def halfway(self, rows: Ints) -> tuple[Floats, Bools]:
         """Values half-way from the kept one to the refused one, and whether they are worth a try.
 
-        They are not where what is left to gain is a twentieth of the change, or one step.
+        A value is not worth a try if it gains at most a twentieth of the change, or one step.
         """
         column = self.order[rows, self.turn[rows]]
         kept, refused = self.kept[rows], self.refused[rows]
@@ -191,8 +427,8 @@ class _Minimiser:
 
     def movable(self, rows: Ints) -> Bools:
         """Numbers before and after: nothing missing, no level without a place: (rows, columns)."""
-        known = ~np.isnan(self.originals[rows]) & ~np.isnan(self.cells[rows])
-        movable: Bools = self.numbers & known & ~self.schema.unseen(self.originals[rows])
+        present = ~np.isnan(self.originals[rows]) & ~np.isnan(self.cells[rows])
+        movable: Bools = self.numbers & present & ~self.schema.unseen(self.originals[rows])
         return movable
 
     def moved(
@@ -202,9 +438,7 @@ class _Minimiser:
         steps = self.steps[column]
         apart = np.nan_to_num(towards - value)
         moved = value + np.sign(apart) * np.maximum(np.abs(apart) * part, steps * 0.999)
-        for one in np.unique(column):
-            mine = column == one
-            moved[mine] = self.schema.features[one].snap(moved[mine])
+        moved = self.schema.lattice.of(column).snap(moved)
         return moved, (np.abs(moved - value) > steps / 2) & (np.abs(moved - towards) > steps / 2)
 
     def replaced(self, rows: Ints, column: Ints, values: Floats) -> Floats:

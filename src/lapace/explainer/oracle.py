@@ -1,55 +1,107 @@
-"""What is known of a row: whether it is feasible, and what the classifier says of it."""
+"""The classifier asked about rows, and the oracle that says whether rows are ok for instances."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints, distinct
-from lapace.explainer.problem import Problem
-from lapace.instances import query_rows
+from lapace.classifier import Classifier
+from lapace.errors import ClassifierError, RowsError
 from lapace.paths import Steps
+from lapace.schema import Schema
 
-__all__ = ["RARE", "Oracle"]
+if TYPE_CHECKING:
+    from lapace.explainer.problem import Problem
+
+__all__ = ["MARGIN", "OK", "RARE", "USUAL", "Oracle", "query_rows"]
 
 MAX_REFUSED = 200  # rows of a search the classifier may raise on before it counts as broken
 RARE = 5.0  # the floor of `best`: a density percentile among training rows of the target
+# What a row has to be: ok; ok with a margin; ok with a margin and not too unusual.
+OK, MARGIN, USUAL = 0, 1, 2
+
+
+def query_rows(
+    classifier: Classifier,
+    cells: Floats,
+    schema: Schema,
+    *,
+    known_row: Floats,
+    max_refused: int | None = None,
+) -> tuple[Ints, Floats, dict[int, str]]:
+    """Queries the classifier in one call; where it raises, halves find the rows it raises on.
+
+    A row is refused once the classifier has raised twice on it alone, and answered in between: a
+    service that fails for a moment and recovers has nothing against the row.
+
+    Args:
+        classifier: The classifier, its labels known.
+        cells: The rows, (n, d).
+        schema: The columns, with every level the rows have.
+        known_row: Cells of a row, (1, d), that the classifier is known to accept. If it raises on
+            this row too, the classifier itself is broken and its error is passed on.
+        max_refused: Rows the classifier may raise on before its error is passed on.
+
+    Returns:
+        Label codes, -1 for a row it raises on; probabilities of each label, (n, labels), NaN
+        where unknown; and the errors, by row.
+    """
+    codes = np.full(len(cells), -1)
+    probability = np.full((len(cells), len(classifier.labels)), np.nan)
+    refused: dict[int, str] = {}
+    parts, tried_alone = [np.arange(len(cells))] if len(cells) else [], -1
+    while parts:
+        part = parts.pop()
+        try:
+            codes[part], reply = classifier.query(cells[part], schema)
+            probability[part] = np.nan if reply is None else reply
+        except RowsError as error:
+            refused |= {int(part[i]): why for i, why in error.rows.items()}
+            others = np.delete(part, [*error.rows])
+            parts += [others] if len(others) else []
+            if max_refused is not None and len(refused) > max_refused:
+                raise
+        except ClassifierError as error:
+            try:
+                classifier.query(known_row, schema)
+            except ClassifierError:
+                raise error from None
+            if len(part) > 1:
+                parts += reversed(np.array_split(part, 2))
+            elif tried_alone != part[0]:
+                tried_alone = part[0]
+                parts.append(part)
+            else:
+                refused[int(part[0])] = str(error)
+                if max_refused is not None and len(refused) > max_refused:
+                    raise
+    return codes, probability, refused
 
 
 class Oracle:
     """Evaluates rows for instances: projects them, checks the constraints, queries the classifier.
 
     Every method takes rows and the position of the instance each is for. Equal rows are queried
-    once. What the oracle learns on the way it tells by its properties.
+    once. An oracle serves one search and counts along the way.
 
-    Args:
+    Attributes:
         problem: The problem that is solved.
+        infeasible: Instances proved to have no feasible row.
+        unsolved: Instances with a row for which the solver of constraints ended without a result.
+        seconds: Time spent in the classifier and on constraints.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._infeasible: set[int] = set()
-        self._unsolved: set[int] = set()
-        self._seconds: dict[str, float] = {}
+        self.infeasible: set[int] = set()
+        self.unsolved: set[int] = set()
+        self.seconds = {"classifier": 0.0, "constraints": 0.0}
         self._refused = 0
-
-    @property
-    def infeasible(self) -> frozenset[int]:
-        """Instances proved to have no feasible row."""
-        return frozenset(self._infeasible)
-
-    @property
-    def unsolved(self) -> frozenset[int]:
-        """Instances with a row for which the solver of constraints ended without a result."""
-        return frozenset(self._unsolved)
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Time spent so far in the classifier and on constraints."""
-        return dict(self._seconds)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -62,15 +114,12 @@ class Oracle:
                 cells = schema.derive(cells, originals)
                 feasible = problem.system.feasible(cells, originals)
             else:
-                possible = ~np.isin(instance, list(self._infeasible))
+                possible = ~np.isin(instance, list(self.infeasible))
                 moved = problem.system.project(
-                    cells[possible],
-                    originals[possible],
-                    costs=problem.costs,
-                    owners=instance[possible],
+                    cells[possible], originals[possible], costs=problem.costs
                 )
-                self._infeasible.update(instance[possible][moved.proved_infeasible].tolist())
-                self._unsolved.update(instance[possible][moved.unsolved].tolist())
+                self.infeasible.update(instance[possible][moved.proved_infeasible].tolist())
+                self.unsolved.update(instance[possible][moved.unsolved].tolist())
                 cells, feasible = cells.copy(), possible.copy()
                 cells[possible], feasible[possible] = moved.cells, moved.feasible
             return cells, feasible & schema.derivable(cells, originals)
@@ -80,32 +129,28 @@ class Oracle:
         cells, feasible = self.project(cells, instance)
         return self.query(cells, feasible, instance, tau)
 
-    def accepts(self, cells: Floats, instance: Ints, margin: Bools, floor: Bools) -> Bools:
+    def accepts(self, cells: Floats, instance: Ints, demand: Ints) -> Bools:
         """Whether rows are acceptable as they are; only feasible ones are queried.
 
         Args:
             cells: Rows, their derived columns computed.
             instance: The instance of each.
-            margin: Rows that must keep a margin as well as being ok.
-            floor: Rows that must not be too unusual either.
+            demand: `OK`, `MARGIN` or `USUAL`: what each row has to keep.
         """
-        originals = self.problem.instances.cells[instance]
         with self.timed("constraints"):
-            accepted = self.problem.system.feasible(cells, originals)
-            accepted &= self.problem.schema.derivable(cells, originals)
+            accepted = self.problem.feasible(cells, instance)
         rows = np.flatnonzero(accepted)
-        if not len(rows):
-            return accepted
-        steps = self.query(cells[rows], accepted[rows], instance[rows])
-        accepted[rows] = self.acceptable(steps, instance[rows], margin[rows], floor[rows])
+        if len(rows):
+            steps = self.query(cells[rows], accepted[rows], instance[rows])
+            accepted[rows] = self.meets(steps, instance[rows], demand[rows])
         return accepted
 
-    def acceptable(self, steps: Steps, instance: Ints, margin: Bools, floor: Bools) -> Bools:
+    def meets(self, steps: Steps, instance: Ints, demand: Ints) -> Bools:
         """Whether evaluated rows are ok and, where that is asked, have a margin and are usual."""
         accepted = steps.ok
-        rows = np.flatnonzero(accepted & margin)
+        rows = np.flatnonzero(accepted & (demand >= MARGIN))
         accepted[rows] = self.has_margin(steps.take(rows), instance[rows])
-        rows = np.flatnonzero(accepted & floor)
+        rows = np.flatnonzero(accepted & (demand >= USUAL))
         accepted[rows] = self.density(steps.take(rows), instance[rows]) >= RARE
         return accepted
 
@@ -115,7 +160,9 @@ class Oracle:
         if problem.confidence is not None or not len(instance):
             return np.ones(len(instance), dtype=bool)
         label = problem.instances.label_reached(steps.predicted, instance)
-        return problem.fitted.has_margin(problem.schema, steps.cells, label, steps.probability)
+        return problem.fitted.survival.has_margin(
+            problem.schema, steps.cells, label, steps.probability
+        )
 
     def density(self, steps: Steps, instance: Ints) -> Floats:
         """Density percentiles of rows among training rows of the label they are meant to have."""
@@ -128,20 +175,20 @@ class Oracle:
         self, cells: Floats, feasible: Bools, instance: Ints, tau: Floats | None = None
     ) -> Steps:
         """Queries the classifier; a row it raises on is not valid, and costs no other row."""
-        problem, known = self.problem, self.problem.instances
+        problem, instances = self.problem, self.problem.instances
         once, which = distinct(cells)
         with self.timed("classifier"):
             codes, probability, refused = query_rows(
                 problem.classifier,
                 cells[once],
                 problem.schema,
-                known_row=known.cells[instance[:1]],
+                known_row=instances.cells[instance[:1]],
                 max_refused=MAX_REFUSED - self._refused,
             )
         self._refused += len(refused)
         codes = codes[which]
-        reached = known.target_probability(probability[which], instance)
-        valid = known.reaches_target(codes, instance)
+        reached = instances.target_probability(probability[which], instance)
+        valid = instances.reaches_target(codes, instance)
         if problem.confidence is not None:
             valid &= reached >= problem.confidence
         tau = np.full(len(cells), np.nan) if tau is None else tau
@@ -160,4 +207,4 @@ class Oracle:
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + perf_counter() - start
+            self.seconds[name] += perf_counter() - start

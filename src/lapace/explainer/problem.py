@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.classifiers import Classifier
-from lapace.constraints import Constraint, System, fixed, parse_all
+from lapace.classifier import Classifier
+from lapace.constraints import Constraint, Shorthand, System, parse_all
 from lapace.errors import InputError, check_integer, did_you_mean
 from lapace.explainer.fit import Fitted
-from lapace.instances import LabelledInstances, read_instances
-from lapace.paths import join_rows, take_rows
-from lapace.result import PICKS, Explanation
-from lapace.schema import Schema
+from lapace.explainer.oracle import query_rows
+from lapace.result import ANY_OTHER, PICKS, Explanation
+from lapace.schema import Reading, Schema
 from lapace.table import read, spelling
 from lapace.table.frames import as_coded
 
-__all__ = ["Candidates", "Problem", "Search", "make_problem"]
+__all__ = [
+    "ANY_OTHER",
+    "EITHER",
+    "MAX_QUERIES",
+    "InstanceRows",
+    "LabelledInstances",
+    "Problem",
+    "Search",
+    "make_problem",
+    "read_instances",
+]
 
-OPTIONS = {"enforce": ("exact", "naive", "latent")}
-MAX_STARTS = 100  # of an instance; more are not different from each other
+ENFORCE = ("exact", "naive", "latent")
+MAX_QUERIES = 50_000  # rows why-not may query, where the caller sets no other budget
+EITHER = -1  # a row's demand where it may serve `nearest` as well as `best`
+MAX_STARTS = 100  # starts of an instance; more are not different from each other
+TARGETS = f'give one label, a sequence with one label per instance, or "{ANY_OTHER}"'
 
 
 @dataclass(frozen=True)
@@ -67,43 +78,102 @@ class Search:
         picks = (self.picks,) if isinstance(self.picks, str) else tuple(self.picks)
         for pick in picks:
             if pick not in PICKS:
-                hint = did_you_mean(pick, PICKS) if isinstance(pick, str) else ""
+                hint = did_you_mean(pick, PICKS)
                 raise InputError(f"There is no pick {pick!r}. There are: {', '.join(PICKS)}.{hint}")
         object.__setattr__(self, "picks", tuple(pick for pick in PICKS if pick in picks))
-        for name, options in OPTIONS.items():
-            value = getattr(self, name)
-            if value not in options:
-                listed = ", ".join(map(repr, options[:-1])) + f" or {options[-1]!r}"
-                hint = did_you_mean(value, options) if isinstance(value, str) else ""
-                raise InputError(f"{name} is {value!r}; it is {listed}.{hint}")
+        if self.enforce not in ENFORCE:
+            hint = did_you_mean(self.enforce, ENFORCE)
+            raise InputError(
+                f"enforce is {self.enforce!r}; it is 'exact', 'naive' or 'latent'.{hint}"
+            )
 
 
-class Candidates(NamedTuple):
-    """Rows to be considered for instances.
+class InstanceRows(NamedTuple):
+    """Rows for instances, such as candidates, and what is asked of each.
 
     Attributes:
         cells: The rows.
         instance: The instance each is for, by position in the query.
-        pick: The pick each is for, `nearest` or `best`; empty for both.
+        demand: What a row has to keep, as the oracle names it: `OK` for `nearest`, more for `best`;
+            `EITHER` for a row that may serve both.
     """
 
     cells: Floats
     instance: Ints
-    pick: NDArray[np.str_]
+    demand: Ints
 
     @classmethod
-    def of(cls, cells: Floats, instance: Ints, pick: str = "") -> Candidates:
-        """Rows for one pick, or for both."""
-        return cls(cells, instance, np.full(len(instance), pick, dtype="<U7"))
+    def of(cls, cells: Floats, instance: Ints, demand: int = EITHER) -> InstanceRows:
+        """Rows of which the same is asked."""
+        return cls(cells, instance, np.full(len(instance), demand))
 
-    @classmethod
-    def join(cls, parts: Sequence[Candidates]) -> Candidates:
-        """Puts rows together."""
-        return join_rows(parts)
 
-    def take(self, rows: Bools | Ints) -> Candidates:
-        """Selects some of the rows."""
-        return take_rows(self, rows)
+@dataclass(frozen=True)
+class LabelledInstances:
+    """The instances of one query: their rows, what the classifier predicts and the targets.
+
+    Attributes:
+        reading: The rows, and the schema widened by levels that only they have.
+        label_code: The classifier's label of each, as a position in its labels; -1 if malformed.
+        probability: Of each label, (n, labels); NaN where unknown.
+        target_code: The target of each, as a position in the labels; -1 for any other label.
+        malformed: Position to reason, for instances that cannot be explained: a row the schema
+            cannot read, or one the classifier raises on.
+    """
+
+    reading: Reading
+    label_code: Ints
+    probability: Floats
+    target_code: Ints
+    malformed: Mapping[int, str]
+
+    def __len__(self) -> int:
+        return len(self.reading.cells)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns, widened by levels that only these instances have."""
+        return self.reading.schema
+
+    @property
+    def cells(self) -> Floats:
+        """The rows, (n, d)."""
+        return self.reading.cells
+
+    @property
+    def already_target(self) -> Bools:
+        """Whether the classifier predicts each instance's target already."""
+        same: Bools = (self.label_code >= 0) & (self.label_code == self.target_code)
+        return same
+
+    def reaches_target(self, codes: Ints, instance: Ints) -> Bools:
+        """Whether each label (-1: unknown, never) is the target of the instance it is for."""
+        target = self.target_code[instance]
+        other = codes != self.label_code[instance]
+        reached: Bools = np.where(target >= 0, codes == target, other) & (codes >= 0)
+        return reached
+
+    def wants(self, codes: Ints, instance: Ints) -> Bools:
+        """Whether each label is one that each instance wants: (instances, labels)."""
+        each = np.tile(codes, len(instance)), np.repeat(instance, len(codes))
+        return self.reaches_target(*each).reshape(len(instance), len(codes))
+
+    def label_reached(self, codes: Ints, instance: Ints) -> Ints:
+        """The label each row is meant to have: the target, or for any other the one predicted."""
+        target = self.target_code[instance]
+        return np.where(target >= 0, target, np.maximum(codes, 0))
+
+    def target_probability(self, probability: Floats, instance: Ints) -> Floats:
+        """Each row's probability of the target; for any other, of all labels but the original.
+
+        Args:
+            probability: Of each label, (n, labels).
+            instance: The instance each row is for, (n,).
+        """
+        target, original = self.target_code[instance], self.label_code[instance]
+        rows = np.arange(len(instance))
+        other = 1.0 - probability[rows, original]
+        return np.where(target >= 0, probability[rows, target], other)
 
 
 @dataclass(frozen=True)
@@ -130,7 +200,7 @@ class Problem:
     costs: Mapping[str, float] | None = None
     confidence: float | None = None
     plausibility: float | None = None
-    candidates: Candidates | None = None
+    candidates: InstanceRows | None = None
 
     @property
     def schema(self) -> Schema:
@@ -139,7 +209,7 @@ class Problem:
 
     @cached_property
     def weights(self) -> Floats:
-        """One per column, for distances."""
+        """One weight per column, for distances."""
         return self.schema.weights(self.costs)
 
     def distances(self, cells: Floats, instance: Ints) -> Floats:
@@ -147,14 +217,19 @@ class Problem:
         far: Floats = self.schema.gaps(self.instances.cells[instance], cells) @ self.weights
         return far
 
+    def feasible(self, cells: Floats, instance: Ints) -> Bools:
+        """Whether rows satisfy every constraint and their derived columns can be computed."""
+        originals = self.instances.cells[instance]
+        feasible: Bools = self.system.feasible(cells, originals)
+        return feasible & self.schema.derivable(cells, originals)
+
     @cached_property
     def already_target(self) -> Bools:
         """Instances that have the target already, with the required confidence."""
-        already = self.instances.already_target
+        already, target = self.instances.already_target, self.instances.target_code
         if self.confidence is None:
             return already
-        target = np.maximum(self.instances.target_code, 0)
-        reached = self.instances.probability[np.arange(len(target)), target]
+        reached = self.instances.probability[np.arange(len(target)), np.maximum(target, 0)]
         return already & (reached >= self.confidence)
 
     @cached_property
@@ -217,23 +292,22 @@ def make_problem(
             f"plausibility is {plausibility!r}; it is a percentile among training rows, from 0 to "
             "below 100."
         )
-    known = fitted.prototypes[0].cells[None]
-    instances = read_instances(X, fitted.schema, classifier, target, known_row=known)
+    accepted_row = fitted.prototypes[0].cells[None]
+    instances = read_instances(X, fitted.schema, classifier, target, known_row=accepted_row)
     for code in np.unique(instances.target_code[instances.target_code >= 0]):
         if target is not None and not fitted.of_label(int(code)):
             raise InputError(
                 f"There is no valid prototype of label {fitted.labels[code]!r}: it had too few "
                 "training rows, or the classifier accepted none. The report says which."
             )
-    immutable = [fixed(name) for name, cost in weights.items() if cost == np.inf]
+    immutable = [Shorthand("fixed", (name,)) for name, cost in weights.items() if cost == np.inf]
     finite = {name: cost for name, cost in weights.items() if cost != np.inf}
     instances.schema.weights(finite)  # refuses unknown columns and negative costs
-    system = bind_constraints((*fitted.rules, *parse_all(constraints), *immutable), instances)
     return Problem(
         fitted,
         classifier,
         instances,
-        system,
+        _bind((*fitted.rules, *parse_all(constraints), *immutable), instances),
         search or Search(),
         finite,
         confidence,
@@ -242,73 +316,17 @@ def make_problem(
     )
 
 
-def read_candidates(candidates: Any, instances: LabelledInstances) -> Candidates:
-    """Reads rows to be considered: every pick of an earlier explanation, or a table's rows.
-
-    Args:
-        candidates: An `Explanation` of the same instances in the same order, or a table with their
-            columns and a column `instance`: the id of the instance, or its position where the
-            instances have no ids.
-        instances: The instances of the query.
-    """
-    if isinstance(candidates, Explanation):
-        return _candidates_of(candidates, instances)
-    table = read(candidates)
-    if "instance" not in table.columns:
-        raise InputError(
-            "candidates need a column 'instance': the id of the instance each row is for, or its "
-            "position, counted from 0."
-        )
-    ids = instances.reading.ids
-    names = range(len(instances)) if ids is None else ids
-    column = as_coded(table.columns["instance"].values)
-    if (column.codes < 0).any():
-        raise InputError("candidates have a row without an instance.")
-    named = np.array([spelling(column.levels[code]) for code in column.codes], dtype=object)
-    places: dict[str, list[int]] = {}
-    for k, name in enumerate(names):  # several instances may share an id
-        places.setdefault(spelling(name), []).append(k)
-    pairs = [(k, place) for k, name in enumerate(named) for place in places.get(name, ())]
-    row, position = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    unknown = np.setdiff1d(np.arange(len(named)), row)
-    if len(unknown):
-        first = named[unknown[0]]
-        raise InputError(f"candidates name an instance that is not in the query: {first!r}.")
-    reading = instances.schema.read(candidates).checked()
-    if reading.schema != instances.schema:
-        raise InputError("candidates have a category that neither training nor the instances have.")
-    return Candidates.of(reading.cells[row], position)
-
-
-def _candidates_of(explanation: Explanation, instances: LabelledInstances) -> Candidates:
-    """The rows of every pick of an explanation of the same instances."""
-    levels = [
-        [feature.levels for feature in s.features] for s in (explanation.schema, instances.schema)
-    ]
-    same = explanation.schema.names == instances.schema.names and levels[0] == levels[1]
-    if not same or not np.array_equal(explanation.instances, instances.cells, equal_nan=True):
-        raise InputError("candidates are an explanation of other instances than those of X.")
-    picks = [getattr(explanation, pick)() for pick in (*explanation.minimal, *explanation.picked)]
-    parts = [Candidates.of(part.cells, part.instance) for part in picks]
-    return Candidates.join([Candidates.of(instances.cells[:0], np.zeros(0, np.int64)), *parts])
-
-
-def bind_constraints(
-    constraints: Sequence[str | Constraint], instances: LabelledInstances
-) -> System:
+def _bind(constraints: Sequence[str | Constraint], instances: LabelledInstances) -> System:
     """Binds constraints to the columns; refuses those that no row at all can satisfy.
 
     Where instances have values outside what training saw, more may be feasible for them than the
     schema says, and feasibility is decided for each instance instead.
     """
-    schema, cells = instances.schema, instances.cells
-    numbers = [i for i, feature in enumerate(schema.features) if not feature.categories]
-    lower, upper = (
-        np.array([getattr(schema.features[i], end) for i in numbers]) for end in ("lower", "upper")
-    )
-    beyond = (cells[:, numbers] < lower) | (cells[:, numbers] > upper)
-    unseen = bool(beyond.any()) or any(feature.extra for feature in schema.features)
-    return System.of(constraints, schema, check=not unseen)
+    unseen = False
+    for feature, values in zip(instances.schema.features, instances.cells.T, strict=True):
+        beyond = (values < feature.lower) | (values > feature.upper)
+        unseen |= bool(feature.extra) or (not feature.categories and bool(beyond.any()))
+    return System.of(constraints, instances.schema, check=not unseen)
 
 
 def _checked_costs(costs: Mapping[str, float] | None) -> Mapping[str, float]:
@@ -322,3 +340,130 @@ def _checked_costs(costs: Mapping[str, float] | None) -> Mapping[str, float]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def read_instances(
+    X: Any, schema: Schema, classifier: Classifier, target: Any = None, *, known_row: Floats
+) -> LabelledInstances:
+    """Reads a table of instances, queries the classifier about them and parses the targets.
+
+    Args:
+        X: The instances, as a table of any kind that `table` reads.
+        schema: The columns of the training table.
+        classifier: The classifier, its labels known.
+        target: A label, a sequence with one label per instance, or `"any-other"`; with two
+            classes it may be None: the other one.
+        known_row: Cells of a row, (1, d), that the classifier is known to accept.
+
+    Raises:
+        InputError: The table or the target cannot be used.
+        ClassifierError: The classifier raises on the instances and on `known_row` too.
+
+    Examples:
+        >>> from lapace.classifier import Classifier
+        >>> table = [{"age": age} for age in range(20, 60)]
+        >>> schema = Schema.infer(table)
+        >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
+        >>> classifier = Classifier(predict, schema)
+        >>> codes = classifier.fit_labels(schema.cells(table))
+        >>> known = schema.cells(table[:1])
+        >>> rows = [{"age": 30}, {"age": "?"}]
+        >>> instances = read_instances(rows, schema, classifier, known_row=known)
+        >>> instances.label_code.tolist(), instances.target_code.tolist()
+        ([0, -1], [1, -1])
+        >>> list(instances.malformed)
+        [1]
+    """
+    reading = schema.read(X)
+    count = len(reading.cells)
+    readable = np.setdiff1d(np.arange(count), list(reading.problems)).astype(np.int64)
+    label, probability = np.full(count, -1), np.full((count, len(classifier.labels)), np.nan)
+    label[readable], probability[readable], refused = query_rows(
+        classifier, reading.cells[readable], reading.schema, known_row=known_row
+    )
+    malformed = dict(reading.problems) | {int(readable[i]): why for i, why in refused.items()}
+    targets = _target_codes(target, label, classifier)
+    return LabelledInstances(reading, label, probability, targets, dict(sorted(malformed.items())))
+
+
+def _target_codes(target: Any, label: Ints, classifier: Classifier) -> Ints:
+    """The target of each instance as a position in the labels; -1 for any other."""
+    labels, count = classifier.labels, len(label)
+    if target is None:
+        if len(labels) > 2:
+            raise InputError(
+                f"There are {len(labels)} labels, so the target must be named: one of "
+                f"{', '.join(map(repr, labels))}, one for each instance, or {ANY_OTHER!r}."
+            )
+        return np.where(label < 0, -1, 1 - label)
+    if isinstance(target, Set | Mapping):
+        raise InputError(f"target is a {type(target).__name__}, which has no order; {TARGETS}.")
+    dimensions = len(getattr(target, "shape", (0,)))
+    if dimensions > 1:
+        raise InputError(
+            f"target is a {type(target).__name__} with {dimensions} dimensions; {TARGETS}."
+        )
+    if isinstance(target, str) or not dimensions or not hasattr(target, "__len__"):
+        return np.full(count, _target_code(target, classifier))
+    if len(target) != count:
+        raise InputError(f"There are {len(target)} targets for {count} instances; {TARGETS}.")
+    return np.array([_target_code(each, classifier) for each in target], dtype=np.int64)
+
+
+def _target_code(target: Any, classifier: Classifier) -> int:
+    if isinstance(target, str) and target == ANY_OTHER and ANY_OTHER not in classifier.labels:
+        return -1
+    return classifier.code(target)
+
+
+def read_candidates(candidates: Any, instances: LabelledInstances) -> InstanceRows:
+    """Reads rows to be considered: every pick of an earlier explanation, or a table's rows.
+
+    Args:
+        candidates: An `Explanation` of the same instances in the same order, or a table with their
+            columns and a column `instance`: the id of the instance, or its position where the
+            instances have no ids.
+        instances: The instances of the query.
+    """
+    if isinstance(candidates, Explanation):
+        return _rows_of(candidates, instances)
+    table = read(candidates)
+    if "instance" not in table.columns:
+        raise InputError(
+            "candidates need a column 'instance': the id of the instance each row is for, or its "
+            "position, counted from 0."
+        )
+    column = as_coded(table.columns["instance"].values)
+    if (column.codes < 0).any():
+        raise InputError("candidates have a row without an instance.")
+    ids = instances.reading.ids
+    positions: dict[str, list[int]] = {}
+    for i, name in enumerate(range(len(instances)) if ids is None else ids):
+        positions.setdefault(spelling(name), []).append(i)  # several instances may share an id
+    pairs = []
+    for row, code in enumerate(column.codes):
+        name = spelling(column.levels[code])
+        if name not in positions:
+            raise InputError(f"candidates name an instance that is not in the query: {name!r}.")
+        pairs += [(row, i) for i in positions[name]]
+    rows, instance = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    reading = instances.schema.read(candidates).checked()
+    if reading.schema != instances.schema:
+        raise InputError("candidates have a category that neither training nor the instances have.")
+    return InstanceRows.of(reading.cells[rows], instance)
+
+
+def _rows_of(explanation: Explanation, instances: LabelledInstances) -> InstanceRows:
+    """The rows of every pick of an explanation of the same instances."""
+    levels = [
+        [(feature.name, feature.levels) for feature in schema.features]
+        for schema in (explanation.schema, instances.schema)
+    ]
+    same = np.array_equal(explanation.instances, instances.cells, equal_nan=True)
+    if levels[0] != levels[1] or not same:
+        raise InputError("candidates are an explanation of other instances than those of X.")
+    picks = [getattr(explanation, pick)() for pick in (*explanation.minimal, *explanation.picked)]
+    return InstanceRows.of(
+        np.concatenate([instances.cells[:0], *(pick.cells for pick in picks)]),
+        np.concatenate([np.zeros(0, np.int64), *(pick.instance for pick in picks)]),
+    )

@@ -19,9 +19,9 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,19 +30,18 @@ from safetensors.torch import save as save_tensors
 
 from lapace.archives import unpack
 from lapace.categories import CategoryTree
-from lapace.classifiers.loaders import Reference, check_reference
+from lapace.classifier import Reference
 from lapace.constraints import from_toml, to_toml
 from lapace.errors import InputError
+from lapace.explainer import outer
 from lapace.explainer.fit import Fitted, Prototype
-from lapace.explainer.survival import SurvivalModel
+from lapace.files import write_whole
 from lapace.model import LGMVAE, Mixture, Shape
 from lapace.paths import Decoder
-from lapace.report import Report
 from lapace.schema import Schema
-from lapace.table import write_whole
 from lapace.training import Recipe
 
-__all__ = ["Stored", "load", "read_id_column", "read_reference", "save"]
+__all__ = ["Stored", "load", "read_reference", "save"]
 
 FORMAT, VERSION = "lapace/explainer", 5
 MEMBERS = (
@@ -58,13 +57,30 @@ DAY = (2020, 1, 1, 0, 0, 0)  # the same explainer is the same file, bit for bit
 
 T = TypeVar("T")
 Settings = dict[str, Any]
-Stored = tuple[Fitted, Report, Settings]
+
+
+class Stored(NamedTuple):
+    """The content of a file.
+
+    Attributes:
+        fitted: What `fit` learned.
+        report: The fit report.
+        settings: The explainer's arguments, by name.
+        reference: A reference to the classifier's file, if one was saved.
+        id_column: The column that identified the rows of the training table, if one was named.
+    """
+
+    fitted: Fitted
+    report: outer.Report
+    settings: Settings
+    reference: Reference | None
+    id_column: str | None
 
 
 def save(
     path: str | Path,
     fitted: Fitted,
-    report: Report,
+    report: outer.Report,
     settings: Settings,
     classifier: Reference | None = None,
     id_column: str | None = None,
@@ -90,11 +106,11 @@ def save(
         "settings": settings,
         "labels": list(fitted.labels),
         "rules": to_toml(fitted.rules),
-        "recipe": asdict(fitted.recipe),
+        "recipe": fitted.recipe.to_json(),
         "shape": decoder.model.shape.to_json(),
         "history": list(fitted.history_names),
         "trees": len(decoder.trees),
-        **({} if classifier is None else {"classifier": classifier}),
+        **({} if classifier is None else {"classifier": classifier.to_json()}),
         **({} if id_column is None else {"id_column": id_column}),
     }
     prototypes = [{name: getattr(p, name) for name in PROTOTYPE} for p in fitted.prototypes]
@@ -135,9 +151,8 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     for name in PROTOTYPE_ARRAYS:
         array = np.stack([np.asarray(getattr(p, name)) for p in fitted.prototypes])
         tensors[f"prototype.{name}"] = torch.from_numpy(array)
-    if fitted.survival_model is not None:
-        for name, array in fitted.survival_model.arrays().items():
-            tensors[f"survival.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+    for name, array in fitted.survival.arrays().items():
+        tensors[f"survival.{name}"] = torch.from_numpy(np.ascontiguousarray(array))
     tensors["history"] = torch.from_numpy(np.ascontiguousarray(fitted.history))
     return tensors
 
@@ -148,17 +163,13 @@ def load(path: str | Path, device: torch.device) -> Stored:
 
 
 def read_reference(path: str | Path) -> Reference | None:
-    """The reference to the classifier's file, if one was saved."""
-    return _read(
-        Path(path),
-        lambda members: check_reference(json.loads(members["config.json"]).get("classifier")),
-    )
+    """Reads only the reference to the classifier's file, if one was saved."""
+    return _read(Path(path), lambda members: _reference(json.loads(members["config.json"])))
 
 
-def read_id_column(path: str | Path) -> str | None:
-    """The column that identified the rows of the training table, if one was named."""
-    found = _read(Path(path), lambda members: json.loads(members["config.json"]).get("id_column"))
-    return found if isinstance(found, str) else None
+def _reference(config: Mapping[str, Any]) -> Reference | None:
+    reference = config.get("classifier")
+    return None if reference is None else Reference.from_json(reference)
 
 
 def _read(path: Path, parse: Callable[[Mapping[str, bytes]], T]) -> T:
@@ -226,7 +237,7 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
     shape = Shape.from_json(config["shape"])
     listed = json.loads(members["prototypes.json"])
     model = _model(shape, schema, tensors, len(listed))
-    recipe = Recipe(**{**config["recipe"], "weights": tuple(config["recipe"]["weights"])})
+    recipe = Recipe.from_json(config["recipe"])
     labels = tuple(config["labels"])
     decoder = Decoder(
         schema,
@@ -260,34 +271,40 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         recipe,
         tensors["history"].double().numpy().reshape(-1, len(config["history"])),
         tuple(config["history"]),
-        _survival_model(_under(tensors, "survival."), schema, len(labels)),
+        outer.Survival.unknown(labels).with_arrays(
+            {name: value.numpy() for name, value in _under(tensors, "survival.").items()},
+            schema.width,
+        ),
     )
-    report = Report.from_json(json.loads(members["report.json"]))
+    report = outer.Report.from_json(json.loads(members["report.json"]))
     _try_out(fitted, report)
-    return fitted, report, {name: config["settings"][name] for name in SETTINGS}
+    settings = {name: config["settings"][name] for name in SETTINGS}
+    id_column = config.get("id_column")
+    id_column = id_column if isinstance(id_column, str) else None
+    return Stored(fitted, report, settings, _reference(config), id_column)
 
 
 def _model(
     shape: Shape, schema: Schema, tensors: Mapping[str, torch.Tensor], prototypes: int
 ) -> LGMVAE:
-    """The network; sizes that do not fit the columns or the weights are refused beforehand."""
+    """Returns the network; a shape that does not fit columns and weights is refused before."""
     widest = max(shape.columns, shape.hidden, shape.latent, sum(shape.clusters))
     if (shape.continuous, shape.widths) != (len(schema.numeric), schema.widths):
         raise ValueError("the model does not fit its columns")
     if prototypes * widest > MOST_CELLS:
         raise ValueError("too many prototypes")
     weights = _under(tensors, "model.")
-    if sum(value.numel() for value in weights.values()) != shape.size:
-        raise ValueError("the weights do not fit the model")
     numbers = [value for name, value in tensors.items() if name.startswith(FINITE)]
     if not all(bool(value.isfinite().all()) for value in numbers if value.is_floating_point()):
         raise ValueError("a weight is not a number")
+    if sum(value.numel() for value in weights.values()) != shape.size:
+        raise ValueError("the weights do not fit the model")
     model = LGMVAE(shape)
     model.load_state_dict(weights)
     return model
 
 
-def _try_out(fitted: Fitted, report: Report) -> None:
+def _try_out(fitted: Fitted, report: outer.Report) -> None:
     """Uses every part once, so that parts that do not fit together fail here and not later."""
     schema, decoder, prototypes = fitted.schema, fitted.decoder, fitted.prototypes
     labels = np.array([p.code for p in prototypes], dtype=np.int64)
@@ -319,12 +336,3 @@ def _under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.
 
 def _tree(tensors: Mapping[str, torch.Tensor]) -> CategoryTree:
     return CategoryTree.from_arrays({name: value.numpy() for name, value in tensors.items()})
-
-
-def _survival_model(
-    tensors: Mapping[str, torch.Tensor], schema: Schema, n_labels: int
-) -> SurvivalModel | None:
-    if not tensors:
-        return None
-    arrays = {name: value.numpy() for name, value in tensors.items()}
-    return SurvivalModel.from_arrays(arrays, schema.width, n_labels)

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from lapace.arrays import Floats, Ints
-from lapace.classifiers import Classifier
+from lapace.classifier import Classifier
 from lapace.constraints import Constraint, System
 from lapace.errors import ClassifierError
-from lapace.instances import query_rows
-from lapace.metrics.neighbours import kneighbors
+from lapace.explainer.oracle import query_rows
 from lapace.schema import Schema
+from lapace.schema.distance import kneighbors
 
 __all__ = ["MadeUpRows", "mix_neighbours", "top_up"]
 

@@ -8,31 +8,31 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from lapace.classifiers import Classifier
+from lapace.arrays import Bools, Floats
+from lapace.classifier import Classifier
 from lapace.errors import InputError
 from lapace.metrics import quality
-from lapace.metrics.neighbours import join, kneighbors, mean, median, recode
-from lapace.metrics.quality import Plausibility
-from lapace.metrics.robustness import input_robustness, model_robustness, votes
-from lapace.metrics.synthetic import privacy
+from lapace.metrics.plausibility import Plausibility, privacy
+from lapace.metrics.quality import mean, median
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
+from lapace.schema.distance import kneighbors
 
 
-class Reference:
-    """A training table with the classifier's predictions: prepared once, compared with often.
+class ReferenceTable:
+    """A training table with the classifier's predictions, prepared once and used often.
 
     Attributes:
         schema: The columns, with levels that only these rows have.
         classifier: The classifier, its labels known.
         cells: The rows.
-        plausibility: Among the rows of each label, in the order of the classifier's labels.
+        plausibility: The `Plausibility` of each label's rows, in the order of the labels.
 
     Examples:
         >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
-        >>> reference = Reference(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
+        >>> reference = ReferenceTable(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
         >>> reference.classifier.labels, [len(label.rows) for label in reference.plausibility]
         ((False, True), [5, 6])
     """
@@ -45,8 +45,8 @@ class Reference:
         Args:
             table: The training rows, a table of any kind that can be read.
             classifier: The user's model, or a wrapped one (whose query count does not change).
-            schema: Of the counterfactuals to be compared.
-            random_state: Of `Plausibility`.
+            schema: The columns of the counterfactuals to be compared.
+            random_state: Seed of `Plausibility`.
         """
         reading = schema.read(table).checked()
         self.schema, self.cells = reading.schema, reading.cells
@@ -69,14 +69,12 @@ def evaluate(
     tried: ArrayLike | None = None,
     held_out: Any = None,
     retrained: Sequence[Any] = (),
-    perturbed: Sequence[Counterfactuals] = (),
-    steps: ArrayLike | None = None,
 ) -> dict[str, float]:
-    """All metrics that apply, by name.
+    """Returns all metrics that apply, by name.
 
     `validity` and `satisfaction` are of all counterfactuals, everything else of those that are ok.
-    Plausibility is measured among the reference rows the classifier gives the counterfactual's
-    own label, which for an ok one is the target; targets may differ between instances.
+    Plausibility is measured among the reference rows that have the counterfactual's label, which
+    for an ok one is the target; targets may differ between instances.
 
     | always | |
     |---|---|
@@ -91,21 +89,15 @@ def evaluate(
     | `diversity` | NaN where each instance has one counterfactual |
     | `training_distance`, `copies` | median distance to the nearest reference row, share at 0 |
     | **with** `held_out` | `held_out_distance`, `held_out_copies`, `privacy_ratio` |
-    | **with** `retrained` | `model_robustness` |
-    | **with** `perturbed` | `input_distance`, `input_set_distance`, `input_max_set_distance` |
-    | | and the counts `input_compared`, `input_flipped`, `input_lost` |
-    | **with** `steps` | `recrossing` |
+    | **with** `retrained` | `model_robustness`, the mean of `votes` |
 
     Args:
-        counterfactuals: What a pick or a baseline returned.
-        reference: The training table, or a `Reference`, which saves work when used again.
-        classifier: The model; needed unless `reference` is a `Reference`.
+        counterfactuals: The rows of a pick or of another method.
+        reference: The training table, or a `ReferenceTable`, which saves work when used again.
+        classifier: The model; needed unless `reference` is a `ReferenceTable`.
         tried: Positions of the instances tried, as in `validity`.
         held_out: Rows of the same kind that nothing was fitted on.
         retrained: Models trained again.
-        perturbed: Counterfactuals of the same instances slightly perturbed, a round each. Instances
-            whose label flips are found by querying the classifier.
-        steps: Valid flags along paths, as in `recrossing`.
 
     Examples:
         >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
@@ -115,10 +107,10 @@ def evaluate(
         >>> values["validity"], round(values["distance"], 3), values["range_distance"]
         (1.0, 0.455, 0.5)
     """
-    if not isinstance(reference, Reference):
+    if not isinstance(reference, ReferenceTable):
         if classifier is None:
             raise InputError("A table says nothing about labels: hand over the classifier too.")
-        reference = Reference(reference, classifier, counterfactuals.schema)
+        reference = ReferenceTable(reference, classifier, counterfactuals.schema)
     found = _recoded(counterfactuals, join(reference.schema, counterfactuals.schema))
     ok = found.where(found.ok)
     values = _quality(found, ok, tried) | _plausibility(ok, reference)
@@ -129,12 +121,7 @@ def evaluate(
         values["held_out_copies"] = kept.held_out_copies
         values["privacy_ratio"] = kept.ratio
     if retrained:
-        accepted = votes(ok, reference.classifier, retrained)
-        values["model_robustness"] = model_robustness(accepted).mean
-    if perturbed:
-        values |= _input_robustness(found, perturbed, reference)
-    if steps is not None:
-        values["recrossing"] = quality.recrossing(steps)
+        values["model_robustness"] = mean(votes(ok, reference.classifier, retrained))
     return values
 
 
@@ -159,7 +146,7 @@ def _quality(
     }
 
 
-def _plausibility(ok: Counterfactuals, reference: Reference) -> dict[str, float]:
+def _plausibility(ok: Counterfactuals, reference: ReferenceTable) -> dict[str, float]:
     codes = reference.classifier.predict(ok.cells, ok.schema)
     lof, isolation, knn = scores = np.full((3, len(ok)), math.nan)
     for code in np.unique(codes):
@@ -177,19 +164,63 @@ def _plausibility(ok: Counterfactuals, reference: Reference) -> dict[str, float]
     }
 
 
-def _input_robustness(
-    found: Counterfactuals, perturbed: Sequence[Counterfactuals], reference: Reference
-) -> dict[str, float]:
-    tried, classifier = np.unique(found.instance), reference.classifier
-    flipped = np.zeros((len(perturbed), len(found.instances)), dtype=bool)
-    before = classifier.predict(found.instances[tried], found.schema)
-    for row, moved in zip(flipped, perturbed, strict=True):
-        row[tried] = classifier.predict(moved.instances[tried], moved.schema) != before
-    robustness = input_robustness(found, perturbed, flipped)
-    return {f"input_{name}": float(value) for name, value in robustness._asdict().items()}
+def votes(
+    counterfactuals: Counterfactuals, classifier: Classifier, retrained: Sequence[Any]
+) -> Bools:
+    """Returns whether each retrained classifier gives each counterfactual its present label.
+
+    Args:
+        counterfactuals: Counterfactuals, of which valid ones have the target as their label.
+        classifier: The classifier they were made for, its labels known.
+        retrained: Models of the same kind of rows.
+
+    Returns:
+        Flags, (models, counterfactuals).
+
+    Examples:
+        >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
+        >>> schema, instance, valid = Schema.infer(rows), np.array([0, 0]), np.array([True, True])
+        >>> found = Counterfactuals.of(schema, rows[:1], rows[[5, 9]], instance, valid=valid)
+        >>> classifier = Classifier(lambda rows: rows[:, 0] > 1, schema, labels=(False, True))
+        >>> votes(found, classifier, [lambda rows: rows[:, 0] > 2])
+        array([[False,  True]])
+    """
+    schema, cells = counterfactuals.schema, counterfactuals.cells
+    agree = np.zeros((len(retrained), len(cells)), dtype=bool)
+    if not agree.size:
+        return agree
+    expected = _labels(classifier, cells, schema)
+    for row, model in zip(agree, retrained, strict=True):
+        # A model trained on other rows may know labels the first never gave.
+        known = (*classifier.labels, *np.asarray(getattr(model, "classes_", ())).tolist())
+        row[:] = _labels(Classifier(model, schema, known), cells, schema) == expected
+    return agree
+
+
+def _labels(classifier: Classifier, cells: Floats, schema: Schema) -> NDArray[Any]:
+    return np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
 
 
 def _recoded(found: Counterfactuals, schema: Schema) -> Counterfactuals:
     instances = recode(found.instances, found.schema, schema)
     cells = recode(found.cells, found.schema, schema)
     return replace(found, schema=schema, instances=instances, cells=cells)
+
+
+def join(schema: Schema, other: Schema) -> Schema:
+    """Returns a schema widened by the levels that only another one has; its codes stay."""
+    features = tuple(
+        replace(ours, extra=ours.extra + tuple(v for v in theirs.extra if v not in ours.levels))
+        for ours, theirs in zip(schema.features, other.features, strict=True)
+    )
+    return replace(schema, features=features)
+
+
+def recode(cells: Floats, old: Schema, new: Schema) -> Floats:
+    """Returns cells of one schema in the codes of another that has all its levels."""
+    result = cells.copy()
+    for i, (before, after) in enumerate(zip(old.features, new.features, strict=True)):
+        if before.extra and before.levels != after.levels[: len(before.levels)]:
+            codes = np.array([*map(after.levels.index, before.levels), math.nan])
+            result[:, i] = codes[np.where(np.isnan(cells[:, i]), -1, cells[:, i]).astype(int)]
+    return result

@@ -4,7 +4,7 @@ Algorithm 1 of the paper, for many instances at once: $z_\tau = (1 - \tau) z_x +
 decoded. `Decoder` turns latent points into rows of the table, anchored so that a path starts at the
 instance itself. `trace` evaluates every line with a function it is handed and finds where the last
 unbroken run of ok rows begins; it knows neither classifiers nor constraints. `dense_lines` bends
-lines towards the data of the target.
+the lines of images towards the data of the target.
 """
 
 from lapace.paths.decoder import Decoder, EncodedInstances

@@ -1,8 +1,8 @@
-"""Latent points to rows of the table, anchored at the instances paths start from."""
+"""Decodes latent points into rows of the table, anchored at the instances paths start from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -28,13 +28,13 @@ NOISE = 0.5  # share of the decoder's noise a sample gets; all of it crosses the
 
 
 class EncodedInstances(NamedTuple):
-    """Instances encoded, where their paths start.
+    """Encoded instances, the starts of paths.
 
     Attributes:
         schema: The columns, widened by levels that only these instances have.
         cells: The rows.
         z: The latent points.
-        residual: What the decoder misses, e(x) - Dec(z_x).
+        residual: The part of a row that the decoder misses, e(x) - Dec(z_x).
         states: Categories as states of the blocks; beyond a block's width: unseen in training.
         snapped: Numbers moved into bounds and onto the lattice, as counterfactuals have them.
         fixed: States that must stay as they are; -1 where they may change.
@@ -53,24 +53,23 @@ class EncodedInstances(NamedTuple):
     fading: float = 1.0
 
     def residual_at(self, instance: Ints, tau: Floats) -> Floats:
-        """What is left of the residual at tau on paths of instances: (m, w)."""
-        left: Floats = (1.0 - tau)[:, None] ** self.fading * self.residual[instance]
-        return left
+        """Returns the part of the residual that remains at tau on paths of instances: (m, w)."""
+        faded: Floats = (1.0 - tau)[:, None] ** self.fading * self.residual[instance]
+        return faded
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Latent points to rows of the table.
+    """Decodes latent points into rows of the table, and encodes rows.
 
     Attributes:
         schema: The columns the model was trained on.
         model: The trained model.
-        mixtures: Per label, the density of its real rows in latent space.
-        trees: Per label, the joint distribution of categories; empty to choose each block alone.
+        mixtures: The density of each label's real rows in latent space.
+        trees: The joint distribution of each label's categories; empty to choose each block alone.
         follows_paper: Paths start at the instance's reconstruction instead of the instance, the
             encoder is handed cluster probabilities, samples have no noise.
-        samplers: What is drawn from instead of the density, for labels that were topped up with
-            made-up rows.
+        samplers: The mixtures that labels topped up with made-up rows are sampled from.
     """
 
     schema: Schema
@@ -81,18 +80,18 @@ class Decoder:
     samplers: Mapping[int, Mixture] = field(default_factory=dict)
 
     def sampler(self, label: int) -> Mixture:
-        """What latent points of a label are drawn from."""
+        """Returns the mixture that latent points of a label are drawn from."""
         return self.samplers.get(label, self.mixtures[label])
 
     @property
     def device(self) -> torch.device:
-        """Where the model lives."""
+        """The device of the model."""
         return self.model.mask.device
 
     # -- encoder ----------------------------------------------------------------------------------
 
     def encode(self, cells: Floats, labels: Ints) -> Tensor:
-        """Latent points of rows, given their labels: (n, h)."""
+        """Returns the latent points of rows, given their labels: (n, h)."""
         return self._encode(self.schema.encode(cells), labels)
 
     def _encode(self, encoded: Floats, labels: Ints) -> Tensor:
@@ -109,7 +108,15 @@ class Decoder:
         fixed: Ints | None = None,
         excluded: Bools | None = None,
     ) -> EncodedInstances:
-        """Instances encoded, with what of their categories may not change or be chosen."""
+        """Encodes instances.
+
+        Args:
+            schema: The columns, widened by levels that only these instances have.
+            cells: The instances.
+            labels: Their labels.
+            fixed: States that must stay as they are, -1 where they may change; None: all may.
+            excluded: States that may not be chosen; None: all may.
+        """
         encoded = schema.encode(cells)  # (n, w)
         z = self._encode(encoded, labels)
         residual = encoded - self._means(z)
@@ -134,11 +141,11 @@ class Decoder:
         return means
 
     def reconstruct(self, cells: Floats, labels: Ints) -> Floats:
-        """Rows encoded and decoded, missing values included."""
+        """Encodes rows and decodes them again, missing values included."""
         return self.schema.decode(self._means(self.encode(cells, labels)))
 
     def decode(self, z: Tensor, labels: Ints) -> Floats:
-        """Rows of latent points: no missing values, categories chosen jointly for the label."""
+        """Decodes latent points: no missing values, categories chosen jointly for the label."""
         means = self._means(z)  # (n, w)
         cells = np.zeros((len(means), len(self.schema.features)))
         cells[:, self.schema.numeric] = self.schema.units(means[:, : len(self.schema.numeric)])
@@ -158,15 +165,15 @@ class Decoder:
         labels: Ints,
         frozen: Bools,
     ) -> Floats:
-        """Rows on paths, anchored at the instances they start from.
+        """Decodes rows on paths, anchored at the instances they start from.
 
         Args:
             instances: The instances.
-            instance: For each row the instance its path starts from.
-            tau: Its position on the path.
-            z: Its latent point.
-            labels: The label of the path's endpoint.
-            frozen: Whether it keeps the instance's categories.
+            instance: The instance from which the path of each row starts.
+            tau: The position of each row on its path.
+            z: The latent point of each row.
+            labels: The label of the endpoint of each row's path.
+            frozen: Whether a row keeps the instance's categories.
         """
         means = self._means(z) + instances.residual_at(instance, tau)  # (m, w)
         cells = instances.cells[instance]  # (m, d), a copy
@@ -192,21 +199,17 @@ class Decoder:
         tau: Floats,
         z: Tensor,
         rows: Floats,
-        *,
-        decoded: bool = False,
     ) -> Tensor:
-        """The same rows with a gradient in z: (m, d), categories as in `rows`.
+        """Returns rows of `path_rows` with a gradient in z: (m, d).
 
-        Numbers are those of `path_rows`, rounding included; their gradient is the slope of the
-        rank map, as if nothing were rounded or flat.
+        The gradient of a number is the slope of the rank map, as if nothing were rounded or flat.
 
         Args:
             instances: The instances.
-            instance: For each row the instance its path starts from.
-            tau: Its position on the path.
-            z: Its latent point, whose gradient is wanted.
-            rows: The rows as decoded before, for their categories.
-            decoded: They were decoded from z, so their numbers are right too.
+            instance: The instance from which the path of each row starts.
+            tau: The position of each row on its path.
+            z: The latent point of each row, whose gradient is wanted.
+            rows: The rows decoded from z.
         """
         schema, numeric, originals = instances.schema, instances.schema.numeric, instances.cells
         out = self.model.logits(z)  # (m, w)
@@ -214,31 +217,26 @@ class Decoder:
         if schema.flags:  # whether a number is missing; numbers themselves have no head
             fixed = self.model.heads(fixed)
         means = fixed.cpu().numpy().astype(np.float64) + instances.residual_at(instance, tau)
-        cells = rows
-        if not decoded:
-            cells = rows.copy()
-            cells[:, numeric] = self._numbers(instances, instance, tau, means)
-            cells = schema.derive(cells, originals[instance])
         still = self._keeps_unplaced(schema, originals[instance], means, tau)
         slopes = np.where(still, 0.0, schema.slopes(means[:, : len(numeric)]))
         slopes = np.where(schema.counted[numeric], slopes, 0.0)
-        values = torch.as_tensor(cells, device=z.device)
+        values = torch.as_tensor(rows, device=z.device)
         rise = torch.as_tensor(slopes, device=z.device)
         scores = out[:, : len(numeric)].double()
-        at = torch.as_tensor(numeric, device=z.device)
-        values = values.index_add(1, at, rise * (scores - scores.detach()))
-        for column, sources in schema.derived.slopes(cells).items():
+        columns = torch.as_tensor(numeric, device=z.device)
+        values = values.index_add(1, columns, rise * (scores - scores.detach()))
+        for column, sources in schema.derived.slopes(rows).items():
             for source, slope in sources.items():
                 moved = values[:, source] - values[:, source].detach()
                 gradient = torch.as_tensor(slope, device=z.device) * torch.nan_to_num(moved)
-                at = torch.as_tensor([column], device=z.device)
-                values = values.index_add(1, at, gradient[:, None])
+                columns = torch.as_tensor([column], device=z.device)
+                values = values.index_add(1, columns, gradient[:, None])
         return values
 
     def _numbers(
         self, instances: EncodedInstances, instance: Ints, tau: Floats, means: Floats
     ) -> Floats:
-        """The numeric cells of rows on paths: (m, numeric)."""
+        """Returns the numeric cells of rows on paths: (m, numeric)."""
         numeric = instances.schema.numeric
         original = instances.cells[instance]  # (m, d)
         values = instances.schema.units(means[:, : len(numeric)])
@@ -253,7 +251,7 @@ class Decoder:
     def _keeps_unplaced(
         self, schema: Schema, original: Floats, means: Floats, tau: Floats
     ) -> Bools:
-        """Numbers that stay missing or unseen: no decoded number has replaced them yet."""
+        """Returns which numbers stay missing or unseen, not yet replaced by a decoded number."""
         still = schema.unplaced(original)  # (m, numeric)
         flags = dict(schema.flags)
         for k, i in enumerate(schema.numeric):
@@ -267,66 +265,39 @@ class Decoder:
     def _categories(
         self, instances: EncodedInstances, instance: Ints, means: Floats, tau: Floats, labels: Ints
     ) -> Ints:
-        """The categories of rows on paths, chosen jointly: (m, b)."""
+        """Chooses the categories of rows on paths, jointly: (m, b)."""
         schema, original = instances.schema, instances.states[instance]
         scores = self._scores(means)  # (m, sum of states)
         evidence = instances.fixed[instance]
-        excluded = instances.excluded[instance]
-        first, end = self._edges
-        if not self.follows_paper and (original < end - first).all():
-            every = np.arange(len(scores))[:, None]
-            scores[every, first + original] += (ORIGINAL_BONUS * (1.0 - tau))[:, None]
-            for block in self._nullable:  # a present value never goes missing, nor at the endpoint
-                lacking = end[block] - 1
-                present = original[:, block] != lacking - first[block]
-                scores[present | (tau >= 1.0), lacking] = -np.inf
-        else:
-            self._score_blocks(schema, original, scores, evidence, tau)
-        scores[excluded] = -np.inf
-        return self._choose(scores, labels, evidence)
-
-    def _score_blocks(
-        self, schema: Schema, original: Ints, scores: Floats, evidence: Ints, tau: Floats
-    ) -> None:
-        """Adds the bonuses, block by block: for unseen categories, and for the paper, without."""
-        for block, (feature, _, width) in enumerate(schema.blocks):
-            first, end = self._spans[block]
-            known = original[:, block] < end - first
-            rows, unseen = np.flatnonzero(known), np.flatnonzero(~known)
+        for block, ((feature, _, width), (first, end)) in enumerate(
+            zip(schema.blocks, self._spans, strict=True)
+        ):
+            state = original[:, block]
+            seen = state < end - first
+            rows, unseen = np.flatnonzero(seen), np.flatnonzero(~seen)
             if not self.follows_paper:
-                scores[rows, first + original[rows, block]] += ORIGINAL_BONUS * (1.0 - tau[rows])
+                scores[rows, first + state[rows]] += ORIGINAL_BONUS * (1.0 - tau[rows])
                 if width == 1:  # a third state is encoded as the first
                     share = np.exp(scores[unseen, first]) - (1.0 - tau[unseen])
                     scores[unseen, first] = np.log(np.clip(share, self._floor, None))
             if schema.features[feature].missing:  # a present value never goes missing
-                present = original[:, block] != end - first - 1
+                present = state != end - first - 1
                 scores[present | (tau >= 1.0), end - 1] = -np.inf  # nor at the endpoint
             # An unseen category cannot be decoded; it stays while it is the most probable.
-            likeliest = np.exp(scores[:, first:end].max(axis=1))
-            stays = ~known & (1.0 - tau > likeliest)
-            evidence[stays, block] = original[stays, block]
+            stays = unseen[1.0 - tau[unseen] > np.exp(scores[unseen, first:end].max(axis=1))]
+            evidence[stays, block] = state[stays]
+        scores[instances.excluded[instance]] = -np.inf
+        return self._choose(scores, labels, evidence)
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
-        """Where the states of each block begin and end among the scores."""
+        """The places where the states of each block begin and end among the scores."""
         edges = [0, *np.cumsum(self.schema.block_states).tolist()]
         return list(pairwise(edges))
 
     @cached_property
-    def _edges(self) -> tuple[Ints, Ints]:
-        """The same as arrays."""
-        edges = np.cumsum([0, *self.schema.block_states], dtype=np.int64)
-        return edges[:-1], edges[1:]
-
-    @cached_property
-    def _nullable(self) -> list[int]:
-        """Blocks whose last state is that the value is missing."""
-        features = self.schema.features
-        return [block for block, (i, _, _) in enumerate(self.schema.blocks) if features[i].missing]
-
-    @cached_property
     def _sources(self) -> tuple[Ints, Ints]:
-        """Of each state the encoded column it is read off, and which states are its opposite."""
+        """The encoded column that each state is read off, and the states that are its opposite."""
         columns: list[int] = []
         opposite: list[bool] = []
         for _, start, width in self.schema.blocks:
@@ -335,7 +306,7 @@ class Decoder:
         return np.array(columns, dtype=np.int64), np.flatnonzero(opposite)
 
     def _scores(self, means: Floats) -> Floats:
-        """Log-probabilities of every state of every block: (n, sum of states)."""
+        """Returns log-probabilities of every state of every block: (n, sum of states)."""
         columns, opposite = self._sources
         shares = means[:, columns]
         shares[:, opposite] = 1.0 - shares[:, opposite]
@@ -344,7 +315,7 @@ class Decoder:
 
     @property
     def _floor(self) -> float:
-        """Without trees no floor is needed, and ties would go to the first category."""
+        """The least probability of a state; without trees ties would go to the first category."""
         return MIN_PROBABILITY if self.trees else 1e-9
 
     def _choose(self, scores: Floats, labels: Ints, evidence: Ints | None) -> Ints:
@@ -353,56 +324,57 @@ class Decoder:
             for block, (first, end) in enumerate(self._spans):
                 chosen[:, block] = scores[:, first:end].argmax(axis=1)
             return chosen if evidence is None else np.where(evidence >= 0, evidence, chosen)
-        for label in np.unique(labels):
-            rows = np.flatnonzero(labels == label)
-            known = None if evidence is None else evidence[rows]
-            chosen[rows] = self.trees[label].choose(scores[rows], known)
+        for label, rows in _by_label(labels):
+            kept = None if evidence is None else evidence[rows]
+            chosen[rows] = self.trees[label].choose(scores[rows], kept)
         return chosen
 
     def likeliest_labels(self, cells: Floats) -> Ints:
-        """The label under which each row is most likely, by log p(z|y) + log p(x|z) at its z: (n,).
+        """Returns the label under which each row is most likely: (n,).
 
-        z is the row's latent point given that label; labels without clusters are left out.
+        By log p(z|y) + log p(x|z), z the row's latent point given that label; labels without
+        clusters are left out.
         """
         x = torch.as_tensor(self.schema.encode(cells), dtype=torch.float32, device=self.device)
         scores = np.full((len(cells), len(self.mixtures)), -np.inf)
-        for k, mixture in enumerate(self.mixtures):
+        for label, mixture in enumerate(self.mixtures):
             if len(mixture.means):
-                z = self.encode(cells, np.full(len(cells), k))
+                z = self.encode(cells, np.full(len(cells), label))
                 with torch.inference_mode():
                     lost = self.model.reconstruction(
                         self.model.logits(z), x, learned_noise=not self.follows_paper
                     )
-                    scores[:, k] = (mixture.log_density(z.cpu()) - lost.cpu()).numpy()
+                    scores[:, label] = (mixture.log_density(z.cpu()) - lost.cpu()).numpy()
         likeliest: Ints = scores.argmax(axis=1)
         return likeliest
 
     def percentile(self, z: Tensor, labels: Ints) -> Floats:
-        """Density percentile of latent points among training rows of their label: (n,)."""
-        found = np.full(len(labels), np.nan)
-        for label in np.unique(labels):
-            rows = np.flatnonzero(labels == label)
+        """Returns the density percentile of latent points among rows of their label: (n,)."""
+        percentile = np.full(len(labels), np.nan)
+        for label, rows in _by_label(labels):
             points = z[torch.as_tensor(rows, device=z.device)].cpu()
             with torch.inference_mode():
-                found[rows] = self.mixtures[label].percentile(points).numpy()
-        return found
+                percentile[rows] = self.mixtures[label].percentile(points).numpy()
+        return percentile
 
     def density(self, schema: Schema, cells: Floats, labels: Ints) -> Floats:
-        """Density percentile of rows among training rows of their label: (n,)."""
+        """Returns the density percentile of rows among training rows of their label: (n,)."""
         return self.percentile(self._encode(schema.encode(cells), labels), labels)
 
     def category_percentile(self, schema: Schema, cells: Floats, labels: Ints) -> Floats:
-        """Percentile of rows' category combinations among training rows of their label: (n,)."""
-        found = np.full(len(labels), 100.0)
+        """Returns how typical rows' combinations of categories are for their label: (n,).
+
+        As a percentile among the training rows of the label.
+        """
+        percentile = np.full(len(labels), 100.0)
         if self.trees and schema.blocks:
             states = schema.states(cells)
-            for label in np.unique(labels):
-                rows = np.flatnonzero(labels == label)
-                found[rows] = 100.0 * self.trees[label].quantile(states[rows])
-        return found
+            for label, rows in _by_label(labels):
+                percentile[rows] = 100.0 * self.trees[label].quantile(states[rows])
+        return percentile
 
     def sample(self, label: int, count: int, random_state: int) -> Floats:
-        """New rows of a label: latent draws, decoded, with part of the decoder's noise."""
+        """Draws new rows of a label: latent points, decoded, with part of the decoder's noise."""
         generator = torch.Generator().manual_seed(random_state)
         rng = np.random.default_rng(random_state)
         z = self.sampler(label).sample(count, generator).to(self.device)
@@ -416,8 +388,14 @@ class Decoder:
         return self.schema.derive(self.schema.decode(means))
 
 
+def _by_label(labels: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yields each label and the positions of its rows."""
+    for label in np.unique(labels).tolist():
+        yield label, np.flatnonzero(labels == label)
+
+
 def _draw(probabilities: Floats, widths: Sequence[int], rng: np.random.Generator) -> Floats:
-    """One category per block, drawn with its probability."""
+    """Draws one category per block, each with its probability."""
     drawn, start = np.zeros_like(probabilities), 0
     for width in widths:
         block = probabilities[:, start : start + width]

@@ -1,4 +1,4 @@
-"""Rows on lines as they were evaluated: where they lie, what they are, and the verdicts."""
+"""Evaluated rows on lines: their positions, their cells and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Steps(NamedTuple):
         predicted: The classifier's label, as a position among the labels; -1 where unknown.
         valid: 1 where the classifier predicts the target, 0 where not, -1 where it was not queried.
         feasible: Whether every constraint holds.
-        probability: Of the target; NaN where unknown.
+        probability: The probability of the target; NaN where unknown.
     """
 
     tau: Floats
@@ -41,11 +41,11 @@ class Steps(NamedTuple):
         return ok
 
     def take(self, *index: Any) -> Steps:
-        """A selection, indexed as numpy arrays are."""
+        """Selects steps, indexed as numpy arrays are."""
         return Steps(*(column[index] for column in self.columns))
 
     def reshape(self, *shape: int) -> Steps:
-        """The same rows under another leading shape."""
+        """Returns the same rows under another leading shape."""
         lead = self.tau.ndim
         return Steps(*(c.reshape(*shape, *c.shape[lead:]) for c in self.columns))
 
@@ -67,9 +67,9 @@ class Steps(NamedTuple):
 
 
 def rows_differ(a: Floats, b: Floats) -> Bools:
-    """Whether rows differ in any cell; missing equals missing."""
-    unlike: Bools = ((a != b) & ~(np.isnan(a) & np.isnan(b))).any(axis=-1)
-    return unlike
+    """Returns whether rows differ in any cell; missing equals missing."""
+    differ: Bools = ((a != b) & ~(np.isnan(a) & np.isnan(b))).any(axis=-1)
+    return differ
 
 
 def take_rows(table: R, rows: Any) -> R:

@@ -1,4 +1,4 @@
-"""Latent lines evaluated step by step, and the steps `first`, `middle` and `last` found on them."""
+"""Algorithm 1: latent lines evaluated step by step, and `first`, `middle` and `last` on them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ SECTIONS = 8  # `first` is refined to an eighth of a grid step
 Evaluate: TypeAlias = Callable[[Floats, Floats, Ints], Steps]  # tau, cells, lines → steps
 # tau, z, cells, lines → cells decoded from corrected latent points near z
 Correct: TypeAlias = Callable[[Floats, Tensor, Floats, Ints], Floats]
+_At: TypeAlias = Callable[[Ints, Floats], Steps]  # lines, tau → steps
 
 
 class Lines(NamedTuple):
@@ -71,11 +72,10 @@ def trace(
     end: Steps,
     evaluate: Evaluate,
     *,
+    weights: Floats,
     correct: Correct | None = None,
     steps: int = 20,
     stable: bool = True,
-    refined: bool = True,
-    weights: Floats | None = None,
 ) -> TracedPaths:
     """Algorithm 1: evaluates every grid step of every line; finds `first`, `middle` and `last`.
 
@@ -89,82 +89,61 @@ def trace(
         start: Step 0 of each line, evaluated.
         end: Step 1 of each line, evaluated.
         evaluate: Projects rows, checks them and queries the classifier, given their lines.
+        weights: The cost of each column, in the distance that decides between a line and its copy.
         correct: Moves the latent points of infeasible rows, and decodes them again.
         steps: Grid steps from instance to endpoint.
         stable: Take the start of the last unbroken run of ok steps rather than the first ok step.
-        refined: Refine `first` and evaluate the midpoint; otherwise both are grid steps.
-        weights: One per column, for the distance that decides between a line and its copy.
     """
     literal = decoder.follows_paper
     stable = stable and not literal
-    line = _LineEvaluator(decoder, instances, lines, evaluate, correct)
+
+    def at(line: Ints, tau: Floats) -> Steps:
+        """Returns the evaluated rows at tau on lines, for 0 < tau < 1."""
+        instance, label = lines.instance[line], lines.label[line]
+        if lines.curve is None:
+            z_x, z_c = _rows(instances.z, instance), _rows(lines.z, lines.endpoint[line])
+            share = torch.as_tensor(tau, dtype=torch.float32, device=z_x.device)[:, None]
+            z = (1 - share) * z_x + share * z_c
+        else:
+            z = _on_curve(lines.curve, line, tau)
+        cells = decoder.path_rows(instances, instance, tau, z, label, lines.frozen[line])
+        if correct is not None:
+            cells = correct(tau, z, cells, line)
+        return evaluate(tau, cells, line)
+
     every = np.arange(len(lines.instance))
     inner = np.tile(np.linspace(0.0, 1.0, steps + 1)[1:-1], len(every))  # (lines * (steps - 1),)
-    between = line.at(np.repeat(every, steps - 1), inner).reshape(len(every), steps - 1)
+    between = at(np.repeat(every, steps - 1), inner).reshape(len(every), steps - 1)
     grid = Steps.join([start.take(every[:, None]), between, end.take(every[:, None])])
     begin = _run_start(grid.ok, stable)  # (lines,)
     first = grid.take(every, np.maximum(begin, 0))
-    cost = np.where(begin >= 0, line.cost(every, first.cells, weights), np.inf)
+    gaps = instances.schema.gaps(instances.cells[lines.instance], first.cells)  # (lines, d)
+    cost = np.where(begin >= 0, gaps @ weights, np.inf)
     chosen = first_of_each(pairs_of(lines), cost, lines.frozen)
     grid, first, begin = grid.take(chosen), first.take(chosen), begin[chosen]
-    middle = grid.take(np.arange(len(chosen)), np.full(len(chosen), steps))  # the endpoint
-    if refined:
-        if not literal:
-            rows = np.flatnonzero(begin > 0)
-            before = grid.take(rows, begin[rows] - 1)
-            first.write(rows, _bisected(line, chosen[rows], before, first.take(rows), SECTIONS))
-        _find_midpoints(line, chosen, grid, first, middle, begin, stable)
+    if not literal:
+        rows = np.flatnonzero(begin > 0)
+        before = grid.take(rows, begin[rows] - 1)
+        first.write(rows, _bisected(at, chosen[rows], before, first.take(rows), SECTIONS))
+    first, middle = _midpoints(at, chosen, grid, first, begin, stable=stable, literal=literal)
     all_steps = Steps.join([grid, first.reshape(len(chosen), 1), middle.reshape(len(chosen), 1)])
-    left = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)
+    lost = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)
     picks = _picks(grid, all_steps, begin, literal=literal)
-    return TracedPaths(chosen, all_steps, begin, *picks, left.sum(axis=1))
+    return TracedPaths(chosen, all_steps, begin, *picks, lost.sum(axis=1))
 
 
 def pairs_of(lines: Lines) -> Ints:
-    """One number for each pair of instance and endpoint, by line."""
+    """Returns one number per line, the same for lines of one instance and one endpoint."""
     pairs: Ints = lines.instance * (lines.endpoint.max(initial=0) + 1) + lines.endpoint
     return pairs
 
 
-class _LineEvaluator(NamedTuple):
-    """Decodes, corrects and evaluates rows anywhere on any line."""
-
-    decoder: Decoder
-    instances: EncodedInstances
-    lines: Lines
-    evaluate: Evaluate
-    correct: Correct | None
-
-    def latent(self, lines: Ints, tau: Floats) -> Tensor:
-        """Latent points at tau on lines: (m, h)."""
-        if self.lines.curve is not None:
-            return _on_curve(self.lines.curve, lines, tau)
-        device = self.lines.z.device
-        share = torch.as_tensor(tau, dtype=torch.float32, device=device)[:, None]
-        begin = self.instances.z[torch.as_tensor(self.lines.instance[lines], device=device)]
-        end = self.lines.z[torch.as_tensor(self.lines.endpoint[lines], device=device)]
-        return (1 - share) * begin + share * end
-
-    def at(self, lines: Ints, tau: Floats) -> Steps:
-        """Evaluated rows at tau on lines, for 0 < tau < 1."""
-        z = self.latent(lines, tau)
-        instance, label = self.lines.instance[lines], self.lines.label[lines]
-        cells = self.decoder.path_rows(
-            self.instances, instance, tau, z, label, self.lines.frozen[lines]
-        )
-        if self.correct is not None:
-            cells = self.correct(tau, z, cells, lines)
-        return self.evaluate(tau, cells, lines)
-
-    def cost(self, lines: Ints, cells: Floats, weights: Floats | None) -> Floats:
-        """Distance of rows of lines from their instances."""
-        originals = self.instances.cells[self.lines.instance[lines]]
-        gaps = self.instances.schema.gaps(originals, cells)  # (lines, d)
-        return gaps.sum(axis=1) if weights is None else gaps @ weights
+def _rows(points: Tensor, rows: Ints) -> Tensor:
+    return points[torch.as_tensor(rows, device=points.device)]
 
 
 def _on_curve(curve: Tensor, lines: Ints, tau: Floats) -> Tensor:
-    """Points of curves at shares of their length: (m, h)."""
+    """Returns points of curves at shares of their length: (m, h)."""
     pieces = curve.shape[1] - 1
     below = np.minimum((tau * pieces).astype(np.int64), pieces - 1)
     share = torch.as_tensor(tau * pieces - below, dtype=curve.dtype, device=curve.device)
@@ -172,97 +151,96 @@ def _on_curve(curve: Tensor, lines: Ints, tau: Floats) -> Tensor:
     return torch.lerp(curve[which, piece], curve[which, piece + 1], share[:, None])
 
 
+def _last_ok(ok: Bools) -> Ints:
+    """Returns the last ok step of each path; the last step where none is."""
+    last: Ints = ok.shape[1] - 1 - ok[:, ::-1].argmax(axis=1)
+    return last
+
+
 def _run_start(ok: Bools, stable: bool) -> Ints:
-    """Where the last unbroken run of ok steps begins (or the first ok step); -1 for none."""
+    """Returns where the last unbroken run of ok steps begins, or the first ok step; -1 for none."""
     if not stable:
         return np.where(ok.any(axis=1), ok.argmax(axis=1), -1)
-    count = ok.shape[1]
-    last = count - 1 - ok[:, ::-1].argmax(axis=1)  # the last ok one
-    position = np.arange(count)
-    gaps = np.where(~ok & (position < last[:, None]), position, -1)
+    position = np.arange(ok.shape[1])
+    gaps = np.where(~ok & (position < _last_ok(ok)[:, None]), position, -1)
     return np.where(ok.any(axis=1), gaps.max(axis=1) + 1, -1)
 
 
-def _bisected(
-    line: _LineEvaluator, lines: Ints, below: Steps, above: Steps, sections: int | Ints
-) -> Steps:
-    """The first of `sections` equal places between two steps from which a line is ok.
+def _bisected(at: _At, lines: Ints, below: Steps, above: Steps, sections: int | Ints) -> Steps:
+    """Returns the first of `sections` equal places between two steps from which a line is ok.
 
     Args:
-        line: Evaluates rows.
+        at: Evaluates rows.
         lines: The lines.
-        below: A row of each that is not ok.
-        above: A row further on that is; written over.
-        sections: Into how many parts what lies between is cut.
+        below: A row of each line that is not ok.
+        above: A row of each line, further on, that is ok.
+        sections: Into how many parts the way between them is cut.
     """
+    found = above.take(np.arange(len(lines)))
     base, width = below.tau, above.tau - below.tau
     low, high = np.zeros(len(lines), dtype=np.int64), np.broadcast_to(sections, len(lines)).copy()
     count = high.copy()
     while len(rows := np.flatnonzero(high - low > 1)):
         middle = (low[rows] + high[rows]) // 2
-        tried = line.at(lines[rows], base[rows] + middle / count[rows] * width[rows])
+        tried = at(lines[rows], base[rows] + middle / count[rows] * width[rows])
         ok = tried.ok
-        above.write(rows[ok], tried.take(ok))
+        found.write(rows[ok], tried.take(ok))
         high[rows[ok]], low[rows[~ok]] = middle[ok], middle[~ok]
-    return above
+    return found
 
 
-def _find_midpoints(
-    line: _LineEvaluator,
-    chosen: Ints,
-    grid: Steps,
-    first: Steps,
-    middle: Steps,
-    begin: Ints,
-    stable: bool,
-) -> None:
-    """Writes the row half-way from `first` to the endpoint of each path into `middle`.
+def _midpoints(
+    at: _At, lines: Ints, grid: Steps, first: Steps, begin: Ints, *, stable: bool, literal: bool
+) -> tuple[Steps, Steps]:
+    """Returns `first` and the row half-way from it to the endpoint of each path.
 
     Every step evaluated between `first` and `last` is ok: where a midpoint on the way is not,
     `first` moves behind it, and there is another midpoint. A midpoint beyond the step after `last`,
     which is not ok, is not evaluated. Where `first` is the endpoint, so is the midpoint.
     """
-    size = grid.tau.shape[1]
-    last = size - 1 - grid.ok[:, ::-1].argmax(axis=1)
-    literal, step = line.decoder.follows_paper, 1.0 / (size - 1)
+    every, size = np.arange(len(lines)), grid.tau.shape[1]
+    first, middle = first.take(every), grid.take(every, np.full(len(lines), size - 1))
+    last = _last_ok(grid.ok)
     after_last = np.minimum(last + 1, size - 1)
-    end = np.where(last < size - 1, grid.tau[np.arange(len(last)), after_last] - 1e-12, 1.0)
+    end = np.where(last < size - 1, grid.tau[every, after_last] - 1e-12, 1.0)
     rows = np.flatnonzero(begin >= 0)
     while len(rows):
         tau = (first.tau[rows] + 1.0) / 2
         inside = (tau < 1.0) if literal else (tau < end[rows])
         rows, tau = rows[inside], tau[inside]
         if not len(rows):
-            return
-        middle.write(rows, line.at(chosen[rows], tau))
+            break
+        middle.write(rows, at(lines[rows], tau))
         broken = ~middle.ok[rows] & (tau < grid.tau[rows, last[rows]])
-        rows = rows[broken & stable & (not literal)]
+        rows = rows[broken & stable]
         below = middle.take(rows)
         after = (grid.tau[rows] > below.tau[:, None]).argmax(axis=1)  # the next one, which is ok
         above = grid.take(rows, after)
-        sections = SECTIONS * np.maximum(np.ceil((above.tau - below.tau) / step - 1e-9), 1)
-        first.write(rows, _bisected(line, chosen[rows], below, above, sections.astype(np.int64)))
+        sections = np.maximum(np.ceil((above.tau - below.tau) * (size - 1) - 1e-9), 1)
+        sections = SECTIONS * sections.astype(np.int64)
+        first.write(rows, _bisected(at, lines[rows], below, above, sections))
+    return first, middle
 
 
 def _picks(grid: Steps, steps: Steps, begin: Ints, *, literal: bool) -> tuple[Ints, Ints, Ints]:
-    """First, middle and last as positions among the steps."""
+    """Returns first, middle and last as positions among the steps."""
     size = grid.tau.shape[1]
-    found, ok = begin >= 0, grid.ok
-    best = best_step(grid)
-    last = np.where(found, size - 1 - ok[:, ::-1].argmax(axis=1), size - 1)
-    first = np.where(found, size, best)
+    answered, ok = begin >= 0, grid.ok
+    best = _best_step(grid)
+    first = np.where(answered, size, best)
     if literal:
-        return first, np.where(found, size + 1, best), np.full(len(ok), size - 1)
+        return first, np.where(answered, size + 1, best), np.full(len(ok), size - 1)
+    last = _last_ok(ok)
     later = ok & (grid.tau > steps.tau[:, -1:])
     after = np.where(later.any(axis=1), later.argmax(axis=1), last)
     middle = np.where(steps.ok[:, -1], size + 1, after)
     beyond = steps.ok[:, -1] & (steps.tau[:, -1] > grid.tau[np.arange(len(ok)), last])
     last = np.where(beyond, size + 1, last)
-    return first, np.where(found, middle, best), np.where(found, last, best)
+    return first, np.where(answered, middle, best), np.where(answered, last, best)
 
 
-def best_step(steps: Steps) -> Ints:
-    """The best step of each path without an ok one: feasible, most probable, of largest tau.
+def _best_step(steps: Steps) -> Ints:
+    """Returns the best step of a path without an ok one: feasible, most probable, of largest tau.
 
     A step that still equals the instance comes last: the input is no counterfactual.
     """

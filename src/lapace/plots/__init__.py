@@ -1,4 +1,4 @@
-"""Pictures of results: one path, the latent map, the prototypes, the training, a cohort.
+"""Pictures of results: a path, the latent map, the prototypes, the training, a cohort.
 
 Every function draws plain results and returns the matplotlib `Axes` or `Figure`, to be changed,
 shown or saved. A colour means a label; the colours suit all common kinds of colour vision, and
@@ -10,7 +10,7 @@ from __future__ import annotations
 try:
     from lapace.plots.cohorts import cohort
     from lapace.plots.fitted import prototypes, training_curves
-    from lapace.plots.latent import illustration, latent_map
+    from lapace.plots.latent import latent_map
     from lapace.plots.paths import path
     from lapace.plots.style import dark, svg
 except ModuleNotFoundError as error:
@@ -19,5 +19,5 @@ except ModuleNotFoundError as error:
     raise ImportError("Pictures need matplotlib: pip install 'lapace[plots]'.") from error
 
 __all__ = [
-    "cohort", "dark", "illustration", "latent_map", "path", "prototypes", "svg", "training_curves",
+    "cohort", "dark", "latent_map", "path", "prototypes", "svg", "training_curves",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Groups of instances compared: what an answer costs each, and what it changes."""
+"""Pictures of groups of instances: the costs and the changes of their answers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FEATURES = 10  # shown at most
 
 @rc_context(style.LITERAL)
 def cohort(compared: Any) -> Figure:
-    """Draws groups side by side: the share with an answer, its cost, and what it changes.
+    """Draws groups side by side: the share with an answer, its cost, and its changes.
 
-    The bars are 95 % intervals. A dot in the panel below is the share of a group's answers that
+    The bars are 95% intervals. A dot in the panel below is the share of a group's answers that
     change a feature; the features that change most often come first.
 
     Args:
-        compared: What `lapace.cohorts.cohort` returned.
+        compared: Groups, as `lapace.apps.cohorts.cohort` returns them.
 
     Examples:
         >>> from lapace import Explainer
-        >>> from lapace.cohorts import cohort as compare
+        >>> from lapace.apps.cohorts import cohort as compare
         >>> rng = np.random.default_rng(0)
         >>> table = [{"income": int(i), "home": "ab"[i % 2]} for i in rng.integers(0, 99, 200)]
         >>> bank = lambda rows: ["yes" if r["income"] > 60 else "no" for r in rows]
@@ -38,7 +38,8 @@ def cohort(compared: Any) -> Figure:
         >>> [ax.get_title(loc="left") for ax in figure.axes]
         ['Has an answer', 'What it costs', 'What it changes']
     """
-    costs, names = compared._costs, compared.names
+    costs = compared.cost_lines()
+    names = costs["group"]
     features = _features(compared)
     heights = [1.0 + 0.42 * len(names), 0.9 + 0.42 * max(1, len(features))]
     figure, axes = plt.subplot_mosaic(
@@ -55,8 +56,8 @@ def cohort(compared: Any) -> Figure:
     axes["cost"].locator_params(axis="x", nbins=6)
     axes["cost"].set_yticklabels([])
     captions = {
-        "share": "share of those who need one; bar: 95 % interval",
-        "cost": "mean distance to the nearest answer; bar: 95 % interval",
+        "share": "share of those who need one; bar: 95% interval",
+        "cost": "mean distance to the nearest answer; bar: 95% interval",
     }
     for panel, caption in captions.items():
         axes[panel].set_xlabel(caption, color=SOFT, fontsize=9, loc="left")
@@ -69,8 +70,8 @@ def cohort(compared: Any) -> Figure:
 
 
 def _features(compared: Any) -> list[str]:
-    """The features that answers change, most often changed first."""
-    lines = compared._features
+    """Returns the features that answers change, the most often changed first."""
+    lines = compared.feature_lines()
     total: dict[str, int] = {}
     for name, count in zip(lines["feature"], lines["changed"], strict=True):
         total[name] = total.get(name, 0) + count
@@ -80,7 +81,7 @@ def _features(compared: Any) -> list[str]:
 def _intervals(
     ax: Axes, names: Sequence[str], costs: dict[str, list[Any]], what: str, title: str
 ) -> None:
-    """A dot and an interval for each group."""
+    """Draws a dot and an interval for each group."""
     values, low, high = (
         np.array(costs[f"{what}{end}"], dtype=float) for end in ("", "_low", "_high")
     )
@@ -97,8 +98,8 @@ def _intervals(
 
 
 def _shares(ax: Axes, compared: Any, features: list[str]) -> None:
-    """For each feature a dot per group: the share of its answers that change it."""
-    lines, names = compared._features, list(compared.names)
+    """Draws a dot for each feature and group: the share of answers that change it."""
+    lines, names = compared.feature_lines(), list(compared.shown_groups)
     for group, name, share in zip(lines["group"], lines["feature"], lines["share"], strict=True):
         if name in features:
             k, y = names.index(group), features.index(name)

@@ -1,4 +1,4 @@
-"""What fitting learned: prototypes as a table, and the loss during training."""
+"""Pictures of a fit: prototypes as a table, and the loss during training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.plots import style
 from lapace.plots.images import gallery
-from lapace.plots.style import FAINT, INK, SOFT, colour, shorten, tint, write
+from lapace.plots.style import INK, SOFT, colour, shorten, tint, write
 from lapace.result import InstanceExplanation
 from lapace.schema import Feature, Schema
 
@@ -29,18 +29,18 @@ def prototypes(
     instance: InstanceExplanation | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws prototypes side by side, a column each, with what sets them apart highlighted.
+    """Draws prototypes side by side, a column each, and highlights their differences.
 
-    Numbers are shaded by how far above or below the others they lie, in the ranks of the training
-    table; a category is shaded where it is not the most frequent one. With an instance, shown in
-    the first column, everything is compared with it, and what is the same is pale. Prototypes of
-    images are drawn as images, a column for each label.
+    A number is shaded by how far above or below the others it lies, in the ranks of the training
+    table, and a category where it is not the most frequent one. With an instance, shown in the
+    first column, everything is compared with it, and equal cells are pale. Prototypes of images
+    are drawn as images, a column for each label.
 
     Args:
         explainer: A fitted explainer; `schema_`, `classes_` and `prototypes_` are read.
         label: Only the prototypes of this label.
         instance: One instance of an explanation to compare with.
-        ax: Where to draw; by default a figure of fitting size.
+        ax: Axes to draw on; by default those of a new figure of fitting size.
 
     Examples:
         >>> from types import SimpleNamespace as Some
@@ -86,9 +86,9 @@ def prototypes(
 
 
 def _contrast(schema: Schema, cells: Floats, original: Floats | None) -> Floats:
-    """How far cells are above or below what they are compared with, from -1 to 1.
+    """Returns how far cells lie above or below the usual cell or the instance's, from -1 to 1.
 
-    NaN where they differ and neither is more: another category, or a number that was missing.
+    It is NaN where they differ and neither is more: another category, or a missing number.
     """
     contrast = np.zeros_like(cells)
     for i, feature in enumerate(schema.features):
@@ -107,14 +107,14 @@ def _contrast(schema: Schema, cells: Floats, original: Floats | None) -> Floats:
 
 
 def _scores(feature: Feature, values: Floats) -> Floats:
-    """Values by rank where the ranks are known, else by their share of the range."""
+    """Returns values by rank where the ranks are known, else by their share of the range."""
     if feature.knots is None:
         return 4 * (values - feature.lower) / feature.span
     return np.where(np.isnan(values), np.nan, feature.knots.scores(np.nan_to_num(values)))
 
 
 def _fitted(text: str) -> str:
-    """A text as it goes into a cell: as it is, on two lines, or, the longest, cut.
+    """Returns a text as it goes into a cell: as it is, on two lines, or cut.
 
     Examples:
         >>> _fitted("rent"), _fitted("month-to-month"), _fitted("Married-civ-spouse").splitlines()
@@ -130,7 +130,7 @@ MORE, LESS, OTHER = "#5B3A8C", "#8C5A2B", "#C9A227"  # none the colour of a firs
 
 
 def _shade(contrast: float, beside_instance: bool) -> tuple[Any, str]:
-    """The colours of a cell and its text; beside an instance what does not differ is pale."""
+    """Returns the colours of a cell and its text; what equals the instance is pale."""
     if abs(contrast) < (1e-9 if beside_instance else 0.05):
         return style.PAPER, SOFT if beside_instance else INK
     if np.isnan(contrast):
@@ -139,7 +139,7 @@ def _shade(contrast: float, beside_instance: bool) -> tuple[Any, str]:
 
 
 def _table(schema: Schema, rows: Ints, columns: int, ax: Axes | None) -> Axes:
-    """Axes for a table with features' names on the left."""
+    """Returns axes for a table with the names of features on the left."""
     if ax is None:
         size = (2.0 + 0.95 * columns, 1.3 + 0.3 * len(rows))
         _, ax = plt.subplots(figsize=size, layout="constrained")
@@ -165,7 +165,7 @@ def _cell(ax: Axes, x: float, y: float, text: str, face: Any, **look: Any) -> No
 
 
 def _legend(ax: Axes, rows: int, hidden: int, beside_instance: bool) -> None:
-    """What the shades and the heading's lines mean, and how many features are left out."""
+    """Writes what shades and lines of the heading mean, and how many features are left out."""
     left = {"ha": "right", "color": SOFT}
     write(ax, -0.1, -0.95, "prototype", fontsize=9.5, **left)
     write(ax, -0.1, -0.3, "probability of its label", **left)
@@ -181,14 +181,6 @@ def _legend(ax: Axes, rows: int, hidden: int, beside_instance: bool) -> None:
 
 # ------------------------------------------------------------------------------------------------
 # Training curves
-
-
-TERMS = {  # what the curves of a fit are, in words
-    "loss": "what is minimised: all terms, weighted",
-    "reconstruction": "how badly rows are rebuilt",
-    "kl_z": "how far codes lie from their cluster",
-    "kl_c": "how unevenly clusters are used",
-}
 
 
 def training_curves(history: Mapping[str, Floats]) -> Figure:
@@ -207,32 +199,13 @@ def training_curves(history: Mapping[str, Floats]) -> Figure:
     names = [name for name in history if name != "step"]
     if not names or not len(history.get("step", ())):
         raise InputError("A history needs 'step', and at least one value recorded at each.")
-    columns = min(4, len(names))
-    rows = -(-len(names) // columns)
-    figure, grid = plt.subplots(
-        rows, columns, figsize=(3.0 * columns, 2.5 * rows), layout="constrained", squeeze=False
-    )
-    for ax, name in zip(grid.flat, names, strict=False):
-        _curve(ax, history["step"], history[name])
-        weight = "bold" if name == "loss" else "normal"
-        ax.set_title(name.replace("_", " "), loc="left", color=INK, weight=weight)
-        if name in TERMS:
-            ax.set_xlabel(TERMS[name], color=SOFT, fontsize=8)
-    for ax in grid.flat[len(names) :]:
-        ax.remove()
+    size = (3.0 * len(names), 2.5)
+    figure, axes = plt.subplots(1, len(names), figsize=size, layout="constrained", squeeze=False)
+    for ax, name in zip(axes.flat, names, strict=True):
+        ax.plot(history["step"], history[name], color=colour(0), lw=1.6)
+        ax.set_title(name.replace("_", " "), loc="left", color=INK)
+        ax.set_title(f"ends at {history[name][-1]:.3g}", loc="right", fontsize=8.5, color=SOFT)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(colors=SOFT, labelsize=8)
     figure.suptitle("Training, step by step", x=0.01, ha="left", weight="bold", color=INK)
     return figure
-
-
-def _curve(ax: Axes, step: Floats, values: Floats) -> None:
-    """A curve whose first values do not flatten the rest: the axis ends at a high quantile."""
-    ax.plot(step, values, color=colour(0), lw=1.6)
-    finite = values[np.isfinite(values)]
-    if len(finite):
-        low, high = np.quantile(finite, [0.0, 0.97])
-        margin = 0.08 * (high - low) or 0.5
-        ax.set_ylim(low - margin, high + margin)
-    ax.set_title(f"ends at {values[-1]:.3g}", loc="right", fontsize=8.5, color=SOFT)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(FAINT)
-    ax.tick_params(colors=SOFT, labelsize=8)

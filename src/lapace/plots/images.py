@@ -1,4 +1,4 @@
-"""Rows that are images, drawn as images."""
+"""Pictures of rows that are images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def show(
 
 
 def _channels_last(image: Floats) -> Floats:
-    """(h, w) for greys, (h, w, 3) for colours, whether channels come first or last."""
+    """Returns (h, w) for greys, (h, w, 3) for colours, whether channels come first or last."""
     if image.ndim == 3 and image.shape[0] in (1, 3) and image.shape[2] not in (1, 3):
         image = np.moveaxis(image, 0, 2)
     if image.ndim == 3 and image.shape[2] == 3:
@@ -51,11 +51,11 @@ def gallery(
     """Draws prototypes of images: a column for each label, the probability under each.
 
     Args:
-        schema: Of the images.
+        schema: The columns of the images.
         labels: The classifier's labels.
         prototypes: The prototypes, each with number, code, cells, valid and probability.
         original: An instance's image, shown before them.
-        ax: Where to draw; by default a figure of fitting size.
+        ax: Axes to draw on; by default those of a new figure of fitting size.
     """
     columns = [(k, [p for p in prototypes if p.code == k]) for k in range(len(labels))]
     columns = [(k, column) for k, column in columns if column]

@@ -1,19 +1,17 @@
-"""The latent space as a map, and the method in three panels."""
+"""The latent space as a map."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from lapace.arrays import Floats, Ints
+from lapace.arrays import Floats
 from lapace.errors import InputError
 from lapace.plots import style
 from lapace.plots.paths import DrawnPath
@@ -22,7 +20,7 @@ from lapace.result import InstanceExplanation
 
 Latent: TypeAlias = Mapping[str, NDArray[Any]]
 
-DISC = 20.0  # points between the numbers of two prototypes, at least
+DISC = 20.0  # least distance between the numbers of two prototypes, in points
 
 
 @rc_context(style.LITERAL)
@@ -39,7 +37,7 @@ def latent_map(
         latent: A fitted explainer, or the plain arrays its `latent_map` gives.
         instance: One instance of an explanation, whose paths are drawn; plain arrays must have its
             `instance_z`.
-        ax: Where to draw; by default a new figure.
+        ax: Axes to draw on; by default those of a new figure.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -60,7 +58,7 @@ def latent_map(
     project = _Projection(arrays["z"])
     _draw_points(ax, arrays, project)
     if instance is not None:
-        _draw_lines(ax, arrays, project, instance, f"instance {instance.name}")
+        _draw_lines(ax, arrays, project, instance)
     _draw_prototypes(ax, arrays, project)
     style.frame(ax)
     _clip(ax, project, arrays)
@@ -81,7 +79,7 @@ def latent_map(
 
 
 def _clip(ax: Axes, project: _Projection, arrays: Latent) -> None:
-    """Limits that leave out the outermost hundredth of the points, but no prototype or instance."""
+    """Sets limits that leave out the outermost hundredth of the points, but no prototype."""
     points = project(arrays["z"])
     low, high = np.quantile(points, [0.01, 0.99], axis=0)
     kept = [project(arrays[name]) for name in ("prototype_z", "instance_z") if name in arrays]
@@ -93,7 +91,7 @@ def _clip(ax: Axes, project: _Projection, arrays: Latent) -> None:
 
 
 class _Projection:
-    """Latent points on their first two principal components; two dimensions as they are."""
+    """A projection on the first two principal components; two dimensions stay as they are."""
 
     def __init__(self, z: Floats) -> None:
         self.centre, self.axes, self.shares = np.zeros(z.shape[1]), np.eye(2, z.shape[1]), None
@@ -127,13 +125,11 @@ def _draw_points(ax: Axes, arrays: Latent, project: _Projection) -> None:
         ax.scatter([], [], s=36, color=colour(int(k)), label=str(arrays["labels"][k]))
 
 
-def _draw_prototypes(
-    ax: Axes, arrays: Latent, project: _Projection, separation: float = DISC
-) -> None:
+def _draw_prototypes(ax: Axes, arrays: Latent, project: _Projection) -> None:
     points = project(arrays["prototype_z"])
     spread = np.ptp(project(arrays["z"]), axis=0)
     inches = ax.get_position().size * ax.get_figure(root=True).get_size_inches()  # type: ignore[union-attr]
-    places = _separate(points, separation / 72 * float((spread / inches).max()))
+    places = _separate(points, DISC / 72 * float((spread / inches).max()))
     names = ("prototype_label", "prototype_number", "prototype_valid")
     columns = (arrays[name] for name in names)
     for place, point, label, number, valid in zip(places, points, *columns, strict=True):
@@ -144,11 +140,13 @@ def _draw_prototypes(
         if np.any(place != point):
             _dots(ax, point, s=12, color=shade, zorder=4)
             ax.plot(*np.stack([point, place]).T, color=shade, lw=1.0, zorder=4)
-        _disc(ax, place, shade, int(number))
+        _dots(ax, place, s=240, color=shade, ec="white", lw=1.5, zorder=5)
+        look: dict[str, Any] = {"color": "white", "weight": "bold", "fontsize": 9, "zorder": 6}
+        write(ax, place[0], place[1], str(number), **look)
 
 
 def _separate(points: Floats, least: float) -> Floats:
-    """Points moved apart until none is closer to another than `least`.
+    """Returns points moved apart until none is closer to another than `least`.
 
     Examples:
         >>> _separate(np.array([[0.0, 0.0], [0.0, 0.0], [9.0, 0.0]]), 1.0).round(2)
@@ -172,23 +170,10 @@ def _separate(points: Floats, least: float) -> Floats:
     return places
 
 
-def _disc(ax: Axes, point: Floats, shade: str, number: int) -> None:
-    _dots(ax, point, s=240, color=shade, ec="white", lw=1.5, zorder=5)
-    write(ax, point[0], point[1], str(number), color="white", weight="bold", fontsize=9, zorder=6)
-
-
-def _ring(ax: Axes, point: Floats, shade: str, name: str | None = None) -> None:
-    _dots(ax, point, s=46, color="white", ec=shade, lw=1.6, zorder=4, label=name)
-
-
-def _star(ax: Axes, point: Floats, name: str | None = None) -> None:
-    _dots(ax, point, marker="*", s=330, color=INK, ec="white", lw=1.2, zorder=7, label=name)
-
-
 def _draw_lines(
-    ax: Axes, arrays: Latent, project: _Projection, instance: InstanceExplanation, name: str
+    ax: Axes, arrays: Latent, project: _Projection, instance: InstanceExplanation
 ) -> None:
-    """Paths from an instance to the prototypes, with rings where the decision flips."""
+    """Draws paths from an instance to the prototypes, with rings where the decision flips."""
     if "instance_z" not in arrays:
         raise InputError("These arrays hold no instance. Make them with latent_map(instance).")
     start, numbers = arrays["instance_z"], arrays["prototype_number"].tolist()
@@ -203,97 +188,6 @@ def _draw_lines(
             text = "where the decision flips" if rank == 0 else None
             shares = np.linspace(0.0, 1.0, len(line))
             ring = [np.interp(drawn.tau, shares, coordinate) for coordinate in line.T]
-            _ring(ax, np.array(ring), shade, text)
-    _star(ax, project(start)[0], name)
-
-
-# ------------------------------------------------------------------------------------------------
-# The two-dimensional illustration
-
-
-@rc_context(style.LITERAL)
-def illustration(
-    points: Floats,
-    labels: Ints,
-    predict: Callable[[Floats], Ints],
-    latent: Latent,
-    instance: InstanceExplanation,
-) -> Figure:
-    """Draws the method in three panels: the classifier, the latent clusters, the paths.
-
-    For a table of two numbers: its rows on the classifier's regions; the latent clusters with
-    their centroids and straight lines from an instance to those of the target; the same lines,
-    decoded.
-
-    Args:
-        points: Rows of the table, as cells: (n, 2).
-        labels: What the classifier predicts of them, as positions among the labels.
-        predict: The classifier on cells: (m, 2) in, m positions among the labels out.
-        latent: What the explainer's `latent_map(instance)` gives; two latent dimensions show best.
-        instance: One instance of an explanation, whose paths are drawn.
-
-    Examples:
-        See `examples/illustration.py`, which makes the picture that opens the README.
-    """
-    style.check_instance(instance, "illustration")
-    if points.shape[1] != 2:
-        raise InputError(f"The illustration is of two columns; these are {points.shape[1]}.")
-    figure = plt.figure(figsize=(13.2, 5.1), layout="constrained")
-    left, middle, right = figure.subplots(1, 3, gridspec_kw={"wspace": 0.05})
-    for ax in (left, right):
-        _draw_regions(ax, points, predict, 0.17 if ax is left else 0.13)
-    shades = [colour(int(k)) for k in labels]
-    _dots(left, points, s=7, c=shades, lw=0, alpha=0.65, rasterized=True)
-    _dots(right, points, s=4, c=shades, lw=0, alpha=0.18, rasterized=True)
-    _star(left, instance.explanation.instances[instance.position])
-    project = _Projection(latent["z"])
-    _draw_points(middle, latent, project)
-    _draw_lines(middle, latent, project, instance, "an instance")
-    _draw_prototypes(middle, latent, project, separation=0.0)  # where the lines end, exactly
-    _draw_decoded(right, instance)
-    titles = (
-        ("1   The classifier", "its regions, and rows of the table"),
-        ("2   What is learned", "latent clusters, each with a centroid"),
-        ("3   Counterfactuals", "straight latent lines, decoded: paths"),
-    )
-    for ax, (name, text) in zip((left, middle, right), titles, strict=True):
-        style.frame(ax)
-        style.title(ax, name, fontsize=14, pad=22)
-        look: dict[str, Any] = {"ha": "left", "va": "bottom", "color": SOFT, "fontsize": 11}
-        write(ax, 0, 1.015, text, transform=ax.transAxes, **look)
-    middle.scatter([], [], s=150, color=SOFT, ec="white", label="centroid; decoded, a prototype")
-    handles, texts = middle.get_legend_handles_labels()
-    below: dict[str, Any] = {"loc": "outside lower center", "ncols": len(texts), "frameon": False}
-    figure.legend(handles, texts, **below, labelcolor=INK, fontsize=11, handletextpad=0.3)
-    return figure
-
-
-def _draw_regions(
-    ax: Axes, points: Floats, predict: Callable[[Floats], Ints], share: float
-) -> None:
-    """The classifier's regions: tinted areas with white borders."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
-    x, y = (np.linspace(low[k], high[k], 240) for k in (0, 1))
-    across, up = np.meshgrid(x, y)
-    codes = predict(np.stack([across.ravel(), up.ravel()], axis=1)).reshape(across.shape)
-    tints = ListedColormap([tint(colour(k), share) for k in range(int(codes.max()) + 1)])
-    ax.pcolormesh(x, y, codes, cmap=tints, vmin=-0.5, vmax=codes.max() + 0.5, rasterized=True)
-    for k in range(int(codes.max())):
-        ax.contour(x, y, codes, levels=[k + 0.5], colors="white", linewidths=2.0)
-    ax.set_xlim(x[0], x[-1])
-    ax.set_ylim(y[0], y[-1])
-
-
-def _draw_decoded(ax: Axes, instance: InstanceExplanation) -> None:
-    """An instance's paths in the table's two columns."""
-    for rank, prototype in enumerate(instance.prototypes):
-        drawn = DrawnPath.of(instance, prototype)
-        cells = drawn.steps.cells
-        width, shade = (2.6, INK) if rank == 0 else (1.6, SOFT)
-        ax.plot(*cells.T, color=shade, lw=width, zorder=3)
-        _dots(ax, cells, s=9, color=shade, lw=0, zorder=3)
-        _disc(ax, cells[-1], drawn.colours[1], prototype)
-        if drawn.flips:
-            _ring(ax, cells[drawn.first], shade)
-    _star(ax, instance.explanation.instances[instance.position])
+            _dots(ax, np.array(ring), s=46, color="white", ec=shade, lw=1.6, zorder=4, label=text)
+    look: dict[str, Any] = {"marker": "*", "s": 330, "color": INK, "ec": "white", "lw": 1.2}
+    _dots(ax, project(start)[0], **look, zorder=7, label=f"instance {instance.name}")

@@ -1,4 +1,4 @@
-"""One instance's path: a table of what changes or, of images, a strip of images."""
+"""Pictures of one path: a table of its changes or, for images, a strip of images."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from lapace.schema import Feature
 
 @dataclass(frozen=True)
 class DrawnPath:
-    """A path as it is drawn: its steps in order, and where the decision flips."""
+    """A path to be drawn: its steps in order, the flip of the decision, the best answer."""
 
     instance: InstanceExplanation
     steps: Counterfactuals
-    first: int  # the step where the decision flips, or the best found
+    first: int  # position of the step where the decision flips, or of the closest found
     flips: bool
     answer: Floats | None = None  # the row of the best counterfactual, where there is one
-    probability: float = np.nan  # of the target in that row, where it is known
+    probability: float = np.nan  # probability of the target in that row, where known
 
     @classmethod
     def of(cls, instance: InstanceExplanation, prototype: int | None) -> DrawnPath:
-        """The path of an instance to a prototype, by default the nearest."""
+        """Returns the path of an instance to a prototype, by default the nearest."""
         steps = instance.path(prototype)
         explanation = instance.explanation
         (index,) = np.flatnonzero(
@@ -52,10 +52,10 @@ class DrawnPath:
         )
         if "first" not in explanation.picked:
             explanation.first()  # which says that it was not computed
-        at = explanation.picked["first"][index]
+        step = explanation.picked["first"][index]
         # The same tau may be stored twice, on the grid and as the refined first: either will do.
-        first = int(np.abs(steps.tau - explanation.tau[index, at]).argmin())
-        flips = bool(explanation.ok[index, at])
+        first = int(np.abs(steps.tau - explanation.tau[index, step]).argmin())
+        flips = bool(explanation.ok[index, step])
         answer, probability = _answer(instance) if flips else (None, np.nan)
         return cls(instance, steps, first, flips, answer, probability)
 
@@ -67,12 +67,12 @@ class DrawnPath:
 
     @property
     def states(self) -> Ints:
-        """Of each step: 0 not valid, 1 valid but not feasible, 2 ok."""
+        """The state of each step: 0 not valid, 1 valid but not feasible, 2 ok."""
         return np.where(self.steps.ok, 2, self.steps.valid.astype(np.int64))
 
     @property
     def colours(self) -> tuple[str, str]:
-        """Of the instance's label, and of the target."""
+        """The colours of the instance's label and of the target."""
         labels, target = self.instance.explanation.labels, self.instance.target
         now = labels.index(self.instance.label)
         return colour(now), colour(now + 1 if target is None else labels.index(target))
@@ -91,11 +91,11 @@ class DrawnPath:
 
     @property
     def tau(self) -> float:
-        """Where the decision flips; the end of the path where it does not."""
+        """The tau at which the decision flips; 1 where it does not."""
         return float(self.steps.tau[self.first]) if self.flips else 1.0
 
     def changes(self) -> tuple[list[int], list[int]]:
-        """Features that differ where the decision flips, and those that differ only later."""
+        """Returns features that differ at the flip, and features that differ only later."""
         schema, original, cells = (
             self.steps.schema,
             self.original,
@@ -106,7 +106,7 @@ class DrawnPath:
         return [int(i) for i in order if early[i]], [int(i) for i in after if (late & ~early)[i]]
 
     def efforts(self, features: list[int]) -> dict[int, float]:
-        """Of some features, each one's share of the distance to the best counterfactual."""
+        """Returns the share of the distance to the best counterfactual for each feature."""
         if self.answer is None:
             return {}
         schema = self.steps.schema
@@ -115,7 +115,7 @@ class DrawnPath:
         return {i: float(gaps[i] / (gaps.sum() or 1.0)) for i in features}
 
     def minimal(self) -> list[int]:
-        """Features that the best counterfactual changes, the largest change first."""
+        """Returns the features that the best counterfactual changes, the largest change first."""
         if self.answer is None:
             return []
         schema = self.steps.schema
@@ -125,9 +125,9 @@ class DrawnPath:
 
 
 def _answer(instance: InstanceExplanation) -> tuple[Floats | None, float]:
-    """The best counterfactual's row, or the nearest's, and the target's probability in it.
+    """Returns the best counterfactual's row, or the nearest's, and the target's probability.
 
-    None where neither was computed.
+    The row is None where neither was computed.
     """
     whole = instance.explanation
     for pick in ("best", "nearest"):
@@ -147,20 +147,19 @@ def path(
     *,
     width: float = 9.6,
 ) -> Axes:
-    """Draws one instance's path: what changes, and where the decision flips.
+    """Draws one instance's path: its changes, and the flip of the decision.
 
-    One line per feature that changes: its value in the instance, along the path, in the best
-    counterfactual, where the decision flips, and at the endpoint. What the best counterfactual
-    changes comes first, each change with a bar for its share of the whole distance, to tell hard
-    ones from easy ones: a number counts by the share of the training rows that it passes. The
-    rest, which need not change, is pale. The uppermost lines show the decision itself and, where
-    it is known, the probability of the target. A path of images is drawn as a strip of images.
+    Each feature that changes has a line: its value in the instance, along the path, in the best
+    counterfactual, at the flip, and at the endpoint. The changes of the best counterfactual come
+    first, each with a bar for its share of the whole distance, which tells hard ones from easy
+    ones. The others, which need not change, are pale. The uppermost lines show the decision itself
+    and, where it is known, the probability of the target. A path of images is a strip of images.
 
     Args:
         instance: One instance of an explanation, `explanation[0]`.
-        prototype: Which path; by default the one whose first counterfactual is nearest.
-        ax: Where to draw; by default a figure of fitting size.
-        width: Of that figure, in inches: the narrower, the larger its letters on a page.
+        prototype: The prototype of the path; by default that whose first counterfactual is nearest.
+        ax: Axes to draw on; by default those of a new figure of fitting size.
+        width: Width of that figure in inches: the narrower, the larger its letters on a page.
 
     Examples:
         >>> from lapace import Explainer
@@ -233,11 +232,11 @@ class _PathTable:
 
     @property
     def right(self) -> float:
-        """Where the path ends."""
+        """The place of the end of the path on the table."""
         return (FLIP if self.drawn.answer is None else ANSWER) - GAP
 
     def x(self, tau: Any) -> Any:
-        """Where a share of the path lies on the table."""
+        """Returns the place of a share of the path on the table."""
         return LEFT + (self.right - LEFT) * tau
 
     def write(self, x: float, text: str, **look: Any) -> None:
@@ -258,11 +257,11 @@ class _PathTable:
 
     @property
     def flip_look(self) -> dict[str, Any]:
-        """How values at the flip are written: bold where they are the answer."""
+        """The look of values at the flip: bold where they are the answer."""
         return {"weight": "bold"} if self.drawn.answer is None else {"color": SOFT}
 
     def decision(self) -> None:
-        """A band in the labels' colours."""
+        """Draws the decision along the path as a band in the labels' colours."""
         drawn = self.drawn
         now, target = drawn.colours
         names = (str(drawn.instance.label), "infeasible", drawn.target)
@@ -280,7 +279,7 @@ class _PathTable:
         self.y += 1
 
     def probability(self) -> None:
-        """The target's probability along the path, where it is known."""
+        """Draws the target's probability along the path, where it is known."""
         values, shade = self.drawn.steps.probability, self.drawn.colours[1]
         known = ~np.isnan(values)
         self.background()
@@ -294,7 +293,7 @@ class _PathTable:
         self.y += 1
 
     def feature(self, i: int, shade: str, effort: float | None = None) -> None:
-        """One feature: in the instance, along the path, in the answer, at the flip, at the end."""
+        """Draws a feature in the instance, along the path, in the answer, at flip and end."""
         feature, values = self.drawn.steps.schema.features[i], self.drawn.steps.cells[:, i]
         original = self.drawn.original[i]
         self.background()
@@ -313,7 +312,7 @@ class _PathTable:
         self.y += 1
 
     def value(self, x: float, feature: Feature, original: float, cell: float, **look: Any) -> None:
-        """A value after a change, with an arrow for its direction; a dash without a change."""
+        """Writes a value after a change, with an arrow for its direction; a dash without one."""
         same = np.isnan(original) if np.isnan(cell) else abs(cell - original) <= feature.step / 2
         if same:
             self.write(x, "–", color=PALE)
@@ -324,14 +323,14 @@ class _PathTable:
         self.write(x, arrow + shorten(feature.text(cell), 13 - len(arrow)), **look)
 
     def effort(self, share: float) -> None:
-        """Under an answer's value, a bar as long as its share of all that has to change."""
+        """Draws a bar under an answer's value, as long as its share of the distance."""
         width = FLIP - ANSWER - GAP
         for part, face in ((1.0, FAINT), (share, self.drawn.colours[1])):
             place = (ANSWER, self.y + 0.86)
             self.ax.add_patch(Rectangle(place, part * width, 0.08, color=face, lw=0))
 
     def curve(self, values: Floats, original: float, shade: str) -> None:
-        """A number along the path: the area between the instance's value and the new ones."""
+        """Draws a number along the path: the area between the instance's value and the others."""
         low = np.nanmin(values)
         scale = 0.68 / ((np.nanmax(values) - low) or 1.0)
         known, base = ~np.isnan(values), low if np.isnan(original) else original
@@ -341,13 +340,13 @@ class _PathTable:
             self.inside(0.0, until, "missing", color=SOFT, style="italic")
 
     def area(self, known: Any, height: Floats, base: float, shade: str, alpha: float) -> None:
-        """The area between a curve and a base, both measured down from the top of the line."""
+        """Draws the area between a curve and a base, measured down from the top of the line."""
         x, y = self.x(self.drawn.steps.tau[known]), self.y + height[known]
         self.ax.fill_between(x, self.y + base, y, color=shade, alpha=alpha, lw=0)
         self.ax.plot(x, y, color=shade, lw=1.6, solid_capstyle="round")
 
     def segments(self, feature: Feature, values: Floats, shade: str) -> None:
-        """A category along the path: a segment for each, with its name where there is room."""
+        """Draws a category along the path: a segment each, with its name where there is room."""
         codes = np.where(np.isnan(values), -1, values).astype(np.int64)
         for begin, end, code in _runs(self.drawn.steps.tau, codes):
             if code == codes[0]:
@@ -383,7 +382,7 @@ class _PathTable:
         self.y += 0.6
 
     def notes(self, notes: list[str]) -> None:
-        """The flip, drawn across all lines, and what the table leaves out."""
+        """Draws the flip across all lines, and writes notes under the table."""
         if self.drawn.flips:
             x = self.x(self.drawn.tau)
             self.ax.plot([x, x], [-0.12, self.y + 0.06], color=INK, lw=1.4)
@@ -392,7 +391,7 @@ class _PathTable:
         style.write(self.ax, 0, self.y + ABOVE_NOTES - 0.1, "\n".join(notes), **look)
 
     def title(self, changes: int, minimal: int) -> None:
-        """The labels, and one sentence about the flip."""
+        """Writes the labels, and one sentence about the flip."""
         drawn = self.drawn
         text = "No step of this path is valid and feasible; the closest one found is shown."
         if drawn.flips:
@@ -409,7 +408,7 @@ class _PathTable:
 
 
 def _notes(drawn: DrawnPath, hidden: int, minimal: list[int]) -> list[str]:
-    """What the table leaves out, a line each."""
+    """Returns the notes under the table, a line each."""
     schema = drawn.steps.schema
     notes = []
     if len(minimal) > 1:
@@ -431,7 +430,7 @@ def _notes(drawn: DrawnPath, hidden: int, minimal: list[int]) -> list[str]:
 
 
 def _runs(tau: Floats, states: Ints) -> list[tuple[float, float, int]]:
-    """Stretches of equal state: (from, to, state). A state holds until the next step.
+    """Returns runs of equal state: (from, to, state). A state holds until the next step.
 
     A state that begins at the very last step gets the half of its step before it, to be visible.
     """
@@ -444,9 +443,9 @@ def _runs(tau: Floats, states: Ints) -> list[tuple[float, float, int]]:
 
 
 def _strip(drawn: DrawnPath, ax: Axes | None, images: int = 11) -> Axes:
-    """A path of images, from the instance to the prototype, each framed by its decision.
+    """Draws a path of images, each framed in the colour of its decision.
 
-    Under each are its share of the path and, where it is known, the probability of the target.
+    Under each stand its share of the path and, where it is known, the probability of the target.
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(11.0, 1.9), layout="constrained")

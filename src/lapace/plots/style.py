@@ -43,7 +43,7 @@ def check_instance(instance: Any, function: str) -> None:
 
 
 def colour(label: int) -> str:
-    """The colour of a label, by its position among the labels.
+    """Returns the colour of a label, given its position among the labels.
 
     Examples:
         >>> colour(0) != colour(1)
@@ -53,13 +53,13 @@ def colour(label: int) -> str:
 
 
 def tint(base: str, share: float) -> tuple[float, float, float]:
-    """A colour mixed with white: `share` of it is left."""
+    """Returns a colour mixed with white, of which it keeps a share."""
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(base))
     return red, green, blue
 
 
 def svg(ax: Axes) -> str:
-    """A picture as an SVG element for a page, of the width the page gives it; it is then closed.
+    """Returns a picture as an SVG element that takes the width of its page, and closes it.
 
     Examples:
         >>> from matplotlib import pyplot as plt
@@ -78,10 +78,10 @@ def svg(ax: Axes) -> str:
 
 
 def dark(figure: Figure) -> Figure:
-    """Turns a picture into one for a dark page: lightness is reversed, hues stay; images do too.
+    """Turns a picture into one for a dark page: lightness is reversed; hues and images stay.
 
     Args:
-        figure: What any of the functions here drew, `plots.path(…).figure`. It is changed.
+        figure: A picture, `plots.path(…).figure`. It is changed.
 
     Examples:
         >>> from matplotlib import pyplot as plt
@@ -111,7 +111,7 @@ def dark(figure: Figure) -> Figure:
 
 
 def night(shade: Any) -> tuple[float, float, float, float]:
-    """A colour with its lightness reversed: white becomes nearly black.
+    """Returns a colour with its lightness reversed: white becomes nearly black.
 
     Examples:
         >>> [round(part, 2) for part in night("white")], [round(part, 2) for part in night("black")]
@@ -123,7 +123,7 @@ def night(shade: Any) -> tuple[float, float, float, float]:
 
 
 def shorten(text: str, length: int) -> str:
-    """A text cut to a length.
+    """Returns a text cut to a length.
 
     Examples:
         >>> shorten("unemployed", 6)
@@ -133,12 +133,12 @@ def shorten(text: str, length: int) -> str:
 
 
 def readable(name: str) -> str:
-    """A column's name without underscores, cut to what there is room for."""
+    """Returns a column's name without underscores, cut to 24 letters."""
     return shorten(name.replace("_", " "), 24)
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun.
+    """Returns a count with its noun.
 
     Examples:
         >>> counted(1, "change"), counted(3, "change")
@@ -160,7 +160,7 @@ def title(ax: Axes, text: str, **style: Any) -> None:
 
 
 def frame(ax: Axes, colour: str | None = FAINT) -> None:
-    """No ticks, and a pale frame; with None no frame either."""
+    """Removes ticks and draws a pale frame; with None no frame either."""
     ax.set_xticks([])
     ax.set_yticks([])
     for spine in ax.spines.values():

@@ -1,8 +1,8 @@
-"""Which rows a report needs, and the arrays it is computed from."""
+"""The split of rows that a report needs, and the arrays it is computed from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,8 +16,7 @@ from lapace.table import Level
 
 HELD_OUT = 2000  # rows kept from training, at most
 LEAST = 100  # rows kept from training, as long as that is no more than a fifth of the table
-REAL = 4000  # real rows a quick forest is trained on, at most
-DRAWS = 200  # rows sampled for every label, at least; fewer each where there are many labels
+REAL = 4000  # training rows that counterfactuals are compared with, at most
 INSTANCES = 30  # instances that are explained
 MIN_HELD_OUT = 20  # rows held out that are enough to take those instances from
 ALL_KEPT = 20  # a label of fewer rows has none held out
@@ -26,15 +25,14 @@ RARE = 50  # a label of fewer rows has uncertain values
 
 @dataclass(frozen=True)
 class Split:
-    """Which rows a report needs, decided before training.
+    """The rows that a report needs, by position, decided before training.
 
     Attributes:
         train: Rows to train on.
-        held_out: The others.
-        real: Of the training rows, those a quick forest is trained on.
+        held_out: Rows kept from training.
+        real: Training rows that counterfactuals are compared with.
         instances: Rows that are explained: held-out ones, or training ones of a small table.
-        targets: Their target labels, as positions.
-        draws: For each label the number of rows to sample.
+        targets: Target labels of the instances, as positions.
     """
 
     train: Ints
@@ -42,24 +40,23 @@ class Split:
     real: Ints
     instances: Ints
     targets: Ints
-    draws: Ints
 
 
 def split(codes: Ints, n_labels: int, *, random_state: int = 0) -> Split:
     """Splits a table's rows for a report.
 
-    A tenth of every label's rows is held out, at most 2,000 in all; of a table of fewer than 1,000
-    rows more, up to a fifth. A label of fewer than 20 rows keeps them for training.
+    A tenth of every label's rows is held out, at most 2,000 in all. A table of fewer than 1,000
+    rows gives more, up to a fifth. A label of fewer than 20 rows keeps them for training.
 
     Args:
         codes: Labels of all rows, as positions.
-        n_labels: How many labels there are.
-        random_state: Of the choice.
+        n_labels: Number of labels.
+        random_state: Seed of the choice.
 
     Examples:
-        >>> found = split(np.array([0] * 900 + [1] * 100), 2)
-        >>> len(found.train), len(found.held_out), found.draws.tolist(), len(found.instances)
-        (900, 100, [810, 200], 30)
+        >>> parts = split(np.array([0] * 900 + [1] * 100), 2)
+        >>> len(parts.train), len(parts.held_out), len(parts.instances)
+        (900, 100, 30)
     """
     order = np.random.default_rng(random_state).permutation(len(codes))
     total = max(1, len(codes))
@@ -70,19 +67,17 @@ def split(codes: Ints, n_labels: int, *, random_state: int = 0) -> Split:
     train = np.setdiff1d(np.arange(len(codes)), held_out)
     rest = order[np.isin(order, train)]
     real = np.sort(rest[:REAL])
-    least = int(np.clip(REAL // n_labels, 50, DRAWS))
-    draws = np.maximum(np.bincount(codes[real], minlength=n_labels), least)
     pool = order[np.isin(order, held_out)]
     if len(pool) < MIN_HELD_OUT:
         pool = np.concatenate([pool, rest])
     instances = _alternating(pool, codes)[:INSTANCES]
     step = 1 + np.arange(len(instances)) // n_labels % max(1, n_labels - 1)  # every other label
-    return Split(train, held_out, real, instances, (codes[instances] + step) % n_labels, draws)
+    return Split(train, held_out, real, instances, (codes[instances] + step) % n_labels)
 
 
 def _alternating(rows: Ints, codes: Ints) -> Ints:
-    """Rows reordered so that labels alternate."""
-    rank = np.empty(len(rows), dtype=np.int64)  # of each row among those of its label
+    """Returns rows in an order in which labels alternate."""
+    rank = np.empty(len(rows), dtype=np.int64)  # rank of each row among those of its label
     for k in np.unique(codes[rows]):
         mask = codes[rows] == k
         rank[mask] = np.arange(mask.sum())
@@ -90,34 +85,27 @@ def _alternating(rows: Ints, codes: Ints) -> Ints:
 
 
 class LabelledRows(NamedTuple):
-    """Rows, and what the classifier predicts of them.
-
-    Attributes:
-        cells: The rows.
-        codes: Their labels, as positions.
-        probability: Of each label, (n, labels); None where unknown.
-    """
+    """Rows and the labels that the classifier gives them, as positions."""
 
     cells: Floats
     codes: Ints
-    probability: Floats | None = None
 
 
 class ExplainedRows(NamedTuple):
-    """What came back for some instances.
+    """Instances that were explained, and the rows that came back.
 
     Attributes:
-        instances: Their rows.
-        targets: Their target labels, as positions.
-        feasible: Whether the rules allow any row at all.
-        answered: Whether a counterfactual was found.
-        nearest: The nearest one; anything where none was found.
-        density: Its density percentile.
-        survival: Its estimated chance to survive retraining; NaN where unknown.
+        instances: Rows of the instances.
+        targets: Target labels of the instances, as positions.
+        feasible: Whether the rules allow any row at all, for each instance.
+        answered: Whether a counterfactual was found, for each instance.
+        nearest: The nearest counterfactual of each instance; any row where none was found.
+        density: Density percentile of the nearest counterfactuals.
+        survival: Estimated chance of these to survive retraining; NaN where unknown.
         returned: The rows that any pick returned as valid.
-        instance: Of each of these the position of its instance.
-        valid: Whether the classifier, queried about it again, gives it the target.
-        crossings: Of every path, how often it leaves the target again.
+        instance: Position of the instance of each returned row.
+        valid: Whether the classifier, queried again, gives each returned row the target.
+        crossings: How often each path leaves the target again.
     """
 
     instances: Floats
@@ -134,10 +122,10 @@ class ExplainedRows(NamedTuple):
 
 
 class Recognised(NamedTuple):
-    """Rows the model was not trained on, by label.
+    """Labels of rows that the model was not trained on, as positions.
 
     Attributes:
-        codes: The classifier's labels, as positions.
+        codes: The labels that the classifier gives the rows.
         recognised: The labels under which the model finds the rows most likely.
     """
 
@@ -147,27 +135,25 @@ class Recognised(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """What a report is computed from.
+    """The arrays that a report is computed from.
 
     Attributes:
         schema: The columns.
         labels: The classifier's labels.
         codes: Labels of all rows of the table, as positions.
         n_prototypes: Clusters requested per label.
-        recipe: How the model was trained.
+        recipe: The recipe the model was trained by.
         prototypes: The explainer's `Prototype` of every centroid; refused ones too.
-        real: Training rows and their labels, those of `Split.real`.
-        held_out: Held-out rows, their labels and probabilities.
+        real: The rows of `Split.real`.
+        held_out: The rows kept from training.
         reconstructed: The held-out rows encoded and decoded.
-        sampled: For each label that can be sampled, as many rows as `Split.draws` says, and what
-            the classifier predicts of them.
-        explained: What came back for the instances of the split.
+        explained: The instances of the split and their counterfactuals.
         density: Density percentiles of the held-out rows, each for its own label.
         recognised: Labels of rows, by the classifier and by the model.
-        rules: On how many rows each rule holds.
+        rules: Every rule and the number of rows on which it holds.
         n_queries: Rows the classifier was queried about.
-        seconds: What fitting took.
-        random_state: Of the quick forests.
+        seconds: Seconds that fitting took.
+        random_state: Seed of bootstrap samples.
     """
 
     schema: Schema
@@ -179,7 +165,6 @@ class ReportInputs:
     real: LabelledRows
     held_out: LabelledRows
     reconstructed: Floats
-    sampled: Mapping[int, LabelledRows]
     explained: ExplainedRows
     density: Floats
     recognised: Recognised

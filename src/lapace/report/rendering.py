@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from lapace.report.thresholds import number
+from lapace.report.checks import number
 
 if TYPE_CHECKING:
     from lapace.report.document import ExplainedLabel, Report
 
 WIDTH = 100  # characters of a line of text
-WORST = 12  # columns shown, worst first; JSON has all
+MOST = 12  # labels and columns shown; JSON has all
 
 
 class _Section(NamedTuple):
@@ -27,7 +27,7 @@ class _Section(NamedTuple):
 
 
 def _sections(report: Report) -> list[_Section]:
-    """The sections that have something to show."""
+    """Returns the sections that have something to show."""
     rules = [(f"{r.holds:,} of {r.rows:,} rows", r.text) for r in report.rules]
     sections = [
         _Section("", sentences(report.explained)),
@@ -36,9 +36,7 @@ def _sections(report: Report) -> list[_Section]:
         _Section("Warnings", items=report.warnings),
         _checks(report),
         _explained(report),
-        _figures(report),
-        _labels(report),
-        _clusters(report),
+        _prototypes(report),
         _columns(report),
         _Section("Rules", head=("holds on", "rule"), rows=rules),
     ]
@@ -46,7 +44,7 @@ def _sections(report: Report) -> list[_Section]:
 
 
 def sentences(explained: Sequence[ExplainedLabel]) -> str:
-    """What typical counterfactuals are like, in words; of many targets the three least usual."""
+    """Describes typical counterfactuals in words, of at most the three least usual targets."""
     ranked = sorted(explained, key=lambda x: -1.0 if x.usual is None else x.usual)
     return " ".join(x.sentence for x in ranked[:3])
 
@@ -67,8 +65,8 @@ def _facts(report: Report) -> str:
 
 def _checks(report: Report) -> _Section:
     rows = [(c.verdict, c.threshold.question, c.threshold.limits, c.text) for c in report.checks]
-    text = "In brackets 90 % intervals: a check is unsure where what is needed lies inside."
-    return _Section("Checks", text, ("verdict", "what", "needed", "found"), rows)
+    text = "90% intervals are in brackets. A check is unsure where the limit lies inside."
+    return _Section("Checks", text, ("verdict", "check", "needed", "measured"), rows)
 
 
 def _explained(report: Report) -> _Section:
@@ -87,7 +85,7 @@ def _explained(report: Report) -> _Section:
             _decimal(x.lof_real),
             _decimal(x.density, 0),
             _decimal(x.density_real, 0),
-            _percent(x.survival),
+            "-" if x.survival is None else f"{x.survival:.1%}",
         )
         for x in report.explained
     ]
@@ -98,66 +96,32 @@ def _explained(report: Report) -> _Section:
     return _Section("Counterfactuals", text, head, rows)
 
 
-def _figures(report: Report) -> _Section:
-    text = "For information: nothing is judged by these."
-    return _Section(
-        "Figures", text, ("what", "found"), [(f.question, f.text) for f in report.figures]
-    )
-
-
-def _labels(report: Report) -> _Section:
-    head = ("label", "rows", "prototypes", "agreement", "KS", "recall: real rows", "sampled rows")
-    rows = [
-        (
-            str(x.label),
-            f"{x.rows:,}",
-            f"{x.prototypes} of {x.clusters}",
-            _percent(x.agreement),
-            _decimal(x.ks),
-            _percent(x.recall_real),
-            _percent(x.recall_sampled),
-        )
-        for x in report.labels
-    ]
-    text = "Agreement: share of the rows sampled for a label that the classifier gives it."
-    if report.utility:
-        u = report.utility
-        text += (
-            f" Quick forests of real and of sampled rows are right on {_percent(u.real)} and "
-            f"{_percent(u.synthetic)} of the held-out rows (balanced {_percent(u.balanced_real)} "
-            f"and {_percent(u.balanced_synthetic)})."
-        )
-    return _Section("Labels", text, head, rows)
-
-
-def _clusters(report: Report) -> _Section:
-    head = ("no.", "label", "members", "of even", "prototype", "probability", "what sets it apart")
+def _prototypes(report: Report) -> _Section:
+    head = ("number", "label", "members", "probability", "prototype")
     rows = [
         (
             str(c.number),
             str(c.label),
             f"{c.members:,}",
-            _decimal(c.share),
-            c.state,
             _decimal(c.probability),
-            ", ".join(map(str, c.distinctive)) + (f" [{c.remarks}]" * bool(c.remarks)),
+            c.note or c.state,
         )
         for c in report.clusters
     ]
-    return _Section("Clusters", "", head, rows)
+    labels = (
+        f"{x.prototypes} of {x.clusters} valid for {x.label!r} ({x.rows:,} rows)"
+        for x in report.labels[:MOST]
+    )
+    return _Section("Prototypes", f"{', '.join(labels)}.", head, rows)
 
 
 def _columns(report: Report) -> _Section:
     ranked = sorted(report.columns, key=lambda c: -c.error / c.baseline if c.baseline else 0.0)
-    rows = [(c.name, c.text) for c in ranked[:WORST]]
+    rows = [(c.name, c.text) for c in ranked[:MOST]]
     text = "Held-out rows, encoded and decoded; the baseline always predicts the usual value."
-    if len(ranked) > WORST:
-        text += f" The worst {WORST} of {len(ranked)} columns."
+    if len(ranked) > MOST:
+        text += f" The worst {MOST} of {len(ranked)} columns."
     return _Section("Columns", text, ("column", "reconstruction"), rows)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def _decimal(value: float | None, digits: int = 2) -> str:
@@ -169,7 +133,7 @@ def _decimal(value: float | None, digits: int = 2) -> str:
 
 
 def as_text(report: Report) -> str:
-    """A report for a terminal."""
+    """Returns a report for a terminal."""
     blocks = [_wrapped(report.headline)]
     for section in _sections(report):
         indent = "  " if section.title else ""
@@ -186,7 +150,7 @@ def _wrapped(text: str, first: str = "", later: str | None = None) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns under each other; the last one is wrapped in its column."""
+    """Returns lines with aligned columns; the last column is wrapped."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     indent = 2 + sum(widths) + 2 * len(widths)
     lines = []
@@ -217,7 +181,7 @@ border-bottom:1px solid rgba(128,128,128,.3)}
 
 
 def as_html(report: Report) -> str:
-    """A report for notebooks and pages: one `div` with its style, and it runs nothing."""
+    """Returns a report for notebooks and pages: one `div` with its style and no script."""
     body = "".join(map(_html, _sections(report)))
     heading = f'<h3 class="{report.verdict}">{escape(report.headline)}</h3>'
     return f'<div class="lapace-report"><style>{_STYLE}</style>{heading}{body}</div>'

@@ -1,4 +1,4 @@
-"""What an explanation is: plain frozen data, and picks that only select.
+"""Explanations: plain frozen data, and picks that only select.
 
 `Explanation` holds every step of every path as arrays, and the minimal rows of `nearest` and
 `best`; `first`, `middle`, `last` and `at` choose among the steps. All return `Counterfactuals`.
@@ -7,8 +7,15 @@ already decided.
 """
 
 from lapace.result.counterfactuals import Counterfactuals, record
-from lapace.result.explanation import ANY_OTHER, PICKS, STATUSES, Explanation, InstanceExplanation
-from lapace.result.serialization import json_schema, why_not_to_json
+from lapace.result.document import json_schema, why_not_to_json
+from lapace.result.explanation import (
+    ANY_OTHER,
+    PICKS,
+    STATUSES,
+    Explanation,
+    InstanceExplanation,
+    described,
+)
 from lapace.result.why_not import Move, WhyNot
 
 __all__ = [
@@ -20,6 +27,7 @@ __all__ = [
     "InstanceExplanation",
     "Move",
     "WhyNot",
+    "described",
     "json_schema",
     "record",
     "why_not_to_json",

@@ -7,27 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, matches
 from lapace.errors import InputError, did_you_mean
-from lapace.result.counterfactuals import (
-    Counterfactuals,
-    html_table,
-    record,
-    same_content,
-)
+from lapace.files import read_json, write_json
+from lapace.result.counterfactuals import Counterfactuals, record, same_content
 from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
-from lapace.table import Level, Template, plain_frame, read_json, write_json
+from lapace.table import Level, Template, plain_frame
 
 __all__ = ["ANY_OTHER", "PICKS", "STATUSES", "Explanation", "InstanceExplanation"]
 
 
-STATUSES = ("answered", "none_found", "infeasible", "already_target", "malformed")
+Status: TypeAlias = Literal["answered", "none_found", "infeasible", "already_target", "malformed"]
+STATUSES = get_args(Status)
 STEP = (  # the fields that have one value per path and step
     "tau", "cells", "predicted", "valid", "feasible", "probability", "density",
     "survival", "survival_low", "survival_high", "distance",
@@ -40,8 +37,8 @@ ANY_OTHER = "any-other"  # the target that is any label but the instance's
 class Explanation:
     """Everything found for a batch of instances.
 
-    A path is one line of the path arrays; its steps are the grid, then the refined first and the
-    midpoint.
+    The path arrays have one line per path; the steps of a path are the grid, then the refined first
+    and the midpoint.
 
     Attributes:
         schema: The columns, widened by what only these instances have.
@@ -52,17 +49,17 @@ class Explanation:
         target: The label wanted for each instance; None for any other than `label`.
         status: One of `STATUSES` for each instance.
         reason: The status in words.
-        constraints: What every counterfactual has to satisfy, as text.
+        constraints: The constraints and rules on every counterfactual, as text.
         instance: The position of the instance each path starts from.
         prototype: The prototype each path leads to; -1 for a sampled endpoint, whose rows only
             `nearest` and `best` start from.
         predicted: What the classifier says of each step, as a position in `labels`; -1 where it was
             not queried or could not say.
-        valid: Whether that is the target: 1, 0, or -1 where the classifier was not queried.
-        tau, cells, feasible, probability, density: Of each step, as in
-            `Counterfactuals`.
-        survival, survival_low, survival_high, distance: Likewise.
-        picked: For `first`, `middle` and `last` the step chosen on each path.
+        valid: Whether each step's label is the target: 1, 0, or -1 where the classifier was not
+            queried.
+        tau, cells, feasible, probability, density, survival, survival_low, survival_high, distance:
+            As in `Counterfactuals`, for each step.
+        picked: The step of each path that `first`, `middle` and `last` chose, by pick.
         minimal: The rows of `nearest` and `best`, which lie on no path, by pick.
         crossings: How often the label leaves the target again on each path's grid.
         n_queries: Rows the classifier was asked about.
@@ -71,10 +68,10 @@ class Explanation:
         confidence: The probability of the target that `valid` required, where one was given.
         plausibility: The density percentile that `feasible` required, where one was given.
         search: The settings of the search, by name.
-        why_not: By position of an instance without a counterfactual (none_found, infeasible), the
-            smallest relaxation; empty until `Explainer.why_not` is called.
-        seconds: How long it took: in all, in the classifier, and for the constraints. Neither
-            compared nor part of the JSON.
+        why_not: The smallest relaxation for each instance without a counterfactual (none_found,
+            infeasible), by position; empty until `Explainer.why_not` is called.
+        seconds: Seconds spent in all, in the classifier, and on the constraints. Neither compared
+            nor part of the JSON.
         request: The constraints as objects, for `Explainer.why_not`. Neither compared nor part of
             the JSON.
     """
@@ -127,9 +124,9 @@ class Explanation:
     @overload
     def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Explanation: ...
     def __getitem__(self, key: Any) -> Any:
-        """One instance by its position; or, by a slice, positions or a mask, several of them.
+        """Returns one instance by position, or several by a slice, positions or a mask.
 
-        Several are an explanation of their own, in which positions count from 0 again; `n_queries`
+        Several instances are an `Explanation`, in which positions count from 0 again; `n_queries`
         stays that of the whole.
         """
         positions = np.arange(len(self))
@@ -169,53 +166,46 @@ class Explanation:
 
     @property
     def summary(self) -> Any:
-        """One line per instance: label, target, status, and the reason in words."""
-        return plain_frame(self.template.kind, self._summary(), self.ids, self.template.index)
-
-    def _summary(self) -> dict[str, NDArray[Any]]:
-        return {
+        """A frame of one line per instance: label, target, status, and the reason in words."""
+        columns = {
             "label": self.label,
             "target": np.array([instance.wanted for instance in self], dtype=object),
             "status": np.array(self.status, dtype=object),
             "reason": np.array(self.reason, dtype=object),
         }
+        return plain_frame(self.template.kind, columns, self.ids, self.template.index)
 
     def __repr__(self) -> str:
         sampled = int((self.prototype < 0).sum())
         return described(Counter(self.status), len(self.instance) - sampled, sampled)
 
-    def _repr_html_(self) -> str:
-        """A table for notebooks: the summary."""
-        names = [instance.name for instance in self]
-        return html_table(repr(self), {"instance": names, **self._summary()})
-
     @property
     def reasons(self) -> dict[int, str]:
-        """Why instances have no counterfactual that is ok, by position."""
+        """The reason why an instance has no ok counterfactual, by position."""
         return {i: self.reason[i] for i, s in enumerate(self.status) if s != "answered"}
 
     # -- picks ------------------------------------------------------------------------------------
 
     @property
     def ok(self) -> Bools:
-        """Steps that are valid and feasible."""
+        """Whether each step is valid and feasible."""
         ok: Bools = (self.valid == 1) & self.feasible
         return ok
 
     def first(self) -> Counterfactuals:
-        """Per instance and prototype, where the last unbroken run of ok steps begins."""
+        """Returns, per instance and prototype, the start of the last unbroken run of ok steps."""
         return self._steps("first")
 
     def middle(self) -> Counterfactuals:
-        """Per instance and prototype, half-way between first and the prototype."""
+        """Returns, per instance and prototype, the midpoint between first and the prototype."""
         return self._steps("middle")
 
     def last(self) -> Counterfactuals:
-        """Per instance and prototype, the ok step of largest tau; unconstrained, the prototype."""
+        """Returns, per instance and prototype, the ok step of largest tau."""
         return self._steps("last")
 
     def at(self, tau: float) -> Counterfactuals:
-        """Per instance and prototype, the stored step nearest `tau`."""
+        """Returns, per instance and prototype, the stored step nearest `tau`."""
         if not 0 <= tau <= 1:
             raise InputError(f"tau is {tau}; it goes from 0, the instance, to 1, the prototype.")
         step = np.nan_to_num(np.abs(self.tau - tau), nan=np.inf).argmin(axis=1)
@@ -223,22 +213,22 @@ class Explanation:
         return self._rows(paths, step[paths])
 
     def nearest(self) -> Counterfactuals:
-        """Per instance, the closest ok row found, minimal.
+        """Returns, per instance, the closest ok row found, made minimal.
 
-        No change in it can be undone alone with the row staying ok, and no number can go back
+        No change in the row can be undone alone with the row staying ok, and no number can go back
         alone by a twentieth of its change (or one step of its resolution, if that is more).
         """
         return self._minimal_rows("nearest")
 
     def best(self, k: int | None = None) -> Counterfactuals:
-        """Per instance, up to `k` different ways to the target, cheapest first.
+        """Returns, per instance, up to `k` different ways to the target, cheapest first.
 
-        Each is minimal among the rows that keep a margin and are not rarer than a floor; `mark`
-        says where no such row was found. Of two ways neither changes all the features the other
-        changes, or they differ in a category.
+        Each way is minimal among the rows that keep a margin and are not rarer than a floor; `mark`
+        says where no such row was found. Two ways differ in a category, or neither changes all the
+        features that the other changes.
 
         Args:
-            k: At most so many for each instance; None for all that were computed.
+            k: The most ways per instance; None for all that were computed.
         """
         rows = self._minimal_rows("best")
         if k is None:
@@ -252,18 +242,21 @@ class Explanation:
             )
         return rows.where(rows.rank < k)
 
-    def all_steps(self) -> Counterfactuals:
-        """Every step of every path, by instance, prototype (sampled endpoints last) and tau."""
-        return self._in_order(np.arange(len(self.instance)))
+    def all_steps(self, paths: Ints | None = None) -> Counterfactuals:
+        """Returns all steps, sorted by instance, prototype (sampled endpoints last) and tau.
 
-    def _in_order(self, paths: Ints) -> Counterfactuals:
-        """The steps of some paths that lie on them, in order."""
+        A tau that occurs twice on a path is returned once.
+
+        Args:
+            paths: The positions of the paths; all of them by default.
+        """
+        paths = np.arange(len(self.instance)) if paths is None else paths
         path, step = np.nonzero(~np.isnan(self.tau[paths]))
         path = paths[path]
         tau, sampled = self.tau[path, step], self.prototype[path] < 0
         order = np.lexsort((tau, path, self.prototype[path], sampled, self.instance[path]))
         path, step, tau = path[order], step[order], tau[order]
-        new = np.ones(len(path), dtype=bool)  # of steps with the same tau only the first
+        new = np.ones(len(path), dtype=bool)  # the first step of each tau
         new[1:] = (np.diff(path) != 0) | (np.diff(tau) != 0)
         return self._rows(path[new], step[new])
 
@@ -273,20 +266,20 @@ class Explanation:
         return self.minimal[pick]
 
     def _steps(self, pick: str) -> Counterfactuals:
-        """One step of each path to a prototype."""
+        """Returns the step that a pick chose on each path to a prototype."""
         if pick not in self.picked:
             raise self._not_computed(pick)
         paths = np.flatnonzero(self.prototype >= 0)
         return self._rows(paths, self.picked[pick][paths])
 
     def _not_computed(self, pick: str) -> InputError:
-        known = (*self.minimal, *self.picked)
+        computed = (*self.minimal, *self.picked)
         if pick not in PICKS:
             return InputError(
                 f"There is no pick '{pick}'. There are: {', '.join(PICKS)}."
                 + did_you_mean(pick, PICKS)
             )
-        wanted = ", ".join(map(repr, (*known, pick))) + ("" if known else ",")
+        wanted = ", ".join(map(repr, (*computed, pick))) + ("" if computed else ",")
         return InputError(
             f"The pick '{pick}' was not computed: explain with search=Search(picks=({wanted}))."
         )
@@ -311,10 +304,10 @@ class Explanation:
     # -- JSON -------------------------------------------------------------------------------------
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
-        """As plain JSON values in the published format; written to `path` where one is given."""
-        from lapace.result import serialization  # which reads and writes explanations
+        """Returns plain JSON values in the published format, and writes them to `path` if given."""
+        from lapace.result import document  # which reads and writes explanations
 
-        data = serialization.to_json(self)
+        data = document.to_json(self)
         if path is not None:
             write_json(path, data)
         return data
@@ -324,13 +317,13 @@ class Explanation:
         """Reads back what `to_json` returned or wrote, from values or from a file."""
         if isinstance(data, str | Path):
             data = read_json(data, "an explanation")
-        from lapace.result import serialization
+        from lapace.result import document
 
-        return serialization.from_json(cast(Mapping[str, Any], data))
+        return document.from_json(data)
 
 
 def described(status: Mapping[str, int], paths: int, sampled: int) -> str:
-    """An explanation in a line.
+    """Describes an explanation in a line.
 
     Args:
         status: Instances by status.
@@ -355,7 +348,7 @@ class InstanceExplanation:
     """One instance's part of an explanation.
 
     Attributes:
-        explanation: The whole.
+        explanation: The explanation of all instances.
         position: The instance's position in the query.
         id: The instance's identifier; None where its table has none.
         label: What the classifier says of it; None where it cannot say.
@@ -376,7 +369,7 @@ class InstanceExplanation:
 
     @property
     def name(self) -> Any:
-        """The identifier, or else the position: what words and pictures call the instance."""
+        """The instance's name in words and pictures: its identifier, or else its position."""
         return self.position if self.id is None else self.id
 
     @property
@@ -394,11 +387,11 @@ class InstanceExplanation:
 
     @property
     def reached(self) -> tuple[Level, ...]:
-        """The labels of the instance's ok rows, that of the nearest row first."""
+        """The labels of the instance's ok rows, sorted by the distance of their nearest row."""
         alone = self._alone
-        found = alone.ok & (alone.predicted >= 0)
-        order = np.argsort(alone.distance[found], kind="stable")
-        labels = [alone.labels[code] for code in alone.predicted[found][order].tolist()]
+        ok_steps = alone.ok & (alone.predicted >= 0)
+        order = np.argsort(alone.distance[ok_steps], kind="stable")
+        labels = [alone.labels[code] for code in alone.predicted[ok_steps][order].tolist()]
         nearest = [rows.label[rows.ok].tolist() for rows in alone.minimal.values()]
         return tuple(dict.fromkeys([*(label for some in nearest for label in some), *labels]))
 
@@ -409,72 +402,57 @@ class InstanceExplanation:
 
     @property
     def prototypes(self) -> tuple[int, ...]:
-        """The prototypes there is a path to, that of the nearest ok step first."""
+        """The prototypes that paths lead to, sorted by the distance of their nearest ok step."""
         alone = self._alone
         distance = np.where(alone.ok, alone.distance, np.inf).min(axis=1, initial=np.inf)
         prototype = alone.prototype[np.argsort(distance, kind="stable")]
         return tuple(prototype[prototype >= 0].tolist())
 
     def path(self, prototype: int | None = None) -> Counterfactuals:
-        """Every step towards one prototype, in order; by default the nearest one.
+        """Returns every step of one path, in order.
 
-        -1 is the path to a sampled endpoint; it is the default where no other path has an ok step.
+        Args:
+            prototype: The prototype it leads to, by default the nearest; -1 is a sampled endpoint,
+                the default where no path to a prototype has an ok step.
         """
         paths = np.flatnonzero(self.explanation.instance == self.position)
-        return self.explanation._in_order(paths[[self._path(prototype)]])
+        return self.explanation.all_steps(paths[[self._path(prototype)]])
 
     def changes(self, pick: str = "nearest", *, rank: int = 0, prototype: int | None = None) -> Any:
-        """What one counterfactual changes: feature, before, after.
+        """Returns a frame of the changes of one counterfactual: feature, before, after.
 
-        For a pick that lies on a path also the tau from which on the feature differs; where the
-        target is any other label, a column `label` says which one was reached.
+        Where the target is any other label, a column `label` says which one was reached.
 
         Args:
             pick: `nearest`, `best`, `first`, `middle` or `last`.
-            rank: Which of the best rows, 0 the cheapest.
+            rank: Rank among the best rows, 0 the cheapest.
             prototype: The path of `first`, `middle` or `last`; by default that of `path`.
         """
-        return plain_frame(self.explanation.template.kind, self._changes(pick, rank, prototype))
-
-    def _changes(self, pick: str, rank: int, prototype: int | None) -> dict[str, NDArray[Any]]:
-        alone = self._alone
-        if pick in alone.picked:
-            index = self._path(prototype)
-            step = alone.picked[pick][index]
-            row, label = (
-                alone.cells[index, step],
-                (*alone.labels, None)[alone.predicted[index, step]],
-            )
-        elif pick in alone.minimal:
-            found = alone.minimal[pick].where(alone.minimal[pick].rank == rank)
-            if not len(found):
-                raise InputError(f"Instance {self.name} has no {pick} row {rank}: {self.reason}")
-            row, label = found.cells[0], found.label[0]
-        else:
-            raise alone._not_computed(pick)
-        original = alone.instances[0]
-        changed = np.flatnonzero(alone.schema.changed(original, row))
-        features = [(i, alone.schema.features[i]) for i in changed]
-        table: dict[str, NDArray[Any]] = {
+        chosen = self._row(pick, rank, prototype)
+        before, after = self._alone.instances[0], chosen.cells[0]
+        changed = np.flatnonzero(chosen.schema.changed(before, after))
+        features = [(i, chosen.schema.features[i]) for i in changed]
+        columns: dict[str, NDArray[Any]] = {
             "feature": np.array([f.name for _, f in features], dtype=object),
-            "before": np.array([f.text(original[i]) for i, f in features], dtype=object),
-            "after": np.array([f.text(row[i]) for i, f in features], dtype=object),
+            "before": np.array([f.text(before[i]) for i, f in features], dtype=object),
+            "after": np.array([f.text(after[i]) for i, f in features], dtype=object),
         }
-        if pick in alone.picked:
-            table["from_tau"] = self._change_starts(index, alone.tau[index, step])[changed]
         if self._any_other:
-            table["label"] = np.full(len(changed), label, dtype=object)
-        return table
+            columns["label"] = np.full(len(changed), chosen.label[0], dtype=object)
+        return plain_frame(chosen.template.kind, columns)
 
-    def _change_starts(self, index: int, end: float) -> Floats:
-        """On one path, the tau from which on each column differs from the instance."""
+    def _row(self, pick: str, rank: int, prototype: int | None) -> Counterfactuals:
+        """Returns the one row of a pick."""
         alone = self._alone
-        path = alone._in_order(np.array([index]))
-        steps = path.cells[path.tau <= end]
-        same = ~alone.schema.changed(alone.instances[:1], steps)  # (steps, columns)
-        last = np.where(same.any(axis=0), len(same) - 1 - same[::-1].argmax(axis=0), -1)
-        starts: Floats = np.minimum(np.append(path.tau, end)[last + 1], end)
-        return starts
+        if pick in alone.minimal:
+            rows = alone.minimal[pick]
+            if not (rows.rank == rank).any():
+                raise InputError(f"Instance {self.name} has no {pick} row {rank}: {self.reason}")
+            return rows.where(rows.rank == rank)
+        if pick not in alone.picked:
+            raise alone._not_computed(pick)
+        path = np.array([self._path(prototype)])
+        return alone._rows(path, alone.picked[pick][path])
 
     def __repr__(self) -> str:
         wanted = f"{self.wanted}"
@@ -482,16 +460,8 @@ class InstanceExplanation:
             wanted += f" ({', '.join(map(str, self.reached))})"
         return f"Instance {self.name}: {self.label} → {wanted}: {self.status}. {self.reason}"
 
-    def _repr_html_(self) -> str:
-        """A table for notebooks: what the nearest row changes."""
-        alone = self._alone
-        shown = [name for name, rows in alone.minimal.items() if len(rows)]
-        shown += [*alone.picked] if len(alone.instance) else []
-        changes = self._changes(shown[0], 0, None) if shown else {}
-        return html_table(repr(self), changes)
-
     def _path(self, prototype: int | None) -> int:
-        """Which of the instance's paths leads to a prototype; None: one with an ok step, if any."""
+        """Returns the position of the path to a prototype; see `path`."""
         endpoints = self._alone.prototype
         if not len(endpoints):
             raise InputError(f"Instance {self.name} has no paths: {self.reason}")
@@ -500,8 +470,8 @@ class InstanceExplanation:
             only_sampled = len(ok) and (ok < 0).all()
             prototype = -1 if only_sampled else next(iter(self.prototypes), -1)
         if prototype not in endpoints:
-            known = ", ".join(map(str, sorted(endpoints)))
+            others = ", ".join(map(str, sorted(endpoints)))
             raise InputError(
-                f"Instance {self.name} has no path to prototype {prototype}. There are: {known}."
+                f"Instance {self.name} has no path to prototype {prototype}. There are: {others}."
             )
         return int(np.flatnonzero(endpoints == prototype)[0])

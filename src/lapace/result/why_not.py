@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
 
-__all__ = ["Move", "WhyNot"]
+from msgspec import Meta
+
+__all__ = ["Cell", "Move", "WhyNot"]
+
+Cell: TypeAlias = str | int | float | bool | None  # a value of a table; None is missing
 
 
 @dataclass(frozen=True)
 class Move:
-    """How far one constraint would have to be relaxed.
+    """A relaxation of one constraint.
 
     Attributes:
         constraint: The constraint, as text.
-        by: In the constraint's units; None where it is not a number: a category, a Python function,
-            several columns at once.
-        text: The same in words.
+        by: The distance to relax it by, in its units; None where that is not one number: a
+            category, a Python function, several columns at once.
+        text: The relaxation in words.
         relaxed: The constraint to give instead; None where it has to be left out.
 
     Examples:
@@ -28,7 +31,7 @@ class Move:
     """
 
     constraint: str
-    by: float | None
+    by: Annotated[float, Meta(ge=0)] | None
     text: str
     relaxed: str | None = None
 
@@ -46,30 +49,30 @@ class WhyNot:
         exact: Whether `clash` or `drop` is certainly smallest: every smaller set was tried.
         moves: How far each of these constraints would have to be relaxed: one of `clash` if the
             others stay; all of `drop` together, each as little as was found to suffice.
-        row: With `drop`, what `nearest` returns for the constraints so relaxed; otherwise the best
-            row found; by column, None where there is none.
-        text: All of it, in words.
+        row: With `drop`, the row that `nearest` returns for the constraints so relaxed; otherwise
+            the best row found; by column, None where there is none.
+        text: The whole in words.
 
     Examples:
         >>> move = Move("age >= 40", 10.0, "'age >= 40' would have to allow 10 less")
         >>> why = WhyNot("none_found", drop=("age >= 40",), moves=(move,), text="Without it, yes.")
-        >>> WhyNot.from_json(why.to_json()) == why
-        True
+        >>> print(why)
+        Without it, yes.
     """
 
-    status: str
+    status: Literal["infeasible", "none_found"]
     clash: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     exact: bool = True
     moves: tuple[Move, ...] = ()
-    row: Mapping[str, Any] | None = None
+    row: Mapping[str, Cell] | None = None
     text: str = ""
 
     def __str__(self) -> str:
         return self.text
 
     def relax(self, constraints: Sequence[Any]) -> list[Any]:
-        """The constraints relaxed as `moves` say: those of `drop` replaced or left out.
+        """Returns the constraints relaxed as `moves` say: replaced, or left out.
 
         Args:
             constraints: The constraints of the query, as given.
@@ -82,16 +85,3 @@ class WhyNot:
         instead = {move.constraint: move.relaxed for move in self.moves}
         chosen = [instead.get(str(c), c) for c in constraints]
         return [c for c in chosen if c is not None]
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return cast(dict[str, Any], json.loads(json.dumps(asdict(self))))
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> WhyNot:
-        """The inverse of `to_json`."""
-        lists = {name: tuple(data[name]) for name in ("clash", "drop")}
-        row = None if data["row"] is None else dict(data["row"])
-        return cls(
-            **{**data, **lists, "row": row, "moves": tuple(Move(**m) for m in data["moves"])}
-        )

@@ -1,8 +1,8 @@
 """A column of a training table as its feature's values, and any column as cells.
 
-What only the data can say of a feature: its bounds, its resolution, the change that is negligible,
-its rank map and a coarse histogram. A column's cells are numbers, or positions in the levels of its
-feature; a row that cannot be used is named, and costs no other row.
+Only the data can say a feature's bounds, its resolution, the change that is negligible, its rank
+map and a coarse histogram. A column's cells are numbers, or positions in the levels of its feature;
+a row that cannot be used is named, and costs no other row.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.features import RARE, Feature, Knots, column_error, mid_ranks, on_lattice
-from lapace.schema.notation import ISO_DATE, Notation, guess
+from lapace.schema.coding import RARE, Knots, mid_ranks
+from lapace.schema.features import Feature, column_error, on_lattice
+from lapace.schema.notation import ISO_DATE, Notation, guess, plain_number
 from lapace.table import Coded, Column, Level, spelling
 from lapace.table.frames import as_coded
 
@@ -24,8 +25,6 @@ __all__ = [
     "PROPOSED",
     "column_notation",
     "fitted",
-    "merged_histogram",
-    "not_in_order",
     "read_cells",
     "refuse_unreadable",
     "resolution_of",
@@ -55,26 +54,26 @@ Unusable: TypeAlias = tuple[int, str, str]
 
 
 def column_notation(column: Column) -> str:
-    """How a column writes its numbers; empty for plain ones, or where there is no telling."""
+    """Returns how a column writes its numbers; empty for plain ones, or where nothing tells."""
     if column.kind == "date":
         days = column.values
         assert not isinstance(days, Coded)
         seconds = np.rint(days[~np.isnan(days)] * 86400)
         whole = (seconds % 86400 == 0).all()
         return ISO_DATE if whole else DATE_TIME if (seconds % 60 == 0).all() else DATE_SECONDS
-    found = text_notation(column)
-    return "" if found is None or found.example == PLAIN else found.example
+    notation = text_notation(column)
+    return "" if notation is None or notation.example == PLAIN else notation.example
 
 
 def text_notation(column: Column) -> Notation | None:
-    """The notation that reads every text of a column of text."""
+    """Returns the notation that reads every text of a column of text."""
     if column.kind != "text" or not isinstance(column.values, Coded):
         return None
     return guess([str(level) for level in column.values.seen])
 
 
 def seen_levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
-    """The levels seen, in order; when there are more than `most`, the most frequent."""
+    """Returns the levels seen, in order; where there are more than `most`, the most frequent."""
     coded = as_coded(column.values)
     counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.levels))
     order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())][:most]
@@ -83,7 +82,7 @@ def seen_levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
 
 
 def fitted(feature: Feature, column: Column) -> Feature:
-    """A feature with what only the data can say: bounds, lattice, ranks, rank map, histogram."""
+    """Returns a feature with what only the data can say: bounds, lattice, ranks, histogram."""
     if feature.kind == "continuous":
         feature = _with_notation(feature, column)
     problems: dict[int, str] = {}
@@ -100,7 +99,7 @@ def fitted(feature: Feature, column: Column) -> Feature:
             sentence = f"holds none of the categories given for it; it holds {held}."
             raise column_error(feature.name, sentence)
     if feature.kind == "ordinal" and wide is not feature:
-        raise not_in_order(feature, wide.extra[len(feature.extra) :], cells)
+        raise _not_in_order(feature, wide.extra[len(feature.extra) :], cells)
     if not feature.numeric:
         counts = np.bincount(present.astype(np.int64), minlength=len(feature.categories))
         shown = tuple(int(c) if c >= RARE else 0 for c in counts)
@@ -111,7 +110,7 @@ def fitted(feature: Feature, column: Column) -> Feature:
 
 
 def _with_notation(feature: Feature, column: Column) -> Feature:
-    """A continuous feature that reads the column's text, where it holds text."""
+    """Returns a continuous feature that reads the column's text, where it holds text."""
     text = isinstance(column.values, Coded) and column.kind in ("text", "mixed")
     if not feature.written and (text or column.kind == "date"):
         feature = replace(feature, written=column_notation(column))
@@ -126,8 +125,8 @@ def _with_notation(feature: Feature, column: Column) -> Feature:
     return feature
 
 
-def not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) -> InputError:
-    """The error about values that an ordinal's order lacks, or spells otherwise.
+def _not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) -> InputError:
+    """Returns the error about values that an ordinal's order lacks, or spells otherwise.
 
     Without an order a category may be left out on purpose, so that none is proposed.
     """
@@ -146,7 +145,7 @@ def not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) ->
 
 
 def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
-    """A continuous feature with its resolution, and its bounds on multiples of it."""
+    """Returns a continuous feature with its resolution, and its bounds on multiples of it."""
     step = feature.resolution or resolution_of(values)
     lower = float(values.min()) if np.isnan(feature.lower) else feature.lower
     upper = float(values.max()) if np.isnan(feature.upper) else feature.upper
@@ -156,25 +155,26 @@ def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
     integer = feature.integer or whole or (step >= 1 and step % 1 == 0)
     tolerance = feature.tolerance
     tolerance = _tolerance(values, step) if np.isnan(tolerance) else tolerance
-    found = replace(
+    feature_bounds = feature.lower, feature.upper
+    feature = replace(
         feature, lower=lower, upper=upper, resolution=step, integer=integer, tolerance=tolerance
     )
     if not step:
-        return found
+        return feature
     # A bound that was given may lie between two multiples: then the next one inside it. The
     # tolerance is for quotients such as 0.3 / 0.1, a little under 3.
     low, high = lower / step, upper / step
-    low = np.rint(low) if np.isnan(feature.lower) else np.ceil(low - 1e-9)
-    high = np.rint(high) if np.isnan(feature.upper) else np.floor(high + 1e-9)
+    low = np.rint(low) if np.isnan(feature_bounds[0]) else np.ceil(low - 1e-9)
+    high = np.rint(high) if np.isnan(feature_bounds[1]) else np.floor(high + 1e-9)
     if low > high:
         sentence = f"has no multiple of {step:g} between {lower:g} and {upper:g}."
         raise column_error(feature.name, sentence)
-    lower, upper = (on_lattice(np.array([low, high]) * step, step) + 0.0).tolist()
-    return replace(found, lower=lower, upper=upper)
+    lower, upper = on_lattice(np.array([low, high]) * step, step).tolist()
+    return replace(feature, lower=lower, upper=upper)
 
 
 def resolution_of(values: Floats) -> float:
-    """The coarsest lattice nearly all values lie on: a divisor, at most six decimals; else 0.
+    """Returns the coarsest lattice that nearly all values lie on, of at most six decimals; else 0.
 
     One value in a hundred may lie off it: 33.333333 in a column of cents leaves the cents.
     """
@@ -197,7 +197,7 @@ def resolution_of(values: Floats) -> float:
 
 
 def _tolerance(values: Floats, resolution: float) -> float:
-    """The change that is negligible: a hundredth of the range between the quartiles.
+    """Returns the change that is negligible: a hundredth of the range between the quartiles.
 
     The quartiles, not the ends: in a column of incomes the few largest would make a change of a
     month's pay look small. Rounded down to whole steps, so that it is 0 where one step already
@@ -214,25 +214,18 @@ def _tolerance(values: Floats, resolution: float) -> float:
 
 
 def _nearly_all(fits: Any, counts: Any) -> bool:
-    """Whether 99 % of the rows and 90 % of their different values fit; zeros count for nothing."""
+    """Returns whether 99% of the rows and 90% of their values fit; zeros count for nothing."""
     enough = counts.sum() >= 100 and (counts[fits].sum() >= SHARED * counts.sum())
     return bool(enough and fits.sum() >= 0.9 * (counts > 0).sum())
 
 
 def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Edges and counts; a bin of few rows joins its neighbour, so that no row is singled out."""
+    """Returns edges and counts; a bin of few rows joins its neighbour: no row is singled out."""
     low, high = float(values.min()), float(values.max())
     # numpy's own edges refuse a range too narrow for its bins, such as two neighbouring floats.
     edges = np.linspace(low, high, bins + 1) if low < high else np.array([low - 0.5, low + 0.5])
-    return merged_histogram(edges, np.histogram(values, edges)[0].tolist())
-
-
-def merged_histogram(
-    edges: Floats, counts: Sequence[int]
-) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Edges and counts, each bin of few rows joined to its neighbour."""
     kept_edges, kept_counts, rows = [edges[0]], list[int](), 0
-    for count, edge in zip(counts, edges[1:], strict=True):
+    for count, edge in zip(np.histogram(values, edges)[0].tolist(), edges[1:], strict=True):
         rows += count
         if rows >= RARE:
             kept_edges.append(edge)
@@ -260,9 +253,9 @@ def read_cells(
     problems: dict[int, str],
     ids: Sequence[Any] | None = None,
 ) -> tuple[Feature, Floats]:
-    """A column's cells, and the feature widened by levels it lacks.
+    """Returns the feature widened by levels it lacks, and the column's cells.
 
-    Notes rows that cannot be used in `problems`, named by their id, or else by their position.
+    It notes rows that cannot be used in `problems`, named by their id, or else by their position.
     """
     ids = range(len(column.missing)) if ids is None else ids
     refuse_unreadable(feature.name, column)
@@ -276,7 +269,7 @@ def read_cells(
 
 
 def _numbers(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Unusable]]:
-    """A column as numbers; text is read as the number it spells, blank text as missing."""
+    """Reads a column as numbers: text as the number it spells, blank text as missing."""
     values, unusable = column.values, list[Unusable]()
     if isinstance(values, Coded):
         levels, codes = values.levels, values.codes
@@ -293,19 +286,16 @@ def _numbers(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Un
 
 
 def _number_of(feature: Feature, level: Level) -> float | None:
-    """The number a level is, or spells in the notation of its column."""
+    """Returns the number a level is, or spells in the notation of its column."""
     return feature.number(level) if isinstance(level, str) else _spelt(level)
 
 
-def _spelt(level: Level) -> float | None:
-    """The number a level is or spells; NaN for blank text, None for any other."""
-    if _blank(level):
-        return np.nan
+def _spelt(level: Any) -> float | None:
+    """Returns the number a level is or spells; NaN for blank text, None for any other."""
     try:
-        number = float(level)
+        return plain_number(level) if isinstance(level, str) else float(level)
     except (TypeError, ValueError):
         return None
-    return None if np.isnan(number) else number
 
 
 def _blank(level: Level) -> bool:
@@ -313,7 +303,7 @@ def _blank(level: Level) -> bool:
 
 
 def _codes(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Unusable]]:
-    """A column as codes, and the feature widened by levels it lacks."""
+    """Reads a column as codes, and widens the feature by levels it lacks."""
     coded = as_coded(column.values)
     known: dict[Level, int] = {spelling(level): k for k, level in enumerate(feature.levels)}
     known.update({level: k for k, level in enumerate(feature.levels)})
@@ -340,13 +330,13 @@ def _codes(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Unus
 
 
 def _find(level: Level, known: Mapping[Any, int]) -> int | None:
-    """A level's code: itself, or the same thing written otherwise (1, 1.0, '1', '1.0')."""
+    """Returns a level's code, however the level is written (1, 1.0, '1', '1.0')."""
     written = [_spelt(level), TRUTHS.get(level.lower())] if isinstance(level, str) else []
     return next((known[v] for v in (level, spelling(level), *written) if v in known), None)
 
 
 def _unseen(feature: Feature, level: Level) -> Level | None:
-    """A level unseen in training as this column would hold it; None if it could not."""
+    """Returns a level unseen in training as this column would hold it; None if it could not."""
     if _all(feature, str):
         return spelling(level)
     if _all(feature, bool):

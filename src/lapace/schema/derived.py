@@ -1,4 +1,4 @@
-"""Derived columns: which they are, what they follow from, and their values.
+"""Derived columns: their inputs, the order they are computed in, and their values.
 
 A derived column is computed from others, its *inputs*, by an expression or a Python function. Where
 an input is missing it is missing; where the result is no number, or no category of the column, the
@@ -45,21 +45,20 @@ class Derivation:
     form: LinearForm | None
 
     def values(self, features: Sequence[Feature], cells: Floats, *, rounded: bool = True) -> Floats:
-        """The column's cells, given the rows' other cells; NaN where it has no value."""
+        """Returns the column's cells, given the rows' other cells; NaN where it has no value."""
         names = {features[i].name: _as_values(features[i], cells[:, i]) for i in self.inputs}
-        found = self.compute(names)
+        computed = np.broadcast_to(self.compute(names), len(cells))
         missing = np.isnan(cells[:, self.inputs]).any(axis=1)
-        return np.where(missing, np.nan, self._as_cells(found, len(cells), rounded))
+        return np.where(missing, np.nan, self._as_cells(computed, rounded))
 
-    def _as_cells(self, found: Values, count: int, rounded: bool) -> Floats:
-        found = np.broadcast_to(found, count)
+    def _as_cells(self, values: Values, rounded: bool) -> Floats:
         if self.feature.kind != "continuous":
-            codes = _codes(self.feature)
-            return np.array([codes.get(_key(v), np.nan) for v in found.tolist()], dtype=np.float64)
-        if found.dtype == object:
+            codes = {_key(level): float(code) for code, level in enumerate(self.feature.levels)}
+            return np.array([codes.get(_key(v), np.nan) for v in values.tolist()], dtype=np.float64)
+        if values.dtype == object:
             raise column_error(self.feature.name, "holds numbers and is derived as text.")
-        numbers = np.where(np.isfinite(found), found, np.nan).astype(np.float64)
-        return on_lattice(numbers, self.feature.resolution if rounded else 0.0) + 0.0
+        numbers = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
+        return on_lattice(numbers, self.feature.resolution if rounded else 0.0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class DerivedColumns:
 
     @classmethod
     def of(cls, features: Sequence[Feature]) -> DerivedColumns:
-        """Those among some columns; refuses unknown inputs and circles."""
+        """Returns those among some columns; refuses unknown inputs and circles."""
         names = [feature.name for feature in features]
         inputs = {f.name: f.inputs for f in features if f.derived is not None}
         for derived, several in inputs.items():
@@ -104,13 +103,13 @@ class DerivedColumns:
         originals: Floats | None,
         differs: Callable[[Floats, Floats], Bools],
     ) -> Floats:
-        """See `Schema.derive`; `differs` compares rows cell by cell."""
+        """Returns what `Schema.derive` does; `differs` compares rows cell by cell."""
         cells = cells.copy()
         for derivation in self.each:
             column = derivation.column
             if originals is None:
-                found = derivation.values(self.features, cells)
-                cells[:, column] = np.where(np.isnan(found), cells[:, column], found)
+                values = derivation.values(self.features, cells)
+                cells[:, column] = np.where(np.isnan(values), cells[:, column], values)
                 continue
             moved = differs(cells, originals)[:, derivation.inputs].any(axis=1)
             cells[~moved, column] = originals[~moved, column]
@@ -118,31 +117,30 @@ class DerivedColumns:
         return cells
 
     def derivable(self, cells: Floats, originals: Floats) -> Bools:
-        """See `Schema.derivable`."""
-        found = np.ones(len(cells), dtype=bool)
+        """Returns what `Schema.derivable` does."""
+        derivable = np.ones(len(cells), dtype=bool)
         for derivation in self.each:
             feature, column = derivation.feature, derivation.column
             new, old = cells[:, column], originals[:, column]
             blank = np.isnan(cells[:, derivation.inputs]).any(axis=1) & feature.missing
-            found &= ~np.isnan(new) | np.isnan(old) | blank
+            derivable &= ~np.isnan(new) | np.isnan(old) | blank
             if feature.kind == "continuous":
                 least, greatest = np.fmin(feature.lower, old), np.fmax(feature.upper, old)
                 slip = 1e-9 * feature.span
-                found &= ~((new < least - slip) | (new > greatest + slip))
-        return found
+                derivable &= ~((new < least - slip) | (new > greatest + slip))
+        return derivable
 
     def slopes(self, cells: Floats) -> dict[int, dict[int, Floats]]:
-        """How fast derived numbers rise with the numbers they follow from, at some rows.
+        """Returns how fast derived numbers rise with the numbers they follow from, at some rows.
 
-        Differences over a hundredth of the range or two steps, so that rounding to whole numbers
-        does not hide them: {derived column: {source column: (n,)}}.
+        They are differences over a hundredth of the range or two steps, so that rounding to whole
+        numbers does not hide them: {derived column: {source column: (n,)}}.
         """
         slopes: dict[int, dict[int, Floats]] = {}
         for derivation in self.each:
             numbers = [i for i in derivation.sources.tolist() if self._is_number(i)]
             if self._is_number(derivation.column):
-                found = {i: self._slope(cells, derivation, i) for i in numbers}
-                slopes[derivation.column] = found
+                slopes[derivation.column] = {i: self._slope(cells, derivation, i) for i in numbers}
         return slopes
 
     def _is_number(self, column: int) -> bool:
@@ -161,7 +159,7 @@ class DerivedColumns:
         return np.nan_to_num(rise / apart)
 
     def _unrounded(self, cells: Floats, last: Derivation) -> Floats:
-        """One derived column, with those it follows from computed first."""
+        """Returns one derived column, with those it follows from computed first."""
         for derivation in self.each[: self.each.index(last)]:
             cells[:, derivation.column] = derivation.values(self.features, cells, rounded=False)
         return last.values(self.features, cells, rounded=False)
@@ -207,7 +205,7 @@ def _called(feature: Feature) -> Callable[[Mapping[str, Values]], Values]:
     def compute(columns: Mapping[str, Values]) -> Values:
         try:
             with np.errstate(all="ignore"):
-                found = np.asarray(function(**columns))
+                values = np.asarray(function(**columns))
         except Exception as error:
             sentence = (
                 f"is derived by a function that raised {type(error).__name__}: {first_line(error)} "
@@ -215,18 +213,16 @@ def _called(feature: Feature) -> Callable[[Mapping[str, Values]], Values]:
             )
             raise column_error(feature.name, sentence) from error
         count = len(next(iter(columns.values())))
-        if found.shape not in ((), (count,)):
-            sentence = (
-                f"is derived by a function that returned shape {found.shape} for {count} rows."
-            )
-            raise column_error(feature.name, sentence)
-        return found.astype(object) if found.dtype.kind in "US" else found
+        if values.shape not in ((), (count,)):
+            sentence = f"is derived by a function that returned shape {values.shape}"
+            raise column_error(feature.name, f"{sentence} for {count} rows.")
+        return values.astype(object) if values.dtype.kind in "US" else values
 
     return compute
 
 
 def _as_values(feature: Feature, cells: Floats) -> Values:
-    """Cells as an expression sees them: numbers, or the names of categories."""
+    """Returns cells as an expression sees them: numbers, or the names of categories."""
     if feature.kind == "continuous":
         return cells
     texts = any(isinstance(level, str) for level in feature.levels)
@@ -235,11 +231,6 @@ def _as_values(feature: Feature, cells: Floats) -> Values:
         dtype=object if texts else np.float64,
     )
     return table[np.where(np.isnan(cells), -1, cells).astype(np.int64)]
-
-
-def _codes(feature: Feature) -> dict[Any, float]:
-    """The code of each category by its number, or its name."""
-    return {_key(level): float(code) for code, level in enumerate(feature.levels)}
 
 
 def _key(value: Any) -> Any:

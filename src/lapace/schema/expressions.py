@@ -7,17 +7,18 @@ if(age >= 65, "senior", "adult")      < <= == != >= > inside if; categories in d
 lookup(grade, "a", 1, "b", 2)         the value after the first key that equals the column
 ```
 
-Names of columns are as in constraints: bare where they are one word, else in backticks. Nothing is
-ever handed to Python's `eval`.
+Names of columns are as in constraints: bare where they are one word, else in backticks. Python's
+own parser reads the arithmetic; only some of its nodes are accepted, and nothing is ever run.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +31,11 @@ Values: TypeAlias = NDArray[Any]  # numbers, or texts as objects
 
 NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 TOKEN = re.compile(
-    rf"""
-    (?P<space>\s+)
-  | (?P<number>{NUMBER}(?!\w))
-  | (?P<word>\w+)
-  | `(?P<column>(?:[^`]|``)*)`
-  | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
-  | (?P<relation><=|>=|==|!=|=|<|>)
-  | (?P<mark>\*\*|[-+*/^(),])
-    """,
+    rf"""(?P<number>{NUMBER}(?!\w)) | (?P<word>\w+) | `(?P<column>(?:[^`]|``)*)`
+    | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*') | \s+ | <=|>=|==|!=|[=<>] | \*\*|[-+*/^(),]""",
     re.VERBOSE | re.DOTALL,
 )
+PYTHON = {"=": "==", "^": "**"}  # what Python writes otherwise
 RELATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "<": np.less, "<=": np.less_equal, "==": np.equal,
     "!=": np.not_equal, ">": np.greater, ">=": np.greater_equal,
@@ -59,13 +54,19 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # with least a
     "power": (np.power, 2, 2),
     "round": (lambda x, places=0: np.round(x, int(np.max(places))), 1, 2),
     "sqrt": (np.sqrt, 1, 1),
+    "if": (lambda holds, *values: np.where(np.asarray(holds, bool), *map(_lone, values)), 3, 3),
+    "lookup": (lambda column, *pairs: _lookup(column, pairs[::2], pairs[1::2]), 3, 99),
 }
-SPECIAL = ("if", "lookup")
+NODES: Mapping[type[ast.AST], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "^", ast.Lt: "<",
+    ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!=", ast.Gt: ">", ast.GtE: ">=",
+}  # fmt: skip
+SPECIAL = ("if", "lookup")  # for categories too
 DEEPEST, LONGEST = 50, 200  # levels of nesting, operators
 
 
 def _slip(values: Any) -> Any:
-    """What arithmetic may be off by: 3 * 0.1 / 0.1 is a little over 3, and its ceiling is 3."""
+    """The error that arithmetic may make: 3 * 0.1 / 0.1 is a little over 3, its ceiling is 3."""
     return 1e-9 * np.maximum(1.0, np.abs(values))
 
 
@@ -115,19 +116,14 @@ class Expression:
         if self.kind == "column":
             return columns[self.value]
         parts = [part._evaluated(columns) for part in self.parts]
-        if self.kind == "if":
-            return np.where(np.asarray(parts[0], bool), *map(_lone, parts[1:]))
-        if self.kind == "lookup":
-            return _lookup(*parts)
         if self.kind in RELATIONS:
             return self._compared(*parts)
-        for part in parts:
-            if _is_text(part):
-                raise InputError(f"'{self.kind}' is for numbers, not for categories.")
-        parts = [np.asarray(part, dtype=np.float64) for part in parts]
-        if self.kind in OPERATORS:
-            return OPERATORS[self.kind](*parts)
-        return FUNCTIONS[self.kind][0](*parts)
+        if self.kind in SPECIAL:
+            return FUNCTIONS[self.kind][0](*parts)
+        if any(map(_is_text, parts)):
+            raise InputError(f"'{self.kind}' is for numbers, not for categories.")
+        function = OPERATORS.get(self.kind) or FUNCTIONS[self.kind][0]
+        return function(*(np.asarray(part, dtype=np.float64) for part in parts))
 
     def _compared(self, left: Any, right: Any) -> Any:
         if _is_text(left) != _is_text(right):
@@ -146,9 +142,8 @@ def _lone(value: Any) -> Any:
     return np.array(value, dtype=object) if isinstance(value, str) else value
 
 
-def _lookup(column: Values, *pairs: Any) -> Values:
-    """For each cell the value that follows its key; NaN, or None, where there is none."""
-    keys, values = pairs[::2], pairs[1::2]
+def _lookup(column: Values, keys: Sequence[Any], values: Sequence[Any]) -> Values:
+    """Returns for each cell the value of its key; NaN, or None, where there is none."""
     texts = any(isinstance(value, str) for value in values)
     found = np.full(np.shape(column), None if texts else np.nan, dtype=object if texts else None)
     for key, value in zip(reversed(keys), reversed(values), strict=True):
@@ -159,8 +154,8 @@ def _lookup(column: Values, *pairs: Any) -> Values:
 def column_text(name: str) -> str:
     """A column's name as an expression writes it."""
     bare = re.fullmatch(r"\w+", name) and not re.fullmatch(NUMBER, name)
-    reserved = name in FUNCTIONS or name in SPECIAL or name == "original"
-    return name if bare and not reserved else "`" + name.replace("`", "``") + "`"
+    reserved = (*FUNCTIONS, "original")
+    return name if bare and name not in reserved else "`" + name.replace("`", "``") + "`"
 
 
 def linear_form(expression: Expression) -> LinearForm | None:
@@ -211,15 +206,6 @@ def _scaled_sum(a: LinearForm, b: LinearForm, by_a: float, by_b: float) -> Linea
 # Reading
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    start: int
-
-    def __str__(self) -> str:
-        return "the end" if self.kind == "end" else f"'{self.text}'"
-
-
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Expression:
     """Reads an expression; an `InputError` says where reading stopped, and why.
@@ -235,150 +221,114 @@ def parse(text: str) -> Expression:
 
 
 class _Reader:
-    """One text, a place in it, and a method for each rule of the grammar."""
+    """One text, read by Python's parser.
+
+    Names, numbers and texts are replaced by placeholders first, so that a name may be any word.
+
+    Attributes:
+        atoms: The kind and the text of each placeholder.
+        places: The place in the text of each character that Python reads.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = list(self.tokenize())
-        self.place = 0
-        self.depth = 0
+        self.atoms: list[tuple[str, str]] = []
+        self.places: list[int] = []
 
-    def tokenize(self) -> Iterator[_Token]:
-        at = 0
-        while at < len(self.text):
-            match = TOKEN.match(self.text, at)
-            if match is None:
-                hint = "Names with such characters go in backticks: `capital-gain`."
-                self.fail(f"'{self.text[at]}' has no meaning here. {hint}", at)
-            kind = str(match.lastgroup)
-            text = match.group(kind)
-            if kind == "column":
-                text = text.replace("``", "`")
-            elif kind == "text":
-                text = re.sub(r"\\([\"'\\])", r"\1", text[1:-1])
-            if kind != "space":
-                yield _Token(kind, {"=": "==", "**": "^"}.get(text, text), at)
-            at = match.end()
-        yield _Token("end", "", len(self.text))
-
-    @property
-    def token(self) -> _Token:
-        return self.tokens[self.place]
-
-    def take(self) -> _Token:
-        token = self.token
-        self.place += token.kind != "end"
-        return token
-
-    def at(self, *marks: str) -> bool:
-        return self.token.kind in ("mark", "relation") and self.token.text in marks
-
-    def expect(self, mark: str) -> None:
-        if not self.at(mark):
-            self.fail(f"expected '{mark}', found {self.token}.")
-        self.take()
-
-    def fail(self, what: str, at: int | None = None) -> NoReturn:
-        place = (self.token.start if at is None else at) + 1
-        raise InputError(f"Cannot read the expression '{self.text}' at character {place}: {what}")
-
-    # -- the grammar ------------------------------------------------------------------------------
+    def error(self, what: str, place: int = 0) -> InputError:
+        where = f"'{self.text}' at character {place + 1}"
+        return InputError(f"Cannot read the expression {where}: {what}")
 
     def whole(self) -> Expression:
-        if sum(token.kind == "mark" and token.text in "+-*/^" for token in self.tokens) > LONGEST:
-            self.fail(f"it has more than {LONGEST} operators. Derive parts of it first.", 0)
-        found = self.sum()
-        if self.token.kind != "end":
-            self.fail(f"expected the end, found {self.token}.")
-        if not found.columns:
-            self.fail("it names no column.", 0)
-        return found
+        try:
+            tree = ast.parse("".join(self.pieces()), mode="eval")
+        except SyntaxError as error:
+            raise self.explained(error) from None
+        expression = self.read(tree.body)
+        if not expression.columns:
+            raise self.error("it names no column.")
+        return expression
 
-    def sum(self) -> Expression:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            self.fail("it is nested too deeply.")
-        found = self.product()
-        while self.at("+", "-"):
-            found = Expression(self.take().text, parts=(found, self.product()))
-        self.depth -= 1
-        return found
+    def pieces(self) -> Iterator[str]:
+        """Yields the text as Python writes it, with placeholders."""
+        place = len(self.text) - len(self.text.lstrip())
+        depth = operators = 0
+        while place < len(self.text):
+            match = TOKEN.match(self.text, place)
+            if match is None:
+                hint = "Names with such characters go in backticks: `capital-gain`."
+                raise self.error(f"'{self.text[place]}' has no meaning here. {hint}", place)
+            token = match[0]
+            depth += (token == "(") - (token == ")")
+            operators += token in OPERATORS
+            if depth > DEEPEST:
+                raise self.error("it is nested too deeply.", place)
+            if operators > LONGEST:
+                raise self.error(f"it has more than {LONGEST} operators. Derive parts of it first.")
+            if match.lastgroup is not None:
+                token = f"_{len(self.atoms)} "
+                self.atoms.append((match.lastgroup, match[match.lastgroup]))
+            piece = " " if token.isspace() else PYTHON.get(token, token)
+            self.places += [place] * len(piece)
+            place = match.end()
+            yield piece
 
-    def product(self) -> Expression:
-        found = self.signed()
-        while self.at("*", "/"):
-            found = Expression(self.take().text, parts=(found, self.signed()))
-        return found
+    def explained(self, error: SyntaxError) -> InputError:
+        """Returns what Python found wrong, in our words and at the place in our text."""
+        if not error.offset:
+            what = "expected a column or a number, found the end."
+            return self.error(what, len(self.text))
+        place = self.places[error.offset - 1]
+        if "never closed" in error.msg or "comma" in error.msg:
+            return self.error("expected ')', a comma or an operator after it.", place)
+        match = TOKEN.match(self.text, place)
+        return self.error(f"'{match[0] if match else ''}' has no place here.", place)
 
-    def signed(self) -> Expression:
-        signs = 0
-        while self.at("-"):
-            self.take()
-            signs += 1
-        found = self.power()
-        if signs % 2 == 0:
-            return found
-        if found.kind == "number":
-            return Expression("number", -found.value)
-        return Expression("*", parts=(Expression("number", -1.0), found))
+    def read(self, node: ast.expr) -> Expression:
+        """Returns one node of Python's tree as an expression."""
+        place = self.places[node.col_offset]
+        match node:
+            case ast.Name(id=name):
+                return self.atom(*self.atoms[int(name[1:])], place)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                inner, minus = self.read(operand), Expression("number", -1.0)
+                if inner.kind == "number":
+                    return Expression("number", -inner.value)
+                return Expression("*", parts=(minus, inner))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in NODES:
+                return Expression(NODES[type(op)], parts=(self.read(left), self.read(right)))
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+                return self.call(*self.atoms[int(name[1:])], arguments, place)
+        raise self.error("expected a column, a number or a function.", place)
 
-    def power(self) -> Expression:
-        base = self.atom()
-        if not self.at("^"):
-            return base
-        self.take()
-        sign = Expression("number", -1.0) if self.at("-") and self.take() else None
-        exponent = self.atom()
-        if sign is not None:
-            exponent = Expression("*", parts=(sign, exponent))
-        return Expression("^", parts=(base, exponent))
+    def atom(self, kind: str, text: str, place: int) -> Expression:
+        if kind == "number":
+            return Expression("number", float(text))
+        if kind == "text":
+            return Expression("text", re.sub(r"\\([\"'\\])", r"\1", text[1:-1]))
+        if kind == "word" and text == "original":
+            raise self.error("'original' has no meaning in a derived column.", place)
+        return Expression("column", text.replace("``", "`") if kind == "column" else text)
 
-    def atom(self) -> Expression:
-        token = self.token
-        if token.kind == "number":
-            return Expression("number", float(self.take().text))
-        if token.kind == "text":
-            return Expression("text", self.take().text)
-        if self.at("("):
-            self.take()
-            found = self.sum()
-            self.expect(")")
-            return found
-        if token.kind not in ("word", "column"):
-            self.fail(f"expected a column or a number, found {token}.")
-        self.take()
-        if token.kind == "word" and self.at("("):
-            return self.call(token)
-        if token.kind == "word" and token.text == "original":
-            self.fail("'original' has no meaning in a derived column.", token.start)
-        return Expression("column", token.text)
-
-    def call(self, function: _Token) -> Expression:
-        name = function.text
-        if name not in FUNCTIONS and name not in SPECIAL:
-            known = (*sorted(FUNCTIONS), *SPECIAL)
-            hint = did_you_mean(name, known) or f" There are: {', '.join(known)}."
-            self.fail(f"there is no function '{name}'.{hint}", function.start)
-        self.expect("(")
-        parts = [self.condition() if name == "if" else self.sum()]
-        while self.at(","):
-            self.take()
-            parts.append(self.sum())
-        self.expect(")")
+    def call(self, kind: str, name: str, arguments: list[ast.expr], place: int) -> Expression:
+        if kind != "word" or name not in FUNCTIONS:
+            hint = did_you_mean(name, FUNCTIONS) or f" There are: {', '.join(FUNCTIONS)}."
+            raise self.error(f"there is no function '{name}'.{hint}", place)
+        _, least, most = FUNCTIONS[name]
+        first = self.condition if name == "if" else self.read
+        parts = tuple((self.read if k else first)(node) for k, node in enumerate(arguments))
         if name == "lookup":
-            wrong = len(parts) < 3 or len(parts) % 2 == 0
-            wrong = wrong or any(part.kind not in ("number", "text") for part in parts[1:])
-            if wrong:
-                self.fail("lookup takes a column, then keys and values in pairs.", function.start)
-            return Expression(name, parts=tuple(parts))
-        least, most = (3, 3) if name == "if" else FUNCTIONS[name][1:]
-        if not least <= len(parts) <= most:
+            literal = all(part.kind in ("number", "text") for part in parts[1:])
+            if len(parts) < least or len(parts) % 2 == 0 or not literal:
+                raise self.error("lookup takes a column, then keys and values in pairs.", place)
+        elif not least <= len(parts) <= most:
             count = str(least) if least == most else f"{least} or more"
-            self.fail(f"{name} takes {count} arguments, not {len(parts)}.", function.start)
-        return Expression(name, parts=tuple(parts))
+            raise self.error(f"{name} takes {count} arguments, not {len(parts)}.", place)
+        return Expression(name, parts=parts)
 
-    def condition(self) -> Expression:
-        left = self.sum()
-        if self.token.kind != "relation":
-            self.fail(f"expected a relation (<=, <, ==, !=, >, >=), found {self.token}.")
-        return Expression(self.take().text, parts=(left, self.sum()))
+    def condition(self, node: ast.expr) -> Expression:
+        match node:
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in NODES:
+                return Expression(NODES[type(op)], parts=(self.read(left), self.read(right)))
+        place = self.places[node.col_offset]
+        raise self.error("expected a relation (<=, <, ==, !=, >, >=).", place)

@@ -1,132 +1,33 @@
-"""One column: what it holds, which values it may take, and its rank map."""
+"""One column: what it holds and which values it may take."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cached_property
 from inspect import Parameter, Signature, signature
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
-from scipy.special import ndtri
 
-from lapace.arrays import Bools, Floats, Ints
+from lapace.arrays import Floats, Ints
+from lapace.documents import plain
 from lapace.errors import InputError, did_you_mean
+from lapace.schema.coding import NO_RANKS, Knots, Ranks
 from lapace.schema.expressions import parse
 from lapace.schema.notation import DATES, notation, plain_number
 from lapace.table import Level
 
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 
-Derived: TypeAlias = str | Callable[..., Any] | None
+if TYPE_CHECKING:
+    Derived: TypeAlias = str | Callable[..., Any] | None
+else:  # documents hold no functions: `Feature` checks what is read
+    Derived = Any
 
 KINDS = get_args(Kind)
-KNOTS = 256  # support points of a column's rank map; more do not change a decoded value
-RARE = 5  # rows under which a histogram bin or category count is not shown
-SPIKE = 0.01  # share of the rows from which a value gets an interval of scores
-SUPPORT = 100  # support points of a column's percentiles, beside the values that are spikes
 _OPEN = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-FLAT = 0.25  # least spread a column is stretched from: a nearly constant one must not dominate
-
-
-class Knots(NamedTuple):
-    """A column's rank map: `values` and the normal scores that each of them has.
-
-    A value shared by many rows has the scores from `low` to `high`; others have a single one. With
-    F the cumulative share and n a value's own, the score in the middle is Φ⁻¹(F − n/2), as in a
-    normal distribution cut at the ranks, then standardised over the rows.
-
-    Examples:
-        >>> knots = Knots.fit(np.array([0.0] * 60 + [10.0] * 30 + [1000.0] * 10))
-        >>> knots.scores(np.array([0.0, 10.0, 1000.0])).round(2)
-        array([-0.76,  0.82,  2.11])
-        >>> knots.units(np.array([-9.0, -0.5, 2.0, 9.0])).round(1)  # spikes cannot be missed
-        array([   0.,    0., 1000., 1000.])
-    """
-
-    values: Floats
-    low: Floats
-    mid: Floats
-    high: Floats
-
-    @classmethod
-    def fit(cls, values: Floats) -> Knots:
-        """The rank map of training values."""
-        distinct, counts = np.unique(values, return_counts=True)
-        share = counts / counts.sum()
-        top = np.cumsum(share)
-        mid = ndtri(top - share / 2)
-        centre = float(share @ mid)
-        scale = max(FLAT, float(np.sqrt(share @ (mid - centre) ** 2)))
-        # A spike gets nine tenths of its mass; the rest leads on to its neighbours, so that
-        # values never seen, in between, still have a score of their own.
-        heavy = (share >= SPIKE) & (counts >= RARE)
-        low = np.where(heavy, ndtri(top - 0.95 * share), mid)
-        high = np.where(heavy, ndtri(top - 0.05 * share), mid)
-        keep = heavy | _spread(np.cumsum(np.where(heavy, 0.0, share)), KNOTS)
-        scores = [(s[keep] - centre) / scale for s in (low, mid, high)]
-        return cls(distinct[keep], *scores)
-
-    def scores(self, values: Floats) -> Floats:
-        """Values to scores; beyond the seen range the score of its end."""
-        clipped = np.clip(values, self.values[0], self.values[-1])
-        left = np.searchsorted(self.values, clipped, side="right") - 1
-        right = np.minimum(left + 1, len(self.values) - 1)
-        gap = np.where(right > left, self.values[right] - self.values[left], 1.0)
-        share = (clipped - self.values[left]) / gap
-        between = self.high[left] + share * (self.low[right] - self.high[left])
-        return np.where(clipped == self.values[left], self.mid[left], between)
-
-    def units(self, scores: Floats) -> Floats:
-        """Scores to values: the piecewise-linear inverse, flat over the interval of a spike."""
-        grid = np.stack([self.low, self.high], axis=1).ravel()
-        return np.interp(scores, grid, np.repeat(self.values, 2))
-
-    def slopes(self, scores: Floats) -> Floats:
-        """How fast values rise with the score, from one value's middle to the next one's.
-
-        Not flat at a spike or beyond the ends, where the gradient would vanish.
-        """
-        rise: Floats = np.diff(self.values) / np.maximum(np.diff(self.mid), 1e-9)
-        if len(rise) < 2:
-            return np.full_like(scores, rise.sum())
-        found: Floats = rise[np.searchsorted(self.mid[1:-1], scores)]
-        return found
-
-
-# Values in ascending order, and the percentile of each, between 0 and 1.
-Ranks: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
-NO_RANKS: Ranks = ((), ())
-
-
-def mid_ranks(values: Floats) -> Ranks:
-    """Support points of the percentiles of training values: values and their mid-ranks.
-
-    With F the cumulative share of the rows and n a value's own share, the mid-rank is F - n/2: half
-    of the rows that share a value count as passed. About a hundred values are kept, evenly spread
-    over F, with both ends and every value that at least a hundredth of the rows has.
-
-    Examples:
-        >>> mid_ranks(np.array([0.0] * 60 + [10.0] * 30 + [1000.0] * 10))
-        ((0.0, 10.0, 1000.0), (0.3, 0.75, 0.95))
-    """
-    distinct, counts = np.unique(values, return_counts=True)
-    rows, top = counts.sum(), np.cumsum(counts)
-    keep = counts >= SPIKE * rows
-    if not keep.all():
-        keep |= _spread(top, SUPPORT)
-    percentiles = (top - counts / 2)[keep] / rows
-    return tuple((distinct[keep] + 0.0).tolist()), tuple(percentiles.tolist())
-
-
-def _spread(top: Floats | Ints, count: int) -> Bools:
-    """Marks about `count` positions, evenly spread over the cumulative share, ends included."""
-    keep = np.zeros(len(top), dtype=bool)
-    places = np.searchsorted(top, np.linspace(0, top[-1], count))
-    keep[np.minimum(places, len(top) - 1)] = True
-    keep[[0, -1]] = True
-    return keep
 
 
 @dataclass(frozen=True)
@@ -179,7 +80,7 @@ class Feature:
     written: str = ""
     unit: str = ""
     derived: Derived = None
-    ranks: Ranks = field(default=NO_RANKS, repr=False)
+    ranks: Ranks = field(default=NO_RANKS, repr=False)  # files of older versions have none
     knots: Knots | None = field(default=None, repr=False, compare=False)
     histogram: tuple[tuple[float, ...], tuple[int, ...]] = field(default=((), ()), repr=False)
 
@@ -195,6 +96,15 @@ class Feature:
                 object.__setattr__(self, name, value)
         if self.written:
             notation(self.written)  # refuses what is none
+        self._check_derived()
+        checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
+        for wrong, sentence in chain(self._type_checks(), checks):
+            if wrong:
+                raise column_error(self.name, sentence)
+
+    def _check_derived(self) -> None:
+        if isinstance(self.derived, list):  # a file names the columns of a function
+            object.__setattr__(self, "derived", UnsavedFunction(self.name, tuple(self.derived)))
         if isinstance(self.derived, str):
             try:
                 parse(self.derived)
@@ -203,10 +113,6 @@ class Feature:
         elif self.derived is not None and not callable(self.derived):
             sentence = f"is derived from {self.derived!r}; give an expression or a function."
             raise column_error(self.name, sentence)
-        checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
-        for wrong, sentence in chain(self._type_checks(), checks):
-            if wrong:
-                raise column_error(self.name, sentence)
 
     def _type_checks(self) -> Iterable[tuple[object, str]]:
         for name in ("lower", "upper", "resolution", "tolerance"):
@@ -273,7 +179,7 @@ class Feature:
         unit: str = "",
         derived: Derived = None,
     ) -> Feature:
-        """A number; what is left out is taken from the training table.
+        """Returns a column of numbers; settings left out are taken from the training table.
 
         Examples:
             >>> Feature.continuous("age", lower=18, integer=True).step
@@ -296,7 +202,7 @@ class Feature:
 
     @classmethod
     def ordinal(cls, name: str, categories: Sequence[Level], *, derived: Derived = None) -> Feature:
-        """Categories in a meaningful order, least first.
+        """Returns a column of categories in a meaningful order, least first.
 
         Examples:
             >>> Feature.ordinal("size", ["small", "large"]).span
@@ -308,7 +214,7 @@ class Feature:
     def categorical(
         cls, name: str, categories: Sequence[Level], *, derived: Derived = None
     ) -> Feature:
-        """Categories without an order.
+        """Returns a column of categories without an order.
 
         Examples:
             >>> Feature.categorical("home", ["own", "rent", "other"]).width
@@ -320,7 +226,7 @@ class Feature:
     def binary(
         cls, name: str, categories: Sequence[Level] = (False, True), *, derived: Derived = None
     ) -> Feature:
-        """Exactly two categories.
+        """Returns a column of exactly two categories.
 
         Examples:
             >>> Feature.binary("smoker", ["no", "yes"]).width
@@ -381,18 +287,18 @@ class Feature:
 
     @property
     def width(self) -> int:
-        """Columns its category block takes in the encoded matrix."""
+        """How many columns its category block takes in the encoded matrix."""
         if self.numeric or self.states < 2:
             return 0
         return 1 if self.states == 2 else self.states
 
     @property
     def states(self) -> int:
-        """What a category block distinguishes: the categories, and missing if that was seen."""
+        """How many states its category block has: the categories, and missing if that was seen."""
         return len(self.categories) + self.missing
 
     def text(self, cell: float) -> str:
-        """A cell as text, with the digits that its column needs.
+        """Returns a cell as text, with the digits that its column needs.
 
         Examples:
             >>> Feature.continuous("price", resolution=0.25).text(1234.5)
@@ -411,13 +317,13 @@ class Feature:
         return f"{self._plain_text(cell)} {self.unit}".rstrip()
 
     def _decimals(self, cell: float) -> int:
-        """Digits after the point that a cell is shown with in the column's notation."""
+        """Returns how many digits after the point a cell has in the column's notation."""
         if self.integer or (not self.resolution and cell == round(cell)):
             return 0
         return decimals(self.resolution) if self.resolution else 2
 
     def number(self, text: str) -> float | None:
-        """The number that a text spells in the column's notation or without any.
+        """Returns the number that a text spells in the column's notation or without any.
 
         Returns:
             NaN where it says that a value is missing, None where it is no number.
@@ -440,8 +346,17 @@ class Feature:
             return f"{cell:,.{decimals(self.resolution)}f}"
         return f"{cell:.4g}" if abs(cell) < 1e4 else f"{cell:,.0f}"
 
+    @cached_property
+    def lattice(self) -> Lattice:
+        """The values that its numbers may take; any where it has categories without order."""
+        if not self.numeric:
+            return Lattice(0.0, 1.0)
+        unseen = len(self.categories) if self.extra else np.nan
+        scale = 10.0 ** decimals(self.resolution)
+        return Lattice(self.resolution, scale, self.lower, self.upper, unseen)
+
     def snap(self, values: Floats) -> Floats:
-        """Values moved into the bounds and onto the lattice.
+        """Returns values moved into the bounds and onto the lattice.
 
         Levels unseen in training have no place in an order: they stay as they are.
 
@@ -449,39 +364,17 @@ class Feature:
             >>> Feature.continuous("price", lower=0, upper=9, resolution=0.1).snap(np.array([0.29]))
             array([0.3])
         """
-        snapped = np.clip(on_lattice(values, self.resolution), self.lower, self.upper) + 0.0
-        return np.where(values >= len(self.categories), values, snapped) if self.extra else snapped
+        return self.lattice.snap(values)
 
     # -- JSON -------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values; of a function that derives it only the columns it takes."""
-        knots = self.knots and [part.tolist() for part in self.knots]
-        derived = self.derived if isinstance(self.derived, str) else self.inputs or None
-        values = vars(self) | {"knots": knots, "derived": derived}
-        return {name: _lists(value) for name, value in values.items()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Feature:
-        """The inverse of `to_json`.
-
-        Examples:
-            >>> home = Feature.categorical("home", ["own", "rent"])
-            >>> Feature.from_json(home.to_json()) == home
-            True
-        """
-        # Older files have no ranks: their distances are changes over the range.
-        whole = {"ranks": NO_RANKS, **data}
-        values = {f.name: _tuples(whole[f.name]) for f in fields(cls)}
-        knots = values["knots"] and Knots(*map(np.array, values["knots"]))
-        derived = values["derived"]
-        if isinstance(derived, tuple):
-            derived = UnsavedFunction(values["name"], derived)
-        return cls(**{**values, "knots": knots, "derived": derived})
+        """Returns plain JSON values; of a function that derives it only the columns it takes."""
+        return plain(self)
 
 
 def _are_ranks(ranks: Any) -> bool:
-    """Whether ranks are two equally long lists of ascending numbers, or empty."""
+    """Returns whether ranks are two equally long lists of ascending numbers, or empty."""
     try:
         values, percentiles = np.array(ranks, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -491,7 +384,7 @@ def _are_ranks(ranks: Any) -> bool:
 
 
 class UnsavedFunction:
-    """The place of a Python function that derived a column: files do not keep functions."""
+    """Replaces a Python function that derived a column, as files do not keep functions."""
 
     def __init__(self, name: str, columns: tuple[str, ...]) -> None:
         self.name = name
@@ -499,7 +392,7 @@ class UnsavedFunction:
         self.__signature__ = Signature([*parameters])
 
     def __call__(self, **_: Any) -> Any:
-        """Refuses: the function is not here."""
+        """Raises, as the function is not in the file."""
         sentence = "is derived by a Python function, which files do not keep."
         raise column_error(self.name, sentence)
 
@@ -508,30 +401,49 @@ class UnsavedFunction:
 Override: TypeAlias = str | Feature | Mapping[str, Any]
 
 
-def _lists(value: Any) -> Any:
-    """A value with lists for its tuples, as in JSON."""
-    return [*map(_lists, value)] if isinstance(value, tuple) else value
-
-
-def _tuples(value: Any) -> Any:
-    """A JSON value with tuples for its lists."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
 def column_error(name: str, sentence: str) -> InputError:
-    """The error about a column that cannot be used."""
+    """Returns the error about a column that cannot be used."""
     return InputError(f"Column '{name}' {sentence}")
 
 
+class Lattice(NamedTuple):
+    """The values that numbers may take: multiples of a step between two bounds.
+
+    Attributes:
+        step: What values are multiples of; 0 for any value.
+        scale: A power of ten that makes a whole number of the step.
+        lower: The least value.
+        upper: The greatest value.
+        unseen: The first code of a level without a place in an order, which stays as it is.
+
+    Fields are numbers for one column, or arrays for several side by side.
+    """
+
+    step: Any
+    scale: Any
+    lower: Any = -np.inf
+    upper: Any = np.inf
+    unseen: Any = np.nan
+
+    def of(self, columns: Ints) -> Lattice:
+        """Returns the lattices of some columns, which may be the same."""
+        return Lattice(*(field[columns] for field in self))
+
+    def snap(self, values: Floats) -> Floats:
+        """Returns the nearest values of the lattice."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            multiples = np.rint(values / self.step) * self.step
+        # 0.1 * 3 is not 0.3: take the float that the decimal has.
+        decimal = np.rint(multiples * self.scale) / self.scale
+        snapped = np.clip(np.where(self.step > 0, decimal, values), self.lower, self.upper) + 0.0
+        return np.where(values >= self.unseen, values, snapped)
+
+
 def on_lattice(values: Floats, resolution: float) -> Floats:
-    """Values moved to the nearest multiples of a resolution, if there is one."""
-    if not resolution:
-        return values
-    places, multiples = decimals(resolution), np.rint(values / resolution) * resolution
-    # 0.1 * 3 is not 0.3: take the float that the decimal has.
-    return np.round(multiples, places) if places else multiples
+    """Returns the nearest multiples of a resolution; the values themselves where it is 0."""
+    return Lattice(resolution, 10.0 ** decimals(resolution)).snap(values)
 
 
 def decimals(resolution: float) -> int:
-    """Places after the point that multiples of a resolution need: 2 for 0.01 and for 0.25."""
+    """Returns the places after the point that multiples need: 2 for 0.01 and for 0.25."""
     return len(f"{resolution:.12f}".rstrip("0").partition(".")[2])

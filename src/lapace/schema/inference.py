@@ -28,6 +28,7 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
+from lapace.schema.coding import RARE
 from lapace.schema.columns import (
     PLAIN,
     PROPOSED,
@@ -39,7 +40,7 @@ from lapace.schema.columns import (
     seen_levels,
     text_notation,
 )
-from lapace.schema.features import KINDS, RARE, Feature, Kind, Override, column_error
+from lapace.schema.features import KINDS, Feature, Override, column_error
 from lapace.schema.notation import DATES, Notation, order_of, plain_number
 from lapace.schema.summary import SAID, Overrides, remarks
 from lapace.table import Coded, Column, Table
@@ -52,23 +53,27 @@ TEXT_NUMBERS = 20  # different numbers in a column of text from which they are r
 SET = 12  # different numbers, at most, that are kept as a set where they are no lattice
 KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
 ORDER_SHOWN = 12  # levels that a message about an order lists
-_NUMBER = (int, float)
-_TYPES: Mapping[str, Any] = {
-    "kind": str, "lower": _NUMBER, "upper": _NUMBER, "resolution": _NUMBER, "tolerance": _NUMBER,
-    "written": str, "unit": str, "description": str,
-}  # fmt: skip
-_WORDS: Mapping[Any, str] = {str: "text", _NUMBER: "number"}
 WORDS = {"number": "continuous", "date": "continuous"}  # besides the kinds, what a column may be
-SETTINGS = (
-    "kind", "categories", "lower", "upper", "resolution", "integer", "tolerance", "derived",
-    "written", "unit", "description",
-)  # fmt: skip
+# What may be declared of a column, and the type of it in words and in Python.
+SETTINGS: Mapping[str, tuple[str, Any]] = {
+    "kind": ("kind", object),
+    "categories": ("list", list | tuple),
+    "lower": ("number", int | float | str),  # dates and amounts as text
+    "upper": ("number", int | float | str),
+    "resolution": ("number", int | float),
+    "integer": ("truth value", bool),
+    "tolerance": ("number", int | float),
+    "derived": ("expression", object),
+    "written": ("text", str),
+    "unit": ("text", str),
+    "description": ("text", str),
+}
 
 
 def infer_features(
     table: Table, overrides: Overrides, labels: Sequence[Any] | None = None
 ) -> tuple[Feature, ...]:
-    """The feature of each column; one `InputError` about all columns that cannot be used.
+    """Returns the feature of each column, or raises one `InputError` about all unusable ones.
 
     Args:
         table: The training table, features only.
@@ -85,17 +90,17 @@ def infer_features(
     if not table.names:
         raise InputError("The table has no columns.")
     # Labels that are more or fewer than the rows: `fit` says what is wrong with them.
-    known = labels if labels is not None and len(labels) == len(table) else ()
+    row_labels = labels if labels is not None and len(labels) == len(table) else ()
     features, errors = [], dict[str, InputError]()
     for name in table.names:
         try:
             override = overrides.get(name)
-            column, trusted = table.columns[name], override is not None or len(known) == 0
+            column, trusted = table.columns[name], override is not None or len(row_labels) == 0
             if not trusted:
-                refuse_label(name, column, known)
+                _refuse_label(name, column, row_labels)
             features.append(infer(name, column, override))
             if not trusted:
-                refuse_thresholds(features[-1], column, known)
+                _refuse_thresholds(features[-1], column, row_labels)
         except InputError as error:
             errors[name] = error
     if errors:
@@ -104,12 +109,12 @@ def infer_features(
 
 
 def no_column(name: object, names: Sequence[str]) -> InputError:
-    """The error about a column that a table lacks."""
+    """Returns the error about a column that a table lacks."""
     return InputError(f"Column '{name}' is not in the table.{did_you_mean(name, names)}")
 
 
 def _pixels(table: Table) -> dict[str, Feature]:
-    """Columns of images are numbers of one scale, whichever part of it each pixel has shown."""
+    """Returns the features of images: numbers of one scale, whichever part a pixel has shown."""
     if table.template.shape is None or not len(table):
         return {}
     columns = [table.columns[name].values for name in table.names]
@@ -124,9 +129,9 @@ def _pixels(table: Table) -> dict[str, Feature]:
 
 
 def _all_at_once(errors: Mapping[str, InputError], others: Sequence[Feature]) -> InputError:
-    """One error about all columns that cannot be used, and what to say of the others.
+    """Returns one error about all columns that cannot be used, with remarks on the others.
 
-    Where there is one such column, its own error.
+    It is the column's own error where there is a single one and nothing to remark.
     """
     if len(errors) == 1:
         lines = [str(next(iter(errors.values())))]
@@ -180,36 +185,24 @@ class UnsettledColumnError(InputError):
 
 
 def infer(name: str, column: Column, override: Override | None = None) -> Feature:
-    """The feature of a training column."""
+    """Returns the feature of a training column."""
     refuse_unreadable(name, column)
     if column.missing.all():
         raise UnsettledColumnError(name, "has no value in any row.", ["drop"])
-    if isinstance(override, Feature):
-        if override.name != name:
-            raise InputError(
-                f"The override for column '{name}' is a Feature of the name '{override.name}'."
-            )
-        return fitted(override, column)
+    if override is None:
+        return fitted(_guess(name, column), column)
     if isinstance(override, Mapping):
-        return fitted(_declared(name, column, override), column)
-    kind = _guess(name, column) if override is None else override
-    if isinstance(kind, Feature):
-        return fitted(kind, column)
-    if kind not in (*KINDS, *SAID):
-        hint = did_you_mean(kind, SAID) or f" There are: {', '.join(SAID)}."
-        raise InputError(f"'{kind}' is no kind of column.{hint}")
-    feature = _feature(name, column, WORDS.get(kind, kind))
-    if kind == "date" and not (column.kind == "date" or feature.is_date):
-        raise column_error(
-            name,
-            "is not written as dates are that can be read. Name how, as in "
-            f"Feature.continuous('{name}', written='31/12/2024'), --kind '{name}=date:31/12/2024'; "
-            f"there are {', '.join(DATES)}.",
+        return fitted(_declared(name, column, dict(override)), column)
+    if not isinstance(override, Feature):
+        return fitted(_declared(name, column, {"kind": override}), column)
+    if override.name != name:
+        raise InputError(
+            f"The override for column '{name}' is a Feature of the name '{override.name}'."
         )
-    return fitted(feature, column)
+    return fitted(override, column)
 
 
-def refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
+def _refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
     """Raises for a column that says the same as the labels, one value for each of them."""
     coded = as_coded(column.values)
     names = {label: k for k, label in enumerate(dict.fromkeys(labels))}
@@ -221,52 +214,61 @@ def refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
         raise UnsettledColumnError(name, what, ["drop", "categorical"])
 
 
-def refuse_thresholds(feature: Feature, column: Column, labels: Sequence[Any]) -> None:
+def _refuse_thresholds(feature: Feature, column: Column, labels: Sequence[Any]) -> None:
     """Raises for a column of numbers of which each label has a range of its own."""
     if feature.kind != "continuous":
         return
     cells = read_cells(feature, column, {})[1]
     present = ~np.isnan(cells)
-    known = [
-        label for label, known_cell in zip(labels, present.tolist(), strict=True) if known_cell
-    ]
-    names = {label: k for k, label in enumerate(dict.fromkeys(known))}
-    if len(known) < ENOUGH or not 2 <= len(names) == len(set(labels)):
+    names = {label: k for k, label in enumerate(dict.fromkeys(labels))}
+    codes, cells = np.array([names[label] for label in labels])[present], cells[present]
+    if len(codes) < ENOUGH or not 2 <= len(names) == len(np.unique(codes)):
         return
-    codes, cells = np.array([names[label] for label in known]), cells[present]
     if np.bincount(codes).min() < RARE:
         return  # may be chance
     order = np.argsort(cells, kind="stable")
     codes, cells = codes[order], cells[order]
     cuts = np.flatnonzero(codes[1:] != codes[:-1])
     if len(cuts) == len(names) - 1 and (cells[cuts] < cells[cuts + 1]).all():
-        at = " and ".join(feature.text(float(cells[cut + 1])) for cut in cuts)
-        what = f"decides the label in every row: from {at} on it is another."
+        bounds = " and ".join(feature.text(float(cells[cut + 1])) for cut in cuts)
+        what = f"decides the label in every row: from {bounds} on it is another."
         raise UnsettledColumnError(
             feature.name, what, ["drop", "date" if feature.is_date else "number"]
         )
 
 
-def _declared(name: str, column: Column, settings: Mapping[str, Any]) -> Feature:
-    """A feature with some of its settings declared, the others inferred."""
+def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
+    """Returns a feature with some of its settings declared, the others inferred."""
     for key, value in settings.items():
         if key not in SETTINGS:
             hint = did_you_mean(key, SETTINGS) or f" There are: {', '.join(SETTINGS)}."
             raise column_error(name, f"has no setting '{key}'.{hint}")
-        wanted = _TYPES.get(key)
-        if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
-            raise column_error(name, f"has {key} = {value!r}, which is no {_WORDS[wanted]}.")
-    rest = dict(settings)
-    kind, categories = rest.pop("kind", None), rest.pop("categories", None)
+        word, wanted = SETTINGS[key]
+        if not isinstance(value, wanted) or isinstance(value, bool) > (key == "integer"):
+            raise column_error(name, f"has {key} = {value!r}, which is no {word}.")
+    kind, categories = settings.pop("kind", None), settings.pop("categories", None)
+    if kind is not None and kind not in (*KINDS, *SAID):
+        hint = did_you_mean(kind, (*SAID, *KINDS)) or f" There are: {', '.join(SAID)}."
+        raise InputError(f"'{kind}' is no kind of column.{hint}")
     if categories is not None:
-        if isinstance(categories, str) or not isinstance(categories, Sequence):
-            raise column_error(name, f"has categories {categories!r}; list them.")
-        feature = Feature(name, kind or "categorical", categories=tuple(categories))
-        return replace(feature, **rest)
-    guess = kind or _guess(name, column)
-    if not isinstance(guess, Feature):
-        guess = _feature(name, column, WORDS.get(guess, guess))
-    return replace(guess, **rest)
+        declared: Any = WORDS.get(kind, kind or "categorical")
+        return replace(Feature(name, declared, categories=tuple(categories)), **settings)
+    feature = _feature(name, column, WORDS.get(kind, kind)) if kind else _guess(name, column)
+    feature = replace(feature, written=settings.pop("written", feature.written))
+    for key in ("lower", "upper"):
+        if isinstance(text := settings.get(key), str):
+            settings[key] = feature.number(text)
+            if settings[key] is None:
+                sentence = f"has {key} = '{text}', which is not written as {feature.written}."
+                raise column_error(name, sentence)
+    if kind == "date" and not (column.kind == "date" or feature.is_date):
+        raise column_error(
+            name,
+            "is not written as dates are that can be read. Name how, as in "
+            f"Feature.continuous('{name}', written='31/12/2024'), --kind '{name}=date:31/12/2024'; "
+            f"there are {', '.join(DATES)}.",
+        )
+    return replace(feature, **settings)
 
 
 def _feature(name: str, column: Column, kind: Any) -> Feature:
@@ -276,10 +278,10 @@ def _feature(name: str, column: Column, kind: Any) -> Feature:
         return Feature.categorical(name, seen_levels(column, PROPOSED))
     levels = column.ordered or seen_levels(column)
     if kind == "ordinal" and column.ordered is None and any(isinstance(v, str) for v in levels):
-        known = order_of(list(map(str, levels)))
+        usual = order_of(list(map(str, levels)))
         shown = list(map(str, levels[:ORDER_SHOWN]))
-        order = known or [*shown, *(["…"] if len(levels) > ORDER_SHOWN else [])]
-        said = "" if known else ", least first"
+        order = usual or [*shown, *(["…"] if len(levels) > ORDER_SHOWN else [])]
+        said = "" if usual else ", least first"
         raise column_error(
             name,
             f"cannot be ordinal without its order. Name it{said}: "
@@ -291,58 +293,58 @@ def _feature(name: str, column: Column, kind: Any) -> Feature:
     return Feature(name, kind, categories=levels)
 
 
-def _guess(name: str, column: Column) -> Kind | Feature:
-    values = column.values
+def _guess(name: str, column: Column) -> Feature:
+    """Returns the feature that a column looks like; raises where only its user can tell."""
+    values, ordered = column.values, column.ordered
     if column.kind == "date":
-        return "continuous"
-    if column.ordered is not None and len(column.ordered) > 1:
-        return "ordinal" if len(column.ordered) > 2 else "binary"
+        return _feature(name, column, "continuous")
+    if ordered is not None and len(ordered) > 1:
+        return _feature(name, column, "ordinal" if len(ordered) > 2 else "binary")
     if column.kind == "mixed":
         raise UnsettledColumnError(name, "mixes numbers and text.", ["drop", "categorical"])
     if isinstance(values, Coded):
         distinct = int(values.used.sum())
-        found = text_notation(column) if distinct > 2 else None
-        if found is not None and (found.example != PLAIN or distinct > TEXT_NUMBERS):
-            return _spelt_set(name, values, found) or "continuous"
+        notation = text_notation(column) if distinct > 2 else None
+        if notation is not None and (notation.example != PLAIN or distinct > TEXT_NUMBERS):
+            return _spelt_set(name, values, notation) or _feature(name, column, "continuous")
         _refuse_some_text(name, values)
         _refuse_identifiers(name, values, distinct)
-        return "binary" if distinct == 2 else "categorical"
+        return _feature(name, column, "binary" if distinct == 2 else "categorical")
     present = values[~np.isnan(values)]
-    numbers, counts = np.unique(present, return_counts=True)
+    numbers = np.unique(present)
     if np.array_equal(numbers, [0.0, 1.0]):
-        return "binary"
+        return _feature(name, column, "binary")
     _refuse_running_numbers(name, column, numbers)
-    return "ordinal" if _is_set(present, numbers, counts) else "continuous"
+    return _feature(name, column, "ordinal" if _is_set(present) else "continuous")
 
 
-def _is_set(values: Floats, numbers: Floats, counts: Any) -> bool:
-    """Whether a few numbers, each frequent, leave gaps in their lattice: 2, 4, 8, 16.
+def _is_set(values: Floats) -> bool:
+    """Returns whether a few numbers, each frequent, leave gaps in their lattice: 2, 4, 8, 16.
 
     Such a column is an ordinal of numbers: what is in between is never proposed.
     """
+    numbers, counts = np.unique(values, return_counts=True)
     few = len(values) >= ENOUGH and 3 <= len(numbers) <= SET
     if not few or counts.min() < max(RARE, 0.01 * len(values)):
         return False
     step = resolution_of(values)
-    if not step:
-        return True
-    return bool((numbers[-1] - numbers[0]) / step + 1 >= 1.5 * len(numbers))
+    return not step or bool((numbers[-1] - numbers[0]) / step + 1 >= 1.5 * len(numbers))
 
 
 def _spelt_set(name: str, values: Coded, notation: Notation) -> Feature | None:
-    """A few amounts that are no lattice, written as text: an ordinal of these texts."""
-    spelt = {str(v): notation.number(str(v)) for v in values.seen}
-    order = sorted((number, text) for text, number in spelt.items() if number == number)  # noqa: PLR0124  NaN
-    numbers = np.array([np.nan if (v := spelt.get(str(t))) is None else v for t in values.levels])
-    present = numbers[values.codes[values.codes >= 0]]
-    distinct, counts = np.unique(present[~np.isnan(present)], return_counts=True)
-    if len(order) != len(distinct) or not _is_set(present[~np.isnan(present)], distinct, counts):
+    """Returns a few amounts that are no lattice, written as text, as an ordinal of these texts."""
+    spelt = [notation.number(str(level)) for level in values.levels]
+    numbers = np.array([*(np.nan if v is None else v for v in spelt), np.nan])
+    present = numbers[values.codes]
+    order = [k for k in np.argsort(numbers[:-1]) if values.used[k] and not np.isnan(numbers[k])]
+    distinct = len(np.unique(numbers[order])) == len(order)
+    if not distinct or not _is_set(present[~np.isnan(present)]):
         return None
-    return Feature.ordinal(name, [text for _, text in order])
+    return Feature.ordinal(name, [str(values.levels[k]) for k in order])
 
 
 def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
-    """Raises for a number for each row in turn, or a different one in a column named as a key."""
+    """Raises where numbers only count the rows, or a column named as a key has many of them."""
     rows = len(column.missing)
     if column.kind != "integer" or rows < ENOUGH:
         return
@@ -358,12 +360,12 @@ def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
 def _refuse_some_text(name: str, values: Coded) -> None:
     """Raises for numbers with some other text among them, unless there are few of either."""
     texts = [str(level) for level in values.levels]
-    known = np.array([plain_number(text) is not None for text in texts])
+    numbers = np.array([plain_number(text) is not None for text in texts])
     counts = np.bincount(values.codes[values.codes >= 0], minlength=len(texts))
-    rows, distinct = int(counts[known].sum()), int((known & (counts > 0)).sum())
+    rows, distinct = int(counts[numbers].sum()), int((numbers & (counts > 0)).sum())
     if distinct <= TEXT_NUMBERS or rows < 0.9 * counts.sum():
         return
-    others = [repr(texts[k]) for k in np.flatnonzero(~known & (counts > 0))]
+    others = [repr(texts[k]) for k in np.flatnonzero(~numbers & (counts > 0))]
     some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
     what = (
         f"holds numbers, but in {int(counts.sum()) - rows:,} rows other text ({some}). Mend those."
@@ -372,6 +374,7 @@ def _refuse_some_text(name: str, values: Coded) -> None:
 
 
 def _refuse_identifiers(name: str, values: Coded, distinct: int) -> None:
+    """Raises where most rows have a text of their own."""
     rows = int((values.codes >= 0).sum())
     if rows < ENOUGH or distinct <= rows / 2:
         return

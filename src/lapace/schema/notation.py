@@ -1,4 +1,4 @@
-"""How a column of text writes numbers and dates, and which words have an order.
+"""Notations: the ways a column of text writes numbers and dates; and words that have an order.
 
 A notation is named by an example of itself: `€1,234.56`, `1.234,56 €`, `15%`, `36 months`,
 `2024-12-31`, `31/12/2024`. Dates are numbers, in days since 1970-01-01.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, cached_property
@@ -46,26 +46,21 @@ DATES = {  # a date as an example, and its format; the first that reads every va
 # Marks between thousands and before decimals, the likelier first.
 MARKS = (("", "."), (",", "."), ("", ","), (".", ","), (" ", ","), (" ", "."), ("'", "."))
 SPACES = "\u00a0\u202f\u2009"  # spaces that other programs put between thousands
-CURRENCIES = frozenset(
-    re.findall(
-        r"\S+",
-        "AUD BRL CAD CHF CNY CZK DKK EUR GBP HKD HUF INR JPY KRW MXN NOK NZD PLN SEK SGD TRY USD "
-        "ZAR Rs kr zł Fr",
-    )
+_MONEY = (
+    "AUD BRL CAD CHF CNY CZK DKK EUR GBP HKD HUF INR JPY KRW MXN NOK NZD PLN SEK SGD TRY USD ZAR "
+    "Rs kr zł Fr"
 )
-UNITS = frozenset(
-    re.findall(
-        r"\S+",
-        "% ‰ ° °C °F kg g mg t lb lbs oz m cm mm km mi ft in m² m2 ha sqft l ml s ms min h hr hrs "
-        "d W kW MW Wh kWh hp bhp PS V A Hz MHz GHz B kB MB GB TB bar psi cc CC kmpl mpg kmph "
-        "km/h mph",
-    )
+_MEASURES = (
+    "% ‰ ° °C °F kg g mg t lb lbs oz m cm mm km mi ft in m² m2 ha sqft l ml s ms min h hr hrs d "
+    "W kW MW Wh kWh hp bhp PS V A Hz MHz GHz B kB MB GB TB bar psi cc CC kmpl mpg kmph km/h mph"
 )
+CURRENCIES, UNITS = frozenset(_MONEY.split()), frozenset(_MEASURES.split())
 MISSING_WORDS = frozenset(("?", "-", "--", ".", "n/a", "na", "nan", "null", "none", "unknown"))
 NUMBER = re.compile(
     r"(?P<sign>[-+−]?)(?P<prefix>[^\d\s.,'+−-]{0,4}\s?)(?P<inner>[-−]?)"
     r"(?P<body>\d(?:[\d.,' ]*\d)?)(?P<suffix>\s?[^\d]{0,20})"
 )
+BIN = re.compile(r"\s*([<≤>≥]?)=?\s*(-?\d+(?:\.\d+)?)\s*(?:[-–+]|to\b|$)")  # 18-25, <18, 41+
 # Words that have an order, least first; a column may hold some of them.
 SCALES = tuple(
     tuple(words.split("|"))
@@ -89,6 +84,7 @@ SCALES = tuple(
         "weak|moderate|strong|very strong",
     )
 )
+MINUS = ("-", "−")
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  dates of a table have no time zone
 
 
@@ -113,8 +109,8 @@ class Notation:
     def __post_init__(self) -> None:
         if self.example in DATES:
             return
-        found = _taken_apart(self.example)
-        if found is None or found[1] not in {_body(1234.56, 2, *m) for m in MARKS} | {"1234"}:
+        parts = _taken_apart(self.example)
+        if parts is None or parts[1] not in {_body(1234.56, 2, *m) for m in MARKS} | {"1234"}:
             raise InputError(
                 f"'{self.example}' is no notation. Write 1234.56 in it, such as '€1,234.56', or "
                 f"the last day of 2024, such as '{ISO_DATE}' or '31/12/2024'."
@@ -133,24 +129,23 @@ class Notation:
         return prefix, *marks, suffix
 
     def number(self, text: str) -> float | None:
-        """The number a text spells; NaN where it says that there is none, None for any other."""
+        """Returns the number a text spells; NaN where it says there is none, None for any other."""
         text = _plain_spaces(text)
         if not text or text.lower() in MISSING_WORDS:
             return np.nan
         if self.is_date:
             return _days(text, DATES[self.example])
-        found = _taken_apart(text)
-        prefix, thousands, decimal, suffix = self._parts
-        if found is None or found[0].strip() not in ("", prefix.strip()):
+        match, (prefix, thousands, decimal, suffix) = NUMBER.fullmatch(text), self._parts
+        if match is None or match["prefix"].strip() not in ("", prefix.strip()):
             return None
-        if found[2].strip() not in ("", suffix.strip()):
+        if match["suffix"].strip() not in ("", suffix.strip()):
             return None
-        negative = bool(re.match(rf"\s*{re.escape(found[0])}\s*[-−]|[-−]", text))
-        value = _value(found[1], thousands, decimal)
-        return value if value is None or not negative else -value
+        value = _value(match["body"], thousands, decimal)
+        negative = match["sign"] in MINUS or match["inner"] in MINUS
+        return -value if value is not None and negative else value
 
     def text(self, value: float, decimals: int = 0) -> str:
-        """A number as this notation writes it."""
+        """Returns a number as this notation writes it."""
         if self.is_date:
             return _date(value).strftime(DATES[self.example])
         prefix, thousands, decimal, suffix = self._parts
@@ -162,12 +157,12 @@ class Notation:
 
 @cache
 def notation(example: str) -> Notation:
-    """The notation of an example, made once."""
+    """Returns the notation of an example, made once."""
     return Notation(example)
 
 
 def guess(texts: Sequence[str]) -> Notation | None:
-    """The notation that reads every one of some texts; None where there is none.
+    """Returns the notation that reads every one of some texts; None where there is none.
 
     Words for missing values are passed over. Plain numbers have the notation `1234.56`; those with
     leading zeros are codes, and none.
@@ -180,31 +175,31 @@ def guess(texts: Sequence[str]) -> Notation | None:
         >>> guess(["A11", "A12"]), guess(["00123", "12345"]), guess(["03/04/2021", "01/02/2021"])
         (None, None, None)
     """
-    known = [_plain_spaces(t) for t in texts]
-    known = [t for t in known if t and t.lower() not in MISSING_WORDS]
-    if not known:
-        return None
-    return _guess_date(known) or _guess_number(known)
+    plain = [_plain_spaces(t) for t in texts]
+    present = [t for t in plain if t and t.lower() not in MISSING_WORDS]
+    return (_guess_date(present) or _guess_number(present)) if present else None
 
 
 def _guess_date(texts: Sequence[str]) -> Notation | None:
     if not all(re.search(r"\d.*\D.*\d", text) and len(text) >= 8 for text in texts[:20]):
         return None
-    read = [example for example, form in DATES.items() if _all_days(texts, form)]
+    read = [
+        example
+        for example, form in DATES.items()
+        if all(_days(text, form) is not None for text in texts)
+    ]
     ambiguous = {"31/12/2024", "12/31/2024"} <= set(read)  # no day over 12
     return Notation(read[0]) if read and not ambiguous else None
 
 
 def _guess_number(texts: Sequence[str]) -> Notation | None:
-    parts = [_taken_apart(text) for text in texts]
-    if any(part is None for part in parts):
+    parts = [part for part in map(_taken_apart, texts) if part is not None]
+    affixes = {(a.strip(), b.strip()) for a, _, b in parts} - {("", "")}
+    alike = len(affixes) <= 1 and all(_is_affix(*affix) for affix in affixes)
+    if len(parts) < len(texts) or not alike:
         return None
-    found = [part for part in parts if part is not None]
-    affixes = {(a.strip(), b.strip()) for a, _, b in found} - {("", "")}
-    if len(affixes) > 1 or not all(_is_affix(*affix) for affix in affixes):
-        return None
-    prefix, suffix = next(((a, b) for a, _, b in found if a.strip() or b.strip()), ("", ""))
-    bodies = [body for _, body, _ in found]
+    prefix, suffix = next(((a, b) for a, _, b in parts if a.strip() or b.strip()), ("", ""))
+    bodies = [body for _, body, _ in parts]
     if any(re.match(r"0\d", body) for body in bodies):
         return None
     money = _is_currency(prefix.strip()) or _is_currency(suffix.strip())
@@ -221,7 +216,7 @@ def _guess_number(texts: Sequence[str]) -> Notation | None:
 
 
 def plain_number(text: str) -> float | None:
-    """The number that a text spells without any notation; NaN for blank text, None for others."""
+    """Returns the number that a text spells plainly; NaN for blank text, None for others."""
     if not text.strip():
         return np.nan
     try:
@@ -232,22 +227,17 @@ def plain_number(text: str) -> float | None:
 
 
 def order_of(texts: Sequence[str]) -> list[str] | None:
-    """Levels by a known scale of words, or by the number each begins with; None without one."""
+    """Returns levels in the order of a scale of words, or of the numbers they begin with."""
     if len(texts) < 3:
         return None
     plain = {text: re.sub(r"[_\s-]+", " ", text).strip().lower() for text in texts}
     for scale in SCALES:
         if set(plain.values()) <= set(scale) and len(set(plain.values())) == len(texts):
             return sorted(texts, key=lambda text: scale.index(plain[text]))
-    bins = {text: re.match(r"\s*([<≤>≥]?)=?\s*(-?\d+(?:\.\d+)?)\s*(?:[-–+]|to\b|$)", text)
-            for text in texts}  # fmt: skip
-    if any(found is None for found in bins.values()):
-        # Below the first and above the last bound there is a word or a sign.
-        return None
-    bounds = {t: (float(m[2]), {"<": -1, "≤": -1}.get(m[1], 1)) for t, m in bins.items() if m}
-    return (
-        sorted(texts, key=lambda t: bounds[t]) if len(set(bounds.values())) == len(texts) else None
-    )
+    # Bins: below the first and above the last bound there is a sign.
+    bins = {text: BIN.match(text) for text in texts}
+    bounds = {t: (float(m[2]), 1 if m[1] not in ("<", "≤") else -1) for t, m in bins.items() if m}
+    return sorted(texts, key=bounds.get) if len({*bounds.values()}) == len(texts) else None  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -259,13 +249,13 @@ def _plain_spaces(text: str) -> str:
 
 
 def _taken_apart(text: str) -> tuple[str, str, str] | None:
-    """Prefix, digits with their marks, and suffix; None where a text is no number."""
-    found = NUMBER.fullmatch(text)
-    return None if found is None else (found["prefix"], found["body"], found["suffix"])
+    """Returns prefix, digits with their marks, and suffix; None where a text is no number."""
+    match = NUMBER.fullmatch(text)
+    return None if match is None else (match["prefix"], match["body"], match["suffix"])
 
 
 def _is_affix(prefix: str, suffix: str) -> bool:
-    """Whether what is around numbers is a unit; A11 and 2nd are codes and words."""
+    """Returns whether the text around numbers is a unit; A11 and 2nd are codes and words."""
     before = not prefix or _is_currency(prefix)
     word = re.fullmatch(r"[^\W\d_]{3,}[^\W\d_ ]*", suffix)  # 36 months
     return before and (not suffix or suffix in UNITS or _is_currency(suffix) or bool(word))
@@ -293,16 +283,11 @@ def _body(value: float, decimals: int, thousands: str, decimal: str) -> str:
     return plain.translate({ord(","): thousands, ord("."): decimal})
 
 
-def _all_days(texts: Iterable[str], form: str) -> bool:
-    return all(_days(text, form) is not None for text in texts)
-
-
 def _days(text: str, form: str) -> float | None:
     try:
-        found = datetime.strptime(text, form)  # noqa: DTZ007
+        return (datetime.strptime(text, form) - EPOCH) / timedelta(days=1)  # noqa: DTZ007
     except ValueError:
         return None
-    return (found - EPOCH) / timedelta(days=1)
 
 
 def _date(days: float) -> datetime:

@@ -28,15 +28,6 @@ from scipy.sparse import issparse
 
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
-from lapace.table.chunks import TableFile, file_parts
-from lapace.table.files import (
-    read_file,
-    read_json,
-    write_bytes,
-    write_file,
-    write_json,
-    write_whole,
-)
 from lapace.table.frames import DAY, Coded, Level, Template, plain_frame, spelling
 
 __all__ = [
@@ -44,18 +35,10 @@ __all__ = [
     "Column",
     "Level",
     "Table",
-    "TableFile",
     "Template",
-    "file_parts",
     "plain_frame",
     "read",
-    "read_file",
-    "read_json",
     "spelling",
-    "write_bytes",
-    "write_file",
-    "write_json",
-    "write_whole",
 ]
 
 Kind: TypeAlias = Literal[
@@ -135,12 +118,12 @@ class Table:
 
     @property
     def frame(self) -> Any:
-        """The kind of frame it came in, with these columns and rows."""
+        """A frame of the kind it came in, with these columns and rows."""
         ids = None if "id" in self.columns else self.ids
         return self.template.build({name: c.values for name, c in self.columns.items()}, ids=ids)
 
     def without(self, names: Iterable[str]) -> Table:
-        """The table less some columns.
+        """Returns the table less some columns.
 
         Examples:
             >>> read([{"age": 31, "job": "nurse"}]).without(["job"]).frame
@@ -151,7 +134,7 @@ class Table:
         return replace(self, columns=kept, template=self.template.select(kept))
 
     def take(self, rows: Sequence[int]) -> Table:
-        """Only some of the rows, by position.
+        """Returns only some of the rows, by position.
 
         Examples:
             >>> read([{"age": 31}, {"age": 44}]).take([1]).frame
@@ -164,7 +147,7 @@ class Table:
 
 
 def read(data: Any, *, id_column: str | None = None) -> Table:
-    """Any table as numpy columns.
+    """Reads any table as numpy columns.
 
     Args:
         data: A pandas, polars or pyarrow frame, a numpy array (rows, columns) or
@@ -183,7 +166,7 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
     if isinstance(data, np.ndarray):
         return _read_array(data)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return _read_records(data, id_column)
+        return _read_records(data, id_column or "id")
     try:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
@@ -202,7 +185,7 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
 
 
 def _one_row_hint(data: Any) -> str:
-    """What to write instead, where a single row was handed over."""
+    """Returns what to write instead, where a single row was handed over."""
     if isinstance(data, Mapping):
         return " A single row goes in a list: [row]; columns go in a frame: pandas.DataFrame(…)."
     if type(data).__name__ == "Series":
@@ -219,7 +202,7 @@ def _read_frame(frame: nw.DataFrame[Any], id_column: str | None) -> Table:
     _check_names(frame.columns)
     series = {name: frame[name] for name in frame.columns}
     columns = {name: _read_series(each) for name, each in series.items()}
-    dtypes = tuple(_dtype_text(kind, each.to_native()) for each in series.values())
+    dtypes = tuple(_dtype_text(kind, series[n].to_native(), columns[n]) for n in series)
     index, ids = None, None
     if kind == "pandas":
         index = frame.to_native().index
@@ -255,13 +238,10 @@ def _read_series(series: nw.Series[Any]) -> Column:
         return _numbers(kind, native.to_numpy(dtype=np.float64))
     dtype = series.dtype
     if dtype.is_numeric():
-        if dtype == nw.Decimal:  # pyarrow's cast of decimals to floats is off by a bit: 0.35
-            series = series.cast(nw.String)
         try:
             values = np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
         except ValueError:  # pyarrow refuses integers that 64-bit floats have not exactly
-            cells = [np.nan if v is None else v for v in series.to_list()]
-            values = np.array(cells, dtype=np.float64)
+            values = np.array([np.nan if v is None else v for v in series.to_list()], dtype=float)
         if dtype == nw.Float32:
             values = _as_written(values)
         return _numbers("integer" if dtype.is_integer() else "number", values)
@@ -270,21 +250,18 @@ def _read_series(series: nw.Series[Any]) -> Column:
     if dtype.is_temporal() or dtype.is_nested():
         codes = np.where(series.is_null().to_numpy(), -1, 0).astype(np.int64)
         return Column("duration" if dtype.is_temporal() else "other", Coded(codes, ("",)))
-    if series.implementation.is_pandas():
-        return _read_pandas(native)
-    return _read_levels(series)
+    return _read_pandas(native) if series.implementation.is_pandas() else _read_levels(series)
 
 
 def _days(series: nw.Series[Any]) -> Floats:
-    """Dates as days since 1970-01-01, in UTC where they have a time zone."""
-    if series.dtype == nw.Date:
-        series = series.cast(nw.Datetime("us"))
+    """Returns dates as days since 1970-01-01, in UTC where they have a time zone."""
     gaps = series.is_null().to_numpy()
-    stamps = series.fill_null(series.drop_nulls()[0]) if gaps.any() and not gaps.all() else series
-    if gaps.all():
-        return np.full(len(gaps), np.nan)
-    days = stamps.dt.timestamp("us").to_numpy().astype(np.int64) / DAY
-    return np.where(gaps, np.nan, days)
+    days = np.full(len(gaps), np.nan)
+    present = series.drop_nulls()
+    if len(present):
+        moments = present.cast(nw.Datetime("us")) if series.dtype == nw.Date else present
+        days[~gaps] = moments.dt.timestamp("us").to_numpy().astype(np.int64) / DAY
+    return days
 
 
 def _numbers(kind: Kind, values: Floats) -> Column:
@@ -292,35 +269,30 @@ def _numbers(kind: Kind, values: Floats) -> Column:
 
 
 def _as_written(values: Floats) -> Floats:
-    """Numbers of 32 bits as the decimals they were written as: 0.1, not 0.10000000149011612.
+    """Returns numbers of 32 bits as the decimals they were written as: 0.1, not 0.10000000149.
 
-    The shortest decimal, of at most six places, that is the same 32-bit number.
+    That is the shortest decimal, of at most six places, that is the same 32-bit number.
     """
-    short = values.astype(np.float32)
-    written, open_ = values.copy(), np.ones(len(values), dtype=bool)
-    for places in range(7):
-        rounded = np.round(values[open_], places)
-        same = rounded.astype(np.float32) == short[open_]
-        rows = np.flatnonzero(open_)[same]
-        written[rows] = rounded[same]
-        open_[rows] = False
+    short, written = values.astype(np.float32), values
+    for places in reversed(range(7)):
+        rounded = np.round(values, places)
+        written = np.where(rounded.astype(np.float32) == short, rounded, written)
     return written
 
 
 def _of_levels(codes: NDArray[Any], levels: Iterable[Any]) -> Column:
-    """Codes of distinct levels; where all are numbers, the numbers themselves."""
+    """Returns codes of distinct levels; where all are numbers, the numbers themselves."""
     coded = Coded(codes.astype(np.int64), tuple(_plain(v) for v in levels))
     kind = _common_kind(coded.levels)
     if kind in ("integer", "number"):
         return _numbers(kind, np.array([*map(_float, coded.levels), np.nan])[coded.codes])
     if kind == "date":
-        dates = np.array([*map(_day, coded.levels), np.nan])
-        return Column(kind, dates[coded.codes])
+        return Column(kind, np.array([*map(_day, coded.levels), np.nan])[coded.codes])
     return Column(kind, coded)
 
 
 def _day(moment: Any) -> float:
-    """A date or moment as days since 1970-01-01, in UTC where it has a time zone."""
+    """Returns a date or moment as days since 1970-01-01, in UTC where it has a time zone."""
     if isinstance(moment, datetime) and moment.tzinfo is not None:
         moment = moment.astimezone(UTC).replace(tzinfo=None)
     return float(np.datetime64(moment, "us").astype(np.int64)) / DAY
@@ -337,20 +309,17 @@ def _read_pandas(native: Any) -> Column:
         return Column(_common_kind(levels), coded, levels if dtype.ordered else None)
     if isinstance(dtype, pd.ArrowDtype):
         return _read_series(nw.from_native(native.array.__arrow_array__(), series_only=True))
-    if isinstance(dtype, pd.SparseDtype):
-        return _read_pandas(native.sparse.to_dense())
     objects = pd.api.types.is_object_dtype(dtype)
     if objects and pd.api.types.infer_dtype(native, skipna=True) not in ALIKE:
         return _read_objects(native.to_numpy())
-    return _of_levels(*pd.factorize(native))
+    return _of_levels(*pd.factorize(native.to_numpy() if dtype.kind == "f" else native))
 
 
 def _read_levels(series: nw.Series[Any]) -> Column:
-    """Texts, truth values and categories of a polars or pyarrow frame."""
-    dtype, native = series.dtype, series.to_native()
+    """Reads texts, truth values and categories of a polars or pyarrow frame."""
+    dtype, arrow_type = series.dtype, getattr(series.to_native(), "type", None)
     if dtype == nw.Object:
         return _read_objects(series.to_list())
-    arrow_type = getattr(native, "type", None)
     if str(arrow_type) == "string_view":  # which pyarrow cannot filter
         series = series.cast(nw.String)
     if dtype not in (nw.Categorical, nw.Enum):
@@ -361,13 +330,13 @@ def _read_levels(series: nw.Series[Any]) -> Column:
     if arrow_type is None:
         codes, levels = _factorize(series.cast(nw.String))
     else:  # a dictionary's values may be of any type, and null may be one of them
-        values = native.cast(arrow_type.value_type)
+        values = series.to_native().cast(arrow_type.value_type)
         codes, levels = _factorize(nw.from_native(values, series_only=True))
     return Column(_common_kind(levels), Coded(codes, tuple(map(_plain, levels))), order)
 
 
 def _factorize(series: nw.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
-    """Positions in the list of distinct values (-1 is missing), and that list."""
+    """Returns positions in the list of distinct values (-1 is missing), and that list."""
     levels = series.drop_nulls().unique(maintain_order=True).to_list()
     if not levels:
         return np.full(len(series), -1, dtype=np.int64), []
@@ -376,43 +345,20 @@ def _factorize(series: nw.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
 
 
 def _read_objects(values: Sequence[Any] | NDArray[Any]) -> Column:
-    """Python objects, looked at one by one: all of one kind, or `mixed`."""
+    """Reads Python objects one by one: all of one kind, or `mixed`."""
     positions: dict[tuple[type, Any], int] = {}
     codes = np.full(len(values), -1, dtype=np.int64)
     for i, value in enumerate(values):
         if not _is_missing(value):
-            plain = _plain(value) if _is_scalar(value) else str(value)
-            kind = type(plain) if _is_scalar(value) else object
+            scalar = np.isscalar(value) or isinstance(value, Decimal | date | time | timedelta)
+            plain = _plain(value) if scalar else str(value)
             # True, 1 and 1.0 are equal, but not the same level.
-            codes[i] = positions.setdefault((kind, plain), len(positions))
-    levels = [plain for _, plain in positions]
-    if any(kind is object for kind, _ in positions):
-        every = all(kind is object for kind, _ in positions)
-        return Column("other" if every else "mixed", Coded(codes, tuple(levels)))
+            key = type(plain) if scalar else object, plain
+            codes[i] = positions.setdefault(key, len(positions))
+    levels, others = [plain for _, plain in positions], [kind is object for kind, _ in positions]
+    if any(others):
+        return Column("other" if all(others) else "mixed", Coded(codes, tuple(levels)))
     return _of_levels(codes, levels)
-
-
-def _is_scalar(value: Any) -> bool:
-    return bool(np.isscalar(value)) or isinstance(value, Decimal | date | time | timedelta)
-
-
-def _object_text(values: Sequence[Any]) -> str | None:
-    """The type of a column of `Decimal`s or of Python's dates; None for any other."""
-    present = {type(v) for v in values if not _is_missing(v)}
-    if present and all(issubclass(kind, date) for kind in present):
-        return "datetime" if any(issubclass(kind, datetime) for kind in present) else "date"
-    return _decimal_text(values)
-
-
-def _decimal_text(values: Iterable[Any]) -> str | None:
-    """The type of a column of `Decimal`s, with their digits after the point; None for others."""
-    digits = [0]
-    for value in values:
-        if not _is_missing(value):
-            if not isinstance(value, Decimal):
-                return None
-            digits.append(-int(value.as_tuple().exponent) if value.is_finite() else 0)
-    return f"decimal({max(digits)})" if len(digits) > 1 else None
 
 
 def _is_missing(value: Any) -> bool:
@@ -435,7 +381,7 @@ def _kind_of(value: Any) -> Kind:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's scalars as Python's own, so that they print and serialise plainly."""
+    """Returns numpy's scalars as Python's own, so that they print and serialise plainly."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, np.datetime64 | np.timedelta64):
@@ -444,7 +390,7 @@ def _plain(value: Any) -> Any:
 
 
 def _float(value: Any) -> float:
-    """A number in 64 bits; one too large for them is infinite, and is said to be so later."""
+    """Returns a number in 64 bits; one too large is infinite, and is said to be so later."""
     try:
         return float(value)
     except OverflowError:
@@ -466,7 +412,7 @@ def _read_array(array: NDArray[Any]) -> Table:
     if isinstance(flat, np.ma.MaskedArray):
         flat = flat.filled(np.nan)
     if array.dtype == np.float32 and array.ndim == 2:  # pixels were never written as decimals
-        flat = np.stack([_as_written(column) for column in flat.T], axis=1) if width else flat
+        flat = _as_written(flat)
     names = tuple(f"x{i}" for i in range(width))
     kind: Kind = "number" if array.dtype.kind == "f" else "integer"
     columns = {n: _numbers(kind, flat[:, i]) for i, n in enumerate(names)}
@@ -475,8 +421,7 @@ def _read_array(array: NDArray[Any]) -> Table:
     return Table(columns, template, len(array))
 
 
-def _read_records(records: Sequence[Any], id_column: str | None) -> Table:
-    id_column = id_column or "id"
+def _read_records(records: Sequence[Any], id_column: str) -> Table:
     names: dict[Any, None] = {}
     for i, record in enumerate(records):
         if not isinstance(record, Mapping):
@@ -485,7 +430,10 @@ def _read_records(records: Sequence[Any], id_column: str | None) -> Table:
     _check_names(list(names))
     cells = {name: [r.get(name) for r in records] for name in names}
     columns = {name: _read_objects(values) for name, values in cells.items()}
-    dtypes = tuple(_object_text(v) or columns[n].kind for n, v in cells.items())
+    dtypes = tuple(
+        _date_text(cells[name]) if column.kind == "date" else column.kind
+        for name, column in columns.items()
+    )
     ids = tuple(cells[id_column]) if id_column in cells else None
     index = () if ids is None else (id_column,)
     template = Template("records", tuple(names), dtypes, index=index)
@@ -496,16 +444,23 @@ def _read_records(records: Sequence[Any], id_column: str | None) -> Table:
 # What it was
 
 
-def _dtype_text(kind: str, native: Any) -> str:
-    """A column's type in its library's words; categoricals with their levels."""
+def _dtype_text(kind: str, native: Any, column: Column) -> str:
+    """Returns a column's type in its library's words; categoricals with their levels."""
     if kind == "pyarrow":
         return str(native.type)
     if kind == "polars":
-        if str(native.dtype).startswith("Enum"):
-            return "enum:" + json.dumps(native.dtype.categories.to_list())
-        return str(native.dtype)
-    special = _object_text(native) if native.dtype == object else None
-    return special or _pandas_text(importlib.import_module("pandas"), native.dtype)
+        enum = str(native.dtype).startswith("Enum")
+        levels = native.dtype.categories.to_list() if enum else ()
+        return f"enum:{json.dumps(levels)}" if enum else str(native.dtype)
+    if native.dtype == object and column.kind == "date":
+        return _date_text(native)
+    return _pandas_text(importlib.import_module("pandas"), native.dtype)
+
+
+def _date_text(values: Iterable[Any]) -> str:
+    """Returns the type of Python's own dates or moments."""
+    moments = (datetime, np.datetime64)
+    return "datetime" if any(isinstance(value, moments) for value in values) else "date"
 
 
 def _pandas_text(pd: Any, dtype: Any) -> str:

@@ -1,7 +1,7 @@
 """Numpy columns as a frame of the kind, order and dtypes that came in.
 
 A dtype that cannot hold the values gives way to the next that can, and only then: a small integer
-to a wider one, integers to floats, decimals to more digits, numbers to text. So a counterfactual of
+to a wider one, integers to floats, numbers to text. So a counterfactual of
 30.5 is never cut to 30 because the instance's table happened to hold whole numbers.
 """
 
@@ -11,33 +11,33 @@ import importlib
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Context, Decimal
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Literal, TypeAlias
 
+import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
+from lapace.documents import plain, restore
 from lapace.errors import InputError
 
 FrameKind: TypeAlias = Literal["pandas", "polars", "pyarrow", "records", "array"]
 Level: TypeAlias = str | int | float | bool
 
-ARROW_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 TRUTHS = {"True": True, "False": False}
-# Families of dtypes, by how their text begins in any of the libraries.
+FLOATS = {"halffloat": "float32", "float": "float32", "double": "float64"}  # as arrow calls them
+# Families of dtypes, by how their text begins in any of the libraries. Decimals and sparse numbers
+# are read as plain ones, and come back so.
 FAMILIES = {
-    "levels": "category:|dictionary|object",
-    "decimal": "decimal",
+    "levels": "category:|dictionary|enum:|categorical|object",
     "truth": "bool",
-    "number": "u?int|float|double|halffloat|sparse",
+    "number": "u?int|float|double|halffloat|decimal|sparse",
     "date": "date|timestamp",
 }
 DAY = 86_400_000_000  # microseconds
-KEPT = 256  # levels of a column that are kept as an array, for the next frame
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Coded:
 
     @property
     def used(self) -> Bools:
-        """For each level whether any row has it."""
+        """Whether any row has each level."""
         used = np.zeros(len(self.levels) + 1, dtype=bool)
         used[self.codes] = True
         return used[:-1]
@@ -66,6 +66,12 @@ class Coded:
     def seen(self) -> tuple[Level, ...]:
         """The levels that some row has."""
         return tuple(self.levels[k] for k in np.flatnonzero(self.used))
+
+    def in_use(self) -> Coded:
+        """Returns the column with only the levels that some row has."""
+        places = np.cumsum(self.used) - 1
+        codes = np.append(places, -1)[self.codes]
+        return Coded(codes, self.seen)
 
     @property
     def cells(self) -> NDArray[np.object_]:
@@ -78,7 +84,7 @@ Values: TypeAlias = Floats | Coded
 
 @dataclass(frozen=True)
 class Template:
-    """What a table was: enough to make another one like it.
+    """A description of a table, enough to make another one like it.
 
     Attributes:
         kind: The library the frame belongs to, `array`, or `records` (a list of dicts).
@@ -107,7 +113,7 @@ class Template:
         before: Mapping[str, NDArray[Any]] | None = None,
         ids: Sequence[Any] | None = None,
     ) -> Any:
-        """A frame of this kind with exactly these columns, in this template's order.
+        """Returns a frame of this kind with exactly these columns, in this template's order.
 
         Args:
             columns: For every name a float64 array (NaN is missing) or a `Coded` column.
@@ -136,13 +142,12 @@ class Template:
                 name = f"lapace_{name}"  # noqa: PLW2901
             listed = kind != "pandas" and (kind != "polars" or values.dtype == object)
             made[name] = values.tolist() if listed else values.copy()
-        library = None if kind == "records" else importlib.import_module(kind)
         for name, dtype in zip(self.names, self.dtypes, strict=True):
-            made[name] = _MAKERS[kind](library, dtype, columns[name])
-        return _joined(library, made, ids, list(self.index) or ["id"])
+            made[name] = _MAKERS[kind](dtype, columns[name])
+        return _joined(kind, made, ids, list(self.index) or ["id"])
 
     def holds_text(self, name: str) -> bool:
-        """Whether a column is of text, or of objects or categories that may be.
+        """Returns whether a column is of text, or of objects or categories that may be.
 
         Examples:
             >>> Template("records", ("age", "home"), ("integer", "text")).holds_text("home")
@@ -152,7 +157,7 @@ class Template:
         return _family(dtype.removeprefix("arrow:")) in ("text", "levels")
 
     def select(self, names: Iterable[str]) -> Template:
-        """The template with only some of the columns, still in its own order."""
+        """Returns the template with only some of the columns, still in its own order."""
         kept = set(names)
         pairs = [(n, t) for n, t in zip(self.names, self.dtypes, strict=True) if n in kept]
         shape = self.shape if len(pairs) == len(self.names) else None
@@ -160,7 +165,7 @@ class Template:
         return replace(self, names=fewer, dtypes=dtypes, shape=shape)
 
     def with_decimals(self, names: Iterable[str]) -> Template:
-        """The template in which some columns of whole numbers may hold others.
+        """Returns the template in which some columns of whole numbers may hold others.
 
         Examples:
             >>> Template("pandas", ("age",), ("int64",)).with_decimals(["age"]).dtypes
@@ -176,27 +181,23 @@ class Template:
         return replace(self, dtypes=tuple(dtypes))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        lists = {name: list(getattr(self, name)) for name in ("names", "dtypes", "index")}
-        return {"kind": self.kind, **lists, "shape": self.shape and list(self.shape)}
+        """Returns the template as plain JSON values."""
+        return plain(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Template:
-        """The inverse of `to_json`."""
-        shape = None if data["shape"] is None else tuple(data["shape"])
-        index = tuple(data.get("index", ()))
-        return cls(data["kind"], tuple(data["names"]), tuple(data["dtypes"]), shape, index)
+        """Returns the template that `to_json` wrote."""
+        return restore(cls, data, "the template")
 
 
-def _joined(
-    library: Any, columns: dict[str, Any], ids: Sequence[Any] | None, index: list[Any]
-) -> Any:
-    """Columns made by one library (None: lists) as its frame."""
-    if library is None:
+def _joined(kind: str, columns: dict[str, Any], ids: Sequence[Any] | None, index: list[Any]) -> Any:
+    """Returns columns as a frame of their kind."""
+    if kind == "records":
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if library.__name__ == "pyarrow":
+    library = _library(kind)
+    if kind == "pyarrow":
         return library.table(columns)
-    if library.__name__ == "polars":
+    if kind == "polars":
         return library.DataFrame(columns)
     frame = library.DataFrame(columns, copy=False)
     if ids is not None:
@@ -211,7 +212,7 @@ def plain_frame(
     ids: Sequence[Any] | None = None,
     index: tuple[str | int | None, ...] = (),
 ) -> Any:
-    """A frame straight from numpy columns, for lapace's tables (labels, status, distances).
+    """Returns a frame of numpy columns, for lapace's tables (labels, status, distances).
 
     An `array` user gets pandas if it is installed, else records: text does not fit in an array.
 
@@ -233,7 +234,7 @@ def plain_frame(
 
 
 def as_numbers(values: Values) -> Floats | None:
-    """The numbers that levels are or spell; None where one of them does not."""
+    """Returns the numbers that levels are or spell; None where one of them does not."""
     if not isinstance(values, Coded):
         return np.asarray(values, dtype=np.float64)
     pairs = zip(values.levels, values.used, strict=True)
@@ -245,7 +246,7 @@ def as_numbers(values: Values) -> Floats | None:
 
 
 def as_coded(values: Values) -> Coded:
-    """Numbers as codes of their distinct values, whole ones as integers."""
+    """Returns numbers as codes of their distinct values, whole ones as integers."""
     if isinstance(values, Coded):
         return values
     present = ~np.isnan(values)
@@ -256,20 +257,20 @@ def as_coded(values: Values) -> Coded:
 
 
 def as_texts(values: Values) -> Coded:
-    """Every level as text."""
+    """Returns a column with every level as text."""
     coded = as_coded(values)
     return Coded(coded.codes, tuple(map(spelling, coded.levels)))
 
 
 def spelling(level: Level) -> str:
-    """A level as text, a whole number without its point."""
+    """Returns a level as text, a whole number without its point."""
     if isinstance(level, float) and level.is_integer():
         return str(int(level))
     return str(level)
 
 
 def as_truths(values: Values) -> Coded | None:
-    """Every level as true or false; None where one is neither."""
+    """Returns a column with every level as true or false; None where one is neither."""
     coded = as_coded(values)
     truths = [TRUTHS.get(v, v) if isinstance(v, str) else v for v in coded.levels]
     if any(used and v not in (0, 1) for v, used in zip(truths, coded.used, strict=True)):
@@ -278,22 +279,17 @@ def as_truths(values: Values) -> Coded | None:
 
 
 def _held(dtype: str, values: Values) -> tuple[str, str, Any]:
-    """A column in its own type, or in the first of the wider ones that can hold it.
+    """Returns a column in its own type, or in the first of the wider ones that can hold it.
 
     Returns:
-        The family of the type, its text, and the content: numbers, or `Coded` of what the type
-        holds (truth values, `Decimal`s, texts; levels as they are for categories and objects).
+        The family of the type, its text, and the content: numbers, moments, or `Coded` of truth
+        values, texts, or levels as they are for categories and objects.
     """
     family = _family(dtype)
     if family == "date" and not isinstance(values, Coded):
         return family, dtype, _moments(values)
     if family == "levels":
         return family, dtype, as_coded(values)
-    if family == "decimal":
-        decimals = _decimals(dtype, values)
-        if decimals is not None:
-            return family, *decimals
-        family, dtype = "number", _spelt_like(dtype, "float64")
     if family == "truth":
         truths = as_truths(values)
         if truths is not None:
@@ -301,7 +297,7 @@ def _held(dtype: str, values: Values) -> tuple[str, str, Any]:
         family, dtype = "number", _spelt_like(dtype, "int64")
     numbers = as_numbers(values) if family == "number" else None
     if numbers is not None:
-        return family, _roomy(ARROW_FLOATS.get(dtype, dtype), numbers), numbers
+        return family, _roomy(FLOATS.get(dtype, dtype), numbers), numbers
     return "text", dtype, as_texts(values)
 
 
@@ -311,7 +307,7 @@ def _family(dtype: str) -> str:
 
 
 def _moments(days: Floats) -> NDArray[np.datetime64]:
-    """Days since 1970-01-01 as moments, NaT where missing."""
+    """Returns days since 1970-01-01 as moments, NaT where missing."""
     gaps = np.isnan(days)
     microseconds = np.rint(np.where(gaps, 0.0, days) * DAY).astype(np.int64)
     # A float holds a day to about a microsecond: whole seconds are meant.
@@ -329,20 +325,20 @@ def _whole_days(moments: NDArray[np.datetime64]) -> bool:
 
 
 def _roomy(dtype: str, numbers: Floats) -> str:
-    """An integer type, or the first wider one that holds the numbers: 64 bits, then floats."""
-    if (range_ := _integer_range(dtype)) is None or not len(numbers):
-        return dtype
-    gaps = np.isnan(numbers)
-    present = numbers[~gaps] if gaps.any() else numbers
-    low, high = present.min(initial=0.0), present.max(initial=0.0)
-    if (present != np.rint(present)).any() or max(-low, high) >= 2.0**63:
+    """Returns a type of numbers, or the first wider one that holds them: 64 bits, then floats."""
+    low, high = _integer_range(dtype) or (0, 0)
+    if low == high:
+        return dtype if re.match("(?i)float", dtype) else _spelt_like(dtype, "float64")
+    present = numbers[~np.isnan(numbers)]
+    least, greatest = present.min(initial=0.0), present.max(initial=0.0)
+    if (present != np.rint(present)).any() or max(-least, greatest) >= 2.0**63:
         return _spelt_like(dtype, "float64")
-    return dtype if range_[0] <= low and high <= range_[1] else _spelt_like(dtype, "int64")
+    return dtype if low <= least and greatest <= high else _spelt_like(dtype, "int64")
 
 
 @lru_cache(maxsize=256)
 def _integer_range(dtype: str) -> tuple[int, int] | None:
-    """The least and the greatest number of an integer type; None for any other type."""
+    """Returns the least and the greatest number of an integer type; None for any other type."""
     if not re.fullmatch(r"(?i)u?int\d+", dtype):
         return None
     limits = np.iinfo(dtype.lower())
@@ -350,59 +346,37 @@ def _integer_range(dtype: str) -> tuple[int, int] | None:
 
 
 def _spelt_like(dtype: str, name: str) -> str:
-    """A type's name, capitalised where another's is: polars' types and pandas' nullable ones."""
-    return name.capitalize() if dtype[0].isupper() else name
-
-
-def _decimals(dtype: str, values: Values) -> tuple[str, Coded] | None:
-    """Decimals of the column's digits, or of as many as they need; None where no type has them.
-
-    A float is the decimal it is printed as; one that misses the column's last digit by no more than
-    rounding in 64 bits does (3 * 0.1) has that digit.
-    """
-    numbers = as_numbers(values)
-    if numbers is None or np.isinf(numbers).any():
-        return None
-    name, _, digits = dtype.partition("(")
-    *known, scale = (int(d) if d.isdigit() else 38 for d in re.findall(r"\d+|None", digits))
-    most = {"decimal": 999, "decimal256": 76}.get(name, 38)
-    coded, context = as_coded(numbers), Context(prec=999)
-    exact = [Decimal(repr(level)) for level in coded.levels]
-    rounded: list[Any] = [v.quantize(Decimal(1).scaleb(-scale), context=context) for v in exact]
-    if any(abs(r - v) > abs(v) * Decimal("1e-12") for r, v in zip(rounded, exact, strict=True)):
-        rounded, scale = exact, max(-int(v.as_tuple().exponent) for v in exact)
-    precision = scale + max((v.adjusted() + 1 for v in rounded if v), default=0)
-    if max(precision, scale) > most:
-        return None
-    precision = known[0] if known and precision <= known[0] else most
-    return f"{name}({precision}, {scale})", Coded(coded.codes, tuple(rounded))
-
-
-def _picked(coded: Coded) -> Ints:
-    """Positions in the levels with one for missing put after them."""
-    return np.where(coded.codes < 0, len(coded.levels), coded.codes)
+    """Returns a type's name, capitalised where another's is: polars' and pandas' nullable ones."""
+    return name.capitalize() if dtype[0].isupper() and not dtype.startswith("Sparse") else name
 
 
 # ------------------------------------------------------------------------------------------------
 # One column of each kind of frame
 
 
-def _pandas_column(pd: Any, dtype: str, values: Values) -> Any:
+@cache
+def _library(kind: str) -> Any:
+    return importlib.import_module(kind)
+
+
+def _pandas_column(dtype: str, values: Values) -> Any:
+    pd = _library("pandas")
     if dtype.startswith("arrow:"):
-        pa = importlib.import_module("pyarrow")
-        array = _arrow_column(pa, dtype.removeprefix("arrow:"), values)
-        return pd.arrays.ArrowExtensionArray(pa.chunked_array([array]))
+        array = _narwhals_column("pyarrow", dtype.removeprefix("arrow:"), values)
+        return pd.arrays.ArrowExtensionArray(array)
     family, dtype, held = _held(dtype, values)
     if family == "date":
-        return _pandas_dates(pd, dtype, held)
-    if dtype.startswith("category:"):
-        return _pandas_category(pd, dtype, held)
+        if dtype in ("date", "datetime"):  # Python's own, in a column of objects
+            return pd.Series(_python_dates(dtype, held), dtype=object)
+        return _dates("pandas", dtype, held)
     if family == "number":
-        return _pandas_numbers(pd, dtype, held)
-    if dtype == "boolean" or dtype.startswith("str"):
-        make = _pandas_levels if len(held.levels) <= KEPT else _pandas_levels.__wrapped__
-        levels = make(dtype, held.levels, tuple(map(type, held.levels)))
-        return levels.take(held.codes, allow_fill=True)
+        if dtype[0].isupper():  # pandas' nullable numbers
+            return pd.array(held, dtype=dtype)
+        return held if "int" in dtype and np.isnan(held).any() else held.astype(dtype)
+    if dtype == "boolean" or dtype.startswith(("str", "category:")):
+        held = held.in_use() if dtype.startswith("category:") else held
+        types = tuple(map(type, held.levels))  # True is equal to 1
+        return _pandas_levels(dtype, held.levels, types).take(held.codes, allow_fill=True)
     if family == "truth" and (held.codes >= 0).all():
         return held.cells.astype(bool)
     # A bare array would be guessed to be `str`; texts where other things were expected should be.
@@ -411,18 +385,75 @@ def _pandas_column(pd: Any, dtype: str, values: Values) -> Any:
 
 @lru_cache(maxsize=1024)
 def _pandas_levels(dtype: str, levels: tuple[Level, ...], _: tuple[type, ...]) -> Any:
-    """Levels as pandas' own array; their types are part of the key, as True is equal to 1."""
-    pd = importlib.import_module("pandas")
-    known = dtype if dtype == "boolean" else _pandas_text(pd, dtype)
-    return pd.array([*levels], dtype=known)
+    """Returns levels as pandas' own array, each once."""
+    pd = _library("pandas")
+    if not dtype.startswith("category:"):
+        return pd.array([*levels], dtype=_pandas_text(dtype))
+    known, ordered, inner = json.loads(dtype.removeprefix("category:"))
+    spelt = {spelling(level): level for level in known}
+    own = [spelt.get(spelling(level), level) for level in levels]
+    every = [*dict.fromkeys([*known, *own])]  # an unknown level is added, never lost
+    try:
+        index = pd.Index(every, dtype=_pandas_text(inner))
+    except (TypeError, ValueError):
+        index = pd.Index(every, dtype=object)
+    return pd.Categorical(own, categories=index, ordered=ordered)
 
 
-def _pandas_dates(pd: Any, dtype: str, moments: NDArray[np.datetime64]) -> Any:
-    if dtype in ("date", "datetime"):  # Python's own, in a column of objects
-        return pd.Series(_python_dates(dtype, moments), dtype=object)
-    unit, _, zone = dtype.partition("[")[2].rstrip("]").partition(", ")
-    dates = pd.Series(pd.DatetimeIndex(moments)).dt.as_unit(unit)
-    return dates.dt.tz_localize("UTC").dt.tz_convert(zone) if zone else dates
+def _pandas_text(dtype: str) -> Any:
+    """Returns pandas' text types, `string[...]` with NA and `str[...]` with NaN, or a name."""
+    name, _, storage = dtype.rstrip("]").partition("[")
+    if name not in ("str", "string") or not storage:
+        return dtype
+    pd = _library("pandas")
+    if storage == "pyarrow" and not importlib.util.find_spec("pyarrow"):
+        storage = "python"  # the table came from another machine
+    if name == "str" and storage != "pyarrow_numpy":  # what pandas 2 called it
+        return pd.StringDtype(storage, na_value=np.nan)
+    return pd.StringDtype(storage)
+
+
+def _narwhals_column(kind: Any, dtype: str, values: Values) -> Any:
+    """Returns a column of a polars or pyarrow frame."""
+    library = _library(kind)
+    family, dtype, held = _held(dtype, values)
+    if family == "date":
+        return _dates(kind, dtype, held)
+    if family == "number":
+        if kind == "polars":
+            return library.Series(held).fill_nan(None).cast(getattr(library, dtype))
+        gaps = np.isnan(held)
+        return library.chunked_array(
+            [library.array(np.where(gaps, 0.0, held).astype(dtype), mask=gaps)]
+        )
+    if dtype.startswith("dictionary"):
+        inner = re.search(r"values=(\w+)", dtype)
+        every = Coded(np.arange(len(held.levels)), held.levels)
+        levels = _narwhals_column(kind, inner[1] if inner else "string", every).combine_chunks()
+        codes = library.array(held.codes.astype(np.int32), mask=held.codes < 0)
+        of = library.DictionaryArray.from_arrays
+        return library.chunked_array([of(codes, levels, ordered="ordered=1" in dtype)])
+    kinds: Any = {"truth": nw.Boolean(), "levels": nw.Categorical()}.get(family, nw.String())
+    if dtype.startswith("enum:"):
+        known = json.loads(dtype.removeprefix("enum:"))
+        kinds = nw.Enum([*dict.fromkeys([*known, *map(str, held.in_use().levels)])])
+    levels = held.levels if family == "truth" else map(spelling, held.levels)
+    series = nw.new_series("", [*levels, None], kinds, backend=kind)
+    column = series[np.where(held.codes < 0, len(held.levels), held.codes)].to_native()
+    return column.cast("large_string") if dtype == "large_string" else column
+
+
+def _dates(kind: Any, dtype: str, moments: NDArray[np.datetime64]) -> Any:
+    """Returns moments as a column of dates, in the unit and the time zone that a type names."""
+    dates = nw.new_series("", moments, backend=kind)
+    if re.match("(?i)date(32|64)?$", dtype) or dtype.startswith("date32"):
+        return (dates.cast(nw.Date()) if _whole_days(moments) else dates).to_native()
+    unit = re.search(r"\b([mun]?s)\b", dtype)
+    zone = re.search(r"(?:, |tz=|time_zone=')(?!tz|time)([\w/+:-]+)", dtype)
+    dates = dates.cast(nw.Datetime(unit[1] if unit else "us"))  # type: ignore[arg-type]
+    if zone and zone[1] != "None":
+        dates = dates.dt.replace_time_zone("UTC").dt.convert_time_zone(zone[1])
+    return dates.to_native()
 
 
 def _python_dates(dtype: str, moments: NDArray[np.datetime64]) -> list[Any]:
@@ -430,151 +461,20 @@ def _python_dates(dtype: str, moments: NDArray[np.datetime64]) -> list[Any]:
     return list(moments.astype("datetime64[D]" if days else "datetime64[us]").tolist())
 
 
-def _pandas_numbers(pd: Any, dtype: str, numbers: Floats) -> Any:
-    if dtype.startswith("Sparse"):
-        dense = np.dtype(re.split(r"[\[\],]", dtype)[1])
-        whole = not np.issubdtype(dense, np.floating) and np.isnan(numbers).any()
-        return pd.arrays.SparseArray(numbers if whole else numbers.astype(dense))
-    if dtype[0].isupper():  # pandas' nullable numbers
-        return pd.array(numbers, dtype=dtype)
-    return numbers if "int" in dtype and np.isnan(numbers).any() else numbers.astype(dtype)
-
-
-def _pandas_text(pd: Any, dtype: str) -> Any:
-    """One of pandas' text types, `string[...]` with NA and `str[...]` with NaN for missing."""
-    name, _, storage = dtype.rstrip("]").partition("[")
-    if storage == "pyarrow" and not importlib.util.find_spec("pyarrow"):
-        storage = "python"  # the table came from another machine
-    if name == "str" and storage != "pyarrow_numpy":  # what pandas 2 called it
-        return pd.StringDtype(storage, na_value=np.nan)
-    return pd.StringDtype(storage) if storage else dtype
-
-
-def _pandas_category(pd: Any, dtype: str, coded: Coded) -> Any:
-    levels, ordered, inner = _category_parts(dtype)
-    position = {v: i for i, v in enumerate(levels)}
-    texts = {spelling(v): i for i, v in enumerate(levels)}
-    codes = np.full(len(coded.levels) + 1, -1, dtype=np.int64)
-    for k in np.flatnonzero(coded.used):
-        level = coded.levels[k]
-        found = position.get(level, texts.get(spelling(level)))
-        # A level the template does not know is added, never lost.
-        codes[k] = position.setdefault(level, len(position)) if found is None else found
-    if len(position) == len(levels):
-        return pd.Categorical.from_codes(codes[coded.codes], dtype=_category_type(dtype))
-    categories = _categories(pd, list(position), inner)
-    return pd.Categorical.from_codes(codes[coded.codes], categories=categories, ordered=ordered)
-
-
-@lru_cache(maxsize=256)
-def _category_parts(dtype: str) -> tuple[tuple[Level, ...], bool, str]:
-    """The levels of a categorical, whether they are ordered, and their type."""
-    levels, ordered, inner = json.loads(dtype.removeprefix("category:"))
-    return tuple(levels), ordered, inner
-
-
-@lru_cache(maxsize=256)
-def _category_type(dtype: str) -> Any:
-    pd = importlib.import_module("pandas")
-    levels, ordered, inner = _category_parts(dtype)
-    return pd.CategoricalDtype(_categories(pd, list(levels), inner), ordered)
-
-
-def _categories(pd: Any, levels: list[Level], inner: str) -> Any:
-    try:
-        known = _pandas_text(pd, inner) if inner.startswith("str") else inner
-        return pd.Index(levels, dtype=known)
-    except (TypeError, ValueError):
-        return pd.Index(levels, dtype=object)
-
-
-def _polars_column(pl: Any, dtype: str, values: Values) -> Any:
-    family, dtype, held = _held(dtype, values)
-    if family == "number":
-        return pl.Series(held).fill_nan(None).cast(getattr(pl, dtype))
-    if family == "date":
-        return _polars_dates(pl, dtype, held)
-    known = _polars_type(pl, dtype, held)
-    return pl.Series([*held.levels, None], dtype=known).gather(_picked(held))
-
-
-def _polars_dates(pl: Any, dtype: str, moments: NDArray[np.datetime64]) -> Any:
-    dates = pl.Series(moments)
-    if dtype == "Date":
-        return dates.cast(pl.Date) if _whole_days(moments) else dates
-    unit = re.search("time_unit='(.s)'", dtype)
-    zone = re.search("time_zone='([^']+)'", dtype)
-    dates = dates.cast(pl.Datetime(unit[1] if unit else "us"))
-    return dates.dt.replace_time_zone("UTC").dt.convert_time_zone(zone[1]) if zone else dates
-
-
-def _polars_type(pl: Any, dtype: str, coded: Coded) -> Any:
-    if dtype.startswith("Decimal"):
-        return pl.Decimal(*map(int, re.findall(r"\d+", dtype)))
-    if dtype.startswith("enum:"):
-        levels = json.loads(dtype.removeprefix("enum:"))
-        return pl.Enum(list(dict.fromkeys([*levels, *coded.levels])))
-    if dtype.startswith("Categorical"):
-        named = re.search(r'Categories\("(.*)"', dtype)
-        if named and hasattr(pl, "Categories"):
-            return pl.Categorical(pl.Categories(named[1]))
-        return pl.Categorical("lexical") if "lexical" in dtype else pl.Categorical
-    return pl.Boolean if dtype == "Boolean" else pl.String
-
-
-def _arrow_column(pa: Any, dtype: str, values: Values) -> Any:
-    family, dtype, held = _held(dtype, values)
-    if dtype.startswith("dictionary"):
-        return _arrow_dictionary(pa, dtype, held)
-    if family == "number":
-        gaps = np.isnan(held)
-        return pa.array(np.where(gaps, 0.0, held).astype(dtype), mask=gaps)
-    if family == "date":
-        dates = pa.array(held, pa.timestamp("us"))
-        if dtype.startswith("date"):
-            return dates.cast(pa.date32()) if _whole_days(held) else dates
-        unit, _, zone = dtype.partition("[")[2].rstrip("]").partition(", tz=")
-        return dates.cast(pa.timestamp(unit, zone or None))
-    known = pa.large_string() if "large" in dtype else pa.string()
-    if family == "decimal":
-        name, precision, scale = re.findall(r"\w+", dtype)
-        known = getattr(pa, name)(int(precision), int(scale))
-    array = pa.array([*held.levels, None], pa.bool_() if family == "truth" else known)
-    array = array.take(pa.array(_picked(held)))
-    return array.cast(pa.string_view()) if dtype == "string_view" else array
-
-
-def _arrow_dictionary(pa: Any, dtype: str, coded: Coded) -> Any:
-    """A dictionary of the levels in use, its values of the type they had, or else text."""
-    kept = np.flatnonzero(coded.used)
-    place = np.zeros(len(coded.levels) + 1, dtype=np.int64)
-    place[kept] = np.arange(len(kept))
-    inner, index = re.search(r"values=(\w+)", dtype), re.search(r"indices=(\w+)", dtype)
-    narrow = _roomy(index[1] if index else "int32", np.arange(float(len(kept))))
-    levels = Coded(np.arange(len(kept)), tuple(coded.levels[k] for k in kept))
-    return pa.DictionaryArray.from_arrays(
-        pa.array(place[coded.codes].astype(narrow), mask=coded.codes < 0),
-        _arrow_column(pa, inner[1] if inner else "string", levels),
-        ordered="ordered=1" in dtype,
-    )
-
-
-def _records_column(_: Any, dtype: str, values: Values) -> list[Any]:
-    if dtype.startswith("decimal"):
-        values = _held(dtype, values)[2]
-    if _family(dtype) == "date" and not isinstance(values, Coded):
-        return _python_dates(dtype, _moments(values))
+def _records_column(dtype: str, values: Values) -> list[Any]:
     if isinstance(values, Coded):
         return list(values.cells)
+    if _family(dtype) == "date":
+        return _python_dates(dtype, _moments(values))
     whole = "int" in dtype
     cells = [int(v) if whole and v.is_integer() else v for v in values.tolist()]
     return [None if v != v else v for v in cells]  # noqa: PLR0124  NaN
 
 
-_MAKERS = {
+_MAKERS: Mapping[str, Callable[[str, Values], Any]] = {
     "pandas": _pandas_column,
-    "polars": _polars_column,
-    "pyarrow": _arrow_column,
+    "polars": partial(_narwhals_column, "polars"),
+    "pyarrow": partial(_narwhals_column, "pyarrow"),
     "records": _records_column,
 }
 

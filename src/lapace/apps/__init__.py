@@ -1,0 +1,1 @@
+"""Programs that use the library: commands, server, page, batch engine, letters and cohorts."""

@@ -1,0 +1,187 @@
+"""Engines that make parts: actors of Ray Data, or a plain loop where Ray is not installed.
+
+Ray decides where and when a part is made, and makes it again when a worker dies. It moves names of
+parts and counts only; rows go from the input file to the output file within one worker, so memory
+does not grow with the input.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lapace.apps.batch.files import Part
+from lapace.errors import InputError, LapaceError, first_line, import_extra
+
+__all__ = ["Engine", "EngineError", "has_ray", "map_parts"]
+
+BLOCKS = 20_000  # work items of Ray; more parts than these share items
+OBJECT_STORE = 200 * 2**20  # bytes, of a Ray that is started here: rows never go through it
+
+
+class EngineError(LapaceError):
+    """Ray lost its workers, or is gone: the same may work another time."""
+
+
+def has_ray() -> bool:
+    """Whether Ray is installed."""
+    return importlib.util.find_spec("ray") is not None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How parts are made.
+
+    Attributes:
+        workers: How many at a time; None for one for each core there is.
+        gpus: GPUs of each worker; 0.5 lets two share one.
+        address: A Ray cluster to use, as `ray.init` takes it; None to start Ray on this machine.
+        ray: Whether Ray is used; None where it is installed.
+    """
+
+    workers: int | None = None
+    gpus: float = 0.0
+    address: str | None = None
+    ray: bool | None = None
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether parts are made by actors of Ray."""
+        return has_ray() if self.ray is None else self.ray
+
+    def chosen(self, parts: int) -> Engine:
+        """Returns this engine with Ray chosen or not: a single part needs none."""
+        asked = self.ray or self.address is not None or self.gpus
+        return replace(self, ray=self.uses_ray and (parts > 1 or bool(asked)))
+
+    def check(self) -> None:
+        """Refuses settings that need Ray where it is not used."""
+        if self.uses_ray:
+            import_extra("ray.data", "ray", "A cluster")
+        elif self.address is not None or self.gpus or (self.workers or 1) > 1:
+            raise InputError(
+                "Several workers, GPUs and clusters need Ray: pip install 'lapace[ray]'. Without "
+                "it parts are made one after another."
+            )
+
+
+def map_parts(
+    engine: Engine, function: Callable[[Part], Any], parts: Sequence[Part]
+) -> Iterator[Any]:
+    """Calls a function with each part, and yields what it returns as it is done.
+
+    With Ray the function is pickled once for each worker, and results come in any order.
+    """
+    if not parts:
+        return
+    if engine.uses_ray:
+        yield from _on_ray(engine, function, parts)
+    else:
+        yield from map(function, parts)
+
+
+@contextmanager
+def _ray(engine: Engine) -> Iterator[Any]:
+    """Connects to Ray: the one that runs, the one at the address, or one started here."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its logs have everything
+    ray = import_extra("ray", "ray", "A cluster")
+    import_extra("ray.data", "ray", "A cluster")
+    running = ray.is_initialized()
+    if not running:
+        settings: dict[str, Any] = {"address": engine.address}
+        if engine.address is None:
+            cores = engine.workers or len(os.sched_getaffinity(0))
+            settings = {
+                "address": "local",  # not one that happens to run here
+                "num_cpus": cores,
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE,
+            }
+        try:
+            with _quiet():
+                ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise LapaceError(f"Ray could not be reached: {first_line(error)}") from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield ray
+    finally:
+        if not running:
+            ray.shutdown()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what Ray's C++ code prints while it starts off standard error; errors are raised."""
+    try:
+        before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # standard error is closed
+        yield
+        return
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+def _on_ray(
+    engine: Engine, function: Callable[[Part], Any], parts: Sequence[Part]
+) -> Iterator[Any]:
+    with _ray(engine) as ray:
+        items = [{"part": pickle.dumps(part)} for part in parts]
+        blocks = min(len(items), BLOCKS)
+        dataset = ray.data.from_items(items, override_num_blocks=blocks).map(
+            RayWorker,
+            fn_constructor_args=(function,),
+            **actor_options(ray, engine, len(parts)),
+        )
+        try:
+            for row in dataset.iter_rows():
+                yield pickle.loads(row["made"])  # of our own workers
+        except ray.exceptions.RayError as error:
+            raise EngineError(f"Ray failed: {first_line(error)}") from error
+
+
+def actor_options(ray: Any, engine: Engine, most: int) -> dict[str, Any]:
+    """Options of an actor pool: how many actors, and the resources of each.
+
+    Args:
+        ray: The module.
+        engine: What was asked for.
+        most: The largest useful number of actors.
+    """
+    resources = ray.cluster_resources()
+    if engine.gpus and resources.get("GPU", 0) < engine.gpus:
+        raise InputError(
+            f"Each worker is to have {engine.gpus:g} GPUs, and Ray has {resources.get('GPU', 0):g}."
+        )
+    room = resources.get("GPU", 0) / engine.gpus if engine.gpus else resources.get("CPU", 1)
+    workers = min(engine.workers or int(max(1, room)), most)
+    options: dict[str, Any] = {
+        "compute": ray.data.ActorPoolStrategy(size=workers),
+        "num_cpus": 1,
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
+    }
+    return options | ({"num_gpus": engine.gpus} if engine.gpus else {})
+
+
+class RayWorker:
+    """A function of parts as an actor of Ray Data."""
+
+    def __init__(self, function: Callable[[Part], Any]) -> None:
+        self.function = function
+
+    def __call__(self, row: dict[str, bytes]) -> dict[str, bytes]:
+        """Calls the function with the part that a row of work holds."""
+        return {"made": pickle.dumps(self.function(pickle.loads(row["part"])))}

@@ -1,0 +1,221 @@
+"""The application: registration of commands, and errors as sentences with exit codes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperGroup
+
+from lapace import __version__
+from lapace.apps.cli.outputs import results_apart, say, secretive
+from lapace.errors import InputError, LapaceError, did_you_mean
+
+__all__ = ["EXAMPLES", "TERMINATED", "TerminatedError", "app", "command", "print_error"]
+
+TRACEBACK = "LAPACE_TRACEBACK"
+UNEXPECTED, WRONG_INPUT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 1, 2, 130, 141, 143
+EXAMPLES: dict[str, str] = {}  # by the command's name
+# What typer raises at a wrong option or argument, whichever version of click it uses.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+class TerminatedError(BaseException):
+    """SIGTERM came. No `SystemExit`: one raised by a classifier is the classifier's own error."""
+
+
+def _terminate(*_: Any) -> None:
+    raise TerminatedError
+
+
+class CommandGroup(TyperGroup):
+    """The commands; every error becomes one sentence and an exit code."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """Runs a command; exits with its code, or returns it where `standalone_mode` is off."""
+        standalone = settings.pop("standalone_mode", True)
+        settings["standalone_mode"] = False  # errors and codes come back to us
+        if not standalone:
+            return super().main(*args, **settings)
+        words = args[0] if args and args[0] is not None else settings.get("args") or sys.argv[1:]
+        secretive.set(tuple(word for word in words if "://" in word or "@" in word))
+        try:
+            with _process_settings():
+                code = super().main(*args, **settings)
+        except Exception as error:
+            code = print_error(error)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except TerminatedError:
+            code = TERMINATED
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command chosen; a closed standard output ends it without an error message."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # What is still buffered is flushed at exit: send it nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(PIPE_CLOSED) from None
+        return result
+
+
+@contextmanager
+def _process_settings() -> Iterator[None]:
+    """Prints warnings as sentences, replaces unprintable characters, cleans up at SIGTERM."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    with warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _warning_printer()
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, _terminate)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _warning_printer() -> Callable[..., None]:
+    """A function that prints each warning of a command once, as a sentence."""
+    printed: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        text = _one_line(str(message)) or category.__name__
+        if text not in printed:
+            printed.add(text)
+            say(f"lapace: Warning: {text}")
+
+    return show
+
+
+def print_error(error: Exception) -> int:
+    """Prints what went wrong in one sentence and returns the exit code."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exc()
+    code = WRONG_INPUT
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, UsageError):
+        context: Any = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "lapace"
+        text = f"{_usage_text(error)} See {path} --help."
+    elif isinstance(error, LapaceError) or type(error) is ImportError:  # or a missing extra
+        text = str(error)
+    elif isinstance(error, OSError):
+        about = f"'{error.filename}': " if error.filename else ""
+        text = f"{about}{error.strerror or error}."
+    else:
+        code = UNEXPECTED
+        text = (
+            f"An unexpected error occurred ({type(error).__name__}: {error}). Set {TRACEBACK}=1 to "
+            "see where, and please report it."
+        )
+    lines = text.splitlines() if isinstance(error, InputError) else [text]
+    indented = [f"  {_one_line(line)}" if line[:1] == " " else _one_line(line) for line in lines]
+    say("lapace: " + "\n".join(indented))
+    return code
+
+
+def _usage_text(error: Any) -> str:
+    """The message about a wrong option or argument, without the words of typer's own checks."""
+    text = _one_line(error.format_message()).replace("Value error, ", "")
+    for kind, words in (("integer", "whole number"), ("number", "number")):
+        if wrong := re.search(f"Input should be a valid {kind}.*", text):
+            value = error.__cause__.errors()[0]["input"]
+            text = text.replace(wrong[0], f"'{value}' is not a {words}")
+    choice = re.search("'([^']*)' is not one of (.+)", text)
+    text = text if text.endswith(("?", ".")) else f"{text}."
+    return text + (did_you_mean(choice[1], re.findall("'([^']+)'", choice[2])) if choice else "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# ------------------------------------------------------------------------------------------------
+# Commands
+
+app = typer.Typer(
+    cls=CommandGroup,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+data = typer.Typer(help="Data sets to try it with.")
+app.add_typer(data, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def lapace(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Counterfactual explanations as picks from a latent path, for any classifier on tables."""
+    if version:
+        sys.stdout.write(f"lapace {__version__}\n")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        sys.stdout.write(f"{context.get_help()}\n")
+
+
+def command(name: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers a function as a command.
+
+    Args:
+        name: Its words after `lapace`.
+        example: One line that runs, shown below the help.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        group, _, word = name.rpartition(" ")
+        EXAMPLES[name] = example
+        (data if group else app).command(word, epilog=f"Example: {example}")(_flat(function))
+        return function
+
+    return register
+
+
+def _flat(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with each parameter that is a dataclass of options replaced by its fields."""
+    hints = get_type_hints(function)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+
+    @wraps(function)
+    def flat(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        with results_apart():
+            function(**values)
+
+    parameters = []
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        group = inspect.signature(groups[name], eval_str=True).parameters if name in groups else {}
+        parameters += list(group.values()) or [parameter]
+    parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return flat

@@ -1,0 +1,399 @@
+"""Tables, ids, labels, kinds, costs and constraints, read from files and options."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lapace.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from lapace.apps.cli.options import Columns, Query, Training
+    from lapace.apps.cli.outputs import Terminal
+    from lapace.apps.io import TableFile
+    from lapace.constraints import Constraint
+    from lapace.schema import Feature, Schema
+    from lapace.table import Level, Table
+
+STDIN = "-"
+IN_MEMORY = 16_000_000  # bytes of standard input; what is longer is kept on disk
+SCANNED = 20_000  # rows whose ids are looked at together
+MOST_LABELS = 100  # different whole numbers a column of labels may hold
+NAMELESS = (("Unnamed: 0",), ("",))  # a first column without a name, as R writes rows' names
+MOST_NAMES = 20  # column names listed in a message
+
+
+# ------------------------------------------------------------------------------------------------
+# Tables
+
+
+def table_file(source: str) -> TableFile:
+    """Opens a file, or standard input, which is kept on disk if it is large."""
+    from lapace.apps.io import TableFile
+
+    if source != STDIN:
+        if Path(source).is_dir():
+            raise InputError(f"'{source}' is a folder. Name a .csv or .parquet file in it.")
+        return TableFile(source)
+    begin = sys.stdin.buffer.read(IN_MEMORY)
+    if len(begin) < IN_MEMORY:
+        return TableFile(begin)
+    kept = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the table is
+    kept.write(begin)
+    shutil.copyfileobj(sys.stdin.buffer, kept)
+    kept.flush()
+    return TableFile(kept)
+
+
+def read_table(source: str, id_column: str | None, fitted_id: str | None = None) -> Table:
+    """Reads a whole table.
+
+    Args:
+        source: A file, or `-` for standard input.
+        id_column: The column that identifies the rows; it is taken out, and its values are the
+            table's ids, called `id` unless another column is.
+        fitted_id: The column that identified the training rows of an explainer, if one was named.
+    """
+    return _identified(table_file(source).read(), id_column, fitted_id)
+
+
+def read_training(
+    source: str, id_column: str | None, label: str | None, training: Training, terminal: Terminal
+) -> Table:
+    """Reads a training table, or draws a sample of its rows without holding it whole.
+
+    Args:
+        source: A file or `-`; to draw rows also a folder of Parquet files, a pattern or an address.
+        id_column: As for `read_table`.
+        label: The column of labels.
+        training: How many rows are drawn, and the seed.
+        terminal: Where it is said how many rows were drawn.
+    """
+    size, seed = training.sample, training.random_state
+    if size is None:
+        return read_table(source, id_column)
+    if size < 1:
+        raise InputError(f"--sample {size} is no number of rows: give a whole number from 1.")
+    several = Path(source).is_dir() or re.search(r"[*?]|://", source)
+    if not (several or source.lower().endswith((".parquet", ".pq"))):
+        return _identified(table_file(source).sample(size, seed), id_column)
+    from lapace.apps.batch.sampling import draw_sample
+    from lapace.apps.io import file_parts, read_file
+
+    sample = draw_sample(source, size, label=label, random_state=seed)
+    terminal.note(f"Drew {len(sample.rows):,} of {sample.total:,} rows.")
+    # A frame of the kind that files are read as.
+    frame = read_file(b"".join(file_parts([sample.rows], ".parquet")))
+    return _identified(frame, id_column)
+
+
+def instance_tables(
+    source: str, query: Query, sizes: Sequence[int] | None, fitted_id: str | None
+) -> tuple[int, Iterator[Table]]:
+    """Reads the instances of a table that are asked about, part by part.
+
+    Args:
+        source: A file, or `-` for standard input.
+        query: Which instances, and which column identifies them.
+        sizes: How many rows the parts have; the last size holds for all that follow. None for a
+            single part. A table that is no longer than the last size is not divided.
+        fitted_id: As for `read_table`.
+
+    Returns:
+        How many instances there are, and their tables.
+    """
+    file = table_file(source)
+    if sizes is None or query.ids:
+        table = (
+            _with_ids(file, query, fitted_id)
+            if query.ids
+            else _identified(file.read(), query.id_column, fitted_id)
+        )
+        return len(table), iter([table])
+    count = len(file)
+    steps = sizes if count > sizes[-1] else [max(1, count)]
+    return count, (_identified(part, query.id_column, fitted_id) for part in file.chunks(steps))
+
+
+def _with_ids(file: TableFile, query: Query, fitted_id: str | None) -> Table:
+    """Reads only the instances whose ids are named, from a table of any length."""
+    names: list[Any] = []
+    has_ids = False
+    for part in file.chunks([SCANNED]):
+        table = _identified(part, query.id_column, fitted_id)
+        has_ids = table.ids is not None
+        names += range(len(names), len(names) + len(table)) if table.ids is None else table.ids
+    if query.id_column is None and fitted_id is not None and not has_ids:
+        raise InputError(
+            f"The explainer's rows were identified by '{fitted_id}', and this table has no such "
+            "column: --ids would count rows. Name the column of ids with --id."
+        )
+    rows = choose_rows(names, query.ids, has_ids=has_ids)
+    chosen = _identified(file.take(rows), query.id_column, fitted_id)
+    return chosen if has_ids else with_positions(chosen, rows)
+
+
+def with_positions(table: Table, rows: Sequence[int]) -> Table:
+    """The table with positions in the table that its rows were taken from as their ids."""
+    return replace(table, ids=tuple(rows), template=replace(table.template, index=("id",)))
+
+
+def choose_rows(names: Sequence[Any], ids: Sequence[str], *, has_ids: bool = True) -> list[int]:
+    """Returns the positions of rows, in the order of the ids asked for.
+
+    Args:
+        names: The rows' ids, or their positions.
+        ids: Those asked for; each may be several, separated by commas.
+        has_ids: Whether the rows have ids.
+
+    Examples:
+        >>> choose_rows(["a", "b", "c"], ["c,a"])
+        [2, 0]
+    """
+    from lapace.table import spelling
+
+    rows_by_name: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        rows_by_name.setdefault(spelling(name), []).append(row)
+    wanted = [n for text in ids for n in ([text] if text in rows_by_name else text.split(","))]
+    chosen = []
+    for name in dict.fromkeys(name.strip() for name in wanted):
+        rows = rows_by_name.get(name, [])
+        if len(rows) > 1:
+            listed = ", ".join(map(str, rows[:3])) + (", …" if len(rows) > 3 else "")
+            raise InputError(
+                f"The id '{name}' is ambiguous: {len(rows)} rows have it ({listed}, counted from "
+                "0). Make it unique, or name another column with --id."
+            )
+        if not rows and has_ids:
+            raise InputError(f"No instance has the id '{name}'.{did_you_mean(name, rows_by_name)}")
+        if not rows:
+            raise InputError(
+                f"There is no instance {name}: the table has {len(names)} rows, counted from 0. "
+                "Where a column identifies them, name it with --id."
+            )
+        chosen += rows
+    return chosen
+
+
+def _identified(frame: Any, id_column: str | None, fitted_id: str | None = None) -> Table:
+    """A frame as a table, the column that identifies its rows taken out.
+
+    Without an `id_column` it is `fitted_id`, if the table has it, or a first column without a name.
+    """
+    from lapace.table import read
+
+    table = read(frame, id_column=id_column)
+    if id_column is None:
+        if fitted_id in table.names:
+            id_column = fitted_id
+        elif table.ids is None and table.names[:1] in NAMELESS:
+            id_column = table.names[0]
+        if id_column is None:
+            return table
+        table = read(frame, id_column=id_column)
+    if table.template.index != (id_column,):  # neither a column nor the index of the frame
+        raise _unknown_column(id_column, table)
+    gaps = sum(value is None or value != value for value in table.ids or ())  # noqa: PLR0124  NaN
+    _check_gaps(gaps, "id", id_column)
+    table = table.without([id_column])
+    name = id_column if "id" in table.names else "id"
+    return replace(table, template=replace(table.template, index=(name,)))
+
+
+# ------------------------------------------------------------------------------------------------
+# Columns
+
+
+def labelled_rows(table: Table, name: str | None, terminal: Terminal) -> Table:
+    """The rows that have a label; a warning says how many have none."""
+    column = None if name is None else table.columns.get(name)
+    gaps = 0 if column is None else int(column.missing.sum())
+    if column is None or not gaps or gaps == len(table):
+        return table
+    terminal.warn(f"{gaps:,} of {len(table):,} rows have no label in '{name}' and are left out.")
+    return table.take((~column.missing).nonzero()[0].tolist())
+
+
+def read_labels(table: Table, name: str | None) -> list[Level]:
+    """The column of labels, one plain value per row, of which at least two differ."""
+    from lapace.table import Coded
+
+    if name is None:
+        raise InputError("To train a classifier, name the column of labels: --label COLUMN.")
+    labels = column_values(table, name)
+    column = table.columns[name]
+    _check_gaps(int(column.missing.sum()), "label", name)
+    if not isinstance(column.values, Coded):
+        if (column.values % 1).any() or len(set(labels)) > MOST_LABELS:
+            raise InputError(
+                f"Column '{name}' holds {len(set(labels)):,} different numbers: that is an amount, "
+                "not a label (a word, a whole number or a truth value). Name another column, or "
+                "make classes of it first."
+            )
+        labels = [int(label) for label in labels]
+    if not labels:
+        raise InputError("The table has no rows. Hand over at least a few hundred.")
+    if len(set(labels)) < 2:
+        raise InputError(f"Column '{name}' has one label only, {labels[0]!r}: nothing to learn.")
+    return labels
+
+
+def column_values(table: Table, name: str) -> list[Any]:
+    """A column's values; a missing one is None or NaN."""
+    from lapace.table import Coded
+
+    if name not in table.columns:
+        raise _unknown_column(name, table)
+    values = table.columns[name].values
+    cells: list[Any] = (values.cells if isinstance(values, Coded) else values).tolist()
+    return cells
+
+
+def _check_gaps(count: int, what: str, column: str) -> None:
+    if count:
+        rows = "1 row has" if count == 1 else f"{count:,} rows have"
+        raise InputError(f"{rows} no {what} in column '{column}'. Fill it in, or leave them out.")
+
+
+def _unknown_column(name: str, table: Table) -> InputError:
+    more = len(table.names) - MOST_NAMES
+    listed = ", ".join(table.names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    hint = did_you_mean(name, table.names) or f" There are: {listed}."
+    return InputError(f"Column '{name}' is not in the table.{hint}")
+
+
+def infer_schema(
+    table: Table, labels: Sequence[Level] | None, columns: Columns, label: str | None
+) -> Schema:
+    """Infers the schema of a training table from its content, a file and options.
+
+    Args:
+        table: The table, labels included.
+        labels: The labels, where known: a column that says the same is refused.
+        columns: The options.
+        label: The column of labels.
+    """
+    from lapace.schema import Schema, read_overrides
+
+    overrides = dict(read_overrides(columns.schema))
+    for text in (*columns.drop, *([] if label is None else [label])):
+        for name in _split_names(text, table.columns):
+            if name not in table.columns:
+                raise _unknown_column(name, table)
+            table = table.without([name])
+            overrides.pop(name, None)
+    return Schema.infer(table, {**overrides, **parse_kinds(columns.kind)}, labels=labels)
+
+
+def _split_names(text: str, columns: Collection[str]) -> list[str]:
+    """A column's name, which may have commas in it, or several names between commas."""
+    return [text] if text in columns else [name.strip() for name in text.split(",")]
+
+
+# ------------------------------------------------------------------------------------------------
+# Options
+
+
+def parse_kinds(texts: Iterable[str]) -> dict[str, str | Feature]:
+    """Parses overrides of columns' kinds, as `Explainer(schema=...)` takes them.
+
+    Examples:
+        >>> kinds = parse_kinds(["postcode=categorical", "grade=ordinal:low<mid<high"])
+        >>> kinds["postcode"], kinds["grade"].categories
+        ('categorical', ('low', 'mid', 'high'))
+        >>> parse_kinds(["start=date:31/12/2024"])["start"].written
+        '31/12/2024'
+    """
+    from lapace.schema import Feature
+
+    kinds: dict[str, str | Feature] = {}
+    for text in texts:
+        parts = re.fullmatch(r"(?P<name>.+?)=(?P<kind>\w+)(?::(?P<more>.+))?", text)
+        if parts is None or (parts["more"] and parts["kind"] not in ("ordinal", "date", "number")):
+            raise InputError(
+                f"--kind '{text}' is not understood. Write column=kind, such as "
+                "'postcode=categorical', 'grade=ordinal:low<mid<high' or 'start=date:31/12/2024'."
+            )
+        name, kind, more = parts["name"], parts["kind"], parts["more"]
+        if more is None:
+            kinds[name] = kind
+        elif kind == "ordinal":
+            kinds[name] = Feature.ordinal(name, _levels(more))
+        else:
+            kinds[name] = Feature.continuous(name, written=more)
+    return kinds
+
+
+def _levels(order: str) -> list[Level]:
+    """The levels of an order: numbers where all of them are, else words."""
+    words = [word.strip() for word in order.split("<")]
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        return list(words)
+    return [int(number) if number % 1 == 0 else number for number in numbers]
+
+
+def parse_costs(texts: Iterable[str]) -> dict[str, float] | None:
+    """Parses costs by column, as `explain(costs=...)` takes them; a name may have commas in it.
+
+    Examples:
+        >>> parse_costs(["income=2, age=impossible", "hours, weekly=0.5"])
+        {'income': 2.0, 'age': inf, 'hours, weekly': 0.5}
+    """
+    costs: dict[str, float] = {}
+    for text in texts:
+        # A cost ends where a comma, or nothing, follows its value.
+        for item in re.findall(r".+?=[^=,]*(?:,|$)|.+", text):
+            name, _, cost = item.strip(" ,").rpartition("=")
+            try:
+                costs[name.strip()] = float("inf" if cost.strip() == "impossible" else cost)
+            except ValueError:
+                name = ""
+            if not name:
+                raise InputError(
+                    f"The cost '{item.strip(' ,')}' is not understood. Write column=number, such "
+                    "as 'income=2', or 'age=impossible'."
+                )
+    return costs or None
+
+
+def parse_label(labels: Iterable[Any], text: str | None) -> Any:
+    """Returns the label that a text spells, True and False in any case; else the text.
+
+    Examples:
+        >>> parse_label([1, 2], "2"), parse_label([False, True], "true"), parse_label([1, 2], "3")
+        (2, True, '3')
+    """
+    if text is None:
+        return None
+    by_text = {str(label): label for label in labels}
+    truths = {str(label).lower(): label for label in by_text.values() if label in (True, False)}
+    return by_text.get(text, truths.get(text.lower(), text))
+
+
+def all_fixed_but(text: str, schema: Schema) -> Constraint:
+    """The constraint that only some columns, named with commas between, may change."""
+    from lapace.constraints import Shorthand
+
+    free = _split_names(text, schema.names)
+    for name in free:
+        schema.index(name)
+    others = [f.name for f in schema.features if f.name not in free and f.derived is None]
+    if not others:
+        raise InputError(f"--free '{text}' names every column: leave it out.")
+    return Shorthand("fixed", tuple(others))
+
+
+def read_constraints(files: Iterable[Path], texts: Iterable[str]) -> list[str | Constraint]:
+    """Constraints from files, then those of the command line."""
+    from lapace.constraints import read_file
+
+    return [*(constraint for path in files for constraint in read_file(path)), *texts]

@@ -1,0 +1,78 @@
+"""The workbench: a page on which a visitor finds what would have to change, on the server's app.
+
+`serve(explainer, instances)` runs it beside the JSON API, `lapace serve M.lapace --instances FILE`
+does the same. The pages are NiceGUI's, all assets come from installed packages, and the visitor's
+state stays in the browser.
+
+```
+columns     columns and rows as the page shows them
+limits      a visitor's limits as constraints and costs, and what to loosen
+ways        an explanation as cards: names, stops of dials, paths
+session     what the page asks and what it gets
+access      login, logout, security headers
+page        the visitor's page, on NiceGUI
+adviser     report, prototypes, cohort
+```
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from lapace.apps import server
+from lapace.apps.workbench.access import PATH
+from lapace.apps.workbench.session import Shared
+from lapace.classifier import Label
+from lapace.errors import InputError
+from lapace.explainer import Explainer
+
+__all__ = ["PATH", "add_workbench", "serve"]
+
+
+def add_workbench(
+    app: FastAPI, explainer: Explainer, instances: Any = None, *, target: Label | None = None
+) -> None:
+    """Adds the workbench to an application made with `create_app(..., pages="/workbench")`.
+
+    There can be one in a process.
+
+    Args:
+        app: The application.
+        explainer: The one it serves.
+        instances: Rows that visitors may choose from, as a table; everyone who may open the page
+            can see them. Without any, visitors fill in a form.
+        target: The label that visitors want, as a rule; each may choose another.
+    """
+    try:
+        from lapace.apps.workbench.page import add_pages
+    except ImportError as error:
+        raise ImportError("The page needs nicegui: pip install 'lapace[workbench]'.") from error
+    if target is not None and target not in list(explainer.classes_):
+        known = ", ".join(map(repr, explainer.classes_))
+        raise InputError(f"target is {target!r}, which is none of the labels: {known}.")
+    add_pages(app, Shared(explainer, instances, target))
+
+
+def serve(
+    explainer: Explainer,
+    instances: Any = None,
+    *,
+    target: Label | None = None,
+    **settings: Any,
+) -> None:
+    """Serves the workbench and the JSON API until it is interrupted.
+
+    Args:
+        explainer: A fitted one.
+        instances: As in `add_workbench`.
+        target: As in `add_workbench`.
+        settings: Those of `server.serve`.
+    """
+    server.serve(
+        explainer,
+        pages=PATH,
+        extend=lambda app: add_workbench(app, explainer, instances, target=target),
+        **settings,
+    )

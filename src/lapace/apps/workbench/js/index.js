@@ -1,0 +1,415 @@
+// The whole page: what was chosen, what was answered, what is kept; all of it in the browser.
+import { Card } from "./card.js";
+import { CaseForm } from "./form.js";
+import { Kept, LetterDialog } from "./kept.js";
+import { Limits } from "./limits.js";
+import { fieldText, percent, Picture } from "./shared.js";
+import { WhatIf } from "./whatif.js";
+
+const noLimits = (target) => ({ features: {}, most: null, typed: [], target });
+const copy = (value) => JSON.parse(JSON.stringify(value ?? null));
+
+export const Workbench = {
+  name: "Workbench",
+  components: { Card, CaseForm, Kept, LetterDialog, Limits, Picture, WhatIf },
+  props: { page: Object },
+  emits: ["ask"],
+  template: `
+  <div class="bench" :aria-busy="busy ? 'true' : 'false'">
+    <a class="skip" href="#ways">Skip to your ways</a>
+    <header class="top">
+      <div class="brand"><span class="mark" aria-hidden="true"></span>
+        <h1>What would have to change?</h1></div>
+      <nav class="tabs" aria-label="Parts of this page">
+        <a href="#you">You</a><a href="#limits">Limits</a><a href="#ways">Ways</a>
+        <a href="#kept">Bookmarks<span v-if="kept.length" class="count">{{ kept.length }}</span></a>
+      </nav>
+      <div class="tools">
+        <label class="theme"><span class="sr">Colours</span>
+          <select v-model="theme" @change="applyTheme">
+            <option value="">Auto</option><option value="light">Light</option><option value="dark">Dark</option>
+          </select></label>
+        <form v-if="page.login" method="post" :action="page.path + '/logout'" @submit="erase">
+          <button class="plain">Log out</button></form>
+      </div>
+      <div class="progress" :class="{ on: busy }" aria-hidden="true"></div>
+    </header>
+
+    <div class="parts">
+      <section class="verdict panel" aria-label="The decision" :class="{ good: answer && answer.status === 'already_target' }">
+        <div><p class="quiet">The decision today</p>
+          <p class="decision">{{ answer && answer.label || "…" }}</p></div>
+        <div><p class="quiet">You would like</p><p class="decision wanted">{{ wanted || "…" }}</p></div>
+        <div v-if="answer && typeof answer.chance === 'number'">
+          <p class="quiet">Chance of that today</p><p class="decision">{{ percent(answer.chance) }}</p></div>
+        <p class="state" role="status" aria-live="polite">{{ forgotten ? "What you entered is forgotten. " : "" }}{{ status || summary }}</p>
+      </section>
+      <aside aria-label="You and your limits">
+        <section id="you" class="panel" aria-labelledby="you-title">
+          <h2 id="you-title"><span class="step" aria-hidden="true">1</span> You</h2>
+          <div class="field" v-if="page.cases.length">
+            <label for="case">Choose a case</label>
+            <select id="case" :value="origin.position" @change="chooseCase($event.target.value)">
+              <option v-for="(item, i) in page.cases" :key="i" :value="i">
+                Case {{ item.name }}{{ item.label ? " – " + item.label : " – cannot be read" }}</option>
+              <option v-if="!page.image" value="own">{{ origin.position === "own" && origin.name || "My own details" }}</option>
+            </select>
+          </div>
+          <div class="field" v-if="page.unlisted">
+            <label for="find">Or find one by its name</label>
+            <input id="find" type="search" @change="chooseName($event.target.value)">
+          </div>
+          <p v-if="said.name" class="problem" role="alert">{{ said.name }}</p>
+          <Picture v-if="page.image && pixels" :image="pixels" alt="The picture as it is" />
+          <CaseForm v-if="!page.image" :columns="page.columns" :row="row" :problems="problems"
+                    :open="formOpen" @open="formOpen = $event; save()" @change="changeRow" />
+        </section>
+        <Limits :page="page" :row="row" :limits="limits" :own="answer && answer.label"
+                :problems="typedProblems" @change="changeLimits" @reset="resetLimits" />
+      </aside>
+
+      <section id="ways" class="ways" aria-labelledby="ways-title" tabindex="-1">
+        <p v-if="page.caution" class="notice" role="note">The check of this page’s suggestions found
+          weaknesses. Talk to an adviser before you act on them.</p>
+        <h2 id="ways-title"><span class="step" aria-hidden="true">3</span> Your ways
+          <span v-if="cards.length" class="quiet">{{ cards.length === 1 ? "one way"
+            : cards.length + " different ways, the easiest first" }}</span></h2>
+        <p v-if="cards.length" class="help hint">{{ cards.length > 1 ? "Any one of them is enough. " : "" }}<template
+          v-if="cards[0].stops.length > 1">Move the slider to the right to change more and be safer.</template></p>
+        <p v-if="typedProblems.length && answer" class="notice" role="note">One of your limits was not understood, so these
+          ways do not follow what you set last. <a href="#limits">See your limits</a></p>
+        <p v-if="failed" class="problem" role="alert">{{ failed }}
+          <button class="plain" @click="explain">Try again</button></p>
+
+        <div v-if="answer && answer.status === 'already_target'" class="panel empty">
+          <h3>Nothing has to change</h3>
+          <p>The decision is “{{ answer.label }}” already.</p></div>
+        <div v-else-if="answer && answer.status === 'malformed'" class="panel empty">
+          <h3>No decision can be made</h3><p>{{ answer.reason }}</p></div>
+        <div v-else-if="nothing" class="panel empty">
+          <h3>Nothing fits all your limits</h3>
+          <p v-if="!why">{{ busy ? "Looking for what stands in the way …" : "What stands in the way was not found in time." }}</p>
+          <template v-else>
+            <p v-if="why.limits">{{ why.oneOf ? "These cannot hold together. Loosening one is enough:"
+              : "This would be enough to find a way:" }}</p>
+            <p v-else>None of your own limits stands in the way: the rules that always hold do, or
+              there is no such case at all.</p>
+            <ul class="steps"><li v-for="(step, i) in why.steps" :key="i">
+              <template v-if="step.yours"><strong>{{ step.text }}</strong></template>
+              <template v-else>A rule that always holds: “{{ step.now }}”</template></li></ul>
+            <button v-if="why.limits" class="primary" @click="loosen">Loosen and search again</button>
+            <details class="more"><summary>In full</summary><p class="quiet">{{ why.text }}</p></details>
+          </template>
+          <button class="plain" @click="resetLimits">Remove all my limits</button></div>
+
+        <div class="cards" :class="{ old: busy }">
+          <Card v-for="(card, i) in cards" :key="answerId + ':' + i" :card="card" :number="i + 1"
+                :answer="answer" :columns="page.columns" :image="page.image" :origin-pixels="pixels"
+                :stop="dials[i] ?? card.start + 1" :kept="isKept(card, i)"
+                :fewest="cards.length > 1 && card.stops[card.start].changes.length === fewest"
+                @stop="setDial(i, $event)" @keep="keep(card, i)" @letter="letter(planOf(card, i))"
+                @try="openWhatIf(card, i)" />
+        </div>
+        <details v-if="cards.length" class="more"><summary>What do these figures mean?</summary>
+          <dl class="words"><dt>Chance</dt><dd>How sure the decision would be: over half, it is the one you want.</dd>
+            <dt>Likely to last</dt><dd>How likely this decision stays the same once the way of deciding is updated.</dd>
+            <dt>Such a case is</dt><dd>How many cases with that decision look like this one. The more usual, the more realistic.</dd>
+            <dt>The grey bars</dt><dd>Where others are: the ring is you today, the dot is you then.</dd></dl></details>
+        <p v-if="cards.length" class="fine">This is advice about what could change, worked out from how
+          decisions are made here. It is not the legal reason for a decision, and no promise of a later
+          one.</p>
+
+        <Kept :plans="kept" :columns="page.columns" @remove="removePlan" @letter="letter"
+              @json="downloadJson" @forget="forget" />
+      </section>
+    </div>
+    <footer class="foot"><a :href="page.path + '/adviser'">For advisers</a>
+      <span>What you enter is kept in this browser alone. The server works out answers from it and keeps nothing.</span>
+    </footer>
+    <a v-if="!waysInView" class="pill" href="#ways" aria-hidden="true" tabindex="-1">{{ status || [decided, summary].join(" ") }}
+      <span v-if="!busy">Look ↓</span></a>
+    <WhatIf v-if="whatIf" :start="whatIf" :columns="page.columns" :wanted="wanted" :ask="judge"
+            @adopt="adopt" @close="whatIf = null" />
+    <LetterDialog v-if="letterShown" :letter="letterShown" @close="letterShown = null" />
+  </div>`,
+
+  data() {
+    return {
+      origin: { position: null, name: "" }, base: null, row: {}, pixels: null,
+      limits: noLimits(this.page.target), answer: null, answerId: 0, why: null,
+      dials: {}, kept: [], formOpen: false, whatIf: null, letterShown: null,
+      status: "", failed: "", said: {}, problems: {}, typedProblems: [],
+      running: 0, soon: false, waysInView: true, forgotten: false, theme: document.documentElement.dataset.theme || "",
+    };
+  },
+
+  computed: {
+    busy() { return this.running > 0 || this.soon; },
+    cards() { return this.answer?.cards ?? []; },
+    summary() {
+      if (!this.answer || this.failed) return "";
+      const count = this.cards.length;
+      if (this.answer.status === "already_target") return "Nothing has to change.";
+      return count ? (count === 1 ? "One way found." : count + " ways found.") : "No way found within these limits.";
+    },
+    decided() { return this.answer?.label && this.cards.length ? "Today: " + this.answer.label + "." : ""; },
+    fewest() { return Math.min(...this.cards.map((card) => card.stops[card.start].changes.length)); },
+    nothing() { return ["none_found", "infeasible"].includes(this.answer?.status); },
+    wanted() {
+      const target = this.limits.target;
+      if (this.answer?.target) return this.answer.target;
+      if (target !== null && target !== undefined) return this.page.labels[target];
+      return this.page.labels.length === 2
+        ? this.page.labels.find((label) => label !== this.answer?.label) : "another decision";
+    },
+  },
+
+  created() {
+    this.pending = new Map();
+    this.count = 0;
+    this.storageKey = "lapace-workbench:" + this.page.fingerprint;
+  },
+  mounted() {
+    this.restore();
+    document.addEventListener("keydown", this.onKey);
+    this.watcher = new IntersectionObserver(([entry]) => { this.waysInView = entry.isIntersecting; });
+    this.watcher.observe(document.getElementById("ways"));
+  },
+  unmounted() {
+    this.watcher.disconnect();
+    document.removeEventListener("keydown", this.onKey);
+  },
+
+  methods: {
+    percent, fieldText,
+
+    // -- messages ------------------------------------------------------------------------------
+    ask(kind, message = {}) {
+      const id = ++this.count;
+      return new Promise((resolve) => {
+        this.pending.set(id, resolve);
+        this.$emit("ask", { kind, id, ...copy(message) });
+      });
+    },
+    receive(text) {
+      const reply = JSON.parse(text);
+      this.pending.get(reply.id)?.(reply);
+      this.pending.delete(reply.id);
+    },
+    async working(words, call) {
+      this.running += 1;
+      this.status = words;
+      try { return await call(); } finally {
+        this.running -= 1;
+        if (!this.busy) this.status = "";
+      }
+    },
+
+    // -- rows ----------------------------------------------------------------------------------
+    async chooseCase(value) {
+      if (value === "own") {
+        this.origin = { position: "own", name: "" };
+        this.base = null;
+        this.formOpen = true;
+        this.start();
+        return;
+      }
+      await this.fetchCase({ position: Number(value) });
+    },
+    async chooseName(name) { if (name.trim()) await this.fetchCase({ name: name.trim() }); },
+    async fetchCase(which) {
+      this.said = {};
+      const reply = await this.working("Opening the case …", () => this.ask("case", which));
+      if (reply.problems) { this.said = { name: reply.problems[0][1] }; return; }
+      if (reply.failed !== undefined) { this.failed = reply.failed; return; }
+      this.origin = { position: reply.position, name: reply.name };
+      this.limits = noLimits(this.page.target);  // they were another person's
+      this.base = reply.values;
+      this.row = { ...reply.values };
+      this.pixels = reply.pixels ?? null;
+      this.start();
+    },
+    start() {
+      this.answer = null; this.why = null; this.dials = {}; this.problems = {};
+      this.explain();
+    },
+    changeRow(name, value) {
+      this.row = { ...this.row, [name]: value };
+      if (this.origin.position !== "own") {
+        const name = this.origin.name;
+        this.origin = { position: "own", name: name && name + ", with changed details" };
+      }
+      this.later();
+    },
+
+    // -- limits --------------------------------------------------------------------------------
+    changeLimits(limits) { this.limits = limits; this.later(); },
+    resetLimits() { this.limits = noLimits(this.page.target); this.later(0); },
+    loosen() { this.limits = this.why.limits; this.explain(); },
+
+    // -- explanations --------------------------------------------------------------------------
+    later(pause = 450) {  // several changes in a row are one question
+      this.status = "One moment …";
+      this.soon = true;
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.explain(), pause);
+      this.save();
+    },
+    async explain() {
+      clearTimeout(this.timer);
+      this.soon = false;
+      this.failed = "";
+      const mine = (this.latest = (this.latest ?? 0) + 1);
+      const derived = this.page.columns.some((column) => column.derived.length);
+      if (derived && this.origin.position === "own") await this.follow();
+      const question = { row: this.row, limits: this.limits, name: this.origin.name, shown: this.shown() };
+      const reply = await this.working("Looking for ways …", () => this.ask("explain", question));
+      if (mine !== this.latest) return;
+      if (reply.failed !== undefined) { this.failed = reply.failed; return; }
+      this.problems = {}; this.typedProblems = [];
+      if (reply.problems) { this.showProblems(reply.problems); return; }
+      this.answer = reply;
+      this.answerId += 1;
+      this.dials = {};
+      this.why = null;
+      this.question = copy(question);
+      this.save();
+      if (this.nothing) await this.whyNot(mine);
+    },
+    shown() {  // ways found for these details so far: one within a new limit must not vanish
+      if (JSON.stringify(this.question?.row) !== JSON.stringify(this.row)) return [];
+      const stops = this.cards.flatMap((card) => card.stops.filter((stop) => /^(best|nearest)/.test(stop.key)));
+      const ways = stops.map((stop) => Object.fromEntries(
+        stop.changes.map((change) => [this.page.columns[change.f].name, change.value])));
+      const every = [...ways, ...(this.question.shown ?? [])].map((way) => JSON.stringify(way));
+      return [...new Set(every)].slice(0, 20).map((way) => JSON.parse(way));
+    },
+    async follow() {  // values that follow from others
+      const reply = await this.ask("judge", { row: this.row, base: this.base });
+      if (!reply.values) return;
+      for (const column of this.page.columns)
+        if (column.derived.length) this.row[column.name] = reply.values[column.name];
+    },
+    async whyNot(mine) {
+      const reply = await this.working("Looking for what stands in the way …",
+        () => this.ask("whynot", this.question));
+      if (mine !== this.latest) return;
+      if (reply.failed !== undefined) { this.failed = reply.failed; return; }
+      if (reply.problems) return;
+      this.why = reply;
+      this.save();
+    },
+    showProblems(problems) {
+      const names = new Set(this.page.columns.map((column) => column.name));
+      this.problems = Object.fromEntries(problems.filter(([place]) => names.has(place)));
+      this.typedProblems = problems.filter(([place]) => !names.has(place));
+      if (Object.keys(this.problems).length) this.formOpen = true;
+    },
+    async judge(row, start) {
+      return this.ask("judge", { row, start, limits: this.limits });
+    },
+
+    // -- cards ---------------------------------------------------------------------------------
+    setDial(i, stop) { this.dials = { ...this.dials, [i]: stop }; this.saveSoon(); },
+    stopOf(card, i) { return card.stops[(this.dials[i] ?? card.start + 1) - 1] ?? null; },
+    planOf(card, i) {
+      const stop = this.stopOf(card, i) ?? card.stops[card.start];
+      return copy({ title: stop.title, stop, chance: this.answer.chance, question: this.question, from: this.answer.label,
+        name: this.origin.name, id: this.question.name + "|" + stop.key + "|"
+          + JSON.stringify(stop.changes.map((change) => [change.f, change.after])) });
+    },
+    isKept(card, i) { return this.kept.some((plan) => plan.id === this.planOf(card, i).id); },
+    keep(card, i) {
+      const plan = this.planOf(card, i);
+      if (this.kept.some((other) => other.id === plan.id)) this.removePlan(plan);
+      else this.kept = [...this.kept, plan];
+      this.save();
+    },
+    removePlan(plan) {
+      this.kept = this.kept.filter((other) => other.id !== plan.id);
+      this.save();
+    },
+    async letter(plan) {
+      const reply = await this.working("Writing the letter …",
+        () => this.ask("letter", { ...plan.question, key: plan.stop.key }));
+      if (reply.html) this.letterShown = reply;
+      else this.failed = reply.failed || reply.problems?.[0]?.[1] || "";
+    },
+    async downloadJson(plan) {
+      const reply = await this.working("Preparing the file …", () => this.ask("json", plan.question));
+      if (!reply.text) { this.failed = reply.failed || reply.problems?.[0]?.[1] || ""; return; }
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([reply.text], { type: "application/json" }));
+      link.download = reply.file;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    },
+    openWhatIf(card, i) {
+      const row = { ...this.question.row };
+      for (const change of this.stopOf(card, i)?.changes ?? [])
+        row[this.page.columns[change.f].name] = change.value;
+      this.whatIf = { row, from: this.question.row, label: this.answer.label };
+    },
+
+    adopt(row) {  // limits under which values tried by hand are the way, so that it can be kept
+      const features = { ...this.limits.features };
+      for (const column of this.page.columns) {
+        const { name } = column, value = row[name], same = String(value) === String(this.question.row[name]);
+        if (column.derived.length || column.lock === "keep") continue;
+        features[name] = same ? { mode: "keep" } : column.kind === "choice" ? { mode: "free", levels: [value] }
+          : { mode: "free", low: value, high: value };
+      }
+      this.whatIf = null;
+      this.changeLimits({ ...this.limits, most: null, features });
+    },
+
+    // -- the browser's own storage ---------------------------------------------------------------
+    saveSoon() { clearTimeout(this.saving); this.saving = setTimeout(() => this.save(), 300); },
+    save() {
+      if (this.erased) return;
+      const { origin, base, row, pixels, limits, answer, why, dials, kept, formOpen, question } = this;
+      const all = { origin, base, row, pixels, limits, answer, why, dials, kept, formOpen, question };
+      try { localStorage.setItem(this.storageKey, JSON.stringify(all)); } catch { /* full, or shut */ }
+    },
+    restore() {
+      let found = null;
+      try { found = JSON.parse(localStorage.getItem(this.storageKey)); } catch { /* nothing kept */ }
+      if (found?.row && found.limits) {
+        const { question, ...state } = found;
+        Object.assign(this, state);
+        this.question = question;
+        const same = JSON.stringify([question?.row, question?.limits])
+          === JSON.stringify([this.row, this.limits]);
+        if (!this.answer || !same) this.explain();
+        return;
+      }
+      if (this.page.cases.length) this.fetchCase({ position: this.page.first });
+      else {
+        this.origin = { position: "own", name: "" };
+        this.formOpen = true;
+        this.row = Object.fromEntries(this.page.columns.map((column) => [column.name, null]));
+        this.status = "Fill in your details to begin.";
+      }
+    },
+    erase() {
+      this.erased = true;
+      try { localStorage.removeItem(this.storageKey); } catch { /* nothing kept */ }
+    },
+    forget() {  // and begin again, as on the first visit
+      this.erase();
+      clearTimeout(this.timer);
+      clearTimeout(this.saving);
+      Object.assign(this, this.$options.data.call(this), { question: null });
+      this.erased = false;
+      window.scrollTo({ top: 0 });
+      this.restore();
+      this.forgotten = true;
+    },
+    applyTheme() {
+      if (this.theme) document.documentElement.dataset.theme = this.theme;
+      else delete document.documentElement.dataset.theme;
+      try { localStorage.setItem("lapace-theme", this.theme); } catch { /* for now only */ }
+    },
+    onKey(event) { if (event.key === "Escape") { this.letterShown = null; this.whatIf = null; } },
+  },
+};

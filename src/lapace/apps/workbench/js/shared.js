@@ -1,0 +1,97 @@
+// Small things that several parts draw or write.
+export const percent = (share) => (share === null || share === undefined ? ""
+  : share > 0.995 && share < 1 ? "over 99%" : Math.round(100 * share) + "%");
+
+// A number of a column as it is written there.
+export function numberText(column, value) {
+  if (value === null || value === undefined || value === "") return "";
+  if (column.kind === "date") return String(value);
+  const places = Math.max(0, -Math.floor(Math.log10(column.step || 1) + 1e-9));
+  const text = Number(value).toLocaleString("en-US", { maximumFractionDigits: Math.min(places, 6) });
+  const before = column.before ? column.before + (/[A-Za-z]$/.test(column.before) ? " " : "") : "";
+  const after = column.after ? (column.after === "%" ? "%" : " " + column.after) : "";
+  return before + text + after;
+}
+
+export function fieldText(column, value) {
+  if (value === null || value === undefined || value === "") return "not known";
+  return column.kind === "choice" ? column.levels[value] : numberText(column, value);
+}
+
+export const dayNumber = (text) => Math.round(Date.parse(text + "T00:00:00Z") / 86400000);
+export const dayText = (number) => new Date(number * 86400000).toISOString().slice(0, 10);
+
+// Where others are (bars), where you are (ring), and where you would be (dot).
+export const Scale = {
+  props: { column: Object, from: Number, to: Number, title: String },
+  template: `
+  <div class="scale" role="img" :aria-label="title">
+    <svg viewBox="0 0 100 20" preserveAspectRatio="none" aria-hidden="true">
+      <rect v-for="(bar, i) in column.scale" :key="i" class="bar" :x="100 * bar[0] + 0.3"
+            :width="Math.max(0.4, 100 * (bar[1] - bar[0]) - 0.6)" :y="20 - 19 * bar[2]"
+            :height="19 * bar[2]" />
+    </svg>
+    <span class="rail"></span>
+    <span v-if="from !== null && to !== null && from !== undefined && (column.kind !== 'choice' || column.ordered)" class="move"
+          :style="{ left: 100 * Math.min(from, to) + '%', width: 100 * Math.abs(to - from) + '%' }"></span>
+    <span v-if="from !== null && from !== undefined" class="ring" :style="{ left: 100 * from + '%' }"></span>
+    <span v-if="to !== null && to !== undefined" class="dot" :style="{ left: 100 * to + '%' }"></span>
+  </div>`,
+};
+
+// A row that is an image.
+export const Picture = {
+  props: { image: Object, alt: String },
+  template: `<canvas ref="canvas" class="picture" role="img" :aria-label="alt" :width="image.width"
+    :height="image.height"></canvas>`,
+  mounted() { this.draw(); },
+  watch: { image() { this.$nextTick(() => this.draw()); } },
+  methods: {
+    draw() {
+      const { width, height, colours, values } = this.image;
+      const context = this.$refs.canvas.getContext("2d");
+      const data = context.createImageData(width, height);
+      for (let i = 0; i < width * height; i++) {
+        for (let c = 0; c < 3; c++)
+          data.data[4 * i + c] = colours ? values[3 * i + c] : 255 - values[i];
+        data.data[4 * i + 3] = 255;
+      }
+      context.putImageData(data, 0, 0);
+    },
+  },
+};
+
+// One field of a form, whatever its kind.
+export const Field = {
+  props: { column: Object, value: [String, Number], problem: String, prefix: String },
+  emits: ["change"],
+  template: `
+  <div class="field" :class="{ wrong: problem, follows: column.derived.length }">
+    <label :for="id">{{ column.label }}
+      <span v-if="column.before || column.after" class="unit">({{ column.before || column.after }})</span>
+    </label>
+    <select v-if="column.kind === 'choice'" :id="id" :value="value ?? ''" :disabled="fixed"
+            :aria-describedby="described" @change="send($event.target.value)">
+      <option value="">not known</option>
+      <option v-for="(level, i) in column.levels" :key="i" :value="i">{{ level }}</option>
+    </select>
+    <input v-else :id="id" :type="column.kind === 'date' ? 'date' : 'number'" :value="value ?? ''"
+           :disabled="fixed" step="any" :placeholder="fixed ? '' : 'not known'"
+           :aria-describedby="described" :aria-invalid="problem ? 'true' : 'false'"
+           inputmode="decimal" @change="send($event.target.value)">
+    <p v-if="problem" :id="id + '-help'" class="problem">{{ problem }}</p>
+    <p v-else-if="fixed" :id="id + '-help'" class="help">Follows from {{ column.derived.join(", ") }}.</p>
+    <p v-else-if="column.help" :id="id + '-help'" class="help">{{ column.help }}</p>
+  </div>`,
+  computed: {
+    id() { return (this.prefix || "field") + "-" + this.column.name.replace(/\W/g, "-"); },
+    fixed() { return this.column.derived.length > 0; },
+    described() { return this.problem || this.fixed || this.column.help ? this.id + "-help" : null; },
+  },
+  methods: {
+    send(text) {
+      this.$emit("change", this.column.name, text === "" ? null
+        : this.column.kind === "choice" ? Number(text) : text);
+    },
+  },
+};

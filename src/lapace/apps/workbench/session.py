@@ -1,0 +1,363 @@
+"""Questions of the page and the replies: plain values in and out, no web framework.
+
+`Shared` is the same for all visitors and never changes. A `Session` belongs to one open page: it
+keeps that page's last explanation, so that a letter about it needs no second search, and nothing
+else; where it is gone (the server was started again), the same question gives the same answer. So
+the ways that the page shows already are part of its question, as `shown`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from lapace import __version__
+from lapace.apps.letters import letter
+from lapace.apps.letters.wording import file_name
+from lapace.apps.workbench.columns import Json, describe, form_values, read_values
+from lapace.apps.workbench.limits import LimitQuery, loosened, make_query, steps_to_loosen
+from lapace.apps.workbench.ways import WAYS, cards, chosen_way, pixels
+from lapace.arrays import Floats
+from lapace.constraints import System
+from lapace.errors import ClassifierError, InputError
+from lapace.explainer import Explainer, Search
+from lapace.result import ANY_OTHER, Explanation, record
+from lapace.schema import Schema
+from lapace.table import read, spelling
+
+__all__ = ["Session", "Shared"]
+
+LISTED = 1_000  # rows of the file that the page lists
+SHOWN = 20  # ways shown already that a question may name
+SEARCH = Search(n_best=WAYS)
+DRAWING = threading.Lock()  # matplotlib draws one figure at a time
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The explainer, the rows and the target that all visitors share.
+
+    Attributes:
+        explainer: A fitted one.
+        instances: Rows to choose from, a table of any kind; None for none.
+        target: The label most visitors want; None to leave it to them.
+    """
+
+    explainer: Explainer
+    instances: Any = None
+    target: Any = None
+
+    @cached_property
+    def _read(self) -> tuple[Schema, Floats, tuple[str, ...], Mapping[int, str]]:
+        """The columns, with levels that only the file has; its rows, their names, problems."""
+        schema = self.explainer.schema_
+        if self.instances is None:
+            return schema, np.empty((0, len(schema.features))), (), {}
+        table = read(self.instances)
+        reading = schema.read(table)
+        ids = range(1, len(table) + 1) if table.ids is None else table.ids
+        return reading.schema, reading.cells, tuple(map(spelling, ids)), dict(reading.problems)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns, with levels that only the file's rows have."""
+        return self._read[0]
+
+    @property
+    def cells(self) -> Floats:
+        """The rows of the file."""
+        return self._read[1]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The rows' names: their ids, or numbers from 1."""
+        return self._read[2]
+
+    @cached_property
+    def decisions(self) -> list[str | None]:
+        """The classifier's labels of the rows that the page lists; None where it has none."""
+        cells = self.cells[:LISTED]
+        if not len(cells):
+            return []
+        labels, unreadable = self.explainer.classes_, self._read[3]
+        try:
+            codes = self.explainer.classifier_.with_fresh_count().predict(cells, self.schema)
+        except ClassifierError:  # on one of them: the page shows each one's decision when chosen
+            return [None] * len(cells)
+        return [
+            None if i in unreadable else str(labels[code]) for i, code in enumerate(codes.tolist())
+        ]
+
+    @cached_property
+    def page(self) -> Json:
+        """The values that the page needs to begin with."""
+        rules, schema = self.explainer.fitted_.rules, self.schema
+        image = schema.shape is not None
+        labels = [str(label) for label in self.explainer.classes_]
+        return {
+            "columns": [] if image else describe(schema, rules),
+            "image": image,
+            "labels": labels,
+            "target": labels.index(str(self.target)) if self.target is not None else None,
+            "rules": [{"text": str(rule), "note": rule.note} for rule in rules],
+            "cases": [
+                {"name": name, "label": label}
+                for name, label in zip(self.names, self.decisions, strict=False)
+            ],
+            "unlisted": max(0, len(self.names) - LISTED),
+            "first": self._first(),
+            "caution": self.explainer.report_.verdict == "fails",
+            "fingerprint": self._fingerprint(),
+        }
+
+    def _first(self) -> int:
+        """The row to begin with: the first without the target label."""
+        wanted = None if self.target is None else str(self.target)
+        known = [i for i, label in enumerate(self.decisions) if label is not None]
+        return next((i for i in known if self.decisions[i] != wanted), 0)
+
+    def _fingerprint(self) -> str:
+        """Returns a text that differs for other columns: what a browser keeps is then dropped."""
+        text = json.dumps(
+            [f.to_json() | {"knots": None} for f in self.schema.features], default=str
+        )
+        return sha256(f"{text}{self.explainer.classes_}".encode()).hexdigest()[:16]
+
+
+class Session:
+    """One open page.
+
+    Args:
+        shared: What all visitors share.
+        max_queries: Rows the classifier may be queried about to find out why nothing fits.
+    """
+
+    def __init__(self, shared: Shared, max_queries: int = 50_000) -> None:
+        self.shared = shared
+        self.max_queries = max_queries
+        self._last: tuple[str, Explanation] | None = None
+
+    def answer(self, message: Mapping[str, Any]) -> Json:
+        """The reply to a message of the page, of the same `kind`.
+
+        What the visitor can mend comes back as `problems`, each with the place and a sentence.
+        """
+        kinds: dict[str, Callable[[Mapping[str, Any]], Json]] = {
+            "case": self._case,
+            "judge": self._judge,
+            "explain": self._explain,
+            "whynot": self._why_not,
+            "letter": self._letter,
+            "json": self._json,
+        }
+        kind = str(message.get("kind"))
+        if kind not in kinds:
+            raise InputError("The page sent something unknown. Load it again.")
+        try:
+            reply = kinds[kind](message)
+        except _ProblemsError as error:
+            reply = {"problems": error.problems}
+        return {"kind": kind, "id": message.get("id"), **reply}
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def _case(self, message: Mapping[str, Any]) -> Json:
+        """A row of the file: by its position, or by its name."""
+        shared, name = self.shared, message.get("name")
+        if name is not None:
+            if str(name) not in shared.names:
+                raise _ProblemsError([["name", f"There is no row “{name}”."]])
+            position = shared.names.index(str(name))
+        else:
+            position = int(message.get("position") or 0)
+            if not 0 <= position < len(shared.names):
+                raise _ProblemsError([["name", "There is no such row."]])
+        if position in shared._read[3]:
+            raise _ProblemsError(
+                [["name", f"This row cannot be read: {shared._read[3][position]}"]]
+            )
+        cells = shared.cells[position]
+        reply: Json = {"position": position, "name": shared.names[position]}
+        reply["values"] = form_values(shared.schema, cells)
+        if shared.schema.shape is not None:
+            reply["pixels"] = pixels(shared.schema, cells)
+        return reply
+
+    def _judge(self, message: Mapping[str, Any]) -> Json:
+        """The decision on a row, and which limits it breaks, where it started from another."""
+        shared, schema = self.shared, self.shared.schema
+        cells = self._cells(message.get("row"))
+        start = self._cells(message["start"]) if message.get("start") else None
+        base = self._cells(message["base"]) if message.get("base") else start
+        cells = schema.derive(cells[None], None if base is None else base[None])[0]
+        query = make_query(message.get("limits") or {}, schema, list(shared.explainer.classes_))
+        rows = cells[None] if start is None else np.stack([cells, start])
+        classifier = shared.explainer.classifier_.with_fresh_count()
+        try:
+            codes, likely = classifier.query(rows, schema)
+        except ClassifierError:
+            raise _ProblemsError([["row", "No decision can be made on these values."]]) from None
+        labels = [str(label) for label in shared.explainer.classes_]
+        own = int(codes[-1])
+        wanted = _wanted_code(query, list(shared.explainer.classes_), own)
+        chance = None
+        if likely is not None:
+            share = likely[0, wanted] if wanted >= 0 else 1.0 - likely[0, own]
+            chance = round(float(share), 4)
+        reached = int(codes[0]) == wanted if wanted >= 0 else int(codes[0]) != own
+        return {
+            "label": labels[codes[0]],
+            "chance": chance,
+            "reached": bool(reached),
+            "values": form_values(schema, cells),
+            "broken": [] if start is None else self._broken(cells, start, query),
+        }
+
+    def _broken(self, cells: Floats, start: Floats, query: LimitQuery) -> list[str]:
+        """The limits and rules that a row does not keep."""
+        rules = self.shared.explainer.fitted_.rules
+        system = System.of([*rules, *query.constraints], self.shared.schema, check=False)
+        holds = system.holds(cells[None], start[None])[0]
+        return [str(c) for c, held in zip(system.constraints, holds, strict=True) if not held]
+
+    def _cells(self, values: Any) -> Floats:
+        if not isinstance(values, Mapping):
+            raise _ProblemsError([["row", "Choose a row, or fill in the form."]])
+        cells, problems = read_values(self.shared.schema, values)
+        if problems:
+            raise _ProblemsError([[name, sentence] for name, sentence in problems.items()])
+        if np.isnan(cells).all():
+            raise _ProblemsError([["row", "Fill in the form first: every field is empty."]])
+        return cells
+
+    # -- explanations -----------------------------------------------------------------------------
+
+    def _explained(self, message: Mapping[str, Any]) -> tuple[Explanation, LimitQuery]:
+        shared = self.shared
+        limits = message.get("limits") or {}
+        query = make_query(limits, shared.schema, list(shared.explainer.classes_))
+        if query.problems:
+            raise _ProblemsError([list(problem) for problem in query.problems])
+        cells, name = self._cells(message.get("row")), message.get("name")
+        values = form_values(shared.schema, cells)
+        shown = self._shown(message.get("shown"), values)
+        key = json.dumps(
+            [values, limits, name, [form_values(shared.schema, way) for way in shown]],
+            sort_keys=True,
+        )
+        if self._last is not None and self._last[0] == key:
+            return self._last[1], query
+        row = record(shared.schema, cells)
+        if "id" not in row:
+            row = {"id": str(name or "your own")[:100], **row}
+        try:
+            explanation = self._searched(row, query, shown)
+        except InputError as error:  # limits that contradict the rules for every row
+            raise _ProblemsError([["limits", str(error)]]) from None
+        self._last = (key, explanation)
+        return explanation, query
+
+    def _searched(self, row: Json, query: LimitQuery, shown: Sequence[Floats]) -> Explanation:
+        """Searches for ways of one row; ways shown before that are within the limits stay.
+
+        Args:
+            row: The row, with its `id`.
+            query: The limits.
+            shown: Ways that the page has shown for the row.
+        """
+        schema, candidates = self.shared.schema, None
+        if shown and query.constraints and "instance" not in schema.names:
+            ids = read([row]).ids
+            of = 0 if ids is None else ids[0]
+            candidates = [{**record(schema, cells), "instance": of} for cells in shown]
+        return self.shared.explainer.explain(
+            [row],
+            target=query.target,
+            constraints=query.constraints,
+            costs=query.costs or None,
+            candidates=candidates,
+            search=SEARCH,
+        )
+
+    def _shown(self, ways: Any, values: Json) -> list[Floats]:
+        """Reads the ways that the page shows already, each as the values that it changes.
+
+        What cannot be read is left out: it came from another version of the page, or of the table.
+        """
+        schema, rows = self.shared.schema, []
+        start = read_values(schema, values)[0]
+        for way in (ways if isinstance(ways, list) else [])[:SHOWN]:
+            if isinstance(way, Mapping) and set(way) <= set(schema.names):
+                cells, problems = read_values(schema, {**values, **way})
+                if not problems:
+                    rows.append(schema.derive(cells[None], start[None])[0])
+        return rows
+
+    def _explain(self, message: Mapping[str, Any]) -> Json:
+        explanation, _ = self._explained(message)
+        reply = cards(explanation)
+        if self.shared.schema.shape is not None:
+            reply["pixels"] = pixels(self.shared.schema, explanation.instances[0])
+        return reply
+
+    def _why_not(self, message: Mapping[str, Any]) -> Json:
+        explanation, query = self._explained(message)
+        if explanation.status[0] not in ("none_found", "infeasible"):
+            raise _ProblemsError([["limits", "There is a way already."]])
+        explained = self.shared.explainer.why_not(explanation, max_queries=self.max_queries)
+        why, schema = explained.why_not[0], self.shared.schema
+        steps = steps_to_loosen(why, query, schema)
+        limits = message.get("limits") or {}
+        return {
+            "text": why.text,
+            "steps": [asdict(step) for step in steps],
+            "oneOf": bool(why.clash),
+            "limits": loosened(limits, why, query, schema) if any(s.yours for s in steps) else None,
+        }
+
+    # -- what is kept -----------------------------------------------------------------------------
+
+    def _letter(self, message: Mapping[str, Any]) -> Json:
+        """The letter about one stop of one dial."""
+        explanation, _ = self._explained(message)
+        try:
+            chosen = chosen_way(explanation, str(message.get("key")))
+        except ValueError:
+            raise _ProblemsError(
+                [["key", "This plan can no longer be found. Search again."]]
+            ) from None
+        os.environ.setdefault("MPLBACKEND", "Agg")
+        with DRAWING:
+            page = letter(chosen[0], provenance={"Made with": f"lapace {__version__}"})
+            return {"html": page.html, "file": f"letter-{file_name(page.name) or 'plan'}.html"}
+
+    def _json(self, message: Mapping[str, Any]) -> Json:
+        explanation, _ = self._explained(message)
+        name = file_name(str(message.get("name") or "")) or "plan"
+        text = json.dumps(explanation.to_json(), indent=1)
+        return {"text": text, "file": f"explanation-{name}.json"}
+
+
+class _ProblemsError(Exception):
+    """Mistakes that the visitor can mend."""
+
+    def __init__(self, problems: Sequence[Sequence[str]]) -> None:
+        super().__init__("; ".join(sentence for _, sentence in problems))
+        self.problems = [list(problem) for problem in problems]
+
+
+def _wanted_code(query: LimitQuery, labels: Sequence[Any], own: int) -> int:
+    """The position of the label wanted; -1 for any other than the row's own."""
+    if query.target is None:
+        return 1 - own
+    return (
+        -1 if query.target == ANY_OTHER and ANY_OTHER not in labels else labels.index(query.target)
+    )

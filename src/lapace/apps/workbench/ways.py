@@ -1,0 +1,340 @@
+"""One instance's explanation as cards: each way's name, the stops of its dial, and its path.
+
+Everything a dial shows is stored in its stops, as text and as places on scales, so that the browser
+moves it alone: nothing is computed again, and the classifier is not queried.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lapace.apps.letters.wording import COMMON, RARE, Change, changes, value_text
+from lapace.apps.workbench.columns import PLAIN, Json, form_value, place
+from lapace.arrays import Floats
+from lapace.result import Counterfactuals, Explanation
+from lapace.schema import Feature, Schema
+
+__all__ = ["cards", "chosen_way", "name_of_way", "pixels", "usual"]
+
+WAYS = 3
+NAMED = 3  # changes that a name lists
+# What a change of a column is called, where its name or description says what it is.
+SPOKEN = (
+    (r"\bsavings?\b", "save more", "keep less in savings"),
+    (r"\b(income|salary|wages?|earnings)\b", "earn more", "earn less"),
+    (r"\b(past due|overdue|arrears)\b", "fall behind on bills", "pay overdue bills"),
+    (r"\b(loan|credit) amount\b|\bamount\b.*\bloan\b", "borrow more", "borrow less"),
+    (r"\b(months|term|duration)\b.*\b(paid back|repay)", "pay back more slowly", "pay back faster"),
+    (r"\bdebts?\b", "owe more", "owe less"),
+    (r"\bscore\b", "raise your {label}", "lower your {label}"),
+    (r"\bhours\b", "more hours", "fewer hours"),
+    (r"\byears\b", "more {label}", "fewer {label}"),
+)
+STOPS = {
+    "nearest": "Closest to today",
+    "best": "Recommended",
+    "marked": "Best found",
+    "middle": "Half-way",
+    "last": "End of the way",
+}
+
+
+def cards(explanation: Explanation) -> Json:
+    """Returns everything that the page shows of one instance's explanation.
+
+    Args:
+        explanation: Of one instance.
+    """
+    one = explanation[0]
+    shown: Json = {
+        "status": one.status,
+        "label": None if one.label is None else str(one.label),
+        "target": None if one.target is None else str(one.target),
+        "reason": one.reason,
+        "chance": _own_chance(explanation),
+        "cards": [],
+        "queries": explanation.n_queries,
+        "seconds": {name: round(value, 4) for name, value in explanation.seconds.items()},
+    }
+    if one.status == "answered":
+        best = explanation.best(WAYS)
+        rows = np.flatnonzero(best.ok).tolist()
+        paths = _paths(explanation, best.where(np.array(rows, dtype=np.int64)))
+        owner = _owner_of_nearest(explanation, best, rows)
+        shown["cards"] = [
+            _card(explanation, best, row, path, with_nearest=k == owner)
+            for k, (row, path) in enumerate(zip(rows, paths, strict=True))
+        ]
+    return shown
+
+
+def _own_chance(explanation: Explanation) -> float | None:
+    """The probability of the target as things are: that of a path's first step."""
+    known = explanation.probability[:, 0] if explanation.probability.size else np.array([])
+    return _number(known[0]) if len(known) else None
+
+
+def _paths(explanation: Explanation, best: Counterfactuals) -> list[int | None]:
+    """For each way a path of its own: the one it was found on, else the one nearest to it.
+
+    Several ways may have been found near one path; their dials would end at the same row.
+    """
+    ok = explanation.ok.any(axis=1)
+    free = [int(p) for p in np.flatnonzero(ok)]
+    chosen: list[int | None] = []
+    for row in range(len(best)):
+        own = [p for p in free if explanation.prototype[p] == best.prototype[row]]
+        if own and not chosen:
+            pick = own[0]
+        elif free:
+            pick = min(free, key=lambda p: (p not in own, _gap(explanation, p, best.cells[row])))
+        else:
+            chosen.append(None)
+            continue
+        free.remove(pick)
+        chosen.append(pick)
+    return chosen
+
+
+def _gap(explanation: Explanation, path: int, cells: Floats) -> float:
+    """The distance from a row to the nearest ok step of a path."""
+    steps = explanation.cells[path][explanation.ok[path]]
+    gaps = explanation.schema.gaps(np.broadcast_to(cells, steps.shape), steps)
+    return float(gaps.sum(axis=1).min())
+
+
+def _owner_of_nearest(explanation: Explanation, best: Counterfactuals, rows: list[int]) -> int:
+    """Returns the way that the nearest row is closest to, and so belongs to."""
+    nearest = explanation.nearest()
+    if not nearest.ok.any() or not rows:
+        return -1
+    cells = np.broadcast_to(nearest.cells[0], (len(rows), nearest.cells.shape[1]))
+    return int(explanation.schema.gaps(cells, best.cells[rows]).sum(axis=1).argmin())
+
+
+def _card(
+    explanation: Explanation,
+    best: Counterfactuals,
+    row: int,
+    path: int | None,
+    *,
+    with_nearest: bool,
+) -> Json:
+    steps = None if path is None else explanation.all_steps(np.array([path]))
+    stops = []
+    nearest = explanation.nearest()
+    if with_nearest and not np.array_equal(nearest.cells[0], best.cells[row], equal_nan=True):
+        stops.append(_stop(nearest, 0, "nearest", STOPS["nearest"]))
+    # What lies at the edge, or comes with a word of caution, is shown and not recommended.
+    name = STOPS["marked" if best.mark[row] or best.density[row] < RARE else "best"]
+    advised = _stop(best, row, f"best{int(best.rank[row])}", name)
+    stops.append(advised)
+    if steps is not None and path is not None:
+        stops += _path_stops(explanation, path, steps)
+    if all(stop["chance"] is not None for stop in stops):
+        stops = _worth_showing(stops, advised)
+        stops[-1]["surest"] = True
+    start = stops.index(advised)
+    return {
+        "title": advised["title"],
+        "rank": int(best.rank[row]),
+        "start": start,
+        "stops": stops,
+        "path": None if steps is None else _drawn(steps),
+    }
+
+
+def _worth_showing(stops: list[Json], advised: Json) -> list[Json]:
+    """Returns the stops, from closest to surest, that no other stop beats in both."""
+    kept: list[Json] = []
+    for stop in sorted(stops, key=lambda stop: (stop["distance"], -stop["chance"])):
+        if stop is advised or not kept or stop["chance"] > max(s["chance"] for s in kept):
+            kept.append(stop)
+    return sorted(kept, key=lambda stop: (stop["chance"], stop["distance"]))
+
+
+def _path_stops(explanation: Explanation, path: int, steps: Counterfactuals) -> list[Json]:
+    """The ok steps of a path, the picks among them by name."""
+    picked = {
+        float(explanation.tau[path, explanation.picked[pick][path]]): pick
+        for pick in ("first", "middle", "last")
+        if pick in explanation.picked and explanation.ok[path, explanation.picked[pick][path]]
+    }
+    where = np.flatnonzero(steps.ok).tolist()
+    stops = []
+    for count, k in enumerate(where, 1):
+        pick = picked.get(float(steps.tau[k]), "")
+        title = STOPS.get(pick) or f"Step {count} of {len(where)}"
+        stops.append(_stop(steps, k, f"path{path}:{k}", title) | {"pick": pick})
+    return stops
+
+
+def _stop(rows: Counterfactuals, row: int, key: str, title: str) -> Json:
+    before, after = rows.instances[rows.instance[row]], rows.cells[row]
+    schema = rows.schema
+    stop: Json = {
+        "key": key,
+        "name": title,
+        "title": "" if schema.shape else name_of_way(schema, before, after),
+        "label": str(rows.label[row]),
+        "chance": _number(rows.probability[row]),
+        "usual": usual(rows.density[row], str(rows.mark[row])),
+        "usualness": _number(rows.density[row], 1),
+        "keeps": _number(rows.survival[row]),
+        "keepsLow": _number(rows.survival_low[row]),
+        "keepsHigh": _number(rows.survival_high[row]),
+        "edge": "edge" in str(rows.mark[row]),
+        "distance": _number(rows.distance[row], 3),
+    }
+    if schema.shape is not None:
+        stop["title"] = f"A picture of “{rows.label[row]}”"
+        return stop | {"pixels": pixels(schema, after), "changes": [], "follows": []}
+    changes, follows = _changes(schema, before, after)
+    return stop | {"changes": changes, "follows": follows}
+
+
+def _changes(schema: Schema, before: Floats, after: Floats) -> tuple[list[Json], list[Json]]:
+    """Returns what differs, the largest change first, and what follows from it."""
+
+    def described(change: Change) -> Json:
+        i, feature = change.column, schema.features[change.column]
+        return {
+            "f": i,
+            "before": change.before,
+            "after": change.after,
+            "value": form_value(feature, after[i]),
+            "from": place(feature, before[i]),
+            "to": place(feature, after[i]),
+            "way": change.direction,
+        }
+
+    own, derived = changes(schema, before, after, PLAIN)
+    return [described(change) for change in own], [described(change) for change in derived]
+
+
+def _drawn(steps: Counterfactuals) -> Json:
+    """A path for its picture: at each step the probability, whether it is ok, and each number."""
+    schema, before = steps.schema, steps.instances[steps.instance[0]]
+    ever = schema.changed(np.broadcast_to(before, steps.cells.shape), steps.cells).any(axis=0)
+    columns = [i for i in np.flatnonzero(ever).tolist() if schema.features[i].derived is None]
+    columns = [] if schema.shape is not None else columns
+    return {
+        "tau": [round(t, 3) for t in steps.tau.tolist()],
+        "chance": [_number(p) for p in steps.probability],
+        "label": [None if label is None else str(label) for label in steps.label],
+        "ok": steps.ok.tolist(),
+        "lines": [
+            {
+                "f": i,
+                "at": [place(schema.features[i], cell) for cell in steps.cells[:, i]],
+                "text": [value_text(schema.features[i], cell) for cell in steps.cells[:, i]],
+            }
+            for i in columns
+        ],
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# Words
+
+
+def name_of_way(schema: Schema, before: Floats, after: Floats) -> str:
+    """Names a way by what it asks for, in a few words, the largest change first.
+
+    Examples:
+        >>> schema = Schema.infer([{"income": 10 * i, "home": "ab"[i % 2]} for i in range(99)])
+        >>> name_of_way(schema, np.array([100.0, 0.0]), np.array([300.0, 1.0]))
+        'Home: b, earn more'
+    """
+    own = [change.column for change in changes(schema, before, after, PLAIN)[0]]
+    texts = [_asked(schema.features[i], before[i], after[i]) for i in own]
+    texts = list(dict.fromkeys(texts))
+    more = len(texts) - NAMED if len(texts) > NAMED + 1 else 0
+    listed = ", ".join(texts[: NAMED if more else None]) + (f" and {more} more" if more > 0 else "")
+    return listed[:1].upper() + listed[1:]
+
+
+def _asked(feature: Feature, before: float, after: float) -> str:
+    """Says what one change asks for."""
+    small = PLAIN.column(feature.name)
+    if np.isnan(before) or feature.kind != "continuous":
+        return f"{small}: {feature.text(after)}"
+    known = f"{feature.name} {feature.description}".replace("_", " ").lower()
+    up = after > before
+    name_only = feature.name.replace("_", " ").lower()
+    for pattern, more, less in SPOKEN:
+        if re.search(pattern, known if "." in pattern else name_only):
+            return (more if up else less).format(label=small)
+    return f"{'higher' if up else 'lower'} {small}"
+
+
+def usual(density: float, mark: str = "") -> str:
+    """Says how usual a row is; empty where that is not known.
+
+    Examples:
+        >>> usual(2.0), usual(40.0), usual(float("nan"))
+        ('very unusual', 'usual', '')
+    """
+    if np.isnan(density):
+        return ""
+    if "unusual" in mark or density < RARE:
+        return "very unusual"
+    return "less usual than most" if density < COMMON else "usual" if density < 75 else "very usual"
+
+
+def _number(value: Any, digits: int = 4) -> float | None:
+    return None if np.isnan(value) else round(float(value), digits)
+
+
+def pixels(schema: Schema, cells: Floats) -> Json:
+    """An image for the page: its size, and grey or colour values from 0 to 255, row by row."""
+    shape = schema.shape
+    assert shape is not None
+    low = min(f.lower for f in schema.features)
+    high = max(f.upper for f in schema.features)
+    image = np.nan_to_num(cells).reshape(shape)
+    if image.ndim == 3 and image.shape[0] in (1, 3) and image.shape[2] not in (1, 3):
+        image = np.moveaxis(image, 0, 2)
+    image = np.clip((image - low) / ((high - low) or 1.0), 0, 1)
+    colours = image.ndim == 3 and image.shape[2] == 3
+    if not colours:
+        image = image.reshape(image.shape[0], -1)
+    values = np.rint(255 * image).astype(int)
+    return {
+        "height": values.shape[0],
+        "width": values.shape[1],
+        "colours": colours,
+        "values": values.ravel().tolist(),
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# What is kept
+
+
+def chosen_way(explanation: Explanation, key: str) -> Explanation:
+    """Returns the explanation with one stop of a dial as its only way, for a letter about it.
+
+    Args:
+        explanation: Of one instance, answered.
+        key: Of the stop, as in its card.
+    """
+    rows: Counterfactuals | None = None
+    if key == "nearest":
+        rows = explanation.nearest()
+    elif match := re.fullmatch(r"best(\d{1,2})", key):
+        best = explanation.best()
+        rows = best.where(best.rank == int(match[1]))
+    elif match := re.fullmatch(r"path(\d{1,4}):(\d{1,4})", key):
+        path, step = int(match[1]), int(match[2])
+        if path < len(explanation.instance):
+            steps = explanation.all_steps(np.array([path]))
+            rows = steps.where(np.arange(len(steps)) == step)
+    if rows is None or not len(rows) or not rows.ok.all():
+        raise ValueError("There is no such way.")
+    only = replace(rows, rank=np.zeros(len(rows), dtype=np.int64))
+    return replace(explanation, minimal={**explanation.minimal, "best": only})

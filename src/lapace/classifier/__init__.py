@@ -1,0 +1,27 @@
+"""Anything that predicts, as one object that is queried with cells and counts them.
+
+`Classifier` takes the user's model, an object with `predict` or any callable on rows, and queries
+it in the user's own columns and frame type. Its labels become codes into `Classifier.labels`; an
+output that makes no sense (an exception, the wrong length, an unknown label) raises a
+`ClassifierError` that says what the model returned.
+
+`binned`, `from_probability` and `threshold` make classifiers of models that decide otherwise;
+`on_arrays` says that a model takes a matrix, so that no frame is built.
+`Reference` is how a saved explainer names its classifier.
+"""
+
+from lapace.classifier.decisions import binned, from_probability, on_arrays, threshold
+from lapace.classifier.outputs import Label
+from lapace.classifier.queries import Classifier, Prediction
+from lapace.classifier.references import Reference
+
+__all__ = [
+    "Classifier",
+    "Label",
+    "Prediction",
+    "Reference",
+    "binned",
+    "from_probability",
+    "on_arrays",
+    "threshold",
+]

@@ -1,0 +1,273 @@
+"""Classifiers made of models that decide otherwise, or that take a matrix instead of a frame.
+
+`binned` makes a classifier of a regressor, `from_probability` one of a model that predicts the
+probability of one label, `threshold` one with another threshold than 0.5; `on_arrays` says that a
+model takes a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from lapace.arrays import Floats
+from lapace.classifier.outputs import Label, as_array, as_label, predict_method
+from lapace.errors import ClassifierError, InputError, check_number
+
+__all__ = [
+    "BinnedRegressor",
+    "MatrixClassifier",
+    "ProbabilityModel",
+    "ThresholdClassifier",
+    "binned",
+    "decision_thresholds",
+    "from_probability",
+    "on_arrays",
+    "threshold",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class BinnedRegressor:
+    """A regressor as a classifier: its labels are the ranges its predictions fall into.
+
+    Attributes:
+        regressor: An object with `predict`, or a callable.
+        edges: The upper end of every range but the last.
+        classes_: The labels, lowest range first.
+    """
+
+    regressor: Any
+    edges: tuple[float, ...]
+    classes_: tuple[str, ...]
+
+    def predict(self, rows: Any) -> Any:
+        """Returns the label of the range that each prediction falls into."""
+        returned = as_array(predict_method(self.regressor)(rows), "The regressor")
+        try:
+            numbers = returned.astype(np.float64).reshape(len(returned))
+        except (TypeError, ValueError):
+            raise ClassifierError(
+                f"The regressor returned an array of shape {returned.shape} and type "
+                f"{returned.dtype}. It has to return one number per row."
+            ) from None
+        if np.isnan(numbers).any():
+            raise ClassifierError("The regressor returned NaN for a row.")
+        return np.array(self.classes_, dtype=object)[np.searchsorted(self.edges, numbers)]
+
+
+def binned(regressor: Any, edges: Sequence[float], labels: Sequence[str] = ()) -> BinnedRegressor:
+    """Returns a regressor as a classifier, for counterfactuals that reach a range of predictions.
+
+    Args:
+        regressor: A fitted object with `predict`, or a callable, that returns a number per row.
+        edges: Where one range ends and the next begins, rising: an edge belongs to the range below.
+        labels: A label for each range, lowest first; by default `<= 200`, `> 200, <= 400`,
+            `> 400`.
+
+    Examples:
+        >>> price = binned(lambda rows: rows.sum(axis=1), [200, 400])
+        >>> price.predict(np.array([[150.0, 50.0], [150.0, 90.0], [300.0, 200.0]])).tolist()
+        ['<= 200', '> 200, <= 400', '> 400']
+    """
+    predict_method(regressor, "The regressor is")
+    numbers = tuple(check_number("an edge", edge) for edge in edges)
+    if not numbers or any(b <= a for a, b in pairwise(numbers)):
+        raise InputError(f"edges are {list(edges)}; they must be one or more rising numbers.")
+    if labels and (len(labels) != len(numbers) + 1 or len(set(labels)) < len(labels)):
+        raise InputError(
+            f"There are {len(labels)} labels for {len(numbers) + 1} ranges; give each its own."
+        )
+    texts = [f"{edge:g}" if abs(edge) < 1e6 else f"{edge:.0f}" for edge in numbers]
+    between = [f"> {low}, <= {high}" for low, high in pairwise(texts)]
+    ranges = (f"<= {texts[0]}", *between, f"> {texts[-1]}")
+    return BinnedRegressor(regressor, numbers, tuple(labels) or ranges)
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityModel:
+    """A model that predicts the probability of one of two labels, as a classifier.
+
+    Attributes:
+        model: An object with `predict`, or a callable.
+        classes_: Both labels; the second is the one whose probability is predicted.
+    """
+
+    model: Any
+    classes_: tuple[Label, ...]
+
+    def predict_proba(self, rows: Any) -> Any:
+        """Returns the probabilities of both labels, (n, 2)."""
+        returned = as_array(predict_method(self.model)(rows), "The model").astype(np.float64)
+        second = returned.reshape(len(returned))
+        if not ((second >= -1e-6) & (second <= 1 + 1e-6)).all():
+            raise ClassifierError(
+                "The model returned numbers that are not between 0 and 1. It has to return the "
+                f"probability of {self.classes_[1]!r}, one per row."
+            )
+        return np.stack([1.0 - second, second], axis=1)
+
+    def predict(self, rows: Any) -> Any:
+        """Returns the second label where its probability is over a half, else the first."""
+        second = self.predict_proba(rows)[:, 1] > 0.5
+        return np.array(self.classes_, dtype=object)[second.astype(np.int64)]
+
+
+def from_probability(model: Any, labels: Sequence[Label]) -> ProbabilityModel:
+    """Returns a model of a probability (statsmodels' results, a sigmoid) as a classifier.
+
+    Args:
+        model: An object with `predict`, or a callable, that returns a number from 0 to 1 per row.
+        labels: Two labels; the number is the probability of the second.
+
+    Examples:
+        >>> risk = from_probability(lambda rows: rows[:, 0] / 10, ["safe", "risky"])
+        >>> risk.predict(np.array([[2.0], [7.0]])).tolist()
+        ['safe', 'risky']
+    """
+    predict_method(model, "The model is")
+    if len(labels) != 2 or labels[0] == labels[1]:
+        raise InputError(f"labels are {list(labels)}; there must be two that differ.")
+    return ProbabilityModel(model, tuple(labels))
+
+
+@dataclass(frozen=True, eq=False)
+class ThresholdClassifier:
+    """A classifier of two labels that predicts one of them from another probability on than 0.5.
+
+    Attributes:
+        classifier: A classifier with `predict_proba`.
+        threshold: The probability of `positive` from which it is predicted.
+        positive: The label.
+        classes_: Both labels, as the classifier has them.
+    """
+
+    classifier: Any
+    threshold: float
+    positive: Label
+    classes_: tuple[Label, ...]
+
+    def predict_proba(self, rows: Any) -> Any:
+        """Returns the classifier's probabilities, as they are."""
+        return self.classifier.predict_proba(rows)
+
+    def predict(self, rows: Any) -> Any:
+        """Returns `positive` where its probability reaches the threshold, else the other label."""
+        probability = as_array(self.predict_proba(rows), "The classifier").astype(np.float64)
+        column = self.classes_.index(self.positive)
+        reached = probability[:, column] >= self.threshold
+        return np.array(self.classes_, dtype=object)[np.where(reached, column, 1 - column)]
+
+
+def threshold(classifier: Any, value: float, positive: Any = None) -> ThresholdClassifier:
+    """Returns a classifier that decides by another threshold than 0.5.
+
+    `FixedThresholdClassifier` of scikit-learn does the same, and is understood as well: margins and
+    `confidence=` are in the classifier's own probabilities, and the margin that `best` asks for is
+    counted from the threshold.
+
+    Args:
+        classifier: Fitted, with `predict_proba` and two `classes_`.
+        value: The probability from which `positive` is predicted.
+        positive: The label; by default the second of `classes_`.
+
+    Examples:
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), ["no", "no", "yes", "yes"]
+        >>> careful = threshold(LogisticRegression().fit(X, y), 0.9)
+        >>> careful.predict(X).tolist()
+        ['no', 'no', 'no', 'no']
+    """
+    if not callable(getattr(classifier, "predict_proba", None)):
+        raise InputError("A threshold needs a classifier with predict_proba.")
+    classes = tuple(as_label(v) for v in as_array(getattr(classifier, "classes_", ())).tolist())
+    if len(classes) != 2:
+        raise InputError(
+            f"A threshold decides between two labels; the classifier's classes_ has {len(classes)}."
+        )
+    label = classes[1] if positive is None else as_label(positive)
+    if label not in classes:
+        raise InputError(f"{label!r} is not one of the labels {list(classes)}.")
+    number = check_number("threshold", value, 0, 1)
+    return ThresholdClassifier(classifier, number, label, classes)
+
+
+def decision_thresholds(model: Any, labels: Sequence[Label]) -> tuple[float, ...] | None:
+    """Returns, for each of two labels, the probability from which it is predicted, if known.
+
+    Known are `threshold`'s classifiers and scikit-learn's with a fixed or tuned threshold.
+    """
+    value: Any
+    if isinstance(model, ThresholdClassifier):
+        value, positive = model.threshold, model.positive
+    elif type(model).__name__ in ("FixedThresholdClassifier", "TunedThresholdClassifierCV"):
+        value = getattr(model, "best_threshold_", getattr(model, "threshold", "auto"))
+        value = 0.5 if value == "auto" else float(value)
+        chosen = getattr(model, "pos_label", None)
+        positive = as_label(model.classes_[1] if chosen is None else chosen)
+        if getattr(model, "response_method", "auto") == "decision_function":
+            return None
+    else:
+        return None
+    if len(labels) != 2 or positive not in labels:
+        return None
+    return tuple(value if label == positive else 1.0 - value for label in labels)
+
+
+class MatrixClassifier:
+    """A model that is queried with a matrix instead of a frame.
+
+    Attributes:
+        model: As given.
+        device: Where tensors are made; None for numpy arrays.
+        classes_: The model's, where it has them.
+    """
+
+    def __init__(self, model: Any, device: str | None = None) -> None:
+        self.model, self.device = model, device
+        self._predict = predict_method(model)
+        if (classes := getattr(model, "classes_", None)) is not None:
+            self.classes_ = classes
+        if callable(getattr(model, "predict_proba", None)):
+            self.predict_proba = self._predict_proba
+
+    def predict(self, rows: Floats) -> Any:
+        """Returns the model's labels."""
+        return self._predict(self._matrix(rows))
+
+    def _predict_proba(self, rows: Floats) -> Any:
+        return self.model.predict_proba(self._matrix(rows))
+
+    def _matrix(self, rows: Floats) -> Any:
+        if self.device is None:
+            return rows
+        torch = import_module("torch")  # by name: what reads results must work without it
+        return torch.as_tensor(rows, dtype=torch.float32).to(self.device)
+
+
+def on_arrays(model: Any, *, device: str | None = None) -> MatrixClassifier:
+    """Returns a model as a classifier that takes the table's columns as a matrix, (n, d).
+
+    Columns are in the training table's order. Numbers are as in the table, missing ones NaN, dates
+    the days since 1970; a category is its position among `schema.features[i].levels`, also as a
+    number. No frame is built for a query.
+
+    Args:
+        model: An object with `predict`, and `predict_proba` if it has any, or a callable that
+            returns labels.
+        device: Hand over float32 tensors of torch on this device, such as `cuda`, rather than
+            numpy arrays of float64; it may return tensors.
+
+    Examples:
+        >>> rich = on_arrays(lambda rows: rows[:, 0] > 1000)
+        >>> rich.predict(np.array([[900.0], [1100.0]])).tolist()
+        [False, True]
+    """
+    if isinstance(model, MatrixClassifier):
+        raise InputError("The model is one of on_arrays already. Hand it over as it is.")
+    return MatrixClassifier(model, device)

@@ -1,0 +1,172 @@
+"""The labels and probabilities that models return, checked and converted in one place.
+
+A model may be an object in this process, an ONNX graph or an HTTP service: its outputs are read by
+the same functions, whose errors begin with the model's name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapace.arrays import Floats, Ints
+from lapace.errors import ClassifierError, InputError
+
+__all__ = [
+    "Label",
+    "ModelOutput",
+    "as_array",
+    "as_label",
+    "as_probability",
+    "distinct_labels",
+    "predict_method",
+    "short",
+]
+
+Label: TypeAlias = str | int | bool
+
+
+class ModelOutput(NamedTuple):
+    """The labels and probabilities that a model returns for some rows in one call.
+
+    Attributes:
+        labels: One per row.
+        probability: One column per class, or None.
+        classes: The labels of these columns, in order, where the model names them.
+    """
+
+    labels: Sequence[Any] | NDArray[Any]
+    probability: Floats | None = None
+    classes: tuple[Label, ...] | None = None
+
+
+def predict_method(model: Any, subject: str = "The classifier is") -> Callable[[Any], Any]:
+    """Returns a model's `predict`, or the model itself if it is a callable.
+
+    Args:
+        model: The model.
+        subject: How the error begins, where it is neither.
+    """
+    for method in (getattr(model, "predict", None), model):
+        if callable(method) and not isinstance(model, type):
+            predict: Callable[[Any], Any] = method
+            return predict
+    what = f"an object of type {type(model).__name__}"
+    if isinstance(model, type):
+        what = f"the class {model.__name__}"
+    hint = " Load a file or an address with lapace.loaders.load_classifier."
+    raise InputError(
+        f"{subject} {what}. It has to be a fitted object with `predict`, or a callable that takes "
+        f"rows and returns labels.{hint if isinstance(model, str | PathLike) else ''}"
+    )
+
+
+def distinct_labels(
+    values: Any, rows: int, model: str = "The classifier"
+) -> tuple[list[Label], Ints]:
+    """Returns the distinct labels among a model's outputs, and each row's position in them.
+
+    Args:
+        values: The labels a model returned.
+        rows: How many rows it was called with.
+        model: How errors name it.
+
+    Examples:
+        >>> labels, position = distinct_labels(["no", "yes", "no"], 3)
+        >>> labels, position.tolist()
+        (['no', 'yes'], [0, 1, 0])
+    """
+    array = as_array(values, model)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim == 2 and len(array) == rows:
+        raise ClassifierError(
+            f"{model} returned {array.shape[1]} values for each row, as if they were "
+            "probabilities. It has to return one label per row; offer probabilities through an "
+            "object with `predict` and `predict_proba`."
+        )
+    if array.ndim != 1 or len(array) != rows:
+        what = f"{len(array):,} labels" if array.ndim == 1 else f"an array of shape {array.shape}"
+        raise ClassifierError(
+            f"{model} returned {what} for {rows:,} rows. It has to return one label per row, in "
+            "the rows' order."
+        )
+    if array.dtype.kind in "biu":
+        distinct, position = np.unique(array, return_inverse=True)
+        return distinct.tolist(), position
+    places: dict[Any, int] = {}
+    try:
+        each = [places.setdefault(value, len(places)) for value in array.tolist()]
+    except TypeError:  # one is not hashable, so it is no label
+        for value in array.tolist():
+            as_label(value, model)
+        raise
+    return [as_label(value, model) for value in places], np.array(each, dtype=np.int64)
+
+
+def as_label(value: Any, model: str = "The classifier") -> Label:
+    """Returns one label as a Python value; 1.0 becomes 1, as some libraries return it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        if value.is_integer():
+            return int(value)
+        raise ClassifierError(
+            f"{model} returned {value!r}, a fraction, as a label. If it returns probabilities or a "
+            "score, wrap it in a callable that returns labels."
+        )
+    raise ClassifierError(
+        f"{model} returned {short(repr(value))} as a label; a label has to be text, a whole "
+        "number or a boolean."
+    )
+
+
+def as_probability(
+    values: Any, rows: int, width: int, model: str = "The classifier", hint: str = ""
+) -> Floats:
+    """Returns a model's probabilities as numbers, (rows, width).
+
+    Args:
+        values: The probabilities a model returned.
+        rows: How many rows it was called with.
+        width: How many classes it has.
+        model: How the error names it.
+        hint: How the error ends.
+    """
+    array = as_array(values, model)
+    try:
+        if array.shape == (rows, width):
+            return array.astype(np.float64)
+    except (TypeError, ValueError):
+        pass  # not numbers
+    raise ClassifierError(
+        f"{model} returned probabilities of shape {array.shape} and type {array.dtype} for "
+        f"{rows:,} rows and {width} classes. They have to be numbers, one row per row and one "
+        f"column per class.{hint}"
+    )
+
+
+def as_array(values: Any, model: str = "The classifier") -> NDArray[Any]:
+    """Returns lists, series, tensors and arrays of any library as a numpy array."""
+    if hasattr(values, "detach"):  # a tensor that may be on a device or carry gradients
+        values = values.detach().cpu()
+    try:
+        # Lists as objects: numpy would turn [1, "a"] into text.
+        return np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
+    except Exception as error:  # ragged lists, or whatever else a callable may return
+        raise ClassifierError(
+            f"{model} returned a {type(values).__name__} that is not one label per row: {error}"
+        ) from error
+
+
+def short(text: str, most: int = 120) -> str:
+    """Returns a text on one line, without control characters, cut after `most` characters."""
+    text = "".join(c for c in " ".join(text.split()) if c.isprintable())
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -1,0 +1,199 @@
+"""The checks of a report: one table of thresholds, and a value judged by one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+Verdict: TypeAlias = Literal["passes", "unsure", "fails", "not measured"]
+Unit: TypeAlias = Literal["share", "count", "ratio"]
+
+
+def number(value: float, unit: Unit) -> str:
+    """Writes a value in its unit, without a percent sign.
+
+    Examples:
+        >>> number(0.125, "share"), number(3.0, "count"), number(1 / 3, "ratio")
+        ('12.5', '3', '0.33')
+    """
+    if unit == "ratio":
+        return f"{value:.2f}"
+    return f"{100 * value if unit == 'share' else value:,.1f}".removesuffix(".0")
+
+
+def suffix(unit: Unit) -> str:
+    """Returns the sign printed after numbers of a unit."""
+    return "%" if unit == "share" else ""
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A quantity that a report measures, the value it must reach, and advice for when it does not.
+
+    Attributes:
+        name: The check's name in JSON.
+        question: The quantity in a few words.
+        unit: `share` prints as percent, `count` and `ratio` as they are.
+        higher: Whether more is better.
+        limit: The last value that passes.
+        advice: A remedy where the check fails.
+        essential: Whether a report without this value is unsure at best.
+
+    Examples:
+        >>> answered = THRESHOLDS["answered"]
+        >>> answered.judge(0.88, 1.0), answered.judge(0.7, 0.9), answered.judge(0.1, 0.3)
+        ('passes', 'unsure', 'fails')
+    """
+
+    name: str
+    question: str
+    unit: Unit
+    higher: bool
+    limit: float
+    advice: str
+    essential: bool = False
+
+    def judge(self, low: float, high: float) -> Verdict:
+        """Returns the verdict on a value between two ends: `unsure` where the limit is, too."""
+        worst, best = (low, high) if self.higher else (high, low)
+        if not self._beyond(worst):
+            return "passes"
+        return "fails" if self._beyond(best) else "unsure"
+
+    def _beyond(self, value: float) -> bool:
+        # 0.93 - 0.90 is a little over 0.03: differences that small are rounding.
+        return value < self.limit - 1e-9 if self.higher else value > self.limit + 1e-9
+
+    @property
+    def limits(self) -> str:
+        """The value needed to pass, in words."""
+        side = "at least" if self.higher else "at most"
+        return f"{side} {number(self.limit, self.unit)}{suffix(self.unit)}"
+
+
+_CHECKS = (
+    Threshold(
+        "prototypes", "fewest valid prototypes of a label", "count", True, 1.0,
+        "Hand over more rows of that label, or fit with a smaller n_prototypes or another "
+        "random_state.",
+    ),
+    Threshold(
+        "answered", "instances with a counterfactual", "share", True, 0.8,
+        "Fit with more rows or another random_state; if there are rules, check that rows can "
+        "satisfy them.",
+        essential=True,
+    ),
+    Threshold(
+        "valid", "returned rows labelled as said", "share", True, 0.95,
+        "The classifier does not answer as it did during the fit: fit again with the classifier in "
+        "use, and make sure that it gives a row the same label every time.",
+        essential=True,
+    ),
+    Threshold(
+        "usual", "instances with a usual counterfactual", "share", True, 0.8,
+        "Counterfactuals are unlike real rows of their label: fit with more rows, or ask for "
+        "plausibility= and look at density before acting on one.",
+        essential=True,
+    ),
+    Threshold(
+        "closer", "distance, of that of training rows", "ratio", False, 1.0,
+        "Counterfactuals are farther than training rows of the target: fit with more rows, or with "
+        "another random_state.",
+    ),
+    Threshold(
+        "recognised", "labels recognised, beyond chance", "share", True, 0.35,
+        "The model does not know what sets the labels apart, so density and prototypes say little: "
+        "hand over more rows, and drop columns the classifier does not need.",
+        essential=True,
+    ),
+    Threshold(
+        "reconstruction", "reconstruction error, of baseline", "ratio", False, 0.7,
+        "Fit with a larger n_latent, and drop columns that are noise or identifiers: the model "
+        "hardly sees them.",
+    ),
+    Threshold(
+        "recrossing", "paths that leave the target again", "share", False, 0.5,
+        "Leave stable=True as it is, so that `first` lies behind the last crossing; ask for "
+        "confidence= where the classifier offers probabilities.",
+    ),
+    Threshold(
+        "rules", "rows satisfying the worst rule", "share", True, 0.01,
+        "Check the rule's spelling and direction; if it is right, counterfactuals will be unlike "
+        "most rows.",
+    ),
+)  # fmt: skip
+
+THRESHOLDS: Mapping[str, Threshold] = MappingProxyType({check.name: check for check in _CHECKS})
+
+
+def threshold_table() -> str:
+    """Returns all thresholds as a Markdown table, for pages that explain the report.
+
+    Examples:
+        >>> print(threshold_table().splitlines()[0])
+        | check | what is measured | needed | what to try |
+    """
+    lines = ["| check | what is measured | needed | what to try |", "|---|---|---|---|"]
+    lines += [f"| `{t.name}` | {t.question} | {t.limits} | {t.advice} |" for t in _CHECKS]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A value measured, with its interval, and the threshold it is judged by.
+
+    Attributes:
+        threshold: The quantity measured and the value needed.
+        value: The value; None where it could not be measured.
+        low: Lower end of its 90% interval; None where nothing was sampled.
+        high: Upper end of its 90% interval; None where nothing was sampled.
+        where: The label or rule that has this value, the worst of all.
+        reason: The reason why there is no value.
+
+    Examples:
+        >>> check = Check(THRESHOLDS["answered"], 0.89, 0.75, 0.96, where="label 'no'")
+        >>> check.verdict, check.text
+        ('unsure', "89% (75 to 96%; label 'no')")
+    """
+
+    threshold: Threshold
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    where: str = ""
+    reason: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict: passes, unsure, fails, or not measured."""
+        if self.value is None:
+            return "not measured"
+        low, high = (self.value if end is None else end for end in (self.low, self.high))
+        return self.threshold.judge(low, high)
+
+    @property
+    def text(self) -> str:
+        """The value, its interval and its place in words; or the reason why there is none."""
+        if self.value is None:
+            return self.reason
+        unit = self.threshold.unit
+        between = ""
+        if self.low is not None and self.high is not None and self.low < self.high:
+            between = f"{number(self.low, unit)} to {number(self.high, unit)}{suffix(unit)}"
+        notes = "; ".join(part for part in (between, self.where) if part)
+        return f"{number(self.value, unit)}{suffix(unit)}" + (f" ({notes})" if notes else "")
+
+    @property
+    def advice(self) -> str:
+        """The problem and a remedy in words; empty for a check that passes."""
+        about = f"{self.threshold.question}: "
+        if self.verdict == "passes" or (self.value is None and not self.threshold.essential):
+            return ""
+        if self.value is None:
+            return f"{about}not measured. {self.reason[:1].upper()}{self.reason[1:]}."
+        measured = f"{about}{self.text}; needed {self.threshold.limits}."
+        if self.verdict == "unsure":
+            return f"{measured} Too few rows were held out to tell: hand over more rows."
+        return f"{measured} Try: {self.threshold.advice}"

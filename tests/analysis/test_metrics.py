@@ -1,0 +1,622 @@
+"""Every metric against loops: missing values, unseen levels, ties, and no rows at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import combinations, pairwise, product
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.neighbors import LocalOutlierFactor
+
+from lapace import metrics
+from lapace.classifier import Classifier
+from lapace.errors import ClassifierError, InputError
+from lapace.metrics import Plausibility, ReferenceTable, quality
+from lapace.metrics.plausibility import tree_columns
+from lapace.result import Counterfactuals
+from lapace.schema import Feature, Schema, distance
+
+SEEDS = st.integers(0, 10_000)
+
+
+def cases(*strategies: st.SearchStrategy) -> Callable[[Callable], Callable]:
+    """Thirty cases each: the properties here are numeric and seeded."""
+    return lambda test: settings(max_examples=30)(given(*strategies)(test))
+
+
+SIZES = ["small", "medium", "large", "huge"]
+
+
+# ------------------------------------------------------------------------------------------------
+# A table of every kind, and the distance once more, by hand
+
+
+def table(rng: np.random.Generator, rows: int) -> pd.DataFrame:
+    """Numbers with gaps, whole numbers, an ordinal, a yes or no, a category with gaps."""
+    savings = rng.normal(size=rows).round(2)
+    job = rng.choice(["cook", "clerk", "nurse", "smith"], rows).astype(object)
+    savings[rng.random(rows) < 0.15] = np.nan
+    job[rng.random(rows) < 0.15] = None
+    return pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, rows),
+            "savings": savings,
+            "size": rng.choice(SIZES, rows),
+            "owner": rng.choice(["no", "yes"], rows),
+            "job": job,
+        }
+    )
+
+
+TRAIN = table(np.random.default_rng(0), 300)
+SCHEMA = Schema.infer(TRAIN, {"size": Feature.ordinal("size", SIZES)})
+READ = SCHEMA.read(
+    pd.DataFrame(
+        {
+            "age": [18, 44],
+            "savings": [0.5, np.nan],
+            "size": ["tiny", "huge"],
+            "owner": ["no", "yes"],
+            "job": ["pilot", "diver"],
+        }
+    )
+)
+WIDE = READ.schema  # with a size and two jobs unseen in training
+
+
+def cells_of(seed: int, rows: int) -> np.ndarray:
+    """Rows with missing values; some have a level or a number outside what training saw."""
+    rng = np.random.default_rng(seed)
+    cells = SCHEMA.cells(table(rng, max(rows, 1)))[:rows]
+    cells[rng.random(rows) < 0.1, :2] = [150.0, 9.5]
+    new = rng.random(rows) < 0.2
+    cells[new, 4] = rng.integers(4, 6, rows)[new]
+    cells[rng.random(rows) < 0.2, 2] = 4
+    return cells
+
+
+def far(a: np.ndarray, b: np.ndarray, schema: Schema = WIDE) -> float:
+    """The distance, feature by feature."""
+    total = 0.0
+    for feature, x, y in zip(schema.features, a, b, strict=True):
+        if math.isnan(x) or math.isnan(y):
+            total += math.isnan(x) != math.isnan(y)
+        elif not feature.numeric or (feature.name == "size" and max(x, y) >= len(SIZES)):
+            total += x != y
+        else:
+            total += abs(percentile_by_hand(feature, x) - percentile_by_hand(feature, y))
+    return total
+
+
+def percentile_by_hand(feature: Feature, value: float) -> float:
+    """The percentile between two neighbouring support points, or beyond the last."""
+    points = list(zip(*feature.ranks, strict=True))
+    (least, bottom), (greatest, top) = points[0], points[-1]
+    if value <= least or value >= greatest:
+        end, share = (least, bottom) if value <= least else (greatest, top)
+        return share + (value - end) / ((feature.upper - feature.lower) or 1.0)
+    (low, p), (high, q) = next(
+        pair for pair in pairwise(points) if pair[0][0] <= value <= pair[1][0]
+    )
+    return p + (q - p) * (value - low) / (high - low)
+
+
+def counterfactuals_of(seed: int, instances: int, count: int) -> Counterfactuals:
+    """Random counterfactuals of random instances; some instances have several, some none."""
+    rng = np.random.default_rng(seed)
+    rows, cells = cells_of(seed + 1, instances), cells_of(seed + 2, count)
+    instance = rng.integers(0, max(instances, 1), count)
+    kept = rng.random((count, 5)) < 0.4  # part of the instance's row stays
+    cells = np.where(kept, rows[instance], cells) if instances else cells
+    return Counterfactuals.of(
+        WIDE,
+        rows,
+        cells,
+        instance,
+        valid=rng.random(count) < 0.6,
+        feasible=rng.random(count) < 0.7,
+        density=np.where(rng.random(count) < 0.3, np.nan, rng.uniform(0, 100, count)),
+    )
+
+
+COUNTERFACTUALS = st.builds(counterfactuals_of, SEEDS, st.integers(1, 5), st.integers(0, 12))
+EMPTY = counterfactuals_of(0, 3, 0)
+
+
+def average(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def distinct(cells: np.ndarray) -> np.ndarray:
+    return cells[metrics.distinct_rows(cells)[0]]
+
+
+def same(found: float, expected: float) -> bool:
+    return found == pytest.approx(expected, abs=1e-9, nan_ok=True)
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows laid out
+
+
+@cases(SEEDS, st.integers(0, 8), st.integers(0, 8))
+def test_distances_are_those_of_the_schema(seed: int, n: int, m: int) -> None:
+    a, b = cells_of(seed, n), cells_of(seed + 1, m)
+    found = WIDE.pairwise_distances(a, b)
+    assert found.shape == (n, m)
+    for i, j in product(range(n), range(m)):
+        assert found[i, j] == pytest.approx(far(a[i], b[j]), abs=1e-9)
+        assert WIDE.distance(a[[i]], b[[j]])[0] == pytest.approx(far(a[i], b[j]), abs=1e-9)
+    assert (WIDE.pairwise_distances(a, a).diagonal() == 0.0).all()  # exactly: copies are counted
+
+
+@cases(SEEDS, st.integers(0, 12))
+def test_distinct_rows(seed: int, rows: int) -> None:
+    cells = cells_of(seed, rows)
+    cells = np.concatenate([cells, cells[::2], -0.0 * cells[:1], 0.0 * cells[:1]])
+    kept: list[np.ndarray] = []
+    for row in cells:
+        if not any(np.array_equal(row, other, equal_nan=True) for other in kept):
+            kept.append(row)
+    assert np.array_equal(distinct(cells), np.reshape(kept, (-1, 5)), equal_nan=True)
+
+
+@cases(
+    SEEDS,
+    st.integers(0, 9),
+    st.integers(1, 12),
+    st.dictionaries(st.sampled_from(WIDE.names), st.floats(0, 9)),
+)
+def test_neighbours_by_costs_are_nearest_in_the_distance_of_the_schema(
+    seed: int, n: int, k: int, costs: dict[str, float]
+) -> None:
+    cells, rows = cells_of(seed, 2), cells_of(seed + 1, n)
+    found, index = metrics.kneighbors(WIDE, cells, rows, k, weights=WIDE.weights(costs))
+    assert found.shape == index.shape == (2, min(k, n))
+    for cell, distances, places in zip(cells, found, index, strict=True):
+        expected = [WIDE.distance(cell[None], row[None], costs)[0] for row in rows]
+        assert np.allclose(distances, sorted(expected)[:k], atol=1e-9)
+        assert np.allclose(distances, np.array(expected)[places], atol=1e-9)
+
+
+@cases(SEEDS, st.integers(1, 9), st.integers(1, 10), st.integers(1, 30))
+def test_neighbours_block_by_block_without_themselves(
+    seed: int, n: int, k: int, block: int
+) -> None:
+    rows = cells_of(seed, n)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distance, "BLOCK", block)
+        found, index = metrics.kneighbors(WIDE, rows, rows, k, exclude_self=True)
+    assert found.shape == index.shape == (n, min(k, n - 1))
+    for i, row in enumerate(rows):
+        assert i not in index[i]
+        assert len(set(index[i])) == len(index[i])
+        others = sorted(far(row, rows[j]) for j in range(n) if j != i)
+        assert np.allclose(found[i], others[:k], atol=1e-9)
+        assert np.allclose(found[i], [far(row, rows[j]) for j in index[i]], atol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------
+# Counterfactuals by themselves
+
+
+@cases(COUNTERFACTUALS, st.booleans())
+def test_validity_and_satisfaction(counterfactuals: Counterfactuals, all_tried: bool) -> None:
+    tried = (
+        range(len(counterfactuals.instances))
+        if all_tried
+        else sorted(set(counterfactuals.instance.tolist()))
+    )
+    by_instance = {
+        i: [j for j, instance in enumerate(counterfactuals.instance) if instance == i]
+        for i in tried
+    }
+    valid, feasible = counterfactuals.valid, counterfactuals.feasible
+    share = metrics.validity(counterfactuals, tried=tried if all_tried else None)
+    assert same(share.instances, average([any(valid[rows]) for rows in by_instance.values()]))
+    assert same(share.counterfactuals, average(list(valid)))
+    share = metrics.satisfaction(counterfactuals, tried=tried if all_tried else None)
+    ok = [any(valid[j] and feasible[j] for j in rows) for rows in by_instance.values()]
+    assert same(share.instances, average(ok))
+    assert same(share.counterfactuals, average(list(feasible)))
+
+
+@cases(COUNTERFACTUALS)
+def test_proximity_and_sparsity(counterfactuals: Counterfactuals) -> None:
+    pairs = [
+        (counterfactuals.instances[w], c)
+        for w, c in zip(counterfactuals.instance, counterfactuals.cells, strict=True)
+    ]
+    assert same(metrics.proximity(counterfactuals), average([far(a, b) for a, b in pairs]))
+    changes = []
+    for a, b in pairs:
+        different = 0
+        for feature, x, y in zip(WIDE.features, a, b, strict=True):
+            half = feature.step / 2 if feature.numeric else 0.0
+            gone = math.isnan(x) or math.isnan(y)
+            different += math.isnan(x) != math.isnan(y) if gone else abs(x - y) > half
+        changes.append(different)
+    assert same(metrics.sparsity(counterfactuals), average(changes))
+
+
+@cases(COUNTERFACTUALS)
+def test_share_of_change_on_numbers(counterfactuals: Counterfactuals) -> None:
+    on_numbers = on_all = 0.0
+    for instance, cell in zip(counterfactuals.instance, counterfactuals.cells, strict=True):
+        one = counterfactuals.instances[instance].copy()
+        for i, feature in enumerate(WIDE.features):
+            moved = one.copy()
+            moved[i] = cell[i]
+            on_all += far(one, moved)
+            on_numbers += far(one, moved) if feature.kind in ("continuous", "ordinal") else 0.0
+    expected = on_numbers / on_all if on_all else math.nan
+    assert same(metrics.number_share(counterfactuals), expected)
+
+
+@cases(COUNTERFACTUALS, st.sampled_from([3, 50_000]))
+def test_diversity(counterfactuals: Counterfactuals, chunk: int) -> None:
+    means = []
+    for instance in range(len(counterfactuals.instances)):
+        rows = counterfactuals.cells[counterfactuals.instance == instance]
+        between = [far(a, b) for a, b in combinations(rows, 2)]
+        if between:
+            means.append(average(between))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quality, "CHUNK", chunk)
+        assert same(metrics.diversity(counterfactuals), average(means))
+
+
+# ------------------------------------------------------------------------------------------------
+# Plausibility
+
+
+def lof_by_hand(cell: np.ndarray, rows: np.ndarray, k: int) -> tuple[float, float]:
+    """LOF by its definition: the least and the most it can be, whichever tied rows are taken."""
+    k = min(k, len(rows) - 1)
+
+    def neighbours(x: np.ndarray, skip: int = -1) -> tuple[float, list[int], list[int]]:
+        """The k-th distance, the rows surely nearer, and those that tie for the other places."""
+        to = {j: far(x, row) for j, row in enumerate(rows) if j != skip}
+        kth = sorted(to.values())[k - 1]
+        nearer = [j for j in to if to[j] < kth - 1e-9]
+        return kth, nearer, [j for j in to if abs(to[j] - kth) <= 1e-9]
+
+    around = {i: neighbours(row, i) for i, row in enumerate(rows)}
+
+    def bounds(sure: list[float], tied: list[float]) -> tuple[float, float]:
+        """Least and greatest mean of k values: all the sure ones, the rest out of the tied."""
+        free = k - len(sure)
+        ranked = sorted(tied)
+        return average(sure + ranked[:free]), average(sure + ranked[len(tied) - free :])
+
+    def reach(x: np.ndarray, skip: int = -1) -> tuple[float, float]:
+        _, nearer, tied = around[skip] if skip >= 0 else neighbours(x)
+        sure, perhaps = ([max(far(x, rows[j]), around[j][0]) for j in js] for js in (nearer, tied))
+        return bounds(sure, perhaps)
+
+    least_lrd, most_lrd = zip(
+        *((1 / high, 1 / low) for low, high in (reach(row, i) for i, row in enumerate(rows))),
+        strict=True,
+    )
+    _, nearer, tied = neighbours(cell)
+    least, most = (
+        bounds([lrd[j] for j in nearer], [lrd[j] for j in tied])[end]
+        for end, lrd in enumerate((least_lrd, most_lrd))
+    )
+    near, away = reach(cell)
+    return least * near, most * away
+
+
+@cases(SEEDS, st.integers(2, 20))
+def test_lof_among_ties(seed: int, n: int) -> None:
+    rows, cells = cells_of(seed, n), cells_of(seed + 1, 3)
+    rows[:, :2] = cells[:, :2] = 0.0  # only levels are left: almost all distances tie
+    usual = Plausibility(WIDE, rows, n_neighbors=5)
+    for cell, score in zip(cells, usual.lof(cells), strict=True):
+        if len(usual.rows) > 1:
+            least, most = lof_by_hand(cell, usual.rows, 5)
+            assert least - 1e-6 <= score <= most + 1e-6
+
+
+def test_lof_agrees_with_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    rows = distinct(cells_of(0, 300))
+    cells = cells_of(1, 50)
+    rows[:, 0], cells[:, 0] = rng.uniform(18, 79, len(rows)), rng.uniform(18, 79, 50)
+    for some, k in ((rows, 20), (rows[:8], 5), (rows[:3], 2)):
+        peer = LocalOutlierFactor(n_neighbors=k, novelty=True, metric="precomputed")
+        peer.fit(WIDE.pairwise_distances(some, some))
+        expected = -peer.score_samples(WIDE.pairwise_distances(cells, some))
+        found = Plausibility(WIDE, some, n_neighbors=k).lof(cells)
+        assert np.allclose(found, expected, rtol=1e-9)
+
+
+def test_isolation_by_descending_the_trees() -> None:
+    rows, cells = cells_of(0, 80), cells_of(1, 12)
+    usual = Plausibility(WIDE, rows, random_state=3)
+    forest, points = usual._forest, tree_columns(WIDE, cells).astype(np.float32)
+
+    def expected_depth(n: int) -> float:
+        """Mean depth of an unsuccessful search in a binary tree of n rows."""
+        if n <= 1:
+            return 0.0
+        return 1.0 if n == 2 else 2 * (math.log(n - 1) + np.euler_gamma) - 2 * (n - 1) / n
+
+    for point, score in zip(points, usual.isolation(cells), strict=True):
+        depths = []
+        for tree in forest.estimators_:
+            inner, node, depth = tree.tree_, 0, 0
+            while inner.children_left[node] != -1:
+                left = point[inner.feature[node]] <= inner.threshold[node]
+                node = (inner.children_left if left else inner.children_right)[node]
+                depth += 1
+            depths.append(depth + expected_depth(int(inner.n_node_samples[node])))
+        sampled = min(256, len(usual.rows))
+        assert score == pytest.approx(2 ** (-average(depths) / expected_depth(sampled)), rel=1e-6)
+
+
+@cases(SEEDS, st.integers(1, 10), st.integers(0, 5), st.integers(1, 12))
+def test_knn_distance(seed: int, n: int, m: int, k: int) -> None:
+    rows, cells = cells_of(seed, n), cells_of(seed + 1, m)
+    usual = Plausibility(WIDE, rows)
+    expected = [average(sorted(far(cell, row) for row in usual.rows)[:k]) for cell in cells]
+    assert np.allclose(usual.knn(cells, k), expected, atol=1e-9)
+
+
+def test_nothing_to_compare_with_is_nan() -> None:
+    cells = cells_of(1, 3)
+    nothing, one = Plausibility(WIDE, cells[:0]), Plausibility(WIDE, cells[[0, 0, 0]])
+    for scores in (nothing.lof, nothing.isolation, nothing.knn, one.lof, one.isolation):
+        assert np.isnan(scores(cells)).all()
+    assert one.knn(cells)[0] == 0.0
+    assert len(one.rows) == 1
+    for scores in (one.lof, one.isolation, one.knn):
+        assert scores(cells[:0]).shape == (0,)
+    unmoved = Counterfactuals.of(WIDE, cells, cells, np.arange(3), valid=np.ones(3, dtype=bool))
+    assert math.isnan(metrics.number_share(unmoved))
+    assert math.isnan(metrics.diversity(unmoved))
+    assert metrics.proximity(unmoved) == metrics.sparsity(unmoved) == 0.0
+    assert metrics.range_proximity(unmoved) == 0.0
+
+
+def test_many_rows_are_thinned_to_a_sample() -> None:
+    rows = cells_of(0, 200)
+    thin = Plausibility(WIDE, rows, max_rows=50)
+    assert len(thin.rows) == len(distinct(thin.rows)) == 50
+    assert {tuple(r) for r in np.nan_to_num(thin.rows)} <= {tuple(r) for r in np.nan_to_num(rows)}
+    assert len(Plausibility(WIDE, rows, max_rows=None).rows) == len(distinct(rows))
+
+
+@cases(st.lists(st.just(math.nan) | st.floats(0, 100)))
+def test_mean_and_median_of_the_scores_that_are_known(scores: list[float]) -> None:
+    known = sorted(score for score in scores if not math.isnan(score))
+    assert same(metrics.mean(scores), average(known))
+    half = len(known) // 2
+    middle = (known[half] + known[-half - 1]) / 2 if known else math.nan
+    assert same(metrics.median(scores), middle)
+
+
+# ------------------------------------------------------------------------------------------------
+# Robustness
+
+
+def by_age(limit: float, below: str = "no", above: str = "yes"):
+    return lambda frame: np.where(frame["age"] >= limit, above, below)
+
+
+def test_votes_compare_labels_not_codes() -> None:
+    counterfactuals = counterfactuals_of(1, 3, 10)
+    reference = ReferenceTable(TRAIN, by_age(40), SCHEMA)
+    newcomer = SimpleNamespace(
+        predict=by_age(50, below="a new label"), classes_=np.array(["a new label", "no", "yes"])
+    )
+    found = metrics.votes(counterfactuals, reference.classifier, [by_age(60), newcomer])
+    for j, age in enumerate(counterfactuals.cells[:, 0]):
+        label = "yes" if age >= 40 else "no"
+        assert found[0, j] == (label == ("yes" if age >= 60 else "no"))
+        assert found[1, j] == (label == ("yes" if age >= 50 else "a new label"))
+    assert metrics.votes(counterfactuals, reference.classifier, []).shape == (0, 10)
+    assert metrics.votes(EMPTY, reference.classifier, [by_age(60)]).shape == (1, 0)
+
+
+# ------------------------------------------------------------------------------------------------
+# Trees and privacy
+
+
+def test_trees_see_missing_and_new_levels_apart() -> None:
+    rows = np.repeat(cells_of(0, 1), 4, axis=0)
+    rows[:, 1], rows[:, 4] = [np.nan, 0.0, 0.0, 0.0], [0.0, 1.0, np.nan, 5.0]
+    columns = tree_columns(WIDE, rows)
+    assert columns.shape == (4, 4 + 4)  # four numbers and pairs, one block of four jobs
+    assert columns[0, 1] == -1.0
+    assert columns[1, 1] >= 0.0
+    assert columns[:, 4:].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0] * 4, [0] * 4]
+
+
+@cases(SEEDS, st.integers(0, 6), st.integers(1, 8), st.integers(0, 6))
+def test_privacy(seed: int, counterfactuals: int, train: int, fresh: int) -> None:
+    rows, held_out = cells_of(seed, train), cells_of(seed + 1, fresh)
+    cells = np.concatenate([cells_of(seed + 2, counterfactuals), rows[:1]])
+    found = metrics.privacy(WIDE, cells, rows, held_out)
+    ours, theirs = (
+        [min(far(cell, row) for row in rows) for cell in part] for part in (cells, held_out)
+    )
+    assert same(found.distance, float(np.median(ours)))
+    assert same(found.held_out, float(np.median(theirs)) if theirs else math.nan)
+    assert same(found.copies, average([d < 1e-12 for d in ours]))
+    assert same(found.held_out_copies, average([d < 1e-12 for d in theirs]))
+    if theirs and found.held_out > 0:
+        assert found.ratio == pytest.approx(found.distance / found.held_out)
+
+
+def test_privacy_where_held_out_rows_are_copies() -> None:
+    rows = cells_of(0, 6)
+    assert metrics.privacy(WIDE, cells_of(1, 3), rows, rows).ratio == math.inf
+    assert math.isnan(metrics.privacy(WIDE, rows, rows, rows).ratio)
+    nothing = metrics.privacy(WIDE, rows[:0], rows, rows[:0])
+    assert all(math.isnan(value) for value in nothing)
+
+
+# ------------------------------------------------------------------------------------------------
+# Everything at once
+
+
+ALWAYS = {
+    "validity",
+    "valid_counterfactuals",
+    "satisfaction",
+    "feasible_counterfactuals",
+    "distance",
+    "range_distance",
+    "changed",
+    "number_share",
+    "category_share",
+    "lof",
+    "lof_median",
+    "isolation",
+    "knn_distance",
+    "density",
+    "density_median",
+    "diversity",
+    "training_distance",
+    "copies",
+}
+
+
+def test_evaluate_as_the_readme_has_it() -> None:
+    counterfactuals = counterfactuals_of(3, 5, 20)
+    found = metrics.evaluate(counterfactuals, classifier=by_age(40), reference=TRAIN)
+    assert set(found) == ALWAYS
+    assert all(isinstance(value, float) for value in found.values())
+    ok = counterfactuals.where(counterfactuals.ok)
+    assert found["validity"] == metrics.validity(counterfactuals).instances
+    assert found["satisfaction"] == metrics.satisfaction(counterfactuals).instances
+    assert found["distance"] == metrics.proximity(ok)
+    assert found["range_distance"] == metrics.range_proximity(ok) != found["distance"]
+    assert found["diversity"] == metrics.diversity(ok)
+    assert found["number_share"] + found["category_share"] == pytest.approx(1.0)
+    train = SCHEMA.cells(TRAIN)
+    nearest = [min(far(cell, row) for row in train) for cell in ok.cells]
+    assert found["training_distance"] == pytest.approx(np.median(nearest))
+
+
+def test_plausibility_is_measured_among_rows_of_the_counterfactuals_own_label() -> None:
+    counterfactuals = counterfactuals_of(3, 5, 40)
+    ok = counterfactuals.where(counterfactuals.ok)
+    train = SCHEMA.cells(TRAIN)
+    found = metrics.evaluate(counterfactuals, classifier=by_age(40), reference=TRAIN)
+    both = [train[train[:, 0] < 40], train[train[:, 0] >= 40]]
+    usual_of = [Plausibility(WIDE, rows) for rows in both]
+    lof, knn, isolation = [], [], []
+    for cell in ok.cells:
+        usual = usual_of[int(cell[0] >= 40)]
+        lof += usual.lof(cell[None]).tolist()
+        isolation += usual.isolation(cell[None]).tolist()
+        knn.append(average(sorted(far(cell, row) for row in usual.rows)[:5]))
+    assert found["lof"] == pytest.approx(average(lof))
+    assert found["lof_median"] == pytest.approx(np.median(lof))
+    assert found["isolation"] == pytest.approx(average(isolation))
+    assert found["knn_distance"] == pytest.approx(average(knn))
+
+
+def test_evaluate_everything() -> None:
+    counterfactuals = counterfactuals_of(3, 5, 20)
+    reference = ReferenceTable(TRAIN, by_age(40), SCHEMA)
+    extras = {
+        "held_out": TRAIN.sample(50, random_state=0),
+        "retrained": [by_age(45), by_age(35)],
+    }
+    found = metrics.evaluate(counterfactuals, reference=reference, **extras)
+    assert set(found) - ALWAYS == {
+        "held_out_distance",
+        "held_out_copies",
+        "privacy_ratio",
+        "model_robustness",
+    }
+    assert found["held_out_copies"] == 1.0
+    ages = counterfactuals.cells[counterfactuals.ok, 0]
+    still = [(age >= 40) == (age >= limit) for limit in (45, 35) for age in ages]
+    assert found["model_robustness"] == pytest.approx(average(still))
+    plain = metrics.evaluate(counterfactuals, classifier=by_age(40), reference=TRAIN)
+    assert {name: found[name] for name in ALWAYS} == pytest.approx(plain, nan_ok=True)
+
+
+def test_evaluate_nothing_without_a_warning() -> None:
+    known = {"classifier": by_age(40), "reference": TRAIN}
+    found = metrics.evaluate(EMPTY, **known, retrained=[by_age(50)])
+    assert all(math.isnan(value) for value in found.values())
+    assert metrics.evaluate(EMPTY, tried=[0, 1], **known)["validity"] == 0.0
+
+
+def test_levels_new_to_counterfactuals_and_to_reference_are_kept_apart() -> None:
+    reading = SCHEMA.read(TRAIN.head(1).assign(job="pilot"))
+    one = Counterfactuals.of(
+        reading.schema, reading.cells, reading.cells, np.array([0]), valid=np.array([True])
+    )
+    divers, pilots = (pd.concat([TRAIN, TRAIN.head(1).assign(job=j)]) for j in ("diver", "pilot"))
+    for table_, copies in ((divers, 0.0), (pilots, 1.0)):
+        reference = ReferenceTable(table_, by_age(40), SCHEMA)
+        assert reference.cells[-1, 4] == reading.cells[0, 4]  # the same code, whatever it means
+        assert metrics.evaluate(one, reference=reference)["copies"] == copies
+        assert metrics.evaluate(one, classifier=by_age(40), reference=table_)["copies"] == copies
+
+
+def test_a_level_only_held_out_rows_have_is_not_taken_for_a_missing_value() -> None:
+    counterfactuals = counterfactuals_of(3, 5, 20)
+    row = TRAIN.head(1)
+    reference = pd.concat([TRAIN, row.assign(job=None)])
+    for job, copies in ((None, 1.0), ("astronaut", 0.0)):
+        extras = {"classifier": by_age(40), "held_out": row.assign(job=job)}
+        found = metrics.evaluate(counterfactuals, reference=reference, **extras)
+        assert found["held_out_copies"] == copies
+
+
+def test_a_level_new_to_a_prepared_reference_is_not_taken_for_a_missing_value() -> None:
+    reading = SCHEMA.read(TRAIN.head(1).assign(job="pilot"))
+    one = Counterfactuals.of(
+        reading.schema, reading.cells, reading.cells, np.array([0]), valid=np.array([True])
+    )
+    table_ = pd.concat([TRAIN, TRAIN.head(1).assign(job=None)])
+    narrow, wide = (ReferenceTable(table_, by_age(40), s) for s in (SCHEMA, reading.schema))
+    expected = metrics.evaluate(one, reference=wide)
+    assert metrics.evaluate(one, reference=narrow) == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_wrapped_classifier_is_taken_and_its_count_left_alone() -> None:
+    counterfactuals = counterfactuals_of(3, 5, 20)
+    classifier = Classifier(by_age(40), SCHEMA)
+    found = metrics.evaluate(
+        counterfactuals, classifier=classifier, reference=TRAIN
+    )  # labels not known
+    classifier.fit_labels(SCHEMA.cells(TRAIN))
+    again = metrics.evaluate(counterfactuals, classifier=classifier, reference=TRAIN)
+    assert classifier.n_queries == len(TRAIN)
+    assert again == pytest.approx(found, nan_ok=True)
+
+
+def test_what_is_wrong_is_said() -> None:
+    counterfactuals = counterfactuals_of(3, 5, 20)
+    with pytest.raises(InputError, match="hand over the classifier"):
+        metrics.evaluate(counterfactuals, reference=TRAIN)
+    broken = TRAIN.assign(age=np.where(np.arange(300) == 7, np.inf, TRAIN["age"]))
+    with pytest.raises(InputError, match="row 7"):
+        metrics.evaluate(counterfactuals, classifier=by_age(40), reference=broken)
+    reference = ReferenceTable(TRAIN, by_age(40), SCHEMA)
+    with pytest.raises(ClassifierError, match="predicted for no training row"):
+        metrics.evaluate(counterfactuals, reference=reference, retrained=[by_age(50, below="new")])
+
+
+def test_smallest_breaks_ties_by_position():
+    rng = np.random.default_rng(0)
+    for values in (rng.integers(0, 5, (20, 100)).astype(float), rng.random((20, 100))):
+        for k in (0, 1, 3, 12, 50, 100):
+            least, index = distance.smallest(values, k)
+            expected = np.argsort(values, axis=1, kind="stable")[:, :k]
+            np.testing.assert_array_equal(index, expected)
+            np.testing.assert_array_equal(least, np.take_along_axis(values, expected, axis=1))

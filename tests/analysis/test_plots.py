@@ -1,0 +1,591 @@
+"""Pictures: they show what the result holds, texts do not overlap, nothing needs torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex, to_rgb
+from sklearn.decomposition import PCA
+
+from lapace import Explainer, InputError, cohorts, plots
+from lapace.plots.fitted import _contrast
+from lapace.plots.paths import DrawnPath
+from lapace.plots.style import colour
+from lapace.schema import Schema
+from lapace.training import DEFAULT
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+HOMES = ["own", "rent", "family"]
+QUICK = replace(DEFAULT, hidden=32, steps=400, enough=0)
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+class Bank:
+    """Says yes to income over debt, with a bonus for owners; offers probabilities."""
+
+    classes_ = np.array(["no", "yes"])
+
+    def predict_proba(self, rows):
+        bonus = np.array([10.0 * (row["home"] == "own") for row in rows])
+        income = np.array([row["income"] for row in rows], dtype=float)
+        debt = np.array([np.nan_to_num(row["debt"] or 0.0) for row in rows], dtype=float)
+        yes = 1 / (1 + np.exp(-(income - debt + bonus) / 10))
+        return np.stack([1 - yes, yes], axis=1)
+
+    def predict(self, rows):
+        return self.classes_[self.predict_proba(rows).argmax(axis=1)]
+
+
+def instances(count, seed):
+    rng = np.random.default_rng(seed)
+    income, debt = rng.integers(0, 100, (2, count))
+    home = rng.integers(0, 3, count)
+    return [
+        {
+            "income": int(i),
+            "debt": None if n % 10 == 9 else int(d),
+            "home": HOMES[h],
+            "monthly_cost_of_living_and_more": float(n % 7),
+        }
+        for n, (i, d, h) in enumerate(zip(income, debt, home, strict=True))
+    ]
+
+
+@pytest.fixture(scope="module")
+def explainer():
+    return Explainer(Bank(), n_prototypes=2, recipe=QUICK).fit(instances(400, 0))
+
+
+@pytest.fixture(scope="module")
+def explanation(explainer):
+    return explainer.explain(instances(30, 1), target="yes")
+
+
+@pytest.fixture(scope="module")
+def instance(explanation):
+    return next(
+        p for p in explanation if p.status == "answered" and 0.2 < DrawnPath.of(p, None).tau < 0.8
+    )
+
+
+def words(ax):
+    return [text.get_text() for text in ax.texts if text.get_text()]
+
+
+def overlaps(figure):
+    """Pairs of texts that overlap, and texts that leave the picture."""
+    figure.canvas.draw()
+    for ax in figure.axes:  # tick labels are matplotlib's own affair, and it keeps spare ones
+        ax.tick_params(labelleft=False, labelbottom=False)
+    texts = [t for t in figure.findobj(plt.Text) if t.get_text().strip() and t.get_visible()]
+    boxes = [(t.get_text(), t.get_window_extent()) for t in texts]
+    frame = figure.bbox.padded(2)
+    out = [a for a, box in boxes if frame.count_contains(box.corners()) < 4]
+    return [(a, b) for (a, p), (b, q) in combinations(boxes, 2) if p.padded(-1).overlaps(q)] + out
+
+
+# --- one instance's path ------------------------------------------------------------------------
+
+
+def test_a_path_says_what_changes(instance):
+    ax = plots.path(instance)
+    shown = [word.removeprefix("▲ ").removeprefix("▼ ") for word in words(ax)]
+    for change in instance.changes("first"):
+        assert change["feature"].replace("_", " ")[:20] in " ".join(shown)
+        assert change["before"] in shown
+        assert change["after"] in shown
+    assert ax.get_title(loc="left") == "From no to yes"
+    assert any(f"with {len(instance.changes('first'))} change" in word for word in shown)
+
+
+def test_what_the_best_answer_changes_comes_first(instance):
+    drawn = DrawnPath.of(instance, None)
+    shown = words(plots.path(instance))
+    assert "best answer" in shown
+    best = instance.changes("best")
+    names = [change["feature"].replace("_", " ")[:20] for change in best]
+    assert len(drawn.minimal()) == len(names) > 0
+    places = [next(k for k, word in enumerate(shown) if word.startswith(name)) for name in names]
+    others = [
+        k
+        for k, word in enumerate(shown)
+        if word in {f.replace("_", " ") for f in instance.row} and word not in names
+    ]
+    assert not others or max(places) < min(others)
+    for change in best:
+        assert any(word.endswith(change["after"]) for word in shown)
+    best = instance.explanation.best(1)
+    (probability,) = best.probability[best.instance == instance.position]
+    assert shown.count(f"{probability:.0%}") == 1
+
+
+def test_arrows_point_where_numbers_go(instance):
+    before = instance.row
+    after = {c["feature"]: c["after"] for c in instance.changes("first")}
+    shown = words(plots.path(instance))
+    assert "income" in after or "debt" in after
+    for name in {"income", "debt"} & set(after):
+        arrow = "▲" if float(after[name]) > before[name] else "▼"
+        assert f"{arrow} {after[name]}" in shown
+
+
+def test_the_flip_is_drawn_at_first(instance):
+    ax = plots.path(instance)
+    first = instance.explanation.first()
+    (row,) = np.flatnonzero(
+        (first.instance == instance.position) & (first.prototype == instance.prototypes[0])
+    )
+    steps = [patch for patch in ax.patches if patch.get_height() > 0.5]  # not the bars of answers
+    left, right = (f(patch.get_x() + w * patch.get_width() for patch in steps)
+                   for f, w in ((min, 0), (max, 1)))  # fmt: skip
+    marks = [line.get_xdata()[0] for line in ax.lines if line.get_marker() == "v"]
+    assert marks == pytest.approx([left + (right - left) * first.tau[row]])
+
+
+def test_a_path_to_another_prototype(instance):
+    other = instance.prototypes[-1]
+    assert any(f"to prototype {other}:" in word for word in words(plots.path(instance, other)))
+    with pytest.raises(InputError, match="no path to prototype 99"):
+        plots.path(instance, 99)
+
+
+def test_nothing_overlaps(explanation):
+    drawn = 0
+    for one in explanation:
+        for prototype in one.prototypes if one.status == "answered" else ():
+            assert overlaps(plots.path(one, prototype).figure) == []
+            plt.close("all")
+            drawn += 1
+    assert drawn > 10
+
+
+def test_without_probabilities_there_is_no_line_for_them(instance):
+    unknown = np.full_like(instance.explanation.probability, np.nan)
+    quiet = replace(instance.explanation, probability=unknown)[instance.position]
+    assert any(word.startswith("probability of") for word in words(plots.path(instance)))
+    assert not any(word.startswith("probability of") for word in words(plots.path(quiet)))
+
+
+def test_a_path_without_an_ok_step_says_so(instance):
+    explanation = instance.explanation
+    never = replace(explanation, valid=np.zeros_like(explanation.valid))[instance.position]
+    ax = plots.path(never)
+    assert any(word.startswith("No step of this path is valid and feasible") for word in words(ax))
+    assert "closest found" in words(ax)
+    assert "at the flip" not in words(ax)
+    assert "yes" not in words(ax)
+    assert not [line for line in ax.lines if line.get_marker() == "v"]
+    assert overlaps(ax.figure) == []
+
+
+def test_an_infeasible_step_is_marked(instance):
+    explanation = instance.explanation
+    broken = replace(explanation, feasible=np.zeros_like(explanation.feasible))[instance.position]
+    assert "infeasible" in words(plots.path(broken))
+    assert "infeasible" not in words(plots.path(instance))
+
+
+def test_a_whole_explanation_is_not_one_instance(explainer, explanation, instance):
+    draw = {
+        "path": plots.path,
+        "latent_map": lambda one: plots.latent_map(explainer, one),
+        "prototypes": lambda one: plots.prototypes(explainer, instance=one),
+    }
+    for name, function in draw.items():
+        with pytest.raises(
+            InputError, match=rf"plots\.{name} draws one instance.*explanation\[0\]"
+        ):
+            function(explanation)
+        with pytest.raises(InputError, match="not a dict"):
+            function({"income": 3})
+
+
+def test_an_instance_is_called_by_its_id(explainer, instance):
+    ids = tuple(1234 - instance.position + i for i in range(len(instance.explanation)))
+    called = replace(instance.explanation, ids=ids)[instance.position]
+    assert any(word.startswith("Instance 1234,") for word in words(plots.path(called)))
+    assert "instance 1234" in words(plots.prototypes(explainer, "yes", called))
+    long = replace(instance.explanation, ids=("5f0c1d7a-9c3e-4f51-8a52-6f4f2b1a7e90",) * len(ids))
+    for draw in (plots.path, lambda one: plots.prototypes(explainer, "yes", one)):
+        assert overlaps(draw(long[instance.position]).figure) == []
+
+
+def test_any_other_label_has_a_title_too(explainer):
+    one = explainer.explain([{**instances(1, 2)[0], "income": 10, "debt": 90}], target="any-other")
+    ax = plots.path(one[0])
+    assert ax.get_title(loc="left") == "Away from no"
+    assert "not no" in words(ax)
+
+
+def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(300, 20)).round(2)
+    explainer = Explainer(
+        lambda x: (x.sum(axis=1) > 0).astype(int), n_prototypes=1, recipe=QUICK
+    ).fit(table)
+    one = explainer.explain(np.full((1, 20), -1.0))[0]
+    ax = plots.path(one)
+    changed = len(one.changes("first"))
+    assert changed > 14
+    assert any(f"with {changed} changes" in word for word in words(ax))
+    assert any("smaller change" in word for word in words(ax))
+    assert overlaps(ax.figure) == []
+    same = SimpleNamespace(
+        number=0, label="no", code=0, cells=table[0], valid=True, probability=np.nan
+    )
+    bank = SimpleNamespace(
+        schema_=replace(explainer.schema_, features=explainer.schema_.features * 2),
+        classes_=("no",),
+        prototypes_=[SimpleNamespace(**{**vars(same), "cells": np.tile(same.cells, 2)})],
+    )
+    assert "12 columns that hardly differ are not shown" in words(plots.prototypes(bank))
+
+
+def test_a_dollar_begins_no_formula(instance):
+    explanation = instance.explanation
+    names = {"no": "$ no $\\frac$", "yes": "$ yes $\\frac$"}
+    label, target = (
+        np.array([names[v] for v in a], object) for a in (explanation.label, explanation.target)
+    )
+    rich = replace(explanation, labels=tuple(names.values()), label=label, target=target)
+    rich = rich[instance.position]
+    assert overlaps(plots.path(rich).figure) == []
+
+
+def test_images_become_a_strip():
+    rng = np.random.default_rng(0)
+    bright = rng.integers(0, 2, 200)
+    images = np.clip(0.2 * rng.random((200, 4, 4)) + 0.7 * bright[:, None, None], 0, 1)
+    explainer = Explainer(
+        lambda x: (x.mean(axis=(1, 2)) > 0.5).astype(int), n_prototypes=1, recipe=QUICK
+    )
+    one = explainer.fit(images).explain(images[bright == 0][:1])[0]
+    ax = plots.path(one)
+    assert 11 <= len(ax.images) <= 12
+    np.testing.assert_allclose(ax.images[0].get_array(), images[bright == 0][0])
+    # The same grey means the same everywhere: no image is stretched to its own darkest pixel.
+    assert len({image.get_clim() for image in ax.images}) == 1
+    assert words(ax).count("the flip") == 1
+    edges = [to_hex(patch.get_edgecolor()).upper() for patch in ax.patches]
+    assert (edges[0], edges[-1]) == (colour(0), colour(1))
+    assert overlaps(ax.figure) == []
+    table = plots.prototypes(explainer, instance=one)
+    shown = [image.get_array() for image in table.images]
+    np.testing.assert_allclose(shown[0], images[bright == 0][0])
+    for picture, prototype in zip(shown[1:], explainer.prototypes_, strict=True):
+        np.testing.assert_allclose(picture, prototype.cells.reshape(4, 4))
+    assert overlaps(table.figure) == []
+    assert len(plots.prototypes(explainer, label=1).images) == 1
+
+
+# --- the latent map ---------------------------------------------------------------------------
+
+
+def latent(explainer, instance=None, width=6):
+    """Plain arrays as an explainer gives them."""
+    rng = np.random.default_rng(0)
+    owner = np.array([p.code for p in explainer.prototypes_])
+    record = {
+        "labels": np.array(explainer.classes_, dtype=object),
+        "z": rng.normal(size=(300, width)) * np.arange(width, 0, -1),
+        "label": rng.integers(0, 2, 300),
+        "prototype_z": rng.normal(size=(len(owner), width)),
+        "prototype_label": owner,
+        "prototype_number": np.array([p.number for p in explainer.prototypes_]),
+        "prototype_valid": np.array([p.valid for p in explainer.prototypes_]),
+    }
+    return record if instance is None else {**record, "instance_z": rng.normal(size=width)}
+
+
+def offsets(ax):
+    return [c.get_offsets().data for c in ax.collections if len(c.get_offsets())]
+
+
+def test_the_map_shows_the_first_two_principal_components(explainer):
+    record = latent(explainer)
+    ax = plots.latent_map(record)
+    expected = PCA(2).fit_transform(record["z"])
+    seen = offsets(ax)[0]
+    order = np.random.default_rng(0).permutation(len(expected))
+    np.testing.assert_allclose(np.abs(seen), np.abs(expected[order]), atol=1e-8)
+    shares = PCA(2).fit(record["z"]).explained_variance_ratio_
+    assert ax.get_xlabel() == f"principal component 1 ({shares[0]:.0%} of the variance)"
+
+
+def test_a_few_codes_far_out_do_not_shrink_the_map(explainer):
+    record = latent(explainer)
+    usual = plots.latent_map(record).get_xlim()
+    record["z"] = record["z"].copy()
+    record["z"][0] *= 50
+    wide = plots.latent_map(record).get_xlim()
+    assert np.ptp(wide) < 3 * np.ptp(usual)
+
+
+def test_the_map_shows_every_prototype_by_its_number(explainer):
+    record = latent(explainer)
+    *numbers, share = words(plots.latent_map(record))
+    assert numbers == [str(p.number) for p in explainer.prototypes_]
+    assert re.fullmatch(r"These two directions show \d+% of the spread of all codes\.", share)
+    record["prototype_valid"] = np.arange(len(explainer.prototypes_)) > 0
+    ax = plots.latent_map(record)
+    assert words(ax)[:-1] == [str(p.number) for p in explainer.prototypes_[1:]]
+    assert "refused prototype" in [t.get_text() for t in ax.get_legend().get_texts()]
+
+
+def test_rings_lie_on_the_lines_where_the_decision_flips(explainer, instance):
+    record = latent(explainer, instance, width=2)
+    ax = plots.latent_map(record, instance)
+    numbers = record["prototype_number"].tolist()
+    for prototype in instance.prototypes:
+        tau = DrawnPath.of(instance, prototype).tau
+        end = record["prototype_z"][numbers.index(prototype)]
+        ring = (1 - tau) * record["instance_z"] + tau * end
+        assert any(np.allclose(found, ring[None]) for found in offsets(ax))
+    assert len(ax.lines) == len(instance.prototypes)
+    assert ax.get_xlabel() == "latent dimension 1"  # two dimensions are shown as they are
+    assert overlaps(ax.figure) == []
+    with pytest.raises(InputError, match="hold no instance"):
+        plots.latent_map(latent(explainer), instance)
+
+
+def test_the_map_takes_its_arrays_from_an_explainer(explainer, instance):
+    calls = []
+
+    def latent_map(one=None):
+        calls.append(one)
+        return latent(explainer, one)
+
+    ax = plots.latent_map(SimpleNamespace(latent_map=latent_map), instance)
+    assert calls == [instance]
+    assert f"instance {instance.position}" in [t.get_text() for t in ax.get_legend().get_texts()]
+
+
+# --- prototypes -------------------------------------------------------------------------------
+
+
+def test_prototypes_are_written_out(explainer):
+    ax = plots.prototypes(explainer)
+    shown = words(ax)
+    for prototype in explainer.prototypes_:
+        assert str(prototype.number) in shown
+        assert f"{prototype.probability:.0%}" in shown
+        for feature, cell in zip(explainer.schema_.features, prototype.cells, strict=True):
+            assert feature.text(cell) in shown
+    assert shown.count("yes") == shown.count("no") == 2
+    assert overlaps(ax.figure) == []
+    refused = replace(explainer.prototypes_[0], valid=False)
+    bank = SimpleNamespace(**{n: getattr(explainer, n) for n in ("schema_", "classes_")})
+    bank.prototypes_ = (refused,)
+    assert "refused" in words(plots.prototypes(bank))
+    assert "refused" not in shown
+
+
+def test_prototypes_of_one_label_beside_an_instance(explainer, instance):
+    ax = plots.prototypes(explainer, "yes", instance)
+    assert words(ax).count("yes") == 2
+    assert f"instance {instance.position}" in words(ax)
+    assert str(instance.row["income"]) in words(ax)
+    assert overlaps(ax.figure) == []
+    with pytest.raises(InputError, match=r"no prototypes of 'maybe'\. The labels are 'no', 'yes'"):
+        plots.prototypes(explainer, "maybe")
+
+
+def test_long_categories_can_be_read():
+    homes = ["month-to-month", "Married-civ-spouse", "own"]
+    schema = Schema.infer([{"home": homes[i % 3], "age": i % 50} for i in range(100)])
+    codes = [schema.features[0].levels.index(home) for home in homes]
+    drawn = [
+        SimpleNamespace(
+            number=k, label="a", code=0, cells=np.array([code, 30.0]), valid=True, probability=0.9
+        )
+        for k, code in enumerate(codes)
+    ]
+    ax = plots.prototypes(SimpleNamespace(schema_=schema, classes_=("a",), prototypes_=drawn))
+    assert {"month-to-month", "Married-civ-\nspouse", "own"} <= set(words(ax))
+    assert overlaps(ax.figure) == []
+
+
+def test_numbers_of_prototypes_lie_apart(explainer):
+    record = latent(explainer)
+    record["prototype_z"] = np.repeat(record["prototype_z"][:1], len(explainer.prototypes_), axis=0)
+    ax = plots.latent_map(record)
+    assert words(ax)[:-1] == [str(p.number) for p in explainer.prototypes_]
+    assert overlaps(ax.figure) == []
+
+
+def test_shades_say_more_less_or_other(explainer):
+    schema = explainer.schema_
+    cells = np.array([[50, 50, 0, 3], [90, 50, 0, 3], [10, 50, 1, 3]], dtype=float)
+    contrast = _contrast(schema, cells, None)
+    assert contrast[1, 0] > 0.4
+    assert contrast[2, 0] < -0.4
+    assert np.isnan(contrast[2, 2])
+    assert not contrast[:, [1, 3]].any()
+    assert not contrast[:, 2][:2].any()
+    original = np.array([50, np.nan, 1, 2], dtype=float)
+    beside = _contrast(schema, cells, original)
+    assert beside[0, 0] == 0
+    assert np.isnan(beside[:, 1]).all()
+    assert np.isnan(beside[:2, 2]).all()
+    assert beside[2, 2] == 0
+    assert (beside[:, 3] > 0).all()
+    bare = replace(schema, features=tuple(replace(f, knots=None) for f in schema.features))
+    assert (np.sign(_contrast(bare, cells, original)) == np.sign(beside))[:, [0, 3]].all()
+
+
+# --- training curves --------------------------------------------------------------------------
+
+
+def test_training_curves_draw_what_was_recorded(explainer):
+    fitted = explainer.fitted_
+    history = dict(zip(fitted.history_names, fitted.history.T, strict=True))
+    figure = plots.training_curves(history)
+    names = [name for name in fitted.history_names if name != "step"]
+    assert [ax.get_title(loc="left").replace(" ", "_") for ax in figure.axes] == names
+    for ax, name in zip(figure.axes, names, strict=True):
+        np.testing.assert_array_equal(ax.lines[0].get_xdata(), history["step"])
+        np.testing.assert_array_equal(ax.lines[0].get_ydata(), history[name])
+        assert ax.get_title(loc="right") == f"ends at {history[name][-1]:.3g}"
+
+    for history in ({}, {"step": [1]}, {"loss": [1]}, {"step": [], "loss": []}):
+        with pytest.raises(InputError, match="A history needs"):
+            plots.training_curves({name: np.array(values) for name, values in history.items()})
+
+
+# --- what it needs ----------------------------------------------------------------------------
+
+
+def run_python(code):
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env
+    )
+
+
+def test_without_matplotlib_the_extra_is_named():
+    done = run_python("import sys; sys.modules['matplotlib'] = None; import lapace.plots")
+    assert done.stderr.strip().splitlines()[-1] == (
+        "ImportError: Pictures need matplotlib: pip install 'lapace[plots]'."
+    )
+
+
+def test_drawing_needs_no_torch(instance, tmp_path):
+    instance.explanation.to_json(tmp_path / "explanation.json")
+    code = f"""
+import sys
+
+
+class WithoutTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, WithoutTorch())
+from lapace import Explanation, plots
+explanation = Explanation.from_json({str(tmp_path / "explanation.json")!r})
+plots.path(explanation[{instance.position}]).figure.savefig({str(tmp_path / "path.png")!r})
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "path.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- effort, dark pages, cohorts -----------------------------------------------------------------
+
+
+def bars(ax):
+    """Widths of the bars under answers, by their place from the top."""
+    thin = [p for p in ax.patches if abs(p.get_height()) == pytest.approx(0.08)]
+    return [(round(p.get_y(), 2), p.get_width()) for p in thin]
+
+
+def test_bars_tell_a_hard_change_from_an_easy_one(explanation, instance):
+    best = explanation[[instance.position]].best(1)
+    gaps = best.schema.gaps(best.instances[best.instance], best.cells)[0]
+    wanted = sorted(gaps[gaps > 0] / gaps.sum(), reverse=True)
+    drawn = bars(plots.path(instance))
+    whole, shares = drawn[::2], drawn[1::2]
+    assert [y for y, _ in whole] == [y for y, _ in shares]
+    assert [width / full for (_, width), (_, full) in zip(shares, whole, strict=True)] == (
+        pytest.approx(wanted)
+    )
+
+
+def test_a_description_is_written_below_the_table(instance):
+    schema = instance.explanation.schema
+    changed = DrawnPath.of(instance, None).minimal()[0]
+    features = list(schema.features)
+    features[changed] = replace(features[changed], description="What it is.")
+    described = replace(instance.explanation, schema=replace(schema, features=tuple(features)))
+    assert "What it is." in " ".join(words(plots.path(described[instance.position])))
+
+
+def test_what_follows_from_other_columns_is_not_called_unchanged(instance):
+    schema, drawn = instance.explanation.schema, DrawnPath.of(instance, None)
+    moved = schema.differs(drawn.original, drawn.steps.cells).any(axis=0)
+    column = next(i for i in np.flatnonzero(moved) if i not in drawn.minimal())
+    features = list(schema.features)
+    source = next(f.name for f in features if f.kind == "continuous" and f != features[column])
+    features[column] = replace(features[column], derived=f"2 * {source}")
+    derived = replace(instance.explanation, schema=replace(schema, features=tuple(features)))
+    shown = "\n".join(words(plots.path(derived[instance.position])))
+    name = features[column].name.replace("_", " ")[:20]
+    assert re.search(rf"^Follows from the others: {name}", shown, flags=re.MULTILINE)
+    unchanged = re.search(r"^Unchanged throughout: (.*)$", shown, flags=re.MULTILINE)
+    assert unchanged is None or name not in unchanged[1]
+
+
+def lightness(shade):
+    return np.mean(to_rgb(shade))
+
+
+def test_a_dark_picture_has_the_same_words_on_dark_paper(explainer, instance):
+    for draw in (
+        lambda: plots.path(instance),
+        lambda: plots.prototypes(explainer),
+        lambda: plots.latent_map(latent(explainer)),
+    ):
+        ax = draw()
+        before = words(ax)
+        figure = plots.dark(ax.figure)
+        assert words(ax) == before
+        assert lightness(figure.get_facecolor()) < 0.15
+        assert lightness(ax._left_title.get_color()) > 0.5
+        for text in ax.texts:  # none as dark as the paper, but on a band in a label's colour
+            assert lightness(text.get_color()) > 0.3 or text.get_weight() == "bold"
+        for line in ax.lines:
+            if line.get_marker() == "v":
+                assert line.get_markerfacecolor() == line.get_color()
+
+
+def test_groups_are_drawn_with_their_intervals_and_features(explanation):
+    groups = ["left", "right"] * (len(explanation) // 2) + ["left"] * (len(explanation) % 2)
+    compared = cohorts.cohort(explanation, groups)
+    figure = plots.cohort(compared)
+    share, cost, features = figure.axes
+    assert [t.get_text() for t in share.get_yticklabels()] == list(compared.names)
+    dots = [line for line in cost.lines if line.get_marker() == "o"]
+    assert [d.get_xdata()[0] for d in dots] == pytest.approx(
+        [line["cost"] for line in compared.costs]
+    )
+    drawn = sum(line.get_marker() == "o" and len(line.get_xdata()) for line in features.lines)
+    assert drawn == len(compared.features)
+    assert compared.sentences[1] in features.get_xlabel()
+    alone = plots.cohort(cohorts.cohort(explanation))
+    assert alone.axes[2].get_legend() is None

@@ -1,0 +1,1135 @@
+"""The command line: in this process where that is enough, else in processes of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import lapace
+from docs import pages
+from lapace import Explainer
+from lapace.apps.cli.commands import EXAMPLES, app
+from lapace.apps.cli.fitting import save_pair
+from lapace.apps.cli.outputs import Terminal
+from lapace.apps.cli.rendering import prototype_frame
+from lapace.apps.io import file_parts
+from lapace.apps.server import create_app
+from lapace.explainer import Search, storage
+from lapace.explainer.problem import MAX_QUERIES
+from lapace.result import PICKS, Explanation, json_schema, why_not_to_json
+from lapace.schema import Schema
+from tests.worlds import once
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reference" / "cli.md"
+MADE = ("train.csv", "instances.csv", "loans.toml", "loans.lapace", "loans.skops")
+DENIED = "denied.csv"
+PARQUET = "instances.parquet"
+
+
+def run(*arguments, **more):
+    """Runs one command in this process; `arguments` as a shell splits them, or one line."""
+    words = shlex.split(arguments[0]) if len(arguments) == 1 else [*map(str, arguments)]
+    return CliRunner().invoke(app, words, prog_name="lapace", **more)
+
+
+def done(*arguments, **more):
+    """Runs one command that must succeed."""
+    result = run(*arguments, **more)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def start(*arguments, **more):
+    """Starts one command as a process of its own.
+
+    A process started in the background of a script inherits SIGINT ignored, and so would this one:
+    it gets the default back.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "lapace.apps.cli", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **more.pop("env", {})},
+        **{
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            **more,
+        },
+    )
+
+
+@once
+def made():
+    """A small table and explainer, by the names of files that the examples use."""
+    loans = lapace.datasets.load("loans", rows=400)
+    columns = ["age", "income", "credit_score", "housing"]
+    train = loans.train[columns].assign(label=loans.train_labels).head(250)
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
+        train.to_csv("train.csv", index=False)
+        loans.test[columns].assign(label=loans.test_labels).to_csv("instances.csv", index=False)
+        Path("loans.toml").write_text('version = 2\nconstraints = ["age == original"]\n')
+        # Of the three classifiers the one that loads fastest.
+        fitted = done(example("fit").replace("forest", "mlp"))
+        assert "Report on the explanations:" in fitted.stdout
+        assert "The mlp itself: trained on four fifths of the rows, it is right" in fitted.stderr
+        assert "Wrote 'loans.lapace' and its classifier 'loans.skops'." in fitted.stderr
+        assert sorted(p.name for p in Path().iterdir()) == sorted(MADE)
+        labels = Explainer.load("loans.lapace").classifier.predict(loans.test[columns])
+        denied = loans.test[columns][labels == "denied"].head(6)
+        assert len(denied) == 6
+        denied.to_csv(DENIED, index=False)
+        denied.to_parquet(PARQUET)
+        return {path.name: path.read_bytes() for path in Path().iterdir()}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with these files as the working directory."""
+    for name, content in made().items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def denied(here):
+    """Six instances that the classifier denies; `denied.csv` holds them too."""
+    return pd.read_csv(DENIED)
+
+
+def refused(result):
+    """The one sentence about wrong input."""
+    assert result.exit_code == 2, (result.exit_code, result.stdout, result.stderr)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    *before, line = result.stderr.splitlines()  # perhaps after how the table was read
+    assert line.startswith("lapace: ")
+    assert not any(other.startswith("lapace: ") for other in before)
+    return line.removeprefix("lapace: ")
+
+
+# --- commands and help -----------------------------------------------------------------------
+
+
+def leaves():
+    """Every command by its full name."""
+    found = {}
+
+    def look(command, name):
+        for own, inner in getattr(command, "commands", {}).items():
+            look(inner, f"{name} {own}".strip())
+        if not getattr(command, "commands", {}):
+            found[name] = command
+
+    look(typer.main.get_command(app), "")
+    return found
+
+
+def test_the_commands_and_their_examples():
+    names = ["fit", "schema", "explain", "report", "prototypes", "plot", "why-not", "demo", "serve"]
+    assert set(leaves()) == {*names, "batch", "cohort", "data list", "data fetch"} == set(EXAMPLES)
+
+
+def test_defaults_are_those_of_the_library():
+    ours = {name: {p.name: p.default for p in c.params} for name, c in leaves().items()}
+    explainer = inspect.signature(Explainer).parameters
+    for name in ("n_prototypes", "n_latent", "recipe", "random_state", "device"):
+        assert ours["fit"][name] == explainer[name].default, name
+    for name in ("steps", "n_starts", "enforce", "stable"):
+        assert ours["explain"][name] == getattr(Search(), name), name
+    assert ours["batch"]["n_starts"] == Search().n_starts
+    assert ours["why-not"]["steps"] == ours["plot"]["steps"] == Search().steps
+    assert ours["why-not"]["max_queries"] == MAX_QUERIES
+    app_settings = inspect.signature(create_app).parameters
+    for name in ("token", "max_body", "max_instances", "max_steps", "queue", "timeout"):
+        assert ours["serve"][name] == app_settings[name].default, name
+
+
+def test_help_and_version_import_nothing_slow():
+    code = """
+import sys
+from lapace.apps.cli import main
+for word in ("--help", "--version"):
+    try:
+        main([word])
+    except SystemExit as end:
+        assert not end.code
+print("SLOW:", *({"torch", "numpy", "pandas", "sklearn", "lapace.explainer"} & set(sys.modules)))
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown.splitlines()[-1].split() == ["SLOW:"]
+    assert f"lapace {lapace.__version__}" in shown
+    assert "explain" in shown
+    assert "why-not" in run().stdout, "without a command the help is shown"
+
+
+def example(name):
+    """The example at the end of a command's help."""
+    shown = " ".join(done(*name.split(), "--help").stdout.split())
+    found = re.search(r"Example: lapace (.+)$", shown)
+    assert found, f"`lapace {name} --help` has no example"
+    assert found[1].startswith(name)
+    return found[1]
+
+
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"fit", "serve", "demo"}))
+def test_the_example_in_the_help_runs(name, here):
+    line = example(name)
+    before = set(here.iterdir())
+    result = done(line)
+    written = re.search(r"-o (\S+)", line)
+    if written:
+        assert (here / written[1]).stat().st_size > 100
+    else:
+        assert len(result.stdout) > 100
+        assert set(here.iterdir()) == before
+
+
+@pytest.mark.full
+def test_the_demo_keeps_its_files_in_the_folder_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = done(example("demo"))
+    kept = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert kept == {*MADE, "columns.toml", "counterfactuals.csv", "path.png"}
+    assert set(tmp_path.iterdir()) == {tmp_path / "demo"}
+    lines = re.findall(r"^\$ lapace (.+)$", result.stderr, flags=re.MULTILINE)
+    commands = [line.split()[0] for line in lines]
+    assert commands == ["data", "data", "fit", "explain", "explain", "plot"]
+    assert "Report on the explanations:" in result.stdout
+    (chosen,) = re.findall(
+        r"^Instance (\d+): denied → approved  answered$", result.stdout, re.MULTILINE
+    )
+    *_, sentence, after = result.stderr.splitlines()
+    assert sentence.startswith(f"In one sentence: instance {chosen} is denied; with ")
+    assert after.startswith("Try next: cd demo && lapace explain ")
+    assert len(pd.read_csv("demo/train.csv")) == 1000
+    assert (tmp_path / "demo" / "path.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- fit -------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_an_explainer_of_the_library(here, denied):
+    explainer = Explainer.load("loans.lapace")
+    assert explainer.classes_.tolist() == ["approved", "denied"]
+    assert "label" not in explainer.schema_.names
+    assert len(explainer.prototypes_) <= 10
+    assert explainer.report_.accuracy is None, "on rows it was trained on it says nothing"
+    assert any("age" in str(rule) for rule in explainer.rules)
+    explanation = explainer.explain(denied, target="approved")
+    done("explain loans.lapace denied.csv --target approved -o counterfactuals.csv")
+    ours = explanation.best().frame.reset_index(drop=True)
+    theirs = pd.read_csv("counterfactuals.csv")
+    before = [f"{name}_before" for name in explanation.schema.names]
+    assert list(theirs) == [*ours, *before]
+    original = explanation.schema.frame(explanation.instances[ours["instance"]])
+    assert (theirs[before].to_numpy() == original.to_numpy()).all() or original.isna().any().any()
+    for name in ours:
+        for a, b in zip(ours[name], theirs[name], strict=True):
+            missing = a == "" or pd.isna(a)
+            assert (missing and pd.isna(b)) or a == b or abs(a - b) < 1e-9 * max(1, abs(a)), name
+
+
+MODULE = """
+import numpy as np
+
+def decide(frame):
+    return np.where(frame["income"] > 2000, "rich", "poor")
+"""
+
+
+@pytest.mark.usefixtures("quick_fits")
+def test_a_classifier_of_a_module_is_named_in_every_command(here, denied):
+    (here / "bank.py").write_text(MODULE)
+    small = pd.read_csv("train.csv").head(200)[["label", "age", "income", "housing"]]
+    small["class"] = (small["income"] > 1800).map({True: "rich", False: "poor"})
+    small.to_csv("small.csv", index=False)
+    fit = "fit small.csv --classifier bank:decide --drop label --kind age=continuous -o own.lapace"
+    said = done(f"{fit} --n-prototypes 1 --random-state 3 --rule 'age == original' -q").stderr
+    (warning,) = [line for line in said.splitlines() if "Column 'class'" in line]
+    assert warning.startswith("lapace: Warning: Column 'class' has exactly the classifier's labels")
+    assert not (here / "own.skops").exists()
+    done(f"{fit} --n-prototypes 1 --drop class -q")
+    assert "--classifier" in refused(run("explain own.lapace denied.csv"))
+    line = "explain own.lapace denied.csv --classifier bank:decide --target rich --format json"
+    assert json.loads(done(line).stdout)["labels"] == ["poor", "rich"]
+
+
+def test_wrong_input_of_fit(here, denied):
+    train = pd.read_csv("train.csv")
+    train.head(0).to_csv("empty.csv", index=False)
+    (here / "nothing.csv").write_text("")
+    (here / "folder").mkdir()
+    (here / "twice.csv").write_text("age,label,age\n31,yes,31\n44,no,44\n")
+    train.assign(label="same").to_csv("same.csv", index=False)
+    train.assign(label=None).to_csv("gaps.csv", index=False)
+    train.assign(number=range(len(train))).to_csv("numbered.csv", index=False)
+    before = set(here.iterdir())
+    tables = {
+        "same": "one label only",
+        "gaps": "rows have no label in column 'label'",
+        "empty": "no rows",
+        "nothing": "could not be read as a table",
+        "nowhere": "There is no file 'nowhere.csv'",
+        "numbered": "only numbers the rows. If it identifies the rows: --id number",
+        "twice": "column 'age' is in the table twice",
+    }
+    options = {
+        "--label lable": "Did you mean 'label'",
+        "--label income": "different numbers: that is an amount, not a label",
+        "--classifier fores": "names no classifier. Did you mean 'forest'",
+        "--classifier x": "forest, mlp or boosting",
+        "--classifier gone.skops": "no file 'gone.skops'",
+        "--kind 'housing=ordinal:rnt<family<mortgage<own'": "holds 'rent', which is not among",
+        "--kind age": "--kind 'age' is not understood",
+        "--kind age=text": "'text' is no kind of column",
+        "--rule 'incme > 3'": "Did you mean 'income'",
+        "--rules gone.toml": "no constraint file 'gone.toml'",
+        "--n-prototypes 0": "n_prototypes is 0",
+        "--id numbr": "Column 'numbr' is not in the table",
+        "--drop gone": "Column 'gone' is not in the table",
+        "--device abacus": "abacus",
+        "-o train.csv": "must end in .lapace",
+        "-o gone/a.lapace": "no folder 'gone'",
+        "--nonsense": "--nonsense",
+    }
+    fit = "fit {} --classifier forest --label label -o new.lapace"
+    lines = {fit.format(f"{name}.csv"): says for name, says in tables.items()}
+    lines |= {f"{fit.format('train.csv')} {more}": says for more, says in options.items()}
+    lines |= {
+        fit.format("folder"): "is a folder",
+        fit.format("loans.toml"): "files end in .csv, .tsv",
+        "fit train.csv --classifier forest -o new.lapace": "--label COLUMN",
+        "fit train.csv --classifier forest --label label": "--output",
+    }
+    for line, says in lines.items():
+        sentence = refused(run(line))
+        assert says in sentence, f"{line}\n{sentence}"
+        assert set(here.iterdir()) == before, line
+
+
+def test_rows_without_a_label_are_left_out_and_counted(here):
+    train = pd.read_csv("train.csv").head(60)
+    train.assign(label=train["label"].where(train.index > 3)).to_csv("gaps.csv", index=False)
+    found = done("schema gaps.csv --label label -o gaps.toml")
+    assert "4 of 60 rows have no label in 'label' and are left out." in found.stderr
+
+
+@pytest.mark.usefixtures("quick_fits")
+def test_labels_may_be_numbers_and_truth_values(here):
+    train = pd.read_csv("train.csv").head(200)
+    train = train.assign(yes=train["label"] == "approved")[["yes", "income", "age"]]
+    train.to_csv("small.csv", index=False)
+    done("fit small.csv --classifier boosting --label yes --n-prototypes 1 -q -o t.lapace")
+    for word in ("True", "true"):
+        line = f"explain t.lapace small.csv --target {word} --format json"
+        explanation = json.loads(done(line).stdout)
+        assert {instance["target"] for instance in explanation["instances"]} == {True}
+        shown = json.loads(done(f"prototypes t.lapace --label {word} --format json").stdout)
+        assert [prototype["label"] for prototype in shown] == [True]
+    assert "perhaps" in refused(run("explain t.lapace small.csv --target perhaps"))
+
+
+# --- explain ---------------------------------------------------------------------------------
+
+
+def test_the_table_shows_what_changes(here, denied):
+    result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 6'")
+    found = re.findall(r"^Instance \d+: denied → approved  (\w+)$", result.stdout, re.MULTILINE)
+    assert set(found) == {"answered"}
+    first = result.stdout.splitlines()[0]
+    assert first.startswith(f"6 instances → approved: {len(found)} answered")
+    everything = done("explain loans.lapace denied.csv --target approved -c 'changes <= 6' --all")
+    assert len(re.findall(r"^Instance ", everything.stdout, re.MULTILINE)) == len(denied)
+    assert re.search(r"^    \w+ +[\w,.]+ +→ +[\w,.]+$", result.stdout, flags=re.MULTILINE)
+    assert re.search(r"^Explanation of 6 instances: ", result.stderr)
+    assert "\x1b" not in result.stdout + result.stderr
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert done("explain loans.lapace denied.csv --target approved -q").stderr == ""
+    taken = "Without --target the other of the two labels is the target"
+    assert taken not in result.stderr
+    assert taken in done("explain loans.lapace denied.csv --ids 0").stderr
+
+
+@pytest.mark.parametrize("pick", [*PICKS, "path"])
+def test_every_pick_comes_in_every_format(pick, here, denied):
+    line = f"explain loans.lapace denied.csv --target approved --pick {pick}"
+    csv = pd.read_csv(io.BytesIO(done(f"{line} --format csv").stdout_bytes))
+    done(f"{line} -o out.parquet")
+    parquet = pd.read_parquet("out.parquet")
+    assert list(csv) == list(parquet)
+    assert len(csv) == len(parquet) > 0
+    assert set(csv["instance"]) <= set(range(len(denied)))
+    per_instance = csv.groupby("instance").size()
+    assert (per_instance == 1).all() if pick == "nearest" else (per_instance >= 1).all()
+    assert (csv["rank"] > 0).any() == (pick == "best")
+    if pick == "path":
+        steps = csv.groupby(["instance", "prototype"], dropna=False)["tau"]
+        assert (steps.min() == 0).all()
+        assert steps.is_monotonic_increasing.all()
+    assert "Instance 0" in done(f"{line} --all").stdout
+    explanation = json.loads(done(f"{line} --format json").stdout)
+    jsonschema.validate(explanation, json_schema())
+    one = explanation["instances"][0]
+    assert set(one["paths"][0]["picks"]) | ({"best", "nearest"} & set(one)) == set(PICKS)
+
+
+def test_formats_go_to_files_and_streams_alike(here, denied):
+    line = "explain loans.lapace denied.csv --target approved"
+    for name, format_ in (("a.csv", "csv"), ("a.json", "json"), ("a.txt", "table")):
+        done(f"{line} -o {name}")
+        streamed = done(f"{line} --format {format_} -o -")
+        assert streamed.stdout_bytes.strip() == (here / name).read_bytes().strip()
+    done(f"{line} -o a.parquet")
+    streamed = done(f"{line} --format parquet").stdout_bytes
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(io.BytesIO(streamed)), pd.read_parquet("a.parquet")
+    )
+    assert len(Explanation.from_json("a.json")) == len(denied)
+    for content in (Path("denied.csv").read_bytes(), denied.to_parquet(index=False)):
+        piped = done(f"{line.replace('denied.csv', '-')} --format csv", input=content)
+        assert piped.stdout_bytes == Path("a.csv").read_bytes()
+
+
+def test_options_reach_the_library(here, denied, monkeypatch):
+    (here / "more.toml").write_text('version = 2\nconstraints = ["income >= original"]\n')
+    asked = {}
+
+    def explain(self, X, **options):
+        asked.update(options)
+        raise lapace.InputError("It was asked.")
+
+    monkeypatch.setattr(Explainer, "explain", explain)
+    line = (
+        "explain loans.lapace denied.csv --target approved --constraints more.toml "
+        "--constraint 'changes <= 2' --free income,housing --costs 'housing=impossible, income=3' "
+        "--costs age=0.5 --confidence 0.55 --plausibility 30 --steps 10 --starts 3 --no-stable "
+        "--enforce naive --n-best 2 --pick nearest"
+    )
+    assert refused(run(line)) == "It was asked."
+    search = asked.pop("search")
+    assert search == Search(steps=10, n_starts=3, stable=False, enforce="naive", n_best=2)
+    constraints = ["income >= original", "changes <= 2", "fixed age, credit_score"]
+    assert [*map(str, asked.pop("constraints"))] == constraints
+    assert asked.pop("costs") == {"housing": math.inf, "income": 3.0, "age": 0.5}
+    assert asked.pop("progress") is None
+    assert asked == {"target": "approved", "confidence": 0.55, "plausibility": 30.0}
+
+
+def test_a_table_without_rows_is_no_error(here, denied):
+    denied.head(0).to_csv("empty.csv", index=False)
+    result = done("explain loans.lapace empty.csv --target approved --format csv")
+    assert len(result.stdout.splitlines()) == 1
+    assert "0 instances" in result.stderr
+
+
+def test_instances_without_a_counterfactual_are_counted_not_failed(here, denied):
+    result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 0'")
+    assert re.match(r"Explanation of 6 instances: 6 (none found|infeasible)", result.stderr)
+    first, reason = result.stdout.splitlines()[:2]
+    assert re.match(r"6 instances → approved: 6 (none found|infeasible)$", first)
+    assert re.match(r"  6 (none found|infeasible): ", reason)
+    assert "Instance " not in result.stdout
+    gaps = denied.assign(housing="a boat", income=["much", *denied["income"][1:]], age=None)
+    gaps.to_csv("odd.csv", index=False)
+    result = done("explain loans.lapace odd.csv --target approved")
+    assert "1 malformed" in result.stderr
+    assert re.search(r"^  1 malformed: .*'?income'?.*much", result.stdout, re.MULTILINE)
+    assert "Instance 0: " not in result.stdout
+    result = done("explain loans.lapace odd.csv --target approved --all")
+    assert re.search(r"Instance 0: .*malformed\n  .*'?income'?.*much", result.stdout)
+
+
+def test_wrong_input_of_explain(here, denied):
+    explain = "explain loans.lapace denied.csv --target approved"
+    denied.drop(columns="income").rename(columns={"age": "Age "}).to_csv("lacks.csv", index=False)
+    (here / "foreign.lapace").write_text("this is no zip")
+    (here / "bad.toml").write_text("version = 2\nconstraints = 3\n")
+    lines = Path(DENIED).read_text().splitlines()
+    (here / "short.csv").write_text("\n".join([*lines[:2], "31,2000"]))
+    (here / "folder").mkdir()
+    before = set(here.iterdir())
+    for line, says in {
+        "explain loans.lapace lacks.csv": "lacks column 'age'. Is it the one called 'Age '",
+        "explain loans.lapace gone.csv": "There is no file 'gone.csv'",
+        "explain loans.lapace folder": "is a folder",
+        "explain gone.lapace denied.csv": "There is no file 'gone.lapace'",
+        "explain folder denied.csv": "'folder' is a folder",
+        "explain loans.lapace short.csv": "line 3 has 2 of 4 fields: the file may be cut short",
+        "explain foreign.lapace denied.csv": "foreign.lapace",
+        "explain denied.csv loans.lapace": "'denied.csv' is not .* looks like a table.*M.lapace",
+        "explain loans.lapace denied.csv --target aproved": "Did you mean 'approved'|approved",
+        f"{explain} --constraint 'incme > 3'": "Did you mean 'income'",
+        f"{explain} -c 'income >= original + 1' -c 'income < original'": "can never hold together",
+        f"{explain} --constraints gone.toml": "no constraint file",
+        f"{explain} --constraints bad.toml": "must list its constraints",
+        f"{explain} --costs income": "The cost 'income' is not understood",
+        f"{explain} --costs 'age=2, Internet, service=2'": "Internet, service",
+        f"{explain} --pick sparse": "'sparse' is not one of",
+        f"{explain} --steps 1": "steps is 1",
+        f"{explain} --confidence 2": "confidence is 2",
+        f"{explain} -o folder": "folder' cannot be written: a result ends in",
+        f"{explain} -o gone/a.csv": "no folder 'gone'",
+        f"{explain} -o a.xlsx": "a result ends in .csv, .csv.gz, .parquet, .json or .txt",
+        f"{explain} -o denied.csv": "'denied.csv' is an input",
+        f"{explain} --format csv -o a.json": "--format csv does not fit 'a.json'",
+        f"{explain} --classifier forest": "forest",
+        f"{explain} --classifier gone.onnx": "gone.onnx",
+        "explain loans.lapace": "Missing argument 'INSTANCES'",
+    }.items():
+        sentence = refused(run(line))
+        assert re.search(says, sentence), f"{line}\n{sentence}"
+        assert set(here.iterdir()) == before, line
+    assert "Standard input" in refused(run("explain loans.lapace -", input=b""))
+    assert "Standard input" in refused(run("explain loans.lapace -", input=b"PAR1 rubbish"))
+
+
+def test_a_folder_that_is_not_writable(here, denied, monkeypatch):
+    (here / "locked").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "locked")  # also for root
+    sentence = refused(run("explain loans.lapace denied.csv -o locked/a.csv"))
+    assert sentence == "The folder 'locked' is not writable."
+
+
+def test_an_explainer_whose_classifier_is_gone(here, denied):
+    (here / "loans.skops").unlink()
+    assert "loans.skops" in refused(run("explain loans.lapace denied.csv"))
+    assert done("report loans.lapace").stdout
+    assert done("prototypes loans.lapace").stdout
+
+
+# --- report, prototypes, plot, why-not -------------------------------------------------------
+
+
+def test_the_report_as_text_and_as_json(here):
+    report = Explainer.load("loans.lapace").report_
+    shown = done("report loans.lapace").stdout
+    assert shown.split() == str(report).split()
+    assert json.loads(done("report loans.lapace --format json").stdout) == report.to_json()
+    done("report loans.lapace -o report.json")
+    assert json.loads(Path("report.json").read_text()) == report.to_json()
+    assert "not written as csv" in refused(run("report loans.lapace -o report.csv"))
+
+
+def test_a_failing_report_is_exit_code_one_and_a_warning_before_every_answer(here, denied):
+    import torch
+
+    fitted, report, settings = storage.load("loans.lapace", torch.device("cpu"))[:3]
+    worst = replace(report.checks[0], value=0.0, low=0.0, high=0.0)
+    failing = replace(report, checks=(worst, *report.checks[1:]))
+    reference = storage.read_reference("loans.lapace")
+    storage.save("loans.lapace", fitted, failing, settings, reference)
+    result = run("report loans.lapace")
+    assert result.exit_code == 1
+    assert "fails. Of 9 checks 1 fails." in result.stdout
+    assert "do not rely" in result.stderr
+    assert run("report loans.lapace --format json").exit_code == 1
+    result = done("explain loans.lapace denied.csv -q --ids 0")
+    assert result.stderr.startswith("lapace: Warning: The report of 'loans.lapace' fails")
+
+
+def test_prototypes_in_every_format(here):
+    ours = Explainer.load("loans.lapace").prototypes_
+    shown = done("prototypes loans.lapace").stdout
+    assert "approved" in shown
+    assert "denied" in shown
+    assert "credit_score" in shown
+    lines = json.loads(done("prototypes loans.lapace --format json").stdout)
+    assert [line["number"] for line in lines] == [p.number for p in ours]
+    csv = pd.read_csv(io.StringIO(done("prototypes loans.lapace --format csv").stdout))
+    assert csv["members"].tolist() == [p.members for p in ours]
+    assert csv["income"].tolist() == [line["row"]["income"] for line in lines]
+    done("prototypes loans.lapace --label denied -o own.parquet")
+    assert set(pd.read_parquet("own.parquet")["label"]) == {"denied"}
+    assert "approved, denied" in refused(run("prototypes loans.lapace --label gone"))
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.Table.from_pylist, list])
+def test_prototypes_of_any_kind_of_table_are_written(make):
+    rows = [{"age": 20 + i % 9, "label": "xyz"[i % 3], "weight": i % 7 / 2} for i in range(40)]
+    schema = Schema.infer(make(rows))
+    about = {"label": "yes", "members": 9, "valid": True, "probability": math.nan, "note": ""}
+    cells = schema.cells(make(rows[:2]))
+    prototypes = [SimpleNamespace(number=i, cells=row, **about) for i, row in enumerate(cells)]
+    parts = file_parts([prototype_frame(schema, prototypes)], ".csv")
+    frame = pd.read_csv(io.BytesIO(b"".join(parts)))
+    assert frame["lapace_label"].tolist() == ["yes", "yes"]  # the table has a column of that name
+    assert frame[["number", "age", "label", "weight"]].to_numpy().tolist() == [
+        [0, 20, "x", 0.0],
+        [1, 21, "y", 0.5],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["path", "latent", "prototypes", "training"])
+def test_every_kind_of_plot(kind, here, denied):
+    result = done(f"plot loans.lapace denied.csv --kind {kind} --target approved --ids 1")
+    assert result.stderr.endswith(f"Wrote '{kind}.png'.\n")
+    assert (here / f"{kind}.png").read_bytes().startswith(b"\x89PNG")
+    if kind != "path":
+        done(f"plot loans.lapace --kind {kind} -o own.svg")
+        assert "<svg" in (here / "own.svg").read_text()
+
+
+def test_plots_that_cannot_be_drawn(here, denied):
+    assert "name a table of INSTANCES" in refused(run("plot loans.lapace --kind path"))
+    assert "end in .png, .svg or .pdf" in refused(run("plot loans.lapace -o a.txt"))
+    assert "no instance 9" in refused(run("plot loans.lapace denied.csv --ids 9"))
+    already = "plot loans.lapace denied.csv --target denied"
+    assert "None of the instances has a path" in refused(run(already))
+    assert "already predicts 'denied'" in refused(run(f"{already} --kind latent --ids 1"))
+    assert not list(here.glob("*.png"))
+
+
+def test_why_not_in_json_is_that_of_the_library(here, denied):
+    explainer = Explainer.load("loans.lapace")
+    explanation = explainer.explain(denied, target="approved", constraints=["changes <= 0"])
+    line = "why-not loans.lapace denied.csv --target approved -c 'changes <= 0' --format json"
+    for max_queries in (None, 0):
+        budget = {} if max_queries is None else {"max_queries": max_queries}
+        expected = why_not_to_json(explainer.why_not(explanation, **budget))
+        option = "" if max_queries is None else f" --max-queries {max_queries}"
+        assert json.loads(done(line + option).stdout) == json.loads(json.dumps(expected))
+    assert "max_queries is -1" in refused(run(f"{line} --max-queries -1"))
+
+
+def test_why_not_where_every_instance_has_a_counterfactual(here, denied):
+    printed = done("why-not loans.lapace denied.csv").stdout
+    assert printed == "Every instance has a counterfactual.\n"
+    already = done("why-not loans.lapace denied.csv --target denied").stdout
+    assert already == "Every instance has a counterfactual, or has the target already.\n"
+    Path("odd.csv").write_text("age,income,credit_score,housing\nold,1,600,rent\n")
+    printed = done("why-not loans.lapace odd.csv --target approved").stdout
+    assert "malformed" in printed
+    assert "'old'" in printed
+
+
+def test_letters_are_written_beside_the_answers(here, denied):
+    line = "explain loans.lapace denied.csv --target approved --letters out/letters"
+    result = done(f"{line} --format csv")
+    pages = sorted((here / "out" / "letters").glob("*.html"))
+    assert len(pages) == len(list((here / "out" / "letters").glob("*.txt"))) == len(denied)
+    assert f"Wrote {len(pages)} letters" in result.stderr
+    text = pages[0].with_suffix(".txt").read_text(encoding="utf-8")
+    assert re.search(r"Decided with: loans\.skops, sha256 [0-9a-f]{64}", text)
+    assert re.search(r"Explained with: loans\.lapace, sha256 [0-9a-f]{64}", text)
+    (here / "words.toml").write_text('predicted = "A loan"\n')
+    (here / "own.j2").write_text("only {{ letter.name }}")
+    done(f"{line} --words words.toml --template own.j2 --ids 0 -q")
+    assert (here / "out" / "letters" / "letter-0.html").read_text() == "only 0"
+    assert "is a file" in refused(run("explain loans.lapace denied.csv --letters loans.toml"))
+
+
+def test_groups_of_instances_are_compared(here, denied):
+    everyone = pd.read_csv("instances.csv")
+    everyone.assign(area=["north", "south"] * (len(everyone) // 2)).to_csv("areas.csv", index=False)
+    line = "cohort loans.lapace areas.csv --target approved"
+    for by, groups in {"area": ["north", "south"], "age": ["up to "]}.items():
+        printed = done(f"{line} --by {by}").stdout
+        assert "What an answer costs" in printed
+        assert re.search(r"\d+% \(\d+% to \d+%\)", printed), "shares, their intervals in brackets"
+        assert all(group in printed for group in groups)
+    assert "\nnorth: " in done(f"{line} --by area -o cohort.html").stdout
+    assert "What changes" in (here / "cohort.html").read_text(encoding="utf-8")
+    assert "Did you mean 'area'" in refused(run(f"{line} --by aera"))
+    assert "must end in .html" in refused(run(f"{line} -o cohort.txt"))
+
+
+@pytest.mark.usefixtures("quick_fits")
+def test_an_explainer_remembers_what_identifies_its_rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"patient": np.arange(100, 300), "age": rng.integers(20, 80, 200)})
+    frame["gift"] = rng.choice(["yes", "no"], 200)
+    frame["sick"] = np.where(frame["age"] + rng.integers(-3, 4, 200) > 50, "yes", "no")
+    frame.to_csv("patients.csv", index=False)
+    fit = "fit patients.csv --classifier forest --label sick --n-prototypes 1 -o p.lapace"
+    assert "has no order" in refused(run(f"{fit} --id patient --rule 'gift >= original'"))
+    fitted = done(f"{fit} --id patient").stderr
+    assert "answers may change them in any way: age, gift." in fitted
+    assert re.search(r"\(always saying '\w+' is right on [\d.]+ %\); it finds \d+ % of ", fitted)
+
+    line = "explain p.lapace patients.csv --target no"
+    old = frame["age"].idxmax()
+    shown = done(f"{line} --ids {100 + old}").stdout
+    assert f"Instance {100 + old}: yes → no" in shown
+    assert f"age  {frame['age'][old]}  →" in shown
+    frame.drop(columns="patient").to_csv("nameless.csv", index=False)
+    message = refused(run("explain p.lapace nameless.csv --target no --ids 3"))
+    assert "were identified by 'patient'" in message
+    done("explain p.lapace nameless.csv --target no --first 3 -o three.csv")
+    frame.astype({"age": object}).assign(age=["many", *frame["age"][1:]]).to_csv("odd.csv")
+    odd = done("explain p.lapace odd.csv --id patient --target no --only yes --first 2")
+    assert "1 malformed" in odd.stderr
+
+    result = done(f"{line} --only yes --first 4 --free age -o some.csv")
+    some = pd.read_csv("some.csv")
+    assert some["id"].nunique() == 4
+    assert (some.groupby("id")["age_before"].first() > 40).all()
+    assert (some["gift"] == some["gift_before"]).all()
+    assert "need not cause" in result.stderr
+    assert "Did you mean 'yes'" in refused(run(f"{line} --only yess"))
+    assert "--free 'age,gift' names every column" in refused(run(f"{line} --free age,gift"))
+    assert "is no number of rows" in refused(run(f"{line} --first 0"))
+    none = done(f"{line} --only yes --first 2 -c 'fixed age, gift'").stderr
+    assert re.search(r"lapace why-not p\.lapace patients\.csv --ids \d+,\d+, with", none)
+
+
+@pytest.mark.usefixtures("quick_fits")
+def test_columns_that_follow_from_others_are_shown_as_such(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"amount": rng.integers(10, 90, 200) * 100, "months": 12})
+    home = rng.integers(0, 2, 200)
+    frame = frame.assign(monthly=frame["amount"] / 4, home_own=home, home_rent=1 - home)
+    frame["label"] = np.where(frame["amount"] < 4000, "yes", "no")
+    frame.to_csv("t.csv", index=False)
+    (tmp_path / "s.toml").write_text(
+        'version = 1\n[columns.monthly]\nderived = "amount / 4"\n[columns.amount]\ntolerance = 0\n'
+    )
+    fitted = done("fit t.csv --classifier forest --label label --schema s.toml --n-prototypes 1"
+                  " --drop months -o t.lapace")  # fmt: skip
+    rule = "exactly one of these columns is set. Kept as a rule: home_own + home_rent == 1"
+    assert rule in fitted.stderr
+    ids = ",".join(map(str, np.flatnonzero(frame["label"] == "no")[:2]))
+    printed = done(f"explain t.lapace t.csv --target yes --ids {ids} --n-best 1").stdout
+    changed = re.findall(r"^ +amount +\S+ +→ +(\S+)$", printed, flags=re.MULTILINE)
+    follows = re.findall(r"^ +so monthly +\S+ +→ +(\S+)$", printed, flags=re.MULTILINE)
+    number = [float(text.replace(",", "")) for text in changed]
+    assert number
+    assert [float(text.replace(",", "")) * 4 for text in follows] == number
+
+
+def test_long_results_are_cut(here, denied, monkeypatch):
+    from lapace.apps.cli import rendering
+
+    monkeypatch.setattr(rendering, "INSTANCES", 2)
+    monkeypatch.setattr(rendering, "CHANGES", 1)
+    line = "explain loans.lapace denied.csv --target approved --pick last"
+    printed = done(line).stdout
+    assert printed.count("Instance ") == 2
+    assert "and 4 more answered; --all shows them" in printed
+    assert re.search(r"^    and \d smaller$", printed, re.MULTILINE)
+    assert done(f"{line} --all").stdout.count("Instance ") == 6
+
+
+def test_any_other_label_says_which_one_was_reached(here, denied):
+    line = "explain loans.lapace denied.csv --target any-other --ids 0"
+    printed = done(line).stdout
+    assert printed.startswith("1 instance → any-other: 1 answered\n")
+    assert "\nInstance 0: denied → any-other (approved)  answered\n" in printed
+    assert re.search(r"^  approved: (1\. )?probability ", printed, re.MULTILINE)
+    path = done(f"{line} --pick path").stdout
+    assert re.search(r"^  label +denied .*approved$", path, re.MULTILINE)
+    assert re.search(r"^  ok +no .*yes$", path, re.MULTILINE)
+    assert "None" not in printed + path
+
+
+# --- identifiers -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def customers(denied):
+    """The six instances, with ids in a column `customer`."""
+    table = denied.assign(customer=["A7", "B8", "C9", "D10", "E11", "F,12"])
+    table.to_csv("customers.csv", index=False)
+    return table
+
+
+def test_a_column_identifies_the_instances(customers):
+    line = "explain loans.lapace customers.csv --id customer --target approved"
+    printed = done(line).stdout
+    names = re.findall(r"^Instance (\S+): ", printed, re.MULTILINE)
+    assert names == customers["customer"].tolist()
+    csv = pd.read_csv(io.StringIO(done(f"{line} --pick nearest --format csv").stdout))
+    assert csv["id"].tolist() == names
+    assert "customer" not in csv
+    found = json.loads(done(f"{line} --format json").stdout)
+    assert [instance["id"] for instance in found["instances"]] == names
+    line = line.replace("explain", "why-not") + " -c 'changes <= 0' --format json"
+    assert [one["id"] for one in json.loads(done(line).stdout)["instances"]] == names
+    renamed = customers.rename(columns={"customer": "id"})
+    renamed.to_csv("named.csv", index=False)
+    named = done("explain loans.lapace named.csv --target approved").stdout
+    assert named == printed  # a column `id` needs no option
+
+
+def test_instances_are_chosen_by_id(customers):
+    line = "explain loans.lapace customers.csv --id customer --target approved --format csv"
+    line += " --pick nearest"
+    for words, ids in {
+        "--ids B8": ["B8"],
+        "--ids D10,A7": ["D10", "A7"],
+        "--ids D10 --ids 'A7, B8' --ids A7": ["D10", "A7", "B8"],
+        "--ids F,12": ["F,12"],
+    }.items():
+        csv = pd.read_csv(io.StringIO(done(f"{line} {words}").stdout))
+        assert csv["id"].tolist() == ids
+        assert csv["instance"].tolist() == list(range(len(ids)))
+    whole = pd.read_csv(io.StringIO(done(line).stdout))
+    one = pd.read_csv(io.StringIO(done(f"{line} --ids C9").stdout))
+    assert one["age"][0] == whole["age"][2]
+
+
+def test_without_ids_instances_are_chosen_by_position(here, denied):
+    line = "loans.lapace denied.csv --target approved"
+    printed = done(f"explain {line} --ids 4,1").stdout
+    assert re.findall(r"^Instance (\d+): ", printed, re.MULTILINE) == ["4", "1"]
+    csv = pd.read_csv(
+        io.StringIO(done(f"explain {line} --ids 4,1 --pick nearest --format csv").stdout)
+    )
+    assert csv[["id", "instance"]].to_numpy().tolist() == [[4, 0], [1, 1]]
+    assert csv["age"].tolist() == denied["age"][[4, 1]].tolist()
+    why = json.loads(done(f"why-not {line} --ids 4 -c 'changes <= 0' --format json").stdout)
+    assert [(one["instance"], one["id"]) for one in why["instances"]] == [(0, 4)]
+    sentence = refused(run(f"plot {line} --ids 4 --prototype 99"))
+    assert re.match(r"Instance 4 has no path to prototype 99\. There are: (-1, )?\d", sentence)
+    done(f"plot {line} --ids 4 -o path.svg")
+
+
+def test_a_row_that_cannot_be_read_is_named_as_in_the_table(here):
+    Path("odd.csv").write_text("age,income,credit_score,housing\n30,1,600,rent\nold,1,600,rent\n")
+    line = "loans.lapace odd.csv --target approved --ids 1"
+    for command in ("explain", "why-not"):
+        printed = done(f"{command} {line}{' --all' * (command == 'explain')}").stdout
+        assert re.search(r"^Instance 1: \? → ", printed, re.MULTILINE)
+        assert "'old' in row 1" in printed
+    assert "'old' in row 1" in refused(run(f"plot {line} --kind path"))
+
+
+def test_wrong_ids(customers):
+    line = "explain loans.lapace customers.csv"
+    customers.assign(customer=["A7", "A7", "A7", "A7", "E", None]).to_csv("odd.csv", index=False)
+    for words, expected in {
+        f"{line} --id custmer": "Column 'custmer' is not in the table. Did you mean 'customer'?",
+        f"{line} --id customer --ids B88": "No instance has the id 'B88'. Did you mean 'B8'?",
+        f"{line} --id customer --ids A7,zzz": "No instance has the id 'zzz'.",
+        f"{line} --ids 6": "There is no instance 6: the table has 6 rows, counted from 0.",
+        f"{line} --ids -1": "There is no instance -1: the table has 6 rows",
+        f"{line} --ids A7": "Where a column identifies them, name it with --id.",
+        "explain loans.lapace odd.csv --id customer": "1 row has no id in column 'customer'",
+    }.items():
+        assert expected in refused(run(words)), words
+    customers.assign(customer=["A7", "A7", "A7", "A7", "E", "F"]).to_csv("odd.csv", index=False)
+    odd = "explain loans.lapace odd.csv --id customer --target approved"
+    assert refused(run(f"{odd} --ids E,A7")) == (
+        "The id 'A7' is ambiguous: 4 rows have it (0, 1, 2, …, counted from 0). Make it unique, or "
+        "name another column with --id."
+    )
+    assert "Instance E: " in done(f"{odd} --ids E").stdout
+    assert done(odd).stdout.count("Instance A7: ") == 4
+
+
+def test_ids_of_a_frame_with_an_index_and_a_column_called_id(customers):
+    indexed = customers.set_index("customer").assign(id=range(6))
+    indexed.to_parquet("indexed.parquet")
+    line = "explain loans.lapace indexed.parquet --target approved --format csv"
+    by_index = pd.read_csv(io.StringIO(done(f"{line} --id customer --ids B8").stdout))
+    ways = len(by_index)
+    assert by_index["customer"].tolist() == ["B8"] * ways
+    assert by_index["rank"].tolist() == list(range(ways))
+    by_column = pd.read_csv(io.StringIO(done(f"{line} --id id --ids 1").stdout))
+    assert by_column["id"].tolist() == [1] * ways
+    assert by_column["age"].tolist() == by_index["age"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("explain m.lapace p.csv --pick neerest", "'path'. Did you mean 'nearest'? See lapace"),
+        ("explain m.lapace p.csv --steps abc", "'--steps': 'abc' is not a whole number. See"),
+        ("explain m.lapace p.csv --confidence abc", "'--confidence': 'abc' is not a number. See"),
+        ("explain m.lapace p.csv --instance 3", "No such option: --instance"),
+        ("fit t.csv --clusters 3", "No such option: --clusters"),
+        ("fit t.csv --seed 3", "No such option: --seed"),
+        ("fit t.csv --n-prototype 3", "--n-prototype (Possible options: --n-prototypes)"),
+        ("explan m.lapace p.csv", "Did you mean 'explain'? See lapace --help."),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(line, says):
+    sentence = refused(run(line))
+    assert says in sentence
+    assert "Value error" not in sentence
+    assert "Input should" not in sentence
+
+
+# --- data ------------------------------------------------------------------------------------
+
+
+def test_data_sets_are_listed():
+    shown = done("data list").stdout
+    for name in lapace.datasets.names():
+        assert re.search(rf"^{name} ", shown, flags=re.MULTILINE)
+
+
+def test_a_data_set_is_written_as_a_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loans = lapace.datasets.load("loans", rows=200)
+    done("data fetch loans --rows 200 -o all.parquet --label decision --rules own.toml")
+    written = pd.read_parquet("all.parquet")
+    assert len(written) == 200
+    assert written["decision"].tolist() == [*loans.train_labels, *loans.test_labels]
+    both = pd.concat([loans.train, loans.test], ignore_index=True)
+    pd.testing.assert_frame_equal(written.drop(columns="decision"), both, check_dtype=False)
+    assert len(lapace.constraints.read_file("own.toml")) == len(loans.rules)
+    streamed = done("data fetch loans --rows 200 --part test -o -")
+    assert len(pd.read_csv(io.StringIO(streamed.stdout))) == 40
+    assert done("data fetch loans --rows 200").stdout == ""
+    before = set(tmp_path.iterdir())
+    assert "Did you mean 'loans'" in refused(run("data fetch loan"))
+    assert "has a column 'age'" in refused(run("data fetch loans --rows 200 --label age -o a.csv"))
+    assert ".csv.gz or .parquet" in refused(run("data fetch loans --rows 200 -o a.json"))
+    assert "end in .toml" in refused(run("data fetch loans --rows 200 --rules a.csv"))
+    assert "no folder" in refused(run("data fetch loans --rows 200 -o gone/a.csv"))
+    assert set(tmp_path.iterdir()) == before
+
+
+# --- errors, streams and signals -------------------------------------------------------------
+
+
+def test_an_unexpected_error_is_one_sentence_and_a_hint(here, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("a screw\nis loose")
+
+    monkeypatch.setattr(storage, "load", broken)
+    result = run("report loans.lapace")
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "a screw is loose" in result.stderr
+    assert "LAPACE_TRACEBACK=1" in result.stderr
+    assert "Traceback" in run("report loans.lapace", env={"LAPACE_TRACEBACK": "1"}).stderr
+
+
+def test_machine_formats_are_clean_on_standard_output(here, denied):
+    line = ["explain", "loans.lapace", "-", "--target", "approved", "--format"]
+    content = Path("denied.csv").read_bytes()
+    with start(*line, "json", stdin=subprocess.PIPE) as process:
+        out, err = process.communicate(content)
+    assert process.returncode == 0
+    jsonschema.validate(json.loads(out), json_schema())
+    assert err.decode().startswith("Explanation of 6 instances")
+    assert b"\x1b" not in out + err
+    assert b"\r" not in err, "no bar where there is no terminal"
+
+
+@pytest.mark.parametrize("line", ["data fetch loans --rows 200 -o -", "--help"])
+def test_a_closed_standard_output_is_no_error(line):
+    with start(*line.split()) as process:
+        process.stdout.close()  # long before anything is written
+        err = process.stderr.read().decode()
+    assert process.returncode == (1 if line == "--help" else 141)  # typer's own code for its help
+    assert "rror" not in err
+    assert "Traceback" not in err
+
+
+def read_terminal(ours, until=b"\0"):
+    """What a process prints on a terminal, up to a word or to its end."""
+    seen = b""
+    with contextlib.suppress(OSError):  # how Linux signals that the other side is closed
+        while until not in seen and (more := os.read(ours, 65536)):
+            seen += more
+    return seen
+
+
+@pytest.fixture
+def sigint_ignored():
+    """As a shell script leaves it for what it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint_ignored")
+def test_interrupted_nothing_is_left_half_written(here):
+    pty = pytest.importorskip("pty")
+    before = {path: path.read_bytes() for path in here.iterdir()}
+    line = "fit train.csv --classifier forest --label label --recipe paper -o loans.lapace"
+    ours, theirs = pty.openpty()
+    with start(*line.split(), stderr=theirs) as process:
+        os.close(theirs)
+        seen = read_terminal(ours, until=b"training")  # its progress bar: the fit is under way
+        process.send_signal(signal.SIGINT)
+        seen += read_terminal(ours)
+        out = process.stdout.read()
+    os.close(ours)
+    assert process.returncode == 130, seen
+    assert b"training" in seen
+    assert out == b""
+    assert b"Traceback" not in seen
+    assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+def test_terminated_it_cleans_up_first(here, monkeypatch):
+    def terminate(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = set(here.iterdir())
+    monkeypatch.setattr(Explainer, "fit", terminate)
+    line = "fit train.csv --classifier mlp --label label -o loans.lapace"
+    assert run(line).exit_code == 143
+    assert set(here.iterdir()) == before
+
+
+@pytest.mark.parametrize("moves", [0, 1, 2])
+def test_files_that_belong_together_are_both_written_or_none(moves, here, monkeypatch):
+    """Interrupted after any of the moves that put them into place."""
+    explainer, moved, done = Explainer.load("loans.lapace"), Path.replace, []
+    (here / "old.skops").write_text("old")
+
+    def replace(path, target):
+        moved(path, target)
+        done.extend([target] if Path(target).parent == here else [])
+        if done and len(done) == moves:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", replace)
+    before = {path.name for path in here.iterdir()}
+    end = pytest.raises(KeyboardInterrupt) if moves else contextlib.nullcontext()
+    with end:
+        save_pair(explainer, here / "new.lapace", here / "old.skops", None)
+    names = {path.name for path in here.iterdir()}
+    if moves == 1:
+        assert names == before
+        assert (here / "old.skops").read_text() == "old"
+    else:
+        assert names == before | {"new.lapace"}
+        assert Explainer.load("new.lapace").id_column_ is None
+
+
+def test_a_quiet_command_shows_no_progress(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Terminal(quiet=True).progress() as progress:
+        assert progress is None
+    with Terminal(quiet=False).progress() as progress:
+        assert callable(progress)
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+def options_table(command):
+    """A command's options as the page lists them: arguments, then options, those to load last."""
+    rows = []
+    for parameter in command.params:
+        names = ", ".join(f"`{name}`" for name in parameter.opts + parameter.secondary_opts)
+        is_option = names.startswith("`-")
+        if not is_option:
+            names = f"`{parameter.metavar.strip('[]')}`"
+        default = parameter.default
+        plain = isinstance(default, str | float | int) and not isinstance(default, bool)
+        value = f" Default: {default}." if plain else ""
+        text = (parameter.help or "").replace("|", "\\|").replace("<", "&lt;")
+        panel = getattr(parameter, "rich_help_panel", None) or ""
+        rows.append((is_option, panel, f"| {names} | {text}{value} |"))
+    rows.sort(key=lambda row: row[:2])  # stable: otherwise as in the help
+    return "\n".join(["| option | meaning |", "| --- | --- |", *(row[-1] for row in rows)])
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_every_command_and_every_option_is_documented(name):
+    page = PAGE.read_text(encoding="utf-8")
+    table = options_table(leaves()[name])
+    section = re.search(
+        rf"^## lapace {name}$(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL
+    )
+    assert section, f"docs/reference/cli.md has no section '## lapace {name}'"
+    assert f"lapace {name}" in section[1]
+    assert table in section[1], table
+
+
+def test_the_page_names_no_option_that_does_not_exist():
+    known = {name for c in leaves().values() for p in c.params for name in p.opts}
+    known |= {name for c in leaves().values() for p in c.params for name in p.secondary_opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE.read_text(encoding="utf-8")))
+    assert named - known == {"--help", "--version"}
+
+
+def shell(page):
+    """The `lapace …` lines of a page's shell blocks, and the output below the last of each."""
+    for code, shown in re.findall(
+        r"```sh\n(.*?)```(?:\s*```text\n(.*?)```)?", page, flags=re.DOTALL
+    ):
+        lines = code.replace("\\\n", " ").splitlines()
+        lines = [line.partition("   #")[0] for line in lines]
+        ours = [line for line in lines if re.match(r"(.+\| )?lapace ", line)]
+        for line in ours:
+            yield line, shown if line == ours[-1] else ""
+
+
+def run_line(line):
+    """Runs a line of the page, in a shell where it needs one; its exit code and all output."""
+    words = shlex.split(line)
+    if words[0] == "lapace" and not {"|", ">"} & set(words):
+        result = run(*words[1:])
+        return result.exit_code, result.stdout + result.stderr
+    command = Path("lapace-in-a-shell")
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lapace.apps.cli "$@"\n')
+    command.chmod(0o755)
+    result = subprocess.run(
+        ["sh", "-c", re.sub(r"(?<![\w.])lapace (?=\w)", "./lapace-in-a-shell ", line)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    command.unlink()
+    return result.returncode, result.stdout + result.stderr
+
+
+def run_page(page, folder):
+    """Runs every line of a page in order, in an empty folder."""
+    record = []
+    with contextlib.chdir(folder):
+        for line, shown in shell(page.read_text(encoding="utf-8")):
+            if not re.search(r"lapace (serve|demo)", line):  # tested by themselves
+                record.append((line, shown, *run_line(line)))
+    return record
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/reference/cli.md", "docs/start/tutorial.md"])
+def test_the_page_shows_what_happens(name, tmp_path, missing):
+    if name == "docs/start/tutorial.md":
+        try:
+            lapace.datasets.load("adult-full")
+        except lapace.LapaceError as error:
+            missing("data", f"adult could not be fetched: {error}")
+    record = run_page(ROOT / name, tmp_path)
+    assert len(record) >= 3
+    if ROOT / name == PAGE:
+        for command in set(EXAMPLES) - {"serve", "demo"}:
+            assert any(f"lapace {command}" in line for line, *_ in record), command
+    for line, shown, code, printed in record:
+        expected = 2 if shown.startswith("lapace: ") else 0
+        assert code == expected, f"{line}\n{printed}"
+        lost = pages.differences(shown, printed)
+        assert not lost, f"{line}\nshows {lost}, but printed:\n{printed}"
+    if "--letters letters" in " ".join(line for line, *_ in record):
+        assert list((tmp_path / "letters").glob("*.html"))

@@ -1,0 +1,359 @@
+"""Results of commands are never spoiled: streams, full disks, permissions, kills."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+from functools import cache
+from io import BytesIO, StringIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+from typer.testing import CliRunner
+
+from lapace import Explainer
+from lapace.apps.cli.commands import app
+from lapace.apps.cli.demo import FILES as DEMO_FILES
+from lapace.apps.loaders import save_classifier
+from tests import worlds
+
+ROOT = Path(__file__).resolve().parents[2]
+NOISY = """
+import os
+
+def predict(rows):
+    os.write(1, b"from C\\n")
+    print("from Python", flush=True)
+    return (rows["a"] > rows["b"]).map({True: "yes", False: "no"}).to_numpy()
+"""
+
+
+def run(line, **more):
+    """Runs one command in this process."""
+    return CliRunner().invoke(app, shlex.split(line), prog_name="lapace", **more)
+
+
+def start(line, **more):
+    """Runs one command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "lapace.apps.cli", *shlex.split(line)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **more.pop("env", {})},
+        check=False,
+        timeout=120,
+        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        | more,
+    )
+
+
+@cache
+def small():
+    """A table of two numbers, a classifier of them, and an explainer."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.integers(0, 99, (200, 2)), columns=["a", "b"])
+    model = LogisticRegression().fit(table, np.where(table["a"] > table["b"], "yes", "no"))
+    fitted = Explainer(model, n_prototypes=1, recipe=worlds.NARROW, device="cpu").fit(table)
+    return table, model, fitted
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the explainer, its classifier, and instances it denies."""
+    table, model, fitted = small()
+    monkeypatch.chdir(tmp_path)
+    save_classifier(model, "m.skops")
+    fitted.save("m.lapace", classifier="m.skops")
+    table[table["a"] < table["b"]].head(3).to_csv("instances.csv", index=False)
+    return tmp_path
+
+
+# --- standard output -----------------------------------------------------------------------------
+
+
+def test_only_results_go_to_standard_output(here):
+    Path("noisy.py").write_text(NOISY)
+    line = "explain m.lapace instances.csv --classifier noisy:predict --target yes --pick nearest"
+    line += " -q --format"
+    found = start(f"{line} csv")
+    assert found.returncode == 0, found.stderr
+    assert b"from C" in found.stderr
+    assert b"from Python" in found.stderr
+    assert pd.read_csv(BytesIO(found.stdout))["valid"].tolist() == [True] * 3
+    inside = run(f"{line} csv")  # where standard output is no file
+    assert inside.stdout.encode() == found.stdout
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_result_that_does_not_fit_is_an_error(unbuffered, here):
+    with Path("out.csv").open("wb") as out:
+        found = start(
+            "explain m.lapace instances.csv --target yes -q --format csv",
+            stdout=out,
+            env={"PYTHONUNBUFFERED": unbuffered},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        )
+    assert Path("out.csv").stat().st_size == 100
+    assert found.returncode == 2
+    assert b"could not be written to standard output: File too large." in found.stderr
+
+
+def test_with_a_closed_standard_output_or_error_a_file_is_still_written(here):
+    line = "explain m.lapace instances.csv --target yes --pick nearest -q -o out.csv"
+    for closed in (1, 2):
+        found = start(line, preexec_fn=lambda closed=closed: os.close(closed))
+        assert found.returncode == 0, found.stderr
+        assert len(pd.read_csv("out.csv")) == 3
+        Path("out.csv").unlink()
+
+
+def test_control_characters_of_a_file_do_not_reach_a_terminal(here, capsys):
+    evil = "a\x1b]0;owned\x07\x1b[2J\u202e"
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {evil: rng.choice([f"{evil}x", f"{evil}y"], 200), "b": rng.normal(size=200)}
+    )
+    model = Explainer(lambda rows: rows["b"] > 0, n_prototypes=1, recipe=worlds.NARROW).fit(table)
+    model.save("evil.lapace")
+    Path("rule.py").write_text("predict = lambda rows: rows['b'] > 0\n")
+    table.head(20).to_csv("evil.csv", index=False)
+    shown = run("prototypes evil.lapace").output
+    explain = "explain evil.lapace evil.csv --classifier rule:predict --target True"
+    shown += run(f"{explain} --pick last").output
+    shown += run(f"{explain} -c '{evil} > 3'").output
+    shown += run(f"fit evil.csv --classifier rule:predict --label '{evil}z' -o o.lapace").output
+    assert "owned" in shown
+    assert not set("\x1b\x07\u202e") & set(shown)
+    written = run(f"{explain} --pick last --format csv -q").stdout
+    assert evil in written, "a file has what the table has"
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def test_rows_that_cannot_be_read_are_named_also_when_quiet(here):
+    Path("instances.csv").write_text("a,b\n1,50\nx,60\n2,70\ny,80\n")
+    found = run("explain m.lapace instances.csv --target yes --pick nearest -q -o out.csv")
+    assert found.exit_code == 0
+    assert "2 of 4 instances could not be read and have no row in the result: 1, 3." in found.stderr
+    assert len(pd.read_csv("out.csv")) == 2
+
+
+# --- files of others -----------------------------------------------------------------------------
+
+
+def test_fit_does_not_overwrite_a_classifier_of_another_origin(here):
+    table = small()[0]
+    table.assign(label=table["a"] > table["b"]).to_csv("train.csv", index=False)
+    save_classifier(LogisticRegression().fit([[0.0], [1.0]], [0, 1]), "m.skops")  # the user's own
+    before = {path: path.read_bytes() for path in here.iterdir()}
+    found = run("fit train.csv --classifier mlp --label label -o m.lapace")
+    assert found.exit_code == 2
+    assert "There is a 'm.skops' already" in found.stderr
+    assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+def test_the_demo_overwrites_nothing(tmp_path):
+    for name in DEMO_FILES:
+        (tmp_path / name).write_text("mine")
+        found = run(f"demo -o {tmp_path}")
+        assert found.exit_code == 2
+        assert f"There is a '{name}'" in found.stderr
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+        (tmp_path / name).unlink()
+
+
+# --- kills ---------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lapace import Explainer
+from lapace.apps.cli.fitting import save_pair
+
+explainer = Explainer.load("new/m.lapace")
+moved, left = Path.replace, int(sys.argv[1])
+
+def replace(path, target):
+    global left
+    moved(path, target)
+    if Path(target).parent == Path():
+        left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Path.replace = replace
+save_pair(explainer, Path("m.lapace"), Path("m.skops"), None)
+"""
+
+
+@pytest.mark.parametrize("moves", [1, 2, 3])
+def test_killed_between_two_moves_the_pair_still_matches(moves, here):
+    table, _, fitted = small()
+    labels = np.where(table["a"] > table["b"], "yes", "no")
+    other = LogisticRegression(max_iter=99).fit(table, labels)
+    Path("new").mkdir()
+    save_classifier(other, "new/m.skops")
+    fitted.save("new/m.lapace", classifier="new/m.skops")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(moves)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    loaded = Explainer.load("m.lapace")
+    assert loaded.classifier.get_params()["max_iter"] == (100 if moves == 1 else 99)
+    again = run("explain m.lapace instances.csv --target yes -q --format csv")
+    assert again.exit_code == 0
+
+
+def test_a_termination_is_no_error_of_the_classifier(here):
+    """It comes while the classifier is queried, whose own SystemExit is reported as its error."""
+    (here / "ends.py").write_text(
+        "import os, signal\n"
+        "def decide(rows):\n"
+        "    if len(rows) == 3:\n"  # the instances
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return ['yes' if a > b else 'no' for a, b in zip(rows['a'], rows['b'])]\n"
+    )
+    line = "explain m.lapace instances.csv --classifier ends:decide --target yes -q -o out.csv"
+    found = start(line)
+    assert found.returncode == 143, found.stderr
+    assert not Path("out.csv").exists()
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(here):
+    Path("out.csv").write_text("old")
+    before = sorted(path.name for path in here.iterdir())
+    found = start(
+        "explain m.lapace instances.csv --target yes --pick nearest -q -o out.csv",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+    )
+    assert found.returncode == 2, found.stderr
+    assert b"File too large" in found.stderr
+    assert Path("out.csv").read_text() == "old"
+    assert sorted(p.name for p in here.iterdir() if p.name != "__pycache__") == before
+
+
+# --- chunks --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(here):
+    """Rows of every status, more than the chunks that `in_chunks` makes."""
+    rows = small()[0].head(30).astype(object)
+    rows.loc[[4, 22], "a"] = "?"
+    rows.insert(0, "customer", [f"C{i:02d}" for i in range(30)])
+    rows.to_csv("mixed.csv", index=False)
+    return rows
+
+
+def in_chunks(monkeypatch, sizes):
+    monkeypatch.setattr("lapace.apps.cli.recourse.CHUNKS", sizes)
+
+
+@pytest.mark.parametrize("named", ["", "--id customer"])
+def test_in_chunks_the_result_is_that_of_one_call(named, mixed, monkeypatch):
+    line = f"explain m.lapace mixed.csv {named} --target yes"
+    found = []
+    for sizes in ((1000,), (4, 7)):
+        in_chunks(monkeypatch, sizes)
+        csv, text, steps = (
+            run(f"{line} {more}")
+            for more in ("--format csv", "--all", "--pick path --steps 3 --format csv -q")
+        )
+        assert csv.exit_code == text.exit_code == steps.exit_code == 0, csv.stderr
+        assert "could not be read and have no row in the result: " in steps.stderr
+        run(f"{line} -q -o out.parquet")
+        frames = [pd.read_csv(StringIO(result.stdout)) for result in (csv, steps)]
+        found.append(
+            ((csv.stderr, text.stdout, steps.stderr), frames, pd.read_parquet("out.parquet"))
+        )
+    (words, (csv, steps), parquet), (others, (csv_parts, step_parts), parquet_parts) = found
+    assert words == others
+    # A classifier's matrix products may differ in their last digits with the number of rows.
+    for whole, parts in ((csv, csv_parts), (steps, step_parts), (parquet, parquet_parts)):
+        pd.testing.assert_frame_equal(whole, parts, rtol=1e-6)
+    best = small()[2].explain(mixed.drop(columns="customer"), target="yes").best()
+    columns = ["instance", "a", "b", "distance", "probability"]
+    pd.testing.assert_frame_equal(
+        csv[columns].astype(float), best.frame[columns].astype(float), rtol=1e-6
+    )
+
+
+def test_letters_of_chunks_are_named_as_those_of_one_call(mixed, monkeypatch):
+    in_chunks(monkeypatch, (4, 7))
+    line = "explain m.lapace mixed.csv --target yes --steps 3"
+    found = run(f"{line} --letters letters -o out.txt")
+    assert found.exit_code == 0, found.stderr
+    written = pd.read_csv(StringIO(run(f"{line} --pick nearest --format csv").stdout))["instance"]
+    assert written.max() > 11
+    names = {f"letter-{i}.{ending}" for i in written for ending in ("html", "txt")}
+    assert {path.name for path in Path("letters").iterdir()} == names
+    assert f"Wrote {len(written)} letters" in found.stderr
+
+
+def test_ids_are_found_in_any_chunk(mixed, monkeypatch):
+    monkeypatch.setattr("lapace.apps.cli.inputs.SCANNED", 4)
+    monkeypatch.setattr("lapace.apps.io.reading.SCANNED", 4)
+    line = "explain m.lapace mixed.csv --target yes --pick nearest --all --ids"
+    assert run(f"{line} C29,C01 --id customer").stdout.count("Instance C") == 2
+    shown = run(f"{line} 29,1").stdout
+    assert [int(n) for n in re.findall(r"^Instance (\d+)", shown, re.MULTILINE)] == [29, 1]
+
+
+def test_a_first_column_without_a_name_identifies_the_rows(mixed):
+    text = Path("mixed.csv").read_text()
+    Path("nameless.csv").write_text(text.replace("customer,", ",", 1))
+    line = "explain m.lapace nameless.csv --target yes --pick nearest -q --format csv"
+    found = pd.read_csv(StringIO(run(line).stdout))
+    assert set(found["id"]) < set(mixed["customer"])
+    assert run(f"{line} --ids C05").stdout.splitlines()[1].startswith("C05,")
+    assert "Unnamed" not in run("schema nameless.csv").stdout
+
+
+def test_a_long_standard_input_is_read_in_chunks_too(mixed, monkeypatch):
+    in_chunks(monkeypatch, (4, 7))
+    line = "explain m.lapace {} --target yes --pick nearest --format csv -q"
+    wanted = run(line.format("mixed.csv")).stdout
+    monkeypatch.setattr("lapace.apps.cli.inputs.IN_MEMORY", 50)
+    found = run(line.format("-"), input=Path("mixed.csv").read_bytes())
+    assert found.stdout == wanted
+    assert wanted.count("\n") > 11
+
+
+def test_a_failure_in_a_later_chunk_leaves_the_old_file(mixed, monkeypatch):
+    Path("tiring.py").write_text(
+        "calls = []\n"
+        "def predict(rows):\n"
+        "    calls.append(len(rows))\n"
+        "    if len(calls) > 60: raise RuntimeError('tired')\n"
+        "    return (rows['a'] > rows['b']).map({True: 'yes', False: 'no'}).to_numpy()\n"
+    )
+    in_chunks(monkeypatch, (2, 3))
+    monkeypatch.syspath_prepend(".")
+    Path("out.csv").write_text("old")
+    before = sorted(path.name for path in Path().iterdir())
+    line = "explain m.lapace mixed.csv --classifier tiring:predict --target yes"
+    found = run(f"{line} --pick nearest -o out.csv")
+    assert found.exit_code != 0
+    assert "tired" in found.stderr
+    assert Path("out.csv").read_text() == "old"
+    assert sorted(p.name for p in Path().iterdir() if p.name != "__pycache__") == before
+
+
+@pytest.mark.usefixtures("quick_fits")
+def test_fit_draws_a_sample(here):
+    table = small()[0]
+    table.assign(label=table["a"] > table["b"]).to_csv("train.csv.gz", index=False)
+    line = "fit train.csv.gz --classifier mlp --label label --n-prototypes 1 -o s.lapace"
+    found = run(f"{line} --sample 120")
+    assert found.exit_code == 0, found.stderr
+    assert "of 120 " in found.stdout or "120 rows" in found.stdout, found.stdout
+    assert "--sample 0 is no number of rows" in run(f"{line} --sample 0").stderr

@@ -1,0 +1,209 @@
+"""Cohorts: groups of instances compared, and what features matter."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html import escape
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lapace import InputError, cohorts
+from tests import worlds
+
+
+def whole(**settings):
+    here = worlds.bank()
+    return here.explainer.explain(here.instances, target="approved", **settings)
+
+
+def printed(compared):
+    """What it prints, lines joined; they are not too long to read."""
+    lines = str(compared).splitlines()
+    assert max(map(len, lines)) <= 100
+    return " ".join(line.strip() for line in lines)
+
+
+def rounded(values):
+    return [float(f"{value:.3g}") for value in values]
+
+
+def answers(found):
+    rows = found.nearest()
+    return rows.where(rows.ok)
+
+
+def test_groups_are_counted_as_a_loop_counts_them():
+    found = whole(constraints=["fixed age, home", "changes <= 2"])
+    compared = cohorts.cohort(found, by="home")
+    rows, schema = answers(found), found.schema
+    costs = compared.costs.set_index("group")
+    changes = compared.features.set_index(["group", "feature"])
+    homes = [i.row["home"] or "missing" for i in found]
+    assert set(costs.index) == set(homes)
+    for name in costs.index:
+        status = [i.status for i, home in zip(found, homes, strict=True) if home == name]
+        line = costs.loc[name]
+        mine = rows.where(np.array([homes[i] == name for i in rows.instance], dtype=bool))
+        assert line["instances"] == len(status) - status.count("already_target")
+        assert line["answered"] == status.count("answered") == len(mine)
+        if not len(mine):
+            assert np.isnan(line["cost"])
+            continue
+        assert line["cost"] == pytest.approx(mine.distance.mean(), rel=5e-3)
+        assert line["cost_median"] == pytest.approx(np.median(mine.distance), rel=5e-3)
+        assert len(mine) < 5 or 0 <= line["cost_low"] <= line["cost"] <= line["cost_high"]
+        assert line["changes"] == pytest.approx(mine.changed.mean())
+        before, after = mine.instances[mine.instance], mine.cells
+        changed = schema.changed(before, after)
+        for i, feature in enumerate(schema.features):
+            assert ((name, feature.name) in changes.index) == changed[:, i].any()
+            if not changed[:, i].any():
+                continue
+            line, apart = changes.loc[(name, feature.name)], (after - before)[changed[:, i], i]
+            assert line["changed"] == len(apart)
+            if feature.kind == "continuous":
+                assert (line["up"], line["down"]) == ((apart > 0).sum(), (apart < 0).sum())
+                present = apart[~np.isnan(apart)]
+                assert line["median_change"] == pytest.approx(
+                    np.median(present) if len(present) else np.nan, rel=5e-3, nan_ok=True
+                )
+    stuck = [i for i in found if i.status in ("none_found", "infeasible")]
+    assert compared.unanswered["instances"].sum() == len(stuck)
+
+
+def test_parts_add_up_to_the_whole_in_any_order_and_through_json():
+    found = whole(constraints=["changes <= 2"])
+    together = cohorts.cohort(found, by="home")
+    for order in ([0, 1, 2], [2, 0, 1]):
+        parts = [found[list(range(first, 40, 3))] for first in order]
+        total = cohorts.Cohort(found.schema, "home", found.template)
+        for part in parts:
+            counted = json.loads(json.dumps(cohorts.cohort(part, by="home").to_json()))
+            total.merge(cohorts.Cohort.from_json(counted, found.schema, "home"))
+        assert total.to_json() == together.to_json()
+        assert total.names == together.names
+        assert str(total) == str(together)
+
+
+def test_a_difference_between_groups_is_found_and_none_where_there_is_none():
+    found = whole()
+    rows, cost = answers(found), np.zeros(40)
+    cost[rows.instance] = rows.distance
+    far = cost > np.median(rows.distance)
+    apart = cohorts.cohort(found, by=np.where(far, "far", "near"))
+    costs = [rounded(rows.distance[far[rows.instance] == side]) for side in (True, False)]
+    assert apart.p_cost == pytest.approx(stats.kruskal(*costs).pvalue)
+    assert apart.p_cost < 1e-3
+    assert "differs by group more than chance" in printed(apart)
+    alike = cohorts.cohort(found, by=(np.arange(40) % 2).tolist())
+    assert alike.p_cost > 0.01
+    assert alike.names == ("0", "1")
+
+
+def test_numbers_are_cut_at_quartiles_of_the_training_rows():
+    compared = cohorts.cohort(whole(), by="age")
+    assert len(compared.names) == 4
+    assert compared.names[0].startswith("up to ")
+    assert min(group.size for group in compared.groups.values()) >= 3
+    one = cohorts.cohort(whole())
+    assert one.names == ("all",)
+    assert np.isnan(one.p_cost)
+
+
+def test_many_groups_are_shown_as_the_largest_and_the_others():
+    compared = cohorts.cohort(whole(), by=[*range(30), *[None] * 10])
+    assert len(compared.groups) == 31
+    assert "missing" in compared.shown_groups
+    assert list(compared.shown_groups)[-1] == "11 others"
+    assert sum(compared.cost_lines()["instances"]) == compared.total.instances
+
+
+def test_importance_is_the_share_and_the_probability_lost():
+    here, found = worlds.bank(), whole()
+    frame = cohorts.importance(found, here.explainer).set_index("feature")
+    rows = found.nearest()
+    rows = rows.where(rows.ok)
+    different = found.schema.changed(rows.instances[rows.instance], rows.cells)
+    name = frame.index[0]
+    i = found.schema.index(name)
+    assert frame.loc[name, "share"] == pytest.approx(different[:, i].mean())
+    lost = []
+    for row in np.flatnonzero(different[:, i]):
+        undone = rows.cells[[row]].copy()
+        undone[0, i] = rows.instances[rows.instance[row], i]
+        table = found.schema.frame(undone)
+        lost.append(rows.probability[row] - here.classifier.predict_proba(table)[0, 0])
+    assert frame.loc[name, "probability_lost"] == pytest.approx(np.mean(lost))
+    assert np.mean(lost) > 0
+    assert "probability_lost" not in cohorts.importance(found)
+
+
+def test_a_page_for_groups(tmp_path):
+    compared = cohorts.cohort(whole(constraints=["changes <= 1", "fixed income"]), by="home")
+    page = compared.to_html(tmp_path / "cohort.html")
+    assert (tmp_path / "cohort.html").read_text(encoding="utf-8") == page
+    for title in ("What an answer costs", "What changes", "Without an answer"):
+        assert title in page
+    assert "src=" not in page
+
+
+def test_groups_that_are_refused():
+    found = whole()
+    with pytest.raises(InputError, match="Did you mean 'home'"):
+        cohorts.cohort(found, by="hme")
+    with pytest.raises(InputError, match="3 groups for 40 instances"):
+        cohorts.cohort(found, by=["a", "b", "c"])
+
+
+def test_every_group_has_a_sentence_with_counts_and_units():
+    found = whole(constraints=["fixed age, home"])
+    unit = replace(found.schema["income"], unit="euros")
+    features = [unit if f.name == "income" else f for f in found.schema.features]
+    found = replace(found, schema=replace(found.schema, features=tuple(features)))
+    nearest = replace(found.minimal["nearest"], schema=found.schema)
+    found = replace(found, minimal={**found.minimal, "nearest": nearest})
+    compared = cohorts.cohort(found, by="home")
+    rows, income = answers(found), found.schema.index("income")
+    seen = 0
+    for name in compared.names:
+        (sentence,) = (s for s in compared.sentences if s.startswith(f"{name}: "))
+        mine = [i.status for i in found if (i.row["home"] or "missing") == name]
+        tried = len(mine) - mine.count("already_target")
+        assert f"{tried} of {len(mine)} lack the target label" in sentence
+        at = [(found[int(i)].row["home"] or "missing") == name for i in rows.instance]
+        apart = (rows.cells - rows.instances[rows.instance])[at, income]
+        up = apart[apart > 0]
+        if "income" in sentence:
+            seen += 1
+            said = re.search(r"income rises by ([\d.]+) euros \(median\) in (\d+) of", sentence)
+            assert float(said[1]) == pytest.approx(np.median(up), rel=0.01, abs=0.051)
+            assert int(said[2]) == len(up)
+    assert seen >= 2
+    assert "A cost is the distance of the nearest answer" in printed(compared)
+
+
+def test_what_was_not_noticed_is_said_where_no_difference_was_found():
+    found = whole()
+    compared = cohorts.cohort(found, by=(np.arange(40) % 2).tolist())
+    assert compared.p_cost >= 0.05
+    (said,) = (s for s in compared.sentences if "gone unnoticed" in s)
+    rows = answers(found)
+    counts = np.bincount(rows.instance % 2)
+    error = np.std(rounded(rows.distance)) * np.sqrt(1 / counts[0] + 1 / counts[1])
+    assert f"less than about {2.8 * error:.2g} in the mean cost" in said
+
+
+def test_those_without_an_answer_get_a_reason_and_a_next_step():
+    assert "lapace why-not" not in printed(cohorts.cohort(whole(), by="home"))
+    stuck = cohorts.cohort(whole(constraints=["changes <= 0"]), by="home")
+    assert stuck.total.answered == 0
+    assert "cannot be tested" in printed(stuck)
+    assert stuck.features.empty
+    assert "lapace why-not" in printed(stuck)
+    page = stuck.to_html()
+    assert "lapace why-not" in page
+    assert escape(stuck.unanswered["reason"][0]) in page

@@ -1,0 +1,559 @@
+"""The server under fire: budgets, turns, tokens that change, slow bodies, signals, a real proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import platform
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.exceptions import HTTPException
+from test_cli_outputs import here as here  # noqa: PLC0414  a fixture
+from test_server import (
+    HEAVY,
+    LIGHT,
+    LONG,
+    Blocking,
+    explain,
+    happens,
+    process,
+    reachable,
+    sentence,
+    serving,
+    story,
+    until,
+)
+
+from lapace import Explainer, InputError
+from lapace.apps.server.http import AccessMiddleware
+from lapace.apps.server.logs import JsonLines
+from lapace.apps.server.metrics import Metrics
+from lapace.apps.server.running import SayOnce, listen
+from lapace.apps.server.tokens import Tokens, read_tokens
+from lapace.apps.server.work_queue import WorkQueue
+from lapace.budget import Budget, BudgetError, limited
+from lapace.explainer.assemble import CUT_SHORT
+from lapace.result import json_schema
+from tests import worlds
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+def letters(count):
+    return [dict(LIGHT, weight=20 + i) for i in range(count)]
+
+
+def test_a_budget_of_queries_is_kept_and_named():
+    explainer = worlds.post().explainer
+    with limited(Budget()) as free:
+        whole = explainer.explain(letters(20), target="dear")
+    assert free.ended == ""
+    assert free.spent_queries == whole.n_queries > 200
+    with limited(Budget(queries=free.spent_queries // 2)) as budget:
+        some = explainer.explain(letters(20), target="dear")
+    assert budget.spent_queries <= budget.queries
+    cut = {i for i, why in enumerate(some.reason) if why.startswith(budget.ended)}
+    assert cut == {i for i, why in enumerate(some.reason) if why.endswith(CUT_SHORT)}
+    assert 0 < len(cut) < 20
+    assert all(some.status[i] == "none_found" for i in cut)
+    assert {some.status[i] for i in range(20) if i not in cut} == {"answered"}
+    assert some.nearest().ok.sum() == 20 - len(cut)
+
+
+def test_seconds_and_nodes_are_kept_too(monkeypatch):
+    explainer = worlds.bank().explainer
+    rows, hard = worlds.bank().instances.head(3), ["income == 3*debt", "age == 2*debt"]
+    with limited(Budget(nodes=3)) as budget:
+        explainer.explain(rows, constraints=hard)
+    assert budget.ended == "The budget of 3 solver nodes is spent."
+    now = [0.0]
+    monkeypatch.setattr("lapace.budget.monotonic", lambda: now[0])
+    budget = Budget(seconds=5, _start=0.0)
+    budget.spend()
+    now[0] = 5.1
+    with pytest.raises(BudgetError, match="The budget of 5 seconds is spent"):
+        budget.spend()
+
+
+def test_seconds_count_from_the_call_not_from_the_wait_before_it(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("lapace.budget.monotonic", lambda: now[0])
+    budget = Budget(seconds=24)
+    now[0] = 60.0  # in the queue
+    with limited(budget):
+        budget.spend(queries=1)
+        now[0] += 25
+        with pytest.raises(BudgetError, match="24 seconds"):
+            budget.spend(queries=1)
+
+
+def test_a_cancelled_call_ends_at_its_next_query():
+    explainer = worlds.post().explainer
+    budget = Budget()
+    budget.cancel()
+    with limited(budget), pytest.raises(BudgetError, match="The caller has gone"):
+        explainer.explain(letters(2))
+
+
+def test_a_request_that_spends_its_budget_says_so():
+    import jsonschema
+
+    with serving(worlds.post().explainer, max_queries=400) as client:
+        request = {"instances": letters(30), "target": "dear"}
+        response = client.post("/v2/explain", json=request)
+        assert response.status_code == 200
+        assert response.headers["lapace-budget"] == "The budget of 400 queries is spent."
+        jsonschema.validate(response.json(), json_schema())
+        reasons = [one["reason"] for one in response.json()["instances"]]
+        assert any(r.startswith("The budget of 400 queries is spent.") for r in reasons)
+        assert "lapace_budgets_spent_total 1.0" in client.get("/metrics").text
+        few = explain(client, search={"steps": 2, "n_starts": 1})
+        assert few.status_code == 200
+        assert "lapace-budget" not in few.headers
+
+
+def test_the_work_of_a_client_that_left_is_dropped():
+    started, cancelled = threading.Event(), threading.Event()
+
+    def work():
+        started.set()
+        assert cancelled.wait(60)
+        return b""
+
+    async def test(_):
+        queue, gone = WorkQueue(threads=1, queue=0, timeout=LONG), asyncio.Event()
+        call = asyncio.create_task(queue.run(work, gone.wait, cancel=cancelled.set))
+        await happens(started.is_set)
+        gone.set()
+        await call
+
+    story(test)
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+def test_clients_take_turns():
+    order = []
+
+    async def test(_):
+        queue, first = WorkQueue(threads=1, queue=20, timeout=LONG), Blocking()
+        calls = [asyncio.create_task(queue.run(first, client="busy"))]
+        await happens(first.started.is_set)
+        for name in ("busy",) * 5 + ("other",) * 2:
+            call = queue.run(lambda name=name: order.append(name) or b"", client=name)
+            calls.append(asyncio.create_task(call))
+            await asyncio.sleep(0)
+        first.released.set()
+        await asyncio.gather(*calls)
+
+    story(test)
+    assert order == ["other", "busy", "other", "busy", "busy", "busy", "busy"]
+
+
+def test_one_client_leaves_a_thread_to_others():
+    async def test(_):
+        queue, calls = WorkQueue(threads=3, queue=9, timeout=LONG), [Blocking() for _ in range(4)]
+        tasks = [asyncio.create_task(queue.run(call, client="mallory")) for call in calls]
+        await happens(calls[1].started.is_set)
+        assert queue.counts() == {"running": 2, "waiting": 2, "stuck": 0}
+        assert await queue.run(lambda: b"at once", client="alice") == b"at once"
+        for call in calls:
+            call.released.set()
+        await asyncio.gather(*tasks)
+        assert queue.counts() == {"running": 0, "waiting": 0, "stuck": 0}
+
+    story(test)
+
+
+# --- access --------------------------------------------------------------------------------------
+
+
+def test_tokens_by_name_from_a_file_that_changes(tmp_path, monkeypatch, caplog):
+    file = tmp_path / "tokens"
+    file.write_text("# who may\nalice:one\nbob:two:with:colons\n")
+    now = [0.0]
+    monkeypatch.setattr("lapace.apps.server.tokens.monotonic", lambda: now[0])
+    tokens = Tokens({"root": "zero"}, file)
+    found = [tokens.find(t) for t in ("zero", "one", "two:with:colons", "two", "")]
+    assert found == ["root", "alice", "bob", None, None]
+    file.write_text("alice:new-token\n")
+    now[0] += 2
+    assert [tokens.find(t) for t in ("one", "new-token", "zero")] == [None, "alice", "root"]
+    for bad in ("", "alice\n", "alice:a b\n", "a:1\na:2\n", "a b:c\n"):
+        file.write_text(bad)
+        now[0] += 2
+        assert tokens.find("new-token") == "alice", "the old ones stay"
+        with pytest.raises(InputError, match="file of tokens 'tokens'"):
+            read_tokens(file)
+    assert "the old tokens stay" in caplog.text
+    assert "new-token" not in caplog.text
+    file.unlink()
+    now[0] += 2
+    assert tokens.find("new-token") == "alice"
+
+
+def test_an_empty_token_does_not_open_the_server(here, monkeypatch):
+    from test_cli_outputs import run
+
+    monkeypatch.setenv("LAPACE_TOKEN", "")
+    for line in ("serve m.lapace --port 0", "serve m.lapace --host 0.0.0.0 --port 0"):
+        found = run(line)
+        assert found.exit_code == 2
+        assert "LAPACE_TOKEN is set and empty" in found.stderr
+    assert "token must be" in run("serve m.lapace --token '' --port 0").stderr
+    monkeypatch.delenv("LAPACE_TOKEN")
+    assert "There is no token" in run("serve m.lapace --host 0.0.0.0 --port 0").stderr
+
+
+def test_an_open_address_is_refused_before_anything_is_loaded_or_listens(here, monkeypatch):
+    from test_cli_outputs import run
+
+    from lapace.apps.server import running
+
+    monkeypatch.setattr(running, "listen", lambda *_: pytest.fail("a socket would listen"))
+    for host in ("0.0.0.0", "''", "::"):
+        found = run(f"serve m.lapace --host {host} --workers 2 --port 0")
+        assert found.exit_code == 2
+        assert "There is no token" in found.stderr
+
+
+def test_hosts_and_origins_are_checked():
+    with serving(worlds.post().explainer, hosts=["explain.example.org"], token="t") as client:
+        token = {"Authorization": "Bearer t", "Host": "explain.example.org:443"}
+        request = {"instances": [LIGHT]}
+        assert client.get("/v2/schema", headers=token).status_code == 200
+        other = {**token, "Host": "evil.example"}
+        assert "Host header" in sentence(client.get("/v2/schema", headers=other), 403)
+        for origin in ("https://evil.example", "null", "https://explain.example.org.evil"):
+            response = client.post("/v2/explain", json=request, headers={**token, "Origin": origin})
+            assert "another origin" in sentence(response, 403)
+        own = {**token, "Origin": "https://explain.example.org:443"}
+        assert client.post("/v2/explain", json=request, headers=own).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "accepted"),
+    [
+        ({"host": "x", "authorization": "Bearer t"}, True),
+        ({"host": "x", "authorization": "Bearer t", "origin": "https://x"}, True),
+        ({"host": "x", "authorization": "Bearer t", "origin": "https://evil"}, False),
+        ({"host": "x"}, False),
+    ],
+)
+def test_websockets_pass_the_same_checks(headers, accepted):
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append("app")
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    async def send(message):
+        seen.append(message)
+
+    middleware = AccessMiddleware(
+        app, tokens=Tokens({"a": "t"}), max_in_flight=1, metrics=Metrics()
+    )
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "websocket", "path": "/page", "headers": raw}
+    asyncio.run(middleware(scope, receive, send))
+    assert seen == (["app"] if accepted else [{"type": "websocket.close", "code": 1008}])
+
+
+def test_every_response_has_an_id_and_closes_the_doors_of_a_browser():
+    with serving(worlds.post().explainer) as client:
+        for response in (explain(client), client.get("/nope"), client.head("/healthz")):
+            assert "default-src 'none'" in response.headers["content-security-policy"]
+            assert response.headers["x-frame-options"] == "DENY"
+            assert response.headers["referrer-policy"] == "no-referrer"
+            assert response.headers["cache-control"] == "no-store"
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
+        own = client.get("/healthz", headers={"X-Request-Id": "abc-1.2"})
+        assert own.headers["x-request-id"] == "abc-1.2"
+        forged = client.get("/healthz", headers={"X-Request-Id": "a b{}" * 30})
+        assert re.fullmatch("[0-9a-f]{32}", forged.headers["x-request-id"])
+
+
+# --- what is seen from outside -------------------------------------------------------------------
+
+
+def test_metrics_count_what_happened():
+    with serving(worlds.post().explainer) as client:
+        for _ in range(3):
+            explain(client)
+        client.get("/nope")
+        text = client.get("/metrics").text
+        found = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+        assert found['lapace_requests_total{route="/v2/explain",status="200"}'] == "3.0"
+        assert found['lapace_requests_total{route="other",status="404"}'] == "1.0"
+        assert found["lapace_request_seconds_count"] == "4.0"
+        assert found['lapace_request_seconds_bucket{le="+Inf"}'] == "4.0"
+        assert float(found["lapace_queries_total"]) > 0
+        assert float(found["lapace_memory_bytes"]) > 10**7
+        assert found["lapace_requests_waiting"] == found["lapace_requests_stuck"] == "0.0"
+        head = client.head("/metrics")
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"].startswith("text/plain")
+
+
+def test_requests_are_logged_without_data(caplog):
+    with (
+        caplog.at_level(logging.INFO, "lapace.apps.server.requests"),
+        serving(worlds.post().explainer, token={"alice": "t"}, log_requests=True) as client,
+    ):
+        client.post(
+            "/v2/explain?name=Ms-Secret",
+            json={"instances": [dict(LIGHT, stamp="Ms-Secret")]},
+            headers={"Authorization": "Bearer t", "X-Request-Id": "r-1"},
+        )
+        until(lambda: caplog.records)
+    (record,) = caplog.records
+    line = json.loads(JsonLines().format(record))
+    assert {k: line[k] for k in ("method", "route", "status", "client")} == {
+        "method": "POST", "route": "/v2/explain", "status": 200, "client": "alice"
+    }  # fmt: skip
+    assert "Secret" not in JsonLines().format(record)
+
+
+def test_a_logged_error_has_a_place_and_no_text():
+    try:
+        raise ValueError("the row of Ms Secret")
+    except ValueError:
+        record = logging.LogRecord("lapace", 40, "", 1, "It failed.", None, sys.exc_info())
+    line = json.loads(JsonLines().format(record))
+    assert line["error"].startswith("ValueError in test_a_logged_error")
+    assert "Secret" not in json.dumps(line)
+
+
+def test_readiness_is_not_liveness():
+    async def test(_):
+        queue, first = WorkQueue(threads=1, queue=1, timeout=LONG), Blocking()
+        calls = [asyncio.create_task(queue.run(first))]
+        await happens(first.started.is_set)
+        assert not queue.full
+        calls.append(asyncio.create_task(queue.run(lambda: b"")))
+        await asyncio.sleep(0)
+        assert queue.full
+        assert queue.status == "ok"
+        first.released.set()
+        await asyncio.gather(*calls)
+        assert not queue.full
+
+    story(test)
+
+
+# --- slow bodies, no descriptors, signals --------------------------------------------------------
+
+
+def test_slow_bodies_of_one_client_leave_room_for_others():
+    head = (
+        b"POST /v2/explain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Authorization: Bearer s\r\nContent-Length: 100\r\n\r\n{"
+    )
+    settings = {"token": {"slow": "s", "other": "o"}, "timeout": LONG, "queue": 1, "threads": 1}
+    with serving(worlds.post().explainer, **settings) as client:
+        address = ("127.0.0.1", client.base_url.port)
+        slow = [socket.create_connection(address, 60) for _ in range(40)]
+        own, other = ({"headers": {"Authorization": f"Bearer {token}"}} for token in "so")
+        try:
+            for connection in slow:
+                connection.sendall(head)
+            until(lambda: client.get("/v2/schema", **own).status_code == 429)
+            assert client.get("/v2/schema", **other).status_code == 200
+            body = {"instances": [LIGHT]}
+            assert client.post("/v2/explain", json=body, **other).status_code == 200
+        finally:
+            for connection in slow:
+                connection.close()
+
+
+def test_trouble_of_the_event_loop_is_said_once(caplog):
+    loop, say = asyncio.new_event_loop(), SayOnce()
+    error = OSError(errno.EMFILE, "Too many open files")
+    with closing(loop):
+        for _ in range(1000):
+            say(loop, {"message": "socket.accept() out of system resource", "exception": error})
+        say(loop, {"message": "another", "exception": ValueError("x")})
+    assert len(caplog.records) == 2
+    assert "Too many open files. Allow more open files" in caplog.text
+
+
+COUNT_ARENAS = """
+import ctypes, threading
+from lapace.apps.server.running import limit_arenas
+limit_arenas()
+together = threading.Barrier(9)
+
+def allocate():
+    bytearray(10_000)
+    together.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+together.wait()
+for thread in threads:
+    thread.join()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fdopen(1, b"w")))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="arenas are glibc's")
+@pytest.mark.parametrize(("setting", "arenas"), [({}, 2), ({"MALLOC_ARENA_MAX": "5"}, 5)])
+def test_threads_share_two_arenas_of_memory(setting, arenas):
+    """Each would else keep the most it ever held, and memory would grow with every new thread."""
+    known = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    command = [sys.executable, "-c", COUNT_ARENAS]
+    done = subprocess.run(command, env={**known, **setting}, capture_output=True, check=True)
+    assert done.stdout.count(b"<heap nr=") == arenas
+
+
+def test_a_classifier_that_exits_is_a_json_error():
+    class Exits:
+        classes_ = ("cheap", "dear")
+        leave = False
+
+        def predict(self, rows):
+            if self.leave:
+                sys.exit(3)
+            return worlds.postage(rows)
+
+    model = Exits()
+    explainer = Explainer(model, n_prototypes=1, recipe=worlds.NARROW, device="cpu")
+    with serving(explainer.fit(worlds.letters(200, 0))) as client:
+        model.leave = True
+        assert sentence(explain(client), 502).startswith("The classifier failed.")
+        model.leave = False
+        assert explain(client).status_code == 200
+
+
+def test_a_server_that_stops_answers_with_json(monkeypatch):
+    async def test(loop):
+        queue, calls = WorkQueue(threads=1, queue=4, timeout=LONG), [Blocking(), Blocking()]
+        tasks = [asyncio.create_task(queue.run(call)) for call in calls]
+        await happens(calls[0].started.is_set)
+        queue.stop(8)
+        await asyncio.sleep(0)
+        with pytest.raises(HTTPException, match="The server is stopping") as late:
+            await queue.run(lambda: b"x")
+        assert late.value.status_code == 503
+        assert queue.status == "stopping"
+        assert queue.full
+        loop.skipped += 9
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [error.status_code for error in found] == [503, 503]
+        calls[0].released.set()
+        await happens(lambda: queue.counts()["running"] == 0)
+
+    story(test)
+
+
+def test_sigterm_with_more_work_than_the_grace_period(tmp_path):
+    with process(tmp_path) as (child, client), ThreadPoolExecutor(6) as pool:
+        calls = [pool.submit(explain, client, HEAVY) for _ in range(6)]
+        until(lambda: client.get("/healthz").json()["waiting"] == 3)
+        child.send_signal(signal.SIGTERM)
+        for call in calls:
+            assert "The server is stopping." in sentence(call.result(), 503)
+        assert child.wait(60) == -signal.SIGTERM
+        assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+# --- a real reverse proxy ------------------------------------------------------------------------
+
+
+def nginx_configuration(folder: Path, port: int, behind: int) -> str:
+    """The configuration on the page, with this test's ports and certificate."""
+    page = (ROOT / "docs" / "how-to" / "serving.md").read_text(encoding="utf-8")
+    found = re.search(r"```nginx\n(.+?)```", page, re.DOTALL)[1]
+    for name, value in (
+        ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
+        ("127.0.0.1:8000", f"127.0.0.1:{behind}"),
+        ("/etc/ssl/explain.pem", str(folder / "explain.pem")),
+        ("/etc/ssl/explain.key", str(folder / "explain.key")),
+    ):
+        assert name in found
+        found = found.replace(name, value)
+    paths = "\n".join(
+        f"{kind}_temp_path {folder}/{kind};"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    return (
+        f"daemon off; pid {folder}/pid; error_log {folder}/error.log;\n"
+        f"events {{}}\nhttp {{ access_log off;\n{paths}\n{found}\n}}\n"
+    )
+
+
+@pytest.mark.needs("nginx")
+def test_the_reverse_proxy_on_the_page_works(tmp_path):
+    key, certificate = tmp_path / "explain.key", tmp_path / "explain.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout",
+            str(key), "-out", str(certificate), "-subj", "/CN=explain.example.org", "-addext",
+            "subjectAltName=DNS:explain.example.org"]  # fmt: skip
+    subprocess.run(made, check=True, capture_output=True)
+    with closing(listen("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {"token": {"alice": "open-sesame"}, "hosts": ["explain.example.org"]}
+    with serving(worlds.post().explainer, **settings) as behind:
+        (tmp_path / "nginx.conf").write_text(
+            nginx_configuration(tmp_path, port, behind.base_url.port)
+        )
+        nginx = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")])
+        try:
+            check_proxy(certificate, port)
+        finally:
+            nginx.terminate()
+            nginx.wait(60)
+
+
+def check_proxy(certificate: Path, port: int) -> None:
+    context = ssl.create_default_context(cafile=str(certificate))
+    name = "explain.example.org"
+    with httpx.Client(verify=context, base_url=f"https://127.0.0.1:{port}", timeout=60) as client:
+        more = {"extensions": {"sni_hostname": name}, "headers": {"Host": name}}
+        until(lambda: reachable(client, **more))
+        assert client.get("/v2/schema", **more).status_code == 401
+        with_token = more | {"headers": {"Host": name, "Authorization": "Bearer open-sesame"}}
+        found = client.post("/v2/explain", json={"instances": [LIGHT]}, **with_token)
+        assert found.status_code == 200
+        assert found.headers["strict-transport-security"] == "max-age=31536000"
+        assert re.fullmatch("[0-9a-f]{32}", found.headers["x-request-id"])
+        assert client.get("/metrics", **with_token).status_code == 403
+        large = client.post("/v2/explain", content=b" " * 2_000_000, **with_token)
+        assert large.status_code == 413
+        statuses = [client.get("/readyz", **with_token).status_code for _ in range(120)]
+        assert set(statuses) == {200, 429}, "a client that sends too fast is slowed down"
+
+
+def test_every_test_on_the_page_of_security_exists():
+    page = (ROOT / "docs" / "how-to" / "security.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(named) > 25
+    rows = re.findall(r"(?m)^\| .*", page.partition("## What holds them off")[2])[1:]
+    assert len(rows) > 25
+    assert not [row for row in rows if "`test_" not in row]
+    assert not {name for name in named if f"def {name}(" not in code}

@@ -1,0 +1,599 @@
+"""The workbench without a browser: what it says, what it asks the library, who may open it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from dataclasses import replace
+from queue import Queue
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.responses import PlainTextResponse
+from starlette.websockets import WebSocket
+
+from lapace import Explanation, Feature, InputError, Schema
+from lapace.apps.server import create_app, run
+from lapace.apps.server.http import SESSION_COOKIE
+from lapace.apps.server.tokens import Tokens
+from lapace.apps.workbench import PATH, add_workbench, adviser
+from lapace.apps.workbench.access import POLICY, PageHeaders, add_login
+from lapace.apps.workbench.columns import describe, form_values, locks, place, read_values
+from lapace.apps.workbench.limits import EFFORTS, LimitQuery, loosened, make_query, steps_to_loosen
+from lapace.apps.workbench.session import Session, Shared
+from lapace.apps.workbench.ways import cards, chosen_way, name_of_way, pixels
+from lapace.constraints import parse
+from lapace.result import Move, WhyNot
+from tests import worlds
+
+LABELS = ["refused", "approved"]
+
+
+def bank_schema() -> Schema:
+    return worlds.bank().explainer.schema_
+
+
+@pytest.fixture(scope="module")
+def shared():
+    world = worlds.bank()
+    return Shared(world.explainer, world.instances, "approved")
+
+
+@pytest.fixture(scope="module")
+def explanation(shared):
+    """Of one refused instance with more than one way."""
+    session = Session(shared)
+    for position in range(len(shared.names)):
+        row = form_values(shared.schema, shared.cells[position])
+        session._explain({"row": row, "limits": {"target": shared.page["target"]}})
+        found = session._last[1]
+        if found.status == ("answered",) and len(found.best()) > 1 and len(found.instance):
+            return found
+    raise AssertionError("no instance has two ways")
+
+
+def refused(shared) -> dict:
+    """The values of an instance that is refused."""
+    position = shared.decisions.index("refused")
+    return form_values(shared.schema, shared.cells[position])
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+
+def test_columns_say_what_a_form_needs():
+    loan = Feature.continuous("loan", written="€1,234.56", lower=0, upper=100, resolution=0.5)
+    day = Feature.continuous("start", written="2024-12-31", lower=0, upper=20_000)
+    home = Feature.categorical("home_type", ["own", "rent"])
+    rows = [
+        {"loan": "€5", "start": "2020-01-01", "home_type": "own"},
+        {"loan": "€9", "start": "2021-01-01", "home_type": "rent"},
+    ]
+    schema = Schema.infer(rows, {"loan": loan, "start": day, "home_type": home})
+    first, second, third = describe(schema, [parse("fixed home_type")])
+    assert (first["kind"], first["before"], first["step"]) == ("number", "€", 0.5)
+    assert second["kind"] == "date"
+    assert (third["label"], third["levels"], third["lock"]) == (
+        "Home type",
+        ["own", "rent"],
+        "keep",
+    )
+
+
+def test_scales_are_shares_and_say_no_counts():
+    for column in describe(bank_schema()):
+        bars = np.array(column["scale"])
+        assert bars.shape[1] == 3
+        assert bars.min() >= 0
+        assert bars.max() <= 1
+        assert (bars[:, 1] > bars[:, 0]).all()
+
+
+@given(st.floats(-1e6, 1e6))
+def test_places_lie_on_the_scale(value):
+    for feature in bank_schema().features:
+        if feature.kind == "continuous":
+            assert 0 <= place(feature, value) <= 1
+            assert place(feature, float("nan")) is None
+
+
+def test_rows_survive_the_form(shared):
+    for cells in shared.cells:
+        read, problems = read_values(shared.schema, form_values(shared.schema, cells))
+        assert not problems
+        np.testing.assert_array_equal(read, cells)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("age", "old"), ("age", "1e999"), ("age", [1]), ("age", True), ("home", 7), ("home", "own")],
+)
+def test_what_cannot_be_read_is_said_by_field(name, value):
+    found = read_values(bank_schema(), {name: value})[1]
+    assert list(found) == [name]
+    assert found[name].endswith(".")
+
+
+def test_days_that_do_not_exist_are_refused():
+    schema = Schema.infer([{"start": f"2024-01-{day:02}"} for day in range(1, 30)])
+    assert read_values(schema, {"start": "2024-02-30"})[1] == {"start": "There is no such day."}
+    cells, problems = read_values(schema, {"start": "2024-02-29"})
+    assert not problems
+    assert form_values(schema, cells) == {"start": "2024-02-29"}
+
+
+def test_rules_lock_columns():
+    rules = map(parse, ("age == original", "increasing income", "income <= original", "debt <= 9"))
+    assert locks(rules) == {"age": "keep", "income": "keep"}
+
+
+# --- limits ------------------------------------------------------------------------------------
+
+
+def test_limits_are_constraints_and_costs():
+    said = {
+        "age": {"mode": "keep", "high": "50"},
+        "income": {"mode": "up", "low": "10.5", "high": "90", "effort": 4},
+        "home": {"mode": "free", "levels": [0, 1]},
+        "grade": {"mode": "down", "effort": 0},
+        "debt": {"mode": "free", "effort": 2},
+    }
+    query = make_query({"features": said, "most": 2, "typed": ["debt<=30"]}, bank_schema(), LABELS)
+    assert not query.problems
+    assert query.constraints == (
+        "fixed age",
+        "increasing income",
+        "income >= 10.5",
+        "income <= 90",
+        "home in {original, kin, own}",
+        "decreasing grade",
+        "changes <= 2",
+        "debt <= 30",
+    )
+    assert query.costs == {"income": EFFORTS[4], "grade": EFFORTS[0]}
+    assert query.sources[3] == ("income", "high")
+    assert query.target is None
+
+
+def test_the_target_is_a_label_any_other_or_left_to_the_library():
+    schema = bank_schema()
+    assert make_query({"target": 1}, schema, LABELS).target == "approved"
+    assert make_query({"target": 7}, schema, LABELS).target is None
+    assert make_query({}, schema, ["a", "b", "c"]).target == "any-other"
+
+
+def test_mistakes_in_typed_limits_get_the_languages_sentences():
+    typed = ["incme >= 3", "income >=", "x" * 2000, "income <= -5"]
+    query = make_query({"typed": typed}, bank_schema(), LABELS)
+    assert not query.constraints
+    assert [place for place, _ in query.problems] == typed
+    assert "Did you mean 'income'" in query.problems[0][1]
+    assert "can never hold" in query.problems[3][1]
+
+
+def test_dates_and_odd_names_become_constraints():
+    rows = [{"start day": f"2024-01-{day:02}", "is on": day % 2 == 0} for day in range(1, 30)]
+    schema = Schema.infer(rows)
+    said = {"start day": {"low": "2024-01-10"}, "is on": {"levels": [1]}}
+    query = make_query({"features": said}, schema, LABELS)
+    assert not query.problems
+    assert query.constraints[0].startswith("`start day` >= ")
+    assert query.constraints[1].startswith("`is on` in {original")
+
+
+def test_rubbish_in_place_of_limits_is_ignored():
+    said = {"age": 5, "income": {"mode": "?", "effort": 99, "levels": 3}, "nope": {"mode": "keep"}}
+    query = make_query({"features": said, "most": "many", "typed": None}, bank_schema(), LABELS)
+    assert query == LimitQuery()
+
+
+def test_loosening_changes_the_visitors_limits_only():
+    schema = bank_schema()
+    limits = {
+        "features": {"income": {"mode": "up", "high": "40"}},
+        "most": 1,
+        "typed": ["debt <= 9"],
+    }
+    query = make_query(limits, schema, LABELS)
+    moves = (
+        Move("income <= 40", 10.0, "", "income <= 50"),
+        Move("increasing income", None, "", None),
+        Move("changes <= 1", 1.0, "", "changes <= 2"),
+        Move("debt <= 9", 3.0, "", "debt <= 12"),
+        Move("fixed age", None, "'fixed age' is left out", None),
+    )
+    why = WhyNot("none_found", drop=("income <= 40",), moves=moves)
+    steps = steps_to_loosen(why, query, schema)
+    assert [step.yours for step in steps] == [True, True, True, True, False]
+    assert steps[0].text == "“income is at most 50” instead of “income is at most 40”"
+    assert steps[1].text == "without “income may only go up”"
+    assert steps[2].text == "“at most 2 things change” instead of “at most 1 thing changes”"
+    assert steps[4].now == "age stays as it is"
+    after = loosened(limits, why, query, schema)
+    assert after["features"]["income"] == {"mode": "free", "high": "50"}
+    assert (after["most"], after["typed"]) == (2, ["debt <= 12"])
+    assert limits["most"] == 1  # what was handed over stays as it was
+    clash = replace(why, drop=(), clash=("income <= 40", "fixed age"))
+    only = loosened(limits, clash, query, schema)
+    assert (only["features"]["income"]["high"], only["most"]) == ("50", 1)
+
+
+# --- ways --------------------------------------------------------------------------------------
+
+
+def test_a_dial_needs_nothing_but_the_stored_result(explanation):
+    stored = Explanation.from_json(json.loads(json.dumps(explanation.to_json())))
+    again, now = cards(stored), cards(explanation)
+    for found in (again, now):
+        found.pop("seconds")
+    assert again["cards"]
+    assert [card["title"] for card in again["cards"]] == [card["title"] for card in now["cards"]]
+    json.dumps(again, allow_nan=False)
+
+
+def test_every_stop_is_ok_and_named(explanation):
+    found = cards(explanation)["cards"]
+    assert [card["rank"] for card in found] == sorted(card["rank"] for card in found)
+    names = set()
+    for card in found:
+        keys = [stop["key"] for stop in card["stops"]]
+        assert len(set(keys)) == len(keys)
+        assert card["stops"][card["start"]]["key"] == f"best{card['rank']}"
+        assert sum("surest" in stop for stop in card["stops"]) == 1
+        names |= {stop["name"] for stop in card["stops"]}
+        for stop in card["stops"]:
+            only = chosen_way(explanation, stop["key"]).best()
+            assert len(only) == 1
+            assert only.ok.all()
+            assert len(stop["changes"]) == only.changed[0]
+            assert stop["label"] == "approved"
+    assert "Closest to today" in names
+    best = explanation.best(3)
+    careful = (best.mark != "") | (best.density < 5)
+    assert ("Recommended" in names) == bool((~careful).any())
+    assert ("Best found" in names) == bool(careful.any())
+    assert {"End of the way", "Half-way"} & names
+    ends = [card["stops"][-1]["key"] for card in found if card["path"]]
+    assert len(set(ends)) == len(ends)  # ways do not share their path
+
+
+@pytest.mark.parametrize("key", ["best9", "path999:0", "path0:999", "nearest; drop", "", "best-1"])
+def test_a_stop_that_is_not_there_is_refused(explanation, key):
+    with pytest.raises(ValueError, match="no such way"):
+        chosen_way(explanation, key)
+
+
+def test_ways_are_named_by_what_they_ask():
+    names = ("income", "loan_amount", "savings", "debt")
+    rows = [{**dict.fromkeys(names, 20 + i % 50), "grade": "ab"[i % 2]} for i in range(99)]
+    schema = Schema.infer(rows, dict.fromkeys(names, "number"))
+    before = schema.cells(rows[:1])[0]
+    after = before.copy()
+    after[schema.index("savings")] += 30
+    after[schema.index("loan_amount")] -= 15
+    assert name_of_way(schema, before, after) == "Save more, borrow less"
+    after[schema.index("grade")] = 1
+    after[schema.index("income")] += 1
+    listed = "Grade: b, save more, borrow less"
+    assert name_of_way(schema, before, after) == f"{listed}, earn more"
+    after[schema.index("debt")] += 1
+    assert name_of_way(schema, before, after) == f"{listed} and 2 more"
+
+
+def test_stops_go_from_the_closest_to_the_surest(explanation):
+    for card in cards(explanation)["cards"]:
+        chances, distances = (
+            [stop[name] for stop in card["stops"]] for name in ("chance", "distance")
+        )
+        assert chances == sorted(chances)
+        others = [d for k, d in enumerate(distances) if k != card["start"]]
+        assert others == sorted(others)
+
+
+def test_the_page_has_no_words_of_machine_learning(shared, explanation):
+    from importlib import resources
+
+    scripts = resources.files("lapace.apps.workbench").joinpath("js").iterdir()
+    texts = [script.read_text("utf-8") for script in scripts]
+    templates = [
+        part for text in texts for part in re.findall(r"template: `(.*?)`,\n", text, re.DOTALL)
+    ]
+    assert len(templates) > 8
+    stops = [stop for card in cards(explanation)["cards"] for stop in card["stops"]]
+    bare = re.sub(r'="[^"]*"', "", "".join(templates))
+    shown = re.sub(r"<[^>]*>|\{\{.*?\}\}", " ", bare, flags=re.DOTALL)
+    shown += json.dumps([[stop["name"], stop["usual"]] for stop in stops])
+    words = (
+        "model classifier feature instance counterfactual prototype latent density percentile "
+        "probability label target query"
+    )
+    assert not re.findall(rf"\b({words.replace(' ', '|')})s?\b", shown, re.IGNORECASE)
+
+
+def test_images_are_pixels():
+    world = worlds.digits()
+    found = pixels(world.explainer.schema_, world.instances[0].ravel())
+    assert (found["height"], found["width"], found["colours"]) == (8, 8, False)
+    assert len(found["values"]) == 64
+    np.testing.assert_allclose(
+        np.array(found["values"]) / 255, world.instances[0].ravel(), atol=0.01
+    )
+
+
+# --- sessions ----------------------------------------------------------------------------------
+
+
+def test_the_page_begins_with_a_row_that_has_not_the_target(shared):
+    page = shared.page
+    assert page["cases"][page["first"]]["label"] == "refused"
+    assert page["target"] == list(shared.explainer.classes_).index("approved")
+    json.dumps(page, allow_nan=False)
+
+
+def test_rows_of_the_file_come_by_position_or_name(shared):
+    session = Session(shared)
+    by_position = session.answer({"kind": "case", "id": 4, "position": 3})
+    assert by_position["id"] == 4
+    assert (
+        session.answer({"kind": "case", "name": by_position["name"]})["values"]
+        == by_position["values"]
+    )
+    for wrong in ({"position": 10**9}, {"name": "nope"}, {"position": -1}):
+        assert session.answer({"kind": "case", **wrong})["problems"]
+
+
+def test_a_decision_on_values_by_hand_agrees_with_the_classifier(shared):
+    session, row = Session(shared), refused(shared)
+    assert session.answer({"kind": "judge", "row": row})["label"] == "refused"
+    rich = {**row, "income": "200"}
+    found = session.answer(
+        {"kind": "judge", "row": rich, "start": row, "limits": {"typed": ["income <= 90"]}}
+    )
+    assert (found["label"], found["reached"]) == ("approved", True)
+    assert found["broken"] == ["income <= 90"]
+    assert found["chance"] > 0.5
+    assert session.answer({"kind": "judge", "row": dict.fromkeys(row)})["problems"]
+    assert session.answer({"kind": "judge", "row": "?"})["problems"]
+
+
+def test_explaining_is_the_librarys_own_answer(shared):
+    session, row = Session(shared), refused(shared)
+    limits = {"features": {"age": {"mode": "keep"}, "income": {"effort": 3}}}
+    found = session.answer({"kind": "explain", "id": 1, "row": row, "limits": limits})
+    own = session._last[1]
+    assert own.constraints[-1] == "fixed age"
+    assert own.costs == {"income": 2.0}
+    assert found["status"] == own.status[0]
+    assert len(found["cards"]) == int(own.best().ok.sum())
+    age = shared.schema.index("age")
+    assert all(
+        c["f"] != age for card in found["cards"] for stop in card["stops"] for c in stop["changes"]
+    )
+
+
+def shown_ways(reply: dict, schema: Schema) -> list[dict]:
+    """The ways on the page as it sends them back: the values that each changes."""
+    names = schema.names
+    return [
+        {names[change["f"]]: change["value"] for change in stop["changes"]}
+        for card in reply["cards"]
+        for stop in card["stops"]
+        if stop["key"].startswith(("best", "nearest"))
+    ]
+
+
+def test_ways_shown_before_are_candidates_of_the_next_question(shared, monkeypatch):
+    session, row, schema = Session(shared), refused(shared), shared.schema
+    given = []
+
+    def explain(instances, *, candidates=None, **settings):
+        given.append(candidates)
+        return real(instances, candidates=candidates, **settings)
+
+    real = shared.explainer.explain
+    monkeypatch.setattr(shared.explainer, "explain", explain)
+    question = {"kind": "explain", "name": "7", "row": row, "limits": {}}
+    shown = shown_ways(session.answer(question), schema)
+    assert given == [None]
+    limits = {"features": {"age": {"mode": "keep"}}}
+    found = session.answer({**question, "limits": limits, "shown": shown})
+    assert {candidate["instance"] for candidate in given[1]} == {"7"}
+    cells = np.stack([read_values(schema, {**row, **way})[0] for way in shown])
+    handed = schema.cells([{k: v for k, v in c.items() if k != "instance"} for c in given[1]])
+    np.testing.assert_array_equal(handed, cells)
+    asked = len(given)
+    session.answer({**question, "kind": "json", "limits": limits, "shown": shown})
+    assert len(given) == asked  # the same question: nothing is searched for again
+    fresh = Session(shared)  # as after a restart
+    again = fresh.answer({**question, "limits": limits, "shown": shown})
+    assert again["cards"] == found["cards"]
+
+
+@pytest.mark.parametrize(
+    "shown", [None, "x", [1], [{"nope": 1}], [{"income": "much"}], [{"income": [1]}], [None] * 99]
+)
+def test_ways_that_cannot_be_read_are_left_out(shared, shown):
+    session, row = Session(shared), refused(shared)
+    question = {"kind": "explain", "row": row, "limits": {"features": {"age": {"mode": "keep"}}}}
+    expected = session.answer(question)
+    found = Session(shared).answer({**question, "shown": shown})
+    assert found["cards"] == expected["cards"]
+
+
+def test_letters_and_files_are_about_the_chosen_plan(shared):
+    session = Session(shared)
+    message = {"row": refused(shared), "limits": {}, "name": "<b>4</b>"}
+    card = session.answer({"kind": "explain", **message})["cards"][0]
+    stop = card["stops"][-1]
+    fresh = Session(shared)  # as after a restart: the same question has the same answer
+    found = fresh.answer({"kind": "letter", **message, "key": stop["key"]})
+    assert "&lt;b&gt;4" in found["html"]
+    assert "<b>4" not in found["html"]
+    assert re.fullmatch(r"letter-[\w-]+\.html", found["file"])
+    for change in stop["changes"]:
+        assert change["after"] in found["html"]
+    assert fresh.answer({"kind": "letter", **message, "key": "best77"})["problems"]
+    written = fresh.answer({"kind": "json", **message})
+    assert Explanation.from_json(json.loads(written["text"])).status == ("answered",)
+
+
+def test_where_nothing_fits_one_click_loosens_it(shared):
+    session, row = Session(shared), refused(shared)
+    keep = {name: {"mode": "keep"} for name in shared.schema.names if name != "income"}
+    now = float(row["income"])
+    limits = {"features": {**keep, "income": {"mode": "free", "high": str(now + 0.5)}}}
+    found = session.answer({"kind": "explain", "row": row, "limits": limits})
+    assert found["status"] in ("none_found", "infeasible")
+    why = session.answer({"kind": "whynot", "row": row, "limits": limits})
+    assert any(step["yours"] for step in why["steps"])
+    again = session.answer({"kind": "explain", "row": row, "limits": why["limits"]})
+    assert again["status"] == "answered"
+
+
+def test_sessions_share_nothing_of_visitors(shared):
+    one, other = Session(shared), Session(shared)
+    before = json.dumps(shared.page)
+    one.answer({"kind": "explain", "row": refused(shared), "limits": {}})
+    assert other._last is None
+    assert json.dumps(shared.page) == before
+
+
+def test_what_the_page_cannot_have_sent_is_refused(shared):
+    with pytest.raises(InputError, match="Load it again"):
+        Session(shared).answer({"kind": "__class__"})
+
+
+def test_adviser_pages_escape_what_the_data_says(shared):
+    assert "<h1>Fit report</h1>" in adviser.report_body(shared)
+    assert "<svg" in adviser.prototypes_body(shared)
+    body = adviser.cohort_body(shared, "home")
+    assert "What changes" in body
+    assert "own" in body
+
+
+# --- who may open it ---------------------------------------------------------------------------
+
+
+def test_sessions_of_browsers_end_with_time_and_with_the_token():
+    tokens = Tokens({"alice": "open-sesame", "bob": "other"})
+    session = tokens.open_session("open-sesame")
+    assert "open-sesame" not in session
+    assert tokens.find_session(session) == "alice"
+    assert Tokens({"bob": "other"}).find_session(session) is None
+    assert tokens.open_session("wrong") is None
+    assert tokens.find_session(tokens.open_session("open-sesame", seconds=-1)) is None
+    until, _, signature = session.partition(".")
+    for forged in (
+        f"{int(until) + 1}.{signature}",
+        f"{until}.",
+        "",
+        "x.y",
+        f"٣{session}",
+        "9" * 400,
+    ):
+        assert tokens.find_session(forged) is None
+
+
+def address_of(app) -> str:
+    """The address of an application that runs in a thread until the tests end."""
+    ready = Queue()
+    settings = {"port": 0, "ready": ready.put}
+    threading.Thread(target=run, args=(app,), kwargs=settings, daemon=True).start()
+    return ready.get(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def page_address():
+    """A server with the login, and a page in place of NiceGUI's."""
+    app = create_app(worlds.post().explainer, token="open-sesame", pages=PATH)
+    add_login(app)
+    app.add_route(f"{PATH}/", lambda _: PlainTextResponse("the page"))
+    app.add_route(f"{PATH}/_nicegui/x.js", lambda _: PlainTextResponse("script"))
+
+    async def socket(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    app.add_api_websocket_route(f"{PATH}/_nicegui_ws/socket.io/", socket)
+    app.add_middleware(PageHeaders)
+    return address_of(app)
+
+
+def connects(address: str, headers: dict[str, str]) -> bool:
+    """Whether a websocket is accepted."""
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    url = f"{address.replace('http', 'ws')}{PATH}/_nicegui_ws/socket.io/"
+    try:
+        with connect(url, additional_headers=headers, proxy=None):
+            pass
+    except InvalidStatus as error:
+        return error.response.status_code != 403
+    return True
+
+
+@pytest.fixture
+def client(page_address):
+    with httpx.Client(base_url=page_address) as found:
+        yield found
+
+
+def test_the_page_needs_a_login_and_its_websocket_too(page_address, client):
+    for path in ("/", PATH, f"{PATH}/", f"{PATH}/adviser"):
+        assert client.get(path).headers["location"] == f"{PATH}/login"
+    assert client.get(f"{PATH}/_nicegui/x.js").status_code == 401
+    assert not connects(page_address, {})
+    assert client.get(f"{PATH}/login").status_code == 200
+    wrong = client.post(f"{PATH}/login", data={"token": "<script>"})
+    assert (wrong.status_code, "<script>" in wrong.text) == (401, False)
+    assert client.post(f"{PATH}/login", content=b"token=" + b"x" * 20_000).status_code == 413
+    foreign = {"Origin": "https://evil.example"}
+    assert client.post(f"{PATH}/login", data={"token": "x"}, headers=foreign).status_code == 403
+
+    right = client.post(f"{PATH}/login", data={"token": "open-sesame"})
+    assert right.status_code == 303
+    said = right.headers["set-cookie"].lower()
+    assert all(word in said for word in ("httponly", "samesite=strict"))
+    cookie = {"Cookie": f"{SESSION_COOKIE}={right.cookies[SESSION_COOKIE]}"}
+    assert client.get(f"{PATH}/").text == "the page"
+    assert connects(page_address, cookie)
+    assert not connects(page_address, cookie | foreign)
+    assert not connects(page_address, {"Cookie": f"{SESSION_COOKIE}=1.2"})
+    # The cookie opens pages, not the API: a page of another origin cannot use it there.
+    assert client.get("/v2/report").status_code == 401
+    assert client.post("/v2/explain", json={"instances": []}).status_code == 401
+    assert client.get(f"{PATH}x").status_code == 401
+    client.post(f"{PATH}/logout")
+    assert SESSION_COOKIE not in client.cookies
+    assert client.get(f"{PATH}/").status_code == 303
+
+
+def test_the_page_names_no_foreign_origin_and_cannot_be_framed(client):
+    client.post(f"{PATH}/login", data={"token": "open-sesame"})
+    response = client.get(f"{PATH}/")
+    assert response.headers["content-security-policy"] == POLICY
+    assert response.headers["x-frame-options"] == "DENY"
+    assert "frame-ancestors 'none'" in POLICY
+    assert not re.search(r"https?:|\*", POLICY)
+    assert "unsafe" not in client.get(f"{PATH}/login").headers["content-security-policy"]
+    api = client.get("/healthz").headers["content-security-policy"]
+    assert api == "default-src 'none'; frame-ancestors 'none'"
+
+
+def test_without_a_token_there_is_no_login():
+    app = create_app(worlds.post().explainer, pages=PATH)
+    add_login(app)
+    address = address_of(app)
+    assert httpx.get(f"{address}{PATH}/login").headers["location"] == f"{PATH}/"
+    assert httpx.get(address).headers["location"] == f"{PATH}/"
+
+
+def test_an_unknown_target_is_refused():
+    app = create_app(worlds.post().explainer, pages=PATH)
+    with pytest.raises(InputError, match="none of the labels: 'cheap', 'dear'"):
+        add_workbench(app, worlds.post().explainer, target="free")

@@ -1,0 +1,463 @@
+"""The workbench end to end, in a real Chromium, at the widths of a laptop and of a phone.
+
+`LAPACE_SCREENSHOTS=folder` keeps what was seen; `LAPACE_PICTURES=folder` makes the pictures of the
+documentation anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from lapace import Explanation
+
+pytestmark = pytest.mark.needs("browser")
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = Path(__file__).parent / "workbench_server.py"
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+)  # fmt: skip
+LAPTOP, PHONE = (1280, 900), (390, 844)
+PATIENCE = 120_000  # milliseconds: the machine may be busy
+
+
+@contextmanager
+def server(name: str, *settings: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of a workbench in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])}
+    command = [sys.executable, str(SERVER), name, *(settings or ("0",))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        try:
+            address = child.stdout.readline().strip()
+            assert address.startswith("http://127.0.0.1:"), address
+            yield address, child
+        finally:
+            child.kill()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=which("chromium"), args=[*FLAGS])
+        yield chromium
+        chromium.close()
+
+
+class Visitor:
+    """One browser window, which notes all that must not happen."""
+
+    def __init__(self, browser, address, size, **settings):
+        self.address = address
+        self.context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce", **settings
+        )
+        self.context.set_default_timeout(PATIENCE)
+        self.page = self.context.new_page()
+        self.width = size[0]
+        self.errors, self.foreign, self.sent = [], [], []
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", self._request)
+        self.page.on("websocket", lambda socket: socket.on("framesent", self._frame))
+
+    def _console(self, message):
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
+
+    def _request(self, request):
+        if not request.url.startswith((self.address, "data:", "blob:", "about:")):
+            self.foreign.append(request.url)
+
+    def _frame(self, data):
+        if '"event"' in str(data):  # what the page asks; others keep the connection alive
+            self.sent.append(str(data))
+
+    def open(self, path="/"):
+        self.page.goto(self.address + path)
+
+    def settled(self):
+        """Waits until the page is no longer busy."""
+        self.page.wait_for_selector('.bench[aria-busy="false"]')
+        self.page.wait_for_function(
+            "() => !/moment|ing …|ing the/.test(document.querySelector('.state').innerText)"
+        )
+
+    @property
+    def cards(self):
+        return self.page.locator("article.card")
+
+    def unfold(self):
+        """On a phone the limits are folded away at first."""
+        fold = self.page.locator("#limits .fold")
+        if fold.is_visible() and fold.get_attribute("aria-expanded") == "false":
+            fold.click()
+
+    def look(self, name):
+        """Keeps a picture where one is wanted, and looks for accessibility faults."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        if folder := os.environ.get("LAPACE_SCREENSHOTS"):
+            self.page.screenshot(path=f"{folder}/{name}-{self.width}.png", full_page=True)
+        found = Axe().run(self.page).response["violations"]
+        serious = [
+            (fault["id"], [node["html"][:120] for node in fault["nodes"][:3]])
+            for fault in found
+            if fault["impact"] in ("serious", "critical")
+        ]
+        assert not serious, serious
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert self.page.evaluate(wide) <= 0, "the page is wider than the screen"
+
+    def picture(self, name):
+        """Makes the picture of the documentation anew, where that is wanted."""
+        if folder := os.environ.get("LAPACE_PICTURES"):
+            self.page.screenshot(path=f"{folder}/{name}")
+
+    def close(self):
+        assert not self.errors, self.errors
+        assert not self.foreign, self.foreign
+        self.context.close()
+
+
+def test_a_visitor_finds_keeps_and_prints_a_plan(browser):
+    with server("loans") as (address, _):
+        for size, colours in ((LAPTOP, "light"), (PHONE, "dark")):
+            visitor = Visitor(browser, address, size, color_scheme=colours)
+            visitor.open()
+            visitor.cards.first.wait_for()
+            visitor.settled()
+            verdict = visitor.page.locator(".verdict")
+            assert "denied" in verdict.inner_text()
+            assert "approved" in verdict.locator(".wanted").inner_text()
+            visitor.look("loans")
+            visitor.picture("workbench.png" if size == LAPTOP else "workbench-phone.png")
+            _move_the_dial(visitor)
+            _keep_the_job(visitor)
+            _keep_and_compare(visitor)
+            _print(visitor)
+            _try_values(visitor)
+            _limits_that_cannot_hold(visitor)
+            _reload(visitor)
+            _adviser(visitor)
+            visitor.close()
+
+
+def _move_the_dial(visitor):
+    """At once, in the browser: nothing is asked of the server."""
+    card, asked = visitor.cards.first, len(visitor.sent)
+    dial = card.locator(".dial input")
+    dial.focus()
+    dial.press("Home")
+    assert "denied" in card.locator(".flip").inner_text()
+    assert "as it is today" in card.inner_text()
+    seen = set()
+    for _ in range(int(dial.get_attribute("max"))):
+        dial.press("ArrowRight")
+        assert "approved" in card.locator(".flip").inner_text()
+        seen.add(card.locator(".changes").inner_text())
+    assert len(seen) > 1
+    card.locator("details.more summary").click()
+    assert card.locator(".path svg").first.is_visible()
+    assert len(visitor.sent) == asked
+
+
+def _keep_the_job(visitor):
+    """A limit is obeyed, and the page says at once, before any reply, that it is at work."""
+    visitor.unfold()
+    button = visitor.page.get_by_role("button", name="Keep Employment as it is")
+    turns = visitor.page.evaluate(
+        """async (button) => {
+            let turns = 0;
+            const state = document.querySelector('.state');
+            button.click();
+            while (!/moment|Looking/.test(state.innerText) && ++turns < 99)
+                await new Promise((resolve) => setTimeout(resolve, 0));
+            return turns;
+        }""",
+        button.element_handle(),
+    )
+    assert turns < 5  # of the browser's own loop: no server was asked
+    assert button.get_attribute("aria-pressed") == "true"
+    visitor.settled()
+    assert re.search(
+        r'shown\\*":\[\{', visitor.sent[-1]
+    )  # ways it may keep are part of the question
+    for card in visitor.cards.all():
+        assert "Employment" not in card.locator("h3").inner_text()
+        assert "Employment" not in card.locator(".changes").inner_text()
+
+
+def _keep_and_compare(visitor):
+    page, card = visitor.page, visitor.cards.first
+    dial = card.locator(".dial input")
+    dial.focus()
+    for stop in (("Home", "ArrowRight"), ("End",)):
+        for key in stop:
+            dial.press(key)
+        card.get_by_role("button", name="Bookmark").click()
+    boxes = page.locator(".plans input")
+    assert boxes.count() == 2
+    for box in boxes.all():
+        box.check()
+    table = page.locator("table.compare").inner_text()
+    assert "approved" in table
+    assert "Chance" in table
+    with page.expect_download() as waited:
+        page.get_by_role("button", name="Data file").first.click()
+    data = json.loads(Path(waited.value.path()).read_text("utf-8"))
+    assert Explanation.from_json(data).status == ("answered",)
+    visitor.look("loans-kept")
+
+
+def _print(visitor):
+    page = visitor.page
+    visitor.cards.first.get_by_role("button", name="Print").click()
+    page.locator("dialog iframe").wait_for()
+    letter = page.frame_locator("dialog iframe")
+    assert "What would have to change" in letter.locator("h1").inner_text()
+    assert "employment" in letter.locator("body").inner_text()
+    visitor.look("loans-letter")
+    with page.expect_download() as waited:
+        page.get_by_role("button", name="Download").click()
+    assert waited.value.suggested_filename.endswith(".html")
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="detached")
+
+
+def _try_values(visitor):
+    page, card = visitor.page, visitor.cards.first
+    card.locator(".dial input").press("Home")
+    for expected in ("denied", "approved"):  # today, then at the end of the way
+        card.get_by_role("button", name="Try your own values").click()
+        page.locator("dialog .flip").wait_for()
+        assert expected in page.locator("dialog .flip").inner_text()
+        if expected == "denied":
+            page.get_by_role("button", name="Close").click()
+            card.locator(".dial input").press("End")
+    amount = page.get_by_role("dialog").get_by_label("Amount")
+    amount.fill("90000")
+    amount.press("Tab")
+    page.wait_for_function("() => Number(document.querySelector('#try-instalment').value) > 900")
+    visitor.look("loans-try")
+    amount.fill("1e200")
+    amount.press("Tab")
+    page.get_by_text("This number is too large.").first.wait_for()
+    page.get_by_role("button", name="Close").click()
+
+
+def _limits_that_cannot_hold(visitor):
+    page = visitor.page
+    visitor.unfold()
+    page.get_by_text("Write a limit yourself").click()
+    page.locator("#typed").fill("incme >= original\nincome => 2")
+    page.locator("#typed").press("Tab")
+    page.locator(".problems").wait_for()
+    sentences = page.locator(".problems").inner_text()
+    assert "Did you mean 'income'" in sentences
+    assert ">=" in sentences
+    page.locator("#typed").fill("changes <= 0")
+    page.locator("#typed").press("Tab")
+    button = page.get_by_role("button", name="Loosen and search again")
+    button.wait_for()
+    visitor.look("loans-nothing")
+    button.click()
+    visitor.cards.first.wait_for()
+    visitor.settled()
+
+
+def _reload(visitor):
+    """All of it is still there, without a new search."""
+    before = visitor.page.locator("#ways").inner_text()
+    visitor.sent.clear()
+    visitor.page.reload()
+    visitor.cards.first.wait_for()
+    assert visitor.page.locator(".plans li").count() == 2
+    assert visitor.page.locator("#ways .cards").inner_text() in before
+    assert not visitor.sent
+
+
+def _adviser(visitor):
+    page = visitor.page
+    page.get_by_role("link", name="For advisers").click()
+    page.get_by_role("heading", name="Fit report").wait_for()
+    visitor.look("adviser-report")
+    page.get_by_role("link", name="Prototypes").click()
+    page.locator("figure svg").wait_for()
+    visitor.look("adviser-prototypes")
+    page.get_by_role("link", name="Cohort").click()
+    page.get_by_label("Compare by").select_option(label="housing")
+    page.get_by_role("button", name=re.compile("Explain")).click()
+    page.get_by_role("heading", name="What changes").wait_for()
+    visitor.look("adviser-cohort")
+
+
+def test_missing_values_ten_levels_and_a_login(browser):
+    with server("clinic", "0", "open-sesame") as (address, _):
+        for size in (LAPTOP, PHONE):
+            _visit_the_clinic(Visitor(browser, address, size))
+
+
+def _visit_the_clinic(visitor):
+    page = visitor.page
+    visitor.open()
+    page.wait_for_url("**/workbench/login")
+    visitor.look("login")
+    page.get_by_label("Access code").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_text("This access code is not known.").wait_for()
+    visitor.errors.clear()  # the browser notes the 401
+    page.get_by_label("Access code").fill("open-sesame")
+    page.get_by_role("button", name="Log in").click()
+    visitor.cards.first.wait_for()
+    visitor.settled()
+    visitor.look("clinic")
+
+    page.locator("#case").select_option("own")
+    page.locator("#you-weight").fill("")
+    page.locator("#you-steps_a_day").fill("900")
+    page.locator("#you-town").select_option(label="J <town>")
+    page.locator("#you-smoker").select_option(label="not known")
+    page.locator("#you-joined").fill("2021-03-04")
+    page.locator("#you-joined").press("Tab")
+    visitor.settled()
+    visitor.cards.first.wait_for()
+    assert page.locator(".verdict").inner_text().count("high") == 1
+    visitor.unfold()
+    page.get_by_role("button", name="More limits on Town").click()
+    for town in "ABCDEFGHI":
+        page.locator("#limit-town").get_by_label(f"{town} <town>").uncheck()
+    page.get_by_role("button", name="More limits on Steps a day").click()
+    page.get_by_role("slider", name="Greatest Steps a day").focus()
+    for _ in range(20):
+        page.keyboard.press("ArrowLeft")
+    page.locator("#limit-steps_a_day select").select_option(label="very hard")
+    visitor.settled()
+    visitor.look("clinic-limits")
+    shown = page.locator("#limits").inner_text()
+    assert "1 of 10 possible" in shown or "0 of 10 possible" in shown
+    assert "very hard" in shown
+    page.locator("#target").select_option(label="middle")
+    visitor.settled()
+    assert "middle" in page.locator(".verdict .wanted").inner_text()
+    for card in visitor.cards.all():
+        assert "middle" in card.locator(".flip").inner_text()
+        assert "Town" not in card.inner_text()
+    page.get_by_role("button", name="Log out").click()
+    page.wait_for_url("**/workbench/login")
+    assert page.evaluate("Object.keys(localStorage).filter((k) => /workbench/.test(k)).length") == 0
+    visitor.close()
+
+
+def test_images_are_shown_as_images(browser):
+    with server("digits") as (address, _):
+        visitor = Visitor(browser, address, LAPTOP)
+        visitor.open()
+        visitor.cards.first.wait_for()
+        visitor.settled()
+        card = visitor.cards.first
+        assert card.locator("canvas").count() == 2
+        read = "canvas => canvas.toDataURL()"
+        before, after = (canvas.evaluate(read) for canvas in card.locator("canvas").all())
+        assert before != after
+        card.locator(".dial input").press("Home")
+        assert card.locator("canvas").last.evaluate(read) == before
+        visitor.look("digits")
+        card.locator(".dial input").press("End")
+        card.get_by_role("button", name="Print").click()
+        visitor.page.locator("dialog iframe").wait_for()
+        visitor.look("digits-letter")
+        visitor.close()
+
+
+def test_visitors_are_apart_and_a_restart_loses_nothing(browser):
+    with server("post") as (address, _):
+        one, other = (Visitor(browser, address, LAPTOP) for _ in range(2))
+        for visitor in (one, other):
+            visitor.open()
+            visitor.cards.first.wait_for()
+            visitor.settled()
+        one.page.locator("#case").select_option("own")
+        one.page.locator("#you-weight").fill("123")
+        one.page.locator("#you-weight").press("Tab")
+        one.settled()
+        one.cards.first.get_by_role("button", name="Bookmark").click()
+        assert "123" in one.page.content()
+        assert "123" not in other.page.locator("#you").inner_text()
+        assert other.page.locator(".plans li").count() == 0
+        other.page.reload()
+        other.cards.first.wait_for()
+        assert "123" not in other.page.locator("#you").inner_text()
+        other.close()
+    port = address.rpartition(":")[2]
+    one.page.wait_for_timeout(200)
+    with server("post", port):
+        one.page.wait_for_function("() => window.did_handshake && window.socket?.connected")
+        one.cards.first.wait_for()
+        assert one.page.locator("#you-weight").input_value() == "123"
+        assert one.page.locator(".plans li").count() == 1
+        one.page.locator("#you-weight").fill("150")
+        one.page.locator("#you-weight").press("Tab")
+        one.settled()
+        assert one.cards.count()
+        one.page.get_by_role("button", name="Forget everything").click()
+        one.page.get_by_role("button", name="Keep them").click()
+        assert one.page.locator(".plans li").count() == 1
+        one.page.get_by_role("button", name="Forget everything").click()
+        one.page.get_by_role("button", name="Forget them").click()
+        one.page.get_by_text("What you entered is forgotten.").wait_for()
+        one.cards.first.wait_for()
+        assert one.page.locator(".plans li").count() == 0
+        assert one.page.locator("#case").input_value() == "0"
+        kept = one.page.evaluate("() => Object.values(localStorage).join()")
+        assert '"weight":"150"' not in kept
+    one.errors.clear()  # the browser notes that the connection was lost
+    one.close()
+
+
+@pytest.mark.needs("nginx")
+def test_the_reverse_proxy_on_the_page_lets_the_websocket_pass(browser, tmp_path):
+    page = (ROOT / "docs" / "how-to" / "workbench.md").read_text(encoding="utf-8")
+    block = re.search(r"```nginx\n(.+?)```", page, re.DOTALL)[1]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with server("post") as (address, _):
+        assert "http://127.0.0.1:8000" in block
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        paths = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
+        (tmp_path / "nginx.conf").write_text(
+            f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}\n"
+            f"http {{ access_log off; {paths} server {{ listen 127.0.0.1:{port};\n"
+            + block.replace("http://127.0.0.1:8000", address)
+            + "}}\n"
+        )
+        nginx = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")])
+        try:
+            for _ in range(300):  # until it listens
+                with socket.socket() as tried:
+                    if tried.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            visitor = Visitor(browser, f"http://127.0.0.1:{port}", PHONE)
+            visitor.open("/workbench/")
+            visitor.cards.first.wait_for()  # it was asked for and came through the websocket
+            visitor.settled()
+            assert visitor.sent
+            visitor.close()
+        finally:
+            nginx.terminate()
+            nginx.wait(60)

@@ -1,0 +1,371 @@
+"""What is written from the results: figures, targets, pages, pictures, and the blocks of pages."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import (
+    comparison,
+    digits_page,
+    figures,
+    findings,
+    pages,
+    store,
+    targets,
+    writing,
+)
+from benchmarks.figures import Figures
+from benchmarks.plan import Plan
+from benchmarks.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAPER = Plan.read(ROOT / "benchmarks" / "paper.toml")
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def lines(pair, metric, values, count=10):
+    base = {"pair": pair, "recipe": "default", "metric": metric, "label": "", "count": count}
+    return [{**base, "mean": value} for value in values]
+
+
+def test_figures_are_means_deviations_and_pooled_counts():
+    table = pd.DataFrame(
+        [*lines("a", "middle_valid", (1.0, 0.9)), *lines("a", "ks", (0.1, math.nan))]
+    )
+    known = Figures(table)
+    found = known.get("a", "default", "middle_valid")
+    assert (found.mean, found.repeats, f"{found:of}") == (0.95, 2, "19 of 20")
+    assert found.deviation == pytest.approx(np.std([1.0, 0.9], ddof=1))
+    assert known.get("a", "default", "ks").repeats == 1
+    assert f"{known.get('a', 'default', 'ks'):±}" == "0.10"
+    assert f"{known.get('b', 'default', 'ks')}" == figures.NONE
+    with pytest.raises(ValueError, match=r"not formatted by '\.2f'"):
+        f"{found:.2f}"
+
+
+# --- pages, from made-up tables --------------------------------------------------------------
+
+
+def made_up(*lines, experiment="e2"):
+    """A tidy table: (pair, recipe, method, metric, means[, label[, count]])."""
+    found = []
+    for pair, recipe, method, metric, means, *rest in lines:
+        label, count = (*rest, "", 100)[:2] if len(rest) < 2 else rest
+        for repeat, mean in enumerate(np.atleast_1d(means), start=1):
+            head = (experiment, pair, recipe, repeat, 10 + repeat, method, metric, label)
+            found.append((*head, float(mean), 0.1, count or 100, "key", "lapace 0, Python 3"))
+    return pd.DataFrame(found, columns=list(store.COLUMNS))
+
+
+PAIRS = ("wine-RF", "adult-NN")
+
+
+@pytest.fixture
+def benchmark():
+    """Two pairs; figures chosen so that every target is met."""
+    found = []
+    for pair in PAIRS:
+        for pick, lof, diversity in (
+            ("First", 1.05, 0.5),
+            ("Middle", 1.0, 0.8),
+            ("Last", 0.9, 1.1),
+        ):
+            ours = {
+                "validity": 1.0, "valid_counterfactuals": 1.0, "distance": 0.6, "lof": lof,
+                "diversity": diversity, "model_robustness": 1.0 if pick == "Last" else 0.7,
+                "input_max_set_distance": 0.0 if pick == "Last" else 0.1,
+                "input_set_distance": 0.0 if pick == "Last" else 0.05, "seconds": 0.4,
+                "n_counterfactuals": 5.0,
+            }  # fmt: skip
+            found += [(pair, "default", pick, m, (v, v)) for m, v in ours.items()]
+        for metric, value in (("validity", 1.0), ("model_robustness", 0.97), ("lof", 1.02)):
+            found.append((pair, "default", "First@0.6", metric, value))
+        for pick in ("nearest", "best"):
+            for metric, value in (
+                ("validity", 1.0),
+                ("paired_distance", 0.3),
+                ("paired_nnce", 0.4),
+            ):
+                found.append((pair, "default", pick, metric, value))
+        for name, lof, seconds in (("NNCE", 1.2, 0.1), ("DRCE", 1.1, 0.9), ("DiCE", 1.4, 90.0)):
+            theirs = {
+                "validity": 1.0, "distance": 0.4, "lof": lof, "model_robustness": 0.8,
+                "input_max_set_distance": 0.3, "input_set_distance": 0.2, "seconds": seconds,
+            }  # fmt: skip
+            if name != "NNCE":
+                theirs |= {"diversity": 0.9, "n_counterfactuals": 4.5}
+            found += [(pair, "baselines", name, m, v) for m, v in theirs.items()]
+    return made_up(*found)
+
+
+@pytest.fixture
+def actions():
+    found = [("wine-RF", "default", "", "infeasible", 0.1, "hard")]
+    for method, side, easy, hard in (
+        ("FACE-Interpolate", "baselines", 0.9, 0.5), ("LAPACE-naive", "default", 1.0, 0.6),
+        ("LAPACE-exact", "default", 1.0, 0.8), ("LAPACE-latent", "paper", 1.0, 0.3),
+    ):  # fmt: skip
+        for setting, share in (("easy", easy), ("hard", hard)):
+            found.append(("wine-RF", side, method, "satisfied", share, setting))
+            found.append(("wine-RF", side, method, "satisfied_path", share / 2, setting))
+            found.append(("wine-RF", side, method, "feasible_points", 1.0, setting))
+    return made_up(*found, experiment="e3")
+
+
+def changed(table, method, metric, value, pair="wine-RF"):
+    here = (table["pair"] == pair) & (table["method"] == method) & (table["metric"] == metric)
+    assert here.any()
+    return table.assign(mean=table["mean"].where(~here, value))
+
+
+def judged(table):
+    return {v.target: v for v in targets.verdicts(PAPER, table)}
+
+
+def test_targets_that_are_reached_are_met(benchmark, actions):
+    found = judged(pd.concat([benchmark, actions]))
+    assert {v.text for v in found.values()} == {"met"}
+    assert found["validity"].reached == "First 400 of 400; Middle 400 of 400; Last 400 of 400"
+    text = targets.markdown(PAPER, pd.concat([benchmark, actions]))
+    assert "met (2 of 8 pairs)" in text
+    assert "met (1 of 8 pairs)" in text
+    assert "**missed**" not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "metric", "value", "target"),
+    [
+        ("Middle", "valid_counterfactuals", 0.99, "validity"),
+        ("nearest", "paired_distance", 0.41, "proximity, one counterfactual each"),
+        ("Middle", "lof", 1.11, "plausibility (LOF)"),
+        ("Last", "lof", 1.11, "plausibility (LOF)"),
+        ("NNCE", "lof", 0.95, "plausibility (LOF)"),
+        ("DRCE", "diversity", 1.2, "diversity against DRCE"),
+        ("DiCE", "diversity", 1.2, "diversity against DiCE"),
+        ("Last", "model_robustness", 0.999, "robustness to model changes, Last"),
+        ("First@0.6", "model_robustness", 0.94, "robustness to model changes, First"),
+        ("First@0.6", "validity", 0.9, "robustness to model changes, First"),
+        ("Last", "input_max_set_distance", 0.001, "robustness to input changes, Last"),
+        ("First", "input_set_distance", 0.21, "robustness to input changes, First, set distance"),
+        ("First", "seconds", 0.91, "runtime"),
+        ("DiCE", "seconds", 19.0, "runtime against DiCE"),
+    ],
+)
+def test_a_figure_that_misses_prints_missed(benchmark, method, metric, value, target):
+    table = changed(benchmark, method, metric, value)
+    found = judged(table)
+    assert found[target].text == "**missed** on wine-RF"
+    text = targets.markdown(PAPER, table)
+    line = next(line for line in text.splitlines() if line.startswith(f"| {target} |"))
+    assert "**missed** on wine-RF (2 of 8 pairs)" in line
+
+
+def test_the_best_is_marked_and_only_the_best(benchmark):
+    page = writing.pages_of(PAPER, benchmark)["e2"]
+    table = page.split("## wine-RF\n\n")[1].split("\n\n")[0]
+    rows = {cells[1]: cells[2:-1] for line in table.splitlines()[2:] if (cells := line.split("|"))}
+    rows = {name.strip(): [cell.strip() for cell in cells] for name, cells in rows.items()}
+    column = {m.key: k for k, m in enumerate(comparison.METRICS)}
+
+    def marked(metric):
+        return {name for name, cells in rows.items() if cells[column[metric]].startswith("**")}
+
+    assert marked("lof") == {"Last"}
+    assert marked("diversity") == {"Last"}
+    assert marked("distance") == {"NNCE", "DRCE", "DiCE"}  # level as far as digits tell
+    assert marked("seconds") == {"NNCE"}
+    assert marked("input_max_set_distance") == {"Last"}
+    assert marked("n_queries") == set()  # never measured
+    assert rows["NNCE"][column["diversity"]] == figures.NONE
+
+
+# --- a verdict per finding --------------------------------------------------------------------
+
+
+def finding(table, claim):
+    text = findings.markdown(PAPER, table)
+    line = next(line for line in text.splitlines() if claim in line)
+    return [cell.strip() for cell in line.split("|")][1:-1]
+
+
+def both(table):
+    """The same figures for the paper's model."""
+    paper = table[table["recipe"] == "default"].assign(recipe="paper")
+    return pd.concat([table, paper], ignore_index=True)
+
+
+def test_every_finding_has_a_verdict_whatever_is_missing(benchmark, actions):
+    for table in (benchmark, both(benchmark), pd.concat([both(benchmark), actions]), actions):
+        text = findings.markdown(PAPER, table)
+        lines = [line for line in text.splitlines() if line.startswith(("| Tab", "| Fig", "| Abs"))]
+        assert len(lines) > 15
+        assert "nan" not in text
+
+
+def test_a_verdict_follows_the_figures(benchmark):
+    table = both(benchmark)
+    assert finding(table, "perfectly robust to input changes")[4] == "confirmed"
+    assert finding(table, "most plausible")[4] == "confirmed"
+    moved = changed(table, "Last", "input_max_set_distance", 0.2)
+    assert finding(moved, "perfectly robust to input changes")[4] == "**not confirmed**"
+    worse = changed(table, "Last", "lof", 3.0)
+    assert finding(worse, "most plausible")[4] == "**partly confirmed**"
+    assert "not on wine-RF" in finding(worse, "most plausible")[5]
+    robust = finding(changed(table, "Last", "model_robustness", 0.97), "robust to model changes")
+    assert robust[2] == "98.50 %, least 97.0 %"
+
+
+def test_the_papers_model_is_judged_by_the_papers_figures():
+    def judged(off):
+        reported = {p.name: p.reported.gap for p in PAPER.pairs if p.reported is not None}
+        lines = [
+            (pair, "paper", "", metric, values, "", 10)
+            for pair, gap in reported.items()
+            for metric, values in (
+                ("gap_raw", [(gap + off + wide) / 100 for wide in (-1.5, 1.5)]),
+                ("centroids_first_try", [0.9 if pair == "wine-NN" else 1.0] * 2),
+                ("least_used", [0.25 if pair == "wine-RF" else 0.8] * 2),
+            )
+        ]
+        known = Figures(made_up(*lines, experiment="e1"))
+        rows = targets.paper_model(PAPER, known).splitlines()
+        return [[cell.strip() for cell in row.split("|")][1:-1] for row in rows[2:]]
+
+    mean, each, centroids, used = judged(0.9)
+    assert mean[2:] == ["6.95", "met"]
+    assert each[2:] == ["all", "met"]
+    assert centroids[1:] == ["158 of 160", "158 of 160", "met"]
+    assert used[2:] == ["0.25 (wine-RF)", "**missed**"]
+    mean, each, *_ = judged(-3.0)
+    assert mean[2:] == ["3.05", "**missed**"]
+    assert each[3].startswith("**missed**")
+    assert "heloc-NN -3.0 (±2.2)" in each[2]
+    assert "adult-RF" not in each[2]  # the paper's own varied more
+    assert "not run" in targets.paper_model(PAPER, Figures(made_up()))
+
+
+# --- what is kept with the code --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return store.kept(ROOT / "benchmarks" / "results")
+
+
+@pytest.fixture(scope="module")
+def blocks(kept):
+    return pages.blocks(PAPER, kept, digits_page.earlier(RESULTS / "e5.csv"))
+
+
+def test_the_kept_results_are_of_the_plans_settings(kept):
+    keys = {job.key for job in PAPER.jobs()}
+    assert set(kept["settings"]) <= keys  # the pages say how much of the plan was run
+
+
+def test_the_pages_are_those_of_the_results_that_are_kept(kept):
+    digits = digits_page.earlier(RESULTS / "e5.csv")
+    for name, text in writing.pages_of(PAPER, kept, digits).items():
+        page = ROOT / "benchmarks" / "results" / f"{name}.md"
+        assert page.read_text(encoding="utf-8") == text, f"{name}.md: run --render"
+
+
+def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, kept, blocks):
+    """Blocks go between their markers; a marker without results keeps what it has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(writing, "_draw", lambda *_: None)
+    for path in (ROOT / "benchmarks" / "results").glob("*.csv"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    marks = "\n".join(f"<!-- {name} -->\nold\n<!-- /{name} -->" for name in (*blocks, "e9"))
+    Path("README.md").write_text(f"before\n{marks}\nafter\n")
+    writing.write_all(PAPER, Store(tmp_path / "nothing"), tmp_path, shown=True)
+    for name in ("e1", "readings", "sources", "e2", "e3", "e4", "clusters", "e6", "runs"):
+        own, page = tmp_path / f"{name}.csv", ROOT / "benchmarks" / "results" / f"{name}.csv"
+        assert own.read_bytes() == page.read_bytes(), name
+    text = Path("README.md").read_text(encoding="utf-8")
+    assert {"e1", "e2", "e2-won", "e3", "clusters", "targets"} <= set(blocks)
+    assert all(part in text for part in blocks.values())
+    assert text.count("\nold\n") == 1
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+
+
+def test_the_digits_pages_are_those_of_the_results_that_are_kept():
+    table = pd.read_csv(ROOT / "benchmarks" / "results" / "e5.csv")
+    page = (ROOT / "benchmarks" / "results" / "e5.md").read_text(encoding="utf-8")
+    assert page == digits_page.table_of(table, "mnist")
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert page == digits_page.gallery(table, "mnist")
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/research/reproducing.md"])
+def test_pages_show_the_results_that_are_kept(name, blocks):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    shown = [mark for mark in blocks if f"<!-- {mark} -->" in text]
+    assert {"README.md": "e2-short", "docs/research/reproducing.md": "e1"}[name] in shown
+    for mark in shown:
+        assert f"<!-- {mark} -->\n\n{blocks[mark]}\n\n<!-- /{mark} -->" in text, mark
+
+
+def test_the_first_page_says_of_constraints_what_is_kept(kept):
+    """More instances answered than by FACE, since there are more paths; no more of all paths."""
+    page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "six paths answer more instances than FACE's one, but path for path [no more]" in page
+    hard = kept[(kept["experiment"] == "e3") & (kept["label"] == "hard")]
+
+    def mean(recipe, method, metric):
+        own = hard[(hard["recipe"] == recipe) & (hard["method"] == method)]
+        found = own[own["metric"] == metric].groupby("pair")["mean"].mean()
+        assert len(found) == 8
+        return found.mean()
+
+    for metric, sign in (("satisfied", 1), ("satisfied_path", -1)):
+        ours = mean("default", "LAPACE-exact", metric)
+        theirs = mean("baselines", "FACE-Greedy, projected", metric)
+        assert sign * (ours - theirs) > 0.01, metric
+
+
+def test_the_sentences_of_the_page_are_of_the_results_that_are_kept(kept):
+    page = " ".join(
+        (ROOT / "docs" / "research" / "reproducing.md").read_text(encoding="utf-8").split()
+    )
+    paper = kept[(kept["experiment"] == "e1") & (kept["recipe"] == "default")]
+
+    def counted(metric):
+        part = paper[paper["metric"] == metric]
+        return round((part["mean"] * part["count"]).sum()), part["count"].sum()
+
+    valid, all_ = counted("centroids_before")
+    assert f"{valid} of {all_} were before it" in page
+    for pick in ("first", "middle", "last"):
+        valid, all_ = counted(f"{pick}_valid")
+        assert f"{valid:,} of {all_:,} each" in page
+    after = paper.loc[paper["metric"] == "recrossing_after", "mean"]
+    assert len(after) == paper["settings"].nunique() > 30
+    assert (after == 0).all()
+    three = kept[(kept["experiment"] == "e3") & (kept["recipe"] == "default")]
+    hard = three[(three["label"] == "hard") & (three["metric"] == "lof_after")]
+
+    def span(method):
+        found = hard[hard["method"] == method].groupby("pair")["mean"].mean()
+        assert len(found) > 4
+        return f"{found.min():.2f}–{found.max():.2f}"
+
+    assert (
+        f"(LOF {span('LAPACE-exact')} against {span('LAPACE-naive')} in the hard setting)" in page
+    )
+    five = pd.read_csv(ROOT / "benchmarks/results/e5.csv", keep_default_na=False)
+    accuracy = five.loc[five["metric"] == "test accuracy", "value"].astype(float)
+    assert f"reads {accuracy.item():.2%} of the test digits".replace("%", " %") in page
+    ours = five[(five["recipe"] == "default") & (five["labels"] == "predictions")]
+    valid = ours[ours["metric"] == "prototypes valid"]
+    accepted, count = (valid["value"] * valid["count"]).sum(), valid["count"].sum()
+    assert f"{accepted:.0f} of {count} prototypes accepted over five seeds" in page
+    assert len(valid) == 5

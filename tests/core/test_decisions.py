@@ -1,0 +1,255 @@
+"""Regressors with ranges, probabilities, thresholds, and models with categories of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import FixedThresholdClassifier
+
+from lapace import ClassifierError, Explainer, InputError, Schema
+from lapace.classifier import Classifier, binned, from_probability, on_arrays, threshold
+from lapace.classifier.decisions import decision_thresholds
+from lapace.survival import Survival
+from tests import worlds
+
+
+def flats(rows=300, seed=0):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "size": rng.integers(20, 120, rows),
+            "floor": rng.integers(0, 9, rows),
+            "town": pd.Categorical(rng.choice(["Bonn", "Ulm", "Jena"], rows)),
+        }
+    )
+    rent = 8.0 * frame["size"] + 20 * frame["floor"] + 150 * (frame["town"] == "Bonn")
+    return frame, rent.to_numpy()
+
+
+def explainer_of(model, table):
+    return Explainer(model, n_prototypes=1, recipe=worlds.QUICK, device="cpu").fit(table)
+
+
+# --- ranges ----------------------------------------------------------------------------------
+
+
+def test_a_regressor_is_brought_into_the_range_wanted():
+    frame, rent = flats()
+    numbers = frame[["size", "floor"]]
+    regressor = RandomForestRegressor(20, max_depth=6, random_state=0, n_jobs=1).fit(numbers, rent)
+    model = binned(regressor, [450, 800])
+    assert model.classes_ == ("<= 450", "> 450, <= 800", "> 800")
+    explainer = explainer_of(model, numbers)
+    dear = numbers[regressor.predict(numbers) > 800].head(8)
+    found = explainer.explain(dear, target="<= 450").nearest()
+    assert found.ok.any()
+    assert (regressor.predict(found.rows[found.ok]) <= 450).all()
+
+
+def test_an_edge_belongs_to_the_range_below():
+    model = binned(lambda rows: rows[:, 0], [1.0, 2.5], ["low", "mid", "high"])
+    rows = np.array([[0.0], [1.0], [1.0001], [2.5], [9.0]])
+    assert model.predict(rows).tolist() == ["low", "low", "mid", "mid", "high"]
+
+
+@pytest.mark.parametrize(
+    ("edges", "labels", "says"),
+    [
+        ([], (), "one or more rising numbers"),
+        ([2, 1], (), "one or more rising numbers"),
+        ([1, np.nan], (), "an edge is nan"),
+        ([1], ("a",), "1 labels for 2 ranges"),
+        ([1], ("a", "a"), "give each its own"),
+    ],
+)
+def test_ranges_that_are_refused(edges, labels, says):
+    with pytest.raises(InputError, match=says):
+        binned(lambda rows: rows[:, 0], edges, labels)
+
+
+def test_what_a_regressor_may_not_return():
+    with pytest.raises(InputError, match="The regressor is an object of type str"):
+        binned("model", [1])
+    for wrong in (np.array(["a"]), np.array([[1.0, 2.0]]), np.array([np.nan])):
+        with pytest.raises(ClassifierError, match="The regressor returned"):
+            binned(lambda rows, wrong=wrong: wrong, [1]).predict([[0]])
+
+
+# --- probabilities and thresholds ------------------------------------------------------------
+
+
+def scores():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(300, 2)).round(2), columns=["a", "b"])
+    y = np.where(X["a"] + X["b"] + rng.normal(size=300) > 0, "yes", "no")
+    return X, LogisticRegression().fit(X, y)
+
+
+def test_a_threshold_decides_and_probabilities_stay():
+    X, model = scores()
+    low = threshold(model, 0.2)
+    yes = model.predict_proba(X)[:, 1]
+    assert low.predict(X).tolist() == np.where(yes >= 0.2, "yes", "no").tolist()
+    assert (low.predict_proba(X) == model.predict_proba(X)).all()
+    other = threshold(model, 0.9, positive="no")
+    assert other.predict(X).tolist() == np.where(1 - yes >= 0.9, "no", "yes").tolist()
+    explainer = explainer_of(low, X)
+    refused = X[low.predict(X) == "no"].head(10)
+    found = explainer.explain(refused, target="yes").nearest()
+    assert found.ok.all()
+    assert (found.probability >= 0.2).all()
+    assert (found.probability < 0.5).any()  # an explanation of the classifier itself has none
+
+
+def test_the_margin_is_counted_from_the_threshold():
+    X, model = scores()
+    bank = worlds.bank().explainer.fitted_
+    margin = bank.survival.margin
+    assert 0.5 < margin < 1
+    assert bank.survival.margins == pytest.approx([margin, margin])
+    assert Survival.unknown(("no", "yes")).margins == pytest.approx([0.65, 0.65])
+    fixed = FixedThresholdClassifier(model, threshold=0.2).fit(X, model.predict(X))
+    for low in (threshold(model, 0.2), fixed):
+        classifier = Classifier(low, Schema.infer(X), ["no", "yes"])
+        assert classifier.thresholds == pytest.approx((0.8, 0.2))
+        margins = Survival.unknown(("no", "yes"), classifier.thresholds).margins
+        odds = 0.65 / 0.35 * np.array([4, 0.25])
+        assert margins == pytest.approx(odds / (1 + odds))
+    assert decision_thresholds(model, ["no", "yes"]) is None
+    automatic = FixedThresholdClassifier(model).fit(X, model.predict(X))
+    assert decision_thresholds(automatic, ["no", "yes"]) == pytest.approx([0.5, 0.5])
+
+
+def test_a_threshold_is_saved_with_the_classifiers_file(tmp_path):
+    from lapace.apps.loaders import save_classifier
+
+    X, model = scores()
+    save_classifier(model, tmp_path / "model.skops")
+    explainer = explainer_of(threshold(model, 0.2), X)
+    explainer.save(tmp_path / "m.lapace", classifier="model.skops")
+    again = Explainer.load(tmp_path / "m.lapace")
+    assert again.classifier.threshold == 0.2
+    assert again.fitted_.survival.margins == pytest.approx(explainer.fitted_.survival.margins)
+    assert again.fitted_.survival.margins[0] > 0.8 > again.fitted_.survival.margins[1] > 0.2
+    assert again.explain(X.head(5)).label.tolist() == explainer.explain(X.head(5)).label.tolist()
+
+
+def test_thresholds_that_are_refused():
+    X, model = scores()
+    for call, says in {
+        lambda: threshold(model, 1.5): "threshold is 1.5",
+        lambda: threshold(model, 0.5, positive="maybe"): "'maybe' is not one of the labels",
+        lambda: threshold(lambda rows: rows, 0.5): "needs a classifier with predict_proba",
+    }.items():
+        with pytest.raises(InputError, match=says):
+            call()
+    three = LogisticRegression().fit(X, np.arange(300) % 3)
+    with pytest.raises(InputError, match="decides between two labels"):
+        threshold(three, 0.5)
+
+
+def test_a_model_that_predicts_a_probability():
+    model = from_probability(lambda rows: rows[:, 0] / 10, ["safe", "risky"])
+    rows = np.array([[2.0], [5.0], [7.0]])
+    assert model.predict(rows).tolist() == ["safe", "safe", "risky"]
+    assert threshold(model, 0.5).predict(rows).tolist() == ["safe", "risky", "risky"]
+    with pytest.raises(ClassifierError, match="not between 0 and 1"):
+        model.predict(np.array([[20.0]]))
+    with pytest.raises(InputError, match="two that differ"):
+        from_probability(lambda rows: rows, ["safe", "safe"])
+
+
+# --- other libraries -------------------------------------------------------------------------
+
+
+def check(model, frame):
+    """The model gets frames it understands, and its labels are read."""
+    schema = Schema.infer(frame)
+    classifier = Classifier(model, schema)
+    codes = classifier.fit_labels(schema.cells(frame))
+    assert [classifier.labels[c] for c in codes] == np.ravel(model.predict(frame)).tolist()
+    assert (classifier.query(schema.cells(frame)).codes == codes).all()
+
+
+def test_libraries_with_categories_of_their_own():
+    import catboost
+    import lightgbm
+
+    frame, rent = flats()
+    labels = np.where(rent > 600, "dear", "cheap")
+    model = lightgbm.LGBMClassifier(n_estimators=15, n_jobs=1, verbose=-1)
+    check(model.fit(frame, labels), frame)
+    frame = frame.astype({"town": str})
+    settings = {"verbose": False, "thread_count": 1, "allow_writing_files": False}
+    model = catboost.CatBoostClassifier(iterations=20, cat_features=["town"], **settings)
+    check(model.fit(frame, labels), frame)
+
+
+def test_statsmodels():
+    import statsmodels.api as sm
+
+    frame, rent = flats()
+    numbers = frame[["size", "floor"]]
+    noise = np.random.default_rng(1).normal(size=len(rent))
+    logit = sm.Logit(rent + 90 * noise > 600, sm.add_constant(numbers.astype(float))).fit(disp=0)
+
+    def probability(rows):
+        return logit.predict(sm.add_constant(rows.astype(float), has_constant="add"))
+
+    check(from_probability(probability, ["cheap", "dear"]), numbers)
+
+
+# -- a matrix instead of a frame ---------------------------------------------------------------
+
+
+def people():
+    return [{"age": 20 + i % 50, "home": ["own", "rent"][i % 2]} for i in range(100)]
+
+
+def test_a_model_on_arrays_gets_the_columns_as_numbers():
+    schema = Schema.infer(people())
+    seen = []
+
+    def predict(rows):
+        seen.append(rows)
+        return np.where(rows[:, 0] > 40, "old", "young")
+
+    classifier = Classifier(on_arrays(predict), schema)
+    cells = schema.cells(people())
+    codes = classifier.fit_labels(cells)
+    assert [classifier.labels[c] for c in codes[[0, 30]]] == ["young", "old"]
+    np.testing.assert_array_equal(seen[0], cells)
+    seen[0][:] = -1.0  # what the model writes into is a copy
+    assert (cells >= 0).all()
+    assert classifier.n_queries == 100
+
+
+def test_a_model_on_arrays_may_take_and_return_tensors():
+    import torch
+
+    class Linear:
+        classes_ = (0, 1)
+
+        def predict_proba(self, rows):
+            assert rows.dtype == torch.float32
+            second = torch.sigmoid(rows[:, 0] - 45)
+            return torch.stack([1 - second, second], dim=1)
+
+        def predict(self, rows):
+            return self.predict_proba(rows).argmax(dim=1)
+
+    schema = Schema.infer(people())
+    classifier = Classifier(on_arrays(Linear(), device="cpu"), schema)
+    codes = classifier.fit_labels(schema.cells(people()))
+    found = classifier.query(schema.cells(people()))
+    assert found.codes.tolist() == codes.tolist()
+    assert found.probability is not None
+    np.testing.assert_allclose(found.probability.sum(axis=1), 1.0, rtol=1e-6)
+
+
+def test_on_arrays_is_not_applied_twice():
+    with pytest.raises(InputError, match="already"):
+        on_arrays(on_arrays(lambda rows: rows[:, 0] > 0))

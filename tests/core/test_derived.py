@@ -1,0 +1,563 @@
+"""Derived columns: expressions, rows that follow, constraints on them, explanations and files."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from benchmarks import baselines
+from lapace import Explainer, Explanation
+from lapace.apps.letters import letter
+from lapace.constraints import System
+from lapace.errors import InputError
+from lapace.schema import Feature, Schema
+from lapace.schema.expressions import column_text, linear_form, parse
+from tests.worlds import QUICK
+
+# --- expressions -----------------------------------------------------------------------------
+
+COLUMNS = {"a": np.array([1.0, 2.0, -3.0]), "b": np.array([4.0, 0.5, 10.0]), "a b": np.ones(3)}
+HOME = np.array(["own", "rent", "own"], dtype=object)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a + b * 2", [9, 3, 17]),
+        ("(a + b) * 2", [10, 5, 14]),
+        ("-a^2 + b", [3, -3.5, 1]),
+        ("2 ** -a * 1", [0.5, 0.25, 8]),
+        ("a - b - 1", [-4, 0.5, -14]),
+        ("b / 2 / 2", [1, 0.125, 2.5]),
+        ("--a", [1, 2, -3]),
+        ("`a b` + a", [2, 3, -2]),
+        ("max(a, b, 3)", [4, 3, 10]),
+        ("min(a, 0)", [0, 0, -3]),
+        ("round(b / 3, 1)", [1.3, 0.2, 3.3]),
+        ("ceil(0.1 * 3 * a / 0.1)", [3, 6, -9]),  # not the ceiling of 3.0000000000000004
+        ("floor(b)", [4, 0, 10]),
+        ("abs(a) + sqrt(b + 5) * 0", [1, 2, 3]),
+        ("log(exp(a))", [1, 2, -3]),
+        ("power(b, 2)", [16, 0.25, 100]),
+        ("if(a > 1, b, -b)", [-4, 0.5, -10]),
+        ('if(home == "own", a, 0)', [1, 0, -3]),
+        ("lookup(home, 'own', 7, 'rent', -1)", [7, -1, 7]),
+        ("lookup(a, 1, 5, -3, 6)", [5, math.nan, 6]),
+        ("a / 0", [math.inf, math.inf, -math.inf]),
+    ],
+)
+def test_expressions_are_evaluated_as_on_paper(text, expected):
+    found = parse(text).evaluate({**COLUMNS, "home": HOME})
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_expressions_may_give_categories():
+    found = parse('if(a > 1, "many", "few")').evaluate(COLUMNS)
+    assert found.tolist() == ["few", "many", "few"]
+    found = parse('lookup(home, "own", "mine")').evaluate({"home": HOME})
+    assert found.tolist() == ["mine", None, "mine"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "at character 1: expected a column or a number, found the end"),
+        ("a +", "at character 4: expected a column"),
+        ("a b", "at character 3: 'b' has no place here"),
+        ("a // b", "expected a column, a number or a function"),
+        ("max(*a, b)", "expected a column, a number or a function"),
+        ("(a, b)", "expected a column, a number or a function"),
+        ("7 * 2", "it names no column"),
+        ("foo(a)", "there is no function 'foo'. Did you mean 'floor'"),
+        ("eval(a)", "there is no function 'eval'"),
+        ("a % 2", "'%' has no meaning here. Names with such characters go in backticks"),
+        ("__import__('os') + a", "there is no function '__import__'"),
+        ("a.real", "'.' has no meaning here"),
+        ("original + 1", "'original' has no meaning"),
+        ("ceil(a, b, c)", "ceil takes 1 arguments, not 3"),
+        ("min(a)", "min takes 2 or more"),
+        ("if(a, 1, 2)", "expected a relation"),
+        ("lookup(a, 1)", "keys and values in pairs"),
+        ("lookup(a, b, 1)", "keys and values in pairs"),
+        ("(" * 80 + "a" + ")" * 80, "nested too deeply"),
+        ("+".join(["a"] * 400), "more than 200 operators"),
+    ],
+)
+def test_expressions_that_are_refused(text, sentence):
+    with pytest.raises(InputError, match=r"^Column 'x' is derived. Cannot read") as error:
+        Feature.continuous("x", derived=text)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("text", ['a + "x"', "abs(home)", "if(home < 'own', 1, 2)", "home + 1"])
+def test_arithmetic_with_categories_is_refused(text):
+    with pytest.raises(InputError):
+        parse(text).evaluate({**COLUMNS, "home": HOME})
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_read_or_refused(text):
+    try:
+        found = parse(text)
+    except InputError:
+        return
+    assert found.columns
+
+
+@given(st.text(min_size=1, max_size=8).filter(lambda name: "\0" not in name))
+def test_any_name_can_be_written(name):
+    assert parse(column_text(name) + " + 1").columns == (name,)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "constant"),
+    [
+        ("a + 2*b - 3", {"a": 1, "b": 2}, -3),
+        ("-(a - b) / 4", {"a": -0.25, "b": 0.25}, 0),
+        ("ceil(a * 3)", {"a": 3}, 0),
+        ("a * b", None, 0),
+        ("1 / a", None, 0),
+        ("2 * ceil(a)", None, 0),
+        ("a / 0", None, 0),
+    ],
+)
+def test_linear_forms(text, weights, constant):
+    form = linear_form(parse(text))
+    assert (None if form is None else dict(form.weights)) == weights
+    assert form is None or form.constant == constant
+
+
+# --- rows that follow ------------------------------------------------------------------------
+
+
+def loans(count=400, seed=0):
+    """Loans whose instalment, fee and total follow from the amount and the months."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "income": rng.integers(80, 500, count) * 10,
+            "amount": rng.integers(10, 300, count) * 100,
+            "months": rng.integers(1, 15, count) * 6,
+            "home": rng.choice(["own", "rent"], count),
+        }
+    )
+    table["instalment"] = np.ceil(table.amount / table.months).astype(int)
+    table["fee"] = table.amount // 100
+    table["total"] = table.instalment + table.fee
+    table["size"] = np.where(table.amount >= 15_000, "large", "small")
+    return table
+
+
+DERIVED = {
+    "total": {"derived": "instalment + fee"},
+    "instalment": {"derived": "ceil(amount / months)"},
+    "fee": {"derived": "amount / 100"},
+    "size": {"derived": 'if(amount >= 15000, "large", "small")'},
+}
+
+
+@cache
+def schema():
+    return Schema.infer(loans(), DERIVED)
+
+
+def follows(cells):
+    """Whether every derived cell is what the table's generator would write."""
+    frame = schema().frame(cells, loans(5).pipe(lambda t: schema().read(t).template))
+    again = frame.assign(
+        instalment=np.ceil(frame.amount / frame.months - 1e-9),
+        fee=frame.amount / 100,
+        size=np.where(frame.amount >= 15_000, "large", "small"),
+    )
+    again["total"] = again.instalment + again.fee
+    names = ["instalment", "fee", "total", "size"]
+    return (frame[names].astype(object) == again[names].astype(object)).all(axis=1).to_numpy()
+
+
+def moved(cells, **changes):
+    cells = cells.copy()
+    for name, value in changes.items():
+        cells[:, schema().index(name)] = value
+    return cells
+
+
+def test_columns_are_derived_in_the_order_of_what_they_follow_from():
+    names = [schema().names[d.column] for d in schema().derived.each]
+    assert sorted(names) == ["fee", "instalment", "size", "total"]
+    assert names.index("total") > max(names.index("fee"), names.index("instalment"))
+    total = next(d for d in schema().derived.each if d.feature.name == "total")
+    assert {schema().names[i] for i in total.sources} == {"amount", "months"}
+
+
+def test_derived_cells_follow_wherever_an_input_changed():
+    cells = schema().cells(loans(60, seed=1))
+    found = schema().derive(moved(cells, amount=20_000.0), cells)
+    assert follows(found).all()
+    np.testing.assert_array_equal(found[:, :4], moved(cells, amount=20_000.0)[:, :4])
+    assert (found[:, schema().index("fee")] == 200).all()
+    np.testing.assert_array_equal(schema().derive(found, cells), found)  # and stay
+
+
+def test_where_no_input_changed_the_instances_own_value_stays():
+    own = moved(schema().cells(loans(20, seed=1)), instalment=12.5, total=1.0, fee=3.0)
+    again = moved(own, income=1000.0, instalment=99.0, total=77.0)
+    np.testing.assert_array_equal(schema().derive(again, own), moved(own, income=1000.0))
+    # The total follows from an instalment that has changed, and from the instance's own fee.
+    own = own[own[:, schema().index("months")] != 84]
+    found = schema().derive(moved(own, months=84.0), own)
+    total, instalment = (found[:, schema().index(n)] for n in ("total", "instalment"))
+    np.testing.assert_array_equal(total, instalment + 3.0)
+
+
+def test_without_instances_everything_is_derived():
+    cells = schema().cells(loans(30, seed=2))
+    rubbish = moved(cells, instalment=1.0, fee=1.0, total=1.0, size=0.0)
+    np.testing.assert_array_equal(schema().derive(rubbish), cells)
+
+
+def test_what_an_input_lacks_the_derived_column_lacks():
+    table = loans(200)
+    table["amount"] = table["amount"].astype(float)
+    table.loc[::5, ["amount", "instalment", "fee", "total"]] = np.nan
+    columns = Schema.infer(table, {k: v for k, v in DERIVED.items() if k != "size"})
+    cells = columns.cells(table.drop(columns="size").assign(size="small"))
+    changed = cells.copy()
+    changed[:, columns.index("months")] = 31
+    found = columns.derive(changed, cells)
+    missing = np.isnan(cells[:, columns.index("amount")])
+    for name in ("instalment", "total"):
+        np.testing.assert_array_equal(np.isnan(found[:, columns.index(name)]), missing)
+    assert columns.derivable(found, cells).all()
+
+
+def test_a_row_without_a_value_for_a_derived_column_is_not_derivable():
+    cells = schema().cells(loans(3, seed=3))
+    for months in (0.0, 0.001):  # nothing to compute; far beyond any instalment seen
+        found = schema().derive(moved(cells, months=months), cells)
+        assert not schema().derivable(found, cells).any()
+    out = moved(cells, instalment=1e6, total=1e6)  # the instance itself may be as far out
+    found = schema().derive(moved(out, months=0.1), out)
+    assert schema().derivable(found, out).all()
+
+
+def test_results_are_on_the_lattice_of_their_column():
+    table = pd.DataFrame({"a": np.arange(50) * 1.0, "b": np.arange(50) / 4})
+    columns = Schema.infer(table, {"b": {"derived": "a / 3"}, "a": "continuous"})
+    found = columns.derive(np.array([[4.0, 0.0]]), np.array([[3.0, 0.0]]))
+    assert found.tolist() == [[4.0, 1.25]]
+
+
+def test_derived_columns_are_no_change_of_their_own():
+    cells = schema().cells(loans(40, seed=1))
+    found = schema().derive(moved(cells, amount=12_000.0), cells)
+    place, ranks = schema().index("amount"), schema()["amount"].ranks
+    before, after = (np.interp(rows[:, place], *ranks) for rows in (cells, found))
+    amount = np.abs(after - before)
+    np.testing.assert_allclose(schema().distance(cells, found), amount, atol=1e-12)
+    ranged = np.abs(found - cells)[:, place] / schema()["amount"].span
+    np.testing.assert_allclose(schema().range_distance(cells, found), ranged)
+    apart = np.diag(schema().pairwise_distances(cells, found))
+    np.testing.assert_allclose(apart, amount, atol=1e-12)
+    assert schema().changed(cells, found).sum() == (amount > 0).sum()
+    assert schema().differs(cells, found).sum() > 2 * (amount > 0).sum()
+    assert schema().weights(None).sum() == 4
+    with pytest.raises(InputError, match=r"'total' is derived .* follows from: instalment, fee"):
+        schema().weights({"total": 2.0})
+
+
+def test_a_function_of_columns_derives_too():
+    rate = Feature.continuous("fee", derived=lambda amount, months: amount / months)
+    columns = Schema.infer(loans(), {"fee": rate})
+    cells = columns.cells(loans(5, seed=4))
+    shorter = cells.copy()
+    shorter[:, columns.index("months")] = 6
+    found = columns.derive(shorter, cells)
+    expected = np.rint(cells[:, columns.index("amount")] / 6)
+    np.testing.assert_array_equal(found[:, columns.index("fee")], expected)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"fee": {"derived": "amout / 2"}}, "not in the table. Did you mean 'amount'"),
+        ({"fee": {"derived": "fee + 1"}}, "circle: 'fee' → 'fee'"),
+        ({"fee": {"derived": "total"}, "total": {"derived": "fee"}}, "go round in a circle"),
+        ({"fee": {"derived": 7}}, "give an expression or a function"),
+        ({"fee": {"derived": lambda *columns: 1}}, "whose parameters do not name columns"),
+        ({"fee": {"derived": "amount", "tolerence": 1}}, "'tolerence'. Did you mean 'tolerance'"),
+        ({"fee": {"tolerance": "much"}}, "tolerance = 'much', which is no number"),
+        ({"fee": {"kind": "continous"}}, "Did you mean 'continuous'"),
+    ],
+)  # fmt: skip
+def test_declarations_that_are_refused(overrides, sentence):
+    with pytest.raises(InputError) as error:
+        Schema.infer(loans(), overrides)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (lambda amount: 1 if amount > 3 else 2, "raised ValueError"),
+        (lambda amount: amount[:2], r"returned shape \(2,\) for 5 rows"),
+        (lambda amount: np.array(["x"] * len(amount)), "is derived as text"),
+        (lambda home: home + 1, "raised TypeError"),
+    ],
+)
+def test_functions_that_fail_say_so(function, sentence):
+    columns = Schema.infer(loans(), {"fee": Feature.continuous("fee", derived=function)})
+    with pytest.raises(InputError, match=sentence):
+        columns.derive(columns.cells(loans(5)))
+
+
+def test_settings_of_a_column_may_be_declared_alone():
+    columns = Schema.infer(
+        loans(),
+        {
+            "income": {"tolerance": 50, "upper": 9000, "description": "Per month."},
+            "home": {"categories": ["rent", "own"], "kind": "ordinal"},
+            "months": {"kind": "categorical"},
+        },
+    )
+    income = columns["income"]
+    assert (income.tolerance, income.upper, income.resolution) == (50, 9000, 10)
+    assert income.description == "Per month."
+    assert columns["home"].categories == ("rent", "own")
+    assert columns["months"].kind == "categorical"
+
+
+def test_a_schema_file_declares_tolerances_and_derived_columns(tmp_path):
+    path = tmp_path / "columns.toml"
+    path.write_text(
+        "version = 1\n[columns.instalment]\nderived = 'ceil(amount / months)'\n"
+        "[columns.income]\ntolerance = 50\n[columns.size]\nkind = 'binary'\n"
+        "categories = ['large', 'small']\nderived = 'if(amount >= 15000, \"large\", \"small\")'\n"
+    )
+    columns = Schema.infer(loans(), path)
+    assert columns["income"].tolerance == 50
+    assert columns["instalment"].inputs == ("amount", "months")
+    assert columns["size"].inputs == ("amount",)
+    assert "derived" in str(columns)
+    columns.to_toml(tmp_path / "again.toml")
+    assert Schema.infer(loans(), tmp_path / "again.toml") == columns
+    path.write_text("version = 1\n[columns.fee]\nderived = 'amout / 100'\n")
+    with pytest.raises(InputError, match="Did you mean 'amount'"):
+        Schema.infer(loans(), path)
+
+
+# --- constraints -----------------------------------------------------------------------------
+
+SMALL = pd.DataFrame(
+    [
+        {"a": a, "b": b, "sum": a + b, "area": a * b, "half": math.floor((a + 2 * b) / 2)}
+        for a, b in itertools.product(range(6), range(6))
+    ]
+)
+LATTICE = Schema.infer(
+    SMALL,
+    {
+        "sum": {"derived": "a + b"},
+        "area": {"derived": "a * b"},
+        "half": {"derived": "floor((a + 2*b) / 2)"},
+    },
+)
+TEXTS = st.sampled_from(
+    [
+        "sum <= 4", "sum >= 7", "sum == 5", "area <= 6", "area >= 12", "half >= 5", "half < a",
+        "2*sum >= area", "fixed a", "fixed sum", "fixed area", "increasing sum", "changes <= 1",
+        "if sum >= 6 then half <= 4", "if area changes then a >= 3", "sum in {3, 8}",
+        "a + half <= 6",
+    ]
+)  # fmt: skip
+
+
+@given(
+    st.lists(TEXTS, min_size=1, max_size=3, unique=True),
+    st.integers(0, 35),
+    st.integers(0, 35),
+    st.booleans(),
+)
+def test_projection_finds_what_exists_and_proves_only_what_is_true(texts, of, at, own):
+    """Beside every row there is: sums and halves are linear and exact, areas are only checked."""
+    system = System.of(texts, LATTICE, check=False)
+    rows = LATTICE.cells(SMALL)
+    instance = rows[[of]].copy()
+    if own:  # an instance whose derived columns are not what the others say
+        instance[0, 2:] += 1
+    every = LATTICE.derive(rows, np.repeat(instance, len(rows), axis=0))
+    known = LATTICE.derivable(every, np.repeat(instance, len(rows), axis=0))
+    feasible = system.feasible(every, np.repeat(instance, len(rows), axis=0)) & known
+    found = system.project(rows[[at]], instance)
+    again = LATTICE.derive(found.cells, instance)
+    np.testing.assert_array_equal(found.cells, again)
+    assert found.feasible[0] == system.feasible(found.cells, instance)[0]
+    assert not (found.proved_infeasible[0] and feasible.any())
+    assume(not any("area" in text for text in texts))
+    assert found.feasible[0] >= feasible.any()
+
+
+def test_limits_on_a_product_are_met_by_moving_what_it_follows_from():
+    system = System.of(["instalment <= 250", "amount >= 9000"], schema())
+    cells = schema().cells(loans(200, seed=5))
+    found = system.project(cells, cells)
+    assert found.feasible.all()
+    assert follows(found.cells).all()
+    assert (found.cells[:, schema().index("instalment")] <= 250).all()
+
+
+def test_changes_are_counted_without_derived_columns():
+    system = System.of(["changes <= 1"], schema())
+    cells = schema().cells(loans(50, seed=6))
+    found = schema().derive(moved(cells, amount=10_000.0), cells)
+    assert system.feasible(found, cells).all()
+    alike = found[:, schema().index("amount")] == cells[:, schema().index("amount")]
+    np.testing.assert_array_equal(system.feasible(moved(found, months=96.0), cells), alike)
+    projected = system.project(moved(found, months=84.0, income=1000.0), cells)
+    assert projected.feasible.all()
+    with pytest.raises(InputError, match="there are 4 columns"):
+        System.of(["changes == 5"], schema())
+
+
+# --- explanations ----------------------------------------------------------------------------
+
+
+def decide(frame):
+    enough = frame["income"] - frame["total"] - 500 * (frame["home"] == "rent") > 900
+    return np.where(enough & (frame["size"] == "small"), "yes", "no")
+
+
+@cache
+def explainer():
+    return Explainer(decide, n_prototypes=3, recipe=QUICK, schema=DERIVED, device="cpu").fit(
+        loans()
+    )
+
+
+@cache
+def refused():
+    table = loans(120, seed=7)
+    return table[decide(table) == "no"].head(25)
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        (),
+        ("instalment <= 200",),
+        ("total <= 0.2*income", "fixed home"),
+        ("fixed instalment",),
+        ("fee <= 60", "decreasing total"),
+        ("size == small", "changes <= 2"),
+    ],
+    ids=str,
+)
+def test_every_row_returned_is_consistent_and_obeys_constraints_on_derived_columns(constraints):
+    found = explainer().explain(refused(), target="yes", constraints=constraints)
+    assert found.status.count("answered") > 12
+    system = System.of(constraints, found.schema)
+    for pick in (found.first(), found.middle(), found.last(), found.nearest()):
+        rows, originals = pick.cells, pick.instances[pick.instance]
+        ok = np.asarray(pick.ok)
+        assert ok.any()
+        np.testing.assert_array_equal(found.schema.derive(rows, originals), rows)
+        assert follows(rows[ok]).all()
+        assert system.feasible(rows[ok], originals[ok]).all()
+        assert (decide(found.schema.frame(rows[ok])) == "yes").all()
+    for instance in found:
+        for path in instance.prototypes:
+            steps = instance.path(path).cells
+            assert follows(steps).all()
+    named = set().union(*(c.changes()["feature"] for c in found if c.status == "answered"))
+    assert named
+    assert named <= {"income", "amount", "months", "home"}
+
+
+def test_a_fixed_derived_column_leaves_its_sources_free_to_move_together():
+    """Everyone is answered who has an answer: some amount and months with the same instalment."""
+    found = explainer().explain(refused(), target="yes", constraints=["fixed instalment"])
+    amount, months = np.meshgrid(np.arange(1000, 29_901, 100), np.arange(6, 85, 6))
+    for instalment, status in zip(refused()["instalment"], found.status, strict=True):
+        fits = np.ceil(amount / months) == instalment
+        total = instalment + amount / 100
+        yes = fits & (amount < 15_000) & (schema()["income"].upper - total > 900)
+        assert status == ("answered" if yes.any() else "none_found")
+
+
+def test_a_letter_says_what_follows_from_the_changes():
+    found = explainer().explain(refused().head(8), target="yes")
+    said = 0
+    for one in found:
+        if one.status != "answered":
+            continue
+        written = letter(one)
+        for way in written.ways:
+            assert not {c.name for c in way.follows} & {c.name for c in way.changes}
+            for change in way.follows:
+                said += 1
+                sentence = f"Then {change.name} is {change.after}, in place of {change.before}."
+                assert sentence in written.text
+                assert sentence in written.html
+    assert said
+
+
+def test_prototypes_and_samples_are_consistent():
+    assert follows(np.stack([p.cells for p in explainer().prototypes_])).all()
+    assert follows(explainer().fitted_.sampled_endpoints.cells).all()
+    assert follows(schema().cells(explainer().sample("yes", 50))).all()
+
+
+def test_contradictions_are_relaxed_beside_derived_columns():
+    least = loans()["months"].min()
+    longer = refused()[refused()["months"] > least].head(2)
+    limits = ["fixed months", f"months <= {least}"]
+    found = explainer().explain(longer, target="yes", constraints=limits)
+    assert set(found.status) == {"infeasible"}
+    found = explainer().why_not(found, max_queries=2_000)
+    for one in found:
+        assert set(one.why_not.clash) == {str(c) for c in found.constraints}
+        assert follows(schema().cells([one.why_not.row])).all()
+
+
+def test_baselines_derive_too():
+    method = baselines.RobXCE(decide, schema=DERIVED).fit(loans())
+    found = method.counterfactuals(refused(), target="yes")
+    assert len(found.cells)
+    assert follows(found.cells).all()
+
+
+def test_expressions_are_saved(tmp_path):
+    explainer().save(tmp_path / "e.lapace")
+    again = Explainer.load(tmp_path / "e.lapace", decide)
+    assert again.schema_ == explainer().schema_
+    before, after = (e.explain(refused().head(5), target="yes") for e in (explainer(), again))
+    np.testing.assert_array_equal(before.nearest().cells, after.nearest().cells)
+
+
+def test_functions_are_refused_by_files_and_kept_out_of_answers(tmp_path):
+    fee = Feature.continuous("fee", derived=lambda amount: amount / 100)
+    schema_ = {**DERIVED, "fee": fee}
+    table = loans(200)
+    fitted = Explainer(decide, n_prototypes=2, recipe=QUICK, schema=schema_, device="cpu").fit(
+        table
+    )
+    with pytest.raises(InputError, match="'fee' is derived by a Python function, which cannot be"):
+        fitted.save(tmp_path / "e.lapace")
+    found = fitted.explain(refused().head(3), target="yes")
+    found.to_json(tmp_path / "answer.json")
+    again = Explanation.from_json(tmp_path / "answer.json")
+    assert again.schema["fee"].inputs == ("amount",)
+    assert again[0].changes().equals(found[0].changes())
+    with pytest.raises(InputError, match="which files do not keep"):
+        again.schema.derive(again.instances)
+
+
+def test_json_of_a_schema_with_derived_columns_is_exact():
+    assert Schema.from_json(json.loads(json.dumps(schema().to_json()))) == schema()

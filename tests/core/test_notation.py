@@ -1,0 +1,406 @@
+"""How columns of text are read: notations, what is named at once, files of columns."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapace import Feature, InputError, Schema
+from lapace.schema.notation import DATES, MARKS, Notation, guess
+from lapace.schema.summary import from_toml, remarks
+
+ROWS = 240
+
+
+def one(values, override=None):
+    """The feature of a single column."""
+    overrides = None if override is None else {"x": override}
+    return Schema.infer(pd.DataFrame({"x": list(values)}), overrides)["x"]
+
+
+def amounts(rng, form):
+    return [form.format(v) for v in rng.gamma(2.0, 900.0, ROWS)]
+
+
+# --- notations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts", "example"),
+    [
+        (["€1,200", "€80"], "€1,234.56"),
+        (["€1.200", "€80"], "€1.234,56"),
+        (["1.234,50", "7,25"], "1.234,56"),
+        (["1 200,5", "3,5"], "1 234,56"),
+        (["1\u00a0200 kr", "80 kr"], "1 234,56 kr"),
+        (["12,5", "3,25"], "1234,56"),
+        (["15%", "2.5 %", "0"], "1234.56%"),
+        (["36 months", "60 months", "6 months"], "1234.56 months"),
+        (["USD 5", "USD 1,200.50"], "USD 1,234.56"),
+        (["-$5", "$7"], "$1,234.56"),
+        (["17", "?", "n/a"], "1234.56"),
+        (["2021-01-31", "2021-02-01"], "2024-12-31"),
+        (["31/01/2021", "05/02/2021"], "31/12/2024"),
+        (["01/31/2021", "02/05/2021"], "12/31/2024"),
+        (["2021-01-31 08:15", "2021-02-01 00:00"], "2024-12-31 23:59"),
+        (["2021-01-31T08:15:30"], "2024-12-31T23:59:59"),
+    ],
+)
+def test_a_notation_is_guessed_and_reads_what_it_was_guessed_from(texts, example):
+    found = guess(texts)
+    assert found == Notation(example)
+    assert all(found.number(text) is not None for text in texts)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["A11", "A12"],
+        ["1st", "2nd"],
+        ["00123", "12345"],
+        ["01/02/2021", "03/04/2021"],  # day first, or month first?
+        ["€5", "$7"],
+        ["low", "high"],
+        ["1.2.3", "4.5.6"],
+        ["12 or so"],
+        ["?", ""],
+        [],
+    ],
+)
+def test_what_has_no_notation(texts):
+    assert guess(texts) is None
+
+
+@pytest.mark.parametrize("example", ["", "12", "€", "1234.5.6", "31/31/2024", "A1234.56B9"])
+def test_an_example_that_is_no_notation_is_refused(example):
+    with pytest.raises(InputError, match="is no notation"):
+        Notation(example)
+
+
+@given(
+    st.decimals(-(10**9), 10**9, places=2, allow_nan=False),
+    st.sampled_from(MARKS),
+    st.sampled_from([("", ""), ("€", ""), ("", " €"), ("", "%"), ("USD ", "")]),
+)
+def test_numbers_are_read_back_as_they_are_written(value, marks, affixes):
+    body = "1,234.56".translate({ord(","): marks[0], ord("."): marks[1]})
+    notation = Notation(f"{affixes[0]}{body}{affixes[1]}")
+    text = notation.text(float(value), decimals=2)
+    assert notation.number(text) == float(value)
+
+
+@given(st.dates(dt.date(1900, 1, 1), dt.date(2200, 1, 1)), st.sampled_from(sorted(DATES)))
+def test_dates_are_read_back_as_they_are_written(day, example):
+    days = float((day - dt.date(1970, 1, 1)).days)
+    assert Notation(example).number(Notation(example).text(days)) == days
+
+
+# --- columns ---------------------------------------------------------------------------------
+
+
+def test_amounts_are_numbers_and_come_back_as_they_were_written():
+    rng = np.random.default_rng(0)
+    texts = amounts(rng, "€{:,.2f}")
+    frame = pd.DataFrame({"price": texts, "rate": [f"{v}%" for v in rng.integers(0, 40, ROWS)]})
+    schema = Schema.infer(frame)
+    assert [f.kind for f in schema.features] == ["continuous"] * 2
+    assert schema["price"].resolution == 0.01
+    assert schema["rate"].text(15) == "15%"
+    reading = schema.read(frame)
+    pd.testing.assert_frame_equal(schema.frame(reading.cells), frame)
+    plain = schema.as_numbers().frame(reading.cells[:1])
+    assert plain["price"].tolist() == [float(texts[0].strip("€").replace(",", ""))]
+    assert schema.read(pd.DataFrame({"price": ["1,200"], "rate": ["3.5"]})).cells.tolist() == [
+        [1200, 3.5]
+    ]
+    assert "not a number" in schema.read(pd.DataFrame({"price": ["dear"], "rate": [1]})).problems[0]
+
+
+DAYS = [dt.date(2021, 1, 1) + dt.timedelta(days=3 * i) for i in range(ROWS)]
+MOMENTS = [dt.datetime(2021, 1, 1, 8, 30) + dt.timedelta(hours=7 * i) for i in range(ROWS)]  # noqa: DTZ001
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"x": pd.to_datetime(DAYS)}),
+        pd.DataFrame({"x": pd.to_datetime(MOMENTS).tz_localize("Europe/Berlin")}),
+        pd.DataFrame({"x": pd.to_datetime(MOMENTS).astype("datetime64[s]")}),
+        pd.DataFrame({"x": DAYS}, dtype=object),
+        pd.DataFrame({"x": [str(day) for day in DAYS]}),
+        pd.DataFrame({"x": pd.array(DAYS, dtype=pd.ArrowDtype(pa.date32()))}),
+        pl.DataFrame({"x": DAYS}),
+        pl.DataFrame({"x": MOMENTS}),
+        pl.DataFrame({"x": [str(day) for day in DAYS]}),
+        pa.table({"x": DAYS}),
+        pa.table({"x": pa.array(MOMENTS, pa.timestamp("ms"))}),
+        [{"x": day} for day in DAYS],
+        [{"x": moment} for moment in MOMENTS],
+    ],
+    ids=lambda frame: f"{type(frame).__module__.split('.')[0]}",
+)
+def test_dates_are_numbers_in_days_and_come_back_as_dates(frame):
+    schema = Schema.infer(frame)
+    assert schema["x"].is_date
+    cells = schema.cells(frame)
+    first = cells[0, 0] - (dt.date(2021, 1, 1) - dt.date(1970, 1, 1)).days
+    assert first == 0 or 0.25 < first < 0.4
+    assert schema["x"].text(cells[0, 0])[:10] == "2021-01-01"
+    back = schema.frame(cells)
+    if isinstance(frame, pd.DataFrame):
+        pd.testing.assert_frame_equal(back, frame)
+    elif isinstance(frame, pl.DataFrame):
+        assert back.equals(frame)
+        assert back.schema == frame.schema
+    else:
+        assert back == frame
+    missing = np.full((1, 1), np.nan)
+    assert np.isnan(schema.cells(schema.frame(np.vstack([cells, missing])))[-1, 0])
+
+
+def test_a_date_that_cannot_be_told_is_named_by_an_example():
+    texts = ["01/02/2021", "03/04/2021", "11/12/2021"] * 20
+    assert one(texts).kind == "categorical"
+    day_first = one(texts, Feature.continuous("x", written="31/12/2024"))
+    assert day_first.text(day_first.lower) == "01/02/2021"
+    with pytest.raises(InputError, match="--kind 'x=date:31/12/2024'"):
+        one(texts, "date")
+    with pytest.raises(InputError, match="by the schema it is categorical"):
+        one(DAYS, "categorical")
+
+
+def test_numbers_as_text_with_words_for_missing_ones():
+    found = one([*(str(i * 7 % 90) for i in range(ROWS)), "?", "n/a"])
+    assert (found.kind, found.missing, found.written) == ("continuous", True, "")
+    assert one(["1", "2", "3"] * 30).kind == "categorical"  # a code, perhaps: it is proposed
+    assert one(["1", "2", "3"] * 30, "number").kind == "continuous"
+
+
+def test_a_few_numbers_that_are_no_lattice_are_a_set():
+    rng = np.random.default_rng(1)
+    powers = one(rng.choice([2, 4, 8, 16], ROWS))
+    assert (powers.kind, powers.categories) == ("ordinal", (2, 4, 8, 16))
+    assert one(rng.choice([0.5, 1.0, 2.5, 10.0], ROWS)).categories == (0.5, 1, 2.5, 10)
+    texts = one(rng.choice(["5%", "10%", "50%"], ROWS))
+    assert (texts.kind, texts.categories) == ("ordinal", ("5%", "10%", "50%"))
+    assert one(rng.choice([12, 24, 36, 48], ROWS)).kind == "continuous"
+    assert one([*rng.choice([0, 1, 2, 3], ROWS), 11]).kind == "continuous"  # one row is no set
+
+
+def test_one_value_off_the_lattice_leaves_the_resolution():
+    rng = np.random.default_rng(2)
+    cents = np.round(rng.gamma(2.0, 30.0, ROWS), 2)
+    assert one([*cents, 33.333333]).resolution == 0.01
+    assert one([*cents, *(33.333333 + np.arange(9))]).resolution == 1e-6
+    # Nine rows in ten are zero: a hundredth of all rows is then a tenth of what matters.
+    rare = np.append(np.zeros(9 * ROWS), cents[:200])
+    assert one([*rare, *(33.333333 + np.arange(9))]).resolution == 1e-6
+    assert one(rng.normal(size=ROWS)).resolution == 0.0
+
+
+# --- all at once -----------------------------------------------------------------------------
+
+
+def test_all_columns_that_need_a_word_are_named_at_once():
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame(
+        {
+            "order": range(ROWS),
+            "age": rng.integers(18, 80, ROWS),
+            "customer_id": rng.permutation(9 * ROWS)[:ROWS],
+            "ID": rng.integers(10**6, 10**7, ROWS // 10 * 9).tolist() + [4711] * (ROWS // 10),
+            "notes": [f"called about bill number {i}" for i in range(ROWS)],
+            "key": [f"K-{i:06}" for i in range(ROWS)],
+            "nothing": None,
+            "verdict": np.where(np.arange(ROWS) % 2, 1, 0),
+        }
+    )
+    labels = np.where(np.arange(ROWS) % 2, "good", "bad").tolist()
+    with pytest.raises(InputError) as raised:
+        Schema.infer(frame, labels=labels)
+    message = str(raised.value)
+    lines = message.splitlines()
+    assert lines[0] == "7 columns cannot be used as they are:"
+    for name, words in {
+        "order": "only numbers the rows. → drop or number",
+        "customer_id": "different numbers in as many rows, as identifiers do. → drop or number",
+        "ID": f"different numbers in {ROWS:,} rows, as identifiers do. → drop or number",
+        "notes": "as free text does. → drop or categorical",
+        "key": "as names, identifiers or free text do. → drop or categorical",
+        "nothing": "has no value in any row. → drop",
+        "verdict": "says the same as the label in every row. → drop or categorical",
+    }.items():
+        (line,) = [line for line in lines if line.startswith(f"  '{name}' ")]
+        assert line.endswith(words)
+    assert "--drop COLUMN" in lines[-1]
+    assert lines[-1].endswith("--drop ID --drop notes --drop key --drop nothing --drop verdict")
+    dropped = dict.fromkeys(("order", "customer_id", "ID", "notes", "nothing"), "drop")
+    schema = Schema.infer(frame, {**dropped, "key": "drop", "verdict": "binary"}, labels=labels)
+    assert schema.names == ("age", "verdict")
+
+
+def test_constants_and_orders_are_named_in_the_same_run():
+    frame = pd.DataFrame(
+        {
+            "key": [f"K-{i}" for i in range(ROWS)],
+            "country": "DE",
+            "size": np.tile(["small", "large", "medium"], ROWS)[:ROWS],
+        }
+    )
+    remarks = [
+        "Of the others:",
+        "  'country' is the same in every row: --drop country",
+        "  'size' looks ordered: --kind 'size=ordinal:small<medium<large'",
+    ]
+    with pytest.raises(InputError, match=r"^Column 'key' holds") as one:
+        Schema.infer(frame)
+    assert str(one.value).splitlines()[1:] == remarks
+    with pytest.raises(InputError, match=r"^2 columns cannot be used") as two:
+        Schema.infer(frame.assign(nothing=None))
+    assert str(two.value).splitlines()[-3:] == remarks
+    with pytest.raises(InputError, match=r"cannot be ordinal .*'size=ordinal:small<medium<large'"):
+        Schema.infer(frame[["size"]], {"size": "ordinal"})
+
+
+def test_many_texts_are_remarked_upon_and_long_ones_are_seen_to_be_cut():
+    texts = [f"leave it with the neighbour at number {i % 70}" for i in range(700)]
+    schema = Schema.infer(pd.DataFrame({"remark": texts}))
+    assert "'remark' holds 64 texts or more" in str(schema)
+    assert "leave it with the neigh…" in str(schema)
+    dates = pd.date_range("2024-01-05", periods=100).strftime("%Y-%m-%d")
+    assert 'kind = "date"' in Schema.infer(pd.DataFrame({"ordered": dates})).to_toml()
+
+
+@pytest.mark.parametrize(
+    ("weight", "word"),
+    [
+        (lambda grams: grams, "from 2,500 on it is another. → drop or number"),
+        (lambda grams: [f"{g / 1000:.3f} kg" for g in grams], "from 2.500 kg on it"),
+        (lambda grams: pd.Timestamp("2020-01-01") + pd.to_timedelta(grams, "D"), "→ drop or date"),
+    ],
+)
+def test_a_number_that_decides_the_label_is_named_like_the_label(weight, word):
+    grams = np.random.default_rng(5).permutation(np.tile(np.arange(2300, 2700), 2))
+    other = np.random.default_rng(6).normal(size=len(grams)).round(2)
+    labels = np.where(grams < 2500, "low", "normal").tolist()
+    frame = pd.DataFrame({"weight": weight(grams), "copy": labels, "other": other})
+    with pytest.raises(InputError) as raised:
+        Schema.infer(frame, labels=labels)
+    (line,) = [line for line in str(raised.value).splitlines() if line.startswith("  'weight'")]
+    assert "decides the label in every row" in line
+    assert word in line
+    said = {"weight": "drop", "copy": "drop"}
+    assert Schema.infer(frame, said, labels=labels).names == ("other",)
+
+
+def test_numbers_that_say_less_than_the_label_are_no_leak():
+    grams = np.tile(np.arange(2300, 2400), 2)
+    frame = pd.DataFrame({"grams": np.random.default_rng(0).permutation(grams)})
+    low = frame["grams"] < 2350
+    for said in (
+        low ^ (frame["grams"] == 2300),  # two rows are otherwise
+        (frame["grams"] > 2310) & low,  # a range in the middle
+        frame["grams"] == 2300,  # two rows may be chance
+    ):
+        assert Schema.infer(frame, labels=said.tolist()).names == ("grams",)
+    tied = frame.assign(grams=frame["grams"] // 20 * 20)  # 2340 has both
+    assert Schema.infer(tied, labels=low.tolist()).names == ("grams",)
+
+
+def test_one_row_handed_over_is_told_how():
+    schema = Schema.infer(pd.DataFrame({"age": [31, 44], "home": ["own", "rent"]}))
+    frame = pd.DataFrame({"age": [31], "home": ["own"]})
+    with pytest.raises(InputError, match=r"df\.iloc\[\[0\]\]"):
+        schema.read(frame.iloc[0])
+    with pytest.raises(InputError, match=r"in a list: \[row\]"):
+        schema.read({"age": 31, "home": "own"})
+
+
+# --- what is shown, and files ----------------------------------------------------------------
+
+
+def mixed():
+    rng = np.random.default_rng(4)
+    return pd.DataFrame(
+        {
+            "price": amounts(rng, "€{:,.2f}"),
+            "start": pd.to_datetime(DAYS),
+            "grade": rng.choice(["low", "medium", "high"], ROWS),
+            "band": rng.choice(["<18", "18-25", "26-40", "41+"], ROWS),
+            "code": rng.choice(["1", "2", "3"], ROWS),
+            "ram": rng.choice([2, 4, 8, 16], ROWS),
+            "home town": rng.choice(["Bonn", "Ulm", 'the "Hof"'], ROWS),
+            "same": 7,
+            "debt": np.where(rng.random(ROWS) < 0.2, np.nan, rng.integers(0, 99, ROWS)),
+        }
+    )
+
+
+def test_a_schema_shows_how_the_table_was_read():
+    schema = Schema.infer(mixed())
+    shown = str(schema).splitlines()
+    assert shown[0].split() == ["column", "read", "as", "values", "missing", "example"]
+    by_name = {line.split("  ")[0]: line for line in shown}
+    assert "€" in by_name["price"]
+    assert "date" in by_name["start"]
+    assert "2021-01-01 to 2022-12-19" in by_name["start"]
+    assert "some" in by_name["debt"]
+    assert "2 < 4 < 8 < 16" in by_name["ram"]
+    assert remarks(schema.features) == [
+        "'grade' looks ordered: --kind 'grade=ordinal:low<medium<high'",
+        "'band' looks ordered: --kind 'band=ordinal:<18<18-25<26-40<41+'",
+        "'code' holds numbers as text: --kind code=number",
+        "'same' is the same in every row: --drop same",
+    ]
+    page = schema._repr_html_()
+    assert page.count("<tr>") == len(schema.features) + 1
+    assert "&lt;" in page
+
+
+def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):
+    frame = mixed()
+    schema = Schema.infer(frame)
+    path = tmp_path / "schema.toml"
+    schema.to_toml(path)
+    assert Schema.infer(frame, path).features == schema.features
+    edited = path.read_text().replace('"high", "low", "medium"', '"low", "medium", "high"')
+    edited = edited.replace(
+        'kind = "categorical"\ncategories = ["low"', 'kind = "ordinal"\ncategories = ["low"'
+    )
+    edited = edited.replace("[columns.same]", '[columns.same]\ndescription = "Seven."\nunit = "km"')
+    path.write_text(edited)
+    again = Schema.infer(frame, str(path))
+    assert again["grade"].categories == ("low", "medium", "high")
+    assert again["grade"].kind == "ordinal"
+    assert again["same"].text(7) == "7 km"
+    assert again["same"].description == "Seven."
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("version = 1\n[columns.x", "is not TOML"),
+        ("version = 2\n[columns.x]\nkind = 'drop'", "is no file of columns"),
+        ("version = 1\n[columns.x]\nkid = 'drop'", "has no setting 'kid'. Did you mean 'kind'"),
+        ("version = 1\n[columns]\nx = 3", "must be a table of settings"),
+        ("version = 1\n[columns.x]\nkind = 'nmber'\nunit = 'km'", "is no kind of column"),
+        ("version = 1\n[columns.x]\nkind = 'ordinal'\ncategories = [1, 1]", "category 1 twice"),
+        ("version = 1\n[columns.x]\nkind = 'number'\nlower = 'soon'", "lower = 'soon'"),
+        ("version = 1\n[columns.x]\nlower = [1]", "which is no number"),
+    ],
+)
+def test_a_file_of_columns_that_is_refused(text, says):
+    with pytest.raises(InputError, match=says):
+        Schema.infer([{"x": 1}, {"x": 2}], from_toml(text))
+
+
+def test_a_file_that_does_not_exist():
+    with pytest.raises(InputError, match=r"no schema file 'gone\.toml'"):
+        Schema.infer(mixed(), "gone.toml")

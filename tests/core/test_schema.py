@@ -1,0 +1,1351 @@
+"""Columns: their kinds, reading and encoding rows and back, distances, histograms."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from dataclasses import replace
+from decimal import Decimal
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import ndtri
+
+from lapace.errors import InputError
+from lapace.schema import Feature, Knots, Reading, Schema
+
+ROWS = 400
+EDUCATION = ["none", "school", "bachelor", "master"]
+
+
+def make_table(rows=ROWS, seed=0):
+    """A table such as a bank's: long tails, spikes at zero, cents, missing values, every kind."""
+    rng = np.random.default_rng(seed)
+
+    def gappy(values, share=0.1):
+        return [None if gone else v for v, gone in zip(values, rng.random(rows) < share)]  # noqa: B905
+
+    income = np.round(np.exp(rng.normal(8, 1.0, rows)), 2)
+    savings = np.where(rng.random(rows) < 0.6, 0.0, np.round(rng.exponential(9e3, rows), -2))
+    return pd.DataFrame(
+        {
+            "income": income,
+            "savings": savings,
+            "age": rng.integers(18, 90, rows).astype("int8"),
+            "kids": pd.array(gappy(rng.integers(0, 5, rows).tolist()), dtype="Int64"),
+            "rate": pd.array(gappy((rng.integers(0, 40, rows) / 4).tolist()), dtype="Float64"),
+            "noise": rng.normal(size=rows),
+            "member": rng.random(rows) < 0.3,
+            "insured": pd.array(gappy((rng.random(rows) < 0.5).tolist()), dtype="boolean"),
+            "home": pd.Categorical(gappy(rng.choice(["own", "rent", "free"], rows).tolist())),
+            "zone": pd.Categorical(rng.choice([10, 20, 30, 50], rows)),
+            "education": pd.Categorical(rng.choice(EDUCATION, rows), EDUCATION, ordered=True),
+            "job": rng.choice(["cook", "nurse"], rows).astype(object),
+            "kind": ["applicant"] * rows,
+            "year": np.full(rows, 2026),
+        }
+    )
+
+
+TABLE = make_table()
+SCHEMA = Schema.infer(TABLE)
+CELLS = SCHEMA.cells(TABLE)
+
+
+def as_polars(frame):
+    columns = {}
+    for name in frame:
+        values = [None if pd.isna(v) else v for v in frame[name].tolist()]
+        dtype = {"age": pl.Int8, "education": pl.Enum(EDUCATION), "home": pl.Categorical}.get(name)
+        columns[name] = pl.Series(values, dtype=dtype)
+    return pl.DataFrame(columns)
+
+
+def as_arrow(frame):
+    columns = {}
+    for name in frame:
+        values = [None if pd.isna(v) else v for v in frame[name].tolist()]
+        columns[name] = pa.array(values)
+        if name in ("home", "zone"):
+            columns[name] = columns[name].dictionary_encode()
+    order = [EDUCATION.index(v) for v in frame["education"]]
+    columns["education"] = pa.DictionaryArray.from_arrays(
+        pa.array(order, pa.int32()), EDUCATION, ordered=True
+    )
+    return pa.table(columns)
+
+
+def as_records(frame):
+    return [
+        {n: None if pd.isna(v) else v for n, v in row.items()} for row in frame.to_dict("records")
+    ]
+
+
+def one(values, **overrides):
+    """The only feature of a table of one column."""
+    return Schema.infer([{"x": v} for v in values], overrides or None)["x"]
+
+
+def numbers(values, **overrides):
+    return Schema.infer(pd.DataFrame({"x": values}), overrides or None)["x"]
+
+
+# --- what columns are ------------------------------------------------------------------------
+
+
+def test_kinds_and_resolutions_of_a_bank_table():
+    found = {f.name: f.kind for f in SCHEMA.features}
+    assert found == {
+        "income": "continuous", "savings": "continuous", "age": "continuous",
+        "kids": "continuous", "rate": "continuous", "noise": "continuous", "member": "binary",
+        "insured": "binary", "home": "categorical", "zone": "categorical",
+        "education": "ordinal", "job": "binary", "kind": "categorical", "year": "continuous",
+    }  # fmt: skip
+    resolutions = [SCHEMA[n].resolution for n in ("income", "savings", "age", "rate", "noise")]
+    assert resolutions == [0.01, 100.0, 1.0, 0.25, 0.0]
+    integer = {f.name for f in SCHEMA.features if f.integer}
+    assert integer == {"savings", "age", "kids", "education", "year"}
+    assert {f.name for f in SCHEMA.features if f.missing} == {"kids", "rate", "insured", "home"}
+    assert SCHEMA["education"].categories == tuple(EDUCATION)
+    assert SCHEMA["zone"].categories == (10, 20, 30, 50)
+    assert SCHEMA["age"].lower == TABLE["age"].min()
+    assert SCHEMA["age"].upper == TABLE["age"].max()
+    assert SCHEMA.names == tuple(TABLE.columns)
+    assert SCHEMA.shape is None
+
+
+@pytest.mark.parametrize("convert", [as_polars, as_arrow, as_records])
+def test_every_frame_library_gives_the_same_schema(convert):
+    frame = convert(TABLE)
+    loose = {"zone": "categorical"}  # no integer categories in polars or JSON: they are numbers
+    order = {"education": Feature.ordinal("education", EDUCATION)}
+    schema = Schema.infer(frame, {**loose, **(order if convert is as_records else {})})
+    assert schema.features == SCHEMA.features
+    np.testing.assert_array_equal(schema.cells(frame), CELLS)
+    np.testing.assert_array_equal(SCHEMA.cells(frame), CELLS)
+    np.testing.assert_array_equal(schema.encode(CELLS), SCHEMA.encode(CELLS))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "categories"),
+    [
+        ([0, 1, 1, 0], "binary", (0, 1)),
+        ([0.0, 1.0, None], "binary", (0, 1)),
+        ([1, 2, 1], "continuous", ()),
+        ([True, False], "binary", (False, True)),
+        ([True, None, True], "categorical", (True,)),
+        (["yes", "no", None], "binary", ("no", "yes")),
+        (["a", "b", "c", "a"], "categorical", ("a", "b", "c")),
+        (["", "x", "y"], "categorical", ("", "x", "y")),
+        ([Decimal("1.5"), Decimal("2.25")], "continuous", ()),
+    ],
+    ids=str,
+)
+def test_kinds(values, kind, categories):
+    feature = one(values)
+    assert (feature.kind, feature.categories) == (kind, categories)
+    assert feature.missing == (None in values)
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind"), [("a", "categorical"), ("ab", "binary"), ("cab", "ordinal")]
+)
+def test_ordered_categories(declared, kind):
+    column = pd.Categorical(["a", "a"], list(declared), ordered=True)
+    feature = Schema.infer(pd.DataFrame({"x": column}))["x"]
+    assert (feature.kind, feature.categories) == (kind, tuple(declared))
+
+
+@pytest.mark.parametrize(
+    ("values", "resolution"),
+    [
+        (np.arange(50) / 100, 0.01),
+        (np.arange(50) / 4, 0.25),
+        (np.arange(50) * 0.05, 0.05),
+        (np.arange(50) * 100.0, 100.0),
+        (np.arange(50) * 2.5, 2.5),
+        (np.arange(50.0), 1.0),
+        (np.arange(-20.0, 20.0) * 3, 3.0),
+        (np.cumsum(np.full(50, 0.1)), 0.1),  # what arithmetic leaves of tenths
+        (np.arange(50) / 1e6, 1e-6),
+        (np.arange(50) / 1e7, 0.0),  # finer than six decimals
+        (np.arange(50) + 1e-7 * np.sin(np.arange(50)), 0.0),  # noise is not a lattice
+        (np.random.default_rng(0).normal(size=50), 0.0),
+        (np.random.default_rng(0).normal(size=50) * 1e-9, 0.0),
+        (np.random.default_rng(0).normal(size=50) * 1e15, 0.0),
+        (np.arange(50) * 1e300, 0.0),
+        (np.array([600.0, 1200.0, 1800.0]), 1.0),  # three values share a divisor by chance
+        (np.array([0.5, 1.5]), 0.1),
+        (np.zeros(5), 1.0),
+        (np.array([1234.56, 99.99, 0.01], dtype=np.float32), 0.01),
+        (np.arange(2**53 - 20, 2**53).astype(float), 1.0),
+    ],
+    ids=str,
+)
+def test_the_resolution_of_numbers(values, resolution):
+    assert numbers(values).resolution == resolution
+
+
+@pytest.mark.parametrize(
+    ("values", "tolerance"),
+    [
+        (np.arange(1000) / 100, 0.04),  # quartiles a little under 5 apart, cents
+        (np.arange(1000) * 10.0, 40.0),
+        ([*np.arange(18, 90)] * 2, 0.0),  # one year matters
+        (np.linspace(0, 1, 1000) ** 0.5, 0.00366),  # no resolution
+        ([*np.arange(0, 1900, 100) + 0.01] * 9, 0.0),  # fewer than twenty values are choices
+        ([0.0] * 80 + [*np.arange(20) * 5.0], 0.0),  # most are the same
+        (np.exp(np.arange(1000) / 100).round(2), 17.82),  # the largest do not widen it
+        ([7.0] * 30, 0.0),
+    ],
+    ids=range(8),
+)
+def test_the_tolerance_is_a_hundredth_of_the_quartiles_range_in_whole_steps(values, tolerance):
+    assert numbers(values).tolerance == pytest.approx(tolerance, rel=1e-9)
+
+
+def test_a_tolerance_that_is_declared():
+    price = Feature.continuous("x", tolerance=0.05)
+    assert numbers([1.0, 2.5, 54.5], x=price).tolerance == 0.05
+    assert numbers(np.arange(1000) / 100, x=Feature.continuous("x", tolerance=0)).tolerance == 0
+    for kind in (Feature.ordinal("x", ["a", "b", "c"]), Feature.binary("x", ["a", "b"])):
+        with pytest.raises(InputError, match="every change of category counts"):
+            replace(kind, tolerance=1.0)
+    for wrong in (-1.0, math.inf):
+        with pytest.raises(InputError, match="it must be a number from 0 on"):
+            Feature.continuous("x", tolerance=wrong)
+    with pytest.raises(InputError, match="as wide as its whole range"):
+        numbers([1.0, 2.5, 54.5], x=Feature.continuous("x", tolerance=54.0))
+
+
+def test_pixels_have_no_tolerance_and_are_compared_by_their_range():
+    schema = Schema.infer(np.random.default_rng(0).random((50, 4, 4)))
+    assert {f.tolerance for f in schema.features} == {0.0}
+    assert not schema.ranked
+
+
+def test_constant_columns():
+    frame = pd.DataFrame({"number": [7.5] * 9, "text": ["same"] * 9, "gappy": [None, *"ssssssss"]})
+    schema = Schema.infer(frame)
+    assert [f.kind for f in schema.features] == ["continuous", "categorical", "categorical"]
+    assert [f.width for f in schema.features] == [0, 0, 1]
+    assert schema["number"].span == 1.0
+    cells = schema.cells(frame)
+    np.testing.assert_array_equal(schema.decode(schema.encode(cells)), cells)
+    anything = np.random.default_rng(0).normal(size=(20, schema.width)) * 10
+    assert (schema.decode(anything)[:, :2] == [7.5, 0.0]).all()
+    assert schema.distance(cells, cells + np.array([1, 0, 0])).tolist() == [1.0] * 9
+
+
+def test_thousands_of_categories():
+    rng = np.random.default_rng(0)
+    common = [f"town {i}" for i in range(64)]
+    values = [*common * 20, *(f"village {i}" for i in range(900))]
+    rng.shuffle(values)
+    frame = pd.DataFrame({"place": values})
+    schema = Schema.infer(frame)
+    assert schema["place"].categories == tuple(sorted(common))
+    assert schema.width == 64
+    reading = schema.read(frame)
+    assert len(reading.schema["place"].levels) == 964
+    assert reading.problems == {}
+    pd.testing.assert_frame_equal(reading.schema.frame(reading.cells), frame)
+    encoded = reading.schema.encode(reading.cells)
+    rare = frame["place"].str.startswith("village").to_numpy()
+    assert (encoded.sum(axis=1) == ~rare).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        (
+            [f"id-{i}" for i in range(60)],
+            (
+                r"^Column 'x' holds 60 different values in 60 rows, as names, identifiers or free "
+                r"text do\. If it identifies the rows: --id x\. Else drop it \(--drop x\), "
+                r"or say it is 'categorical' \(--kind "
+                r"x=categorical, schema=\{'x': 'categorical'\}\)\.$"
+            ),
+        ),
+        (
+            [f"a long sentence about row {i // 2}, and more" for i in range(119)],
+            r"^Column 'x' holds 60 different values in 119 rows",
+        ),
+        (
+            [*(str(i * 7) for i in range(60)), "ask Ann", "later"],
+            r"^Column 'x' holds numbers, but in 2 rows other text \('ask Ann', 'later'\)\. Mend",
+        ),
+        (
+            range(100, 160),
+            r"^Column 'x' only numbers the rows\. .*--id x\. Else drop .*say it is 'number'",
+        ),
+        (list(range(60))[::-1], r"^Column 'x' only numbers the rows"),
+        ([None, None], r"^Column 'x' has no value in any row\. Drop it \(--drop x\)\.$"),
+        ([1.5, math.inf, 2.0], r"^Column 'x' holds an infinity in row 1\. Use a number or none\.$"),
+        ([1.5, 2.0, -math.inf], r"^Column 'x' holds an infinity in row 2"),
+        ([1, "one", 2], r"^Column 'x' mixes numbers and text\. Drop it .*or say it is 'cat"),
+        ([1, [2]], r"^Column 'x' mixes numbers and text"),
+        (
+            [dt.timedelta(hours=3)],
+            (
+                r"^Column 'x' holds times of day or durations\. Turn it into a number \(minutes, "
+                r"days\), or drop it\.$"
+            ),
+        ),
+        ([[1], [2]], r"^Column 'x' holds values that are neither numbers nor text\. Convert or d"),
+        (
+            [2**53, 1, 2],
+            (
+                r"^Column 'x' holds a whole number of 2\^53 or more in row 0, too large to be "
+                r"exact\. Drop the column if it is an identifier, or rescale it\.$"
+            ),
+        ),
+        ([10**400, 1], r"^Column 'x' holds an infinity in row 0"),
+        (
+            [-1.5e308, 1.5e308],
+            r"^Column 'x' reaches from -1\.5e\+308 to 1\.5e\+308, too far to com",
+        ),
+    ],
+    ids=lambda v: str(v)[:30],
+)
+def test_columns_that_are_refused(column, sentence):
+    with pytest.raises(InputError, match=sentence):
+        one(column)
+
+
+def test_small_tables_and_gaps_are_not_taken_for_identifiers():
+    assert one([f"id-{i}" for i in range(49)]).kind == "categorical"
+    assert one(range(49)).kind == "continuous"
+    assert one([*range(60), None]).kind == "continuous"
+    assert one(range(0, 120, 2)).kind == "continuous"
+    assert one([float(i) for i in range(60)]).kind == "continuous"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [pd.DataFrame({"x": []}), pl.DataFrame({"x": []}), pa.table({"x": []}), [], np.empty((0, 2))],
+    ids=["pandas", "polars", "pyarrow", "records", "array"],
+)
+def test_a_schema_cannot_be_inferred_without_rows(table):
+    with pytest.raises(InputError, match=r"^The table has no rows\. Hand over at least a few hun"):
+        Schema.infer(table)
+
+
+def test_a_table_without_columns():
+    for table in (pd.DataFrame(index=range(3)), np.empty((3, 0)), [{}, {}]):
+        with pytest.raises(InputError, match=r"^The table has no columns\.$"):
+            Schema.infer(table)
+
+
+# --- overrides -------------------------------------------------------------------------------
+
+
+def test_a_kind_may_be_named():
+    frame = pd.DataFrame({"a": [1, 2, 3], "b": [0, 1, 0], "c": [5, 5, 7], "d": ["x", "y", "z"]})
+    kinds = {"a": "categorical", "b": "continuous", "c": "binary", "d": "categorical"}
+    schema = Schema.infer(frame, kinds)
+    assert {f.name: f.kind for f in schema.features} == kinds
+    assert schema["a"].categories == (1, 2, 3)
+    assert schema["b"].upper == 1.0
+    assert schema["c"].categories == (5, 7)
+    assert Schema.infer(frame, {"a": "ordinal"})["a"].categories == (1, 2, 3)
+    many = Schema.infer(pd.DataFrame({"x": np.arange(300) % 100}), {"x": "ordinal"})
+    assert many["x"].categories == tuple(range(100))  # an ordinal keeps all its levels
+    truths = Schema.infer(pd.DataFrame({"x": [True, False]}), {"x": "continuous"})
+    assert truths.frame(np.array([[0.0], [1.0]]))["x"].tolist() == [False, True]
+    cells = schema.cells(frame)
+    pd.testing.assert_frame_equal(schema.frame(schema.decode(schema.encode(cells))), frame)
+
+
+def test_a_column_that_would_be_refused_may_be_kept():
+    assert one(range(60), x="continuous").kind == "continuous"
+    assert len(one([f"id-{i}" for i in range(60)], x="categorical").categories) == 60
+    mixed = one([1, "one", 2.5, None], x="categorical")
+    assert mixed.categories == (1, 2.5, "one")
+
+
+@pytest.mark.parametrize(
+    ("values", "override", "sentence"),
+    [
+        ([1, 2], "numeric", r"^'numeric' is no kind of column\. Did you mean 'number'\?$"),
+        ([1, 2], "text", r"is no kind of column\. There are: number, date, ordinal, binary, c"),
+        ([1, 2], "ordnal", r"is no kind of column\. Did you mean 'ordinal'\?$"),
+        ([1, 2], 7, r"^'7' is no kind of column"),
+        (["a", "b"], "continuous", r"^Column 'x' holds text that is no number"),
+        (["1", "b"], Feature.continuous("x"), r"^Column 'x' holds text that is no number"),
+        (
+            ["a", "b", "c"],
+            "ordinal",
+            (
+                r"^Column 'x' cannot be ordinal without its order\. Name it, least first: "
+                r"--kind 'x=ordinal:a<b<c', in Python Feature\.ordinal\('x', \['a', 'b', 'c'\]\)\.$"
+            ),
+        ),
+        ([1, 2, 3], "binary", r"^Column 'x' cannot be binary with 3 categories\.$"),
+        ([1, 1, 1], "binary", r"^Column 'x' cannot be binary with 1 category\.$"),
+        ([1, 2], Feature.continuous("y"), r"^The override for column 'x' is a Feature of the nam"),
+        (
+            ["S", "M", "L"],
+            Feature.ordinal("x", ["small", "large"]),
+            r"^Column 'x' holds none of the categories given for it; it holds 'L', 'M', 'S'\.$",
+        ),
+        (
+            ["very low", "low", "high"],
+            Feature.ordinal("x", ["vry low", "low", "high"]),
+            (
+                r"^Column 'x' holds 'very low', which is not among the categories given\. Did you "
+                r"mean 'vry low'\? Name every value that the column holds\.$"
+            ),
+        ),
+        (
+            ["low", "high", "top"],
+            Feature.ordinal("x", ["low", "hgh"]),
+            r"holds 'high', 'top', which are not among the .* For 'high', did you mean 'hgh'\?",
+        ),
+        (
+            [1, 2, 3, 4, 5, 6],
+            Feature.ordinal("x", [1]),
+            r"holds 2, 3, 4 and 2 more, which are not among the categories given\. Name every",
+        ),
+        ([5, 6], Feature.binary("x"), r"^Column 'x' holds 5 in row 0, neither true nor false\.$"),
+        (["a", 1], Feature.categorical("x", [1, 2]), r"^Column 'x' holds 'a' in row 0, not a numb"),
+        ([1.5, math.inf], "categorical", r"^Column 'x' holds an infinity in row 1\."),
+        ([1.5, math.inf], "continuous", r"^Column 'x' holds an infinity in row 1\."),
+        ([1, 2], Feature.continuous("x", resolution=0.5), r"^Column 'x' holds whole numbers; they"),
+        (
+            [1.5, 2.5],
+            Feature.continuous("x", lower=1.2, upper=1.8, integer=True),
+            r"^Column 'x' has no multiple of 1 between 1\.2 and 1\.8\.$",
+        ),
+        ([1.5, 9.5], Feature.continuous("x", lower=20), r"^Column 'x' has bounds 20 > 9\.5\.$"),
+    ],
+    ids=str,
+)
+def test_overrides_that_are_refused(values, override, sentence):
+    with pytest.raises(InputError, match=sentence):
+        one(values, x=override)
+
+
+def test_a_category_that_is_given_may_never_occur():
+    feature = one(["low", "high", None], x=Feature.ordinal("x", ["low", "middle", "high"]))
+    assert feature.categories == ("low", "middle", "high")
+    assert feature.missing
+
+
+def test_a_category_without_order_may_be_left_out_on_purpose():
+    assert one(["a", "b", "c"], x=Feature.categorical("x", ["a", "c"])).categories == ("a", "c")
+
+
+def test_an_override_for_a_column_that_is_not_there():
+    with pytest.raises(InputError, match=r"^Column 'incme' is not in the table\. Did you mean 'in"):
+        Schema.infer(TABLE, {"incme": "continuous"})
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Feature("x", "number"), r"^'number' is no kind of column"),
+        (lambda: Feature.ordinal("x", []), r"^Column 'x' is ordinal and needs categories\.$"),
+        (lambda: Feature.categorical("x", ["a", "b", "a"]), r"^Column 'x' has the category 'a' tw"),
+        (lambda: Feature.categorical("x", [1, True]), r"^Column 'x' has the category True twice"),
+        (lambda: Feature.categorical("x", ["a", None]), r"^Column 'x' lists a missing value among"),
+        (lambda: Feature.categorical("x", [1.5, math.nan]), r"^Column 'x' lists a missing value"),
+        (lambda: Feature.binary("x", ["a"]), r"^Column 'x' cannot be binary with 1 category\.$"),
+        (lambda: Feature.binary("x", "abc"), r"^Column 'x' cannot be binary with 3 categories\.$"),
+        (lambda: Feature.continuous("x", lower=3, upper=1), r"^Column 'x' has bounds 3 > 1\.$"),
+        (
+            lambda: Feature.continuous("x", upper=math.inf),
+            r"^Column 'x' has an infinite bound\. Le",
+        ),
+        (lambda: Feature.continuous("x", resolution=-1), r"^Column 'x' has a resolution of -1\.0"),
+        (
+            lambda: Feature.continuous("x", integer=True, resolution=0.5),
+            r"^Column 'x' holds whole numbers; they cannot be multiples of 0\.5\.$",
+        ),
+        (
+            lambda: Feature("x", "continuous", categories=("a",)),
+            r"^Column 'x' is continuous and has no categories\.$",
+        ),
+    ],
+)
+def test_features_that_are_refused(make, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+def test_bounds_and_resolution_that_are_given():
+    values = np.round(np.random.default_rng(0).normal(50, 10, 200), 2)
+    seen = numbers(values)
+    assert (seen.lower, seen.upper) == (values.min(), values.max())
+    bounded = numbers(values, x=Feature.continuous("x", lower=18, upper=65.005))
+    assert (bounded.lower, bounded.upper, bounded.resolution) == (18.0, 65.0, 0.01)
+    half = numbers(values, x=Feature.continuous("x", upper=65))
+    assert (half.lower, half.upper) == (values.min(), 65.0)
+    coarse = numbers(values, x=Feature.continuous("x", resolution=5))
+    assert coarse.lower % 5 == coarse.upper % 5 == 0
+    assert coarse.lower - 2.5 <= values.min() <= coarse.lower + 2.5
+    whole = numbers(values, x=Feature.continuous("x", lower=17.5, integer=True))
+    assert (whole.lower, whole.resolution, whole.integer) == (18.0, 1.0, True)
+    tenths = numbers(values, x=Feature.continuous("x", lower=0.3, resolution=0.1))
+    assert tenths.lower == 0.3
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        Feature.continuous("x", lower=30, upper=60),
+        Feature.continuous("x", resolution=2.5),
+        Feature.continuous("x", integer=True),
+        Feature.continuous("x", lower=200, upper=300),
+    ],
+    ids=str,
+)
+def test_whatever_is_decoded_keeps_its_bounds_and_lattice(override):
+    frame = pd.DataFrame({"x": np.random.default_rng(0).normal(50, 10, 300)})
+    schema = Schema.infer(frame, {"x": override})
+    feature = schema["x"]
+    decoded = schema.decode(np.linspace(-9, 9, 500)[:, None])
+    assert decoded.min() >= feature.lower
+    assert decoded.max() <= feature.upper
+    if feature.resolution:
+        np.testing.assert_array_equal(decoded % feature.resolution, 0)
+        assert set(schema.snap(decoded).ravel()) == set(decoded.ravel())
+
+
+def test_cells_as_text():
+    assert SCHEMA["income"].text(1234.5) == "1,234.50"
+    assert SCHEMA["income"].text(1234.0) == "1,234"
+    assert SCHEMA["savings"].text(12300.0) == "12,300"
+    assert SCHEMA["noise"].text(0.123456) == "0.1235"
+    assert SCHEMA["noise"].text(12345.678) == "12,346"
+    assert SCHEMA["age"].text(math.nan) == "missing"
+    assert SCHEMA["education"].text(2.0) == "bachelor"
+    assert SCHEMA["member"].text(1.0) == "True"
+    assert SCHEMA["zone"].text(3.0) == "50"
+    assert (
+        SCHEMA.read([{**as_records(TABLE)[0], "home": "boat"}]).schema["home"].text(3.0) == "boat"
+    )
+
+
+# --- frames and cells ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("convert", [lambda f: f, as_polars, as_arrow, as_records])
+def test_rows_return_as_they_came(convert):
+    frame = convert(TABLE)
+    schema = Schema.infer(frame, {"education": Feature.ordinal("education", EDUCATION)})
+    back = schema.frame(schema.cells(frame))
+    if isinstance(frame, pd.DataFrame):
+        pd.testing.assert_frame_equal(back, frame)
+    elif isinstance(frame, list):
+        assert back == frame
+    else:
+        assert back.schema == frame.schema
+        rows = pa.Table.to_pylist if isinstance(frame, pa.Table) else pl.DataFrame.to_dicts
+        assert rows(back) == rows(frame)
+
+
+def test_arrays_return_as_they_came():
+    rng = np.random.default_rng(0)
+    table = np.round(rng.normal(size=(80, 3)), 1)
+    schema = Schema.infer(table)
+    np.testing.assert_array_equal(
+        schema.frame(schema.decode(schema.encode(schema.cells(table)))), table
+    )
+    images = rng.integers(0, 256, (80, 2, 3)).astype(np.uint8)
+    schema = Schema.infer(images)
+    assert schema.shape == (2, 3)
+    np.testing.assert_array_equal(schema.frame(schema.cells(images)), images, strict=True)
+    flat = schema.read(images.reshape(80, 6))
+    np.testing.assert_array_equal(flat.cells, schema.cells(images))
+    assert schema.frame(flat.cells, flat.template).shape == (80, 6)
+
+
+def test_columns_in_any_order_and_extra_ones():
+    frame = TABLE[TABLE.columns[::-1]].assign(
+        label=1, when=pd.Timestamp("2020-01-01"), things=[[1]] * ROWS
+    )
+    reading = SCHEMA.read(frame)
+    assert isinstance(reading, Reading)
+    np.testing.assert_array_equal(reading.cells, CELLS)
+    assert reading.template.names == SCHEMA.names[::-1]
+    assert reading.schema is SCHEMA
+    back = reading.schema.frame(reading.cells, reading.template)
+    pd.testing.assert_frame_equal(back, TABLE[TABLE.columns[::-1]])
+
+
+def test_a_reading_has_the_ids_of_its_rows():
+    rows = TABLE.head(2).assign(id=["A7", "B8"])
+    assert SCHEMA.read(rows).ids == SCHEMA.read(rows.set_index("id")).ids == ("A7", "B8")
+    assert SCHEMA.read(as_records(rows)).ids == ("A7", "B8")
+    assert SCHEMA.read(TABLE.head(2)).ids is None
+    named = Schema.infer(rows, {"id": "categorical"})  # there it is a feature
+    assert named.read(rows).ids is None
+
+
+def test_a_column_that_is_missing_or_misspelt():
+    with pytest.raises(InputError, match=r"^The table lacks column 'income'\.$"):
+        SCHEMA.read(TABLE.drop(columns="income"))
+    with pytest.raises(
+        InputError, match=r"lacks column 'income'\. Is it the one called 'Incme'\?$"
+    ):
+        SCHEMA.read(TABLE.rename(columns={"income": "Incme"}))
+    with pytest.raises(
+        InputError, match=r"^Column 'agee' is not in the table\. Did you mean 'age'"
+    ):
+        SCHEMA.index("agee")
+    with pytest.raises(InputError, match=r"^Column 'zzzz' is not in the table\.$"):
+        SCHEMA["zzzz"]
+    assert SCHEMA.index("savings") == 1
+
+
+def test_columns_that_are_missing_are_listed():
+    schema = Schema.infer([{f"c{k}": 1.5 * row for k in range(12)} for row in range(3)])
+    with pytest.raises(InputError, match=r"^The table lacks column 'c1'\. .*It also lacks 'c3'\.$"):
+        schema.read([{f"c{k}": 1.5 for k in range(12) if k not in (1, 3)}])
+    listed = r"also lacks 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7' and 4 more\.$"
+    with pytest.raises(InputError, match=rf"^The table lacks column 'c0'\. It {listed}"):
+        schema.read([{"zzzzz": 1}])
+
+
+def test_arrays_of_the_wrong_width():
+    schema = Schema.infer(np.random.default_rng(0).normal(size=(9, 3)))
+    with pytest.raises(InputError, match=r"^The array has 4 columns; there should be 3\.$"):
+        schema.read(np.zeros((2, 4)))
+    with pytest.raises(InputError, match=r"^An array has no column names, and this schema has\. H"):
+        SCHEMA.read(np.zeros((2, 14)))
+    with pytest.raises(InputError, match=r"^An array has no column names"):
+        SCHEMA.cells(np.zeros((2, 3)))
+
+
+def test_tables_without_rows():
+    tables = [
+        TABLE[:0],
+        as_polars(TABLE)[:0],
+        as_arrow(TABLE)[:0],
+        [],
+        pd.DataFrame(columns=TABLE.columns),
+    ]
+    for empty in tables:
+        reading = SCHEMA.read(empty)
+        assert reading.cells.shape == (0, 14)
+        assert reading.problems == {}
+        assert len(reading.schema.frame(reading.cells, reading.template)) == 0
+        assert SCHEMA.decode(SCHEMA.encode(reading.cells)).shape == (0, 14)
+        assert SCHEMA.distance(reading.cells, reading.cells).shape == (0,)
+    array = Schema.infer(np.array([[1.5], [2.5]]))
+    assert array.read(np.empty((0, 1))).cells.shape == (0, 1)
+
+
+def test_an_unseen_category_is_kept_and_never_proposed():
+    frame = TABLE.iloc[:3].astype({"home": object, "education": object, "job": object})
+    frame["home"] = ["boat", "tent", "boat"]
+    frame["education"] = ["phd", "school", "phd"]
+    frame["job"] = ["cook", "judge", "nurse"]
+    for table in (frame, as_records(frame), pl.DataFrame(as_records(frame))):
+        reading = SCHEMA.read(table)
+        assert reading.problems == {}
+        wide = reading.schema
+        assert wide["home"].extra == ("boat", "tent") or wide["home"].extra == ("tent", "boat")
+        assert wide["home"].categories == SCHEMA["home"].categories
+        assert wide["education"].extra == ("phd",)
+        back = wide.frame(reading.cells, reading.template)
+        for name in ("home", "education", "job"):
+            found = [r[name] for r in back] if isinstance(back, list) else back[name].to_list()
+            assert found == frame[name].tolist()
+        encoded = wide.encode(reading.cells)
+        assert encoded.shape[1] == SCHEMA.width
+        for name in ("home", "job"):
+            _, start, width = next(b for b in wide.blocks if b[0] == wide.index(name))
+            assert (
+                encoded[frame[name].isin(["boat", "tent", "judge"]), start : start + width] == 0
+            ).all()
+        place = wide.numeric.tolist().index(wide.index("education"))
+        assert encoded[[0, 2], place].tolist() == [0.0, 0.0]
+        assert (wide.decode(encoded)[:, wide.index("education")] <= 3).all()
+        np.testing.assert_array_equal(wide.snap(reading.cells)[:, 10], reading.cells[:, 10])
+    # In the training table's own kind as well, its dtypes widened as little as can be.
+    back = reading.schema.frame(reading.cells)
+    assert back["home"].tolist() == ["boat", "tent", "boat"]
+    assert back["home"].dtype.categories[:3].tolist() == ["free", "own", "rent"]
+
+
+def test_unseen_levels_are_kept_as_their_column_would_write_them():
+    texts = Schema.infer([{"x": "1"}, {"x": "2"}, {"x": "a"}])
+    assert texts.read([{"x": 7.0}, {"x": "7"}]).schema["x"].extra == ("7",)
+    numbers_ = Schema.infer([{"x": 1}, {"x": 2}], {"x": "categorical"})
+    reading = numbers_.read([{"x": "7.0"}, {"x": 7}, {"x": 2.5}, {"x": ""}, {"x": True}])
+    assert reading.schema["x"].extra in ((7, 2.5), (2.5, 7))
+    assert reading.cells.ravel()[4] == 0.0
+    assert math.isnan(reading.cells[3, 0])
+    truths = Schema.infer([{"x": True}, {"x": True}])
+    for false in (False, 0, "False", "FALSE"):
+        assert truths.read([{"x": false}]).schema["x"].extra == (False,)
+    assert truths.cells([{"x": " "}]).ravel().tolist() == pytest.approx([math.nan], nan_ok=True)
+    mixed = Schema.infer([{"x": 1}, {"x": "a"}], {"x": "categorical"})
+    assert mixed.read([{"x": 2.5}, {"x": "b"}]).schema["x"].extra == (2.5, "b")
+
+
+def test_wrong_dtypes_that_mean_the_same():
+    row = as_records(TABLE)[0]
+    kinds = {"age": str, "income": str, "zone": str, "member": str, "year": float}
+    written = {n: kinds[n](v) if n in kinds else v for n, v in row.items()}
+    for text in (
+        written,
+        {**written, "zone": f"{row['zone']}.0", "member": str(row["member"]).lower()},
+    ):
+        np.testing.assert_array_equal(SCHEMA.cells([text]), CELLS[:1])
+    numbers_ = {**row, "member": float(row["member"]), "zone": float(row["zone"])}
+    np.testing.assert_array_equal(SCHEMA.cells([numbers_]), CELLS[:1])
+    codes = Schema.infer([{"x": "1"}, {"x": "2"}, {"x": "3"}])
+    assert codes.cells(pd.DataFrame({"x": [3, None]}))[0] == 2.0
+    assert codes.cells(pd.DataFrame({"x": pd.Categorical([2.0])}))[0] == 1.0
+    blank = SCHEMA.read([{**row, "kids": " ", "age": "  31 ", "income": "1e3"}])
+    assert blank.problems == {}
+    assert math.isnan(blank.cells[0, 3])
+    assert blank.cells[0, [0, 2]].tolist() == [1000.0, 31.0]
+
+
+def test_a_row_with_a_problem_costs_no_other():
+    frame = TABLE.iloc[:6].astype(object)
+    frame.loc[1, "income"] = math.inf
+    frame.loc[2, "age"] = "old"
+    frame.loc[3, "zone"] = "north"
+    frame.loc[4, "member"] = "maybe"
+    frame.loc[5, "member"] = 2
+    reading = SCHEMA.read(frame)
+    assert reading.problems == {
+        1: "Column 'income' holds an infinity in row 1. Use a number or none.",
+        2: "Column 'age' holds 'old' in row 2, not a number.",
+        3: "Column 'zone' holds 'north' in row 3, not a number.",
+        4: "Column 'member' holds 'maybe' in row 4, neither true nor false.",
+        5: "Column 'member' holds 2 in row 5, neither true nor false.",
+    }
+    np.testing.assert_array_equal(reading.cells[0], CELLS[0])
+    assert not np.isinf(reading.cells).any()
+    with pytest.raises(InputError, match=r"^Column 'income' holds an infinity in row 1\. Use a nu"):
+        SCHEMA.cells(frame)
+    with pytest.raises(InputError, match=r"^Column 'age' holds 'old' in row 2"):
+        SCHEMA.distance(CELLS[:1], frame[2:3])
+    named = SCHEMA.read(as_records(frame.assign(id=list("ABCDEF"))))
+    assert named.problems[4] == "Column 'member' holds 'maybe' in row E, neither true nor false."
+
+
+def test_a_whole_column_of_the_wrong_kind():
+    frame = TABLE.assign(age=pd.Timestamp("2020-01-01"))
+    with pytest.raises(InputError, match=r"^Column 'age' holds dates, and by the schema"):
+        SCHEMA.read(frame)
+    with pytest.raises(InputError, match=r"^Column 'age' holds values that are neither"):
+        SCHEMA.read(TABLE.assign(age=[[1]] * ROWS))
+
+
+def test_a_column_missing_altogether_in_a_query():
+    # Such a column has no text in it for the library to see, and comes as floats or nulls.
+    for empty in (np.nan, None):
+        reading = SCHEMA.read(TABLE.assign(home=empty, job=empty, age=empty))
+        assert reading.problems == {}
+        columns = [SCHEMA.index(n) for n in ("home", "job", "age")]
+        assert np.isnan(reading.cells[:, columns]).all()
+        found = reading.cells.copy()
+        found[:, columns] = [1.0, 1.0, 31.0]
+        back = reading.schema.frame(found, reading.template)
+        assert set(back["home"]) == {"own"}
+        assert set(back["job"]) == {"nurse"}
+        assert set(back["age"]) == {31}
+    for convert in (pl.DataFrame, pa.table):
+        frame = convert({**{n: TABLE[n].astype(object).tolist() for n in ("kind", "job")}})
+        schema = Schema.infer(frame)
+        reading = schema.read(convert({"kind": [None], "job": [None]}))
+        back = schema.frame(np.array([[0.0, 1.0]]), reading.template)
+        assert schema.cells(back).tolist() == [[0.0, 1.0]]
+
+
+def test_cells_are_taken_as_they_are():
+    assert SCHEMA.cells(CELLS) is CELLS
+    # Only where a schema was inferred from an array is a matrix a table, and read as one.
+    table = np.array([[3.0], [5.0], [7.0], [5.0]])
+    schema = Schema.infer(table, {"x0": "categorical"})
+    cells = schema.cells(table)
+    assert cells.ravel().tolist() == [0.0, 1.0, 2.0, 1.0]
+    assert schema.distance(cells, cells[::-1]).tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert schema.frame(cells).tolist() == table.tolist()
+    with pytest.raises(InputError, match="infinity in row 1"):
+        Schema.infer(np.array([[1.5], [2.5]])).cells(np.array([[1.0], [math.inf]]))
+
+
+@pytest.mark.parametrize("pair", [(0.0, 5e-324), (1e16, 1e16 + 2), (1e308, 1.5e308)])
+def test_two_numbers_very_near_or_very_large(pair):
+    frame = pd.DataFrame({"x": np.repeat(pair, 20)})
+    schema = Schema.infer(frame)
+    np.testing.assert_array_equal(schema.decode(schema.encode(schema.cells(frame))), frame)
+    assert sum(schema["x"].histogram[1]) == 40
+
+
+def test_whole_numbers_are_exact_up_to_the_last_that_can_be():
+    top = 2**53 - 1
+    for frame in (
+        pd.DataFrame({"x": [top, 1, -top]}),
+        pl.DataFrame({"x": [top, 1, -top]}),
+        pa.table({"x": [top, 1, -top]}),
+        [{"x": top}, {"x": 1}, {"x": -top}],
+    ):
+        schema = Schema.infer(frame)
+        back = schema.frame(schema.decode(schema.encode(schema.cells(frame))))
+        assert schema.cells(back).ravel().tolist() == [top, 1, -top]
+        reading = schema.read([{"x": 2**53 + 1}, {"x": 5}])
+        assert list(reading.problems) == [0]
+        assert "too large to be exact" in reading.problems[0]
+
+
+def test_minus_zero_is_zero():
+    schema = Schema.infer(pd.DataFrame({"x": [-0.0, 1.5, -0.4, 0.1]}))
+    cells = schema.cells([{"x": -0.0}])
+    for zero in (cells, schema.decode(schema.encode(cells)), schema.snap(np.array([[-0.01]]))):
+        assert math.copysign(1, zero[0, 0]) == 1
+    assert schema["x"].text(schema.snap(np.array([[-0.01]]))[0, 0]) == "0"
+
+
+def test_names_may_be_anything_that_is_text():
+    names = ["with space", "ünï©ode", 'it\'s "quoted"', "", "a,b\nc"]
+    frame = pd.DataFrame({n: np.arange(9) / 2 + i for i, n in enumerate(names)})
+    schema = Schema.infer(frame, {"": "categorical"})
+    assert schema.names == tuple(names)
+    back = schema.frame(schema.decode(schema.encode(schema.cells(frame))))
+    pd.testing.assert_frame_equal(back, frame)
+    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+    with pytest.raises(InputError, match=r"Column 'it's \"quoted\" not' is not in the table\. Did"):
+        schema.index('it\'s "quoted" not')
+
+
+# --- the matrix the network sees -------------------------------------------------------------
+
+
+def test_the_order_of_the_matrix():
+    assert [SCHEMA.features[i].name for i in SCHEMA.numeric] == [
+        "income", "savings", "age", "kids", "rate", "noise", "education", "year",
+    ]  # fmt: skip
+    assert [(SCHEMA.features[i].name, w) for i, _, w in SCHEMA.blocks] == [
+        ("member", 1), ("insured", 3), ("home", 4), ("zone", 4), ("job", 1),
+    ]  # fmt: skip
+    assert [SCHEMA.features[i].name for i, _ in SCHEMA.flags] == ["kids", "rate"]
+    assert SCHEMA.widths == (1, 3, 4, 4, 1, 1, 1)
+    assert SCHEMA.width == SCHEMA.encode(CELLS).shape[1] == 8 + 15
+    starts = [start for _, start, _ in SCHEMA.blocks] + [column for _, column in SCHEMA.flags]
+    assert starts == (8 + np.cumsum([0, *SCHEMA.widths[:-1]])).tolist()
+    assert len(SCHEMA.numeric) + len(SCHEMA.categorical) == len(SCHEMA.features)
+
+
+def test_blocks_hold_one_one_each():
+    encoded = SCHEMA.encode(CELLS)
+    for i, start, width in SCHEMA.blocks:
+        block = encoded[:, start : start + width]
+        assert set(np.unique(block)) <= {0.0, 1.0}
+        if width > 1:
+            assert (block.sum(axis=1) == 1).all()
+            gone = np.isnan(CELLS[:, i])
+            assert (block.argmax(axis=1)[gone] == len(SCHEMA.features[i].categories)).all()
+    for i, column in SCHEMA.flags:
+        np.testing.assert_array_equal(encoded[:, column] == 1, np.isnan(CELLS[:, i]))
+        assert (encoded[np.isnan(CELLS[:, i]), SCHEMA.numeric.tolist().index(i)] == 0).all()
+
+
+def test_scores_are_standardised():
+    scores = SCHEMA.encode(CELLS)[:, :6]
+    present = ~np.isnan(CELLS[:, SCHEMA.numeric[:6]])
+    for k in range(6):
+        column = scores[present[:, k], k]
+        assert abs(column.mean()) < 0.01
+        assert abs(column.std() - 1) < 0.01
+    assert np.abs(scores).max() < 5
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 9, 60, ROWS])
+def test_training_rows_survive_the_matrix(rows):
+    frame = TABLE[:rows]
+    missing = [n for n in frame if frame[n].isna().all()]
+    schema = Schema.infer(frame.drop(columns=missing))
+    cells = schema.cells(frame)
+    decoded = schema.decode(schema.encode(cells))
+    assert not schema.changed(cells, decoded).any()
+    exact = [i for i, f in enumerate(schema.features) if f.resolution or not f.numeric]
+    np.testing.assert_array_equal(decoded[:, exact], cells[:, exact])
+    assert not schema.changed(cells, schema.snap(cells)).any()
+
+
+def test_a_spike_has_an_interval_of_scores():
+    values = np.array([0.0] * 700 + [5.0] * 100 + np.arange(10.0, 2010.0, 10.0).tolist())
+    knots = Knots.fit(values)
+    zero = int(np.flatnonzero(knots.values == 0.0)[0])
+    interval = np.linspace(knots.low[zero], knots.high[zero], 1000)
+    schema = Schema.infer(pd.DataFrame({"x": values}))
+    assert (schema.decode(interval[:, None]) == 0.0).all()
+    assert (schema.decode(np.array([[-50.0], [-3.0]])) == 0.0).all()
+    five = int(np.flatnonzero(knots.values == 5.0)[0])
+    inside = np.linspace(knots.low[five], knots.high[five], 100)
+    assert (schema.decode(inside[:, None]) == 5.0).all()
+    # Values never seen, between the spike and its neighbour, still decode to themselves.
+    between = np.array([[15.0], [25.0], [1995.0]])
+    np.testing.assert_array_equal(schema.decode(schema.encode(between)), between)
+
+
+def test_the_interval_of_a_spike_is_as_likely_as_the_spike():
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random(20_000) < 0.8, 0.0, np.exp(rng.normal(7, 2, 20_000)))
+    knots = Knots.fit(values)
+    share = np.unique(values, return_counts=True)[1] / len(values)
+    mid = ndtri(np.cumsum(share) - share / 2)
+    centre, scale = share @ mid, np.sqrt(share @ (mid - share @ mid) ** 2)
+    sampled = knots.units((rng.normal(size=100_000) - centre) / scale)
+    assert abs((sampled == 0).mean() - 0.8 * 0.95) < 0.06
+    for level in (0.85, 0.9, 0.99):
+        assert np.quantile(sampled, level) == pytest.approx(np.quantile(values, level), rel=0.15)
+
+
+def test_scores_are_the_mid_ranks_of_the_method():
+    values = np.array([3.0] * 20 + [1.0] * 50 + [7.0] * 30)
+    mid = ndtri(np.array([0.25, 0.6, 0.85]))
+    share = np.array([0.5, 0.2, 0.3])
+    expected = (mid - share @ mid) / np.sqrt(share @ (mid - share @ mid) ** 2)
+    knots = Knots.fit(values)
+    np.testing.assert_allclose(knots.scores(np.array([1.0, 3.0, 7.0])), expected)
+    np.testing.assert_allclose(knots.scores(np.array([-9.0, 99.0])), expected[[0, 2]])
+
+
+def test_scores_rise_and_tails_are_compressed():
+    values = np.exp(np.random.default_rng(0).normal(0, 4, 5000))
+    knots = Knots.fit(values)
+    assert len(knots.values) <= 256
+    scores = knots.scores(np.sort(values))
+    assert (np.diff(scores) > 0).all()
+    assert np.abs(scores).max() < 4.5
+    assert (np.diff(np.stack([knots.low, knots.high], 1).ravel()) >= 0).all()
+    np.testing.assert_allclose(knots.units(knots.scores(values)), values, rtol=1e-9)
+
+
+def test_a_nearly_constant_column_does_not_dominate():
+    values = np.zeros(100_000)
+    values[0] = 1e6
+    schema = Schema.infer(pd.DataFrame({"x": values}))
+    encoded = schema.encode(np.array([[0.0], [1e6]]))
+    assert np.abs(encoded).max() < 20
+    assert schema.decode(encoded).ravel().tolist() == [0.0, 1e6]
+
+
+def test_missing_where_training_had_none():
+    cells = np.full((1, len(SCHEMA.features)), np.nan)
+    encoded = SCHEMA.encode(cells)
+    assert not np.isnan(encoded).any()
+    decoded = SCHEMA.decode(encoded)[0]
+    for cell, feature in zip(decoded, SCHEMA.features, strict=True):
+        assert np.isnan(cell) == feature.missing, feature.name
+    row = SCHEMA.frame(cells)
+    assert row.isna().all(axis=None)
+    np.testing.assert_array_equal(SCHEMA.cells(row), cells)
+
+
+def test_a_feature_that_was_never_fitted():
+    schema = Schema((Feature.continuous("x", lower=0, upper=1),), SCHEMA.template)
+    with pytest.raises(InputError, match=r"^Column 'x' has no rank map: infer the schema from dat"):
+        schema.encode(np.zeros((1, 1)))
+
+
+# --- properties ------------------------------------------------------------------------------
+
+WORDS = st.sampled_from(["a", "b", "c", "dé", ""])
+
+
+@st.composite
+def columns(draw, rows):
+    kind = draw(st.sampled_from(["int", "cents", "quarters", "free", "spiked", "bool", "text"]))
+    cells = {
+        "int": st.integers(-(10**6), 10**6),
+        "cents": st.integers(-(10**9), 10**9).map(lambda v: v / 100),
+        "quarters": st.integers(0, 4000).map(lambda v: v / 4),
+        "free": st.floats(-1e6, 1e6),
+        "spiked": st.sampled_from([0.0, 0.0, 0.0, 1.5]) | st.floats(0, 1e6),
+        "bool": st.booleans(),
+        "text": WORDS,
+    }[kind]
+    if draw(st.booleans()):
+        cells = st.none() | cells
+    values = draw(st.lists(cells, min_size=rows, max_size=rows))
+    return values if any(v is not None for v in values) else [*values[1:], "only"]
+
+
+@st.composite
+def tables(draw):
+    rows = draw(st.integers(1, 30))
+    names = draw(st.lists(st.sampled_from("pqrst uvwxyz"), min_size=1, max_size=5, unique=True))
+    return {name: draw(columns(rows)) for name in names}
+
+
+@given(tables(), st.sampled_from([pl.DataFrame, pa.table, pd.DataFrame]))
+def test_decode_inverts_encode(table, library):
+    schema = Schema.infer(library(table))
+    cells = schema.cells(library(table))
+    decoded = schema.decode(schema.encode(cells))
+    assert not schema.changed(cells, decoded).any()
+    assert (schema.range_distance(cells, decoded) <= 1e-6 * len(schema.features)).all()
+    np.testing.assert_array_equal(schema.decode(schema.encode(decoded)), decoded)
+    rows = schema.cells(schema.frame(decoded))
+    np.testing.assert_array_equal(rows, decoded)
+
+
+@given(tables())
+def test_json_is_exact(table):
+    schema = Schema.infer(
+        [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    )
+    text = json.dumps(schema.to_json(), allow_nan=False)
+    back = Schema.from_json(json.loads(text))
+    assert back == schema
+    assert back.template == schema.template
+    for one_, two in zip(back.features, schema.features, strict=True):
+        assert [type(v) for v in one_.levels] == [type(v) for v in two.levels]
+        if two.knots is None:
+            assert one_.knots is None
+        else:
+            for a, b in zip(one_.knots, two.knots, strict=True):
+                np.testing.assert_array_equal(a, b, strict=True)
+    assert json.dumps(back.to_json()) == text
+
+
+@given(tables(), st.integers(0, 2**32 - 1))
+def test_whatever_the_network_returns_decodes_to_a_valid_row(table, seed):
+    schema = Schema.infer(pl.DataFrame(table))
+    noise = np.random.default_rng(seed).normal(size=(20, schema.width)) * 3
+    cells = schema.decode(noise)
+    np.testing.assert_array_equal(schema.snap(cells), cells)
+    for column, feature in zip(cells.T, schema.features, strict=True):
+        present = column[~np.isnan(column)]
+        assert feature.missing or len(present) == 20
+        top = feature.upper if feature.kind == "continuous" else len(feature.categories) - 1
+        assert ((present >= feature.lower) & (present <= top)).all()
+    assert schema.read(schema.frame(cells)).problems == {}
+
+
+# --- distance --------------------------------------------------------------------------------
+
+
+def range_terms(schema, a, b):
+    """The terms of the paper's distance, cell by cell, by its definition."""
+    terms = np.zeros(a.shape)
+    for i, j in np.ndindex(*a.shape):
+        feature, x, y = schema.features[j], a[i, j], b[i, j]
+        if math.isnan(x) or math.isnan(y):
+            terms[i, j] = float(math.isnan(x) != math.isnan(y))
+        elif feature.kind == "continuous":
+            terms[i, j] = abs(x - y) / ((feature.upper - feature.lower) or 1.0)
+        elif feature.kind == "ordinal" and max(x, y) < len(feature.categories):
+            terms[i, j] = abs(x - y) / (len(feature.categories) - 1)
+        else:
+            terms[i, j] = float(x != y)
+    return terms
+
+
+def brute_force(schema, a, b):
+    """The terms of the distance, cell by cell: percentiles where both numbers have a place."""
+    terms = range_terms(schema, a, b)
+    for i, j in np.ndindex(*a.shape):
+        feature, x, y = schema.features[j], a[i, j], b[i, j]
+        unseen = feature.kind == "ordinal" and max(x, y) >= len(feature.categories)
+        if feature.ranks[0] and not (math.isnan(x) or math.isnan(y) or unseen):
+            span = (feature.upper - feature.lower) or 1.0
+            terms[i, j] = abs(
+                percentile(feature.ranks, span, x) - percentile(feature.ranks, span, y)
+            )
+    return terms
+
+
+def percentile(ranks, span, value):
+    """The percentile of a value: linear between support points, by the range beyond them."""
+    values, shares = ranks
+    if value < values[0]:
+        return shares[0] - (values[0] - value) / span
+    if value > values[-1]:
+        return shares[-1] + (value - values[-1]) / span
+    return float(np.interp(value, values, shares))
+
+
+def mid_rank(column, value):
+    """The share of the rows under a value, half of its equals included, counted one by one."""
+    return sum((v < value) + (v == value) / 2 for v in column) / len(column)
+
+
+# Columns with few different values, some of them often, in which every value is a support point.
+FEW = st.lists(st.sampled_from([-7.5, 0.0, 0.25, 1.0, 3.0, 40.0, 1e6]), min_size=1, max_size=99)
+
+
+@given(FEW)
+def test_a_numbers_distance_is_the_difference_of_mid_ranks(column):
+    schema = Schema.infer(np.array(column)[:, None], {"x0": "continuous"})
+    seen = np.unique(column)
+    assert schema["x0"].ranks[0] == tuple(seen)
+    for x, y in product(seen, seen):
+        expected = abs(mid_rank(column, x) - mid_rank(column, y))
+        apart = schema.distance(np.array([[x]]), np.array([[y]]))[0]
+        assert apart == pytest.approx(expected, abs=1e-11)
+
+
+def test_many_values_keep_about_a_hundred_support_points_and_every_spike():
+    rng = np.random.default_rng(0)
+    column = np.concatenate([rng.lognormal(9, 2, 9000).round(2), [0.0] * 800, [5.0] * 200])
+    schema = Schema.infer(column[:, None])
+    values, shares = schema["x0"].ranks
+    assert 90 <= len(values) <= 103
+    assert {0.0, 5.0, column.min(), column.max()} <= set(values)
+    expected = [mid_rank(column, v) for v in values]
+    np.testing.assert_allclose(shares, expected, atol=1e-11)
+    some = rng.choice(column, 200)
+    found = schema.coordinates(some[:, None])[:, 0]
+    np.testing.assert_allclose(found, [mid_rank(column, v) for v in some], atol=0.0102)
+
+
+NUMBERS = st.floats(-1e9, 1e9)
+
+
+@given(
+    st.lists(NUMBERS, min_size=1, max_size=300),
+    st.lists(NUMBERS, min_size=3, max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+def test_percentiles_rise_strictly_and_add_up_along_a_column(column, others, seed):
+    repeated = np.random.default_rng(seed).choice(column, 500)
+    schema = Schema.infer(repeated[:, None], {"x0": "continuous"})
+    values = np.unique(np.concatenate([repeated, others]))
+    # Nearer than rounding nothing can be told apart.
+    span = schema["x0"].span
+    apart = np.diff(values) > 1e-6 * max(span, np.abs(values).max())
+    coordinates = schema.coordinates(values[:, None])[:, 0]
+    assert (np.diff(coordinates) >= -1e-15).all()
+    assert (np.diff(coordinates)[apart] > 0).all()
+    low, middle, high = np.sort(others)[:, None, None]
+    whole = schema.distance(low, high)
+    assert schema.distance(high, low) == whole
+    parts = schema.distance(low, middle) + schema.distance(middle, high)
+    assert parts == pytest.approx(whole, rel=1e-9, abs=1e-9)
+
+
+@given(FEW, st.lists(st.floats(-10, 2e6), min_size=1, max_size=9))
+def test_distances_survive_json_and_by_range_forgets_percentiles(column, values):
+    schema = Schema.infer(np.array(column)[:, None], {"x0": "continuous"})
+    a, b = np.array(values)[:, None], np.array(values[::-1])[:, None]
+    again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
+    assert again == schema
+    np.testing.assert_array_equal(again.distance(a, b), schema.distance(a, b))
+    ranged = schema.by_range()
+    assert not ranged.ranked
+    assert ranged.by_range() is ranged
+    span = (max(column) - min(column)) or 1.0
+    np.testing.assert_allclose(ranged.distance(a, b), np.abs(a - b)[:, 0] / span)
+    np.testing.assert_array_equal(schema.range_distance(a, b), ranged.distance(a, b))
+
+
+def test_a_file_without_ranks_is_read_as_change_over_range():
+    schema = Schema.infer(np.array([[0.0], [1.5], [40.0]]))
+    data = schema.to_json()
+    for feature in data["features"]:
+        del feature["ranks"]
+    assert Schema.from_json(data) == schema.by_range()
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [[], None, [[1.0], []], [[2.0, 1.0], [0.1, 0.2]], [[1.0, 2.0], [0.2, 0.2]], [["a"], ["b"]]],
+)
+def test_ranks_that_are_none_are_refused(ranks):
+    data = Schema.infer(np.array([[0.0], [1.5], [40.0]])).to_json()
+    data["features"][0]["ranks"] = ranks
+    with pytest.raises(InputError, match=r"The schema is damaged: .*, at features\[0\]"):
+        Schema.from_json(data)
+
+
+def test_distance_is_the_sum_over_columns():
+    rng = np.random.default_rng(0)
+    frame = TABLE.astype({"education": object, "home": object})
+    frame.loc[::7, "education"] = "phd"
+    frame.loc[::5, "home"] = "boat"
+    reading = SCHEMA.read(frame)
+    schema, a = reading.schema, reading.cells
+    b = a[rng.permutation(ROWS)]
+    ranged = range_terms(schema, a, b)
+    np.testing.assert_allclose(schema.range_gaps(a, b), ranged)
+    np.testing.assert_allclose(schema.range_distance(a, b), ranged.sum(axis=1))
+    np.testing.assert_allclose(schema.by_range().gaps(a, b), ranged)
+    np.testing.assert_allclose(schema.by_range().distance(a, b), ranged.sum(axis=1))
+    expected = brute_force(schema, a, b)
+    np.testing.assert_allclose(schema.gaps(a, b), expected, atol=1e-12)
+    np.testing.assert_allclose(schema.distance(a, b), expected.sum(axis=1))
+    costs = {"income": 2.5, "home": 0, "education": 3}
+    weights = np.array([costs.get(n, 1.0) for n in schema.names])
+    np.testing.assert_allclose(schema.distance(a, b, costs), expected @ weights)
+    np.testing.assert_array_equal(schema.weights(costs), weights)
+    np.testing.assert_array_equal(schema.weights(None), np.ones(14))
+    assert (schema.distance(a, a) == 0).all()
+    np.testing.assert_allclose(schema.distance(a, b), schema.distance(b, a))
+    cube = schema.gaps(a[:5, None], b[None, :7])
+    np.testing.assert_allclose(cube[3, 4], expected_pair(schema, a[3], b[4]))
+
+
+def expected_pair(schema, x, y):
+    return brute_force(schema, x[None], y[None])[0]
+
+
+# Codes 3 and 4 (2 to 4 for the pair) are levels unseen in training.
+MET = (
+    replace(
+        Feature.continuous("number", lower=1, upper=3.5), ranks=((1.0, 1.5, 3.5), (0.1, 0.6, 0.9))
+    ),
+    Feature.continuous("constant", lower=2, upper=2),
+    replace(
+        Feature.ordinal("grade", ["low", "mid", "high"]),
+        extra=("top", "odd"),
+        ranks=((0.0, 1.0, 2.0), (0.3, 0.7, 0.95)),
+    ),
+    replace(Feature.ordinal("size", ["S", "M", "L"]), extra=("XL", "XXL")),
+    replace(Feature.binary("pair", ["no", "yes"]), extra=("maybe", "never", "often")),
+    replace(Feature.categorical("home", ["own", "rent", "free"]), extra=("boat", "tent")),
+)
+CELL = st.sampled_from([math.nan, 0.0, 1.0, 2.0, 3.0, 4.0])
+ROWS_MET = st.lists(st.tuples(*[CELL] * len(MET)), max_size=6).map(
+    lambda rows: np.array(rows, dtype=float).reshape(-1, len(MET))
+)
+COSTS = st.dictionaries(st.sampled_from([f.name for f in MET]), st.floats(0, 9))
+
+
+@given(ROWS_MET, ROWS_MET, st.none() | COSTS)
+def test_pairwise_distances_are_the_distance_of_each_pair(a, b, costs):
+    schema = Schema(MET, SCHEMA.template.select(SCHEMA.names[: len(MET)]))
+    weights = None if costs is None else schema.weights(costs)
+    found = schema.pairwise_distances(a, b, weights)
+    assert found.shape == (len(a), len(b))
+    for i, j in np.ndindex(*found.shape):
+        terms = brute_force(schema, a[[i]], b[[j]])[0] @ schema.weights(costs)
+        assert found[i, j] == pytest.approx(terms, abs=1e-12)
+        assert found[i, j] == pytest.approx(schema.distance(a[[i]], b[[j]], costs)[0], abs=1e-12)
+
+
+def test_changed_is_by_more_than_half_a_step():
+    a = CELLS[:1].repeat(6, axis=0)
+    a[:, SCHEMA.index("kids")] = 2.0
+    b = a.copy()
+    b[0, SCHEMA.index("income")] += 0.004
+    b[1, SCHEMA.index("income")] += 0.006
+    b[2, SCHEMA.index("savings")] += 49
+    b[3, SCHEMA.index("noise")] += SCHEMA["noise"].span * 4e-7
+    b[4, SCHEMA.index("noise")] += SCHEMA["noise"].span * 6e-7
+    b[5, SCHEMA.index("kids")] = np.nan
+    changed = SCHEMA.changed(a, b)
+    assert changed.sum(axis=1).tolist() == [0, 1, 0, 0, 1, 1]
+    assert changed[5, SCHEMA.index("kids")]
+    np.testing.assert_array_equal(changed, SCHEMA.changed(b, a))
+    b = a.copy()
+    b[0, SCHEMA.index("home")] += 1
+    b[1, SCHEMA.index("education")] -= 1
+    assert SCHEMA.changed(a, b).sum(axis=1).tolist() == [1, 1, 0, 0, 0, 0]
+    both = np.full_like(a, np.nan)
+    assert not SCHEMA.changed(both, both).any()
+
+
+def test_distance_of_tables():
+    other = TABLE.iloc[::-1].reset_index(drop=True)
+    expected = SCHEMA.distance(CELLS, CELLS[::-1])
+    np.testing.assert_array_equal(SCHEMA.distance(TABLE, other), expected)
+    np.testing.assert_array_equal(SCHEMA.distance(as_polars(TABLE), as_arrow(other)), expected)
+    np.testing.assert_array_equal(SCHEMA.distance(as_records(TABLE), CELLS[::-1]), expected)
+    np.testing.assert_allclose(
+        SCHEMA.distance(TABLE, TABLE[:1]), SCHEMA.gaps(CELLS, CELLS[:1]).sum(axis=1)
+    )
+
+
+def test_two_unseen_categories_are_different():
+    row = as_records(TABLE)[0]
+    boat, tent = {**row, "home": "boat"}, {**row, "home": "tent"}
+    assert SCHEMA.distance([boat], [tent]).tolist() == [1.0]
+    assert SCHEMA.distance([boat], [boat]).tolist() == [0.0]
+    phd, lord = {**row, "education": "phd"}, {**row, "education": "lord"}
+    assert SCHEMA.distance([phd, phd, row], [lord, row, phd]).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("cost", [-1, math.nan, math.inf])
+def test_costs_that_are_refused(cost):
+    with pytest.raises(InputError, match=rf"^The cost of 'age' is {cost}; it must be zero or mor"):
+        SCHEMA.distance(CELLS, CELLS, {"age": cost})
+
+
+def test_costs_and_lengths_that_do_not_fit():
+    with pytest.raises(
+        InputError, match=r"^Column 'agee' is not in the table\. Did you mean 'age'"
+    ):
+        SCHEMA.distance(CELLS, CELLS, {"agee": 2})
+    with pytest.raises(InputError, match=r"^There are 3 rows on one side and 400 on the other\. D"):
+        SCHEMA.distance(CELLS[:3], CELLS)
+
+
+def test_snap_moves_numbers_only():
+    cells = CELLS[:1].repeat(3, axis=0)
+    cells[0] += 0.0049
+    cells[1, :6] = 1e9
+    cells[2, :6] = -1e9
+    snapped = SCHEMA.snap(cells)
+    np.testing.assert_array_equal(snapped[0, SCHEMA.index("income")], CELLS[0, 0])
+    np.testing.assert_array_equal(snapped[1, :6], [f.upper for f in SCHEMA.features[:6]])
+    np.testing.assert_array_equal(snapped[2, :6], [f.lower for f in SCHEMA.features[:6]])
+    np.testing.assert_array_equal(snapped[:, SCHEMA.categorical], cells[:, SCHEMA.categorical])
+    assert cells[1, 0] == 1e9
+
+
+# --- histograms ------------------------------------------------------------------------------
+
+
+def test_histograms_single_out_no_row():
+    for feature in SCHEMA.features:
+        edges, counts = feature.histogram
+        assert all(count == 0 or count >= 5 for count in counts), feature.name
+        if feature.numeric:
+            present = ~np.isnan(CELLS[:, SCHEMA.index(feature.name)])
+            assert sum(counts) == present.sum()
+            assert len(edges) == len(counts) + 1
+        else:
+            assert len(counts) == len(feature.categories)
+    rare = one([*["a"] * 20, "b", "c"])
+    assert rare.histogram == ((), (20, 0, 0))
+    assert one([1.5, 2.5, 9.5]).histogram == ((1.5, 9.5), (3,))
+    tail = one([*[1.0] * 50, *[2.5] * 50, 1000.0]).histogram
+    assert sum(tail[1]) == 101
+    assert min(tail[1]) >= 5
+
+
+def test_no_loop_runs_over_rows(monkeypatch):
+    """A million rows of twenty columns in seconds: here, that the work is numpy's."""
+    frame = pd.concat([TABLE] * 50, ignore_index=True)
+    monkeypatch.setattr("lapace.table._read_objects", None)
+    cells = SCHEMA.cells(frame)
+    decoded = SCHEMA.decode(SCHEMA.encode(cells))
+    assert not SCHEMA.changed(cells, decoded).any()
+    assert len(SCHEMA.frame(decoded)) == 50 * ROWS
+
+
+@pytest.mark.parametrize("name", ["income", "savings", "age", "rate", "noise", "education"])
+def test_slopes_are_those_of_a_line_through_the_middles(name):
+    """Against differences of plain interpolation; not flat at a spike or beyond the ends."""
+    knots = SCHEMA[name].knots
+    scores = np.linspace(knots.mid[0], knots.mid[-1], 2000)[1:-1]
+    h = 1e-6
+    rise = (
+        np.interp(scores + h, knots.mid, knots.values)
+        - np.interp(scores - h, knots.mid, knots.values)
+    ) / (2 * h)
+    near = np.searchsorted(knots.mid, scores - h) == np.searchsorted(knots.mid, scores + h)
+    assert near.sum() > 1000
+    np.testing.assert_allclose(knots.slopes(scores)[near], rise[near], rtol=1e-4)
+    assert (knots.slopes(scores) > 0).all()
+    beyond = knots.slopes(np.array([knots.mid[0] - 5, knots.mid[-1] + 5]))
+    np.testing.assert_allclose(beyond, knots.slopes(np.array([scores[0], scores[-1]])))

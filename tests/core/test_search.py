@@ -1,0 +1,512 @@
+"""The search: `nearest` and `best` by definition, limits, candidates, queries, budgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_explainer import CONSTRAINTS, predicted
+from test_minimal import simpler_rows
+
+from lapace import Explainer, InputError, Search
+from lapace.budget import Budget, limited
+from lapace.constraints import System
+from lapace.explainer.oracle import RARE
+from lapace.result import Counterfactuals, Explanation
+from lapace.survival import LIKELY
+from tests import worlds
+
+
+@cache
+def unusual_bank() -> worlds.World:
+    """The bank, asked about people unlike any in its table."""
+    here = worlds.bank()
+    odd = here.instances.head(16).copy()
+    odd["age"] = np.where(np.arange(16) % 2, 79, 18)
+    odd["income"] = [0.1, 900.0, 250.5, 0.0] * 4
+    odd["debt"] = pd.array([400, 0, 150, 90] * 4, dtype="Int64")
+    odd.loc[::5, "home"] = "castle"
+    return replace(here, instances=odd)
+
+
+CALLS = [
+    (worlds.bank, None, {}),
+    (worlds.bank, None, {"constraints": CONSTRAINTS}),
+    (worlds.bank, "approved", {"costs": {"income": 4.0, "age": np.inf}}),
+    (worlds.bank, "approved", {"confidence": 0.8}),
+    (worlds.bank, "approved", {"plausibility": 10}),
+    (unusual_bank, None, {}),
+    (worlds.seasons, 2, {}),
+    (worlds.seasons, "any-other", {"constraints": ["rain <= original"]}),
+    (worlds.signs, None, {}),
+    (worlds.shop, None, {}),
+    (worlds.post, None, {}),
+]
+each_call = pytest.mark.parametrize(
+    "call", range(len(CALLS)), ids=[f"{w.__name__}-{t}-{c}" for w, t, c in CALLS]
+)
+
+
+class Judge:
+    """Whether rows are ok, and good enough for `best`, from the definitions."""
+
+    def __init__(self, world, explanation: Explanation) -> None:
+        self.world, self.explanation = world, explanation
+        self.system = System.of(explanation.constraints, explanation.schema, check=False)
+        self.fitted = world.explainer.fitted_
+
+    def label(self, cells: np.ndarray) -> list:
+        return predicted(self.world, self.explanation.schema.frame(cells))
+
+    def target_codes(self, instance: int, cells: np.ndarray) -> np.ndarray:
+        target = self.explanation.target[instance]
+        labels = self.label(cells) if target is None else [target] * len(cells)
+        return worlds.codes(self.explanation, labels)
+
+    def probability(self, instance: int, cells: np.ndarray) -> np.ndarray:
+        if not hasattr(self.world.classifier, "predict_proba"):
+            return np.full(len(cells), np.nan)
+        each = self.world.classifier.predict_proba(self.explanation.schema.frame(cells))
+        return each[np.arange(len(cells)), self.target_codes(instance, cells)]
+
+    def density(self, instance: int, cells: np.ndarray) -> np.ndarray:
+        codes = self.target_codes(instance, cells)
+        return self.fitted.decoder.density(self.explanation.schema, cells, codes)
+
+    def ok(self, instance: int, cells: np.ndarray) -> np.ndarray:
+        whole, target = self.explanation, self.explanation.target[instance]
+        labels = self.label(cells)
+        reached = [v != whole.label[instance] if target is None else v == target for v in labels]
+        original = np.repeat(whole.instances[instance][None], len(cells), axis=0)
+        ok = np.array(reached, dtype=bool) & self.system.feasible(cells, original)
+        if whole.confidence is not None:
+            ok &= self.probability(instance, cells) >= whole.confidence
+        if whole.plausibility is not None:
+            ok &= self.density(instance, cells) >= whole.plausibility
+        return ok
+
+    def usual(self, instance: int, cells: np.ndarray) -> np.ndarray:
+        """At least as usual as the 5th percentile of rows of the label, whatever the instance."""
+        return self.density(instance, cells) >= RARE
+
+    def sure(self, instance: int, cells: np.ndarray) -> np.ndarray:
+        if self.explanation.confidence is not None:
+            return np.ones(len(cells), dtype=bool)
+        probability = self.probability(instance, cells)
+        codes = self.target_codes(instance, cells)
+        arguments = (self.explanation.schema, cells, codes, probability)
+        if len(self.fitted.labels) > 2 and not np.isnan(probability).any():
+            return self.fitted.survival.has_margin(*arguments)  # against the next label
+        if not np.isnan(probability).any():
+            return probability >= self.fitted.survival.margins[codes]
+        survival, _, _ = self.fitted.survival.estimate(*arguments)
+        return survival >= LIKELY
+
+    def acceptable(self, instance: int, cells: np.ndarray) -> np.ndarray:
+        """What `best` asks of a row without a mark."""
+        ok = self.ok(instance, cells) & self.sure(instance, cells)
+        return ok & self.usual(instance, cells)
+
+
+@cache
+def explained(call: int) -> tuple[Explanation, Judge]:
+    world, target, settings = CALLS[call]
+    explanation = worlds.explain(world(), target, **{"steps": 10, **settings})
+    return explanation, Judge(world(), explanation)
+
+
+def each_instance(rows: Counterfactuals) -> list[tuple[int, Counterfactuals]]:
+    return [(int(i), rows.where(rows.instance == i)) for i in np.unique(rows.instance)]
+
+
+# --- nearest -------------------------------------------------------------------------------------
+
+
+@each_call
+def test_nearest_is_ok_and_minimal(call):
+    explanation, judge = explained(call)
+    nearest = explanation.nearest()
+    assert nearest.instance.tolist() == sorted(set(explanation.instance.tolist()))
+    answered = {one.position for one in explanation if one.status == "answered"}
+    assert set(nearest.instance[nearest.ok].tolist()) == answered
+    tried = 0
+    for i, row in zip(nearest.instance[nearest.ok], nearest.cells[nearest.ok], strict=True):
+        assert judge.ok(i, row[None])[0]
+        simpler = simpler_rows(explanation.schema, explanation.instances[i], row)
+        assert not judge.ok(i, simpler).any()
+        tried += len(simpler)
+    assert tried >= len(answered) > 0
+
+
+@each_call
+def test_nearest_is_never_farther_than_an_ok_step_of_a_path(call):
+    explanation, _ = explained(call)
+    world, target, settings = CALLS[call]
+    free = explanation.nearest().cells[:0]
+    if "constraints" in settings:  # an answer without them that complies is the answer
+        free = worlds.explain(world(), target, steps=10).nearest().cells
+    compared = 0
+    for i, rows in each_instance(explanation.nearest()):
+        mine = explanation.instance == i
+        closest = explanation.distance[mine][explanation.ok[mine]].min(initial=np.inf)
+        if rows.ok[0] and not np.array_equal(free[i : i + 1], rows.cells, equal_nan=True):
+            assert rows.distance[0] <= closest + 1e-9
+            compared += 1
+    assert compared > 3
+
+
+def test_changes_that_cost_nothing_are_found_and_minimal():
+    here = worlds.bank()
+    for names in (["income"], here.instances.columns):
+        explanation = worlds.explain(here, costs=dict.fromkeys(names, 0.0))
+        judge, nearest = Judge(here, explanation), explanation.nearest()
+        assert nearest.ok.all()
+        assert len(nearest) == len(here.instances)
+        assert (nearest.distance == 0).mean() > 0.8
+        for i, row in zip(nearest.instance, nearest.cells, strict=True):
+            simpler = simpler_rows(explanation.schema, explanation.instances[i], row)
+            assert not judge.ok(i, simpler).any()
+
+
+def test_a_pixel_is_not_undone_alone():
+    here = worlds.digits()
+    explanation = worlds.explain(here, 3, steps=6)
+    nearest = explanation.nearest()
+    for i, rows in each_instance(nearest):
+        mine = explanation.instance == i
+        steps = explanation.cells[mine][explanation.ok[mine]]
+        assert (steps == rows.cells[0]).all(axis=1).any()  # a whole image of a path
+    assert nearest.ok.all()
+    best = worlds.explain(here, "any-other").best(3)
+    assert np.bincount(best.rank)[1:].sum() > 0
+
+
+# --- best ----------------------------------------------------------------------------------------
+
+
+@each_call
+def test_best_rows_keep_a_margin_and_a_floor_or_are_marked(call):
+    explanation, judge = explained(call)
+    best, nearest = explanation.best(), explanation.nearest()
+    assert set(best.instance) == set(nearest.instance)
+    marks = set()
+    for i, rows in each_instance(best):
+        usual = judge.usual(i, rows.cells)
+        sure = judge.sure(i, rows.cells)
+        for k, mark in enumerate(rows.mark):
+            assert ("edge" in mark) == (not sure[k])
+            assert ("unusual" in mark) == (not usual[k])
+        marks |= set(rows.mark)
+        if "edge" in rows.mark[0]:
+            assert len(rows) == 1  # given only where no row has a margin
+        assert len({mark == "" for mark in rows.mark}) == 1  # and marked ones only without others
+        assert rows.ok.tolist() == judge.ok(i, rows.cells).tolist()
+        assert rows.ok.all() == nearest.ok[nearest.instance == i][0]
+    assert "" in marks
+
+
+@each_call
+def test_best_rows_are_minimal_among_the_acceptable(call):
+    explanation, judge = explained(call)
+    tried = 0
+    for i, rows in each_instance(explanation.best()):
+        for row, mark in zip(rows.cells, rows.mark, strict=True):
+            simpler = simpler_rows(explanation.schema, explanation.instances[i], row)
+            if mark == "" and len(simpler):
+                assert not judge.acceptable(i, simpler).any()
+                tried += 1
+    assert tried > 0
+
+
+@each_call
+def test_best_ways_are_different_and_in_order_of_distance(call):
+    explanation, _ = explained(call)
+    several = 0
+    for i, rows in each_instance(explanation.best()):
+        assert rows.rank.tolist() == list(range(len(rows)))
+        assert len(rows) <= 3
+        assert (np.diff(rows.distance) >= 0).all()
+        original = explanation.instances[i]
+        for a, b in combinations(rows.cells, 2):
+            of_a, of_b = (explanation.schema.changed(original, row) for row in (a, b))
+            apart = (of_a & ~of_b).any() and (of_b & ~of_a).any()
+            categories = explanation.schema.categorical
+            assert apart or explanation.schema.changed(a, b)[categories].any()
+            several += 1
+    if "constraints" not in CALLS[call][2] and CALLS[call][0] is not worlds.seasons:
+        assert several > 0  # most changes to summer need warmth alone
+
+
+@pytest.mark.parametrize("n_best", [1, 2, 5])
+def test_as_many_ways_are_looked_for_as_n_best_says(n_best):
+    explanation = worlds.explain(worlds.bank(), n_best=n_best, steps=10)
+    best = explanation.best()
+    counts = [len(rows) for _, rows in each_instance(best)]
+    assert max(counts) <= n_best
+    assert n_best == 5 or max(counts) == n_best
+    assert explanation.best(1).instance.tolist() == explanation.nearest().instance.tolist()
+
+
+# --- limits and candidates -----------------------------------------------------------------------
+
+LIMITED = [(worlds.bank, "approved"), (worlds.seasons, "any-other"), (worlds.shop, 1)]
+each_limited = pytest.mark.parametrize(
+    ("world", "target"), LIMITED, ids=[world.__name__ for world, _ in LIMITED]
+)
+
+
+def random_limits(explanation: Explanation, rng: np.random.Generator) -> list[str]:
+    """A few bounds, directions, fixed columns, sets of categories, and a limit on changes."""
+    schema, limits = explanation.schema, []
+    for i in rng.choice(len(schema.features), 2, replace=False):
+        feature = schema.features[i]
+        values = explanation.instances[:, i]
+        if rng.random() < 0.3:
+            limits.append(f"fixed {feature.name}")
+        elif feature.kind == "continuous" and rng.random() < 0.5:
+            bound = np.nanquantile(values, rng.choice([0.1, 0.9]), method="nearest")
+            limits.append(
+                f"{feature.name} {'>=' if bound < np.nanmedian(values) else '<='} {bound:g}"
+            )
+        elif feature.kind == "continuous":
+            limits.append(f"{feature.name} {rng.choice(['>=', '<='])} original")
+        elif feature.kind == "categorical":
+            levels = rng.permutation(np.array(feature.categories, dtype=object))[1:]
+            limits.append(f"{feature.name} in {{{', '.join(map(str, levels))}}}")
+    if rng.random() < 0.6 or not limits:
+        limits.append(f"changes <= {rng.integers(1, 4)}")
+    return limits
+
+
+def complied(before: Explanation, after: Explanation) -> int:
+    """Checks that no row of `before` that complies with `after` is better; returns how many do."""
+    system = System.of(after.constraints, after.schema, check=False)
+    count = 0
+    for pick in ("nearest", "best"):
+        rows = getattr(before, pick)()
+        holds = system.feasible(rows.cells, rows.instances[rows.instance])
+        rows = rows.where(rows.ok & (rows.mark == "") & holds)
+        now = getattr(after, pick)()
+        now = now.where(now.rank == 0)
+        for i, one in each_instance(rows):
+            mine = now.instance == i
+            assert now.ok[mine].all()
+            assert now.mark[mine].tolist() == [""]
+            assert now.distance[mine][0] <= one.distance.min() + 1e-9
+            count += 1
+    return count
+
+
+@each_limited
+def test_a_limit_never_makes_worse_what_already_complied(world, target):
+    here, count, more = world(), 0, 0
+    free = worlds.explain(here, target, steps=8)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        limits, further = random_limits(free, rng), random_limits(free, rng)
+        limited_ = worlds.explain(here, target, steps=8, constraints=limits)
+        count += complied(free, limited_)
+        # With an earlier explanation at hand, as the page has it, one limit after the other.
+        again = worlds.explain(here, target, steps=8, constraints=limits, candidates=free)
+        count += complied(free, again)
+        both = [*limits, *further]
+        third = worlds.explain(here, target, steps=8, constraints=both, candidates=again)
+        more += complied(again, third)
+    assert count > 50
+    assert more > 10
+
+
+@each_limited
+@pytest.mark.parametrize("also", [False, True], ids=["alone", "with another constraint"])
+def test_allowing_more_changes_never_loses_an_answer(world, target, also):
+    here = world()
+    names = here.explainer.schema_.names
+    rest = [f"{names[0]} >= original"] if also else []
+    before = np.zeros(len(here.instances), dtype=bool)
+    for k in range(1, len(names) + 1):
+        limits = [*rest, f"changes <= {k}"]
+        explanation = worlds.explain(here, target, constraints=limits, steps=8)
+        answered = worlds.answered(explanation)
+        assert not (before & ~answered).any()
+        for rows in (explanation.nearest(), explanation.best()):
+            assert (rows.changed[rows.ok] <= k).all()
+        before = answered
+    assert before.any()
+
+
+def test_candidates_may_be_a_table_that_names_its_instances():
+    here = worlds.bank()
+    plain = worlds.explain(here, "approved")
+    nearest, tried = plain.nearest(), np.flatnonzero(worlds.answered(plain))
+    assert worlds.explain(here, "approved", candidates=nearest.frame).status == plain.status
+    # One person's way, closer than what was found, is found again: only for whom it is given.
+    cheap = here.instances.iloc[tried[:1]].assign(income=here.instances["income"].max() + 30.0)
+    index = [f"c{k}" for k in range(len(here.instances))]
+    for instances, name in (
+        (here.instances, int(tried[0])),
+        (here.instances.set_axis(index), f"c{tried[0]}"),
+    ):
+        explanation = here.explainer.explain(
+            instances,
+            target="approved",
+            candidates=cheap.assign(instance=name),
+            constraints=["fixed age, debt, home, married, grade"],
+            search=Search(n_starts=1),
+        )
+        rows = explanation.nearest()
+        mine = rows.where(rows.instance == tried[0])
+        assert mine.ok.all()
+        assert mine.changed.tolist() == [1]
+        assert mine.rows["income"].iloc[0] <= cheap["income"].iloc[0]
+
+
+def test_candidates_that_are_not_ok_are_ignored_and_all_are_checked():
+    here = worlds.bank()
+    plain = worlds.explain(here, "approved", constraints=CONSTRAINTS)
+    tried = np.flatnonzero(worlds.answered(plain))
+    same = here.instances.iloc[tried].assign(instance=tried)  # the instances themselves
+    first, wrong = (worlds.explain(here, "approved").first().frame for _ in range(2))
+    wrong["age"] = 79  # violates `fixed age`
+    for candidates in (same, first, wrong):
+        explanation = worlds.explain(
+            here, "approved", constraints=CONSTRAINTS, candidates=candidates
+        )
+        judge = Judge(here, explanation)
+        for i, rows in each_instance(explanation.nearest()):
+            assert rows.ok.tolist() == judge.ok(i, rows.cells).tolist()
+            assert rows.changed[0] > 0
+
+
+def test_candidates_that_cannot_be_read_are_refused():
+    here = worlds.bank()
+    explain, rows = here.explainer.explain, here.instances
+    known = worlds.explained(here, "approved")
+    frame = known.nearest().frame
+    for candidates, sentence in [
+        (rows, "candidates need a column 'instance'"),
+        (frame.assign(instance=99), "an instance that is not in the query: '99'"),
+        (frame.assign(instance="Ann"), "an instance that is not in the query: 'Ann'"),
+        (frame.drop(columns="income"), "lacks column 'income'"),
+        (frame.assign(income="much"), "Column 'income' holds 'much'"),
+        (frame.assign(home="tent"), "a category that neither training nor the instances have"),
+        (known[:5], "an explanation of other instances"),
+        (worlds.explained(worlds.shop(), 1), "an explanation of other instances"),
+        (7, "not a table"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            explain(rows, target="approved", candidates=candidates)
+
+
+# --- the same rows, fewer queries ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("constraints", [[], CONSTRAINTS], ids=["free", "constrained"])
+def test_the_same_rows_are_found_whichever_picks_are_computed(constraints):
+    here = worlds.bank()
+    whole = worlds.explain(here, constraints=constraints)
+    for picks in [("nearest",), ("best",), ("nearest", "best"), ("nearest", "first")]:
+        some = worlds.explain(here, constraints=constraints, picks=picks)
+        assert some.n_queries <= whole.n_queries - ("best" not in picks)
+        assert set(some.picked) | set(some.minimal) == set(picks)
+        assert some.status == whole.status
+        for pick in picks:
+            found, expected = (getattr(each, pick)() for each in (some, whole))
+            np.testing.assert_array_equal(found.cells, expected.cells)
+    first = worlds.explain(here, constraints=constraints, picks=("first",))
+    assert first.minimal == {}
+    np.testing.assert_array_equal(first.first().cells, whole.first().cells)
+
+
+@pytest.mark.parametrize("constraints", [[], CONSTRAINTS], ids=["free", "constrained"])
+def test_an_instance_gets_the_same_rows_alone_and_again(constraints):
+    here = worlds.bank()
+    whole = worlds.explain(here, constraints=constraints)
+    assert worlds.explain(here, constraints=constraints) == whole
+    for i in range(0, len(here.instances), 4):
+        one = here.explainer.explain(here.instances.iloc[[i]], constraints=constraints)
+        assert one.status == whole.status[i : i + 1]
+        for pick in ("nearest", "best"):
+            rows = getattr(whole, pick)()
+            np.testing.assert_allclose(getattr(one, pick)().cells, rows.cells[rows.instance == i])
+
+
+@each_call
+def test_few_steps_and_starts_need_few_queries(call):
+    world, target, settings = CALLS[call]
+    most = worlds.explain(world(), target, **settings)
+    few = worlds.explain(world(), target, **settings, steps=5, n_starts=3)
+    assert few.n_queries < most.n_queries / 2
+    if not settings:
+        assert few.n_queries <= 120 * len(few)
+
+
+def test_budgets_end_a_search_and_say_so():
+    here = worlds.bank()
+    with limited(Budget()) as outer, limited(Budget()) as inner:
+        whole = worlds.explain(here, "approved")
+    assert outer.spent_queries == inner.spent_queries == whole.n_queries
+    assert outer.ended == inner.ended == ""
+    half = whole.n_queries // 2
+    for budgets in [(Budget(), Budget(queries=half)), (Budget(queries=half), Budget())]:
+        with limited(budgets[0]), limited(budgets[1]):
+            some = worlds.explain(here, "approved")
+        ended = f"The budget of {half:,} queries is spent."
+        assert ended in {budget.ended for budget in budgets}
+        assert {budget.spent_queries for budget in budgets} == {some.n_queries}
+        assert some.n_queries <= half
+        cut = [i for i, reason in enumerate(some.reason) if reason.startswith(ended)]
+        assert cut
+        assert len(cut) < worlds.answered(whole).sum() or budgets[0].ended
+        for i in cut:
+            assert some.status[i] == "none_found"
+            assert some.reason[i].endswith("This instance was not searched for to the end.")
+        others = [i for i in range(len(some)) if i not in cut]
+        assert [some.status[i] for i in others] == [whole.status[i] for i in others]
+        assert not set(cut) & set(some.nearest().instance.tolist())
+
+
+# --- reasons, plausibility, privacy --------------------------------------------------------------
+
+
+def test_an_answer_off_the_paths_is_told_apart():
+    explanation = worlds.explained(worlds.bank(), "approved", constraints=["changes <= 1"])
+    reached = set(explanation.instance[explanation.ok.any(axis=1)].tolist())
+    off = [one for one in explanation if one.status == "answered" and one.position not in reached]
+    assert off
+    for one in off:
+        assert one.reason.endswith("a row off the paths does.")
+        assert len(one.changes()) == 1
+
+
+def test_plausibility_is_the_least_density_of_an_ok_row():
+    here = worlds.bank()
+    plain = worlds.explained(here, "approved", steps=10)
+    explanation = worlds.explain(here, "approved", plausibility=30, steps=10)
+    assert explanation.plausibility == 30
+    assert (plain.density[plain.ok] < 30).any()
+    assert (explanation.density[explanation.ok] >= 30).all()
+    for pick in ("first", "middle", "last", "nearest", "best"):
+        rows = getattr(explanation, pick)()
+        assert rows.ok.any()
+        assert (rows.density[rows.ok] >= 30).all()
+
+
+def test_no_training_row_is_searched_from_or_returned():
+    rng = np.random.default_rng(0)
+    train = rng.normal(size=(300, 3))  # no two rows share a value
+    explainer = Explainer(
+        lambda rows: rows.sum(axis=1) > 0, n_prototypes=2, recipe=worlds.QUICK, device="cpu"
+    ).fit(train)
+    explanation = explainer.explain(rng.normal(size=(20, 3)))
+    for rows in (
+        explainer.fitted_.sampled_endpoints.cells,
+        explanation.nearest().cells,
+        explanation.best().cells,
+        explanation.last().cells,
+    ):
+        near = np.isclose(rows[:, None], train, atol=1e-6).all(axis=2)
+        assert not near.any()

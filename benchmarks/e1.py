@@ -237,7 +237,7 @@ def _agreement(setup: Setup, sample: _Sample) -> Iterator[Measure]:
     yield Measure("agreement", found.overall, len(sample.codes))
     for code, share in found.by_label.items():
         yield Measure("agreement", share, int((sample.codes == code).sum()), labels[code])
-    real, drawn = setup.classifier.predict_proba(setup.train), predictions.probability
+    real, drawn = setup.classifier.query(setup.train).probability, predictions.probability
     if drawn is None or real is None:
         return
     distance = paper_metrics.ks(drawn[:, setup.target], real[:, setup.target])

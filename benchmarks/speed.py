@@ -32,7 +32,6 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
 
 from lapace import Explainer, Search, datasets
-from lapace.classifier import on_arrays
 from lapace.errors import CentroidWarning
 from lapace.training import DEFAULT
 
@@ -281,7 +280,7 @@ def _synthetic(columns: int, clusters: int, device: str | None = None) -> tuple[
         classes_ = (0, 1)
 
         def predict_proba(self, x: Any) -> Any:
-            x = torch.as_tensor(x, dtype=torch.float32)
+            x = torch.as_tensor(x, dtype=torch.float32, device=device)
             second = torch.sigmoid(x @ weights.to(x.device))
             return torch.stack([1 - second, second], dim=1)
 
@@ -289,14 +288,14 @@ def _synthetic(columns: int, clusters: int, device: str | None = None) -> tuple[
             return (self.predict_proba(x)[:, 1] > 0.5).to(torch.int64)
 
     recipe = replace(DEFAULT, steps=min(500, DEFAULT.steps))
-    model = on_arrays(Linear(), device=device)
+    model = Linear()
     explainer = Explainer(
         model, n_prototypes=clusters, recipe=recipe, device=device, random_state=0
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         explainer.fit(rows)
-    return rows[model.predict(rows) == 0], explainer
+    return rows[(model.predict(rows) == 0).cpu().numpy()], explainer
 
 
 def _slope(sizes: Any, values: Any) -> float:
@@ -336,8 +335,7 @@ def fits(chosen: argparse.Namespace) -> Iterator[Line]:
     yield Line(f"fit of loans, {len(data.train):,} rows: processor seconds", seconds)
     yield Line("fit of loans: of these in the classifier", model.seconds)
     rows = np.random.default_rng(0).normal(size=(chosen.rows, 10)).round(3)
-    linear = on_arrays(lambda x: x.sum(axis=1) > 0)
-    seconds = least(lambda: Explainer(linear, random_state=0).fit(rows), 1)
+    seconds = least(lambda: Explainer(lambda x: x.sum(axis=1) > 0, random_state=0).fit(rows), 1)
     target = 45 if chosen.rows >= 300_000 else None
     yield Line(f"fit of {chosen.rows:,} rows of ten columns: processor seconds", seconds, target)
 

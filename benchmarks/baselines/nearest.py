@@ -250,9 +250,8 @@ class RobXCE:
         for part in batches(len(cells), ROWS, self.samples):
             rows = _perturbed(problem.schema, cells[part], noise * self.sigma)
             owner = np.repeat(instance[part], self.samples)
-            probability = classifier.predict_proba(rows, problem.schema)
+            codes, probability = classifier.query(rows, problem.schema)
             if probability is None:
-                codes = classifier.predict(rows, problem.schema)
                 output = problem.instances.reaches_target(codes, owner).astype(np.float64)
             else:
                 output = problem.instances.target_probability(probability, owner)

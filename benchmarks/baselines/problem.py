@@ -70,7 +70,8 @@ class TrainingIndex:
             raise InputError("No training row lies within the schema's bounds and categories.")
         rows, wrapped = snapped[proposed], Classifier(classifier, schema)
         codes = wrapped.fit_labels(rows)
-        return cls(schema, wrapped, rows, counts[proposed], codes, wrapped.predict_proba(rows))
+        probability = wrapped.query(rows).probability
+        return cls(schema, wrapped, rows, counts[proposed], codes, probability)
 
 
 @dataclass(frozen=True)

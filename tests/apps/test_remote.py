@@ -193,7 +193,7 @@ def test_large_tables_are_sent_in_parts(server, monkeypatch):
         ({"labels": "low"}, "returned an array of shape \\(\\)"),
         ({"labels": None}, "neither 'labels' nor"),
         ({"labels": [None] * 200}, "returned None as a label"),
-        ({"labels": [0.5] * 200}, "returned 0.5, a fraction, as a label"),
+        ({"labels": [0.5] * 200}, "returned 0.5 as a label"),
         ({"labels": [{}] * 200}, "returned {} as a label"),
         ({"answer": 1}, "neither 'labels' nor 'probabilities'"),
         ("low", r"an array of shape \(\) for 200 rows"),

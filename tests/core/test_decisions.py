@@ -1,4 +1,4 @@
-"""Regressors with ranges, probabilities, thresholds, and models with categories of their own."""
+"""Regressors with ranges, thresholds, and models with categories of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier
 
 from lapace import ClassifierError, Explainer, InputError, Schema
-from lapace.classifier import Classifier, binned, from_probability, on_arrays, threshold
+from lapace.classifier import Classifier, binned, threshold
 from lapace.classifier.decisions import decision_thresholds
 from lapace.survival import Survival
 from tests import worlds
@@ -151,17 +151,6 @@ def test_thresholds_that_are_refused():
         threshold(three, 0.5)
 
 
-def test_a_model_that_predicts_a_probability():
-    model = from_probability(lambda rows: rows[:, 0] / 10, ["safe", "risky"])
-    rows = np.array([[2.0], [5.0], [7.0]])
-    assert model.predict(rows).tolist() == ["safe", "safe", "risky"]
-    assert threshold(model, 0.5).predict(rows).tolist() == ["safe", "risky", "risky"]
-    with pytest.raises(ClassifierError, match="not between 0 and 1"):
-        model.predict(np.array([[20.0]]))
-    with pytest.raises(InputError, match="two that differ"):
-        from_probability(lambda rows: rows, ["safe", "safe"])
-
-
 # --- other libraries -------------------------------------------------------------------------
 
 
@@ -186,70 +175,3 @@ def test_libraries_with_categories_of_their_own():
     settings = {"verbose": False, "thread_count": 1, "allow_writing_files": False}
     model = catboost.CatBoostClassifier(iterations=20, cat_features=["town"], **settings)
     check(model.fit(frame, labels), frame)
-
-
-def test_statsmodels():
-    import statsmodels.api as sm
-
-    frame, rent = flats()
-    numbers = frame[["size", "floor"]]
-    noise = np.random.default_rng(1).normal(size=len(rent))
-    logit = sm.Logit(rent + 90 * noise > 600, sm.add_constant(numbers.astype(float))).fit(disp=0)
-
-    def probability(rows):
-        return logit.predict(sm.add_constant(rows.astype(float), has_constant="add"))
-
-    check(from_probability(probability, ["cheap", "dear"]), numbers)
-
-
-# -- a matrix instead of a frame ---------------------------------------------------------------
-
-
-def people():
-    return [{"age": 20 + i % 50, "home": ["own", "rent"][i % 2]} for i in range(100)]
-
-
-def test_a_model_on_arrays_gets_the_columns_as_numbers():
-    schema = Schema.infer(people())
-    seen = []
-
-    def predict(rows):
-        seen.append(rows)
-        return np.where(rows[:, 0] > 40, "old", "young")
-
-    classifier = Classifier(on_arrays(predict), schema)
-    cells = schema.cells(people())
-    codes = classifier.fit_labels(cells)
-    assert [classifier.labels[c] for c in codes[[0, 30]]] == ["young", "old"]
-    np.testing.assert_array_equal(seen[0], cells)
-    seen[0][:] = -1.0  # what the model writes into is a copy
-    assert (cells >= 0).all()
-    assert classifier.n_queries == 100
-
-
-def test_a_model_on_arrays_may_take_and_return_tensors():
-    import torch
-
-    class Linear:
-        classes_ = (0, 1)
-
-        def predict_proba(self, rows):
-            assert rows.dtype == torch.float32
-            second = torch.sigmoid(rows[:, 0] - 45)
-            return torch.stack([1 - second, second], dim=1)
-
-        def predict(self, rows):
-            return self.predict_proba(rows).argmax(dim=1)
-
-    schema = Schema.infer(people())
-    classifier = Classifier(on_arrays(Linear(), device="cpu"), schema)
-    codes = classifier.fit_labels(schema.cells(people()))
-    found = classifier.query(schema.cells(people()))
-    assert found.codes.tolist() == codes.tolist()
-    assert found.probability is not None
-    np.testing.assert_allclose(found.probability.sum(axis=1), 1.0, rtol=1e-6)
-
-
-def test_on_arrays_is_not_applied_twice():
-    with pytest.raises(InputError, match="already"):
-        on_arrays(on_arrays(lambda rows: rows[:, 0] > 0))

@@ -525,7 +525,7 @@ def _probability_lost(
     undone = rows.cells[row]
     undone[np.arange(len(row)), column] = before[row, column]
     classifier = explainer.classifier_.with_fresh_count()
-    likely = classifier.predict_proba(undone, rows.schema) if len(row) else None
+    likely = classifier.query(undone, rows.schema).probability if len(row) else None
     if likely is None:
         return np.full(changed.shape[1], np.nan)
     codes = np.array([classifier.code(label) for label in rows.label])[row]

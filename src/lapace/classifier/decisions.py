@@ -1,35 +1,18 @@
-"""Classifiers made of models that decide otherwise, or that take a matrix instead of a frame.
-
-`binned` makes a classifier of a regressor, `from_probability` one of a model that predicts the
-probability of one label, `threshold` one with another threshold than 0.5; `on_arrays` says that a
-model takes a matrix.
-"""
+"""Classifiers made of a regressor (`binned`), or with another threshold than 0.5 (`threshold`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from lapace.arrays import Floats
 from lapace.classifier.outputs import Label, as_array, as_label, predict_method
 from lapace.errors import ClassifierError, InputError, check_number
 
-__all__ = [
-    "BinnedRegressor",
-    "MatrixClassifier",
-    "ProbabilityModel",
-    "ThresholdClassifier",
-    "binned",
-    "decision_thresholds",
-    "from_probability",
-    "on_arrays",
-    "threshold",
-]
+__all__ = ["ThresholdClassifier", "binned", "decision_thresholds", "threshold"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,16 +31,16 @@ class BinnedRegressor:
 
     def predict(self, rows: Any) -> Any:
         """Returns the label of the range that each prediction falls into."""
-        returned = as_array(predict_method(self.regressor)(rows), "The regressor")
+        returned = as_array(predict_method(self.regressor)(rows))
         try:
             numbers = returned.astype(np.float64).reshape(len(returned))
         except (TypeError, ValueError):
-            raise ClassifierError(
-                f"The regressor returned an array of shape {returned.shape} and type "
-                f"{returned.dtype}. It has to return one number per row."
-            ) from None
+            numbers = np.array([np.nan])
         if np.isnan(numbers).any():
-            raise ClassifierError("The regressor returned NaN for a row.")
+            raise ClassifierError(
+                f"The regressor returned NaN, or an array of shape {returned.shape} and type "
+                f"{returned.dtype}. It has to return one number per row."
+            )
         return np.array(self.classes_, dtype=object)[np.searchsorted(self.edges, numbers)]
 
 
@@ -90,53 +73,6 @@ def binned(regressor: Any, edges: Sequence[float], labels: Sequence[str] = ()) -
 
 
 @dataclass(frozen=True, eq=False)
-class ProbabilityModel:
-    """A model that predicts the probability of one of two labels, as a classifier.
-
-    Attributes:
-        model: An object with `predict`, or a callable.
-        classes_: Both labels; the second is the one whose probability is predicted.
-    """
-
-    model: Any
-    classes_: tuple[Label, ...]
-
-    def predict_proba(self, rows: Any) -> Any:
-        """Returns the probabilities of both labels, (n, 2)."""
-        returned = as_array(predict_method(self.model)(rows), "The model").astype(np.float64)
-        second = returned.reshape(len(returned))
-        if not ((second >= -1e-6) & (second <= 1 + 1e-6)).all():
-            raise ClassifierError(
-                "The model returned numbers that are not between 0 and 1. It has to return the "
-                f"probability of {self.classes_[1]!r}, one per row."
-            )
-        return np.stack([1.0 - second, second], axis=1)
-
-    def predict(self, rows: Any) -> Any:
-        """Returns the second label where its probability is over a half, else the first."""
-        second = self.predict_proba(rows)[:, 1] > 0.5
-        return np.array(self.classes_, dtype=object)[second.astype(np.int64)]
-
-
-def from_probability(model: Any, labels: Sequence[Label]) -> ProbabilityModel:
-    """Returns a model of a probability (statsmodels' results, a sigmoid) as a classifier.
-
-    Args:
-        model: An object with `predict`, or a callable, that returns a number from 0 to 1 per row.
-        labels: Two labels; the number is the probability of the second.
-
-    Examples:
-        >>> risk = from_probability(lambda rows: rows[:, 0] / 10, ["safe", "risky"])
-        >>> risk.predict(np.array([[2.0], [7.0]])).tolist()
-        ['safe', 'risky']
-    """
-    predict_method(model, "The model is")
-    if len(labels) != 2 or labels[0] == labels[1]:
-        raise InputError(f"labels are {list(labels)}; there must be two that differ.")
-    return ProbabilityModel(model, tuple(labels))
-
-
-@dataclass(frozen=True, eq=False)
 class ThresholdClassifier:
     """A classifier of two labels that predicts one of them from another probability on than 0.5.
 
@@ -158,8 +94,8 @@ class ThresholdClassifier:
 
     def predict(self, rows: Any) -> Any:
         """Returns `positive` where its probability reaches the threshold, else the other label."""
-        probability = as_array(self.predict_proba(rows), "The classifier").astype(np.float64)
         column = self.classes_.index(self.positive)
+        probability = as_array(self.predict_proba(rows)).astype(np.float64)
         reached = probability[:, column] >= self.threshold
         return np.array(self.classes_, dtype=object)[np.where(reached, column, 1 - column)]
 
@@ -217,57 +153,3 @@ def decision_thresholds(model: Any, labels: Sequence[Label]) -> tuple[float, ...
     if len(labels) != 2 or positive not in labels:
         return None
     return tuple(value if label == positive else 1.0 - value for label in labels)
-
-
-class MatrixClassifier:
-    """A model that is queried with a matrix instead of a frame.
-
-    Attributes:
-        model: As given.
-        device: Where tensors are made; None for numpy arrays.
-        classes_: The model's, where it has them.
-    """
-
-    def __init__(self, model: Any, device: str | None = None) -> None:
-        self.model, self.device = model, device
-        self._predict = predict_method(model)
-        if (classes := getattr(model, "classes_", None)) is not None:
-            self.classes_ = classes
-        if callable(getattr(model, "predict_proba", None)):
-            self.predict_proba = self._predict_proba
-
-    def predict(self, rows: Floats) -> Any:
-        """Returns the model's labels."""
-        return self._predict(self._matrix(rows))
-
-    def _predict_proba(self, rows: Floats) -> Any:
-        return self.model.predict_proba(self._matrix(rows))
-
-    def _matrix(self, rows: Floats) -> Any:
-        if self.device is None:
-            return rows
-        torch = import_module("torch")  # by name: what reads results must work without it
-        return torch.as_tensor(rows, dtype=torch.float32).to(self.device)
-
-
-def on_arrays(model: Any, *, device: str | None = None) -> MatrixClassifier:
-    """Returns a model as a classifier that takes the table's columns as a matrix, (n, d).
-
-    Columns are in the training table's order. Numbers are as in the table, missing ones NaN, dates
-    the days since 1970; a category is its position among `schema.features[i].levels`, also as a
-    number. No frame is built for a query.
-
-    Args:
-        model: An object with `predict`, and `predict_proba` if it has any, or a callable that
-            returns labels.
-        device: Hand over float32 tensors of torch on this device, such as `cuda`, rather than
-            numpy arrays of float64; it may return tensors.
-
-    Examples:
-        >>> rich = on_arrays(lambda rows: rows[:, 0] > 1000)
-        >>> rich.predict(np.array([[900.0], [1100.0]])).tolist()
-        [False, True]
-    """
-    if isinstance(model, MatrixClassifier):
-        raise InputError("The model is one of on_arrays already. Hand it over as it is.")
-    return MatrixClassifier(model, device)

@@ -52,10 +52,9 @@ def predict_method(model: Any, subject: str = "The classifier is") -> Callable[[
         model: The model.
         subject: How the error begins, where it is neither.
     """
-    for method in (getattr(model, "predict", None), model):
-        if callable(method) and not isinstance(model, type):
-            predict: Callable[[Any], Any] = method
-            return predict
+    method: Callable[[Any], Any] = getattr(model, "predict", model)
+    if callable(method) and not isinstance(model, type):
+        return method
     what = f"an object of type {type(model).__name__}"
     if isinstance(model, type):
         what = f"the class {model.__name__}"
@@ -81,32 +80,23 @@ def distinct_labels(
         >>> labels, position.tolist()
         (['no', 'yes'], [0, 1, 0])
     """
-    array = as_array(values, model)
+    array = as_array(values)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.ndim == 2 and len(array) == rows:
-        raise ClassifierError(
-            f"{model} returned {array.shape[1]} values for each row, as if they were "
-            "probabilities. It has to return one label per row; offer probabilities through an "
-            "object with `predict` and `predict_proba`."
-        )
-    if array.ndim != 1 or len(array) != rows:
+    if array.shape != (rows,):
         what = f"{len(array):,} labels" if array.ndim == 1 else f"an array of shape {array.shape}"
         raise ClassifierError(
             f"{model} returned {what} for {rows:,} rows. It has to return one label per row, in "
-            "the rows' order."
+            "the rows' order; probabilities go through an object with `predict` and "
+            "`predict_proba`."
         )
     if array.dtype.kind in "biu":
         distinct, position = np.unique(array, return_inverse=True)
         return distinct.tolist(), position
-    places: dict[Any, int] = {}
-    try:
-        each = [places.setdefault(value, len(places)) for value in array.tolist()]
-    except TypeError:  # one is not hashable, so it is no label
-        for value in array.tolist():
-            as_label(value, model)
-        raise
-    return [as_label(value, model) for value in places], np.array(each, dtype=np.int64)
+    places: dict[Label, int] = {}
+    labels = (as_label(value, model) for value in array.tolist())
+    each = [places.setdefault(label, len(places)) for label in labels]
+    return list(places), np.array(each, dtype=np.int64)
 
 
 def as_label(value: Any, model: str = "The classifier") -> Label:
@@ -115,22 +105,16 @@ def as_label(value: Any, model: str = "The classifier") -> Label:
         value = value.item()
     if isinstance(value, str | int):
         return value
-    if isinstance(value, float) and math.isfinite(value):
-        if value.is_integer():
-            return int(value)
-        raise ClassifierError(
-            f"{model} returned {value!r}, a fraction, as a label. If it returns probabilities or a "
-            "score, wrap it in a callable that returns labels."
-        )
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    hint = " Wrap a model of probabilities or scores in a callable that returns labels."
     raise ClassifierError(
         f"{model} returned {short(repr(value))} as a label; a label has to be text, a whole "
-        "number or a boolean."
+        f"number or a boolean.{hint if isinstance(value, float) and math.isfinite(value) else ''}"
     )
 
 
-def as_probability(
-    values: Any, rows: int, width: int, model: str = "The classifier", hint: str = ""
-) -> Floats:
+def as_probability(values: Any, rows: int, width: int, model: str = "The classifier") -> Floats:
     """Returns a model's probabilities as numbers, (rows, width).
 
     Args:
@@ -138,9 +122,8 @@ def as_probability(
         rows: How many rows it was called with.
         width: How many classes it has.
         model: How the error names it.
-        hint: How the error ends.
     """
-    array = as_array(values, model)
+    array = as_array(values)
     try:
         if array.shape == (rows, width):
             return array.astype(np.float64)
@@ -149,21 +132,16 @@ def as_probability(
     raise ClassifierError(
         f"{model} returned probabilities of shape {array.shape} and type {array.dtype} for "
         f"{rows:,} rows and {width} classes. They have to be numbers, one row per row and one "
-        f"column per class.{hint}"
+        "column per class, which an attribute `classes_` may name in order."
     )
 
 
-def as_array(values: Any, model: str = "The classifier") -> NDArray[Any]:
+def as_array(values: Any) -> NDArray[Any]:
     """Returns lists, series, tensors and arrays of any library as a numpy array."""
     if hasattr(values, "detach"):  # a tensor that may be on a device or carry gradients
         values = values.detach().cpu()
-    try:
-        # Lists as objects: numpy would turn [1, "a"] into text.
-        return np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
-    except Exception as error:  # ragged lists, or whatever else a callable may return
-        raise ClassifierError(
-            f"{model} returned a {type(values).__name__} that is not one label per row: {error}"
-        ) from error
+    # Lists as objects: numpy would turn [1, "a"] into text.
+    return np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
 
 
 def short(text: str, most: int = 120) -> str:

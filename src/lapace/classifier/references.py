@@ -6,14 +6,28 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, UnsetType
 
 from lapace.classifier.outputs import Label
+from lapace.documents import Document, restore
 from lapace.errors import InputError
 
 __all__ = ["FOLLOWED", "Reference"]
 
 FOLLOWED = (".skops", ".onnx")  # files that are opened without running code from them
+
+
+class _File(Document):
+    file: str
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    threshold: str | UnsetType = UNSET  # a `_Threshold` as JSON
+
+
+class _Threshold(Document, array_like=True):
+    value: Annotated[float, Meta(ge=0, le=1)]
+    positive: Label
 
 
 @dataclass(frozen=True)
@@ -45,29 +59,19 @@ class Reference:
 
     @classmethod
     def from_json(cls, data: Any) -> Reference:
-        """Reads a reference from an untrusted file.
-
-        Raises:
-            InputError: The file it names lies outside of the explainer's folder.
-            ValueError: It is no reference.
-        """
-        if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
-            raise ValueError("not a reference to a classifier")
-        if set(data) == {"named"}:
-            return cls("".join(c for c in data["named"][:200] if c.isprintable()))
-        file = PurePosixPath(data["file"])
+        """Reads a reference from an untrusted file; it may name only files of its own folder."""
+        what = "the reference to a classifier"
+        if isinstance(data, dict) and set(data) == {"named"}:
+            name = restore(str, data["named"], what)
+            return cls("".join(c for c in name[:200] if c.isprintable()))
+        saved = restore(_File, data, what)
+        file = PurePosixPath(saved.file)
         inside = not file.is_absolute() and ".." not in file.parts and file.name
-        if not inside or re.search(r"[\\:\0]", data["file"]) or file.suffix.lower() not in FOLLOWED:
+        if not inside or re.search(r"[\\:\0]", saved.file) or file.suffix.lower() not in FOLLOWED:
             raise InputError(
                 f"A saved explainer refers to '{file.name}' outside of its own folder."
             )
-        if not re.fullmatch("[0-9a-f]{64}", data["sha256"]):
-            raise ValueError("not a sha256")
-        if "threshold" not in data:
-            return cls(data["file"], data["sha256"])
-        value, positive = json.loads(data["threshold"])
-        if not (
-            isinstance(value, int | float) and 0 <= value <= 1 and isinstance(positive, str | int)
-        ):
-            raise ValueError("not a threshold")
-        return cls(data["file"], data["sha256"], (value, positive))
+        if saved.threshold is UNSET:
+            return cls(saved.file, saved.sha256)
+        threshold = restore(_Threshold, json.loads(saved.threshold), what)
+        return cls(saved.file, saved.sha256, (threshold.value, threshold.positive))

@@ -212,7 +212,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 codes,
                 parts.train,
                 parts.held_out,
-                held_out.predict_proba,
+                lambda rows: held_out.query(rows).probability if held_out.has_probability else None,
                 random_state=random_state,
             )
         if retrain is not None:

@@ -174,7 +174,7 @@ def _costs(fit: Fit) -> Iterator[Measure]:
     yield Measure("fit_tries", fit.tries, 1)
     yield Measure("fit_queries", fit.n_queries, 1)
     yield Measure("report_seconds", fit.seconds - report.seconds, 1)
-    yield Measure("report_queries", report.n_queries.report, 1)
+    yield Measure("report_queries", report.n_queries["report"], 1)
     yield Measure("report_verdict", VERDICTS[report.verdict], 1)
 
 

@@ -239,7 +239,7 @@ def fit(job: Job, data: Dataset, model: Any) -> Fit:
             first_valid = sum(p.valid_before for p in explainer.prototypes_)
         if valid > most_valid:
             queries = explainer.report_.n_queries
-            count = queries.total - queries.report
+            count = sum(queries.values()) - queries["report"]
             found = Fit(explainer, 0, 0, count, cost.wall, cost.processor, 0.0)
             most_valid = valid
         if valid == len(explainer.prototypes_):

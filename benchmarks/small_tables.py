@@ -22,6 +22,7 @@ import os
 import platform
 import time
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -121,9 +122,10 @@ def measure(name: str, seed: int, how: str) -> dict[str, Any]:
 def figures(explainer: Explainer) -> dict[str, Any]:
     """Figures of a fit: of its report, and how the classifier labels rows sampled for a label."""
     report = explainer.report_
-    agreement = [
-        _agreement(explainer, x.label) for x in report.labels if x.clusters and x.rows >= COUNTED
-    ]
+    prototypes, members = explainer.prototypes_, Counter[Any]()
+    for prototype in prototypes:
+        members[prototype.label] += prototype.members
+    agreement = [_agreement(explainer, k) for k, n in members.items() if n >= COUNTED]
     values: dict[str, Any] = {}
     for check in report.checks:
         values[check.threshold.name] = check.value
@@ -132,18 +134,17 @@ def figures(explainer: Explainer) -> dict[str, Any]:
     return {
         **_verdicts(report.checks),
         "rows": report.rows,
-        "labels": len(report.labels),
+        "labels": len(explainer.classes_),
         "agreement": min(agreement, default=None),
         "short_labels": sum(share < AGREEMENT for share in agreement),
         "counted_labels": len(agreement),
-        "centroids": len(report.clusters),
-        "centroids_before": sum(c.valid_before for c in report.clusters),
+        "centroids": len(prototypes),
+        "centroids_before": sum(bool(p.valid_before) for p in prototypes),
         "lof": _mean([x.lof for x in report.explained]),
         "lof_real": _mean([x.lof_real for x in report.explained]),
-        "density_real": _mean([x.density_real for x in report.explained]),
         "changed": _mean([x.changed for x in report.explained]),
-        "made_up_queries": report.n_queries.made_up,
-        "report_queries": report.n_queries.report,
+        "made_up_queries": report.n_queries["made_up"],
+        "report_queries": report.n_queries["report"],
         **values,
     }
 
@@ -246,8 +247,7 @@ and the way rows are made up were chosen on the tables under *Tuned on*; what co
 LEGEND = """\
 Means over seeds; in brackets without made-up rows. *Agreement*: of the worst label of 20 rows or
 more. *Centroids*: valid before repair. *LOF*: of the nearest counterfactuals, and of real rows.
-*Distance*: over that of the nearest training row, the median. *Density*: percentile of held-out
-rows; 50 if percentiles were exact.
+*Distance*: over that of the nearest training row, the median.
 """
 
 
@@ -308,12 +308,12 @@ def _fits(table: pd.DataFrame) -> str:
     """Table by table: good fits, and without made-up rows in brackets."""
     rows = [
         ("table", "classifier", "agreement", "centroids", "LOF", "real", "distance", "changes",
-         "density", "CPU s"),
+         "CPU s"),
     ]  # fmt: skip
     table = table[table["verdict"] != "refused"]
     table = table.assign(share=table["centroids_before"] / table["centroids"])
     columns = {"agreement": 2, "share": 2, "lof": 2, "lof_real": 2, "closer": 2, "changed": 1,
-               "density_real": 0, "seconds": 0}  # fmt: skip
+               "seconds": 0}  # fmt: skip
     for name, mine in table.groupby("table", sort=False):
         means = mine.groupby("how")[list(columns)].mean()
         if "good" not in means.index:

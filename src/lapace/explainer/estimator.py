@@ -229,14 +229,14 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             history_names=trained.history_names,
             survival=survival,
         )
-        queries = outer.Queries(
-            labels=classifier.n_queries,
-            made_up=asked.n_queries,
-            centroids=judge.n_queries,
-            repair=repairer.n_queries,
-            survival=held_out.n_queries,
-        )
-        inputs = outer.collect_report_inputs(
+        queries = {
+            "labels": classifier.n_queries,
+            "made_up": asked.n_queries,
+            "centroids": judge.n_queries,
+            "repair": repairer.n_queries,
+            "survival": held_out.n_queries,
+        }
+        self._report = outer.make_report(
             fitted,
             classifier.with_fresh_count(),
             cells,
@@ -245,9 +245,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             n_prototypes=n_prototypes,
             n_queries=queries,
             seconds=perf_counter() - start,
+            accuracy=accuracy,
             random_state=random_state,
         )
-        self._report = replace(outer.make_report(inputs), accuracy=accuracy)
         self.fitted_, self.classifier_ = fitted, classifier
         self.id_column_: str | None = None
         return self

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lapace.apps.loaders import open_referred, refer_to
     from lapace.relations import warn_of_leaks, warn_of_relations
-    from lapace.report import Queries, Report, make_report, split
-    from lapace.report.collect import collect_report_inputs
+    from lapace.report import Report, split
+    from lapace.report.collect import make_report
     from lapace.survival import Retrain, Survival, retrained_classifiers
     from lapace.why_not import with_why_not
 
 __all__ = [
-    "Queries",
     "Report",
     "Retrain",
     "Survival",
-    "collect_report_inputs",
     "make_report",
     "open_referred",
     "refer_to",
@@ -36,12 +34,10 @@ __all__ = [
 
 # The module each name is defined in.
 _HOMES = {
-    "Queries": "lapace.report",
     "Report": "lapace.report",
     "Retrain": "lapace.survival",
     "Survival": "lapace.survival",
-    "collect_report_inputs": "lapace.report.collect",
-    "make_report": "lapace.report",
+    "make_report": "lapace.report.collect",
     "open_referred": "lapace.apps.loaders",
     "refer_to": "lapace.apps.loaders",
     "retrained_classifiers": "lapace.survival",

@@ -11,21 +11,15 @@ Verdict: TypeAlias = Literal["passes", "unsure", "fails", "not measured"]
 Unit: TypeAlias = Literal["share", "count", "ratio"]
 
 
-def number(value: float, unit: Unit) -> str:
-    """Writes a value in its unit, without a percent sign.
+def written(value: float, unit: Unit) -> str:
+    """Writes a value in its unit.
 
     Examples:
-        >>> number(0.125, "share"), number(3.0, "count"), number(1 / 3, "ratio")
-        ('12.5', '3', '0.33')
+        >>> written(0.125, "share"), written(3.0, "count"), written(1 / 3, "ratio")
+        ('12.5%', '3', '0.33')
     """
-    if unit == "ratio":
-        return f"{value:.2f}"
-    return f"{100 * value if unit == 'share' else value:,.1f}".removesuffix(".0")
-
-
-def suffix(unit: Unit) -> str:
-    """Returns the sign printed after numbers of a unit."""
-    return "%" if unit == "share" else ""
+    forms = {"share": f"{100 * value:.3g}%", "count": f"{value:,g}", "ratio": f"{value:.2f}"}
+    return forms[unit]
 
 
 @dataclass(frozen=True)
@@ -57,20 +51,16 @@ class Threshold:
 
     def judge(self, low: float, high: float) -> Verdict:
         """Returns the verdict on a value between two ends: `unsure` where the limit is, too."""
-        worst, best = (low, high) if self.higher else (high, low)
-        if not self._beyond(worst):
-            return "passes"
-        return "fails" if self._beyond(best) else "unsure"
-
-    def _beyond(self, value: float) -> bool:
+        sign = 1 if self.higher else -1
+        worst, best = sorted(sign * (end - self.limit) for end in (low, high))
         # 0.93 - 0.90 is a little over 0.03: differences that small are rounding.
-        return value < self.limit - 1e-9 if self.higher else value > self.limit + 1e-9
+        return "passes" if worst >= -1e-9 else "unsure" if best >= -1e-9 else "fails"
 
     @property
     def limits(self) -> str:
         """The value needed to pass, in words."""
         side = "at least" if self.higher else "at most"
-        return f"{side} {number(self.limit, self.unit)}{suffix(self.unit)}"
+        return f"{side} {written(self.limit, self.unit)}"
 
 
 _CHECKS = (
@@ -112,11 +102,6 @@ _CHECKS = (
         "reconstruction", "reconstruction error, of baseline", "ratio", False, 0.7,
         "Fit with a larger n_latent, and drop columns that are noise or identifiers: the model "
         "hardly sees them.",
-    ),
-    Threshold(
-        "recrossing", "paths that leave the target again", "share", False, 0.5,
-        "Leave stable=True as it is, so that `first` lies behind the last crossing; ask for "
-        "confidence= where the classifier offers probabilities.",
     ),
     Threshold(
         "rules", "rows satisfying the worst rule", "share", True, 0.01,
@@ -181,9 +166,9 @@ class Check:
         unit = self.threshold.unit
         between = ""
         if self.low is not None and self.high is not None and self.low < self.high:
-            between = f"{number(self.low, unit)} to {number(self.high, unit)}{suffix(unit)}"
+            between = f"{written(self.low, unit).rstrip('%')} to {written(self.high, unit)}"
         notes = "; ".join(part for part in (between, self.where) if part)
-        return f"{number(self.value, unit)}{suffix(unit)}" + (f" ({notes})" if notes else "")
+        return written(self.value, unit) + (f" ({notes})" if notes else "")
 
     @property
     def advice(self) -> str:

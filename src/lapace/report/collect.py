@@ -1,8 +1,9 @@
-"""Collects the inputs of a fit report: rows explained, reconstructed and recognised."""
+"""Makes the report of a fit: explains held-out rows, and measures what comes back."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
@@ -14,24 +15,20 @@ from lapace.explainer.oracle import query_rows
 from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.search import explain
 from lapace.explainer.top_up import mix_neighbours
-from lapace.report import (
-    ExplainedRows,
-    LabelledRows,
-    Queries,
-    Recognised,
-    ReportInputs,
-    Rule,
-    Split,
-)
+from lapace.report import compute
+from lapace.report.checks import THRESHOLDS
+from lapace.report.compute import Split
+from lapace.report.document import Report, Rule
+from lapace.result import Counterfactuals, Explanation
 
-__all__ = ["collect_report_inputs"]
+__all__ = ["make_report"]
 
 PICKS = ("nearest", "first", "middle", "last")  # picks whose rows are queried again
 STEPS = 10  # steps of a path: half of the default, so that the report needs fewer queries
 RECOGNISED = 300  # rows whose label the model has to recognise, at least
 
 
-def collect_report_inputs(
+def make_report(
     fitted: Fitted,
     classifier: Classifier,
     cells: Floats,
@@ -39,11 +36,12 @@ def collect_report_inputs(
     split: Split,
     *,
     n_prototypes: int,
-    n_queries: Queries,
+    n_queries: dict[str, int],
     seconds: float,
+    accuracy: float | None,
     random_state: int,
-) -> ReportInputs:
-    """Explains held-out rows and queries the classifier for the report.
+) -> Report:
+    """Explains held-out rows, queries the classifier, and makes the report.
 
     Args:
         fitted: The fitted parts of the explainer.
@@ -52,82 +50,82 @@ def collect_report_inputs(
         codes: Their labels, as positions.
         split: The rows trained on, held out and explained.
         n_prototypes: Prototypes wanted per label.
-        n_queries: Rows queried so far.
+        n_queries: Rows queried so far, by purpose.
         seconds: Seconds that fitting took.
-        random_state: Seed of made-up rows.
+        accuracy: The classifier's accuracy, where the true labels are known.
+        random_state: Seed of made-up rows and of samples.
     """
-    decoder = fitted.decoder
-    held_out, labels = cells[split.held_out], codes[split.held_out]
-    system = System.of(fitted.rules, fitted.schema, check=False)
-    rows = cells[split.real]
-    holds = system.holds(rows, rows).sum(axis=0)
-    recognised = _recognised(fitted, classifier, cells, codes, split, random_state)
-    explained = _explained(fitted, classifier, cells, split)
-    return ReportInputs(
-        schema=fitted.schema,
-        labels=fitted.labels,
-        codes=codes,
-        n_prototypes=n_prototypes,
-        recipe=fitted.recipe.name,
-        prototypes=fitted.prototypes,
-        real=LabelledRows(rows, codes[split.real]),
-        held_out=LabelledRows(held_out, labels),
-        reconstructed=decoder.reconstruct(held_out, labels),
-        explained=explained,
-        density=decoder.density(fitted.schema, held_out, labels),
-        recognised=recognised,
-        rules=[
-            Rule(str(rule), int(count), len(rows))
-            for rule, count in zip(system.constraints, holds, strict=True)
-        ],
-        n_queries=replace(n_queries, report=classifier.n_queries),
-        seconds=seconds,
-        random_state=random_state,
+    schema, decoder, labels = fitted.schema, fitted.decoder, fitted.labels
+    held_out, held_out_codes = cells[split.held_out], codes[split.held_out]
+    real, real_codes = cells[split.real], codes[split.real]
+    system = System.of(fitted.rules, schema, check=False)
+    holds = system.holds(real, real).sum(axis=0).tolist()
+    rules = tuple(
+        Rule(str(rule), count, len(real))
+        for rule, count in zip(system.constraints, holds, strict=True)
     )
-
-
-def _explained(
-    fitted: Fitted, classifier: Classifier, cells: Floats, split: Split
-) -> ExplainedRows:
-    """Explains instances of every label, and queries again about the rows that came back."""
+    likeliest = _likeliest(fitted, classifier, cells, codes, split, random_state)
     usable = np.array([bool(fitted.of_label(int(k))) for k in split.targets], dtype=bool)
     rows, targets = cells[split.instances[usable]], split.targets[usable]
-    none = np.empty(0)
-    if not len(rows):
-        no = none > 0
-        return ExplainedRows(rows, targets, no, no, rows, none, none, rows, targets, no, targets)
-    labels = [fitted.labels[k] for k in targets]
-    frame, search = fitted.schema.frame(rows), Search(steps=STEPS, picks=PICKS)
-    problem = make_problem(fitted, classifier, frame, target=labels, search=search)
-    explanation = explain(problem)
-    status, nearest = np.array(explanation.status), explanation.nearest()
-    picks = [nearest, explanation.first(), explanation.middle(), explanation.last()]
-    returned = np.concatenate([pick.cells[pick.valid] for pick in picks])
-    instance = np.concatenate([pick.instance[pick.valid] for pick in picks])
-    codes, _, _ = query_rows(classifier, returned, explanation.schema, known_row=cells[:1])
-    closest, density, survival = rows.copy(), np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    closest[nearest.instance] = nearest.cells
-    density[nearest.instance] = nearest.density
-    survival[nearest.instance] = nearest.survival
-    return ExplainedRows(
-        instances=rows,
-        targets=targets,
-        feasible=~np.isin(status, ("infeasible", "malformed", "already_target")),
-        answered=status == "answered",
-        nearest=closest,
-        density=density,
-        survival=survival,
-        returned=returned,
-        instance=instance,
-        valid=codes == targets[instance],
-        crossings=explanation.crossings,
+    explanation = explain(
+        make_problem(
+            fitted,
+            classifier,
+            schema.frame(rows),
+            target=[labels[k] for k in targets],
+            search=Search(steps=STEPS, picks=PICKS),
+        )
+    )
+    status, nearest = np.array(explanation.status, dtype=object), explanation.nearest()
+    by_target, checks = compute.explained_parts(
+        nearest.where(status[nearest.instance] == "answered"),
+        _returned(explanation, classifier, targets, cells[:1]),
+        targets,
+        ~np.isin(status, ("infeasible", "malformed", "already_target")),
+        {label: real[real_codes == k] for k, label in enumerate(labels)},
+        random_state,
+    )
+    reconstructed = decoder.reconstruct(held_out, held_out_codes)
+    checks += [
+        *compute.prototype_checks(labels, fitted.prototypes),
+        compute.recognised_check(*likeliest),
+        compute.reconstruction_check(schema, held_out, reconstructed, real, random_state),
+        *compute.rule_checks(rules),
+    ]
+    order = list(THRESHOLDS)
+    clusters = np.array([p.code for p in fitted.prototypes], dtype=np.int64)
+    n_rows, n_clusters = (np.bincount(k, minlength=len(labels)) for k in (codes, clusters))
+    return Report(
+        recipe=fitted.recipe.name,
+        rows=len(codes),
+        held_out=len(held_out),
+        seconds=seconds,
+        n_queries={**n_queries, "report": classifier.n_queries},
+        checks=tuple(sorted(checks, key=lambda check: order.index(check.threshold.name))),
+        explained=by_target,
+        rules=rules,
+        warnings=compute.label_warnings(labels, n_rows, n_clusters, n_prototypes),
+        accuracy=accuracy,
     )
 
 
-def _recognised(
+def _returned(
+    explanation: Explanation, classifier: Classifier, targets: Ints, known_row: Floats
+) -> Counterfactuals:
+    """Queries the classifier again about the rows that any pick returned as valid."""
+    picks = (explanation.nearest(), explanation.first(), explanation.middle(), explanation.last())
+    rows = reduce(Counterfactuals.joined, (pick.where(pick.valid) for pick in picks))
+    codes, _, _ = query_rows(classifier, rows.cells, explanation.schema, known_row=known_row)
+    return replace(rows, valid=codes == targets[rows.instance])
+
+
+def _likeliest(
     fitted: Fitted, classifier: Classifier, cells: Floats, codes: Ints, split: Split, seed: int
-) -> Recognised:
-    """Labels held-out rows, and made-up rows where those are few, by classifier and model."""
+) -> tuple[Ints, Ints]:
+    """Returns labels of held-out rows, by the classifier and by the model.
+
+    Where held-out rows are few, made-up rows are labelled too.
+    """
     decoder = fitted.decoder
     modelled = np.array([len(mixture.means) > 0 for mixture in decoder.mixtures])
     rows, labels = cells[split.held_out], codes[split.held_out]
@@ -137,7 +135,7 @@ def _recognised(
         mixed_labels, _, _ = query_rows(classifier, mixed, fitted.schema, known_row=cells[:1])
         rows, labels = np.concatenate([rows, mixed]), np.concatenate([labels, mixed_labels])
     kept = (labels >= 0) & modelled[labels]
-    return Recognised(labels[kept], decoder.likeliest_labels(rows[kept]))
+    return labels[kept], decoder.likeliest_labels(rows[kept])
 
 
 def _evenly(codes: Ints, most: int) -> Ints:

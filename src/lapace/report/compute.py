@@ -1,9 +1,10 @@
-"""Computes a report from plain arrays."""
+"""The parts of a report, each computed from plain arrays: the split of the rows, and the checks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binomtest, mode
@@ -11,64 +12,85 @@ from scipy.stats import binomtest, mode
 from lapace.arrays import Bools, Floats, Ints
 from lapace.metrics import Plausibility, mean, median
 from lapace.report.checks import THRESHOLDS, Check
-from lapace.report.document import Cluster, ColumnFit, ExplainedLabel, LabelFit, Report
-from lapace.report.inputs import RARE, Recognised, ReportInputs
+from lapace.report.document import ExplainedLabel, Rule
+from lapace.result import Counterfactuals
 from lapace.schema import Schema
 from lapace.schema.distance import kneighbors
+from lapace.table import Level
+
+HELD_OUT = 2000  # rows kept from training, at most
+LEAST = 100  # rows kept from training, as long as that is no more than a fifth of the table
+REAL = 4000  # training rows that counterfactuals are compared with, at most
+INSTANCES = 30  # instances that are explained
+MIN_HELD_OUT = 20  # rows held out that are enough to take those instances from
+ALL_KEPT = 20  # a label of fewer rows has none held out
+RARE = 50  # a label of fewer rows has uncertain values
 
 LEVEL = 0.9  # confidence of every interval
 Z = 1.645  # the normal distribution's 95% quantile
 RESAMPLES = 400  # bootstrap samples
 STRANGE = 0.95  # a row less usual than this share of real rows is strange
-MIN_ROWS = 20  # held-out rows below which columns are not judged
-MIN_REAL = 20  # real rows of a label below which nothing is called usual
-MIN_PATHS = 20  # paths below which re-crossing is not judged
+MIN_ROWS = 20  # held-out rows, or real rows of a label, below which nothing is judged by them
 
 
-def make_report(inputs: ReportInputs) -> Report:
-    """Makes the report from plain arrays.
+class Split(NamedTuple):
+    """The rows that a report needs, by position, decided before training.
+
+    Attributes:
+        train: Rows to train on.
+        held_out: Rows kept from training.
+        real: Training rows that counterfactuals are compared with.
+        instances: Rows that are explained: held-out ones, or training ones of a small table.
+        targets: Target labels of the instances, as positions.
+    """
+
+    train: Ints
+    held_out: Ints
+    real: Ints
+    instances: Ints
+    targets: Ints
+
+
+def split(codes: Ints, n_labels: int, *, random_state: int = 0) -> Split:
+    """Splits a table's rows for a report.
+
+    A tenth of every label's rows is held out, at most 2,000 in all. A table of fewer than 1,000
+    rows gives more, up to a fifth. A label of fewer than 20 rows keeps them for training.
+
+    Args:
+        codes: Labels of all rows, as positions.
+        n_labels: Number of labels.
+        random_state: Seed of the choice.
 
     Examples:
-        >>> from lapace.report import ExplainedRows, LabelledRows
-        >>> rows = np.linspace(0.0, 2.5, 200)[:, None]
-        >>> codes = (rows[:, 0] > 1).astype(np.int64)
-        >>> labelled, every = LabelledRows(rows, codes), np.ones(200, dtype=bool)
-        >>> explained = ExplainedRows(
-        ...     rows, 1 - codes, every, every, rows[::-1], 50.0 * every, 0.9 * every, rows[::-1],
-        ...     np.arange(200), ~every, codes,
-        ... )
-        >>> inputs = ReportInputs(
-        ...     Schema.infer(rows), (False, True), codes, 5, "default", (), labelled, labelled,
-        ...     rows, explained, 50.0 * every, Recognised(codes, codes),
-        ... )
-        >>> report = make_report(inputs)
-        >>> report.verdict, [c.threshold.name for c in report.checks if c.verdict == "passes"]
-        ('fails', ['answered', 'recognised', 'reconstruction'])
+        >>> parts = split(np.array([0] * 900 + [1] * 100), 2)
+        >>> len(parts.train), len(parts.held_out), len(parts.instances)
+        (900, 100, 30)
     """
-    labels = tuple(_label(inputs, k) for k in range(len(inputs.labels)))
-    explained, usual, ratio = _explained(inputs)
-    checks = [
-        *_prototypes(labels),
-        *_explained_checks(inputs, usual, ratio),
-        recognised(inputs.recognised),
-        _reconstruction(inputs),
-        *_rules(inputs),
-    ]
-    order = list(THRESHOLDS)
-    return Report(
-        recipe=inputs.recipe,
-        rows=len(inputs.codes),
-        held_out=len(inputs.held_out.cells),
-        seconds=float(inputs.seconds),
-        n_queries=inputs.n_queries,
-        checks=tuple(sorted(checks, key=lambda check: order.index(check.threshold.name))),
-        explained=explained,
-        labels=labels,
-        clusters=_clusters(inputs),
-        columns=_columns(inputs),
-        rules=tuple(inputs.rules),
-        warnings=_warnings(inputs, labels),
-    )
+    order = np.random.default_rng(random_state).permutation(len(codes))
+    total = max(1, len(codes))
+    share = min(HELD_OUT / total, max(0.1, min(0.2, LEAST / total)))
+    by_label = [order[codes[order] == k] for k in range(n_labels)]
+    kept = [rows[: int(share * len(rows))] for rows in by_label if len(rows) >= ALL_KEPT]
+    held_out = np.sort(np.concatenate([*kept, np.empty(0, dtype=np.int64)])).astype(np.int64)
+    train = np.setdiff1d(np.arange(len(codes)), held_out)
+    rest = order[np.isin(order, train)]
+    real = np.sort(rest[:REAL])
+    pool = order[np.isin(order, held_out)]
+    if len(pool) < MIN_HELD_OUT:
+        pool = np.concatenate([pool, rest])
+    instances = _alternating(pool, codes)[:INSTANCES]
+    step = 1 + np.arange(len(instances)) // n_labels % max(1, n_labels - 1)  # every other label
+    return Split(train, held_out, real, instances, (codes[instances] + step) % n_labels)
+
+
+def _alternating(rows: Ints, codes: Ints) -> Ints:
+    """Returns rows in an order in which labels alternate."""
+    rank = np.empty(len(rows), dtype=np.int64)  # rank of each row among those of its label
+    for k in np.unique(codes[rows]):
+        mask = codes[rows] == k
+        rank[mask] = np.arange(mask.sum())
+    return rows[np.argsort(rank, kind="stable")]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -104,87 +126,86 @@ def _bootstrapped(
 # Counterfactuals of held-out rows
 
 
-def _explained(inputs: ReportInputs) -> tuple[tuple[ExplainedLabel, ...], Floats, Floats]:
-    """Returns the counterfactuals by target, and two values per instance, NaN where unknown.
+def explained_parts(
+    nearest: Counterfactuals,
+    returned: Counterfactuals,
+    targets: Ints,
+    feasible: Bools,
+    real: Mapping[Level, Floats],
+    random_state: int,
+) -> tuple[tuple[ExplainedLabel, ...], list[Check]]:
+    """Returns what came back for instances: by target, and as checks.
 
-    The first is 1 where an instance has a usual counterfactual, else 0. The second is the distance
-    of its nearest counterfactual over that of its nearest training row of the target.
+    Args:
+        nearest: The nearest counterfactual of each instance that has one.
+        returned: The rows that any pick returned as valid; `valid` is what the classifier said when
+            queried again.
+        targets: The target of each instance, as a position among the labels.
+        feasible: Whether the rules allow any row at all, for each instance.
+        real: Training rows of every label, in the labels' order.
+        random_state: Seed of samples.
     """
-    explained = inputs.explained
-    usual, ratio = (np.full(len(explained.targets), np.nan) for _ in range(2))
-    labels = []
-    for k in np.unique(explained.targets[explained.feasible]).tolist():
-        tried = explained.feasible & (explained.targets == k)
-        answered = np.flatnonzero(tried & explained.answered)
-        before, after = explained.instances[answered], explained.nearest[answered]
-        distance = inputs.schema.distance(before, after)
-        real = inputs.real.cells[inputs.real.codes == k]
-        to_real = np.full(len(answered), np.nan)
-        if len(real):
-            to_real = kneighbors(inputs.schema, before, real)[0][:, 0]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio[answered] = np.where(to_real > 0, distance / to_real, np.nan)
-        among = Plausibility(inputs.schema, real, max_rows=2000, random_state=inputs.random_state)
-        lof, lof_real = np.full(len(answered), np.nan), np.empty(0)
-        if len(among.rows) >= MIN_REAL:
-            lof, lof_real = among.lof(after), among.lof_of_rows()
-            returned = np.flatnonzero(explained.valid & np.isin(explained.instance, answered))
-            fine = among.lof(explained.returned[returned]) <= np.quantile(lof_real, STRANGE)
-            usual[answered] = np.isin(answered, explained.instance[returned[fine]])
-        less_usual = mean(lof_real >= median(lof)) if len(answered) else math.nan
-        labels.append(
-            ExplainedLabel(
-                label=inputs.labels[k],
-                tried=int(tried.sum()),
-                answered=len(answered),
-                changed=_or_none(median(inputs.schema.changed(before, after).sum(axis=1))),
-                distance=_or_none(mean(distance)),
-                training_distance=_or_none(mean(to_real)),
-                usual=_or_none(less_usual),
-                lof=_or_none(median(lof)),
-                lof_real=_or_none(median(lof_real)),
-                density=_or_none(median(explained.density[answered])),
-                density_real=_or_none(median(inputs.density[inputs.held_out.codes == k])),
-                survival=_or_none(mean(explained.survival[answered])),
-            )
-        )
-    return tuple(labels), usual, ratio
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def _explained_checks(inputs: ReportInputs, usual: Floats, ratio: Floats) -> list[Check]:
-    explained = inputs.explained
-    usual, ratio = usual[~np.isnan(usual)], ratio[~np.isnan(ratio)]
+    schema, by_target = nearest.schema, []
+    answered = np.isin(np.arange(len(targets)), nearest.instance)
+    usual, ratio = (np.full(len(targets), np.nan) for _ in range(2))  # NaN where unknown
+    for k, (label, rows) in enumerate(real.items()):
+        tried = feasible & (targets == k)
+        if not tried.any():
+            continue
+        mine = nearest.where(tried[nearest.instance])
+        if len(rows):
+            instances = mine.instances[mine.instance]
+            closest = kneighbors(schema, instances, rows)[0][:, 0]
+            ratio[mine.instance[closest > 0]] = (mine.distance / closest)[closest > 0]
+        among = Plausibility(schema, rows, max_rows=2000, random_state=random_state)
+        lof, lof_real = np.empty(0), np.empty(0)
+        if len(among.rows) >= MIN_ROWS:
+            lof, lof_real = among.lof(mine.cells), among.lof_of_rows()
+            other = returned.where(returned.valid & np.isin(returned.instance, mine.instance))
+            fine = among.lof(other.cells) <= np.quantile(lof_real, STRANGE)
+            usual[mine.instance] = np.isin(mine.instance, other.instance[fine])
+        values = {
+            "changed": median(mine.changed),
+            "usual": mean(lof_real >= median(lof)) if len(lof) else math.nan,
+            "lof": median(lof),
+            "lof_real": median(lof_real),
+            "survival": mean(mine.survival),
+        }
+        known = {name: None if math.isnan(value) else value for name, value in values.items()}
+        by_target.append(ExplainedLabel(label, int(tried.sum()), len(mine), **known))
+    ratio, usual = ratio[~np.isnan(ratio)], usual[~np.isnan(usual)] > 0
+    none = "no instance could be explained"
     closer = Check(THRESHOLDS["closer"], None, reason="no training row to compare with")
     if len(ratio):
         closer = _bootstrapped(
-            "closer", lambda rows: float(np.median(ratio[rows])), len(ratio), inputs.random_state
+            "closer", lambda sample: float(np.median(ratio[sample])), len(ratio), random_state
         )
-    none = "no instance could be explained"
-    crossed = explained.crossings > 0
-    few = f"{len(crossed)} paths computed, {MIN_PATHS} needed"
-    return [
-        share_check("answered", explained.answered[explained.feasible], none),
-        share_check("valid", explained.valid, none),
-        share_check("usual", usual > 0, f"no label has {MIN_REAL} real rows to compare with"),
+    return tuple(by_target), [
+        share_check("answered", answered[feasible], none),
+        share_check("valid", returned.valid, none),
+        share_check("usual", usual, f"no label has {MIN_ROWS} real rows to compare with"),
         closer,
-        share_check("recrossing", crossed if len(crossed) >= MIN_PATHS else crossed[:0], few),
     ]
 
 
-def recognised(rows: Recognised) -> Check:
+# ------------------------------------------------------------------------------------------------
+# The model: labels recognised, rows reconstructed, prototypes, rules
+
+
+def recognised_check(codes: Ints, likeliest: Ints) -> Check:
     r"""Returns the check of the labels that the model recognises, beyond chance.
 
     With $r_k$ the share recognised of label k and L labels, $(\bar r - 1/L) / (1 - 1/L)$: 0 for a
     guess, 1 where every label is recognised. Chance does not depend on how frequent labels are.
+
+    Args:
+        codes: The labels that the classifier gives rows the model was not trained on.
+        likeliest: The labels under which the model finds these rows most likely.
     """
-    labels = np.unique(rows.codes)
+    labels = np.unique(codes)
     if len(labels) < 2:
         return Check(THRESHOLDS["recognised"], None, reason="rows of one label only")
-    right = [rows.recognised[rows.codes == k] == k for k in labels]
+    right = [likeliest[codes == k] == k for k in labels]
     chance = 1 / len(labels)
     # Two rows added, one right and one wrong, so that a share of 1 has a spread too.
     guessed = [(flags.sum() + 1) / (len(flags) + 2) for flags in right]
@@ -199,77 +220,37 @@ def recognised(rows: Recognised) -> Check:
     return Check(THRESHOLDS["recognised"], middle, low, high)
 
 
-# ------------------------------------------------------------------------------------------------
-# Labels, clusters, columns, rules
+def reconstruction_check(
+    schema: Schema, rows: Floats, reconstructed: Floats, real: Floats, random_state: int
+) -> Check:
+    """Returns the check of the error of reconstructing rows, over that of a baseline.
 
+    The baseline always predicts a column's median or most frequent category.
 
-def _label(inputs: ReportInputs, k: int) -> LabelFit:
-    prototypes = [p for p in inputs.prototypes if p.code == k]
-    return LabelFit(
-        label=inputs.labels[k],
-        rows=int((inputs.codes == k).sum()),
-        held_out=int((inputs.held_out.codes == k).sum()),
-        clusters=len(prototypes),
-        prototypes=sum(bool(p.valid) for p in prototypes),
-    )
-
-
-def _clusters(inputs: ReportInputs) -> tuple[Cluster, ...]:
-    return tuple(
-        Cluster(
-            number=p.number,
-            label=inputs.labels[p.code],
-            members=int(p.members),
-            valid_before=bool(p.valid_before),
-            valid=bool(p.valid),
-            probability=_or_none(p.probability),
-            note=p.note,
-        )
-        for p in inputs.prototypes
-    )
-
-
-def _prototypes(labels: Sequence[LabelFit]) -> list[Check]:
-    """Returns the check of the label with the fewest valid prototypes; none without clusters."""
-    tried = sorted((x for x in labels if x.clusters), key=lambda x: x.prototypes)
-    return [
-        Check(THRESHOLDS["prototypes"], float(x.prototypes), where=f"label {x.label!r}")
-        for x in tried[:1]
-    ]
-
-
-def _columns(inputs: ReportInputs) -> tuple[ColumnFit, ...]:
-    if len(inputs.held_out.cells) < MIN_ROWS:
-        return ()
-    error, baseline = (gaps.mean(axis=0) for gaps in _errors(inputs))
-    each = zip(inputs.schema.features, error.tolist(), baseline.tolist(), strict=True)
-    return tuple(ColumnFit(f.name, f.kind, wrong, base) for f, wrong, base in each)
-
-
-def _reconstruction(inputs: ReportInputs) -> Check:
-    threshold, count = THRESHOLDS["reconstruction"], len(inputs.held_out.cells)
-    if count < MIN_ROWS:
-        reason = f"{count} rows held out, {MIN_ROWS} needed: hand over {10 * MIN_ROWS} or more"
+    Args:
+        schema: The columns.
+        rows: Held-out rows.
+        reconstructed: These rows encoded and decoded.
+        real: Training rows.
+        random_state: Seed of bootstrap samples.
+    """
+    threshold = THRESHOLDS["reconstruction"]
+    if len(rows) < MIN_ROWS:
+        reason = f"{len(rows)} rows held out, {MIN_ROWS} needed: hand over {10 * MIN_ROWS} or more"
         return Check(threshold, None, reason=reason)
-    error, baseline = (gaps.sum(axis=1) for gaps in _errors(inputs))
+    guesses = _usual_row(schema, real)[None], reconstructed
+    baseline, error = (schema.range_gaps(rows, guess).sum(axis=1) for guess in guesses)
     if not baseline.sum():
         return Check(threshold, None, reason="the held-out rows are all alike")
 
-    def ratio(rows: Ints) -> float:
-        below = baseline[rows].sum()
-        return float(error[rows].sum() / below) if below else math.nan
+    def ratio(sample: Ints) -> float:
+        below = baseline[sample].sum()
+        return float(error[sample].sum() / below) if below else math.nan
 
-    return _bootstrapped("reconstruction", ratio, count, inputs.random_state)
-
-
-def _errors(inputs: ReportInputs) -> tuple[Floats, Floats]:
-    """Returns the errors of reconstructing each held-out cell, and of predicting the usual one."""
-    schema, rows = inputs.schema, inputs.held_out.cells
-    usual = _usual(schema, inputs.real.cells)[None]
-    return schema.range_gaps(rows, inputs.reconstructed), schema.range_gaps(rows, usual)
+    return _bootstrapped("reconstruction", ratio, len(rows), random_state)
 
 
-def _usual(schema: Schema, rows: Floats) -> Floats:
+def _usual_row(schema: Schema, rows: Floats) -> Floats:
     """Returns each column's median or most frequent category; NaN where most are missing."""
     usual = np.full(len(schema.features), np.nan)
     for i, feature in enumerate(schema.features):
@@ -280,22 +261,44 @@ def _usual(schema: Schema, rows: Floats) -> Floats:
     return usual
 
 
-def _rules(inputs: ReportInputs) -> list[Check]:
+def prototype_checks(labels: Sequence[Level], prototypes: Sequence[Any]) -> list[Check]:
+    """Returns the check of the label with the fewest valid prototypes; none without clusters."""
+    valid = {p.code: 0 for p in sorted(prototypes, key=lambda p: p.code)}
+    for p in prototypes:
+        valid[p.code] += bool(p.valid)
+    worst = sorted(valid, key=lambda k: valid[k])[:1]
+    threshold = THRESHOLDS["prototypes"]
+    return [Check(threshold, float(valid[k]), where=f"label {labels[k]!r}") for k in worst]
+
+
+def rule_checks(rules: Sequence[Rule]) -> list[Check]:
     """Returns the check of the rule that holds on the fewest rows; none without rules."""
-    shares = sorted((r.share, r.text) for r in inputs.rules if r.share is not None)
+    shares = sorted((rule.holds / rule.rows, rule.text) for rule in rules if rule.rows)
     return [Check(THRESHOLDS["rules"], share, where=f"'{text}'") for share, text in shares[:1]]
 
 
-def _warnings(inputs: ReportInputs, labels: Sequence[LabelFit]) -> tuple[str, ...]:
-    """Returns a sentence for every label with few rows or clusters."""
+def label_warnings(
+    labels: Sequence[Level], counts: Ints, clusters: Ints, n_prototypes: int
+) -> tuple[str, ...]:
+    """Returns a sentence for every label with few rows or clusters.
+
+    Args:
+        labels: The labels.
+        counts: Rows of the table with each label.
+        clusters: Clusters of each label.
+        n_prototypes: Clusters asked for per label.
+
+    Examples:
+        >>> label_warnings(["yes", "no"], np.array([900, 30]), np.array([5, 5]), 5)
+        ("Label 'no' has 30 rows: its values are uncertain.",)
+    """
     sentences = []
-    for x in labels if inputs.prototypes else ():
-        rows = f"Label {x.label!r} has {x.rows:,} row{'s' * (x.rows != 1)}"
-        if not x.clusters:
+    for label, count, found in zip(labels, counts.tolist(), clusters.tolist(), strict=True):
+        rows = f"Label {label!r} has {count:,} row{'s' * (count != 1)}"
+        if not found:
             sentences.append(f"{rows}: too few for a prototype, so no path leads to it.")
-        elif x.clusters < inputs.n_prototypes:
-            wanted = f"{inputs.n_prototypes} clusters asked for"
-            sentences.append(f"{rows} and got {x.clusters} of the {wanted}.")
-        elif x.rows < RARE:
+        elif found < n_prototypes:
+            sentences.append(f"{rows} and got {found} of the {n_prototypes} clusters asked for.")
+        elif count < RARE:
             sentences.append(f"{rows}: its values are uncertain.")
     return tuple(sentences)

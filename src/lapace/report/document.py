@@ -1,21 +1,22 @@
-"""The contents of a report: frozen records that go to JSON and back."""
+"""A report: what it holds, and how it is written as text, HTML and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lapace.documents import plain, restore
 from lapace.errors import InputError
 from lapace.files import read_json, write_json
-from lapace.report.checks import Check, Verdict, number
-from lapace.report.rendering import as_html, as_text
+from lapace.report.checks import Check, Verdict, written
 from lapace.table import Level
 
-VERSION = 4
-READABLE = (3, VERSION)  # version 3 also held figures that nothing was judged by
+VERSION = 5
+READABLE = (3, 4, VERSION)  # earlier versions also held values that nothing was judged by
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,14 @@ class ExplainedLabel:
         tried: Instances explained, less those for which the rules allow no row at all.
         answered: Instances with a counterfactual.
         changed: Median number of features that a counterfactual changes.
-        distance: Mean distance of the counterfactuals from their instances.
-        training_distance: Mean distance of the nearest training row of the target.
         usual: Share of real rows of the label that are as unusual as the median counterfactual or
             more so, by their local outlier factor.
         lof: Median local outlier factor of the counterfactuals among real rows.
         lof_real: Median local outlier factor of real rows, each among the others.
-        density: Median density percentile of the counterfactuals.
-        density_real: Median density percentile of held-out rows of the label.
         survival: Mean estimated chance to survive retraining; None where unknown.
 
     Examples:
-        >>> yes = ExplainedLabel("yes", 20, 20, 3.0, 0.4, 0.9, 0.41, 1.1, 1.0, 30, 50, None)
+        >>> yes = ExplainedLabel("yes", 20, 20, 3.0, 0.41, 1.1, 1.0, None)
         >>> print(yes.sentence)
         A typical counterfactual to 'yes' changes 3 features and is as usual as 41% of real rows.
     """
@@ -47,13 +44,9 @@ class ExplainedLabel:
     tried: int
     answered: int
     changed: float | None
-    distance: float | None
-    training_distance: float | None
     usual: float | None
     lof: float | None
     lof_real: float | None
-    density: float | None
-    density_real: float | None
     survival: float | None
 
     @property
@@ -61,95 +54,12 @@ class ExplainedLabel:
         """A description of a typical counterfactual in words."""
         if self.changed is None:
             return f"No counterfactual to {self.label!r} was found."
-        count = number(self.changed, "count")
+        count = written(self.changed, "count")
         usual = "" if self.usual is None else f" and is as usual as {self.usual:.0%} of real rows"
         return (
             f"A typical counterfactual to {self.label!r} changes {count} "
             f"feature{'s' * (count != '1')}{usual}."
         )
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A cluster and its prototype.
-
-    Attributes:
-        number: The prototype's number, as in explanations.
-        label: Its label.
-        members: Training rows in it.
-        valid_before: Whether the classifier gave the centroid, before any repair, its label.
-        valid: Whether the classifier gives the prototype its label.
-        probability: Probability of that label; None where the classifier offers none.
-        note: The repair in words; empty where there was none.
-
-    Examples:
-        >>> Cluster(3, "yes", 90, False, True, 0.8, "").state
-        'repaired'
-    """
-
-    number: int
-    label: Level
-    members: int
-    valid_before: bool
-    valid: bool
-    probability: float | None
-    note: str
-
-    @property
-    def state(self) -> str:
-        """Whether the prototype is valid, repaired, or refused by the classifier."""
-        if not self.valid:
-            return "refused"
-        return "valid" if self.valid_before else "repaired"
-
-
-@dataclass(frozen=True)
-class LabelFit:
-    """A label, its rows and its prototypes.
-
-    Attributes:
-        label: The label.
-        rows: Rows of the table to which the classifier gives it.
-        held_out: Those of these rows that were kept from training.
-        clusters: Clusters it got.
-        prototypes: Clusters whose prototype is valid.
-    """
-
-    label: Level
-    rows: int
-    held_out: int
-    clusters: int
-    prototypes: int
-
-
-@dataclass(frozen=True)
-class ColumnFit:
-    """The reconstruction of a column on held-out rows.
-
-    Attributes:
-        name: The column.
-        kind: Its kind, as in the schema.
-        error: Mean absolute error over the range for numbers, share of wrong values for categories;
-            a value gone missing, or present where it was missing, counts 1.
-        baseline: The error of always predicting the median or the most frequent category.
-
-    Examples:
-        >>> ColumnFit("home", "categorical", error=0.08, baseline=0.4).text
-        'right 92.0% (baseline 60.0%)'
-    """
-
-    name: str
-    kind: str
-    error: float
-    baseline: float
-
-    @property
-    def text(self) -> str:
-        """Error and baseline in the unit of this kind of column."""
-        error, baseline = self.error, self.baseline
-        if self.kind in ("continuous", "ordinal"):
-            return f"off by {error:.1%} of the range (baseline {baseline:.1%})"
-        return f"right {1 - error:.1%} (baseline {1 - baseline:.1%})"
 
 
 @dataclass(frozen=True)
@@ -159,37 +69,6 @@ class Rule:
     text: str
     holds: int
     rows: int
-
-    @property
-    def share(self) -> float | None:
-        """Share of the rows on which it holds; None where none was checked."""
-        return self.holds / self.rows if self.rows else None
-
-
-@dataclass(frozen=True)
-class Queries:
-    """Rows the classifier was queried about, by purpose.
-
-    Attributes:
-        labels: The rows of the table.
-        made_up: Rows proposed to top up labels that are short.
-        centroids: Centroids judged.
-        repair: Repairs of refused centroids.
-        survival: Held-out rows that scale the estimate of survival.
-        report: Rows of the report.
-    """
-
-    labels: int = 0
-    made_up: int = 0
-    centroids: int = 0
-    repair: int = 0
-    survival: int = 0
-    report: int = 0
-
-    @property
-    def total(self) -> int:
-        """The sum over all purposes."""
-        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -201,22 +80,19 @@ class Report:
         rows: Rows of the table.
         held_out: Rows kept from training for this report.
         seconds: Seconds that fitting took, without the report.
-        n_queries: Rows the classifier was queried about.
+        n_queries: Rows the classifier was queried about, by purpose.
         checks: Every check and its value.
         explained: Counterfactuals of held-out rows by target.
-        labels: Every label.
-        clusters: Every cluster.
-        columns: Every column.
         rules: Every rule.
-        warnings: Scarce labels, in words.
+        warnings: Labels with few rows or clusters, in words.
         accuracy: The classifier's accuracy on all rows, where `fit` was given the true labels.
 
     Examples:
         >>> from lapace.report import THRESHOLDS
-        >>> check = Check(THRESHOLDS["answered"], 0.95)
-        >>> report = Report("default", 0, 0, 0.0, Queries(), (check,), (), (), (), (), (), ())
+        >>> checks = Check(THRESHOLDS["answered"], 0.95), Check(THRESHOLDS["valid"], 0.5)
+        >>> report = Report("default", 0, 0, 0.0, {}, checks, (), (), ())
         >>> print(report.headline)
-        Report on the explanations: passes. The one check passes.
+        Report on the explanations: fails. 1 of 2 checks pass.
         >>> Report.from_json(report.to_json()) == report
         True
     """
@@ -225,12 +101,9 @@ class Report:
     rows: int
     held_out: int
     seconds: float
-    n_queries: Queries
+    n_queries: dict[str, int]
     checks: tuple[Check, ...]
     explained: tuple[ExplainedLabel, ...]
-    labels: tuple[LabelFit, ...]
-    clusters: tuple[Cluster, ...]
-    columns: tuple[ColumnFit, ...]
     rules: tuple[Rule, ...]
     warnings: tuple[str, ...]
     accuracy: float | None = None
@@ -247,19 +120,9 @@ class Report:
     @property
     def headline(self) -> str:
         """The verdict as a sentence."""
-        verdicts, total = [c.verdict for c in self.checks], len(self.checks)
-        parts = [
-            f"{n} {one if n == 1 else many}"
-            for n, one, many in (
-                (verdicts.count("fails"), "fails", "fail"),
-                (verdicts.count("unsure"), "is unsure", "are unsure"),
-                (verdicts.count("not measured"), *["could not be measured"] * 2),
-            )
-            if n
-        ]
-        rest = "The one check passes" if total == 1 else f"All {total} checks pass"
-        rest = f"Of {total} checks {', '.join(parts)}" if parts else rest
-        return f"Report on the explanations: {self.verdict}. {rest}."
+        total, passed = len(self.checks), sum(c.verdict == "passes" for c in self.checks)
+        count = f"All {total}" if passed == total else f"{passed} of {total}"
+        return f"Report on the explanations: {self.verdict}. {count} checks pass."
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -269,10 +132,26 @@ class Report:
         return tuple(c.advice for c in ranked if c.advice)
 
     def __repr__(self) -> str:
-        return f"Report: {self.verdict} ({len(self.checks)} checks, {len(self.clusters)} clusters)"
+        return f"Report: {self.verdict} ({len(self.checks)} checks)"
 
-    __str__ = as_text
-    to_html = _repr_html_ = as_html
+    def __str__(self) -> str:
+        blocks = [_wrapped(self.headline)]
+        for section in _sections(self):
+            block = [section.title, _wrapped(section.text, "  " if section.title else "")]
+            if section.head:
+                block += _aligned((section.head, *section.rows))
+            else:
+                block += [_wrapped(item, "  - ", "    ") for (item,) in section.rows]
+            blocks.append("\n".join(line for line in block if line))
+        return "\n\n".join(blocks)
+
+    def to_html(self) -> str:
+        """Returns the report for notebooks and pages: one `div` with its style and no script."""
+        heading = f'<h3 class="{self.verdict}">{escape(self.headline)}</h3>'
+        body = "".join(map(_html, _sections(self)))
+        return f'<div class="lapace-report"><style>{_STYLE}</style>{heading}{body}</div>'
+
+    _repr_html_ = to_html
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """Returns plain JSON values, and writes them to `path` where one is given."""
@@ -295,6 +174,123 @@ class Report:
         if data.get("version") not in READABLE:
             raise InputError(
                 f"This report has format version {data.get('version')}; this lapace reads "
-                f"{' and '.join(map(str, READABLE))}. Update lapace, or fit again."
+                f"{READABLE[0]} to {VERSION}. Update lapace, or fit again."
             )
         return restore(cls, data, "this report")
+
+
+# ------------------------------------------------------------------------------------------------
+# Sections, which text and HTML share
+
+
+class _Section(NamedTuple):
+    """A heading, a text under it, and a table; without a head, rows are the items of a list."""
+
+    title: str
+    text: str = ""
+    head: tuple[str, ...] = ()
+    rows: Sequence[tuple[str, ...]] = ()
+
+
+def _sections(report: Report) -> list[_Section]:
+    """Returns the sections that have something to show."""
+    least_usual = sorted(report.explained, key=lambda x: -1.0 if x.usual is None else x.usual)[:3]
+    sections = [
+        _Section("", " ".join(x.sentence for x in least_usual)),
+        _Section("", _facts(report)),
+        _Section("What to try", rows=[(sentence,) for sentence in report.advice]),
+        _Section("Warnings", rows=[(sentence,) for sentence in report.warnings]),
+        _Section(
+            "Checks",
+            "90% intervals are in brackets. A check is unsure where the limit lies inside.",
+            ("verdict", "check", "needed", "measured"),
+            [(c.verdict, c.threshold.question, c.threshold.limits, c.text) for c in report.checks],
+        ),
+        _Section(
+            "Counterfactuals",
+            "The nearest counterfactuals of held-out rows. LOF: local outlier factor.",
+            ("target", "answered", "changes", "LOF", "LOF of real rows", "survival"),
+            [_cells(x) for x in report.explained],
+        ),
+        _Section(
+            "Rules",
+            head=("holds on", "rule"),
+            rows=[(f"{r.holds:,} of {r.rows:,} rows", r.text) for r in report.rules],
+        ),
+    ]
+    return [s for s in sections if s.rows or (s.text and not s.head)]
+
+
+def _facts(report: Report) -> str:
+    words = {"made_up": "made-up rows", "report": "this report"}
+    counts = [f"{n:,} for {words.get(name, name)}" for name, n in report.n_queries.items() if n]
+    total = f"{sum(report.n_queries.values()):,} rows"
+    right = report.accuracy
+    accuracy = "" if right is None else f" It predicts the true label of {right:.1%} of the rows."
+    return (
+        f"{report.rows:,} rows, recipe '{report.recipe}', fitted in {report.seconds:.1f} s; "
+        f"{report.held_out:,} rows were held out for this report. The classifier was queried about "
+        f"{total}{': ' * bool(counts)}{', '.join(counts)}.{accuracy}"
+    )
+
+
+def _cells(x: ExplainedLabel) -> tuple[str, ...]:
+    """Returns the cells of one target in the table of counterfactuals."""
+    forms = ((x.changed, "g"), (x.lof, ".2f"), (x.lof_real, ".2f"), (x.survival, ".1%"))
+    shown = ("-" if value is None else format(value, form) for value, form in forms)
+    return (str(x.label), f"{x.answered} of {x.tried}", *shown)
+
+
+WIDTH = 100  # characters of a line of text
+
+
+def _wrapped(text: str, first: str = "", later: str | None = None) -> str:
+    rest = first if later is None else later
+    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=rest)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Returns lines with aligned columns; the last column is wrapped."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    indent = 2 + sum(widths) + 2 * len(widths)
+    lines = []
+    for row in rows:
+        start = "  " + "".join(f"{cell:<{w}}  " for cell, w in zip(row[:-1], widths, strict=True))
+        last = textwrap.wrap(row[-1], max(24, WIDTH - indent)) or [""]
+        lines += [(start + last[0]).rstrip(), *(" " * indent + more for more in last[1:])]
+    return lines
+
+
+_STYLE = """
+.lapace-report{font:14px/1.45 system-ui,sans-serif;max-width:70em}
+.lapace-report h3{font-size:1.15em;margin:.2em 0}
+.lapace-report h4{font-size:1em;margin:1.2em 0 .2em}
+.lapace-report p{margin:.2em 0}
+.lapace-report .scroll{overflow-x:auto}
+.lapace-report table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+.lapace-report th,.lapace-report td{text-align:left;vertical-align:top;padding:.15em .9em .15em 0;
+border-bottom:1px solid rgba(128,128,128,.3)}
+.lapace-report .passes{color:#2e7d32;font-weight:600}
+.lapace-report .unsure{color:#b26a00;font-weight:600}
+.lapace-report .fails{color:#c62828;font-weight:600}
+"""
+
+
+def _html(section: _Section) -> str:
+    parts = [f"<h4>{escape(section.title)}</h4>"] if section.title else []
+    parts += [f"<p>{escape(section.text)}</p>"] if section.text else []
+    if section.head:
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in section.head)
+        rows = "".join(_html_row(row, section.head[0] == "verdict") for row in section.rows)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        parts.append(f'<div class="scroll">{table}</div>')
+    elif section.rows:
+        items = "".join(f"<li>{escape(item)}</li>" for (item,) in section.rows)
+        parts.append(f"<ul>{items}</ul>")
+    return "".join(parts)
+
+
+def _html_row(row: Sequence[str], starts_with_verdict: bool) -> str:
+    mark = f' class="{row[0]}"' if starts_with_verdict and row[0] != "not measured" else ""
+    cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+    return f"<tr><td{mark}>{escape(row[0])}</td>{cells}</tr>"

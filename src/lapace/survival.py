@@ -1,18 +1,15 @@
 """Survival: the chance that a counterfactual keeps its label when the classifier is retrained.
 
-The classifier is a single model and may be slow. Beside it stands an ensemble of small networks of
-scikit-learn, each fitted on a bootstrap sample of the training rows as the classifier labels them.
-Two signals tell how sure a row is:
-
-- the classifier's log-odds of the label;
-- the ensemble's log-odds of the label: smooth models tell on which side of the boundary a row lies
-  when the boundary is drawn anew.
-
-Both are divided by their root mean square on rows held out, because 0.7 is a high probability for a
-forest and a low one for boosted trees. A logistic curve makes an estimate of the two signals. Its
+Two signals tell how sure a row is: the classifier's log-odds of the label, and the log-odds of an
+ensemble of small networks, each fitted on a bootstrap sample of the rows as the classifier labels
+them. Both are divided by their root mean square on held-out rows, because 0.7 is a high probability
+for a forest and a low one for boosted trees. A logistic curve turns them into an estimate. Its
 coefficients come with the package: `python -m benchmarks.survival` fits them on classifiers that
 really were retrained. A user who can retrain the classifier passes `fit(X, y, retrain=...)`; then
 survival is the share of the retrained classifiers that keep the label.
+
+`estimate` fills the column `survival` of a result. The search asks `has_margin` of a row of `best`:
+a probability from which, on held-out rows, the same estimate reaches `AIM`.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from lapace.schema import Schema
 __all__ = ["Calibration", "Retrain", "Survival", "retrained_classifiers", "share_kept"]
 
 Retrain: TypeAlias = Callable[[Any, Any, int], Any]
-Estimate: TypeAlias = tuple[Floats, Floats, Floats]  # survival and both ends of its 90 % interval
+Estimate: TypeAlias = tuple[Floats, Floats, Floats]  # survival and both ends of its 90% interval
 
 MEMBERS, HIDDEN = 5, 32  # networks of the ensemble, and units of their hidden layer
 LAYERS = ("weight.0", "weight.1", "bias.0", "bias.1")  # their names in a file
@@ -97,9 +94,8 @@ class Survival:
     def unknown(
         cls, labels: tuple[Label, ...], thresholds: tuple[float, ...] | None = None
     ) -> Survival:
-        """Knows nothing yet; labels are predicted from 0.5 on where there are no thresholds."""
-        known = np.full(len(labels), 0.5) if thresholds is None else np.array(thresholds)
-        return cls(labels, known)
+        """Returns a value that knows no ensemble; without thresholds, all of them are 0.5."""
+        return cls(labels, np.array(thresholds or [0.5] * len(labels)))
 
     def fit(
         self,
@@ -143,8 +139,6 @@ class Survival:
         fitted = replace(fitted, scale=np.maximum(np.sqrt((odds**2).mean(axis=0)), SMALLEST))
         return replace(fitted, margin=_least_margin(odds / fitted.scale, fitted.scale[0]))
 
-    # -- what the search asks ---------------------------------------------------------------------
-
     def estimate(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Estimate:
         """Estimates the chance that rows keep a label; NaN where nothing is known.
 
@@ -155,7 +149,7 @@ class Survival:
             probability: The classifier's probability of that label; NaN where it has none.
 
         Returns:
-            The estimate and both ends of its 90 % interval.
+            The estimate and both ends of its 90% interval.
         """
         if self.retrained:
             wanted, kept = np.array(self.labels, dtype=object)[codes], np.zeros(len(cells))
@@ -163,52 +157,25 @@ class Survival:
                 labels = np.array(classifier.labels, dtype=object)
                 kept += labels[classifier.predict(cells, schema)] == wanted
             return share_kept(kept, len(self.retrained))
-        if self.layers is None:
-            unknown = np.full(len(cells), np.nan)
-            return unknown, unknown.copy(), unknown.copy()
-        return self._estimate(schema, cells, codes, centred(probability, self.thresholds[codes]))
+        return self._ensemble_estimate(schema, cells, codes, probability)
 
     def has_margin(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Bools:
         """Tells whether rows keep a margin to the decision boundary, which `best` asks of them.
 
-        A row needs a probability of at least the label's `margins`, with more than two labels
-        against the next label. Where the classifier has none, the row needs an estimated survival
-        of `LIKELY`; where neither is known, nothing is asked. The arguments are `estimate`'s.
+        A row needs a probability of at least `margin`, with more than two labels against the next
+        label. Where the classifier has none, the row needs an estimated survival of `LIKELY`; where
+        neither is known, nothing is asked. The arguments are `estimate`'s.
         """
-        probability = centred(probability, self.thresholds[codes])
-        if np.isnan(self.margin):
-            probability = np.full(len(cells), np.nan)
-        enough: Bools = self._classifier_odds(probability) >= logit(self.margin) - 1e-9
-        rest = np.isnan(probability)
+        odds = self._classifier_odds(centred(probability, self.thresholds[codes]))
+        beyond = odds - logit(self.margin)
+        enough: Bools = beyond >= -1e-9
+        rows = np.flatnonzero(np.isnan(beyond))
         if self.layers is None:
-            enough[rest] = True
-        elif rest.any():
-            estimate, _, _ = self._estimate(schema, cells[rest], codes[rest], probability[rest])
-            enough[rest] = estimate >= LIKELY
+            enough[rows] = True
+        elif len(rows):
+            parts = (cells[rows], codes[rows], probability[rows])
+            enough[rows] = self._ensemble_estimate(schema, *parts)[0] >= LIKELY
         return enough
-
-    @property
-    def margins(self) -> Floats:
-        """The least probability of each label, against the next label, with a margin.
-
-        The margin's odds are counted from the probability from which the label is predicted: 0.5,
-        unless the classifier has another threshold.
-        """
-        return centred(MARGIN if np.isnan(self.margin) else self.margin, 1 - self.thresholds)
-
-    # -- the ensemble -----------------------------------------------------------------------------
-
-    def ensemble_probability(self, schema: Schema, cells: Floats) -> Floats:
-        """Returns the ensemble's mean probability of each label, (rows, labels).
-
-        Levels of a wider schema that were unseen in training count as no level.
-        """
-        x = schema.encode(cells).astype(np.float32)
-        each = [
-            softmax(np.maximum(x @ first + inner, 0) @ second + outer, axis=1)
-            for first, second, inner, outer in zip(*(self.layers or ()), strict=True)
-        ]
-        return np.asarray(np.mean(each, axis=0), dtype=np.float64)
 
     def signals(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Floats:
         """Returns both log-odds over their scale, (n, 2), which a calibration reads.
@@ -216,21 +183,30 @@ class Survival:
         The arguments are those of `estimate`, with probabilities as if labels were predicted from
         0.5 on. The classifier's log-odds are NaN where these are unknown, or were in `fit`.
         """
-        ensemble = _log_odds(*_own_and_next(self.ensemble_probability(schema, cells), codes))
-        return np.column_stack([self._classifier_odds(probability), ensemble]) / self.scale
+        x = schema.encode(cells).astype(np.float32)  # levels unseen in training count as no level
+        each = [
+            softmax(np.maximum(x @ first + inner, 0) @ second + outer, axis=1)
+            for first, second, inner, outer in zip(*(self.layers or ()), strict=True)
+        ]
+        ensemble = np.asarray(np.mean(each, axis=0), dtype=np.float64)  # (n, labels)
+        odds = self._classifier_odds(probability), _log_odds(*_own_and_next(ensemble, codes))
+        return np.column_stack(odds) / self.scale
 
     def _classifier_odds(self, probability: Floats) -> Floats:
         """Returns the classifier's log-odds of labels against the next label."""
         return _log_odds(probability, (1 - probability) * self.next_share)
 
-    def _estimate(self, schema: Schema, cells: Floats, codes: Ints, centred: Floats) -> Estimate:
-        signals = self.signals(schema, cells, codes, centred)
-        unknown = np.isnan(signals[:, 0])
-        estimate = np.array(shipped(True)(signals))
-        estimate[:, unknown] = shipped(False)(signals[unknown, 1:])
+    def _ensemble_estimate(
+        self, schema: Schema, cells: Floats, codes: Ints, probability: Floats
+    ) -> Estimate:
+        estimate = np.full((3, len(cells)), np.nan)
+        if self.layers is not None:
+            probability = centred(probability, self.thresholds[codes])
+            signals = self.signals(schema, cells, codes, probability)
+            unknown = np.isnan(signals[:, 0])
+            estimate[:, ~unknown] = shipped(True)(signals[~unknown])
+            estimate[:, unknown] = shipped(False)(signals[unknown, 1:])
         return estimate[0], estimate[1], estimate[2]
-
-    # -- in a file --------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Returns plain arrays by name, for a file; 0 stands for NaN; none without an ensemble."""
@@ -248,25 +224,22 @@ class Survival:
         """
         if not arrays:
             return self
-        n_labels = len(self.labels)
-        sizes = (width, HIDDEN), (HIDDEN, n_labels), (HIDDEN,), (n_labels,)
-        kinds = {
-            name: ((MEMBERS, *size), "float32") for name, size in zip(LAYERS, sizes, strict=True)
-        }
+        sizes = (width, HIDDEN), (HIDDEN, len(self.labels)), (HIDDEN,), (len(self.labels),)
+        kinds = {n: ((MEMBERS, *size), "float32") for n, size in zip(LAYERS, sizes, strict=True)}
         kinds |= {"numbers": ((4,), "float64")}
         fits = {name: (a.shape, a.dtype.name) for name, a in arrays.items()} == kinds
         if not fits or not all(np.isfinite(array).all() for array in arrays.values()):
             raise ValueError("the ensemble does not fit the columns")
         own_scale, scale, next_share, margin = arrays["numbers"].tolist()
-        has_probability = own_scale > 0 and 0.5 <= margin < 1
-        has_none = own_scale == margin == 0
-        if not (has_probability or has_none) or scale <= 0 or not 0 < next_share <= 1:
+        if own_scale < 0 or scale <= 0 or not 0 < next_share <= 1 or not 0 <= margin < 1:
             raise ValueError("the numbers of the ensemble do not fit together")
-        if has_none:
-            own_scale = margin = np.nan
-        layers = tuple(arrays[name] for name in LAYERS)
-        scales = np.array([own_scale, scale])
-        return replace(self, layers=layers, scale=scales, next_share=next_share, margin=margin)
+        return replace(
+            self,
+            layers=tuple(arrays[name] for name in LAYERS),
+            scale=np.array([own_scale or np.nan, scale]),
+            next_share=next_share,
+            margin=margin or np.nan,
+        )
 
 
 def _least_margin(signals: Floats, scale: float) -> float:
@@ -287,7 +260,7 @@ class Calibration(NamedTuple):
 
     Attributes:
         coefficients: One per signal, and the intercept.
-        low: Lower end of the 90 % interval at each of the `LEVELS` of the estimate.
+        low: Lower end of the 90% interval at each of the `LEVELS` of the estimate.
         high: Upper end.
     """
 
@@ -393,7 +366,7 @@ def retrained_classifiers(
 
 
 def share_kept(kept: Floats, count: int) -> Estimate:
-    """Returns the share of `count` classifiers that keep a label, and its 90 % interval.
+    """Returns the share of `count` classifiers that keep a label, and its 90% interval.
 
     It is Jeffreys' interval, which reaches 0 and 1 where none and all keep the label.
 

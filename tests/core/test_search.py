@@ -102,7 +102,9 @@ class Judge:
         if len(self.fitted.labels) > 2 and not np.isnan(probability).any():
             return self.fitted.survival.has_margin(*arguments)  # against the next label
         if not np.isnan(probability).any():
-            return probability >= self.fitted.survival.margins[codes]
+            margin, zero = self.fitted.survival.margin, self.fitted.survival.thresholds[codes]
+            odds = margin / (1 - margin) * zero / (1 - zero)
+            return probability >= odds / (1 + odds) - 1e-9
         survival, _, _ = self.fitted.survival.estimate(*arguments)
         return survival >= LIKELY
 

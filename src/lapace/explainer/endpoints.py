@@ -166,8 +166,6 @@ class Endpoints(NamedTuple):
         z: Latent points.
         cells: InstanceRows.
         label: Labels, as positions.
-        valid: Whether the classifier accepts each: prototypes as judged at `fit`.
-        probability: The classifier's probability of the label; NaN where unknown.
         instance: The instance of each line, by position among those searched for, in order.
         endpoint: The endpoint of each line.
     """
@@ -176,8 +174,6 @@ class Endpoints(NamedTuple):
     z: torch.Tensor
     cells: Floats
     label: Ints
-    valid: Bools
-    probability: Floats
     instance: Ints
     endpoint: Ints
 
@@ -209,8 +205,6 @@ def find_endpoints(problem: Problem, instance: Ints, near: Starts, sample: Ints)
         torch.cat([z, sampled.z[torch.as_tensor(sample, device=z.device)]]),
         np.concatenate([np.stack([p.cells for p in prototypes]), sampled.cells[sample]]),
         np.array([*codes, *sampled.label[sample]], dtype=np.int64),
-        np.array([p.valid for p in prototypes] + [True] * len(ok)),
-        np.concatenate([[p.probability for p in prototypes], near.steps.probability[ok]]),
         lines[order],
         endpoint[order],
     )

@@ -12,7 +12,7 @@ import numpy as np
 from lapace.arrays import Bools, Floats, Ints, distinct
 from lapace.classifier import Classifier
 from lapace.errors import ClassifierError, RowsError
-from lapace.paths import Steps
+from lapace.paths import Steps, rows_differ
 from lapace.schema import Schema
 
 if TYPE_CHECKING:
@@ -139,6 +139,8 @@ class Oracle:
         """
         with self.timed("constraints"):
             accepted = self.problem.feasible(cells, instance)
+        # The instance itself is not valid, and need not be asked about.
+        accepted &= rows_differ(cells, self.problem.instances.cells[instance])
         rows = np.flatnonzero(accepted)
         if len(rows):
             steps = self.query(cells[rows], accepted[rows], instance[rows])

@@ -39,7 +39,16 @@ from lapace.explainer.minimal import MinimalRows, find_minimal
 from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import InstanceRows, Problem
 from lapace.model import few_threads
-from lapace.paths import Correct, EncodedInstances, Lines, Steps, dense_lines, rows_differ, trace
+from lapace.paths import (
+    Correct,
+    EncodedInstances,
+    Lines,
+    Steps,
+    TracedPaths,
+    dense_lines,
+    pairs_of,
+    trace,
+)
 from lapace.result import Explanation
 
 __all__ = ["Progress", "SearchResult", "explain", "search"]
@@ -134,7 +143,25 @@ def search(problem: Problem, instance: Ints, free: SearchResult | None = None) -
     oracle = Oracle(problem)
     near, sample = near_samples(problem, instance, oracle)
     endpoints = find_endpoints(problem, instance, near, sample)
-    paths = trace_paths(problem, instance, endpoints, oracle)
+    encoded, lines = latent_lines(problem, instance, endpoints)
+    owner = instance[lines.instance]
+    correct: Correct | None = None
+    if len(problem.system) and problem.search.enforce != "naive":
+        correct = LatentCorrection(problem, encoded, lines)
+    traced = trace(
+        problem.fitted.decoder,
+        encoded,
+        lines,
+        _start_steps(problem, owner, encoded, lines, oracle),
+        _end_steps(endpoints, owner, lines, oracle, correct),
+        lambda tau, cells, line: oracle.evaluate(cells, owner[line], tau),
+        correct=correct,
+        steps=problem.search.steps,
+        stable=problem.search.stable,
+        weights=problem.weights,
+    )
+    prototype = endpoints.prototype[lines.endpoint]
+    paths = _columns(problem, traced, owner[traced.lines], prototype[traced.lines], oracle)
     rows: dict[str, MinimalRows] = {}
     minimal = InstanceRows.of(problem.instances.cells[:0], instance[:0])
     if off_path:
@@ -154,49 +181,43 @@ def search(problem: Problem, instance: Ints, free: SearchResult | None = None) -
 # Algorithm 1
 
 
-def trace_paths(problem: Problem, instance: Ints, endpoints: Endpoints, oracle: Oracle) -> Paths:
-    """Traces all lines: z = (1 - tau) z_x + tau mu, decoded, corrected, projected, queried."""
+def latent_lines(
+    problem: Problem, instance: Ints, endpoints: Endpoints
+) -> tuple[EncodedInstances, Lines]:
+    """Encodes instances and draws a line z = (1 - tau) z_x + tau mu to each of their endpoints.
+
+    A line whose instance has categories typical of the target gets a copy that keeps them.
+    """
     decoder, originals = problem.fitted.decoder, problem.instances.cells[instance]
     fixed, excluded = _category_limits(problem.system, originals)
     label_code = problem.instances.label_code[instance]
     encoded = decoder.encode_instances(problem.schema, originals, label_code, fixed, excluded)
     start, endpoint = endpoints.instance, endpoints.endpoint
-    label = endpoints.label[endpoint]
-    copied = frozen_category_lines(problem, encoded, start, label)
-    own = len(start)  # a line and its frozen-category copy end in one row
-    start, endpoint, label = (
-        np.concatenate([part, part[copied]]) for part in (start, endpoint, label)
-    )
-    lines = Lines(start, endpoint, np.arange(len(start)) >= own, endpoints.z, label)
+    copied = frozen_category_lines(problem, encoded, start, endpoints.label[endpoint])
+    frozen = np.arange(len(start) + len(copied)) >= len(start)
+    start, endpoint = np.r_[start, start[copied]], np.r_[endpoint, endpoint[copied]]
+    lines = Lines(start, endpoint, frozen, endpoints.z, endpoints.label[endpoint])
     if problem.schema.shape is not None and not decoder.follows_paper:
-        encoded, lines = dense_lines(decoder, encoded, lines)
-    correct: Correct | None = None
-    if len(problem.system) and problem.search.enforce != "naive":
-        correct = LatentCorrection(problem, encoded, lines)
-    end_steps = _end_steps(
-        problem, instance[start[:own]], endpoints, endpoint[:own], oracle, correct
-    )
-    traced = trace(
-        decoder,
-        encoded,
-        lines,
-        _start_steps(problem, instance[start], encoded, lines, oracle),
-        end_steps.take(np.r_[np.arange(own), copied]),
-        lambda tau, cells, line: oracle.evaluate(cells, instance[start[line]], tau),
-        correct=correct,
-        steps=problem.search.steps,
-        stable=problem.search.stable,
-        weights=problem.weights,
-    )
-    paths: Paths = {**traced.steps._asdict(), **traced._asdict()}
+        return dense_lines(decoder, encoded, lines)
+    return encoded, lines
+
+
+def _columns(
+    problem: Problem, traced: TracedPaths, instance: Ints, prototype: Ints, oracle: Oracle
+) -> Paths:
+    """Returns traced paths by column, with the density and the distance of each step."""
+    steps, (count, size) = traced.steps, traced.steps.tau.shape
+    paths: Paths = {**steps._asdict(), **traced._asdict()}
     del paths["steps"], paths["lines"]
-    paths["instance"] = instance[start[traced.lines]]
-    paths["prototype"] = endpoints.prototype[endpoint[traced.lines]]
-    shape = traced.steps.tau.shape
-    every, owner = traced.steps.reshape(shape[0] * shape[1]), np.repeat(paths["instance"], shape[1])
-    paths["density"] = oracle.density(every, owner).reshape(shape)
-    paths["distance"] = problem.distances(every.cells, owner).reshape(shape)
-    return paths
+    every, owner = steps.reshape(count * size), np.repeat(instance, size)
+    density = oracle.density(every, owner).reshape(count, size)
+    distance = problem.distances(every.cells, owner).reshape(count, size)
+    return paths | {
+        "instance": instance,
+        "prototype": prototype,
+        "density": density,
+        "distance": distance,
+    }
 
 
 def _category_limits(system: System, originals: Floats) -> tuple[Ints, Bools]:
@@ -242,29 +263,13 @@ def _start_steps(
 
 
 def _end_steps(
-    problem: Problem,
-    instance: Ints,
-    endpoints: Endpoints,
-    endpoint: Ints,
-    oracle: Oracle,
-    correct: Correct | None,
+    endpoints: Endpoints, instance: Ints, lines: Lines, oracle: Oracle, correct: Correct | None
 ) -> Steps:
-    """Step 1 of each line: a prototype as judged at `fit`, queried again where it is moved."""
-    tau, lines = np.ones(len(endpoint)), np.arange(len(endpoint))
-    cells = corrected = endpoints.cells[endpoint]
+    """Step 1 of each line: its endpoint. A line and its frozen-category copy end in one row."""
+    _, once, which = np.unique(pairs_of(lines), return_index=True, return_inverse=True)
+    tau, endpoint = np.ones(len(once)), lines.endpoint[once]
+    cells = endpoints.cells[endpoint]
     if correct is not None:
         z = endpoints.z[torch.as_tensor(endpoint, device=endpoints.z.device)]
-        corrected = correct(tau, z, cells, lines)
-    projected, feasible = oracle.project(corrected, instance)
-    valid, probability = endpoints.valid[endpoint], endpoints.probability[endpoint]
-    predicted = np.where(valid, endpoints.label[endpoint], -1)
-    if problem.confidence is not None:
-        valid = valid & (probability >= problem.confidence)
-    steps = Steps(tau, projected, predicted, valid.astype(np.int8), feasible, probability)
-    # At `fit` a prototype was judged for its own label, not for being another than the original,
-    # nor for how usual it is.
-    again = rows_differ(projected, cells) | (problem.instances.target_code[instance] < 0)
-    rows = lines if problem.plausibility is not None else np.flatnonzero(again)
-    if len(rows):
-        steps.write(rows, oracle.query(projected[rows], feasible[rows], instance[rows], tau[rows]))
-    return steps
+        cells = correct(tau, z, cells, once)
+    return oracle.evaluate(cells, instance[once], tau).take(which)

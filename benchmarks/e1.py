@@ -367,7 +367,7 @@ def _lof(setup: Setup, name: str, cells: Floats) -> Iterator[Measure]:
 
 def _against_nnce(setup: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
     """NNCE, and the distance of the picks of one counterfactual each, on the same instances."""
-    away = setup.schema.pairwise_distances(setup.instances, setup.target_rows)  # (instances, rows)
+    away = setup.schema.metric.pairwise(setup.instances, setup.target_rows)  # (instances, rows)
     nnce = away.min(axis=1)
     yield from _lof(setup, "nnce", setup.target_rows[away.argmin(axis=1)])
     answered = picks["nearest"].instance[picks["nearest"].ok]

@@ -73,11 +73,11 @@ def _greedy_hops(
     schema, cells = problem.schema, np.empty((len(found.instance), steps, rows.shape[1]))
     for part in batches(len(cells), BLOCK, len(rows)):
         here = problem.cells[found.instance[part]]
-        remaining = schema.pairwise_distances(found.cells[part], rows)  # (size, n)
+        remaining = schema.metric.pairwise(found.cells[part], rows)  # (size, n)
         whole = schema.gaps(here, found.cells[part]).sum(axis=1)
         for step in range(1, steps + 1):
             in_time = remaining <= whole[:, None] * (1 - step / steps) + 1e-9
-            distance = np.where(in_time, schema.pairwise_distances(here, rows), np.inf)
+            distance = np.where(in_time, schema.metric.pairwise(here, rows), np.inf)
             # A hop changes the row, unless there is nowhere else to go.
             hop = np.where(distance <= 1e-12, np.inf, distance)
             stuck = ~np.isfinite(hop).any(axis=1)

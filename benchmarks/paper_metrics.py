@@ -287,5 +287,5 @@ def perturb(schema: Schema, cells: Floats, rng: np.random.Generator, scale: floa
     )
     # 0.1 + 0.2 is not 0.3: snapped where that changes the value by no more than rounding.
     tidy = schema.snap(result)
-    same = np.abs(tidy - result) <= 1e-6 * schema.spans
+    same = np.abs(tidy - result) <= 1e-6 * schema.metric.spans
     return np.where(same & (result != cells), tidy, result)

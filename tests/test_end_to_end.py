@@ -87,11 +87,9 @@ def test_from_a_new_table_to_an_explanation_response(tmp_path, monkeypatch):
     # The first command is refused, and the message says what to do.
     _, err = run(*fit, code=2)
     assert err == (
-        "lapace: Column 'customer no.' only numbers the rows. If it identifies the rows: --id "
-        "'customer no.'. Else drop it (--drop 'customer no.'), or say it is 'number' (--kind "
-        "'customer no.=number', schema={'customer no.': 'number'}).\n"
-        "Of the others:\n"
-        "  'satisfaction' looks ordered: --kind 'satisfaction=ordinal:bad<fair<good'\n"
+        "lapace: Column 'customer no.' only numbers the rows. Drop it (--drop 'customer no.'), let "
+        "it identify the rows (--id 'customer no.'), or say it is 'number' (--kind "
+        "'customer no.=number', in Python schema={'customer no.': 'number'}).\n"
     )
     assert not list(tmp_path.glob("churn*"))
 

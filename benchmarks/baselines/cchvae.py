@@ -71,7 +71,7 @@ class CCHVAE:
         schema = training.schema
         shape = Shape(
             continuous=len(schema.numeric),
-            widths=schema.widths,
+            widths=schema.coding.widths,
             clusters=(1,),  # one label with one cluster: a plain VAE
             latent=min(10, len(schema.features)),
             hidden=self.recipe.hidden,

@@ -91,7 +91,7 @@ class DensityGraph:
         distance, sparsity = np.empty((len(cells), k)), np.empty(len(cells))
         which = np.empty((len(cells), k), dtype=np.int64)
         for part in batches(len(cells), BLOCK, len(self.rows)):
-            block = schema.pairwise_distances(cells[part], self.rows)  # (size, n)
+            block = schema.metric.pairwise(cells[part], self.rows)  # (size, n)
             kernel = np.exp(-block / self.bandwidth) @ self.counts / self.counts.sum()
             sparsity[part] = -np.log(np.maximum(kernel, 1e-300))  # of a row far from all others
             if exclude_self:
@@ -121,7 +121,7 @@ def _connected(schema: Schema, rows: Floats, sparsity: Floats, weights: Any) -> 
         small = np.flatnonzero(component != np.bincount(component).argmax())
         distance, end = np.empty(len(small)), np.empty(len(small), dtype=np.int64)
         for part in batches(len(small), BLOCK, len(rows)):
-            block = schema.pairwise_distances(rows[small[part]], rows)
+            block = schema.metric.pairwise(rows[small[part]], rows)
             block[component[small[part], None] == component] = np.inf
             end[part], distance[part] = block.argmin(axis=1), block.min(axis=1)
         first = first_of_each(component[small], distance)

@@ -141,10 +141,10 @@ def diverse(schema: Schema, rows: Floats, count: int) -> Ints:
         array([0, 2, 3])
     """
     chosen = [0]
-    apart = schema.pairwise_distances(rows[:1], rows)[0]  # (n,) distance to the nearest row chosen
+    apart = schema.metric.pairwise(rows[:1], rows)[0]  # (n,) distance to the nearest row chosen
     while len(chosen) < min(count, len(rows)):
         chosen.append(int(apart.argmax()))
-        apart = np.minimum(apart, schema.pairwise_distances(rows[chosen[-1] :][:1], rows)[0])
+        apart = np.minimum(apart, schema.metric.pairwise(rows[chosen[-1] :][:1], rows)[0])
     return np.array(chosen, dtype=np.int64)
 
 
@@ -318,4 +318,4 @@ def _perturbed(schema: Schema, cells: Floats, noise: Floats) -> Floats:
     rows = np.repeat(cells, len(noise), axis=0)
     shift = np.tile(noise * span, (len(cells), 1))
     moved = np.clip(rows + shift, *number_bounds(schema.features))
-    return schema.snap(np.where(schema.unseen(rows), rows, moved))
+    return schema.snap(np.where(schema.coding.unseen(rows), rows, moved))

@@ -101,7 +101,7 @@ class PPCEF:
     @staticmethod
     def _noise(schema: Schema) -> Tensor:
         numbers = len(schema.numeric)
-        return _tensor(np.where(np.arange(schema.width) < numbers, *NOISE))
+        return _tensor(np.where(np.arange(schema.coding.width) < numbers, *NOISE))
 
     def _student(self, training: TrainingIndex, x: Tensor, codes: Ints) -> nn.Module:
         """A network fitted to the classifier's probabilities, or to its labels."""
@@ -168,7 +168,7 @@ class PPCEF:
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         labels = len(self.median_density_)
         context = nn.functional.one_hot(torch.as_tensor(search.target), labels).double()
-        floor, blocks = _tensor(self.median_density_)[search.target], schema.blocks
+        floor, blocks = _tensor(self.median_density_)[search.target], schema.coding.blocks
         movable = torch.as_tensor(search.movable)
         best, least = search.start.clone(), torch.full((len(x),), torch.inf)
         for step in range(self.steps + 1):
@@ -270,7 +270,7 @@ def encode(schema: Schema, cells: Floats) -> Floats:
     low, high = number_bounds([schema.features[i] for i in schema.numeric])
     span = np.where(high > low, high - low, 1.0)
     share = (cells[:, schema.numeric] - low) / span
-    encoded[:, : len(low)] = np.where(schema.unplaced(cells), 0.5, share)
+    encoded[:, : len(low)] = np.where(schema.coding.unplaced(cells), 0.5, share)
     return encoded
 
 
@@ -286,10 +286,10 @@ def decode(schema: Schema, encoded: Floats) -> Floats:
 
 def _movable(wide: Schema, schema: Schema, cells: Floats) -> Bools:
     """Which places of the coding may move: all but missing numbers and their flags."""
-    movable = np.ones((len(cells), schema.width), dtype=bool)
+    movable = np.ones((len(cells), schema.coding.width), dtype=bool)
     numbers = len(schema.numeric)
-    movable[:, :numbers] = ~wide.unplaced(cells)
-    for _, column in schema.flags:
+    movable[:, :numbers] = ~wide.coding.unplaced(cells)
+    for _, column in schema.coding.flags:
         movable[:, column] = False
     return movable
 

@@ -65,7 +65,7 @@ class TrainingIndex:
         first, counts = distinct_rows(reading.cells)
         rows = reading.cells[first]
         snapped = schema.snap(rows)
-        proposed = ~(schema.differs(rows, snapped) | schema.unseen(rows)).any(axis=1)
+        proposed = ~(schema.differs(rows, snapped) | schema.coding.unseen(rows)).any(axis=1)
         if not proposed.any():
             raise InputError("No training row lies within the schema's bounds and categories.")
         rows, wrapped = snapped[proposed], Classifier(classifier, schema)
@@ -160,7 +160,8 @@ class BaselineProblem:
             cells,
             instance,
             valid=changed & instances.reaches_target(codes, instance),
-            feasible=self.system.feasible(cells, original) & self.schema.derivable(cells, original),
+            feasible=self.system.feasible(cells, original)
+            & self.schema.derived.derivable(cells, original),
             label=np.array([*training.classifier.labels, None], dtype=object)[codes],
             probability=instances.target_probability(probability, instance),
             template=instances.reading.template,
@@ -214,7 +215,7 @@ def interpolate(schema: Schema, start: Floats, end: Floats, share: Floats) -> Fl
     """
     share = share[:, None]
     numeric = np.array([f.numeric for f in schema.features])
-    ordered = numeric & ~schema.unseen(np.fmax(start, end)) & ~np.isnan(start + end)
+    ordered = numeric & ~schema.coding.unseen(np.fmax(start, end)) & ~np.isnan(start + end)
     moved = np.where(ordered, start + share * (end - start), np.where(share >= 0.5, end, start))
     rows = np.where(share >= 1, end, schema.snap(moved))
     return np.where(schema.changed(start, end), rows, start)

@@ -36,7 +36,6 @@ def plain(value: Any) -> dict[str, Any]:
     """Returns a dataclass, struct or dictionary as plain JSON values, whatever is nested in it.
 
     Numbers that JSON does not have become None: NaN is an unknown value, infinity an unbounded one.
-    A function becomes the list of its parameters.
 
     Examples:
         >>> plain({"rows": (1, 2), "share": np.float64(0.5), "cells": np.array([[1.0, np.nan]])})
@@ -49,8 +48,6 @@ def plain(value: Any) -> dict[str, Any]:
 def _to_plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    if callable(value):
-        return list(inspect.signature(value).parameters)
     raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 

@@ -1,16 +1,17 @@
-"""Columns that follow from others in every row of a table, though nothing says so.
+"""Warnings about a training table: columns that follow from others, and the label among them.
 
-The search looks for linear relations (sums, differences, a copy in another unit), products and
-ratios of two columns, a number in classes, and a column that another one decides. A relation that
-is found holds in every row and is too much for chance; its expression is the one to declare.
+A column that is a sum of others, or a product or ratio of two, in every row, though nothing says
+so, had better be declared as derived. The search proposes expressions on a few rows and keeps one
+that holds in all of them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, permutations
+from dataclasses import replace
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +19,9 @@ from sklearn.metrics import cohen_kappa_score
 
 from lapace.arrays import Floats, Ints
 from lapace.errors import warn
-from lapace.schema import Feature, Schema
+from lapace.schema import Schema
 from lapace.schema.derived import DerivedColumns
-from lapace.schema.expressions import column_text, parse
+from lapace.schema.expressions import column_text
 from lapace.schema.summary import toml_key
 from lapace.table import spelling
 
@@ -29,12 +30,10 @@ __all__ = ["Relation", "find_relations", "warn_of_leaks", "warn_of_relations"]
 YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
 MIN_KAPPA = 0.4  # Cohen's kappa from which a column may be the label itself
 ENOUGH = 50  # rows from which something can be too much for chance
-BITS = 100  # how unlikely it has to be: one in 2 to the power of this
 VARIED = 10  # distinct values of a number that arithmetic can explain
 TERMS = 8  # of a sum, at most
-COLUMNS = 60  # columns of each kind that are looked at
+COLUMNS = 60  # columns that are looked at
 SCREENED = 400  # rows looked at first
-KEYS, CLASSES = 30, 8  # of a lookup, of a number in classes
 SHOWN = 5  # relations a warning names
 
 
@@ -101,59 +100,44 @@ def find_relations(schema: Schema, cells: Floats) -> tuple[Relation, ...]:
     if len(cells) < ENOUGH:
         return ()
     search = _Search(schema, cells)
-    for column, expressions in chain(search.sums(), search.products(), search.decisions()):
-        search.accept(column, expressions)
+    for column in search.numbers:
+        search.accept(column, search.sums(column))
+    for column, expression, inputs in search.products():
+        if not search.following & {column, *inputs}:
+            search.accept(column, search.scaled(column, expression, inputs))
     return tuple(search.relations)
 
 
-@dataclass
 class _Search:
-    """A table being looked through; a column that follows from others is not looked at again.
+    """A table being looked through; what follows from others is no input of another relation.
 
     Attributes:
-        relations: The relations found so far.
-        sources: What each column that follows from others follows from.
+        numbers: Positions of the columns of numbers that arithmetic can explain.
+        following: Positions of the columns that follow from others.
+        relations: The relations accepted so far.
     """
 
-    schema: Schema
-    cells: Floats
-    relations: list[Relation] = field(default_factory=list)
-    sources: dict[int, set[int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.sources |= {d.column: {*d.sources.tolist()} for d in self.schema.derived.each}
-        rows = np.sort(np.random.default_rng(0).permutation(len(self.cells))[:SCREENED])
-        self.screened = self.cells[rows]
-        distinct = [len(np.unique(column[~np.isnan(column)])) for column in self.cells.T]
-        kinds = [f.kind == "continuous" for f in self.schema.features]
-        varied = [i for i, number in enumerate(kinds) if number and distinct[i] >= VARIED]
-        self.numbers = varied[:COLUMNS]
-        self.few = [i for i, count in enumerate(distinct) if 2 <= count <= KEYS][:COLUMNS]
-
-    def feature(self, column: int) -> Feature:
-        return self.schema.features[column]
-
-    def name(self, column: int) -> str:
-        return column_text(self.feature(column).name)
-
-    def step(self, column: int) -> float:
-        return self.feature(column).resolution or 1e-6 * self.feature(column).span
-
-    def sources_of(self, column: int) -> set[int]:
-        """Returns what a column follows from, and the column."""
-        return {column} | self.sources.get(column, set())
-
-    def is_open(self, column: int, *inputs: int) -> bool:
-        """Returns whether a column might follow from some, without a circle."""
-        return column not in self.sources and all(column not in self.sources_of(i) for i in inputs)
+    def __init__(self, schema: Schema, cells: Floats) -> None:
+        self.schema, self.cells = schema, cells
+        rows = np.sort(np.random.default_rng(0).permutation(len(cells))[:SCREENED])
+        self.screened = cells[rows]
+        self.numbers = [
+            i
+            for i, feature in enumerate(schema.features)
+            if feature.kind == "continuous"
+            and feature.derived is None
+            and len(np.unique(cells[~np.isnan(cells[:, i]), i])) >= VARIED
+        ][:COLUMNS]
+        self.names = [column_text(name) for name in schema.names]
+        self.following: set[int] = set()
+        self.relations: list[Relation] = []
 
     def accept(self, column: int, expressions: Iterable[str]) -> None:
         """Keeps the first expression that a column equals in every row."""
         text = next((text for text in expressions if self.holds(column, text)), None)
         if text is not None:
-            self.relations.append(Relation(self.feature(column).name, text))
-            inputs = [self.schema.index(name) for name in parse(text).columns]
-            self.sources[column] = {s for i in inputs for s in self.sources_of(i)}
+            self.relations.append(Relation(self.schema.names[column], text))
+            self.following.add(column)
 
     def holds(self, column: int, text: str) -> bool:
         """Returns whether a column equals an expression in every row that has all of its inputs."""
@@ -164,129 +148,64 @@ class _Search:
         rows = self.cells[~np.isnan(self.cells[:, named]).any(axis=1)]
         values = derivation.values(features, rows, rounded=False)  # a half may go up or down
         slip = (0.5 + 1e-6) * feature.resolution or 1e-9 * feature.span
-        near = np.abs(values - rows[:, column]) <= (slip if feature.kind == "continuous" else 0.0)
-        return len(rows) >= ENOUGH and bool(near.all())
+        return len(rows) >= ENOUGH and bool((np.abs(values - rows[:, column]) <= slip).all())
 
-    # -- sums -------------------------------------------------------------------------------------
-
-    def sums(self) -> Iterator[tuple[int, Iterable[str]]]:
-        """Yields each number with sums of those before it that do not follow from others."""
-        basis: list[int] = []
-        for column in self.numbers:
-            if column not in self.sources and basis:
-                yield column, self.sum_of(column, basis)
-            if column not in self.sources:
-                basis.append(column)
-
-    def sum_of(self, column: int, basis: list[int]) -> Iterator[str]:
-        """Yields the sum that a column might be, with weights of one to six digits."""
-        rows = self.screened[:, [*basis, column]]
+    def sums(self, column: int) -> Iterator[str]:
+        """Yields sums of earlier columns that one might be, with weights of one to six digits."""
+        earlier = [i for i in self.numbers if i < column and i not in self.following]
+        rows = self.screened[:, [*earlier, column]]
         rows = rows[~np.isnan(rows).any(axis=1)]
-        if len(rows) < max(ENOUGH, 4 * len(basis)):
+        if not earlier or len(rows) < max(ENOUGH, 4 * len(earlier)):
             return
-        used = _terms(rows[:, :-1], rows[:, -1], 1.5 * self.step(column))
-        names = [self.name(basis[k]) for k in used]
+        used = _terms(rows[:, :-1], rows[:, -1], 1.5 * self.schema.features[column].step)
+        names = [self.names[earlier[k]] for k in used]
         weights = _least_squares(rows[:, used], rows[:, -1])
         for digits in range(1, 7) if used else ():
-            pairs = zip((_rounded(w, digits) for w in weights[:-1]), names, strict=True)
-            terms = [_term(w, name) for w, name in sorted(pairs, key=lambda pair: pair[0] < 0)]
-            constant = _rounded(weights[-1], digits)
-            for parts in (terms, [*terms, f"{constant:.12g}"]):
-                yield " + ".join(parts).replace("+ -", "- ")
+            *short, constant = (f"{float(f'{w:.{digits}g}'):.12g}" for w in weights)
+            pairs = sorted(zip(short, names, strict=True), key=lambda pair: pair[0].startswith("-"))
+            terms = " + ".join(f"{weight}*{name}" for weight, name in pairs)
+            for text in (terms, f"{terms} + {constant}"):
+                yield re.sub(r"(?<![\d.])1\*", "", text.replace("+ -", "- "))
 
-    # -- products ---------------------------------------------------------------------------------
-
-    def products(self) -> Iterator[tuple[int, Iterable[str]]]:
-        """Yields numbers with products and ratios of two others that are near on a few rows."""
+    def products(self) -> list[tuple[int, str, tuple[int, int]]]:
+        """Returns products and ratios of two columns that a third one is near to on a few rows."""
         complete = self.screened[~np.isnan(self.screened[:, self.numbers]).any(axis=1)]
         if len(self.numbers) < 3 or len(complete) < ENOUGH:
-            return
+            return []
         rows = complete[:: max(1, len(complete) // 16)]
+        numbers = rows[:, self.numbers]  # (rows, numbers)
+        steps = np.array([self.schema.features[i].step for i in self.numbers])
+        varied = np.ptp(numbers, axis=0) > 4 * steps
         near = []
         with np.errstate(all="ignore"):
             for i, j in permutations(self.numbers, 2):
-                a, b = rows[:, i], rows[:, j]
-                forms = {"{} / {}": a / b, "{} / {}^2": a / b**2, "{} * {}": a * b}
-                for form, values in forms.items():
-                    if ("*" in form and i > j) or not np.isfinite(values).all():
+                for mark, values in (
+                    ("/", rows[:, i] / rows[:, j]),
+                    ("*", rows[:, i] * rows[:, j]),
+                ):
+                    if (mark == "*" and i > j) or not np.isfinite(values).all():
                         continue
-                    for column in self.proportional(values, rows):
-                        # A column that comes after those it follows from, and those not derived.
-                        rank = column < max(i, j), bool(self.sources.keys() & {i, j}), len(form)
-                        near.append((*rank, column, form, i, j))
-        for *_, column, form, i, j in sorted(near):
-            if self.is_open(column, i, j):
-                yield column, self.scaled(column, form.format(self.name(i), self.name(j)), i, j)
+                    top = int(np.abs(values).argmax())
+                    apart = np.abs(numbers[top] / values[top] * values[:, None] - numbers)
+                    for k in np.flatnonzero((apart.max(axis=0) <= 2 * steps) & varied):
+                        column = self.numbers[k]
+                        if np.ptp(values) > 0 and column not in (i, j):
+                            text = f"{self.names[i]} {mark} {self.names[j]}"
+                            # First the columns that come after those they follow from.
+                            near.append((column < max(i, j), column, text, (i, j)))
+        return [(column, text, inputs) for _, column, text, inputs in sorted(near)]
 
-    def proportional(self, values: Floats, rows: Floats) -> list[int]:
-        """Returns the numbers that values are on some rows, up to a factor and rounding."""
-        top = int(np.abs(values).argmax())
-        numbers = rows[:, self.numbers]  # (rows, numbers)
-        apart = np.abs(numbers[top] / values[top] * values[:, None] - numbers).max(axis=0)
-        steps = np.array([self.step(column) for column in self.numbers])
-        near = (apart <= 2 * steps) & (np.ptp(numbers, axis=0) > 4 * steps) & (np.ptp(values) > 0)
-        return [self.numbers[k] for k in np.flatnonzero(near)]
-
-    def scaled(self, column: int, form: str, *inputs: int) -> Iterator[str]:
-        """Yields a form as it is, times or over a number, rounded up or down."""
-        values = parse(form).evaluate({self.feature(i).name: self.cells[:, i] for i in inputs})
-        present = np.isfinite(values) & ~np.isnan(self.cells[:, column])
-        top = int(np.where(present, np.abs(values), -1.0).argmax())
-        factor = float(self.cells[top, column] / values[top]) if values[top] else 0.0
-        if not np.isfinite(factor) or not factor:
-            return
-        texts = [form]
-        for digits in range(1, 6):
-            times, over = _rounded(factor, digits), _rounded(1 / factor, digits)
-            texts += [f"{times:.12g} * {form}"] * (times != 1) + [f"{form} / {over:.12g}"]
-        for text in dict.fromkeys(texts):
-            yield text
-            if self.feature(column).resolution == 1:
-                yield from (f"ceil({text})", f"floor({text})")
-
-    # -- columns that another decides -------------------------------------------------------------
-
-    def decisions(self) -> Iterator[tuple[int, Iterable[str]]]:
-        """Yields each column of few values with the columns that may decide it."""
-        every = range(min(2 * COLUMNS, len(self.schema.features)))
-        codes = {i: _codes(self.screened[:, i]) for i in every}
-        flags = {i for i in every if {*self.feature(i).levels} == {0, 1}}
-        for column in set(self.few) & set(every):
-            for by in every:
-                if not self.is_open(column, by) or {column, by} <= flags:
-                    continue  # one category in several columns is tied by a rule
-                decides = _decides(codes[by], codes[column])
-                if by > column and decides and _decides(codes[column], codes[by]):
-                    continue  # of two that say the same the later one follows
-                number = self.feature(by).kind == "continuous"
-                if decides or (number and _in_classes(codes[by], codes[column])):
-                    yield column, self.rules(column, by)
-
-    def rules(self, column: int, by: int) -> Iterator[str]:
-        """Yields the classes of a number, or a value for each key."""
-        rows = self.cells[~np.isnan(self.cells[:, [column, by]]).any(axis=1)]
-        keys, first = np.unique(rows[:, by], return_index=True)
-        values = rows[first, column]
-        starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
-        if self.feature(by).kind == "continuous" and 1 < len(starts) <= CLASSES:
-            text = self.literal(column, values[-1])
-            for start in reversed(starts[1:].tolist()):
-                bound = _between(keys[start - 1], keys[start])
-                then = self.literal(column, values[start - 1])
-                text = f"if({self.name(by)} < {bound!r}, {then}, {text})"
-            yield text
-        elif len(keys) <= KEYS and len(starts) > 1:
-            pairs = zip(keys.tolist(), values.tolist(), strict=True)
-            texts = (f"{self.literal(by, k)}, {self.literal(column, v)}" for k, v in pairs)
-            yield f"lookup({self.name(by)}, {', '.join(texts)})"
-
-    def literal(self, column: int, cell: float) -> str:
-        """Returns a value as an expression writes it."""
-        levels = self.feature(column).levels
-        value = levels[int(cell)] if levels else cell
-        if any(isinstance(level, str) for level in levels):
-            return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
-        return f"{float(value):.12g}"
+    def scaled(self, column: int, text: str, inputs: tuple[int, int]) -> Iterator[str]:
+        """Yields a product or ratio as it is, times a number, rounded up or down."""
+        a, b, values = (self.screened[:, i] for i in (*inputs, column))
+        with np.errstate(all="ignore"):
+            factors = values / (a * b if " * " in text else a / b)
+        factor = float(np.nanmedian(np.where(np.isfinite(factors), factors, np.nan)))
+        for digits in range(6):  # without a factor, then with one of that many digits
+            each = f"{float(f'{factor:.{digits}g}'):.12g} * {text}" if digits else text
+            yield each
+            if self.schema.features[column].resolution == 1:
+                yield from (f"ceil({each})", f"floor({each})")
 
 
 def _least_squares(matrix: Floats, y: Floats) -> Floats:
@@ -313,64 +232,6 @@ def _terms(matrix: Floats, y: Floats, slip: float) -> list[int]:
         if np.abs(rest).max() <= slip:
             return sorted(used)
     return []
-
-
-def _rounded(value: float, digits: int) -> float:
-    """Returns a number to some significant digits."""
-    return float(f"{value:.{digits}g}")
-
-
-def _term(weight: float, name: str) -> str:
-    """Returns a term of a sum, as a division where that is the rounder number."""
-    size, sign = abs(weight), "-" if weight < 0 else ""
-    if size == 1:
-        return sign + name
-    over = 1 / size if size else 0.0
-    whole = over > 1 and over == round(over)
-    return f"{sign}{name} / {over:.0f}" if whole else f"{weight:.12g}*{name}"
-
-
-def _between(low: float, high: float) -> float:
-    """Returns the shortest number over one and up to another."""
-    bounds = (_rounded(value, d) for d in range(1, 18) for value in (high, (low + high) / 2))
-    bound = next((value for value in bounds if low < value <= high), float(high))
-    return int(bound) if bound.is_integer() else bound
-
-
-def _codes(cells: Floats) -> Ints:
-    """Returns values as whole numbers from 0; -1 where missing."""
-    codes = np.unique(cells, return_inverse=True)[1].astype(np.int64)
-    return np.where(np.isnan(cells), -1, codes)
-
-
-def _both(keys: Ints, values: Ints) -> tuple[Ints, Ints]:
-    present = (keys >= 0) & (values >= 0)
-    return keys[present], values[present]
-
-
-def _in_classes(keys: Ints, values: Ints) -> bool:
-    """Returns whether values change with the order of the keys, less often than by chance."""
-    keys, values = _both(keys, values)
-    ordered = values[np.argsort(keys, kind="stable")]
-    runs = 1 + int((ordered[1:] != ordered[:-1]).sum())
-    if len(ordered) < ENOUGH or runs > CLASSES:
-        return False
-    return bool(len(ordered) * _entropy(ordered) - runs * np.log2(len(ordered)) >= BITS)
-
-
-def _decides(keys: Ints, values: Ints) -> bool:
-    """Returns whether each key has one value, in more rows than chance would leave."""
-    keys, values = _both(keys, values)
-    if len(keys) < ENOUGH:
-        return False
-    pairs, groups = len(np.unique(keys * (values.max() + 1) + values)), len(np.unique(keys))
-    return pairs == groups and (len(keys) - groups) * _entropy(values) >= BITS
-
-
-def _entropy(values: Ints) -> float:
-    """Returns the entropy of one row's value, in bits."""
-    share = np.unique(values, return_counts=True)[1] / len(values)
-    return float(-(share * np.log2(share)).sum())
 
 
 # ------------------------------------------------------------------------------------------------

@@ -148,12 +148,12 @@ def same(found: float, expected: float) -> bool:
 @cases(SEEDS, st.integers(0, 8), st.integers(0, 8))
 def test_distances_are_those_of_the_schema(seed: int, n: int, m: int) -> None:
     a, b = cells_of(seed, n), cells_of(seed + 1, m)
-    found = WIDE.pairwise_distances(a, b)
+    found = WIDE.metric.pairwise(a, b)
     assert found.shape == (n, m)
     for i, j in product(range(n), range(m)):
         assert found[i, j] == pytest.approx(far(a[i], b[j]), abs=1e-9)
         assert WIDE.distance(a[[i]], b[[j]])[0] == pytest.approx(far(a[i], b[j]), abs=1e-9)
-    assert (WIDE.pairwise_distances(a, a).diagonal() == 0.0).all()  # exactly: copies are counted
+    assert (WIDE.metric.pairwise(a, a).diagonal() == 0.0).all()  # exactly: copies are counted
 
 
 @cases(SEEDS, st.integers(0, 12))
@@ -331,8 +331,8 @@ def test_lof_agrees_with_scikit_learn() -> None:
     rows[:, 0], cells[:, 0] = rng.uniform(18, 79, len(rows)), rng.uniform(18, 79, 50)
     for some, k in ((rows, 20), (rows[:8], 5), (rows[:3], 2)):
         peer = LocalOutlierFactor(n_neighbors=k, novelty=True, metric="precomputed")
-        peer.fit(WIDE.pairwise_distances(some, some))
-        expected = -peer.score_samples(WIDE.pairwise_distances(cells, some))
+        peer.fit(WIDE.metric.pairwise(some, some))
+        expected = -peer.score_samples(WIDE.metric.pairwise(cells, some))
         found = Plausibility(WIDE, some, n_neighbors=k).lof(cells)
         assert np.allclose(found, expected, rtol=1e-9)
 

@@ -54,7 +54,7 @@ def closest_real() -> np.ndarray:
     """The closest real row of the other label, for each of the sixty instances."""
     rows = INSTANCES.copy()
     for k, others in enumerate(BY_LABEL.values()):
-        apart = SCHEMA.pairwise_distances(INSTANCES[k == TARGETS], others)
+        apart = SCHEMA.metric.pairwise(INSTANCES[k == TARGETS], others)
         rows[k == TARGETS] = others[apart.argmin(axis=1)]
     return rows
 

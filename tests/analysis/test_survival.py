@@ -343,7 +343,7 @@ def test_a_retrained_classifier_may_know_other_labels():
 @each_setting
 def test_arrays_and_back_are_the_same_model(probabilities):
     schema, model = beside(probabilities)
-    again = Survival.unknown((0, 1)).with_arrays(model.arrays(), schema.width)
+    again = Survival.unknown((0, 1)).with_arrays(model.arrays(), schema.coding.width)
     cells, chance, _ = noisy(50, 3)
     for function in ("estimate", "has_margin"):
         arguments = (schema, cells, np.ones(50, dtype=int), chance)
@@ -381,4 +381,4 @@ def test_arrays_of_another_shape_or_with_nan_are_refused(name, change):
     else:
         arrays[name] = arrays["numbers"]
     with pytest.raises(ValueError, match=r"fit the columns|fit together"):
-        Survival.unknown((0, 1)).with_arrays(arrays, schema.width)
+        Survival.unknown((0, 1)).with_arrays(arrays, schema.coding.width)

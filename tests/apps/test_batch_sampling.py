@@ -84,7 +84,6 @@ def test_fit_draws_from_files_of_any_size(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "train", table(), files=1, group=4000)
     words = "fit train --sample 200 --label label --classifier mlp --drop since --n-prototypes 2"
-    words += " --kind income=number"  # it decides the label, and so has to be meant
     result = CliRunner().invoke(app, [*words.split(), "-o", "m.lapace"])
     assert result.exit_code == 0, result.stderr
     assert "Drew 200 of 4,000 rows." in result.stderr

@@ -97,7 +97,7 @@ def test_pixels_share_one_range_whatever_each_has_shown():
 
 def test_black_and_white_images_have_no_categories():
     schema = Schema.infer((bars(200) > 0.5).astype(np.uint8))
-    assert schema.widths == ()
+    assert schema.coding.widths == ()
     assert {(f.lower, f.upper, f.integer) for f in schema.features} == {(0.0, 1.0, True)}
 
 
@@ -117,7 +117,7 @@ def test_all_pixels_at_once_are_what_they_are_one_by_one(dtype):
     for found, slow in (
         (schema.encode(cells), one_by_one(lambda f, v: f.knots.scores(v), cells)),
         (schema.decode(scores), one_by_one(lambda f, v: f.snap(f.knots.units(v)), scores)),
-        (schema.slopes(scores), one_by_one(lambda f, v: f.knots.slopes(v), scores)),
+        (schema.coding.slopes(scores), one_by_one(lambda f, v: f.knots.slopes(v), scores)),
         (schema.snap(wild), one_by_one(lambda f, v: f.snap(v), wild)),
     ):
         np.testing.assert_array_equal(found, slow)

@@ -22,7 +22,7 @@ def simpler_rows(schema: Schema, original: np.ndarray, row: np.ndarray) -> np.nd
     for i in np.flatnonzero(schema.changed(original, row)):
         feature, before, after = schema.features[i], original[i], row[i]
         values = [before]
-        placed = not schema.unseen(original[None])[0, i]
+        placed = not schema.coding.unseen(original[None])[0, i]
         if feature.numeric and placed and not np.isnan([before, after]).any():
             back = max(abs(before - after) / 20, feature.step)
             values += feature.snap(np.array([after + np.sign(before - after) * back])).tolist()
@@ -138,7 +138,7 @@ def test_cells_only_go_back_towards_the_instance(kind, seed):
     rows = made(case)
     before, after = (schema.gaps(case.originals, each) for each in (case.cells, rows))
     assert (after <= before + 1e-9).all()
-    words = schema.categorical  # a category is the instance's or the start's
+    words = schema.coding.categorical  # a category is the instance's or the start's
     assert (~schema.changed(rows, case.cells) | ~schema.changed(rows, case.originals))[
         :, words
     ].all()

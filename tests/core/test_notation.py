@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lapace import Feature, InputError, Schema
 from lapace.schema.notation import DATES, MARKS, Notation, guess
-from lapace.schema.summary import from_toml, remarks
+from lapace.schema.summary import remarks
 
 ROWS = 240
 
@@ -188,8 +188,6 @@ def test_a_few_numbers_that_are_no_lattice_are_a_set():
     powers = one(rng.choice([2, 4, 8, 16], ROWS))
     assert (powers.kind, powers.categories) == ("ordinal", (2, 4, 8, 16))
     assert one(rng.choice([0.5, 1.0, 2.5, 10.0], ROWS)).categories == (0.5, 1, 2.5, 10)
-    texts = one(rng.choice(["5%", "10%", "50%"], ROWS))
-    assert (texts.kind, texts.categories) == ("ordinal", ("5%", "10%", "50%"))
     assert one(rng.choice([12, 24, 36, 48], ROWS)).kind == "continuous"
     assert one([*rng.choice([0, 1, 2, 3], ROWS), 11]).kind == "continuous"  # one row is no set
 
@@ -225,48 +223,23 @@ def test_all_columns_that_need_a_word_are_named_at_once():
     labels = np.where(np.arange(ROWS) % 2, "good", "bad").tolist()
     with pytest.raises(InputError) as raised:
         Schema.infer(frame, labels=labels)
-    message = str(raised.value)
-    lines = message.splitlines()
+    lines = str(raised.value).splitlines()
     assert lines[0] == "7 columns cannot be used as they are:"
     for name, words in {
-        "order": "only numbers the rows. → drop or number",
-        "customer_id": "different numbers in as many rows, as identifiers do. → drop or number",
-        "ID": f"different numbers in {ROWS:,} rows, as identifiers do. → drop or number",
-        "notes": "as free text does. → drop or categorical",
-        "key": "as names, identifiers or free text do. → drop or categorical",
-        "nothing": "has no value in any row. → drop",
-        "verdict": "says the same as the label in every row. → drop or categorical",
+        "order": "only numbers the rows.",
+        "customer_id": "different numbers in 240 rows, as identifiers do.",
+        "ID": "different numbers in 240 rows, as identifiers do.",
+        "notes": "as names or free text do.",
+        "key": "as names or free text do.",
+        "nothing": "has no value in any row.",
+        "verdict": "says the same as the label in every row.",
     }.items():
-        (line,) = [line for line in lines if line.startswith(f"  '{name}' ")]
-        assert line.endswith(words)
-    assert "--drop COLUMN" in lines[-1]
+        (line,) = [line for line in lines if line.startswith(f"  Column '{name}' ")]
+        assert f"{words} Drop it (--drop {name})" in line
     assert lines[-1].endswith("--drop ID --drop notes --drop key --drop nothing --drop verdict")
     dropped = dict.fromkeys(("order", "customer_id", "ID", "notes", "nothing"), "drop")
     schema = Schema.infer(frame, {**dropped, "key": "drop", "verdict": "binary"}, labels=labels)
     assert schema.names == ("age", "verdict")
-
-
-def test_constants_and_orders_are_named_in_the_same_run():
-    frame = pd.DataFrame(
-        {
-            "key": [f"K-{i}" for i in range(ROWS)],
-            "country": "DE",
-            "size": np.tile(["small", "large", "medium"], ROWS)[:ROWS],
-        }
-    )
-    remarks = [
-        "Of the others:",
-        "  'country' is the same in every row: --drop country",
-        "  'size' looks ordered: --kind 'size=ordinal:small<medium<large'",
-    ]
-    with pytest.raises(InputError, match=r"^Column 'key' holds") as one:
-        Schema.infer(frame)
-    assert str(one.value).splitlines()[1:] == remarks
-    with pytest.raises(InputError, match=r"^2 columns cannot be used") as two:
-        Schema.infer(frame.assign(nothing=None))
-    assert str(two.value).splitlines()[-3:] == remarks
-    with pytest.raises(InputError, match=r"cannot be ordinal .*'size=ordinal:small<medium<large'"):
-        Schema.infer(frame[["size"]], {"size": "ordinal"})
 
 
 def test_many_texts_are_remarked_upon_and_long_ones_are_seen_to_be_cut():
@@ -276,42 +249,6 @@ def test_many_texts_are_remarked_upon_and_long_ones_are_seen_to_be_cut():
     assert "leave it with the neigh…" in str(schema)
     dates = pd.date_range("2024-01-05", periods=100).strftime("%Y-%m-%d")
     assert 'kind = "date"' in Schema.infer(pd.DataFrame({"ordered": dates})).to_toml()
-
-
-@pytest.mark.parametrize(
-    ("weight", "word"),
-    [
-        (lambda grams: grams, "from 2,500 on it is another. → drop or number"),
-        (lambda grams: [f"{g / 1000:.3f} kg" for g in grams], "from 2.500 kg on it"),
-        (lambda grams: pd.Timestamp("2020-01-01") + pd.to_timedelta(grams, "D"), "→ drop or date"),
-    ],
-)
-def test_a_number_that_decides_the_label_is_named_like_the_label(weight, word):
-    grams = np.random.default_rng(5).permutation(np.tile(np.arange(2300, 2700), 2))
-    other = np.random.default_rng(6).normal(size=len(grams)).round(2)
-    labels = np.where(grams < 2500, "low", "normal").tolist()
-    frame = pd.DataFrame({"weight": weight(grams), "copy": labels, "other": other})
-    with pytest.raises(InputError) as raised:
-        Schema.infer(frame, labels=labels)
-    (line,) = [line for line in str(raised.value).splitlines() if line.startswith("  'weight'")]
-    assert "decides the label in every row" in line
-    assert word in line
-    said = {"weight": "drop", "copy": "drop"}
-    assert Schema.infer(frame, said, labels=labels).names == ("other",)
-
-
-def test_numbers_that_say_less_than_the_label_are_no_leak():
-    grams = np.tile(np.arange(2300, 2400), 2)
-    frame = pd.DataFrame({"grams": np.random.default_rng(0).permutation(grams)})
-    low = frame["grams"] < 2350
-    for said in (
-        low ^ (frame["grams"] == 2300),  # two rows are otherwise
-        (frame["grams"] > 2310) & low,  # a range in the middle
-        frame["grams"] == 2300,  # two rows may be chance
-    ):
-        assert Schema.infer(frame, labels=said.tolist()).names == ("grams",)
-    tied = frame.assign(grams=frame["grams"] // 20 * 20)  # 2340 has both
-    assert Schema.infer(tied, labels=low.tolist()).names == ("grams",)
 
 
 def test_one_row_handed_over_is_told_how():
@@ -333,7 +270,6 @@ def mixed():
             "price": amounts(rng, "€{:,.2f}"),
             "start": pd.to_datetime(DAYS),
             "grade": rng.choice(["low", "medium", "high"], ROWS),
-            "band": rng.choice(["<18", "18-25", "26-40", "41+"], ROWS),
             "code": rng.choice(["1", "2", "3"], ROWS),
             "ram": rng.choice([2, 4, 8, 16], ROWS),
             "home town": rng.choice(["Bonn", "Ulm", 'the "Hof"'], ROWS),
@@ -346,7 +282,7 @@ def mixed():
 def test_a_schema_shows_how_the_table_was_read():
     schema = Schema.infer(mixed())
     shown = str(schema).splitlines()
-    assert shown[0].split() == ["column", "read", "as", "values", "missing", "example"]
+    assert shown[0].split() == ["column", "read", "as", "values", "missing"]
     by_name = {line.split("  ")[0]: line for line in shown}
     assert "€" in by_name["price"]
     assert "date" in by_name["start"]
@@ -354,14 +290,9 @@ def test_a_schema_shows_how_the_table_was_read():
     assert "some" in by_name["debt"]
     assert "2 < 4 < 8 < 16" in by_name["ram"]
     assert remarks(schema.features) == [
-        "'grade' looks ordered: --kind 'grade=ordinal:low<medium<high'",
-        "'band' looks ordered: --kind 'band=ordinal:<18<18-25<26-40<41+'",
         "'code' holds numbers as text: --kind code=number",
         "'same' is the same in every row: --drop same",
     ]
-    page = schema._repr_html_()
-    assert page.count("<tr>") == len(schema.features) + 1
-    assert "&lt;" in page
 
 
 def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):
@@ -396,9 +327,10 @@ def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):
         ("version = 1\n[columns.x]\nlower = [1]", "which is no number"),
     ],
 )
-def test_a_file_of_columns_that_is_refused(text, says):
+def test_a_file_of_columns_that_is_refused(text, says, tmp_path):
+    (tmp_path / "columns.toml").write_text(text)
     with pytest.raises(InputError, match=says):
-        Schema.infer([{"x": 1}, {"x": 2}], from_toml(text))
+        Schema.infer([{"x": 1}, {"x": 2}], tmp_path / "columns.toml")
 
 
 def test_a_file_that_does_not_exist():

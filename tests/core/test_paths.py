@@ -78,7 +78,7 @@ def schema() -> Schema:
 def untrained_decoder(trees: bool = False, follows_paper: bool = False, seed: int = 0) -> Decoder:
     """An untrained decoder with weights large enough to decide something."""
     columns = schema()
-    shape = Shape(len(columns.numeric), columns.widths, (2, 2), latent=3, hidden=8)
+    shape = Shape(len(columns.numeric), columns.coding.widths, (2, 2), latent=3, hidden=8)
     torch.manual_seed(seed)
     model = LGMVAE(replace(shape, heads="sigmoid" if follows_paper else "softmax"))
     for weights in model.parameters():
@@ -86,9 +86,9 @@ def untrained_decoder(trees: bool = False, follows_paper: bool = False, seed: in
     model = model.eval().requires_grad_(False)
     mixtures = tuple(Mixture.of_prior(model.p_z(), part) for part in ((0, 1), (2, 3)))
     cells = columns.cells(training_rows())
-    states, half = columns.states(cells), len(cells) // 2
+    states, half = columns.coding.states(cells), len(cells) // 2
     parts = (states[:half], states[half:]) if trees else ()
-    fitted = tuple(CategoryTree.fit(part, columns.block_states) for part in parts)
+    fitted = tuple(CategoryTree.fit(part, columns.coding.block_states) for part in parts)
     return Decoder(columns, model, mixtures, fitted, follows_paper=follows_paper)
 
 
@@ -98,8 +98,8 @@ def last_layer(model: LGMVAE) -> torch.nn.Linear:
 
 def biased(decoder: Decoder, **bias: float) -> Decoder:
     """The same decoder, strongly for or against some encoded columns: `job=...` its last state."""
-    columns = {schema().names[f]: start + width - 1 for f, start, width in schema().blocks}
-    columns |= {f"{schema().names[f]}_missing": column for f, column in schema().flags}
+    columns = {schema().names[f]: start + width - 1 for f, start, width in schema().coding.blocks}
+    columns |= {f"{schema().names[f]}_missing": column for f, column in schema().coding.flags}
     model = LGMVAE(decoder.model.shape)
     model.load_state_dict(decoder.model.state_dict())
     for name, value in bias.items():
@@ -198,8 +198,10 @@ def test_the_papers_path_starts_at_the_reconstruction() -> None:
     means = decoder.model.decode(start.z).double().numpy()
     here = rows_on_line(decoder, start, 0.0, decoder.model.centroids()[2])[:, 0]
     numeric = schema().numeric
-    np.testing.assert_allclose(here[:, numeric], decoder.schema.units(means[:, : len(numeric)]))
-    job = {f: (s, w) for f, s, w in schema().blocks}[column("job")]
+    np.testing.assert_allclose(
+        here[:, numeric], decoder.schema.coding.units(means[:, : len(numeric)])
+    )
+    job = {f: (s, w) for f, s, w in schema().coding.blocks}[column("job")]
     likeliest = means[:, job[0] : job[0] + job[1]].argmax(axis=1)
     assert here[:, column("job")].tolist() == likeliest.tolist()
 
@@ -228,7 +230,7 @@ def test_numbers_carry_the_fading_residual() -> None:
             feature, original = schema().features[j], start.cells[i, j]
             if np.isnan(original):
                 continue
-            value = schema().units(means[:, : len(schema().numeric)])[0, k]
+            value = schema().coding.units(means[:, : len(schema().numeric)])[0, k]
             snapped = schema().snap(start.cells[i : i + 1])[0, j]
             apart = min(abs(value - snapped), abs(value - original))
             most = max(feature.step / 2, feature.tolerance)
@@ -296,7 +298,7 @@ def test_an_unseen_ordinal_level_is_left_halfway(missing: bool) -> None:
     if missing:
         instances[5] = {**instances[5], "size": None}
     columns = Schema.infer(instances, KINDS)
-    model = LGMVAE(Shape(len(columns.numeric), columns.widths, (1, 1), latent=3, hidden=8))
+    model = LGMVAE(Shape(len(columns.numeric), columns.coding.widths, (1, 1), latent=3, hidden=8))
     decoder = Decoder(columns, model.eval().requires_grad_(False), ())
     start = encode(decoder, [UNUSUAL["unseen size"]])
     size = rows_on_line(decoder, start, GRID, model.centroids()[1])[0, :, column("size")]
@@ -382,7 +384,7 @@ def test_an_unseen_category_stays_while_no_known_one_is_stronger() -> None:
     for instance, name in (("unseen job", "job"), ("unseen home", "home")):
         start = encode(decoder, [UNUSUAL[instance]])
         j = column(name)
-        first, width = next((s, w) for f, s, w in schema().blocks if f == j)
+        first, width = next((s, w) for f, s, w in schema().coding.blocks if f == j)
         end = decoder.model.centroids()[2]
         for tau in np.linspace(0.02, 0.98, 49):
             share = torch.tensor(tau, dtype=torch.float32)
@@ -412,7 +414,7 @@ def anchored_scores(
     now, then = (decoder.model.decode(p[None]).double().numpy()[0] for p in (z, start.z[i]))
     means = now + (1 - tau) * (encoded - then)
     blocks = []
-    for block, (feature, first, width) in enumerate(schema().blocks):
+    for block, (feature, first, width) in enumerate(schema().coding.blocks):
         part = means[first : first + width]
         part = np.array([1 - part[0], part[0]]) if width == 1 else part
         scores = np.log(np.maximum(part, least))
@@ -430,7 +432,7 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, constrained: b
     decoder = untrained_decoder(trees)
     instances = training_rows()[:12]
     rng = np.random.default_rng(1)
-    widths = schema().block_states
+    widths = schema().coding.block_states
     fixed = excluded = None
     if constrained:
         original = encode(decoder, instances).states
@@ -440,7 +442,7 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, constrained: b
     end = decoder.model.centroids()[2]
     combinations = np.array(list(itertools.product(*map(range, widths))))
     for tau in (0.1, 0.5, 0.9):
-        chosen = schema().states(rows_on_line(decoder, start, tau, end)[:, 0])
+        chosen = schema().coding.states(rows_on_line(decoder, start, tau, end)[:, 0])
         for i in range(12):
             share = torch.tensor(tau, dtype=torch.float32)
             blocks = anchored_scores(decoder, start, i, tau, (1 - share) * start.z[i] + share * end)
@@ -486,7 +488,7 @@ def test_a_frozen_category_line_keeps_every_category() -> None:
     frozen_line, line = (
         rows_on_line(decoder, start, GRID, end, frozen) for frozen in (True, False)
     )
-    categorical, numeric = schema().categorical, schema().numeric
+    categorical, numeric = schema().coding.categorical, schema().numeric
     original = np.broadcast_to(
         start.cells[:, None, categorical], frozen_line[:, :, categorical].shape
     )

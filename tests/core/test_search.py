@@ -236,7 +236,7 @@ def test_best_ways_are_different_and_in_order_of_distance(call):
         for a, b in combinations(rows.cells, 2):
             of_a, of_b = (explanation.schema.changed(original, row) for row in (a, b))
             apart = (of_a & ~of_b).any() and (of_b & ~of_a).any()
-            categories = explanation.schema.categorical
+            categories = explanation.schema.coding.categorical
             assert apart or explanation.schema.changed(a, b)[categories].any()
             several += 1
     if "constraints" not in CALLS[call][2] and CALLS[call][0] is not worlds.seasons:

@@ -74,7 +74,7 @@ def test_made_up_rows_are_rows_the_table_could_have(bank):
         assert np.isnan(made[:, i]).any() <= feature.missing
     assert np.isnan(made).any()  # missing values are mixed too
     # On a line between two rows: most are no copy of a real row.
-    copies = (schema.pairwise_distances(made, cells).min(axis=1) == 0).mean()
+    copies = (schema.metric.pairwise(made, cells).min(axis=1) == 0).mean()
     assert copies < 0.2
 
 

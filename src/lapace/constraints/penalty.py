@@ -91,7 +91,7 @@ class _Hinges:
         known = ~np.isnan(relation.value(self.rows)[0])
         others = replace(relation, cells=rest).value(self.rows)[0]
         total = self.constant(np.where(known, others, 0.0))
-        scale = sum(abs(w) * self.schema.spans[c] for c, w in smooth.items()) or 1.0
+        scale = sum(abs(w) * self.schema.metric.spans[c] for c, w in smooth.items()) or 1.0
         present = self.mask(known)
         for column, weight in smooth.items():
             # Masked before it is used: a NaN would come back through the gradient.

@@ -323,7 +323,7 @@ class _Program:
             codes.append(original)
         cells, target = np.full((2, len(codes), len(self.schema.features)), np.nan)
         cells[:, column], target[:, column] = codes, self.start[column]
-        gaps = self.schema.range_gaps(cells, target)[:, column] * weight
+        gaps = self.schema.metric.range_gaps(cells, target)[:, column] * weight
         options = {
             _slot(code, levels): self.binary(cost=float(gap))
             for code, gap in zip(codes, gaps, strict=True)

@@ -122,7 +122,7 @@ def domains(schema: Schema, constraints: Sequence[BoundConstraint], instances: F
                     levels = table.allowed(rows)  # (n, levels + 1)
                     allowed[column] = allowed[column] & levels if column in allowed else levels
     lower, upper = _bounds_on_lattice(schema, least, greatest)
-    close = CLOSE * schema.spans
+    close = CLOSE * schema.metric.spans
     unchanged = (instances >= least - close) & (instances <= greatest + close)
     unchanged |= np.isnan(instances)
     for column, levels in allowed.items():
@@ -259,7 +259,7 @@ class _Repair:
             self.move(leaf, at)
             self.derive(at)
             tried = self.cells[at]
-            price = self.schema.range_gaps(tried, before) @ self.weights
+            price = self.schema.metric.range_gaps(tried, before) @ self.weights
             price[is_violated(clause, self.rows(at))] = np.inf
             better = price < least
             best[better], least[better] = tried[better], price[better]
@@ -329,7 +329,7 @@ class _Repair:
         if self.derived.keys() & weights:
             weights = self.unfolded(weights, at)
         # Columns first that change the sum most for the distance they cost.
-        gains = np.abs(self.schema.spans) / np.maximum(self.weights, 1e-9)
+        gains = np.abs(self.schema.metric.spans) / np.maximum(self.weights, 1e-9)
         sizes = {c: float(np.mean(np.abs(w))) for c, w in weights.items()}
         columns = sorted(weights, key=lambda c: -sizes[c] * gains[c])
         if relation.relation == "==":
@@ -363,7 +363,7 @@ class _Repair:
             low, high = (_multiples(lattice, target, way) for way in (np.floor, np.ceil))
             target = np.where(weight > 0, low, high)
         target = np.clip(target, lower, np.maximum(lower, upper))
-        close = CLOSE * self.schema.spans[column]
+        close = CLOSE * self.schema.metric.spans[column]
         target = np.where(np.abs(target - original) <= close, original, target)
         toward = equal | np.where(weight > 0, target < cells, target > cells) & (weight != 0)
         needed = np.abs(value) > 0 if equal else value > 0
@@ -377,7 +377,9 @@ class _Repair:
         surplus = changed.sum(axis=1) - count.most
         cells, instances = self.cells[at], self.instances[at]
         able = changed & self.domains.unchanged[at] & self.free[at]
-        price = np.where(able, self.schema.range_gaps(cells, instances) * self.weights, np.inf)
+        price = np.where(
+            able, self.schema.metric.range_gaps(cells, instances) * self.weights, np.inf
+        )
         rank = price.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
         back = (rank < surplus[:, None]) & able
         self.cells[at] = np.where(back, instances, cells)
@@ -388,7 +390,7 @@ class _Repair:
         limits, instances = self.domains, self.instances[at]
         cells = np.where(limits.pinned[at], instances, self.cells[at])
         lower, upper = limits.lower[at], limits.upper[at]
-        close = CLOSE * self.schema.spans
+        close = CLOSE * self.schema.metric.spans
         own = (cells == instances) & limits.unchanged[at]
         below, above = (cells < lower - close) & ~own, (cells > upper + close) & ~own
         some = lower <= upper  # else there is nothing to move to
@@ -497,7 +499,7 @@ def _with_few_changes(
     named = {k for c in constraints for k in c.columns}
     columns = [k for k in sorted(named) if schema.counted[k]]
     needed = ~domains(schema, constraints, instances).unchanged & schema.counted
-    price = schema.range_gaps(start, instances) * weights + 1e3 * needed  # (n, d)
+    price = schema.metric.range_gaps(start, instances) * weights + 1e3 * needed  # (n, d)
     parts = (set(p) for n in range(min(most, LARGEST_SET) + 1) for p in combinations(columns, n))
     every = range(len(schema.features))
     sets = np.array([[1e6 * (k in part) for k in every] for part in islice(parts, MOST_SETS)])

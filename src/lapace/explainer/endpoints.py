@@ -136,7 +136,7 @@ def _unlike_rows(
     wanted = min(len(rows), ASKED * count)
     distance, near = kneighbors(schema, cells, rows, NEAR * count, weights=weights)
     numeric = np.array([f.numeric for f in schema.features])
-    places = schema.coordinates(rows)  # (rows, d), of a sample nothing is missing
+    places = schema.metric.coordinates(rows)  # (rows, d), of a sample nothing is missing
     chosen = np.empty((len(cells), wanted), dtype=np.int64)
     for part in batches(len(cells), CELLS, near.shape[1] * cells.shape[1]):
         some = places[near[part]]  # (n, near, d)

@@ -202,14 +202,14 @@ def fit_model(
     counts = _cluster_counts(encoded, codes, n_labels, n_prototypes)
     clusters = np.zeros(len(codes), dtype=np.int64)
     if not follows_paper:
-        emphasis = np.where(np.arange(coded.width) < len(coded.numeric), 1.0, EMPHASIS)
+        emphasis = np.where(np.arange(coded.coding.width) < len(coded.numeric), 1.0, EMPHASIS)
         clusters = partition(encoded * emphasis, codes, counts, random_state)
     usable = np.flatnonzero(np.array(counts)[codes] > 0)
     shape = Shape(
         len(coded.numeric),
-        coded.widths,
+        coded.coding.widths,
         counts,
-        max(2, min(coded.width, recipe.latent)) if n_latent is None else n_latent,
+        max(2, min(coded.coding.width, recipe.latent)) if n_latent is None else n_latent,
         recipe.hidden,
         recipe.heads,
     )
@@ -237,7 +237,7 @@ def fit_model(
     mixtures, samplers = densities(model, recipe, x, y, c, random_state, real)
     trees: tuple[CategoryTree, ...] = ()
     if not follows_paper:
-        states, widths = coded.states(cells), coded.block_states
+        states, widths = coded.coding.states(cells), coded.coding.block_states
         trees = tuple(CategoryTree.fit(states[codes == k], widths) for k in range(n_labels))
     decoder = Decoder(coded, model, mixtures, trees, follows_paper, samplers)
     members = np.full(len(codes), -1, dtype=np.int64)

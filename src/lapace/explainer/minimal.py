@@ -204,7 +204,7 @@ def _different(
         theirs = first[np.searchsorted(rows.instance[first], rows.instance[rest])]
         a, b = changed[rest], changed[theirs]
         apart = (a & ~b).any(axis=1) & (b & ~a).any(axis=1)
-        levels = schema.changed(rows.cells[rest], rows.cells[theirs])[:, schema.categorical]
+        levels = schema.changed(rows.cells[rest], rows.cells[theirs])[:, schema.coding.categorical]
         rest = rest[apart | levels.any(axis=1)]
     return take_rows(rows, np.concatenate(chosen))
 
@@ -428,7 +428,7 @@ class _Minimiser:
     def movable(self, rows: Ints) -> Bools:
         """Numbers before and after: nothing missing, no level without a place: (rows, columns)."""
         present = ~np.isnan(self.originals[rows]) & ~np.isnan(self.cells[rows])
-        movable: Bools = self.numbers & present & ~self.schema.unseen(self.originals[rows])
+        movable: Bools = self.numbers & present & ~self.schema.coding.unseen(self.originals[rows])
         return movable
 
     def moved(

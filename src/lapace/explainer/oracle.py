@@ -122,7 +122,7 @@ class Oracle:
                 self.unsolved.update(instance[possible][moved.unsolved].tolist())
                 cells, feasible = cells.copy(), possible.copy()
                 cells[possible], feasible[possible] = moved.cells, moved.feasible
-            return cells, feasible & schema.derivable(cells, originals)
+            return cells, feasible & schema.derived.derivable(cells, originals)
 
     def evaluate(self, cells: Floats, instance: Ints, tau: Floats | None = None) -> Steps:
         """Projects rows and queries the classifier about all of them."""

@@ -17,8 +17,7 @@ from lapace.explainer.fit import Fitted
 from lapace.explainer.oracle import query_rows
 from lapace.result import ANY_OTHER, PICKS, Explanation
 from lapace.schema import Reading, Schema
-from lapace.table import read, spelling
-from lapace.table.frames import as_coded
+from lapace.table import as_coded, read, spelling
 
 __all__ = [
     "ANY_OTHER",
@@ -221,7 +220,7 @@ class Problem:
         """Whether rows satisfy every constraint and their derived columns can be computed."""
         originals = self.instances.cells[instance]
         feasible: Bools = self.system.feasible(cells, originals)
-        return feasible & self.schema.derivable(cells, originals)
+        return feasible & self.schema.derived.derivable(cells, originals)
 
     @cached_property
     def already_target(self) -> Bools:

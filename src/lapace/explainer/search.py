@@ -223,15 +223,15 @@ def _columns(
 def _category_limits(system: System, originals: Floats) -> tuple[Ints, Bools]:
     """Constraints on single columns as fixed and excluded states of the category blocks."""
     schema = system.schema
-    states = schema.states(originals)
+    states = schema.coding.states(originals)
     fixed = np.full(states.shape, -1, dtype=np.int64)
-    excluded = np.zeros((len(originals), sum(schema.block_states)), dtype=bool)
+    excluded = np.zeros((len(originals), sum(schema.coding.block_states)), dtype=bool)
     if not len(system):
         return fixed, excluded
     domains = system.domains(originals)
     begin = 0
     for block, ((feature, _, _), count) in enumerate(
-        zip(schema.blocks, schema.block_states, strict=True)
+        zip(schema.coding.blocks, schema.coding.block_states, strict=True)
     ):
         pinned = domains.pinned[:, feature]
         fixed[pinned, block] = states[pinned, block]

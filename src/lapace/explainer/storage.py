@@ -96,12 +96,6 @@ def save(
         id_column: The column that identified the rows.
     """
     decoder = fitted.decoder
-    for feature in fitted.schema.features:
-        if callable(feature.derived):
-            raise InputError(
-                f"Column '{feature.name}' is derived by a Python function, which cannot be saved. "
-                "Derive it by an expression, such as 'amount / months'."
-            )
     config = {
         "settings": settings,
         "labels": list(fitted.labels),
@@ -273,7 +267,7 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         tuple(config["history"]),
         outer.Survival.unknown(labels).with_arrays(
             {name: value.numpy() for name, value in _under(tensors, "survival.").items()},
-            schema.width,
+            schema.coding.width,
         ),
     )
     report = outer.Report.from_json(json.loads(members["report.json"]))
@@ -289,7 +283,7 @@ def _model(
 ) -> LGMVAE:
     """Returns the network; a shape that does not fit columns and weights is refused before."""
     widest = max(shape.columns, shape.hidden, shape.latent, sum(shape.clusters))
-    if (shape.continuous, shape.widths) != (len(schema.numeric), schema.widths):
+    if (shape.continuous, shape.widths) != (len(schema.numeric), schema.coding.widths):
         raise ValueError("the model does not fit its columns")
     if prototypes * widest > MOST_CELLS:
         raise ValueError("too many prototypes")

@@ -129,12 +129,12 @@ def _mix(
     at = rng.integers(len(rows), size=count)
     one, other = encoded[rows[at]], encoded[near[at, rng.integers(near.shape[1], size=count)]]
     place = {int(i): k for k, i in enumerate(schema.numeric)}
-    for i, flag in schema.flags:  # a missing number has no value to mix
+    for i, flag in schema.coding.flags:  # a missing number has no value to mix
         k, absent = place[i], (one[:, flag] > 0.5, other[:, flag] > 0.5)
         one[absent[0], k], other[absent[1], k] = other[absent[0], k], one[absent[1], k]
     along = rng.random(count)
     share = np.repeat(along[:, None], encoded.shape[1], axis=1)
-    blocks = [(start, width) for _, start, width in schema.blocks]
-    for start, width in [*blocks, *((flag, 1) for _, flag in schema.flags)]:
+    blocks = [(start, width) for _, start, width in schema.coding.blocks]
+    for start, width in [*blocks, *((flag, 1) for _, flag in schema.coding.flags)]:
         share[:, start : start + width] = (rng.random(count) < along)[:, None]
     return schema.derive(schema.decode(one + share * (other - one)))

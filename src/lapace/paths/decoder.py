@@ -122,15 +122,15 @@ class Decoder:
         residual = encoded - self._means(z)
         numeric = schema.numeric
         # A missing number, or an unseen level, has no residual.
-        residual[:, : len(numeric)][schema.unplaced(cells)] = 0.0
+        residual[:, : len(numeric)][schema.coding.unplaced(cells)] = 0.0
         if self.follows_paper:
             residual = np.zeros_like(residual)
         if fixed is None:
-            fixed = np.full((len(cells), len(schema.blocks)), -1, dtype=np.int64)
+            fixed = np.full((len(cells), len(schema.coding.blocks)), -1, dtype=np.int64)
         if excluded is None:
-            excluded = np.zeros((len(cells), sum(self.schema.block_states)), dtype=bool)
+            excluded = np.zeros((len(cells), sum(self.schema.coding.block_states)), dtype=bool)
         snapped = schema.snap(cells)[:, numeric]
-        states = schema.states(cells)
+        states = schema.coding.states(cells)
         return EncodedInstances(schema, cells, z, residual, states, snapped, fixed, excluded)
 
     # -- decoder -----------------------------------------------------------------------------------
@@ -148,13 +148,15 @@ class Decoder:
         """Decodes latent points: no missing values, categories chosen jointly for the label."""
         means = self._means(z)  # (n, w)
         cells = np.zeros((len(means), len(self.schema.features)))
-        cells[:, self.schema.numeric] = self.schema.units(means[:, : len(self.schema.numeric)])
+        cells[:, self.schema.numeric] = self.schema.coding.units(
+            means[:, : len(self.schema.numeric)]
+        )
         scores = self._scores(means)
-        for (feature, _, _), (_, end) in zip(self.schema.blocks, self._spans, strict=True):
+        for (feature, _, _), (_, end) in zip(self.schema.coding.blocks, self._spans, strict=True):
             if self.schema.features[feature].missing:
                 scores[:, end - 1] = -np.inf
         states = self._choose(scores, labels, None)
-        return self.schema.derive(self.schema.with_states(cells, states))
+        return self.schema.derive(self.schema.coding.with_states(cells, states))
 
     def path_rows(
         self,
@@ -180,13 +182,13 @@ class Decoder:
         # The endpoint does not depend on the instance: a column of one category has that one.
         cells[(tau >= 1.0) & ~frozen] = 0.0
         cells[:, instances.schema.numeric] = self._numbers(instances, instance, tau, means)
-        if instances.schema.blocks:
+        if instances.schema.coding.blocks:
             states = instances.states[instance]  # (m, b)
             moving = np.flatnonzero(~frozen)
             states[moving] = self._categories(
                 instances, instance[moving], means[moving], tau[moving], labels[moving]
             )
-            cells = instances.schema.with_states(cells, states)
+            cells = instances.schema.coding.with_states(cells, states)
         inner, end = np.flatnonzero(tau < 1.0), np.flatnonzero(tau >= 1.0)
         cells[inner] = instances.schema.derive(cells[inner], instances.cells[instance[inner]])
         cells[end] = instances.schema.derive(cells[end])
@@ -214,11 +216,11 @@ class Decoder:
         schema, numeric, originals = instances.schema, instances.schema.numeric, instances.cells
         out = self.model.logits(z)  # (m, w)
         fixed = out.detach()
-        if schema.flags:  # whether a number is missing; numbers themselves have no head
+        if schema.coding.flags:  # whether a number is missing; numbers themselves have no head
             fixed = self.model.heads(fixed)
         means = fixed.cpu().numpy().astype(np.float64) + instances.residual_at(instance, tau)
         still = self._keeps_unplaced(schema, originals[instance], means, tau)
-        slopes = np.where(still, 0.0, schema.slopes(means[:, : len(numeric)]))
+        slopes = np.where(still, 0.0, schema.coding.slopes(means[:, : len(numeric)]))
         slopes = np.where(schema.counted[numeric], slopes, 0.0)
         values = torch.as_tensor(rows, device=z.device)
         rise = torch.as_tensor(slopes, device=z.device)
@@ -239,10 +241,11 @@ class Decoder:
         """Returns the numeric cells of rows on paths: (m, numeric)."""
         numeric = instances.schema.numeric
         original = instances.cells[instance]  # (m, d)
-        values = instances.schema.units(means[:, : len(numeric)])
+        values = instances.schema.coding.units(means[:, : len(numeric)])
         if not self.follows_paper:  # a negligible change: the instance's cell, except at tau=1
-            near = instances.schema.negligible(values, instances.snapped[instance])
-            near |= instances.schema.negligible(values, original[:, numeric])
+            least = instances.schema.negligible[numeric]
+            near = np.abs(values - instances.snapped[instance]) <= least
+            near |= np.abs(values - original[:, numeric]) <= least
             near &= (tau < 1.0)[:, None]
             values = np.where(near, original[:, numeric], values)
         still = self._keeps_unplaced(instances.schema, original, means, tau)
@@ -252,8 +255,8 @@ class Decoder:
         self, schema: Schema, original: Floats, means: Floats, tau: Floats
     ) -> Bools:
         """Returns which numbers stay missing or unseen, not yet replaced by a decoded number."""
-        still = schema.unplaced(original)  # (m, numeric)
-        flags = dict(schema.flags)
+        still = schema.coding.unplaced(original)  # (m, numeric)
+        flags = dict(schema.coding.flags)
         for k, i in enumerate(schema.numeric):
             if still[:, k].any():
                 share = 1.0 - tau
@@ -270,7 +273,7 @@ class Decoder:
         scores = self._scores(means)  # (m, sum of states)
         evidence = instances.fixed[instance]
         for block, ((feature, _, width), (first, end)) in enumerate(
-            zip(schema.blocks, self._spans, strict=True)
+            zip(schema.coding.blocks, self._spans, strict=True)
         ):
             state = original[:, block]
             seen = state < end - first
@@ -292,7 +295,7 @@ class Decoder:
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
         """The places where the states of each block begin and end among the scores."""
-        edges = [0, *np.cumsum(self.schema.block_states).tolist()]
+        edges = [0, *np.cumsum(self.schema.coding.block_states).tolist()]
         return list(pairwise(edges))
 
     @cached_property
@@ -300,7 +303,7 @@ class Decoder:
         """The encoded column that each state is read off, and the states that are its opposite."""
         columns: list[int] = []
         opposite: list[bool] = []
-        for _, start, width in self.schema.blocks:
+        for _, start, width in self.schema.coding.blocks:
             columns += [start, start] if width == 1 else range(start, start + width)
             opposite += [True, False] if width == 1 else [False] * width
         return np.array(columns, dtype=np.int64), np.flatnonzero(opposite)
@@ -319,7 +322,7 @@ class Decoder:
         return MIN_PROBABILITY if self.trees else 1e-9
 
     def _choose(self, scores: Floats, labels: Ints, evidence: Ints | None) -> Ints:
-        chosen = np.empty((len(scores), len(self.schema.blocks)), dtype=np.int64)
+        chosen = np.empty((len(scores), len(self.schema.coding.blocks)), dtype=np.int64)
         if not self.trees:
             for block, (first, end) in enumerate(self._spans):
                 chosen[:, block] = scores[:, first:end].argmax(axis=1)
@@ -367,8 +370,8 @@ class Decoder:
         As a percentile among the training rows of the label.
         """
         percentile = np.full(len(labels), 100.0)
-        if self.trees and schema.blocks:
-            states = schema.states(cells)
+        if self.trees and schema.coding.blocks:
+            states = schema.coding.states(cells)
             for label, rows in _by_label(labels):
                 percentile[rows] = 100.0 * self.trees[label].quantile(states[rows])
         return percentile

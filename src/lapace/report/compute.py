@@ -239,7 +239,7 @@ def reconstruction_check(
         reason = f"{len(rows)} rows held out, {MIN_ROWS} needed: hand over {10 * MIN_ROWS} or more"
         return Check(threshold, None, reason=reason)
     guesses = _usual_row(schema, real)[None], reconstructed
-    baseline, error = (schema.range_gaps(rows, guess).sum(axis=1) for guess in guesses)
+    baseline, error = (schema.metric.range_gaps(rows, guess).sum(axis=1) for guess in guesses)
     if not baseline.sum():
         return Check(threshold, None, reason="the held-out rows are all alike")
 

@@ -1,148 +1,133 @@
-"""Numbers as normal scores of their ranks, and categories as states of their blocks.
+"""The matrix that the network sees: scores of numbers, blocks of categories, flags of missing ones.
 
-These are the two maps between cells and the matrix that the network sees; `Schema.encode` and
-`Schema.decode` put their columns in order.
+The continuous and ordinal columns come first, then one block per category column, then one flag
+per number that may be missing. A block is as wide as its column has categories, and one wider if
+values may be missing: the last place says so. Two states need one place, a single state none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
-from scipy.special import ndtri
 
 from lapace.arrays import Bools, Floats, Ints
+from lapace.schema.features import Feature, Lattice, column_error
+from lapace.schema.ranks import Knots
 
-if TYPE_CHECKING:
-    from lapace.schema.features import Feature
-
-__all__ = ["NO_RANKS", "RARE", "SPIKE", "Knots", "Ranks", "codes_of", "mid_ranks", "states_of"]
-
-KNOTS = 256  # support points of a column's rank map; more do not change a decoded value
-RARE = 5  # rows under which a histogram bin or category count is not shown
-SPIKE = 0.01  # share of the rows from which a value gets an interval of scores
-SUPPORT = 100  # support points of a column's percentiles, beside the values that are spikes
-FLAT = 0.25  # least spread a column is stretched from: a nearly constant one must not dominate
+__all__ = ["Coding"]
 
 
-class Knots(NamedTuple):
-    """A column's rank map: `values` and the normal scores that each of them has.
+class Coding:
+    """The columns of the encoded matrix, and the maps from cells to it and back.
 
-    A value shared by many rows has the scores from `low` to `high`; others have a single one. With
-    F the cumulative share and n a value's own, the score in the middle is Φ⁻¹(F − n/2), as in a
-    normal distribution cut at the ranks, then standardised over the rows.
+    Args:
+        features: The columns of the table.
 
-    Examples:
-        >>> knots = Knots.fit(np.array([0.0] * 60 + [10.0] * 30 + [1000.0] * 10))
-        >>> knots.scores(np.array([0.0, 10.0, 1000.0])).round(2)
-        array([-0.76,  0.82,  2.11])
-        >>> knots.units(np.array([-9.0, -0.5, 2.0, 9.0])).round(1)  # spikes cannot be missed
-        array([   0.,    0., 1000., 1000.])
+    Attributes:
+        numeric: Positions of the continuous and ordinal columns, the first of the matrix.
+        categorical: Positions of the binary and categorical columns.
+        blocks: The category blocks: (feature, start, width) each.
+        block_states: How many states each block has.
+        flags: The flags of missing numbers: (feature, column) each.
+        widths: Widths of everything after the continuous columns, as the network needs them.
+        width: Columns of the matrix.
+        lattice: The lattices of the numeric columns, side by side.
     """
 
-    values: Floats
-    low: Floats
-    mid: Floats
-    high: Floats
+    def __init__(self, features: Sequence[Feature]) -> None:
+        self.features = features
+        numeric = [i for i, f in enumerate(features) if f.numeric]
+        categorical = [i for i, f in enumerate(features) if not f.numeric]
+        self.numeric: Ints = np.array(numeric, dtype=np.int64)
+        self.categorical: Ints = np.array(categorical, dtype=np.int64)
+        blocks = [i for i in categorical if features[i].width]
+        widths = [features[i].width for i in blocks]
+        starts = [*accumulate(widths, initial=len(numeric))]
+        self.blocks = tuple(zip(blocks, starts, widths, strict=False))
+        self.block_states = tuple(features[i].states for i in blocks)
+        nullable = [i for i in numeric if features[i].missing]
+        self.flags = tuple((i, starts[-1] + k) for k, i in enumerate(nullable))
+        self.widths = (*widths, *(1 for _ in nullable))
+        self.width = len(numeric) + sum(self.widths)
+        self.lattice = Lattice.side_by_side(features[i] for i in numeric)
+        # The first code of each column that is unseen in training.
+        self._unseen = np.array([len(f.categories) if f.extra else np.inf for f in features])
 
-    @classmethod
-    def fit(cls, values: Floats) -> Knots:
-        """Returns the rank map of training values."""
-        distinct, counts = np.unique(values, return_counts=True)
-        share = counts / counts.sum()
-        top = np.cumsum(share)
-        mid = ndtri(top - share / 2)
-        centre = float(share @ mid)
-        scale = max(FLAT, float(np.sqrt(share @ (mid - centre) ** 2)))
-        # A spike gets nine tenths of its mass; the rest leads on to its neighbours, so that
-        # values never seen, in between, still have a score of their own.
-        heavy = (share >= SPIKE) & (counts >= RARE)
-        low = np.where(heavy, ndtri(top - 0.95 * share), mid)
-        high = np.where(heavy, ndtri(top - 0.05 * share), mid)
-        keep = heavy | _spread(np.cumsum(np.where(heavy, 0.0, share)), KNOTS)
-        scores = [(s[keep] - centre) / scale for s in (low, mid, high)]
-        return cls(distinct[keep], *scores)
+    def encode(self, cells: Floats) -> Floats:
+        """Returns the matrix that the network sees; see `Schema.encode`."""
+        encoded = np.zeros((len(cells), self.width))  # (n, width)
+        scores = self._mapped(Knots.scores, cells[:, self.numeric])
+        encoded[:, : len(self.numeric)] = np.where(self.unplaced(cells), 0.0, scores)
+        for states, (_, start, width) in zip(self.states(cells).T, self.blocks, strict=True):
+            # A single place says that the second of two states holds.
+            encoded[:, start : start + width] = states[:, None] == np.arange(width) + (width == 1)
+        for i, column in self.flags:
+            encoded[:, column] = np.isnan(cells[:, i])
+        return encoded
 
-    def scores(self, values: Floats) -> Floats:
-        """Returns the scores of values; beyond the training range the score of its end."""
-        clipped = np.clip(values, self.values[0], self.values[-1])
-        left = np.searchsorted(self.values, clipped, side="right") - 1
-        right = np.minimum(left + 1, len(self.values) - 1)
-        gap = np.where(right > left, self.values[right] - self.values[left], 1.0)
-        share = (clipped - self.values[left]) / gap
-        between = self.high[left] + share * (self.low[right] - self.high[left])
-        return np.where(clipped == self.values[left], self.mid[left], between)
+    def decode(self, encoded: Floats) -> Floats:
+        """Returns the cells of a matrix; see `Schema.decode`."""
+        cells = np.zeros((len(encoded), len(self.features)))  # (n, d)
+        cells[:, self.numeric] = self.units(encoded[:, : len(self.numeric)])
+        states = np.zeros((len(encoded), len(self.blocks)), dtype=np.int64)
+        for block, (_, start, width) in enumerate(self.blocks):
+            scores = encoded[:, start : start + width]
+            states[:, block] = scores[:, 0] > 0.5 if width == 1 else scores.argmax(axis=1)
+        for i, column in self.flags:
+            cells[encoded[:, column] > 0.5, i] = np.nan
+        return self.with_states(cells, states)
+
+    def states(self, cells: Floats) -> Ints:
+        """Returns categories as states of their blocks, (n, blocks).
+
+        The states of a block are its categories, then missing if training saw that, then levels
+        unseen in training. Where training saw none, missing is as unknown as an unseen level.
+        """
+        states = np.empty((len(cells), len(self.blocks)), dtype=np.int64)
+        for block, (i, _, _) in enumerate(self.blocks):
+            feature, codes = self.features[i], cells[:, i]
+            state = np.where(codes >= len(feature.categories), codes + feature.missing, codes)
+            states[:, block] = np.where(np.isnan(codes), _missing_state(feature), state)
+        return states
+
+    def with_states(self, cells: Floats, states: Ints) -> Floats:
+        """Returns a copy of cells with the categories of some states: the inverse of `states`."""
+        cells = cells.copy()
+        for block, (i, _, _) in enumerate(self.blocks):
+            feature, state = self.features[i], states[:, block]
+            codes = state - (state > len(feature.categories)) * feature.missing
+            cells[:, i] = np.where(state == _missing_state(feature), np.nan, codes)
+        return cells
 
     def units(self, scores: Floats) -> Floats:
-        """Returns the values of scores: the piecewise-linear inverse, flat over a spike."""
-        grid = np.stack([self.low, self.high], axis=1).ravel()
-        return np.interp(scores, grid, np.repeat(self.values, 2))
+        """Returns the numeric columns' values of scores, on their lattice and in their bounds."""
+        return self.lattice.snap(self._mapped(Knots.units, scores))
 
     def slopes(self, scores: Floats) -> Floats:
-        """Returns how fast values rise with the score, from one value's middle to the next one's.
+        """Returns how fast the numeric columns' values rise with their scores."""
+        return self._mapped(Knots.slopes, scores)
 
-        They are not flat at a spike or beyond the ends, where the gradient would vanish.
-        """
-        rise: Floats = np.diff(self.values) / np.maximum(np.diff(self.mid), 1e-9)
-        if len(rise) < 2:
-            return np.full_like(scores, rise.sum())
-        slopes: Floats = rise[np.searchsorted(self.mid[1:-1], scores)]
-        return slopes
+    def _mapped(self, method: Callable[[Knots, Floats], Floats], numbers: Floats) -> Floats:
+        """Applies the rank map of each numeric column: (n, numeric)."""
+        mapped = np.empty(numbers.shape)
+        for place, i in enumerate(self.numeric.tolist()):
+            knots = self.features[i].knots
+            if knots is None:
+                sentence = "has no rank map: infer the schema from data."
+                raise column_error(self.features[i].name, sentence)
+            mapped[:, place] = method(knots, numbers[:, place])
+        return mapped
 
+    def unseen(self, cells: Floats) -> Bools:
+        """Returns whether each cell holds a level unseen in training: kept, never proposed."""
+        unseen: Bools = cells >= self._unseen
+        return unseen
 
-# Values in ascending order, and the percentile of each, between 0 and 1.
-Ranks: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
-NO_RANKS: Ranks = ((), ())
-
-
-def mid_ranks(values: Floats) -> Ranks:
-    """Returns support points of the percentiles of training values: values and their mid-ranks.
-
-    With F the cumulative share of the rows and n a value's own share, the mid-rank is F - n/2: half
-    of the rows that share a value count as passed. About a hundred values are kept, evenly spread
-    over F, with both ends and every value that at least a hundredth of the rows has.
-
-    Examples:
-        >>> mid_ranks(np.array([0.0] * 60 + [10.0] * 30 + [1000.0] * 10))
-        ((0.0, 10.0, 1000.0), (0.3, 0.75, 0.95))
-    """
-    distinct, counts = np.unique(values, return_counts=True)
-    rows, top = counts.sum(), np.cumsum(counts)
-    keep = counts >= SPIKE * rows
-    if not keep.all():
-        keep |= _spread(top, SUPPORT)
-    percentiles = (top - counts / 2)[keep] / rows
-    return tuple((distinct[keep] + 0.0).tolist()), tuple(percentiles.tolist())
-
-
-def _spread(top: Floats | Ints, count: int) -> Bools:
-    """Marks about `count` positions, evenly spread over the cumulative share, ends included."""
-    keep = np.zeros(len(top), dtype=bool)
-    places = np.searchsorted(top, np.linspace(0, top[-1], count))
-    keep[np.minimum(places, len(top) - 1)] = True
-    keep[[0, -1]] = True
-    return keep
-
-
-def states_of(feature: Feature, codes: Floats) -> Ints:
-    """Returns the states of a category column: its codes, then missing if seen, then unseen levels.
-
-    A missing cell where training never saw one is as unknown as an unseen level.
-
-    Examples:
-        >>> from lapace.schema import Feature
-        >>> home = Feature("home", "categorical", categories=("own", "rent"), missing=True)
-        >>> states_of(home, np.array([0.0, 1.0, np.nan, 2.0]))  # 2 is a level unseen in training
-        array([0, 1, 2, 3])
-    """
-    states = np.where(codes >= len(feature.categories), codes + feature.missing, codes)
-    return np.where(np.isnan(codes), _missing_state(feature), states).astype(np.int64)
-
-
-def codes_of(feature: Feature, states: Ints) -> Floats:
-    """Returns the codes of states, NaN for missing: the inverse of `states_of`."""
-    codes = states - (states > len(feature.categories)) * feature.missing
-    return np.where(states == _missing_state(feature), np.nan, codes)
+    def unplaced(self, cells: Floats) -> Bools:
+        """Returns which numbers have no place on their scale, missing or unseen: (n, numeric)."""
+        return (np.isnan(cells) | self.unseen(cells))[:, self.numeric]
 
 
 def _missing_state(feature: Feature) -> int:

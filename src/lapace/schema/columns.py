@@ -1,8 +1,8 @@
-"""A column of a training table as its feature's values, and any column as cells.
+"""A column of a table as cells, and what only a training column can say of its feature.
 
-Only the data can say a feature's bounds, its resolution, the change that is negligible, its rank
-map and a coarse histogram. A column's cells are numbers, or positions in the levels of its feature;
-a row that cannot be used is named, and costs no other row.
+Cells are numbers, or positions in the levels of the feature. A row that cannot be used is named,
+and costs no other row. The data say a feature's bounds, its resolution, the change that is
+negligible, its rank map and a coarse histogram.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.coding import RARE, Knots, mid_ranks
 from lapace.schema.features import Feature, column_error, on_lattice
 from lapace.schema.notation import ISO_DATE, Notation, guess, plain_number
-from lapace.table import Coded, Column, Level, spelling
-from lapace.table.frames import as_coded
+from lapace.schema.ranks import RARE, Knots, mid_ranks
+from lapace.table import Coded, Column, Level, as_coded, spelling
 
 __all__ = [
-    "PROPOSED",
     "column_notation",
     "fitted",
     "read_cells",
@@ -32,12 +30,10 @@ __all__ = [
     "text_notation",
 ]
 
-PROPOSED = 64  # categories that counterfactuals may propose; rarer ones are kept, not proposed
 NEGLIGIBLE = 0.01  # share of the interquartile range that a change may have and be negligible
 CHOICES = 20  # distinct values under which no change of a number is negligible
 EXACT = 2.0**53  # from here on a float does not hold every whole number
 SHARED = 0.99  # share of the values that a resolution has to fit
-DATE_TIME, DATE_SECONDS = "2024-12-31 23:59", "2024-12-31 23:59:59"
 PLAIN = "1234.56"  # the notation of plain numbers
 UNREADABLE: Mapping[str, str] = {
     "duration": "times of day or durations. Turn it into a number (minutes, days), or drop it.",
@@ -51,190 +47,6 @@ TOO_LARGE = (
 )
 # A row that cannot be used, what its cell holds, and how the sentence about it ends.
 Unusable: TypeAlias = tuple[int, str, str]
-
-
-def column_notation(column: Column) -> str:
-    """Returns how a column writes its numbers; empty for plain ones, or where nothing tells."""
-    if column.kind == "date":
-        days = column.values
-        assert not isinstance(days, Coded)
-        seconds = np.rint(days[~np.isnan(days)] * 86400)
-        whole = (seconds % 86400 == 0).all()
-        return ISO_DATE if whole else DATE_TIME if (seconds % 60 == 0).all() else DATE_SECONDS
-    notation = text_notation(column)
-    return "" if notation is None or notation.example == PLAIN else notation.example
-
-
-def text_notation(column: Column) -> Notation | None:
-    """Returns the notation that reads every text of a column of text."""
-    if column.kind != "text" or not isinstance(column.values, Coded):
-        return None
-    return guess([str(level) for level in column.values.seen])
-
-
-def seen_levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
-    """Returns the levels seen, in order; where there are more than `most`, the most frequent."""
-    coded = as_coded(column.values)
-    counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.levels))
-    order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())][:most]
-    kept = [coded.levels[k] for k in order]
-    return tuple(sorted(kept, key=lambda v: (isinstance(v, str), v)))
-
-
-def fitted(feature: Feature, column: Column) -> Feature:
-    """Returns a feature with what only the data can say: bounds, lattice, ranks, histogram."""
-    if feature.kind == "continuous":
-        feature = _with_notation(feature, column)
-    problems: dict[int, str] = {}
-    wide, cells = read_cells(feature, column, problems)
-    if problems:
-        raise InputError(min(problems.items())[1])
-    missing, present = bool(np.isnan(cells).any()), cells[~np.isnan(cells)]
-    if feature.kind == "continuous":
-        feature = _with_lattice(feature, present, whole=column.kind == "integer")
-    else:
-        present = present[present < len(feature.categories)]
-        if not present.size:
-            held = ", ".join(repr(v) for v in seen_levels(column, 3))
-            sentence = f"holds none of the categories given for it; it holds {held}."
-            raise column_error(feature.name, sentence)
-    if feature.kind == "ordinal" and wide is not feature:
-        raise _not_in_order(feature, wide.extra[len(feature.extra) :], cells)
-    if not feature.numeric:
-        counts = np.bincount(present.astype(np.int64), minlength=len(feature.categories))
-        shown = tuple(int(c) if c >= RARE else 0 for c in counts)
-        return replace(feature, missing=missing, histogram=((), shown))
-    knots = Knots.fit(np.clip(present, feature.lower, feature.upper))
-    ranks, histogram = mid_ranks(present), _histogram(present)
-    return replace(feature, missing=missing, ranks=ranks, knots=knots, histogram=histogram)
-
-
-def _with_notation(feature: Feature, column: Column) -> Feature:
-    """Returns a continuous feature that reads the column's text, where it holds text."""
-    text = isinstance(column.values, Coded) and column.kind in ("text", "mixed")
-    if not feature.written and (text or column.kind == "date"):
-        feature = replace(feature, written=column_notation(column))
-    if not text or feature.written:
-        return feature
-    assert isinstance(column.values, Coded)
-    strange = [v for v in column.values.seen if _number_of(feature, v) is None]
-    if strange:
-        some = ", ".join(map(repr, strange[:3])) + (", …" if len(strange) > 3 else "")
-        sentence = f"holds text that is no number ({some}) and cannot be continuous. Convert it to"
-        raise column_error(feature.name, f"{sentence} numbers first.")
-    return feature
-
-
-def _not_in_order(feature: Feature, unknown: tuple[Level, ...], cells: Floats) -> InputError:
-    """Returns the error about values that an ordinal's order lacks, or spells otherwise.
-
-    Without an order a category may be left out on purpose, so that none is proposed.
-    """
-    held = ", ".join(repr(v) for v in unknown[:3])
-    more = f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
-    which = "which is" if len(unknown) == 1 else "which are"
-    unused = [v for k, v in enumerate(feature.categories) if not (cells == k).any()]
-    value, near = next(((v, hint) for v in unknown if (hint := did_you_mean(v, unused))), ("", ""))
-    if len(unknown) > 1:
-        near = near.replace(" Did", f" For {value!r}, did")
-    return column_error(
-        feature.name,
-        f"holds {held}{more}, {which} not among the categories given.{near} "
-        "Name every value that the column holds.",
-    )
-
-
-def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
-    """Returns a continuous feature with its resolution, and its bounds on multiples of it."""
-    step = feature.resolution or resolution_of(values)
-    lower = float(values.min()) if np.isnan(feature.lower) else feature.lower
-    upper = float(values.max()) if np.isnan(feature.upper) else feature.upper
-    if not np.isfinite(upper - lower):
-        sentence = f"reaches from {lower:g} to {upper:g}, too far to compute with. Rescale it."
-        raise column_error(feature.name, sentence)
-    integer = feature.integer or whole or (step >= 1 and step % 1 == 0)
-    tolerance = feature.tolerance
-    tolerance = _tolerance(values, step) if np.isnan(tolerance) else tolerance
-    feature_bounds = feature.lower, feature.upper
-    feature = replace(
-        feature, lower=lower, upper=upper, resolution=step, integer=integer, tolerance=tolerance
-    )
-    if not step:
-        return feature
-    # A bound that was given may lie between two multiples: then the next one inside it. The
-    # tolerance is for quotients such as 0.3 / 0.1, a little under 3.
-    low, high = lower / step, upper / step
-    low = np.rint(low) if np.isnan(feature_bounds[0]) else np.ceil(low - 1e-9)
-    high = np.rint(high) if np.isnan(feature_bounds[1]) else np.floor(high + 1e-9)
-    if low > high:
-        sentence = f"has no multiple of {step:g} between {lower:g} and {upper:g}."
-        raise column_error(feature.name, sentence)
-    lower, upper = on_lattice(np.array([low, high]) * step, step).tolist()
-    return replace(feature, lower=lower, upper=upper)
-
-
-def resolution_of(values: Floats) -> float:
-    """Returns the coarsest lattice that nearly all values lie on, of at most six decimals; else 0.
-
-    One value in a hundred may lie off it: 33.333333 in a column of cents leaves the cents.
-    """
-    distinct, counts = np.unique(values, return_counts=True)
-    largest = float(np.abs(distinct[[0, -1]]).max())
-    for places in range(7):
-        scale = 10.0**places
-        if largest * scale >= (EXACT if places == 0 else EXACT / 8):
-            return 0.0  # all floats as large as this are multiples
-        scaled = distinct * scale
-        whole = np.rint(scaled)
-        # As far off as arithmetic leaves a decimal (0.1 + 0.2), not as far as a small number.
-        fits = np.abs(scaled - whole) <= min(1e-3, 1e-13 * largest * scale)
-        if fits.all() or _nearly_all(fits & (distinct != 0), counts * (distinct != 0)):
-            # A few rows can share a divisor by chance; a power of ten is then the safer step.
-            many = len(distinct) >= 10 or (len(values) >= 50 and len(distinct) >= 3)
-            divisor = int(np.gcd.reduce(whole[fits].astype(np.int64))) if many else 1
-            return float(f"{(divisor or 1) / scale:.12g}")
-    return 0.0
-
-
-def _tolerance(values: Floats, resolution: float) -> float:
-    """Returns the change that is negligible: a hundredth of the range between the quartiles.
-
-    The quartiles, not the ends: in a column of incomes the few largest would make a change of a
-    month's pay look small. Rounded down to whole steps, so that it is 0 where one step already
-    matters (years, numbers of children), and 0 where few values occur, which are choices rather
-    than amounts.
-    """
-    if len(np.unique(values)) < CHOICES:
-        return 0.0
-    low, high = np.quantile(values, [0.25, 0.75])
-    most = NEGLIGIBLE * float(high - low)
-    if not resolution:
-        return float(f"{most:.3g}")
-    return float(on_lattice(np.floor(most / resolution + 1e-9) * resolution, resolution))
-
-
-def _nearly_all(fits: Any, counts: Any) -> bool:
-    """Returns whether 99% of the rows and 90% of their values fit; zeros count for nothing."""
-    enough = counts.sum() >= 100 and (counts[fits].sum() >= SHARED * counts.sum())
-    return bool(enough and fits.sum() >= 0.9 * (counts > 0).sum())
-
-
-def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Returns edges and counts; a bin of few rows joins its neighbour: no row is singled out."""
-    low, high = float(values.min()), float(values.max())
-    # numpy's own edges refuse a range too narrow for its bins, such as two neighbouring floats.
-    edges = np.linspace(low, high, bins + 1) if low < high else np.array([low - 0.5, low + 0.5])
-    kept_edges, kept_counts, rows = [edges[0]], list[int](), 0
-    for count, edge in zip(np.histogram(values, edges)[0].tolist(), edges[1:], strict=True):
-        rows += count
-        if rows >= RARE:
-            kept_edges.append(edge)
-            kept_counts.append(rows)
-            rows = 0
-    if not kept_counts:
-        return (float(edges[0]), float(edges[-1])), (rows,)
-    kept_counts[-1] += rows
-    return tuple(map(float, [*kept_edges[:-1], edges[-1]])), tuple(kept_counts)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -287,68 +99,230 @@ def _numbers(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Un
 
 def _number_of(feature: Feature, level: Level) -> float | None:
     """Returns the number a level is, or spells in the notation of its column."""
-    return feature.number(level) if isinstance(level, str) else _spelt(level)
-
-
-def _spelt(level: Any) -> float | None:
-    """Returns the number a level is or spells; NaN for blank text, None for any other."""
-    try:
-        return plain_number(level) if isinstance(level, str) else float(level)
-    except (TypeError, ValueError):
-        return None
-
-
-def _blank(level: Level) -> bool:
-    return isinstance(level, str) and not level.strip()
+    return feature.number(level) if isinstance(level, str) else float(level)
 
 
 def _codes(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Unusable]]:
     """Reads a column as codes, and widens the feature by levels it lacks."""
     coded = as_coded(column.values)
-    known: dict[Level, int] = {spelling(level): k for k, level in enumerate(feature.levels)}
-    known.update({level: k for k, level in enumerate(feature.levels)})
+    exact: dict[Level, int] = {level: k for k, level in enumerate(feature.levels)}
+    alike: dict[Level, int] = {_canonical(level): k for level, k in reversed(exact.items())}
     extra, refused = list(feature.extra), dict[int, tuple[str, str]]()
-    why = ", neither true nor false." if _all(feature, bool) else ", not a number."
     codes = np.full(len(coded.levels) + 1, np.nan)
     for k in np.flatnonzero(coded.used).tolist():
         level = coded.levels[k]
-        code = _find(level, known)
-        new = _unseen(feature, level) if code is None else None
+        code = exact.get(level, alike.get(_canonical(level)))
         if isinstance(level, float) and np.isinf(level) and not _all(feature, str):
             refused[k] = INFINITY
         elif code is not None:
             codes[k] = code
-        elif new is not None:
-            codes[k] = known[new] = known[spelling(new)] = len(feature.categories) + len(extra)
+        elif _all(feature, str) or not (isinstance(level, str) and not level.strip()):
+            new = _unseen(feature, level)  # other blank text is missing
+            if new is None:
+                truths = _all(feature, bool)
+                refused[k] = (
+                    repr(level),
+                    ", neither true nor false." if truths else ", not a number.",
+                )
+                continue
+            codes[k] = exact[new] = alike[_canonical(new)] = len(feature.categories) + len(extra)
             extra.append(new)
-        elif not _blank(level):  # blank text is missing
-            refused[k] = repr(level), why
     rows = np.flatnonzero(np.isin(coded.codes, list(refused))).tolist()
     unusable = [(row, *refused[int(coded.codes[row])]) for row in rows]
     wide = replace(feature, extra=tuple(extra)) if len(extra) > len(feature.extra) else feature
     return wide, codes[coded.codes], unusable
 
 
-def _find(level: Level, known: Mapping[Any, int]) -> int | None:
-    """Returns a level's code, however the level is written (1, 1.0, '1', '1.0')."""
-    written = [_spelt(level), TRUTHS.get(level.lower())] if isinstance(level, str) else []
-    return next((known[v] for v in (level, spelling(level), *written) if v in known), None)
+def _canonical(level: Level) -> Level:
+    """Returns what a level has in common with others that mean the same: 1, 1.0, '1', '1.0'."""
+    if not isinstance(level, str):
+        return level
+    number = plain_number(level)
+    return TRUTHS.get(level.lower(), level if number is None or np.isnan(number) else number)
 
 
 def _unseen(feature: Feature, level: Level) -> Level | None:
     """Returns a level unseen in training as this column would hold it; None if it could not."""
     if _all(feature, str):
         return spelling(level)
+    value = _canonical(level)
     if _all(feature, bool):
-        truth = TRUTHS.get(level.lower()) if isinstance(level, str) else level
-        return bool(truth) if truth in (0, 1) else None
+        return bool(value) if value in (0, 1) else None
     if any(isinstance(v, str) for v in feature.categories):
-        return None if _blank(level) else level
-    number = _spelt(level)
-    if number is None or not np.isfinite(number):
+        return level
+    if isinstance(value, str):
         return None
-    return int(number) if number.is_integer() else number
+    return int(value) if float(value).is_integer() else value
 
 
 def _all(feature: Feature, kind: type) -> bool:
     return all(isinstance(v, kind) for v in feature.categories)
+
+
+# ------------------------------------------------------------------------------------------------
+# Training columns
+
+
+def column_notation(column: Column) -> str:
+    """Returns how a column writes its numbers; empty for plain ones, or where nothing tells."""
+    if column.kind == "date":
+        assert not isinstance(column.values, Coded)
+        seconds = np.rint(column.values[~column.missing] * 86400)
+        whole_days, whole_minutes = ((seconds % unit == 0).all() for unit in (86400, 60))
+        minutes = "2024-12-31 23:59"
+        return ISO_DATE if whole_days else minutes if whole_minutes else f"{minutes}:59"
+    notation = text_notation(column)
+    return "" if notation is None or notation.example == PLAIN else notation.example
+
+
+def text_notation(column: Column) -> Notation | None:
+    """Returns the notation that reads every text of a column of text."""
+    if column.kind != "text" or not isinstance(column.values, Coded):
+        return None
+    return guess([str(level) for level in column.values.seen])
+
+
+def seen_levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
+    """Returns the levels seen, in order; where there are more than `most`, the most frequent."""
+    coded = as_coded(column.values)
+    counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.levels))
+    order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())][:most]
+    kept = [coded.levels[k] for k in order]
+    return tuple(sorted(kept, key=lambda v: (isinstance(v, str), v)))
+
+
+def fitted(feature: Feature, column: Column) -> Feature:
+    """Returns a feature with what only the data can say: bounds, lattice, ranks, histogram."""
+    text = isinstance(column.values, Coded) or column.kind == "date"
+    if feature.kind == "continuous" and text and not feature.written:
+        feature = replace(feature, written=column_notation(column))
+    problems: dict[int, str] = {}
+    wide, cells = read_cells(feature, column, problems)
+    if problems:
+        raise InputError(min(problems.items())[1])
+    missing, present = bool(np.isnan(cells).any()), cells[~np.isnan(cells)]
+    if feature.kind == "continuous":
+        feature = _with_lattice(feature, present, whole=column.kind == "integer")
+    else:
+        present = present[present < len(feature.categories)]
+        if not present.size:
+            held = ", ".join(repr(v) for v in seen_levels(column, 3))
+            sentence = f"holds none of the categories given for it; it holds {held}."
+            raise column_error(feature.name, sentence)
+    if feature.kind == "ordinal" and wide is not feature:
+        raise _not_in_order(feature, wide.extra[len(feature.extra) :])
+    if not feature.numeric:
+        counts = np.bincount(present.astype(np.int64), minlength=len(feature.categories))
+        shown = tuple(int(c) if c >= RARE else 0 for c in counts)
+        return replace(feature, missing=missing, histogram=((), shown))
+    knots = Knots.fit(np.clip(present, feature.lower, feature.upper))
+    ranks, histogram = mid_ranks(present), _histogram(present)
+    return replace(feature, missing=missing, ranks=ranks, knots=knots, histogram=histogram)
+
+
+def _not_in_order(feature: Feature, unknown: tuple[Level, ...]) -> InputError:
+    """Returns the error about values that an ordinal's order lacks, or spells otherwise."""
+    held = ", ".join(repr(v) for v in unknown[:3])
+    more = f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
+    which = "which is" if len(unknown) == 1 else "which are"
+    near = did_you_mean(unknown[0], feature.categories)
+    return column_error(
+        feature.name,
+        f"holds {held}{more}, {which} not among the categories given.{near} "
+        "Name every value that the column holds.",
+    )
+
+
+def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
+    """Returns a continuous feature with its resolution, and its bounds on multiples of it."""
+    step = feature.resolution or resolution_of(values)
+    given = not np.isnan(feature.lower), not np.isnan(feature.upper)
+    lower = feature.lower if given[0] else float(values.min())
+    upper = feature.upper if given[1] else float(values.max())
+    if not np.isfinite(upper - lower):
+        sentence = f"reaches from {lower:g} to {upper:g}, too far to compute with. Rescale it."
+        raise column_error(feature.name, sentence)
+    feature = replace(
+        feature,
+        lower=lower,
+        upper=upper,
+        resolution=step,
+        integer=feature.integer or whole or (step >= 1 and step % 1 == 0),
+        tolerance=_tolerance(values, step) if np.isnan(feature.tolerance) else feature.tolerance,
+    )
+    if not step:
+        return feature
+    # A bound that was given may lie between two multiples: then the next one inside it. The
+    # 1e-9 is for quotients such as 0.3 / 0.1, a little under 3.
+    low, high = lower / step, upper / step
+    low = np.ceil(low - 1e-9) if given[0] else np.rint(low)
+    high = np.floor(high + 1e-9) if given[1] else np.rint(high)
+    if low > high:
+        sentence = f"has no multiple of {step:g} between {lower:g} and {upper:g}."
+        raise column_error(feature.name, sentence)
+    lower, upper = on_lattice(np.array([low, high]) * step, step).tolist()
+    return replace(feature, lower=lower, upper=upper)
+
+
+def resolution_of(values: Floats) -> float:
+    """Returns the coarsest lattice that nearly all values lie on, of at most six decimals; else 0.
+
+    One value in a hundred may lie off it: 33.333333 in a column of cents leaves the cents.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    largest = float(np.abs(distinct[[0, -1]]).max())
+    for places in range(7):
+        scale = 10.0**places
+        if largest * scale >= (EXACT if places == 0 else EXACT / 8):
+            return 0.0  # all floats as large as this are multiples
+        scaled = distinct * scale
+        whole = np.rint(scaled)
+        # As far off as arithmetic leaves a decimal (0.1 + 0.2), not as far as a small number.
+        fits = np.abs(scaled - whole) <= min(1e-3, 1e-13 * largest * scale)
+        if fits.all() or _nearly_all(fits & (distinct != 0), counts * (distinct != 0)):
+            # A few rows can share a divisor by chance; a power of ten is then the safer step.
+            many = len(distinct) >= 10 or (len(values) >= 50 and len(distinct) >= 3)
+            divisor = int(np.gcd.reduce(whole[fits].astype(np.int64))) if many else 1
+            return float(f"{(divisor or 1) / scale:.12g}")
+    return 0.0
+
+
+def _nearly_all(fits: Any, counts: Any) -> bool:
+    """Returns whether 99% of the rows and 90% of their values fit; zeros count for nothing."""
+    enough = counts.sum() >= 100 and (counts[fits].sum() >= SHARED * counts.sum())
+    return bool(enough and fits.sum() >= 0.9 * (counts > 0).sum())
+
+
+def _tolerance(values: Floats, resolution: float) -> float:
+    """Returns the change that is negligible: a hundredth of the range between the quartiles.
+
+    The quartiles, not the ends: in a column of incomes the few largest would make a change of a
+    month's pay look small. Rounded down to whole steps, so that it is 0 where one step already
+    matters (years, numbers of children), and 0 where few values occur, which are choices rather
+    than amounts.
+    """
+    if len(np.unique(values)) < CHOICES:
+        return 0.0
+    low, high = np.quantile(values, [0.25, 0.75])
+    most = NEGLIGIBLE * float(high - low)
+    if not resolution:
+        return float(f"{most:.3g}")
+    return float(on_lattice(np.floor(most / resolution + 1e-9) * resolution, resolution))
+
+
+def _histogram(values: Floats, bins: int = 16) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Returns edges and counts; a bin of few rows joins its neighbour: no row is singled out."""
+    low, high = float(values.min()), float(values.max())
+    # numpy's own edges refuse a range too narrow for its bins, such as two neighbouring floats.
+    edges = np.linspace(low, high, bins + 1) if low < high else np.array([low - 0.5, low + 0.5])
+    kept_edges, kept_counts, rows = [edges[0]], list[int](), 0
+    for count, edge in zip(np.histogram(values, edges)[0].tolist(), edges[1:], strict=True):
+        rows += count
+        if rows >= RARE:
+            kept_edges.append(edge)
+            kept_counts.append(rows)
+            rows = 0
+    if not kept_counts:
+        return (float(edges[0]), float(edges[-1])), (rows,)
+    kept_counts[-1] += rows
+    return tuple(map(float, [*kept_edges[:-1], edges[-1]])), tuple(kept_counts)

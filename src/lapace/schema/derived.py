@@ -1,27 +1,24 @@
 """Derived columns: their inputs, the order they are computed in, and their values.
 
-A derived column is computed from others, its *inputs*, by an expression or a Python function. Where
-an input is missing it is missing; where the result is no number, or no category of the column, the
-row has no value for it.
+A derived column is computed from others, its *inputs*, by an expression. It is missing where an
+input is missing. Where the result is no number, or no category of the column, the row has no value
+for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.errors import InputError, did_you_mean, first_line
+from lapace.errors import InputError, did_you_mean
 from lapace.schema.expressions import Expression, LinearForm, Values, linear_form, parse
 from lapace.schema.features import Feature, column_error, on_lattice
 
 __all__ = ["Derivation", "DerivedColumns"]
-
-Function: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,32 +30,48 @@ class Derivation:
         feature: The column.
         inputs: Positions of the columns it is computed from.
         sources: Positions of the columns it follows from in the end, none of them derived.
-        compute: From values by name to values of the column.
-        form: The linear form it is, perhaps rounded; None where it is none.
+        expression: What it is computed by.
+        form: The linear form that the expression is, perhaps rounded; None if it is none.
     """
 
     column: int
     feature: Feature
     inputs: Ints
     sources: Ints
-    compute: Callable[[Mapping[str, Values]], Values]
+    expression: Expression
     form: LinearForm | None
 
     def values(self, features: Sequence[Feature], cells: Floats, *, rounded: bool = True) -> Floats:
         """Returns the column's cells, given the rows' other cells; NaN where it has no value."""
-        names = {features[i].name: _as_values(features[i], cells[:, i]) for i in self.inputs}
-        computed = np.broadcast_to(self.compute(names), len(cells))
+        columns = {features[i].name: _as_values(features[i], cells[:, i]) for i in self.inputs}
+        try:
+            values = np.broadcast_to(self.expression.evaluate(columns), len(cells))
+        except InputError as error:
+            sentence = f"cannot be '{self.feature.derived}'. {error}"
+            raise column_error(self.feature.name, sentence) from None
         missing = np.isnan(cells[:, self.inputs]).any(axis=1)
-        return np.where(missing, np.nan, self._as_cells(computed, rounded))
+        return np.where(missing, np.nan, self._as_cells(values, rounded))
 
     def _as_cells(self, values: Values, rounded: bool) -> Floats:
         if self.feature.kind != "continuous":
-            codes = {_key(level): float(code) for code, level in enumerate(self.feature.levels)}
-            return np.array([codes.get(_key(v), np.nan) for v in values.tolist()], dtype=np.float64)
+            codes = {level: float(code) for code, level in enumerate(self.feature.levels)}
+            return np.array([codes.get(v, np.nan) for v in values.tolist()], dtype=np.float64)
         if values.dtype == object:
             raise column_error(self.feature.name, "holds numbers and is derived as text.")
-        numbers = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
+        numbers = np.where(np.isfinite(values), values, np.nan)
         return on_lattice(numbers, self.feature.resolution if rounded else 0.0)
+
+
+def _as_values(feature: Feature, cells: Floats) -> Values:
+    """Returns cells as an expression sees them: numbers, or the names of categories."""
+    if feature.kind == "continuous":
+        return cells
+    texts = any(isinstance(level, str) for level in feature.levels)
+    levels: Values = np.array(
+        [*(str(v) if texts else float(v) for v in feature.levels), None if texts else np.nan],
+        dtype=object if texts else np.float64,
+    )
+    return levels[np.where(np.isnan(cells), -1, cells).astype(np.int64)]
 
 
 @dataclass(frozen=True)
@@ -76,13 +89,14 @@ class DerivedColumns:
     @classmethod
     def of(cls, features: Sequence[Feature]) -> DerivedColumns:
         """Returns those among some columns; refuses unknown inputs and circles."""
-        names = [feature.name for feature in features]
-        inputs = {f.name: f.inputs for f in features if f.derived is not None}
-        for derived, several in inputs.items():
-            for name in several:
-                if name not in names:
+        places = {feature.name: i for i, feature in enumerate(features)}
+        expressions = {f.name: parse(f.derived) for f in features if f.derived is not None}
+        inputs = {name: expression.columns for name, expression in expressions.items()}
+        for derived, names in inputs.items():
+            for name in names:
+                if name not in places:
                     sentence = f"is derived from '{name}', which is not in the table."
-                    raise column_error(derived, sentence + did_you_mean(name, names))
+                    raise column_error(derived, sentence + did_you_mean(name, places))
         try:
             order = [name for name in TopologicalSorter(inputs).static_order() if name in inputs]
         except CycleError as error:
@@ -90,11 +104,17 @@ class DerivedColumns:
             raise InputError(
                 f"Derived columns go round in a circle: {circle}. One of them must not be derived."
             ) from None
+        each: list[Derivation] = []
         sources: dict[str, tuple[str, ...]] = {}
         for name in order:
             final = [s for i in inputs[name] for s in sources.get(i, (i,))]
             sources[name] = tuple(dict.fromkeys(final))
-        each = (_derivation(features, names, n, inputs[n], sources[n]) for n in order)
+            direct, ends = (np.array([places[i] for i in s]) for s in (inputs[name], sources[name]))
+            named = [features[places[i]] for i in (name, *inputs[name])]
+            numbers = all(feature.kind == "continuous" for feature in named)
+            form = linear_form(expressions[name]) if numbers else None
+            expression = expressions[name]
+            each.append(Derivation(places[name], named[0], direct, ends, expression, form))
         return cls(features, tuple(each))
 
     def derive(
@@ -117,7 +137,11 @@ class DerivedColumns:
         return cells
 
     def derivable(self, cells: Floats, originals: Floats) -> Bools:
-        """Returns what `Schema.derivable` does."""
+        """Returns whether derived cells, as `derive` made them, are values of their columns: (n,).
+
+        They are not where nothing could be computed, or where the result lies beyond the column's
+        bounds and further out than the instance's own.
+        """
         derivable = np.ones(len(cells), dtype=bool)
         for derivation in self.each:
             feature, column = derivation.feature, derivation.column
@@ -136,15 +160,12 @@ class DerivedColumns:
         They are differences over a hundredth of the range or two steps, so that rounding to whole
         numbers does not hide them: {derived column: {source column: (n,)}}.
         """
-        slopes: dict[int, dict[int, Floats]] = {}
-        for derivation in self.each:
-            numbers = [i for i in derivation.sources.tolist() if self._is_number(i)]
-            if self._is_number(derivation.column):
-                slopes[derivation.column] = {i: self._slope(cells, derivation, i) for i in numbers}
-        return slopes
-
-    def _is_number(self, column: int) -> bool:
-        return self.features[column].kind == "continuous"
+        number = [feature.kind == "continuous" for feature in self.features]
+        return {
+            d.column: {i: self._slope(cells, d, i) for i in d.sources.tolist() if number[i]}
+            for d in self.each
+            if number[d.column]
+        }
 
     def _slope(self, cells: Floats, derivation: Derivation, source: int) -> Floats:
         feature = self.features[source]
@@ -163,75 +184,3 @@ class DerivedColumns:
         for derivation in self.each[: self.each.index(last)]:
             cells[:, derivation.column] = derivation.values(self.features, cells, rounded=False)
         return last.values(self.features, cells, rounded=False)
-
-
-def _derivation(
-    features: Sequence[Feature],
-    names: list[str],
-    name: str,
-    inputs: Sequence[str],
-    sources: Sequence[str],
-) -> Derivation:
-    feature = features[names.index(name)]
-    form = None
-    if isinstance(feature.derived, str):
-        expression = parse(feature.derived)
-        numbers = all(features[names.index(i)].kind == "continuous" for i in (name, *inputs))
-        form = linear_form(expression) if numbers else None
-        compute = _evaluated(feature, expression)
-    else:
-        compute = _called(feature)
-    direct, final = (np.array([names.index(i) for i in some]) for some in (inputs, sources))
-    return Derivation(names.index(name), feature, direct, final, compute, form)
-
-
-def _evaluated(
-    feature: Feature, expression: Expression
-) -> Callable[[Mapping[str, Values]], Values]:
-    def compute(columns: Mapping[str, Values]) -> Values:
-        try:
-            return expression.evaluate(columns)
-        except InputError as error:
-            raise column_error(feature.name, f"cannot be '{feature.derived}'. {error}") from None
-
-    return compute
-
-
-def _called(feature: Feature) -> Callable[[Mapping[str, Values]], Values]:
-    function = feature.derived
-    assert function is not None
-    assert not isinstance(function, str)
-
-    def compute(columns: Mapping[str, Values]) -> Values:
-        try:
-            with np.errstate(all="ignore"):
-                values = np.asarray(function(**columns))
-        except Exception as error:
-            sentence = (
-                f"is derived by a function that raised {type(error).__name__}: {first_line(error)} "
-                "It is called with whole columns, as numpy arrays."
-            )
-            raise column_error(feature.name, sentence) from error
-        count = len(next(iter(columns.values())))
-        if values.shape not in ((), (count,)):
-            sentence = f"is derived by a function that returned shape {values.shape}"
-            raise column_error(feature.name, f"{sentence} for {count} rows.")
-        return values.astype(object) if values.dtype.kind in "US" else values
-
-    return compute
-
-
-def _as_values(feature: Feature, cells: Floats) -> Values:
-    """Returns cells as an expression sees them: numbers, or the names of categories."""
-    if feature.kind == "continuous":
-        return cells
-    texts = any(isinstance(level, str) for level in feature.levels)
-    table: Values = np.array(
-        [*(str(v) if texts else float(v) for v in feature.levels), None if texts else np.nan],
-        dtype=object if texts else np.float64,
-    )
-    return table[np.where(np.isnan(cells), -1, cells).astype(np.int64)]
-
-
-def _key(value: Any) -> Any:
-    return value if isinstance(value, str) or value is None else float(value)

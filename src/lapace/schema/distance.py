@@ -164,7 +164,7 @@ def kneighbors(
     k = max(0, min(k, len(rows) - exclude_self))
     found, index = np.empty((len(cells), k)), np.empty((len(cells), k), dtype=np.int64)
     for part in batches(len(cells) if k else 0, BLOCK, len(rows)):
-        block = schema.pairwise_distances(cells[part], rows, weights)  # (size, n)
+        block = schema.metric.pairwise(cells[part], rows, weights)  # (size, n)
         if exclude_self:
             np.fill_diagonal(block[:, part.start :], math.inf)
         found[part], index[part] = smallest(block, k)

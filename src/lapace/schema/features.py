@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from inspect import Parameter, Signature, signature
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from lapace.arrays import Floats, Ints
-from lapace.documents import plain
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.coding import NO_RANKS, Knots, Ranks
 from lapace.schema.expressions import parse
 from lapace.schema.notation import DATES, notation, plain_number
+from lapace.schema.ranks import NO_RANKS, Knots, Ranks
 from lapace.table import Level
 
+__all__ = ["KINDS", "Feature", "Kind", "Lattice", "Override", "column_error", "on_lattice"]
+
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
-
-if TYPE_CHECKING:
-    Derived: TypeAlias = str | Callable[..., Any] | None
-else:  # documents hold no functions: `Feature` checks what is read
-    Derived = Any
-
 KINDS = get_args(Kind)
-_OPEN = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -50,9 +42,8 @@ class Feature:
         written: How the table writes the numbers of a continuous column, as an example:
             `€1,234.56`, `1234.56%`, `2024-12-31` for dates; empty for plain numbers.
         unit: What plain numbers are counted in, shown after them.
-        derived: What the column follows from, where it does: an expression such as
-            `"amount / months"`, or a function whose parameters are columns. It is computed again
-            wherever one of them changes, and is no change of its own.
+        derived: The expression that the column follows from, such as `"amount / months"`. It is
+            computed again wherever one of its inputs changes, and is no change of its own.
         ranks: The percentiles that distances of a numeric column are counted in: some training
             values, ascending, and the mid-rank of each among the training rows, between 0 and 1.
             Percentiles are linear in between. Beyond the training range they go on growing, by
@@ -79,7 +70,7 @@ class Feature:
     tolerance: float = 0.0
     written: str = ""
     unit: str = ""
-    derived: Derived = None
+    derived: str | None = None
     ranks: Ranks = field(default=NO_RANKS, repr=False)  # files of older versions have none
     knots: Knots | None = field(default=None, repr=False, compare=False)
     histogram: tuple[tuple[float, ...], tuple[int, ...]] = field(default=((), ()), repr=False)
@@ -95,55 +86,34 @@ class Feature:
             for name, value in {**codes, "upper": float(len(self.categories) - 1)}.items():
                 object.__setattr__(self, name, value)
         if self.written:
-            notation(self.written)  # refuses what is none
-        self._check_derived()
-        checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
-        for wrong, sentence in chain(self._type_checks(), checks):
-            if wrong:
-                raise column_error(self.name, sentence)
-
-    def _check_derived(self) -> None:
-        if isinstance(self.derived, list):  # a file names the columns of a function
-            object.__setattr__(self, "derived", UnsavedFunction(self.name, tuple(self.derived)))
-        if isinstance(self.derived, str):
+            notation(self.written)  # refuses an example that is no notation
+        if self.derived is not None:
             try:
                 parse(self.derived)
             except InputError as error:
                 raise column_error(self.name, f"is derived. {error}") from None
-        elif self.derived is not None and not callable(self.derived):
-            sentence = f"is derived from {self.derived!r}; give an expression or a function."
-            raise column_error(self.name, sentence)
-
-    def _type_checks(self) -> Iterable[tuple[object, str]]:
-        for name in ("lower", "upper", "resolution", "tolerance"):
-            value = getattr(self, name)
-            number = isinstance(value, int | float | np.number)
-            yield not number, f"has a {name} of {value!r}; it must be a number."
-        yield not _are_ranks(self.ranks), "has ranks that are not two ascending lists of numbers."
+        checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
+        for wrong, sentence in [
+            (not _are_ranks(self.ranks), "has ranks that are not two ascending lists of numbers."),
+            *checks,
+        ]:
+            if wrong:
+                raise column_error(self.name, sentence)
 
     def _number_checks(self) -> Iterable[tuple[object, str]]:
+        finite = "Leave it out to take it from the data, or give a number."
+        lower, upper, step, tolerance = self.lower, self.upper, self.resolution, self.tolerance
         yield self.categories, "is continuous and has no categories."
-        yield (
-            np.isinf(self.lower) or np.isinf(self.upper),
-            "has an infinite bound. Leave it out to take it from the data, or give a number.",
-        )
-        yield self.lower > self.upper, f"has bounds {self.lower:g} > {self.upper:g}."
-        yield (
-            not (self.resolution >= 0 and np.isfinite(self.resolution)),
-            f"has a resolution of {self.resolution}; it must be a number over 0, or 0 for none.",
-        )
-        yield (
-            self.integer and self.resolution % 1,
-            f"holds whole numbers; they cannot be multiples of {self.resolution:g}.",
-        )
-        yield (
-            self.tolerance < 0 or np.isinf(self.tolerance),
-            f"has a tolerance of {self.tolerance:g}; it must be a number from 0 on.",
-        )
-        yield (
-            self.tolerance >= self.upper - self.lower > 0,
-            f"has a tolerance of {self.tolerance:g}, as wide as its whole range.",
-        )
+        yield np.isinf(lower) or np.isinf(upper), f"has an infinite bound. {finite}"
+        yield lower > upper, f"has bounds {lower:g} > {upper:g}."
+        wrong = f"has a resolution of {step}; it must be a number over 0, or 0 for none."
+        yield not (step >= 0 and np.isfinite(step)), wrong
+        whole = f"holds whole numbers; they cannot be multiples of {step:g}."
+        yield self.integer and step % 1, whole
+        wrong = f"has a tolerance of {tolerance:g}; it must be a number from 0 on."
+        yield tolerance < 0 or np.isinf(tolerance), wrong
+        wide = f"has a tolerance of {tolerance:g}, as wide as its whole range."
+        yield tolerance >= upper - lower > 0, wide
 
     def _category_checks(self) -> Iterable[tuple[object, str]]:
         levels, count = self.levels, len(self.categories)
@@ -151,17 +121,13 @@ class Feature:
             any(v is None or v != v for v in levels),  # noqa: PLR0124  NaN
             "lists a missing value among its categories. Missing values need none: leave it out.",
         )
-        if len(set(levels)) < len(levels):
-            twice = next(v for k, v in enumerate(levels) if v in levels[:k])
-            yield True, f"has the category {twice!r} twice."
-        yield self.written, f"is {self.kind}; only numbers have a notation."
+        twice = [v for k, v in enumerate(levels) if v in levels[:k]]
+        yield twice, f"has the category {twice[0] if twice else ''!r} twice."
         yield not count, f"is {self.kind} and needs categories."
         plural = "categories" if count > 1 else "category"
         yield self.kind == "binary" and count != 2, f"cannot be binary with {count} {plural}."
-        yield (
-            self.tolerance != 0,
-            f"is {self.kind}: every change of category counts. Only numbers have a tolerance.",
-        )
+        only = "Only numbers have a notation or a tolerance."
+        yield self.written or self.tolerance, f"is {self.kind}: every change of it counts. {only}"
 
     # -- for overrides ----------------------------------------------------------------------------
 
@@ -177,7 +143,7 @@ class Feature:
         tolerance: float = np.nan,
         written: str = "",
         unit: str = "",
-        derived: Derived = None,
+        derived: str | None = None,
     ) -> Feature:
         """Returns a column of numbers; settings left out are taken from the training table.
 
@@ -201,7 +167,9 @@ class Feature:
         )
 
     @classmethod
-    def ordinal(cls, name: str, categories: Sequence[Level], *, derived: Derived = None) -> Feature:
+    def ordinal(
+        cls, name: str, categories: Sequence[Level], *, derived: str | None = None
+    ) -> Feature:
         """Returns a column of categories in a meaningful order, least first.
 
         Examples:
@@ -212,7 +180,7 @@ class Feature:
 
     @classmethod
     def categorical(
-        cls, name: str, categories: Sequence[Level], *, derived: Derived = None
+        cls, name: str, categories: Sequence[Level], *, derived: str | None = None
     ) -> Feature:
         """Returns a column of categories without an order.
 
@@ -224,7 +192,7 @@ class Feature:
 
     @classmethod
     def binary(
-        cls, name: str, categories: Sequence[Level] = (False, True), *, derived: Derived = None
+        cls, name: str, categories: Sequence[Level] = (False, True), *, derived: str | None = None
     ) -> Feature:
         """Returns a column of exactly two categories.
 
@@ -243,27 +211,8 @@ class Feature:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The columns it is derived from: those an expression names, a function's parameters.
-
-        Examples:
-            >>> Feature.continuous("rate", derived=lambda cost, months: cost / months).inputs
-            ('cost', 'months')
-        """
-        if self.derived is None:
-            return ()
-        if isinstance(self.derived, str):
-            return parse(self.derived).columns
-        try:
-            parameters = [*signature(self.derived).parameters.values()]
-        except (TypeError, ValueError):  # some functions written in C have none
-            parameters = []
-        if not parameters or any(p.kind in _OPEN for p in parameters):
-            raise column_error(
-                self.name,
-                "is derived by a function whose parameters do not name columns. Write one such as "
-                "lambda amount, months: amount / months.",
-            )
-        return tuple(p.name for p in parameters)
+        """The columns that its expression names, where it is derived."""
+        return () if self.derived is None else parse(self.derived).columns
 
     @property
     def numeric(self) -> bool:
@@ -366,12 +315,6 @@ class Feature:
         """
         return self.lattice.snap(values)
 
-    # -- JSON -------------------------------------------------------------------------------------
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values; of a function that derives it only the columns it takes."""
-        return plain(self)
-
 
 def _are_ranks(ranks: Any) -> bool:
     """Returns whether ranks are two equally long lists of ascending numbers, or empty."""
@@ -381,20 +324,6 @@ def _are_ranks(ranks: Any) -> bool:
         return False
     rising = bool((np.diff(values) > 0).all() and (np.diff(percentiles) > 0).all())
     return values.ndim == 1 and bool(np.isfinite([values, percentiles]).all()) and rising
-
-
-class UnsavedFunction:
-    """Replaces a Python function that derived a column, as files do not keep functions."""
-
-    def __init__(self, name: str, columns: tuple[str, ...]) -> None:
-        self.name = name
-        parameters = (Parameter(column, Parameter.KEYWORD_ONLY) for column in columns)
-        self.__signature__ = Signature([*parameters])
-
-    def __call__(self, **_: Any) -> Any:
-        """Raises, as the function is not in the file."""
-        sentence = "is derived by a Python function, which files do not keep."
-        raise column_error(self.name, sentence)
 
 
 # A column as its user declares it: its kind, all of it, or some of its settings by name.
@@ -424,6 +353,11 @@ class Lattice(NamedTuple):
     lower: Any = -np.inf
     upper: Any = np.inf
     unseen: Any = np.nan
+
+    @classmethod
+    def side_by_side(cls, features: Iterable[Feature]) -> Lattice:
+        """Returns the lattices of several columns; categories without order have none."""
+        return cls(*np.array([f.lattice for f in features], dtype=np.float64).reshape(-1, 5).T)
 
     def of(self, columns: Ints) -> Lattice:
         """Returns the lattices of some columns, which may be the same."""

@@ -12,8 +12,8 @@ The kind of a column, unless an override names it:
   names, identifiers or free text;
 - durations, nested values, a mix of numbers and text and a column without any value are refused.
 
-What is refused but could be settled by naming its kind is an `UnsettledColumnError`, whose message
-says how; `infer_features` collects those of all columns.
+What is refused but could be settled by naming its kind has a message that says how;
+`infer_features` collects those of all columns.
 """
 
 from __future__ import annotations
@@ -28,31 +28,28 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.coding import RARE
 from lapace.schema.columns import (
     PLAIN,
-    PROPOSED,
     column_notation,
     fitted,
-    read_cells,
     refuse_unreadable,
     resolution_of,
     seen_levels,
     text_notation,
 )
 from lapace.schema.features import KINDS, Feature, Override, column_error
-from lapace.schema.notation import DATES, Notation, order_of, plain_number
-from lapace.schema.summary import SAID, Overrides, remarks
-from lapace.table import Coded, Column, Table
-from lapace.table.frames import as_coded
+from lapace.schema.notation import DATES, plain_number
+from lapace.schema.ranks import RARE
+from lapace.schema.summary import PROPOSED, SAID, Overrides
+from lapace.table import Coded, Column, Table, as_coded
 
-__all__ = ["UnsettledColumnError", "infer_features", "no_column"]
+__all__ = ["infer_features", "no_column"]
 
 ENOUGH = 50  # rows from which an identifier can be distinguished from a category
 TEXT_NUMBERS = 20  # different numbers in a column of text from which they are read as numbers
 SET = 12  # different numbers, at most, that are kept as a set where they are no lattice
 KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
-ORDER_SHOWN = 12  # levels that a message about an order lists
+SHOWN = 3  # values that a message lists
 WORDS = {"number": "continuous", "date": "continuous"}  # besides the kinds, what a column may be
 # What may be declared of a column, and the type of it in words and in Python.
 SETTINGS: Mapping[str, tuple[str, Any]] = {
@@ -63,7 +60,7 @@ SETTINGS: Mapping[str, tuple[str, Any]] = {
     "resolution": ("number", int | float),
     "integer": ("truth value", bool),
     "tolerance": ("number", int | float),
-    "derived": ("expression", object),
+    "derived": ("expression", str),
     "written": ("text", str),
     "unit": ("text", str),
     "description": ("text", str),
@@ -92,19 +89,19 @@ def infer_features(
     # Labels that are more or fewer than the rows: `fit` says what is wrong with them.
     row_labels = labels if labels is not None and len(labels) == len(table) else ()
     features, errors = [], dict[str, InputError]()
-    for name in table.names:
+    for name, column in table.columns.items():
         try:
-            override = overrides.get(name)
-            column, trusted = table.columns[name], override is not None or len(row_labels) == 0
-            if not trusted:
+            if name not in overrides:
                 _refuse_label(name, column, row_labels)
-            features.append(infer(name, column, override))
-            if not trusted:
-                _refuse_thresholds(features[-1], column, row_labels)
+            features.append(infer(name, column, overrides.get(name)))
         except InputError as error:
             errors[name] = error
-    if errors:
-        raise _all_at_once(errors, [f for f in features if f.name not in errors])
+    if len(errors) > 1:
+        lines = [f"{len(errors)} columns cannot be used as they are:", *map(str, errors.values())]
+        dropped = " ".join(f"--drop {shlex.quote(name)}" for name in errors)
+        raise InputError("\n  ".join(lines) + f"\nAll of them dropped: {dropped}")
+    for only_error in errors.values():
+        raise only_error
     return tuple(features)
 
 
@@ -115,91 +112,47 @@ def no_column(name: object, names: Sequence[str]) -> InputError:
 
 def _pixels(table: Table) -> dict[str, Feature]:
     """Returns the features of images: numbers of one scale, whichever part a pixel has shown."""
-    if table.template.shape is None or not len(table):
+    if table.template.shape is None:
         return {}
-    columns = [table.columns[name].values for name in table.names]
-    finite = (c[np.isfinite(c)] for c in columns if not isinstance(c, Coded))
-    ranges = [(float(c.min()), float(c.max())) for c in finite if len(c)]
-    if not ranges:
+    columns = [column.values for column in table.columns.values()]
+    pixels = np.concatenate([c[np.isfinite(c)] for c in columns if not isinstance(c, Coded)])
+    if not len(pixels):
         return {}
-    lower, upper = min(low for low, _ in ranges), max(high for _, high in ranges)
     # Every pixel is shown as it is: many small changes make a visible one.
+    lower, upper = float(pixels.min()), float(pixels.max())
     pixel = Feature.continuous("pixel", lower=lower, upper=upper, tolerance=0.0)
     return {name: replace(pixel, name=name) for name in table.names}
-
-
-def _all_at_once(errors: Mapping[str, InputError], others: Sequence[Feature]) -> InputError:
-    """Returns one error about all columns that cannot be used, with remarks on the others.
-
-    It is the column's own error where there is a single one and nothing to remark.
-    """
-    if len(errors) == 1:
-        lines = [str(next(iter(errors.values())))]
-    else:
-        lines = [f"{len(errors)} columns cannot be used as they are:"]
-        for name, error in errors.items():
-            if isinstance(error, UnsettledColumnError):
-                lines.append(f"  '{name}' {error.what} → {' or '.join(error.words)}")
-            else:
-                lines.append(f"  {error}")
-        all_dropped = " ".join(f"--drop {shlex.quote(name)}" for name in errors)
-        lines.append(
-            "Settle each with --drop COLUMN, --kind COLUMN=WORD, or --id COLUMN where it "
-            "identifies the rows; in Python with schema={COLUMN: WORD}. "
-            f"All of them dropped: {all_dropped}"
-        )
-    if notes := remarks(others):
-        lines += ["Of the others:", *(f"  {note}" for note in notes)]
-    elif len(errors) == 1:
-        return next(iter(errors.values()))
-    return InputError("\n".join(lines))
 
 
 # ------------------------------------------------------------------------------------------------
 # One column
 
 
-class UnsettledColumnError(InputError):
-    """A column that is used only once its kind is named.
-
-    Attributes:
-        name: The column.
-        what: What it looks like, a sentence without its subject.
-        words: What may be said of it: `drop`, or a kind.
-    """
-
-    def __init__(
-        self, name: str, what: str, words: Sequence[str], *, identifies: bool = False
-    ) -> None:
-        self.name, self.what, self.words = name, what, tuple(words)
-        kinds = [word for word in words if word != "drop"]
-        quote = shlex.quote  # as a shell takes it
-        say = "".join(
-            f", or say it is '{kind}' (--kind {quote(f'{name}={kind}')}, "
-            f"schema={{'{name}': '{kind}'}})"
-            for kind in kinds
-        )
-        ids = f" If it identifies the rows: --id {quote(name)}" if identifies else ""
-        drop = f"{' Else drop' if identifies else ' Drop'} it (--drop {quote(name)}){say}."
-        super().__init__(f"Column '{name}' {what}{ids + '.' if ids else ''}{drop}")
-
-
 def infer(name: str, column: Column, override: Override | None = None) -> Feature:
     """Returns the feature of a training column."""
     refuse_unreadable(name, column)
     if column.missing.all():
-        raise UnsettledColumnError(name, "has no value in any row.", ["drop"])
+        raise column_error(name, f"has no value in any row. Drop it (--drop {shlex.quote(name)}).")
     if override is None:
         return fitted(_guess(name, column), column)
-    if isinstance(override, Mapping):
-        return fitted(_declared(name, column, dict(override)), column)
     if not isinstance(override, Feature):
-        return fitted(_declared(name, column, {"kind": override}), column)
+        settings = override if isinstance(override, Mapping) else {"kind": override}
+        return fitted(_declared(name, column, dict(settings)), column)
     if override.name != name:
         raise InputError(
             f"The override for column '{name}' is a Feature of the name '{override.name}'."
         )
     return fitted(override, column)
+
+
+def _unsettled(name: str, what: str, kind: str) -> InputError:
+    """Returns the error about a column that is used only once its kind is named."""
+    option, said = shlex.quote(name), shlex.quote(f"{name}={kind}")
+    return column_error(
+        name,
+        f"{what} Drop it (--drop {option}), let it identify the rows (--id {option}), or say it is "
+        f"'{kind}' (--kind {said}, in Python schema={{'{name}': '{kind}'}}).",
+    )
 
 
 def _refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
@@ -210,31 +163,7 @@ def _refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
         return
     pairs = set(zip(coded.codes.tolist(), (names[label] for label in labels), strict=True))
     if len(pairs) == len(names):
-        what = "says the same as the label in every row."
-        raise UnsettledColumnError(name, what, ["drop", "categorical"])
-
-
-def _refuse_thresholds(feature: Feature, column: Column, labels: Sequence[Any]) -> None:
-    """Raises for a column of numbers of which each label has a range of its own."""
-    if feature.kind != "continuous":
-        return
-    cells = read_cells(feature, column, {})[1]
-    present = ~np.isnan(cells)
-    names = {label: k for k, label in enumerate(dict.fromkeys(labels))}
-    codes, cells = np.array([names[label] for label in labels])[present], cells[present]
-    if len(codes) < ENOUGH or not 2 <= len(names) == len(np.unique(codes)):
-        return
-    if np.bincount(codes).min() < RARE:
-        return  # may be chance
-    order = np.argsort(cells, kind="stable")
-    codes, cells = codes[order], cells[order]
-    cuts = np.flatnonzero(codes[1:] != codes[:-1])
-    if len(cuts) == len(names) - 1 and (cells[cuts] < cells[cuts + 1]).all():
-        bounds = " and ".join(feature.text(float(cells[cut + 1])) for cut in cuts)
-        what = f"decides the label in every row: from {bounds} on it is another."
-        raise UnsettledColumnError(
-            feature.name, what, ["drop", "date" if feature.is_date else "number"]
-        )
+        raise _unsettled(name, "says the same as the label in every row.", "categorical")
 
 
 def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
@@ -278,13 +207,10 @@ def _feature(name: str, column: Column, kind: Any) -> Feature:
         return Feature.categorical(name, seen_levels(column, PROPOSED))
     levels = column.ordered or seen_levels(column)
     if kind == "ordinal" and column.ordered is None and any(isinstance(v, str) for v in levels):
-        usual = order_of(list(map(str, levels)))
-        shown = list(map(str, levels[:ORDER_SHOWN]))
-        order = usual or [*shown, *(["…"] if len(levels) > ORDER_SHOWN else [])]
-        said = "" if usual else ", least first"
+        order = list(map(str, levels))
         raise column_error(
             name,
-            f"cannot be ordinal without its order. Name it{said}: "
+            "cannot be ordinal without its order. Name it, least first: "
             f"--kind {shlex.quote(f'{name}=ordinal:' + '<'.join(order))}, in Python "
             f"Feature.ordinal('{name}', {order}).",
         )
@@ -301,14 +227,13 @@ def _guess(name: str, column: Column) -> Feature:
     if ordered is not None and len(ordered) > 1:
         return _feature(name, column, "ordinal" if len(ordered) > 2 else "binary")
     if column.kind == "mixed":
-        raise UnsettledColumnError(name, "mixes numbers and text.", ["drop", "categorical"])
+        raise _unsettled(name, "mixes numbers and text.", "categorical")
     if isinstance(values, Coded):
         distinct = int(values.used.sum())
         notation = text_notation(column) if distinct > 2 else None
         if notation is not None and (notation.example != PLAIN or distinct > TEXT_NUMBERS):
-            return _spelt_set(name, values, notation) or _feature(name, column, "continuous")
-        _refuse_some_text(name, values)
-        _refuse_identifiers(name, values, distinct)
+            return _feature(name, column, "continuous")
+        _refuse_free_text(name, values, distinct)
         return _feature(name, column, "binary" if distinct == 2 else "categorical")
     present = values[~np.isnan(values)]
     numbers = np.unique(present)
@@ -331,54 +256,28 @@ def _is_set(values: Floats) -> bool:
     return not step or bool((numbers[-1] - numbers[0]) / step + 1 >= 1.5 * len(numbers))
 
 
-def _spelt_set(name: str, values: Coded, notation: Notation) -> Feature | None:
-    """Returns a few amounts that are no lattice, written as text, as an ordinal of these texts."""
-    spelt = [notation.number(str(level)) for level in values.levels]
-    numbers = np.array([*(np.nan if v is None else v for v in spelt), np.nan])
-    present = numbers[values.codes]
-    order = [k for k in np.argsort(numbers[:-1]) if values.used[k] and not np.isnan(numbers[k])]
-    distinct = len(np.unique(numbers[order])) == len(order)
-    if not distinct or not _is_set(present[~np.isnan(present)]):
-        return None
-    return Feature.ordinal(name, [str(values.levels[k]) for k in order])
-
-
 def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
     """Raises where numbers only count the rows, or a column named as a key has many of them."""
     rows = len(column.missing)
     if column.kind != "integer" or rows < ENOUGH:
         return
-    if len(numbers) == rows and numbers[-1] - numbers[0] == len(numbers) - 1:
-        what = "only numbers the rows."
-        raise UnsettledColumnError(name, what, ["drop", "number"], identifies=True)
+    if len(numbers) == rows and numbers[-1] - numbers[0] == rows - 1:
+        raise _unsettled(name, "only numbers the rows.", "number")
     if KEY.search(name) and len(numbers) > rows / 2:  # one may come again
-        many = "as many" if len(numbers) == rows else f"{rows:,}"
-        what = f"holds {len(numbers):,} different numbers in {many} rows, as identifiers do."
-        raise UnsettledColumnError(name, what, ["drop", "number"], identifies=True)
+        what = f"holds {len(numbers):,} different numbers in {rows:,} rows, as identifiers do."
+        raise _unsettled(name, what, "number")
 
 
-def _refuse_some_text(name: str, values: Coded) -> None:
-    """Raises for numbers with some other text among them, unless there are few of either."""
-    texts = [str(level) for level in values.levels]
-    numbers = np.array([plain_number(text) is not None for text in texts])
-    counts = np.bincount(values.codes[values.codes >= 0], minlength=len(texts))
-    rows, distinct = int(counts[numbers].sum()), int((numbers & (counts > 0)).sum())
-    if distinct <= TEXT_NUMBERS or rows < 0.9 * counts.sum():
-        return
-    others = [repr(texts[k]) for k in np.flatnonzero(~numbers & (counts > 0))]
-    some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-    what = (
-        f"holds numbers, but in {int(counts.sum()) - rows:,} rows other text ({some}). Mend those."
-    )
-    raise UnsettledColumnError(name, what, ["drop", "categorical"])
-
-
-def _refuse_identifiers(name: str, values: Coded, distinct: int) -> None:
-    """Raises where most rows have a text of their own."""
-    rows = int((values.codes >= 0).sum())
-    if rows < ENOUGH or distinct <= rows / 2:
-        return
-    words = np.mean([len(str(level).split()) for level in values.levels])
-    kind = "free text does" if words >= 4 else "names, identifiers or free text do"
-    what = f"holds {distinct:,} different values in {rows:,} rows, as {kind}."
-    raise UnsettledColumnError(name, what, ["drop", "categorical"], identifies=bool(words < 4))
+def _refuse_free_text(name: str, values: Coded, distinct: int) -> None:
+    """Raises for numbers with some other text among them, and where most rows have a text of it."""
+    counts = np.bincount(values.codes[values.codes >= 0], minlength=len(values.levels))
+    numbers = np.array([plain_number(str(level)) is not None for level in values.levels])
+    rows, some = int(counts.sum()), int(counts[numbers].sum())
+    if (numbers & (counts > 0)).sum() > TEXT_NUMBERS and some >= 0.9 * rows:
+        others = [repr(values.levels[k]) for k in np.flatnonzero(~numbers & (counts > 0))]
+        listed = ", ".join(others[:SHOWN]) + (", …" if len(others) > SHOWN else "")
+        what = f"holds numbers, but in {rows - some:,} rows other text ({listed}). Mend those."
+        raise _unsettled(name, what, "categorical")
+    if rows >= ENOUGH and distinct > rows / 2:
+        what = f"holds {distinct:,} different values in {rows:,} rows, as names or free text do."
+        raise _unsettled(name, what, "categorical")

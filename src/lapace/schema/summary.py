@@ -15,23 +15,15 @@ import numpy as np
 from lapace.arrays import Floats
 from lapace.errors import InputError
 from lapace.schema.features import KINDS, Feature, Override
-from lapace.schema.notation import order_of, plain_number
+from lapace.schema.notation import plain_number
 
-__all__ = [
-    "Overrides",
-    "column_lines",
-    "from_toml",
-    "read_overrides",
-    "remarks",
-    "to_toml",
-    "toml_key",
-]
+__all__ = ["Overrides", "column_lines", "read_overrides", "remarks", "to_toml", "toml_key"]
 
 Overrides: TypeAlias = Mapping[str, Override]
 
 VERSION = 1
+PROPOSED = 64  # categories that counterfactuals may propose; rarer ones are kept, not proposed
 SHOWN, WIDEST = 5, 24  # levels of a column that a line shows, and characters of each
-MANY = 64  # texts from which a column may be free text: no more are proposed
 HEADER = """\
 # How the columns of a table are read. Edit it and hand it over: --schema, or schema= in Python.
 # kind: number, date, ordinal, binary, categorical or drop. What is left out is seen in the data.
@@ -42,11 +34,11 @@ FIELDS = (*NUMBERS, "written", "unit", "categories", "derived", "description")
 
 
 # ------------------------------------------------------------------------------------------------
-# Lines
+# Lines and remarks
 
 
 def column_lines(features: Sequence[Feature], cells: Floats | None = None) -> dict[str, list[str]]:
-    """Returns a line per column: its name, its kind, its values, missing ones, an example.
+    """Returns a line per column: its name, its kind, its values, missing ones.
 
     Args:
         features: The columns.
@@ -60,7 +52,6 @@ def column_lines(features: Sequence[Feature], cells: Floats | None = None) -> di
         "read as": [_kind(f) for f in features],
         "values": [_values(f) for f in features],
         "missing": missing,
-        "example": [_example(f) for f in features],
     }
 
 
@@ -93,43 +84,27 @@ def _is_constant(feature: Feature) -> bool:
     return len(feature.levels) == 1 and not feature.missing
 
 
-def _example(feature: Feature) -> str:
-    """Returns the middle of a number's values, or the most frequent category."""
-    if feature.knots is not None:
-        return feature.text(float(feature.knots.values[np.abs(feature.knots.mid).argmin()]))
-    counts = feature.histogram[1]
-    return str(feature.levels[int(np.argmax(counts))]) if counts else ""
-
-
-# ------------------------------------------------------------------------------------------------
-# Remarks
-
-
 def remarks(features: Sequence[Feature]) -> list[str]:
     """Returns what might be meant otherwise, each with the option that says so.
 
     Examples:
-        >>> size = Feature.categorical("size", ["large", "medium", "small"])
-        >>> remarks([size])
-        ["'size' looks ordered: --kind 'size=ordinal:small<medium<large'"]
+        >>> remarks([Feature.categorical("size", ["1", "2", "3"])])
+        ["'size' holds numbers as text: --kind size=number"]
     """
     return [f"'{f.name}' {remark}" for f in features for remark in _remarks(f)]
 
 
 def _remarks(feature: Feature) -> Iterator[str]:
-    drop, texts = f"--drop {shlex.quote(feature.name)}", [str(level) for level in feature.levels]
+    drop, levels = f"--drop {shlex.quote(feature.name)}", feature.levels
     if _is_constant(feature):
         yield f"is the same in every row: {drop}"
     elif feature.kind == "categorical":
-        strings = all(isinstance(level, str) for level in feature.levels)
-        if strings and all(plain_number(text) is not None for text in texts):
+        if all(isinstance(v, str) and plain_number(v) is not None for v in levels):
             yield f"holds numbers as text: --kind {feature.name}=number"
-        elif order := order_of(texts):
-            yield f"looks ordered: --kind '{feature.name}=ordinal:{'<'.join(order)}'"
-        if len(texts) >= MANY:
+        if len(levels) >= PROPOSED:
             yield (
-                f"holds {MANY} texts or more; answers may propose the {MANY} most frequent. If "
-                f"they are names or free text: {drop}"
+                f"holds {PROPOSED} texts or more; answers may propose the {PROPOSED} most "
+                f"frequent. If they are names or free text: {drop}"
             )
 
 
@@ -156,11 +131,8 @@ def to_toml(features: Sequence[Feature]) -> str:
         lines += ["", f"[columns.{toml_key(feature.name)}]", f"kind = {_toml(kind)}"]
         for key in FIELDS:
             value = getattr(feature, key)
-            if callable(value):
-                lines.append(f"# derived from {', '.join(feature.inputs)} by a Python function")
-                continue
             if key in NUMBERS and feature.kind != "continuous":
-                continue  # of an ordinal they are the codes
+                continue  # the numbers of an ordinal are its codes
             if key in ("lower", "upper") and feature.is_date:
                 value = feature.text(value)
             if value or (key in NUMBERS and key != "resolution"):
@@ -181,34 +153,23 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def from_toml(text: str, name: str = "The schema") -> dict[str, Override]:
-    r"""Returns what a file says of the columns, as `Schema.infer` takes it.
-
-    Examples:
-        >>> from_toml('version = 1\n[columns.notes]\nkind = "drop"')
-        {'notes': 'drop'}
-    """
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{name} is not TOML: {error}.") from None
-    if data.get("version") != VERSION or not isinstance(data.get("columns"), dict):
-        raise InputError(
-            f"{name} is no file of columns: it needs 'version = {VERSION}' and columns."
-        )
-    for column, said in data["columns"].items():
-        if not isinstance(said, dict):
-            sentence = f"column '{column}' is {said!r}; it must be a table of settings."
-            raise InputError(f"{name}: {sentence}")
-    columns = data["columns"].items()
-    return {column: "drop" if said.get("kind") == "drop" else said for column, said in columns}
-
-
 def read_overrides(overrides: Overrides | str | Path | None) -> Overrides:
     """Returns what is said of columns, read from a file where one is named."""
-    if isinstance(overrides, str | Path):
-        path = Path(overrides)
-        if not path.is_file():
-            raise InputError(f"There is no schema file '{path}'.")
-        return from_toml(path.read_text(encoding="utf-8"), f"'{path.name}'")
-    return overrides or {}
+    if not isinstance(overrides, str | Path):
+        return overrides or {}
+    path = Path(overrides)
+    if not path.is_file():
+        raise InputError(f"There is no schema file '{path}'.")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"'{path.name}' is not TOML: {error}.") from None
+    columns = data.get("columns")
+    if data.get("version") != VERSION or not isinstance(columns, dict):
+        sentence = f"it needs 'version = {VERSION}' and columns."
+        raise InputError(f"'{path.name}' is no file of columns: {sentence}")
+    for column, said in columns.items():
+        if not isinstance(said, dict):
+            sentence = f"column '{column}' is {said!r}; it must be a table of settings."
+            raise InputError(f"'{path.name}': {sentence}")
+    return {name: "drop" if said.get("kind") == "drop" else said for name, said in columns.items()}

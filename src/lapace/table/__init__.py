@@ -28,7 +28,7 @@ from scipy.sparse import issparse
 
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
-from lapace.table.frames import DAY, Coded, Level, Template, plain_frame, spelling
+from lapace.table.frames import DAY, Coded, Level, Template, as_coded, plain_frame, spelling
 
 __all__ = [
     "Coded",
@@ -36,6 +36,7 @@ __all__ = [
     "Level",
     "Table",
     "Template",
+    "as_coded",
     "plain_frame",
     "read",
     "spelling",

@@ -164,21 +164,17 @@ class Template:
         fewer, dtypes = tuple(n for n, _ in pairs), tuple(t for _, t in pairs)
         return replace(self, names=fewer, dtypes=dtypes, shape=shape)
 
-    def with_decimals(self, names: Iterable[str]) -> Template:
-        """Returns the template in which some columns of whole numbers may hold others.
+    def with_floats(self, names: Iterable[str]) -> Template:
+        """Returns the template with floats in some of the columns.
 
         Examples:
-            >>> Template("pandas", ("age",), ("int64",)).with_decimals(["age"]).dtypes
-            ('float64',)
+            >>> Template("pandas", ("age", "home"), ("int64", "str")).with_floats(["age"]).dtypes
+            ('float64', 'str')
         """
-        wide = set(names)
-        dtypes = (
-            _spelt_like(dtype, "float64")
-            if name in wide and re.fullmatch(r"(?i)u?int\d+", dtype)
-            else dtype
-            for name, dtype in zip(self.names, self.dtypes, strict=True)
-        )
-        return replace(self, dtypes=tuple(dtypes))
+        wide, number = set(names), "Float64" if self.kind == "polars" else "float64"
+        pairs = zip(self.names, self.dtypes, strict=True)
+        dtypes = tuple(number if name in wide else dtype for name, dtype in pairs)
+        return replace(self, dtypes=dtypes)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the template as plain JSON values."""

@@ -182,7 +182,9 @@ def comparison_frame(rows: Counterfactuals, start: int = 0) -> Any:
             names[name] += "_"
     schema = rows.schema
     # The same type in every part, whatever its rows hold.
-    template = rows.template.with_decimals(f.name for f in schema.features if not f.integer)
+    template = rows.template.with_floats(
+        f.name for f in schema.features if f.kind == "continuous" and not (f.integer or f.written)
+    )
     both = replace(template, names=(*template.names, *names.values()), dtypes=template.dtypes * 2)
     before = schema.columns(rows.instances[rows.instance], template)
     columns = schema.columns(rows.cells, template)

@@ -126,9 +126,8 @@ class Shared:
 
     def _fingerprint(self) -> str:
         """Returns a text that differs for other columns: what a browser keeps is then dropped."""
-        text = json.dumps(
-            [f.to_json() | {"knots": None} for f in self.schema.features], default=str
-        )
+        features = [{**f, "knots": None} for f in self.schema.to_json()["features"]]
+        text = json.dumps(features)
         return sha256(f"{text}{self.explainer.classes_}".encode()).hexdigest()[:16]
 
 

@@ -105,7 +105,7 @@ def test_black_and_white_images_have_no_categories():
 def test_all_pixels_at_once_are_what_they_are_one_by_one(dtype):
     images = bars(60, dtype=dtype)
     schema = range_coded(Schema.infer(images))
-    assert len(schema._rank_maps) <= 2  # all but the pixels that are always dark
+    assert len(schema.coding._rank_maps) <= 2  # all but the pixels that are always dark
     rng = np.random.default_rng(0)
     cells, scores = schema.cells(images), rng.normal(0.5, 0.6, (40, SIDE * SIDE))
     wild = rng.normal(size=(40, SIDE * SIDE)) * 300

@@ -8,7 +8,9 @@ values may be missing: the last place says so. Two states need one place, a sing
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -112,13 +114,23 @@ class Coding:
     def _mapped(self, method: Callable[[Knots, Floats], Floats], numbers: Floats) -> Floats:
         """Applies the rank map of each numeric column: (n, numeric)."""
         mapped = np.empty(numbers.shape)
+        for knots, places in self._rank_maps:
+            mapped[:, places] = method(knots, numbers[:, places])
+        return mapped
+
+    @cached_property
+    def _rank_maps(self) -> list[tuple[Knots, Any]]:
+        """Each rank map and the places of its numeric columns: all pixels may share one."""
+        maps: dict[bytes, tuple[Knots, list[int]]] = {}
         for place, i in enumerate(self.numeric.tolist()):
             knots = self.features[i].knots
             if knots is None:
                 sentence = "has no rank map: infer the schema from data."
                 raise column_error(self.features[i].name, sentence)
-            mapped[:, place] = method(knots, numbers[:, place])
-        return mapped
+            key = b"|".join(part.tobytes() for part in knots)
+            maps.setdefault(key, (knots, []))[1].append(place)
+        # A plain position is faster than a list of one.
+        return [(knots, p[0] if len(p) == 1 else np.array(p)) for knots, p in maps.values()]
 
     def unseen(self, cells: Floats) -> Bools:
         """Returns whether each cell holds a level unseen in training: kept, never proposed."""

@@ -25,16 +25,17 @@ import pyarrow.parquet as pq
 from lapace import Explainer, Search, datasets
 from lapace.apps.batch import Engine, Request
 from lapace.apps.batch.engines import map_parts
-from lapace.apps.batch.files import Place, find_inputs, read_footers
+from lapace.apps.batch.files import Part, Place, find_inputs, read_footers
 from lapace.apps.batch.outcomes import make_layout
-from lapace.apps.batch.worker import Bundle, PartWorker, one_thread
+from lapace.apps.batch.running import content_of
+from lapace.apps.batch.worker import PartWorker, one_thread
 
 GROUP = 100  # rows of a row group
 FILE = 200_000  # rows made
 LARGE_GROUP = 10_000  # of rows that need no search
 PROBE = 200  # rows of the first estimate
 MODEL = "mlp"
-REQUEST = Request(target="approved", picks=("nearest",))
+REQUEST = Request(target="approved", search=Search(picks=("nearest",)))
 SHARES = (0.2, 0.2, 0.3, 0.3)  # of the time: explain, loop, one worker, two workers
 
 
@@ -66,7 +67,7 @@ def write_rows(folder: Path, rows: Any, group: int = GROUP) -> Path:
 
 def explain_in_a_loop(explainer: Explainer, rows: Any) -> Measured:
     """What `batch` is compared with: the same chunks, in this process, nothing written."""
-    search, start, cores = Search(picks=REQUEST.picks), time.perf_counter(), time.process_time()
+    search, start, cores = REQUEST.search, time.perf_counter(), time.process_time()
     with one_thread():
         for begin in range(0, len(rows), GROUP):
             chunk = rows.iloc[begin : begin + GROUP]
@@ -76,15 +77,33 @@ def explain_in_a_loop(explainer: Explainer, rows: Any) -> Measured:
     return Measured("`explain` in a loop", len(rows), elapsed, used, [])
 
 
-def explain_parts(name: str, bundle: Bundle, source: Path, out: Path, engine: Engine) -> Measured:
+class MeasuredWorker(NamedTuple):
+    """A worker that also returns its processor seconds and the memory of its process."""
+
+    worker: PartWorker
+
+    def __call__(self, part: Part) -> dict[str, Any]:
+        """Makes a part."""
+        start = time.process_time()
+        made = self.worker(part)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        memory = pages * os.sysconf("SC_PAGE_SIZE")
+        return {**made, "core_seconds": time.process_time() - start, "memory": memory}
+
+
+def explain_parts(
+    name: str, explainer: Explainer, source: Path, out: Path, engine: Engine
+) -> Measured:
     """The parts of `batch`, each with its seconds and memory; timed from the first one's end."""
     files = read_footers(find_inputs([source], Place.of(out)))
-    layout = make_layout(REQUEST, bundle.load(), dict(files[0].types or {}))
+    layout = make_layout(REQUEST, explainer, dict(files[0].types or {}))
     out.mkdir()
-    worker = PartWorker(bundle, layout, Place.of(out), "measured", 0, 0.0)
+    place, classifier = Place.of(out), explainer.classifier
+    content = content_of(explainer)
+    worker = PartWorker(content, classifier, "cpu", layout, place, "measured", 0, 0.0)
     parts = [part for file in files for part in file.parts]
     rows, cores, memory, begin, first = 0, 0.0, [], 0.0, 0
-    for made in map_parts(engine, worker, parts):
+    for made in map_parts(engine, MeasuredWorker(worker), parts):
         rows += made["rows"]
         cores += made["core_seconds"]
         memory.append(made["memory"])
@@ -99,13 +118,12 @@ def measure_many(explainer: Explainer, generated: Any, count: int) -> str:
     """Rows that have the target already: all of the engine's work, and no search."""
     labels = explainer.classifier.predict(generated)
     rows = generated[np.asarray(labels) == REQUEST.target].head(FILE)
-    bundle = Bundle.of(explainer)
     with tempfile.TemporaryDirectory() as folder:
         source = write_rows(Path(folder, "in"), rows, LARGE_GROUP)
         for k in range(1, max(1, count // len(rows))):
             shutil.copy(source / "loans.parquet", source / f"loans-{k}.parquet")
         engine = Engine(workers=2, ray=True)
-        found = explain_parts("", bundle, source, Path(folder, "out"), engine)
+        found = explain_parts("", explainer, source, Path(folder, "out"), engine)
     early = found.memory[len(found.memory) // 4]
     return (
         f"{found.rows:,} rows that have the target already, which need no search, in row groups of "
@@ -158,7 +176,6 @@ def main() -> None:
     print(f"{count:,} rows each, {probe.rows / probe.cores:.1f} a core second to begin with")
     found = [explain_in_a_loop(explainer, generated.head(count))]
     print(found[-1][:4], flush=True)
-    bundle = Bundle.of(explainer)
     with tempfile.TemporaryDirectory() as folder:
         source = write_rows(Path(folder, "in"), generated.head(count))
         for name, engine in (
@@ -167,7 +184,7 @@ def main() -> None:
             ("`batch`, Ray, 2 workers", Engine(workers=2, ray=True)),
         ):
             out = Path(folder, f"out{len(found)}")
-            found.append(explain_parts(name, bundle, source, out, engine))
+            found.append(explain_parts(name, explainer, source, out, engine))
             print(found[-1][:4], flush=True)
         outputs = [sorted(Path(folder, f"out{k}").glob("*.parquet")) for k in (1, 2, 3)]
         same = all(
@@ -178,8 +195,8 @@ def main() -> None:
         f"Made by `python -m benchmarks.batch --minutes {arguments.minutes:g}` on "
         f"{len(os.sched_getaffinity(0))} cores that were shared: {count:,} made-up loans of "
         f"{len(generated.columns)} features in row groups of {GROUP}, the classifier {MODEL}, "
-        f"the pick {REQUEST.picks[0]}. Elapsed time is from the first part's end on; memory is "
-        "that of a worker after a quarter of the parts and after the last. The three runs wrote "
+        f"the pick {REQUEST.search.picks[0]}. Elapsed time is from the first part's end on; memory "
+        "is that of a worker after a quarter of the parts and after the last. The three runs wrote "
         f"the same bytes: {'yes' if same else 'NO'}."
     )
     text = "\n".join(["# `lapace batch`", "", how, "", *lines(found), ""])

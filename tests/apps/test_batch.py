@@ -11,9 +11,7 @@ import sys
 import time
 from collections import Counter
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pandas as pd
@@ -22,10 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from lapace import Explainer, Search, cohorts
-from lapace.apps.batch import Counts, Engine, Request, run
+from lapace import ClassifierError, Explainer, Search, cohorts
+from lapace.apps.batch import Engine, Request, run
 from lapace.apps.batch.files import Place, find_inputs
-from lapace.apps.batch.outcomes import as_instances, make_layout, outcome_rows
 from lapace.apps.cli.commands import app
 from lapace.errors import InputError
 from lapace.files import temporary_path, write_whole
@@ -34,7 +31,7 @@ from tests import worlds
 ROOT = Path(__file__).resolve().parents[2]
 LOOP = Engine(ray=False)
 NEAREST = Search(picks=("nearest",))
-ASKED = Request(target="cheap", picks=("nearest", "best"))
+ASKED = Request(target="cheap", search=Search(picks=("nearest", "best")))
 CLASSIFIER = "tests.worlds:postage"
 
 
@@ -55,8 +52,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def letters(tmp_path):
     """Two files of three row groups, six rows each."""
-    write_letters(tmp_path / "in")
-    return tmp_path / "in"
+    return write_letters(tmp_path / "in")
 
 
 def write_letters(folder, rows=None):
@@ -66,6 +62,11 @@ def write_letters(folder, rows=None):
     for k, part in enumerate((rows[:half], rows[half:])):
         table = pa.Table.from_pandas(part, preserve_index=False)
         pq.write_table(table, folder / f"letters-{k}.parquet", row_group_size=half // 3)
+    return folder
+
+
+def explained(model, source, out, request=ASKED, classifier=CLASSIFIER, **more):
+    return run(model, source, out, request, classifier=classifier, engine=LOOP, **more)
 
 
 def outcomes(folder):
@@ -77,40 +78,31 @@ def content(folder):
     return {p.name: p.read_bytes() for p in Path(folder).iterdir()}
 
 
-@pytest.fixture(scope="session")
-def undisturbed(model, tmp_path_factory):
-    """A whole run over the letters, in a folder named by the test that asks for it."""
-    made = {}
+@pytest.fixture
+def undisturbed(model, letters, tmp_path):
+    """The files of a run over the letters that nothing disturbs."""
 
-    def of(source, request=ASKED, classifier=CLASSIFIER):
-        key = (str(source), request, classifier)
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("undisturbed") / "out"
-            assert run(
-                model, source, made[key], request, classifier=classifier, engine=LOOP
-            ).complete
-        return content(made[key])
+    def files():
+        assert explained(model, letters, tmp_path / "undisturbed").complete
+        return content(tmp_path / "undisturbed")
 
-    return of
+    return files
 
 
 # --- every row once --------------------------------------------------------------------------
 
 
 def test_every_row_has_one_outcome_and_it_is_that_of_explain(model, letters, tmp_path):
-    summary = run(model, letters, tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP)
+    summary = explained(model, letters, tmp_path / "out")
     assert summary.complete
-    assert (summary.parts, summary.engine, summary.rows) == (6, "loop", 36)
-    assert 0 < summary.core_seconds < 600
-    assert 10**8 < summary.memory < 3 * 10**9
-    found = outcomes(tmp_path / "out")
-    assert set(found["id"]) == set(frame()["id"])
-    assert found.groupby("id")["status"].nunique().eq(1).all()
+    assert (summary.parts, summary.rows) == (6, 36)
+    rows = outcomes(tmp_path / "out")
+    assert set(rows["id"]) == set(frame()["id"])
     explanation = worlds.post().explainer.explain(frame(), target="cheap", search=ASKED.search)
     by_id = dict(
         zip(frame()["id"], zip(explanation.status, explanation.reason, strict=True), strict=True)
     )
-    for name, lines in found.groupby("id"):
+    for name, lines in rows.groupby("id"):
         assert {*zip(lines["status"], lines["reason"], strict=True)} == {by_id[name]}
         if by_id[name][0] != "answered":
             assert len(lines) == 1
@@ -118,19 +110,18 @@ def test_every_row_has_one_outcome_and_it_is_that_of_explain(model, letters, tmp
             assert lines["weight"].isna().all()
             assert lines["weight_before"].notna().all()
     for pick in ("nearest", "best"):
-        rows = getattr(explanation, pick)()
-        rows = rows.where(rows.ok)
-        mine = found[found["pick"] == pick].sort_values(["source", "row", "rank"])
-        assert mine["id"].tolist() == [explanation.ids[i] for i in rows.instance]
-        assert mine["weight"].tolist() == rows.cells[:, 0].tolist()
-        assert np.allclose(mine["distance"], rows.distance)
-    counts = Counter(explanation.status)
-    assert summary.counts.status == counts
-    assert counts["answered"] > 5
+        picked = getattr(explanation, pick)()
+        picked = picked.where(picked.ok)
+        mine = rows[rows["pick"] == pick].sort_values(["source", "row", "rank"])
+        assert mine["id"].tolist() == [explanation.ids[i] for i in picked.instance]
+        assert mine["weight"].tolist() == picked.cells[:, 0].tolist()
+        assert np.allclose(mine["distance"], picked.distance)
+    assert summary.status == Counter(explanation.status)
+    assert summary.status["answered"] > 5
 
 
 def test_parts_are_named_by_file_and_row_group_and_form_one_table(model, letters, tmp_path):
-    run(model, letters, tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP)
+    explained(model, letters, tmp_path / "out")
     names = sorted(p.name for p in (tmp_path / "out").glob("*.parquet"))
     assert [re.sub("-[0-9a-f]{8}-", "-", name) for name in names] == [
         f"letters-{k}-0000{g}.parquet" for k in (0, 1) for g in (0, 1, 2)
@@ -142,52 +133,38 @@ def test_parts_are_named_by_file_and_row_group_and_form_one_table(model, letters
 
 
 def test_a_column_of_the_input_is_kept_and_a_taken_name_gives_way(model, tmp_path):
-    rows = frame().rename(columns={"id": "number"}).assign(status="new", stamp_before="?")
-    write_letters(tmp_path / "in", rows)
-    request = Request(
-        target="cheap", picks="nearest", id_column="number", keep=("status", "region")
-    )
-    run(model, tmp_path / "in", tmp_path / "out", request, classifier=CLASSIFIER, engine=LOOP)
-    found = outcomes(tmp_path / "out")
-    assert found.columns[:3].tolist() == ["id", "status", "region"]
-    assert set(found["status"]) == {"new"}
-    assert {"answered", "already_target"} == set(found["lapace_status"])
+    rows = frame().rename(columns={"id": "number"}).assign(status="new")
+    source = write_letters(tmp_path / "in", rows)
+    keep = ("status", "region")
+    request = Request(target="cheap", search=NEAREST, id_column="number", keep=keep)
+    explained(model, source, tmp_path / "out", request)
+    rows = outcomes(tmp_path / "out")
+    assert set(rows["id"]) == set(frame()["id"])
+    assert set(rows["status"]) == {"new"}
+    assert set(rows["region"]) == {"north", "south"}
+    assert {"answered", "already_target"} == set(rows["lapace_status"])
 
 
 def test_the_id_column_that_the_explainers_file_names_identifies_the_rows(tmp_path):
     worlds.post().explainer.save(tmp_path / "post.lapace", id_column="number")
     rows = frame(12).rename(columns={"id": "number"}).assign(id=1)
-    write_letters(tmp_path / "in", rows)
+    source = write_letters(tmp_path / "in", rows)
     for name in ("post", "again"):  # saving a loaded explainer keeps the name
         path, out = tmp_path / f"{name}.lapace", tmp_path / name
-        run(path, tmp_path / "in", out, ASKED, classifier=CLASSIFIER, engine=LOOP)
+        explained(path, source, out)
         assert set(outcomes(out)["id"]) == set(frame(12)["id"])
         Explainer.load(path, worlds.postage).save(tmp_path / "again.lapace")
-
-
-def test_the_search_is_that_of_explain(model, tmp_path):
-    write_letters(tmp_path / "in", frame(12))
-    asked = Request(target="cheap", picks=("nearest",), steps=5, n_starts=2)
-    assert asked.search == Search(picks=("nearest",), steps=5, n_starts=2)
-    run(model, tmp_path / "in", tmp_path / "out", asked, classifier=CLASSIFIER, engine=LOOP)
-    found = outcomes(tmp_path / "out")
-    explainer = worlds.post().explainer
-    rows = explainer.explain(frame(12), target="cheap", search=asked.search).nearest()
-    rows = rows.where(rows.ok)
-    assert len(rows) > 5
-    assert found.dropna(subset="pick")["weight"].tolist() == rows.cells[:, 0].tolist()
 
 
 def test_folders_patterns_and_keys_in_paths(model, tmp_path):
     rows = frame()
     for stamp, some in rows.groupby("stamp"):
-        (tmp_path / "in" / f"stamp={stamp}" / "year=2024").mkdir(parents=True)
-        some.drop(columns="stamp").to_parquet(
-            tmp_path / "in" / f"stamp={stamp}" / "year=2024" / "part.parquet", index=False
-        )
+        folder = tmp_path / "in" / f"stamp={stamp}" / "year=2024"
+        folder.mkdir(parents=True)
+        some.drop(columns="stamp").to_parquet(folder / "part.parquet", index=False)
     (tmp_path / "in" / "_skipped.parquet").write_bytes(b"no")
-    request = Request(target="cheap", picks="nearest", keep="year")
-    run(model, tmp_path / "in", tmp_path / "out", request, classifier=CLASSIFIER, engine=LOOP)
+    request = Request(target="cheap", search=NEAREST, keep=("year",))
+    explained(model, tmp_path / "in", tmp_path / "out", request)
     found = outcomes(tmp_path / "out").drop_duplicates("id").set_index("id")
     assert found.loc[rows["id"], "stamp_before"].tolist() == rows["stamp"].tolist()
     assert set(found["year"]) == {2024}
@@ -195,29 +172,40 @@ def test_folders_patterns_and_keys_in_paths(model, tmp_path):
     wild = find_inputs([f"{tmp_path}/in/stamp=*/**/*.parquet"], out)
     assert wild == find_inputs([tmp_path / "in"], out)
     assert len(wild) == 3
-    with pytest.raises(InputError, match="There is no Parquet file in"):
-        find_inputs([tmp_path / "in" / "*.csv"], out)
-    with pytest.raises(InputError, match="There is no Parquet file in"):
-        find_inputs([tmp_path / "out"], out)  # its own output is no input
+    for nothing in (tmp_path / "in" / "*.csv", tmp_path / "out"):  # its own output is no input
+        with pytest.raises(InputError, match="There is no Parquet file in"):
+            find_inputs([nothing], out)
 
 
-def test_another_filesystem_of_pyarrow(model, letters, tmp_path):
+def test_another_filesystem_of_pyarrow(model, letters):
     """A filesystem of fsspec in memory stands for those that are far away."""
     import fsspec
 
     memory = fsspec.filesystem("memory")
     for path in letters.iterdir():
         memory.pipe_file(f"/far/in/{path.name}", path.read_bytes())
-    summary = run(
-        model, "fsspec+memory://far/in", "fsspec+memory://far/out", ASKED,
-        classifier=CLASSIFIER, engine=LOOP,
-    )  # fmt: skip
-    assert summary.complete
-    assert summary.counts.rows == 36
+    summary = explained(model, "fsspec+memory://far/in", "fsspec+memory://far/out")
+    assert (summary.complete, summary.rows) == (True, 36)
     names = [Path(name).name for name in memory.ls("/far/out", detail=False)]
     assert sum(name.endswith(".parquet") for name in names) == 6
     assert not any(name.startswith(".") for name in names)
     memory.rm("/far", recursive=True)
+    with pytest.raises(InputError, match="'s4://bucket/x' cannot be opened") as caught:
+        Place.of("s4://key:secret@bucket/x")
+    assert "secret" not in str(caught.value)
+
+
+def test_columns_hold_the_types_of_all_files(model, tmp_path):
+    rows = frame().assign(stamp=frame()["stamp"].astype("category"), number=range(36))
+    source = write_letters(tmp_path / "in", rows)
+    text = frame(12, 8).assign(weight=frame(12, 8)["weight"].astype(str), number="x")
+    text.to_parquet(source / "text.parquet", index=False)
+    request = Request(target="cheap", search=NEAREST, keep=("number",))
+    assert explained(model, source, tmp_path / "out", request).complete
+    found = outcomes(tmp_path / "out")
+    assert {"x", "0", "35"} <= set(found["number"])
+    assert found["weight_before"].notna().all()
+    assert found["stamp_before"].isin(["red", "green", "blue"]).all()
 
 
 # --- what cannot be used ---------------------------------------------------------------------
@@ -226,17 +214,13 @@ def test_another_filesystem_of_pyarrow(model, letters, tmp_path):
 def test_a_bad_row_costs_that_row(model, tmp_path):
     rows = frame().assign(weight=frame()["weight"].astype(str))
     rows.loc[3, "weight"] = "heavy"
-    write_letters(tmp_path / "in", rows)
-    summary = run(
-        model, tmp_path / "in", tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP
-    )
+    summary = explained(model, write_letters(tmp_path / "in", rows), tmp_path / "out")
     assert summary.complete
     found = outcomes(tmp_path / "out")
     (bad,) = found[found["status"] == "malformed"].to_dict("records")
     assert bad["id"] == "c3"
     assert "holds 'heavy' in row c3" in bad["reason"]
-    assert summary.counts.status["malformed"] == 1
-    assert [(s, n) for s, _, n in summary.counts.commonest()] == [("malformed", 1)]
+    assert [(s, n) for s, _, n in summary.reasons()] == [("malformed", 1)]
     assert set(found["id"]) == set(rows["id"])
 
 
@@ -246,56 +230,53 @@ def test_a_corrupt_file_is_named_and_the_rest_goes_on(model, letters, tmp_path, 
     (letters / "letters-0.parquet").write_bytes(bytes_)
     (letters / "cut.parquet").write_bytes((letters / "letters-1.parquet").read_bytes()[:-40])
     frame().drop(columns="speed").to_parquet(letters / "narrow.parquet")
-    summary = run(model, letters, tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP)
+    summary = explained(model, letters, tmp_path / "out")
     assert not summary.complete
     why = {Path(source).name: text for source, text in summary.unreadable.items()}
     assert set(why) == {"cut.parquet", "letters-0.parquet", "narrow.parquet"}
     assert why["narrow.parquet"] == "It has no column 'speed'."
     assert why["letters-0.parquet"].startswith("Row group 0: ")
-    assert summary.counts.rows == 30
+    assert summary.rows == 30
     assert set(outcomes(tmp_path / "out")["id"]) == set(frame()["id"][6:])
     write_letters(letters)
     for name in ("cut", "narrow"):
         (letters / f"{name}.parquet").unlink()
-    assert run(model, letters, tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP).complete
-    assert content(tmp_path / "out") == undisturbed(letters)
+    assert explained(model, letters, tmp_path / "out").complete
+    assert content(tmp_path / "out") == undisturbed()
     write_letters(letters, frame(36, 8))
     with pytest.raises(InputError, match=r"letters-0.parquet' has changed since"):
-        run(model, letters, tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP)
+        explained(model, letters, tmp_path / "out")
 
 
 def test_other_settings_are_refused(model, letters, tmp_path):
     out = tmp_path / "out"
-    run(model, letters, out, ASKED, classifier=CLASSIFIER, engine=LOOP)
+    explained(model, letters, out)
     before = content(out)
+    other = Request(target="cheap", search=Search(picks=("nearest", "best"), steps=10))
     with pytest.raises(InputError, match=r"other settings: steps was 20 and is 10"):
-        run(model, letters, out, Request(target="cheap", picks=ASKED.picks, steps=10),
-            classifier=CLASSIFIER, engine=LOOP)  # fmt: skip
-    again = run(model, letters, out, ASKED, classifier=CLASSIFIER, engine=LOOP)
+        explained(model, letters, out, other)
+    again = explained(model, letters, out)
     assert (again.skipped, again.rows, again.complete) == (6, 0, True)
     assert again.lasting() == json.loads(before["_summary.json"])
     assert content(out) == before
+    with pytest.raises(InputError, match=r"classifier was 'tests.worlds:postage' and is 'func"):
+        explained(model, letters, out, classifier=worlds.postage)
     (tmp_path / "other").mkdir()
     frame().to_parquet(tmp_path / "other" / "mine.parquet")
     with pytest.raises(InputError, match="holds Parquet files of something else"):
-        run(model, letters, tmp_path / "other", ASKED, classifier=CLASSIFIER, engine=LOOP)
-    with Place.of(out).locked(), pytest.raises(InputError, match="Another run writes to"):
-        run(model, letters, out, ASKED, classifier=CLASSIFIER, engine=LOOP)
+        explained(model, letters, tmp_path / "other")
 
 
 def test_files_may_be_added(model, letters, tmp_path, undisturbed):
-    first = letters / "letters-0.parquet"
-    run(model, first, tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP)
-    summary = run(model, letters, tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP)
+    explained(model, letters / "letters-0.parquet", tmp_path / "out")
+    summary = explained(model, letters, tmp_path / "out")
     assert (summary.skipped, summary.rows) == (3, 18)
-    assert content(tmp_path / "out") == undisturbed(letters)
+    assert content(tmp_path / "out") == undisturbed()
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"picks": ("nearst",)}, "Did you mean 'nearest'"),
-        ({"picks": ()}, "No pick is asked for"),
         ({"target": "cheep"}, "Did you mean 'cheap'"),
         ({"constraints": ("wieght <= 3",)}, "weight"),
         ({"keep": ("regoin",)}, "Did you mean 'region'"),
@@ -307,21 +288,18 @@ def test_a_wrong_request_is_refused_before_anything_is_written(
     model, letters, tmp_path, settings, says
 ):
     with pytest.raises(InputError, match=says):
-        run(model, letters, tmp_path / "out", Request(**{"target": "cheap", **settings}),
-            classifier=CLASSIFIER, engine=LOOP)  # fmt: skip
+        explained(model, letters, tmp_path / "out", Request(**{"target": "cheap", **settings}))
     assert not (tmp_path / "out").exists()
 
 
-def test_an_explainer_whose_classifier_is_gone_is_named(model, letters, tmp_path):
+def test_settings_that_cannot_work_are_refused(model, letters, tmp_path):
     with pytest.raises(InputError, match=r"'post.lapace' has no classifier beside it"):
-        run(model, letters, tmp_path / "out", ASKED, engine=LOOP)
-
-
-def test_a_plain_loop_has_no_cluster():
+        explained(model, letters, tmp_path / "out", classifier=None)
+    with pytest.raises(InputError, match="No pick is asked for"):
+        Request(search=Search(picks=()))
     for asked in ({"workers": 2}, {"address": "auto"}, {"gpus": 1}):
         with pytest.raises(InputError, match="need Ray"):
             Engine(**asked, ray=False).check()
-    assert Engine(ray=None).chosen(1).ray is False  # a single part needs none
 
 
 # --- stopped and resumed ---------------------------------------------------------------------
@@ -357,14 +335,14 @@ def test_a_full_disk_stops_the_run_and_it_resumes(
         return write_whole(path, write)
 
     monkeypatch.setattr("lapace.apps.batch.files.write_whole", full)
-    stopped = run(model, letters, out, ASKED, classifier=CLASSIFIER, engine=LOOP)
+    stopped = explained(model, letters, out)
     assert not stopped.complete
     assert stopped.stopped == f"'{out}' cannot be written to: No space left on device."
     assert len(list(out.glob("*.parquet"))) == 2
     assert not (out / "_summary.json").exists()
-    resumed = run(model, letters, out, ASKED, classifier=CLASSIFIER, engine=LOOP)
+    resumed = explained(model, letters, out)
     assert (resumed.complete, resumed.skipped) == (True, 2)
-    assert content(out) == undisturbed(letters)
+    assert content(out) == undisturbed()
 
 
 def wait_for(found, process, seconds=240):
@@ -391,141 +369,43 @@ def test_a_killed_loop_resumes_to_the_same_bytes(model, letters, tmp_path, undis
     resumed = lapace("batch", *command(model, letters, out, "--no-ray", "--format", "json"))
     assert resumed.exit_code == 0, resumed.stderr
     assert json.loads(resumed.stdout)["skipped_parts"] == len(made)
-    assert content(out) == undisturbed(letters)
+    assert content(out) == undisturbed()
 
 
-# --- a classifier that fails -----------------------------------------------------------------
-
-
-class Service(BaseHTTPRequestHandler):
-    """Postage over HTTP; fails while `down` is positive, and counts it down."""
-
-    down = 0
-
-    def do_POST(self):
-        rows = json.loads(self.rfile.read(int(self.headers["content-length"])))["rows"]
-        if Service.down > 0:
-            Service.down -= 1
-            self.send_response(503)
-            self.end_headers()
-            return
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"labels": worlds.postage(rows)}).encode())
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def service():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    Thread(target=server.serve_forever, daemon=True).start()
-    Service.down = 0
-    yield f"http://127.0.0.1:{server.server_port}/predict"
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_classifier_that_fails_is_retried_and_then_its_rows_are_marked(
-    model, letters, tmp_path, service, monkeypatch
+def test_a_classifier_that_fails_is_retried_and_then_stops_the_run(
+    model, letters, tmp_path, monkeypatch, undisturbed
 ):
-    monkeypatch.setattr("lapace.apps.loaders.remote.PAUSE", 0.001)
-    one = letters / "letters-0.parquet"
+    failures = []
 
-    def explained(out, **more):
-        return run(model, one, tmp_path / out, ASKED, classifier=service, engine=LOOP,
-                   pause=0.001, **more)  # fmt: skip
+    def failing(request, explainer, table):
+        if len(table) and failures:
+            raise ClassifierError(failures.pop())
+        return explain(request, explainer, table)
 
-    assert explained("whole").complete
-    workers = []
-    import lapace.apps.batch.worker as worker
-
-    load = worker.Bundle.load
-
-    def failing(bundle):  # the driver has loaded it; then the service goes
-        workers.append(bundle)
-        Service.down = 20 if len(workers) == 2 else Service.down
-        return load(bundle)
-
-    monkeypatch.setattr(worker.Bundle, "load", failing)
-    assert explained("late").complete  # 20 failed attempts: three of explaining, with their retries
-    assert Service.down == 0
-    assert content(tmp_path / "late") == content(tmp_path / "whole")
-    workers.clear()
-    Service.down = 0
-
-    def gone(bundle):
-        workers.append(bundle)
-        Service.down = 10**9 if len(workers) == 2 else Service.down
-        return load(bundle)
-
-    monkeypatch.setattr(worker.Bundle, "load", gone)
-    summary = explained("marked", retries=1)
-    assert not summary.complete
-    assert summary.counts.status == {"failed": 18}
-    found = outcomes(tmp_path / "marked")
-    assert set(found["status"]) == {"failed"}
-    assert found["reason"].str.contains("status 503").all()
-    assert found["id"].tolist() == frame()["id"][:18].tolist()
-    Service.down = 0
-    monkeypatch.setattr(worker.Bundle, "load", load)
-    assert explained("marked").counts.status == {"failed": 18}  # finished parts are kept
-    assert explained("marked", retry_failed=True).complete
-    assert content(tmp_path / "marked") == content(tmp_path / "whole")
+    explain = Request.explain
+    monkeypatch.setattr(Request, "explain", failing)
+    failures += ["gone"] * 3
+    assert explained(model, letters, tmp_path / "late", pause=0.001).complete
+    assert content(tmp_path / "late") == undisturbed()
+    failures += ["gone"] * 2
+    summary = explained(model, letters, tmp_path / "out", retries=1, pause=0.001)
+    assert (summary.complete, summary.stopped, summary.rows) == (False, "gone", 0)
+    assert explained(model, letters, tmp_path / "out").complete
+    assert content(tmp_path / "out") == undisturbed()
 
 
 # --- figures ---------------------------------------------------------------------------------
 
 
-def test_streamed_counts_are_those_of_the_cohort(model, tmp_path):
-    write_letters(tmp_path / "in", frame(120, 3))
-    request = Request(target="cheap", picks="nearest", by="stamp")
-    summary = run(
-        model, tmp_path / "in", tmp_path / "out", request, classifier=CLASSIFIER, engine=LOOP
-    )
-    explanation = worlds.post().explainer.explain(
-        frame(120, 3), target="cheap", search=request.search
-    )
-    whole = cohorts.cohort(explanation, by="stamp")
-    assert summary.counts.cohort.to_json() == whole.to_json()
-    assert summary.counts.cohort.sentences == whole.sentences
-    assert whole.names == ("blue", "green", "red")
-
-
-def test_numbers_are_grouped_at_quartiles_of_training_and_other_columns_by_value(
-    model, letters, tmp_path
-):
-    for by, groups in (("weight", 4), ("region", 2)):
-        request = Request(target="cheap", picks="nearest", by=by)
-        summary = run(model, letters, tmp_path / by, request, classifier=CLASSIFIER, engine=LOOP)
-        assert len(summary.counts.cohort.groups) == groups
-    assert {"north", "south"} == set(summary.counts.cohort.groups)
-
-
-def test_counts_add_up_in_any_order_and_survive_json(model, letters, tmp_path):
-    run(model, letters, tmp_path / "out", ASKED, classifier=CLASSIFIER, engine=LOOP)
-    layout = make_layout(ASKED, worlds.post().explainer, dict(zip(*arrow_types(), strict=True)))
-    parts = []
-    from lapace.apps.batch.counts import count_outcomes
-
-    table = pa.Table.from_pandas(frame(), preserve_index=False)
-    for begin in range(0, 36, 9):
-        chunk = table.slice(begin, 9)
-        found = ASKED.explain(worlds.post().explainer, as_instances(layout, chunk, begin))
-        rows = outcome_rows(layout, found, chunk, "x", begin)
-        parts.append(count_outcomes(layout, found, chunk, len(rows)))
-    one, other = Counts.none(layout), Counts.none(layout)
-    for part in parts:
-        one.add(Counts.from_json(json.loads(json.dumps(part.to_json())), layout))
-    for part in reversed(parts):
-        other.add(part)
-    assert one.to_json() == other.to_json()
-
-
-def arrow_types():
-    schema = pa.Table.from_pandas(frame(), preserve_index=False).schema
-    return schema.names, schema.types
+@pytest.mark.parametrize(("by", "groups"), [("stamp", 3), ("weight", 4), ("region", 2)])
+def test_streamed_counts_are_those_of_the_cohort(model, letters, tmp_path, by, groups):
+    request = Request(target="cheap", search=NEAREST, by=by)
+    summary = explained(model, letters, tmp_path / "out", request)
+    explanation = worlds.post().explainer.explain(frame(), target="cheap", search=NEAREST)
+    whole = cohorts.cohort(explanation, by=frame()[by] if by == "region" else by)
+    assert summary.cohort.to_json() == whole.to_json()
+    assert len(summary.cohort.groups) == groups
+    assert summary.lasting()["cohort"]["by"] == by
 
 
 # --- the command -----------------------------------------------------------------------------

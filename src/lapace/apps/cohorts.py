@@ -7,9 +7,6 @@ instances have no counterfactual. It reads only the result.
 A `Cohort` is an accumulator: it counts one explanation after another, cohorts of parts of a table
 add up to the cohort of the whole, and the order does not matter. Its size does not grow with the
 number of instances, because costs and changes are counted to three significant digits.
-
-`importance` says how often answers change each feature and, by querying the classifier, what each
-change contributes to the target's probability.
 """
 
 from __future__ import annotations
@@ -21,25 +18,20 @@ from dataclasses import dataclass, field, fields
 from html import escape
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lapace.arrays import Bools, Floats
+from lapace.arrays import Floats
 from lapace.errors import InputError
 from lapace.files import write_whole
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Feature, Schema
-from lapace.schema.features import on_lattice
 from lapace.table import Template, plain_frame, spelling
-from lapace.why_not.relaxation import amount_text
 
-if TYPE_CHECKING:
-    from lapace.explainer import Explainer
-
-__all__ = ["Cohort", "GroupCounts", "cohort", "group_names", "importance"]
+__all__ = ["Cohort", "GroupCounts", "cohort", "group_names"]
 
 Lines: TypeAlias = dict[str, list[Any]]  # a table: values by column
 
@@ -50,20 +42,16 @@ MOST_GROUPS = 1000
 SHOWN_GROUPS = 20
 FEW = 5  # answered instances under which a group's cost is not tested
 LEVEL = 0.95  # of intervals
-DETECTABLE = 2.8  # standard errors: a difference that four of five samples find at a level of 5%
-NAMED = 3  # features that the sentence of a group names
 REASONS = 20  # the commonest reasons that are shown
 WIDTH = 100  # characters of a printed line
 TRIED = ("answered", "none_found", "infeasible")  # statuses of instances that lack the target
 COST = (
-    "A cost is the distance of the nearest answer, a number without a unit: 0.16 is a change of a "
-    "number past 16% of the training rows, and a change of category counts 1, each times the "
-    "weight of its column where the query has weights. The answers that explain and letters show "
-    "keep a margin and may cost more."
+    "A cost is the distance of the nearest answer: 0.16 is a change of a number past 16% of the "
+    "training rows, and a change of category counts 1."
 )
 UNANSWERED = (
-    "For those without an answer, lapace why-not (in Python Explainer.why_not) finds the limits "
-    "that would have to give way."
+    "For those without an answer, lapace why-not (in Python Explainer.why_not) finds the "
+    "constraints to relax."
 )
 
 
@@ -108,16 +96,18 @@ class GroupCounts:
         """How many features an answer changes on average."""
         return self.changes.total() / self.costs.total() if self.costs else float("nan")
 
-    @property
-    def features(self) -> dict[str, FeatureChanges]:
-        """The changes that answers make, by feature, the most often changed first."""
-        found: dict[str, FeatureChanges] = {}
-        for (name, amount, to), count in sorted(self.changes.items()):
-            feature = found.setdefault(name, FeatureChanges())
-            feature.changed += count
-            feature.amounts.update({amount: count} if amount else {})
-            feature.to.update({to: count} if to else {})
-        return dict(sorted(found.items(), key=lambda item: -item[1].changed))
+    def feature_changes(self) -> dict[str, tuple[Floats, Counter[str]]]:
+        """Returns the amounts and the new categories of changes, by feature.
+
+        The feature that changes most often comes first. An amount is 0 where there is none.
+        """
+        amounts: dict[str, Counter[float]] = {}
+        categories: dict[str, Counter[str]] = {}
+        for (name, amount, category), count in sorted(self.changes.items()):
+            amounts.setdefault(name, Counter())[amount] += count
+            categories.setdefault(name, Counter())[category] += count
+        order = sorted(amounts, key=lambda name: -amounts[name].total())
+        return {name: (_values(amounts[name]), categories[name]) for name in order}
 
     def add(self, rows: Counterfactuals) -> None:
         """Counts the cheapest counterfactuals of some of the group's instances."""
@@ -125,17 +115,17 @@ class GroupCounts:
         before, after = rows.instances[rows.instance], rows.cells
         for row, i in zip(*np.nonzero(rows.schema.changed(before, after)), strict=True):
             feature = rows.schema.features[i]
-            apart = after[row, i] - before[row, i] if feature.numeric else 0.0
-            to = feature.text(after[row, i]) if feature.categories else ""
-            self.changes[feature.name, _rounded(np.nan_to_num(apart)), to] += 1
+            amount = after[row, i] - before[row, i] if feature.numeric else 0.0
+            category = feature.text(after[row, i]) if feature.categories else ""
+            self.changes[feature.name, _rounded(np.nan_to_num(amount)), category] += 1
 
     def merge(self, other: GroupCounts) -> None:
-        """Adds what another part counted."""
+        """Adds the counts of another part."""
         for one in fields(self):
             getattr(self, one.name).update(getattr(other, one.name))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the counts as plain JSON values: a key and its count in turn."""
+        """Returns the counts as plain JSON values: pairs of a key and its count."""
         return {
             one.name: [[key, count] for key, count in sorted(getattr(self, one.name).items())]
             for one in fields(self)
@@ -149,30 +139,6 @@ class GroupCounts:
             for name, counts in data.items()
         }
         return cls(**counters)
-
-
-@dataclass
-class FeatureChanges:
-    """How answers change one feature: how often, and how often by each amount and to each level."""
-
-    changed: int = 0
-    amounts: Counter[float] = field(default_factory=Counter)
-    to: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def up(self) -> int:
-        """How many answers raise it."""
-        return sum(count for amount, count in self.amounts.items() if amount > 0)
-
-    @property
-    def down(self) -> int:
-        """How many answers lower it."""
-        return self.amounts.total() - self.up
-
-    @property
-    def most_often_to(self) -> str:
-        """The category that it becomes most often; empty for a number."""
-        return max(self.to, key=self.to.__getitem__, default="")
 
 
 def _rounded(value: float) -> float:
@@ -241,7 +207,7 @@ class Cohort:
                 group.reasons[status, reason.replace(f" in row {i}", "")] += 1
 
     def merge(self, other: Cohort) -> None:
-        """Adds what another part counted."""
+        """Adds the counts of another part."""
         for name, counts in other.groups.items():
             self._group(name).merge(counts)
 
@@ -276,9 +242,9 @@ class Cohort:
     @property
     def names(self) -> tuple[str, ...]:
         """The groups in order: levels and bands as the schema has them, others by name."""
-        known = _bands(self.schema[self.by])[1] if self.by in self.schema.names else []
-        place = {name: k for k, name in enumerate(known)}
-        return tuple(sorted(self.groups, key=lambda name: (place.get(name, len(known)), name)))
+        ordered = _bands(self.schema[self.by])[1] if self.by in self.schema.names else []
+        rank = {name: k for k, name in enumerate(ordered)}
+        return tuple(sorted(self.groups, key=lambda name: (rank.get(name, len(rank)), name)))
 
     @property
     def shown_groups(self) -> dict[str, GroupCounts]:
@@ -328,13 +294,15 @@ class Cohort:
         """Returns the columns of `features`."""
         rows = []
         for name, group in self.shown_groups.items():
-            for feature, changes in group.features.items():
-                share, to = changes.changed / group.costs.total(), changes.most_often_to
-                numeric = self.schema[feature].numeric
-                moved = (changes.up, changes.down) if numeric else (None, None)
-                amounts = () if to else _values(changes.amounts)
-                median = float(np.median(amounts)) if len(amounts) else float("nan")
-                rows.append((name, feature, changes.changed, share, *moved, median, to))
+            for feature, (amounts, categories) in group.feature_changes().items():
+                changed, to = len(amounts), max(categories, key=categories.__getitem__)
+                moved: tuple[Any, Any] = (None, None)
+                if self.schema[feature].numeric:
+                    moved = int((amounts > 0).sum()), int((amounts < 0).sum())
+                known = () if to else amounts[amounts != 0]
+                median = float(np.median(known)) if len(known) else float("nan")
+                share = changed / group.costs.total()
+                rows.append((name, feature, changed, share, *moved, median, to))
         return _lines(rows, (
             "group", "feature", "changed", "share", "up", "down", "median_change", "most_often_to"
         ))  # fmt: skip
@@ -385,60 +353,8 @@ class Cohort:
         if len(self.groups) > 1:
             sentences.append(_verdict("cost of an answer", self.p_cost, self.by))
             sentences.append(_verdict("share with an answer", self.p_answered, self.by))
-            sentences += self._undetected(total)
-        if total.costs:
-            sentences.append(COST)
-        sentences += [self._group_sentence(*item) for item in self.shown_groups.items()]
+        sentences += [COST] if total.costs else []
         return [*sentences, UNANSWERED] if total.reasons else sentences
-
-    def _group_sentence(self, name: str, group: GroupCounts) -> str:
-        """Says how many of a group have an answer, and what the answers change most often."""
-        text = f"{name}: {group.instances:,} of {group.size:,} lack the target label"
-        if group.instances:
-            text += f", {group.answered:,} of these have an answer"
-        changes = [
-            self._feature_text(feature, changes, group.costs.total())
-            for feature, changes in list(group.features.items())[:NAMED]
-        ]
-        return f"{text}; {', '.join(changes)}." if changes else f"{text}."
-
-    def _feature_text(self, name: str, changes: FeatureChanges, answers: int) -> str:
-        """Says how often, and by how much, a group's answers change a feature."""
-        feature, to = self.schema[name], changes.most_often_to
-        if feature.categories:
-            return f"{name} changes in {changes.changed} of {answers} (to {to} in {changes.to[to]})"
-        up = changes.up >= changes.down
-        amounts = _values(changes.amounts)
-        amounts = np.abs(amounts[(amounts > 0) == up])
-        median = float(np.median(amounts)) if len(amounts) else 0.0
-        by = amount_text(float(on_lattice(np.array(median), feature.resolution)), feature)
-        others = changes.changed - len(amounts)
-        text = (
-            f"{name} {'rises' if up else 'falls'} by {by} (median) in {len(amounts)} of {answers}"
-        )
-        return f"{text} and changes otherwise in {others}" if others else text
-
-    def _undetected(self, total: GroupCounts) -> list[str]:
-        """Says how large a difference the tests would probably have missed, if they found none."""
-        answered, instances = (
-            sorted(n for n in counts if n >= FEW)[:2]
-            for counts in zip(
-                *((g.answered, g.instances) for g in self.groups.values()), strict=True
-            )
-        )
-        differences = []
-        if self.p_cost >= 0.05 and len(answered) == 2:
-            error = float(np.std(_values(total.costs))) * sum(1 / n for n in answered) ** 0.5
-            differences.append(f"less than about {DETECTABLE * error:.2g} in the mean cost")
-        if self.p_answered >= 0.05 and len(instances) == 2:
-            share = total.answered / total.instances
-            error = (share * (1 - share) * sum(1 / n for n in instances)) ** 0.5
-            text = f"less than about {DETECTABLE * error:.0%} in the share with an answer"
-            differences.append(text)
-        if not differences:
-            return []
-        text = f"Between the two smallest groups tested a difference of {' or '.join(differences)}"
-        return [f"{text} would probably have gone unnoticed."]
 
     def __repr__(self) -> str:
         groups = f"{len(self.groups)} groups by {self.by}" if len(self.groups) > 1 else "one group"
@@ -450,16 +366,21 @@ class Cohort:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """Returns the comparison as one self-contained page, and writes it to `path` if given."""
-        page = _page(self)
+        title = f"Cohorts by {self.by}" if len(self.groups) > 1 else "Cohort"
+        page = PAGE.format(title=escape(title), body=self.to_html_body())
         if path is not None:
             write_whole(Path(path), lambda p: p.write_text(page, encoding="utf-8"))
         return page
 
     def to_html_body(self) -> str:
         """Returns the comparison as a part of a page."""
-        return _body(self)
-
-    _repr_html_ = to_html_body
+        sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.sentences)
+        tables = (
+            _table("What an answer costs", self.cost_lines()),
+            _table("What changes", self.feature_lines()),
+            _table("Without an answer", self.reason_lines()),
+        )
+        return f"<div>{sentences}{''.join(tables)}</div>"
 
 
 def cohort(explanation: Explanation, by: str | Iterable[Any] | None = None) -> Cohort:
@@ -491,47 +412,6 @@ def cheapest(rows: Counterfactuals) -> Counterfactuals:
     rows = rows.where(rows.ok)
     rows = rows.where(np.lexsort((rows.distance, rows.instance)))
     return rows.where(np.unique(rows.instance, return_index=True)[1])
-
-
-def importance(explanation: Explanation, explainer: Explainer | None = None) -> Any:
-    """Says how much features matter: how often answers change them, and what a change is worth.
-
-    A frame with a line per feature: `share`, the share of all answers that change it; with an
-    explainer also `probability_lost`, the mean loss of the target's probability where only that
-    change is undone.
-
-    Args:
-        explanation: What `Explainer.explain` returned; `explanation[[3]]` for a single instance.
-        explainer: The explainer whose classifier is then queried.
-    """
-    rows = cheapest(explanation.nearest())
-    schema = rows.schema
-    before = rows.instances[rows.instance]
-    changed = schema.changed(before, rows.cells)  # (rows, columns)
-    share = changed.mean(axis=0) if len(rows) else np.zeros(len(schema.names))
-    columns: dict[str, NDArray[Any]] = {"feature": _column(list(schema.names)), "share": share}
-    if explainer is not None:
-        columns["probability_lost"] = _probability_lost(rows, before, changed, explainer)
-    order = np.argsort(-share, kind="stable")
-    kind = explanation.template.kind
-    return plain_frame(kind, {name: values[order] for name, values in columns.items()})
-
-
-def _probability_lost(
-    rows: Counterfactuals, before: Floats, changed: Bools, explainer: Explainer
-) -> Floats:
-    """Returns, per column, the mean loss of the target's probability when one change is undone."""
-    row, column = np.nonzero(changed)
-    undone = rows.cells[row]
-    undone[np.arange(len(row)), column] = before[row, column]
-    classifier = explainer.classifier_.with_fresh_count()
-    likely = classifier.query(undone, rows.schema).probability if len(row) else None
-    if likely is None:
-        return np.full(changed.shape[1], np.nan)
-    codes = np.array([classifier.code(label) for label in rows.label])[row]
-    lost = rows.probability[row] - likely[np.arange(len(row)), codes]
-    per_column = (lost[column == i] for i in range(changed.shape[1]))
-    return np.array([some.mean() if len(some) else np.nan for some in per_column])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -626,54 +506,34 @@ def _column(values: Sequence[Any]) -> NDArray[Any]:
 # ------------------------------------------------------------------------------------------------
 # Pages
 
-STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;color:#22303c;margin:2rem auto;max-width:60rem}
-body{padding:0 1rem}
-table{border-collapse:collapse;width:100%;margin:.5rem 0 1.5rem;font-size:.9rem}
-th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid #e8ebee}
-.wide{overflow-x:auto}
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body{{font:16px/1.5 system-ui,sans-serif;color:#22303c;margin:2rem auto;max-width:60rem}}
+body{{padding:0 1rem}} .wide{{overflow-x:auto}}
+table{{border-collapse:collapse;width:100%;margin:.5rem 0 1.5rem;font-size:.9rem}}
+th,td{{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid #e8ebee}}
+</style></head><body><h1>{title}</h1>{body}</body></html>
 """
 
 
-def _page(compared: Cohort) -> str:
-    title = f"Cohorts by {compared.by}" if len(compared.groups) > 1 else "Cohort"
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    return (
-        f'<!doctype html><html lang="en"><head>{head}<title>{escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>{_body(compared)}</body></html>\n"
-    )
-
-
-def _body(compared: Cohort) -> str:
-    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in compared.sentences)
-    parts = (
-        ("What an answer costs", "", compared.cost_lines()),
-        ("What changes", "", compared.feature_lines()),
-        ("Without an answer", UNANSWERED, compared.reason_lines()),
-    )
-    tables = (
-        f"<h2>{title}</h2>{f'<p>{escape(note)}</p>' if note else ''}{_table(lines)}"
-        for title, note, lines in parts
-        if lines["group"]
-    )
-    return f"<div>{sentences}{''.join(tables)}</div>"
-
-
-def _table(lines: Lines) -> str:
+def _table(title: str, lines: Lines) -> str:
+    """Returns a heading and a table; nothing where the table has no lines."""
+    if not lines["group"]:
+        return ""
     head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in lines)
-    rows = []
-    for values in zip(*lines.values(), strict=True):
-        cells = "".join(f"<td>{_cell(name, v)}</td>" for name, v in zip(lines, values, strict=True))
-        rows.append(f"<tr>{cells}</tr>")
-    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f'<div class="wide"><table>{body}</table></div>'
+    rows = "".join(
+        f"<tr>{''.join(map(_cell, lines, values))}</tr>"
+        for values in zip(*lines.values(), strict=True)
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<h2>{title}</h2><div class="wide">{table}</div>'
 
 
 def _cell(name: str, value: Any) -> str:
+    text = str(value)
     if value is None or (isinstance(value, float) and np.isnan(value)):
-        return "–"
-    if name.startswith("share"):
-        return f"{float(value):.0%}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return escape(str(value))
+        text = "–"
+    elif name.startswith("share"):
+        text = f"{float(value):.0%}"
+    elif isinstance(value, float):
+        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"<td>{escape(text)}</td>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,7 @@ def cohort(compared: Any) -> Figure:
         ['Has an answer', 'What it costs', 'What it changes']
     """
     costs = compared.cost_lines()
-    names = costs["group"]
-    features = _features(compared)
+    names, features = costs["group"], _features(compared)
     heights = [1.0 + 0.42 * len(names), 0.9 + 0.42 * max(1, len(features))]
     figure, axes = plt.subplot_mosaic(
         [["share", "cost"], ["features", "features"]],
@@ -48,53 +47,45 @@ def cohort(compared: Any) -> Figure:
         height_ratios=heights,
         layout="constrained",
     )
-    _intervals(axes["share"], names, costs, "share", "Has an answer")
+    _intervals(axes["share"], costs, "share")
+    _intervals(axes["cost"], costs, "cost")
     axes["share"].set_xlim(0, 1.02)
     axes["share"].xaxis.set_major_formatter("{x:.0%}")
-    _intervals(axes["cost"], names, costs, "cost", "What it costs")
     axes["cost"].set_xlim(left=0)
     axes["cost"].locator_params(axis="x", nbins=6)
     axes["cost"].set_yticklabels([])
-    captions = {
-        "share": "share of those who need one; bar: 95% interval",
-        "cost": "mean distance to the nearest answer; bar: 95% interval",
-    }
-    for panel, caption in captions.items():
-        axes[panel].set_xlabel(caption, color=SOFT, fontsize=9, loc="left")
     _shares(axes["features"], compared, features)
+    verdict = "\n".join(["share of the answers that change it", *compared.sentences[1:2]])
+    _finish(axes["share"], "Has an answer", "share of those who need one; bar: 95% interval")
+    _finish(axes["cost"], "What it costs", "mean distance to the nearest answer; bar: 95% interval")
+    _finish(axes["features"], "What it changes", verdict)
     by = "all instances" if len(names) == 1 else f"groups by {compared.by}"
-    sentence = "\n".join(["share of the answers that change it", *compared.sentences[1:2]])
     figure.suptitle(f"Answers compared: {by}", x=0.01, ha="left", weight="bold", color=INK)
-    axes["features"].set_xlabel(sentence, color=SOFT, fontsize=9, loc="left")
     return figure
 
 
 def _features(compared: Any) -> list[str]:
     """Returns the features that answers change, the most often changed first."""
-    lines = compared.feature_lines()
-    total: dict[str, int] = {}
+    lines, total = compared.feature_lines(), Counter[str]()
     for name, count in zip(lines["feature"], lines["changed"], strict=True):
-        total[name] = total.get(name, 0) + count
+        total[name] += count
     return sorted(total, key=lambda name: (-total[name], name))[:FEATURES]
 
 
-def _intervals(
-    ax: Axes, names: Sequence[str], costs: dict[str, list[Any]], what: str, title: str
-) -> None:
+def _intervals(ax: Axes, costs: dict[str, list[Any]], what: str) -> None:
     """Draws a dot and an interval for each group."""
-    values, low, high = (
-        np.array(costs[f"{what}{end}"], dtype=float) for end in ("", "_low", "_high")
-    )
-    for k, name in enumerate(names):
-        if np.isnan(values[k]):
+    names = costs["group"]
+    for k, ends in enumerate(
+        zip(costs[what], costs[f"{what}_low"], costs[f"{what}_high"], strict=True)
+    ):
+        value, low, high = np.array(ends, dtype=float)
+        if np.isnan(value):
             ax.text(0, k, " none", va="center", color=SOFT, fontsize=9)
             continue
-        if not np.isnan(low[k]):
-            ax.plot([low[k], high[k]], [k, k], color=colour(k), lw=3, alpha=0.45)
-        ax.plot([values[k]], [k], "o", color=colour(k), ms=7, label=name)
+        ax.plot([low, high], [k, k], color=colour(k), lw=3, alpha=0.45)  # no line where it is NaN
+        ax.plot([value], [k], "o", color=colour(k), ms=7)
     ax.set_yticks(range(len(names)), [shorten(n, 24) for n in names])
     ax.set_ylim(len(names) - 0.4, -0.6)
-    _plain(ax, title)
 
 
 def _shares(ax: Axes, compared: Any, features: list[str]) -> None:
@@ -110,17 +101,16 @@ def _shares(ax: Axes, compared: Any, features: list[str]) -> None:
     ax.set_ylim(max(1, len(features)) - 0.4, -0.6)
     ax.set_xlim(-0.02, 1.02)
     ax.xaxis.set_major_formatter("{x:.0%}")
-    _plain(ax, "What it changes")
     ax.grid(axis="y", color=FAINT, lw=0.8)
     ax.set_axisbelow(True)
     if len(names) > 1:
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, labelcolor=INK)
 
 
-def _plain(ax: Axes, title: str) -> None:
+def _finish(ax: Axes, title: str, caption: str) -> None:
     style.title(ax, title, fontsize=11)
+    ax.set_xlabel(caption, color=SOFT, fontsize=9, loc="left")
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(FAINT)
-    ax.tick_params(colors=SOFT, labelsize=9)
-    for label in ax.get_yticklabels():
-        label.set_color(INK)
+    ax.tick_params(axis="x", colors=SOFT, labelsize=9)
+    ax.tick_params(axis="y", colors=INK, labelsize=9)

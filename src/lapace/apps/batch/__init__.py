@@ -8,9 +8,8 @@ resumed by the same call: finished parts are kept, and the output is that of an 
 
 from __future__ import annotations
 
-from lapace.apps.batch.counts import Counts
 from lapace.apps.batch.engines import Engine
 from lapace.apps.batch.outcomes import Request
-from lapace.apps.batch.running import Summary, run
+from lapace.apps.batch.running import Summary, identify, run
 
-__all__ = ["Counts", "Engine", "Request", "Summary", "run"]
+__all__ = ["Engine", "Request", "Summary", "identify", "run"]

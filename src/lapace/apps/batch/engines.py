@@ -13,25 +13,20 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lapace.apps.batch.files import Part
 from lapace.errors import InputError, LapaceError, first_line, import_extra
 
-__all__ = ["Engine", "EngineError", "has_ray", "map_parts"]
+__all__ = ["Engine", "EngineError", "map_parts"]
 
 BLOCKS = 20_000  # work items of Ray; more parts than these share items
 OBJECT_STORE = 200 * 2**20  # bytes, of a Ray that is started here: rows never go through it
 
 
 class EngineError(LapaceError):
-    """Ray lost its workers, or is gone: the same may work another time."""
-
-
-def has_ray() -> bool:
-    """Whether Ray is installed."""
-    return importlib.util.find_spec("ray") is not None
+    """Ray lost its workers, or is gone: the same run may work another time."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +48,7 @@ class Engine:
     @property
     def uses_ray(self) -> bool:
         """Whether parts are made by actors of Ray."""
-        return has_ray() if self.ray is None else self.ray
-
-    def chosen(self, parts: int) -> Engine:
-        """Returns this engine with Ray chosen or not: a single part needs none."""
-        asked = self.ray or self.address is not None or self.gpus
-        return replace(self, ray=self.uses_ray and (parts > 1 or bool(asked)))
+        return importlib.util.find_spec("ray") is not None if self.ray is None else self.ray
 
     def check(self) -> None:
         """Refuses settings that need Ray where it is not used."""
@@ -76,63 +66,14 @@ def map_parts(
 ) -> Iterator[Any]:
     """Calls a function with each part, and yields what it returns as it is done.
 
-    With Ray the function is pickled once for each worker, and results come in any order.
+    With Ray the function is pickled once for each worker, and results come in any order. A single
+    part is made here unless Ray was asked for.
     """
-    if not parts:
-        return
-    if engine.uses_ray:
+    asked = engine.ray or engine.address is not None or engine.gpus
+    if parts and engine.uses_ray and (asked or len(parts) > 1):
         yield from _on_ray(engine, function, parts)
     else:
         yield from map(function, parts)
-
-
-@contextmanager
-def _ray(engine: Engine) -> Iterator[Any]:
-    """Connects to Ray: the one that runs, the one at the address, or one started here."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its logs have everything
-    ray = import_extra("ray", "ray", "A cluster")
-    import_extra("ray.data", "ray", "A cluster")
-    running = ray.is_initialized()
-    if not running:
-        settings: dict[str, Any] = {"address": engine.address}
-        if engine.address is None:
-            cores = engine.workers or len(os.sched_getaffinity(0))
-            settings = {
-                "address": "local",  # not one that happens to run here
-                "num_cpus": cores,
-                "include_dashboard": False,
-                "object_store_memory": OBJECT_STORE,
-            }
-        try:
-            with _quiet():
-                ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise LapaceError(f"Ray could not be reached: {first_line(error)}") from None
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    try:
-        yield ray
-    finally:
-        if not running:
-            ray.shutdown()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps what Ray's C++ code prints while it starts off standard error; errors are raised."""
-    try:
-        before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    except OSError:  # standard error is closed
-        yield
-        return
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-        os.close(nowhere)
 
 
 def _on_ray(
@@ -140,25 +81,52 @@ def _on_ray(
 ) -> Iterator[Any]:
     with _ray(engine) as ray:
         items = [{"part": pickle.dumps(part)} for part in parts]
-        blocks = min(len(items), BLOCKS)
-        dataset = ray.data.from_items(items, override_num_blocks=blocks).map(
-            RayWorker,
-            fn_constructor_args=(function,),
-            **actor_options(ray, engine, len(parts)),
+        dataset = ray.data.from_items(items, override_num_blocks=min(len(items), BLOCKS)).map(
+            RayWorker, fn_constructor_args=(function,), **actor_options(ray, engine, len(parts))
         )
         try:
             for row in dataset.iter_rows():
-                yield pickle.loads(row["made"])  # of our own workers
+                yield pickle.loads(row["made"])  # our own workers pickled it
         except ray.exceptions.RayError as error:
             raise EngineError(f"Ray failed: {first_line(error)}") from error
 
 
+@contextmanager
+def _ray(engine: Engine) -> Iterator[Any]:
+    """Connects to Ray: the one that runs, the one at the address, or one started here."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its log files have everything
+    ray = import_extra("ray", "ray", "A cluster")
+    import_extra("ray.data", "ray", "A cluster")
+    already_running = ray.is_initialized()
+    if not already_running:
+        settings: dict[str, Any] = {"address": engine.address}
+        if engine.address is None:
+            settings = {
+                "address": "local",  # not one that happens to run here
+                "num_cpus": engine.workers or len(os.sched_getaffinity(0)),
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE,
+            }
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise LapaceError(f"Ray could not be reached: {first_line(error)}") from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield ray
+    finally:
+        if not already_running:
+            ray.shutdown()
+
+
 def actor_options(ray: Any, engine: Engine, most: int) -> dict[str, Any]:
-    """Options of an actor pool: how many actors, and the resources of each.
+    """Returns the options of an actor pool: how many actors, and the resources of each.
 
     Args:
         ray: The module.
-        engine: What was asked for.
+        engine: The engine.
         most: The largest useful number of actors.
     """
     resources = ray.cluster_resources()
@@ -167,9 +135,8 @@ def actor_options(ray: Any, engine: Engine, most: int) -> dict[str, Any]:
             f"Each worker is to have {engine.gpus:g} GPUs, and Ray has {resources.get('GPU', 0):g}."
         )
     room = resources.get("GPU", 0) / engine.gpus if engine.gpus else resources.get("CPU", 1)
-    workers = min(engine.workers or int(max(1, room)), most)
     options: dict[str, Any] = {
-        "compute": ray.data.ActorPoolStrategy(size=workers),
+        "compute": ray.data.ActorPoolStrategy(size=min(engine.workers or int(max(1, room)), most)),
         "num_cpus": 1,
         "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
     }

@@ -1,7 +1,7 @@
 """A run over Parquet files: plan, resume, make the parts, and sum up.
 
-The output folder holds one Parquet file for each part, `_manifest.json` with the settings and the
-counts of each part, and `_summary.json`. Nothing in it depends on when or by whom a part was made.
+The output folder holds one Parquet file for each part, `_manifest.json` with the settings, and
+`_summary.json`. Nothing in it depends on when or by whom a part was made.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from lapace import __version__
-from lapace.apps.batch.counts import Counts
 from lapace.apps.batch.engines import Engine, EngineError, map_parts
 from lapace.apps.batch.files import (
     READERS,
@@ -25,91 +27,98 @@ from lapace.apps.batch.files import (
     Place,
     find_inputs,
     lacking_columns,
-    need_pyarrow,
+    pa,
     read_footers,
 )
-from lapace.apps.batch.outcomes import FAILED, Layout, Request, make_layout
-from lapace.apps.batch.worker import CHUNK, Bundle, Made, PartWorker, read_counts
+from lapace.apps.batch.outcomes import Layout, Request, make_layout
+from lapace.apps.batch.worker import CHUNK, Made, PartWorker, new_cohort, read_counts
+from lapace.apps.cohorts import REASONS, Cohort
+from lapace.apps.loaders import load_classifier, without_secrets
 from lapace.errors import InputError, LapaceError
 from lapace.explainer import Explainer
+from lapace.result import STATUSES
 
-__all__ = ["Summary", "run"]
+__all__ = ["Summary", "identify", "run"]
 
 MANIFEST, SUMMARY = "_manifest.json", "_summary.json"
-FORMAT = 1
+FORMAT = 2
+
+Progress: TypeAlias = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Summary:
     """The outcome of a run, in figures.
 
     Attributes:
-        counts: Counts of all parts, those of earlier runs included.
+        cohort: Counts of the instances of all parts, those of earlier runs included.
         parts: How many there are.
         skipped: How many of them an earlier run had made.
         unreadable: Files, or parts of them, that could not be read, and why.
         stopped: Why the run ended early; empty if it did not.
-        engine: What made the parts: `ray` or `loop`.
         rows: How many rows this run explained.
         seconds: How long it took, Ray's start included.
-        core_seconds: Processor seconds of the workers.
-        memory: The most memory a worker held after a part, in bytes.
-        by: The column whose groups are compared.
     """
 
-    counts: Counts
-    parts: int
-    skipped: int
-    unreadable: Mapping[str, str]
-    stopped: str
-    engine: str
-    rows: int
-    seconds: float
-    core_seconds: float = 0.0
-    memory: int = 0
-    by: str | None = None
+    cohort: Cohort
+    parts: int = 0
+    skipped: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+    stopped: str = ""
+    rows: int = 0
+    seconds: float = 0.0
 
     @property
     def complete(self) -> bool:
-        """Whether every row of every file has an outcome, and none failed."""
-        return not (self.stopped or self.unreadable or self.counts.status[FAILED])
+        """Whether every row of every file has an outcome."""
+        return not (self.stopped or self.unreadable)
 
     @property
     def rate(self) -> float:
         """Rows explained per second in this run."""
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
+    @property
+    def status(self) -> dict[str, int]:
+        """Instances by status."""
+        counts = self.cohort.total.status
+        return {status: counts[status] for status in STATUSES if counts[status]}
+
+    def reasons(self, most: int = REASONS) -> list[tuple[str, str, int]]:
+        """Returns statuses, reasons and how often each occurs, the commonest first."""
+        reasons = self.cohort.total.reasons
+        ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+        return [(status, reason, count) for (status, reason), count in ordered[:most]]
+
     def to_json(self) -> dict[str, Any]:
         """Returns the summary as plain JSON values."""
         return {
             **self.lasting(),
             "stopped": self.stopped or None,
-            "engine": self.engine,
             "skipped_parts": self.skipped,
             "explained_rows": self.rows,
             "seconds": self.seconds,
             "rows_per_second": self.rate,
-            "core_seconds": self.core_seconds,
-            "memory": self.memory,
         }
 
     def lasting(self) -> dict[str, Any]:
         """Returns the figures that do not depend on when and how often the run was started."""
-        cohort = self.counts.cohort
-        lines = {"costs": cohort.cost_lines(), "features": cohort.feature_lines()}
-        groups = {name: [*_records(table)] for name, table in lines.items()}
-        p_values = {"p_cost": cohort.p_cost, "p_answered": cohort.p_answered}
+        cohort = self.cohort
         return {
             "format": FORMAT,
             "complete": self.complete,
             "parts": self.parts,
-            **self.counts.summary(),
+            "rows": cohort.total.size,
+            "status": self.status,
+            "reasons": [list(line) for line in self.reasons()],
             "unreadable": dict(sorted(self.unreadable.items())),
             "cohort": {
-                "by": self.by,
+                "by": cohort.by,
                 "sentences": cohort.sentences,
-                **{name: _plain(p) for name, p in p_values.items()},
-                **groups,
+                "p_cost": _plain(cohort.p_cost),
+                "p_answered": _plain(cohort.p_answered),
+                "costs": _records(cohort.cost_lines()),
+                "features": _records(cohort.feature_lines()),
             },
         }
 
@@ -125,17 +134,17 @@ def _plain(value: Any) -> Any:
 
 
 def run(
-    explainer: Explainer | str | os.PathLike[str] | Bundle,
+    explainer: Explainer | str | os.PathLike[str],
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     request: Request | None = None,
     *,
     classifier: Any = None,
+    identity: Mapping[str, str] | None = None,
     engine: Engine | None = None,
     retries: int = 5,
     pause: float = 2.0,
-    retry_failed: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Summary:
     """Explains every row of Parquet files, and writes a part of outcomes for each row group.
 
@@ -147,83 +156,101 @@ def run(
         sources: Files, folders, patterns or addresses of pyarrow's filesystems.
         output: The folder to write to, a path or an address.
         request: What is wanted of every instance.
-        classifier: As for `explain`.
+        classifier: With the file of an explainer: its classifier, as an object or as
+            `load_classifier` takes it; None for the one that the file refers to.
+        identity: Names or hashes that stand for the explainer and its classifier in the manifest,
+            as `identify` returns them; by default of what was handed over.
         engine: Where parts are made; by default on all cores here, by Ray if it is installed.
-        retries: How often rows are tried again when the classifier fails; then they are written
-            with the status `failed`.
+        retries: How often the classifier is queried again when it fails; then the run stops.
         pause: Seconds before the first of these attempts; doubled before each further one.
-        retry_failed: Make parts again that have such rows.
         progress: Called as `progress("explaining", done, total)` with rows.
 
     Returns:
         The figures of the whole run.
     """
-    need_pyarrow()
     engine, request = engine or Engine(), request or Request()
     engine.check()
-    device = "cuda" if engine.gpus else "cpu"
-    if isinstance(explainer, Bundle):
-        bundle = explainer
-    else:
-        bundle = Bundle.of(explainer, classifier, device=device)
+    if not isinstance(explainer, Explainer):
+        identity = identity or identify(explainer, classifier)
+        if isinstance(classifier, str | os.PathLike):
+            classifier = load_classifier(classifier)
+        explainer = Explainer.load(Path(explainer), classifier, device="cpu")
+    content = content_of(explainer)
     out = Place.of(output)
-    files = read_footers(find_inputs(_listed(sources), out))
-    loaded = bundle.on("cpu").load()
-    layout = make_layout(request, loaded, _types(files))
-    no_rows = layout.schema.frame(loaded.prototypes_[0].cells[None])[:0]
-    request.explain(loaded, no_rows)  # refuses a wrong request before anything is written
-    settings = _settings(bundle, request, layout)
+    listed = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    files = read_footers(find_inputs(listed, out))
+    layout = make_layout(request, explainer, _types(files))
+    no_rows = layout.schema.frame(explainer.prototypes_[0].cells[None])[:0]
+    request.explain(explainer, no_rows)  # refuses a wrong request before anything is written
+    device = "cuda" if engine.gpus else "cpu"
+    settings = {
+        "lapace": __version__,
+        "chunk": CHUNK,
+        "device": device,
+        **(identity or {"explainer": hashlib.sha256(content).hexdigest()}),
+        **request.to_json(),
+        "columns": {name: str(kind) for name, kind in layout.types.items()},
+    }
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     out.make_folder()
-    with out.locked():
-        _begin(out, settings, key)
-        out.sweep()
-        plan = _Plan.of(out, files, layout, key, retry_failed=retry_failed)
-        worker = PartWorker(bundle, layout, out, key, retries, pause)
-        summary = _make(plan, worker, engine, request.by, progress)
-        _finish(out, plan, summary, settings, key)
+    _begin(out, settings, key)
+    summary = Summary(new_cohort(layout))
+    todo = _plan(summary, out, files, layout, key)
+    args = (content, explainer.classifier, device, layout, out, key, retries, pause)
+    _make(summary, todo, PartWorker(*args), engine, progress)
+    if not summary.stopped:
+        _finish(summary, out)
     return summary
 
 
-def _listed(sources: Any) -> list[Any]:
-    return [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+def identify(explainer: str | os.PathLike[str], classifier: Any = None) -> dict[str, str]:
+    """Returns hashes or names of an explainer's file and its classifier.
+
+    Args:
+        explainer: The file.
+        classifier: Its classifier, as `run` takes it.
+    """
+    identity = {"explainer": hashlib.sha256(Path(explainer).read_bytes()).hexdigest()}
+    if isinstance(classifier, str | os.PathLike):
+        text = os.fspath(classifier)
+        if "://" in text:
+            identity["classifier"] = without_secrets(text)
+        elif Path(text).is_file():
+            identity["classifier"] = hashlib.sha256(Path(text).read_bytes()).hexdigest()
+        else:
+            identity["classifier"] = text
+    elif classifier is not None:
+        identity["classifier"] = type(classifier).__name__
+    return identity
+
+
+def content_of(explainer: Explainer) -> bytes:
+    """Returns the content of the file that an explainer is saved to."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of what is not saved
+        path = Path(folder, "explainer.lapace")
+        explainer.save(path)
+        return path.read_bytes()
 
 
 def _types(files: Sequence[FileParts]) -> dict[str, Any]:
-    """Returns the type of each column: text where files differ, but for widths of numbers."""
-    pa = need_pyarrow()
-    types: dict[str, Any] = {}
+    """Returns the type of each column: one that holds those of all files, else text."""
+    kinds: dict[str, dict[Any, None]] = {}
     for file in files:
         for name, kind in (file.types or {}).items():
             plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-            before = types.setdefault(name, plain)
-            if before != plain:
-                types[name] = _wider(pa, before, plain)
-    if not types:
-        reasons = {file.source: file.unreadable for file in files}
-        listed = "; ".join(f"'{source}': {why}" for source, why in list(reasons.items())[:3])
+            kinds.setdefault(name, {})[plain] = None
+    if not kinds:
+        listed = "; ".join(f"'{file.source}': {file.unreadable}" for file in files[:3])
         raise InputError(f"None of the files can be read. {listed}")
+    types = {}
+    for name, several in kinds.items():
+        schemas = [pa.schema([(name, kind)]) for kind in several]
+        try:
+            types[name] = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            types[name] = pa.string()
     return types
-
-
-def _wider(pa: Any, one: Any, other: Any) -> Any:
-    numbers = [pa.types.is_integer(k) or pa.types.is_floating(k) for k in (one, other)]
-    if all(map(pa.types.is_integer, (one, other))):
-        return pa.int64()
-    if all(numbers):
-        return pa.float64()
-    return pa.string()
-
-
-def _settings(bundle: Bundle, request: Request, layout: Layout) -> dict[str, Any]:
-    """Returns everything that determines the outcomes, but the input."""
-    return {
-        "lapace": __version__,
-        "chunk": CHUNK,
-        **bundle.to_json(),
-        **request.to_json(),
-        "columns": layout.to_json(),
-    }
 
 
 def _begin(out: Place, settings: Mapping[str, Any], key: str) -> None:
@@ -263,125 +290,71 @@ def _write_json(place: Place, data: Any) -> None:
 # Parts
 
 
-@dataclass
-class _Plan:
-    """The parts of a run: those to make and those that are finished.
-
-    Attributes:
-        todo: Parts to make, in order.
-        done: Rows and statuses by finished part.
-        counts: Counts of all finished parts.
-        unreadable: Files, or parts of them, that cannot be read, and why.
-    """
-
-    todo: list[Part]
-    done: dict[str, dict[str, Any]]
-    counts: Counts
-    unreadable: dict[str, str]
-
-    @classmethod
-    def of(
-        cls, out: Place, files: Sequence[FileParts], layout: Layout, key: str, *, retry_failed: bool
-    ) -> _Plan:
-        unreadable = {file.source: file.unreadable for file in files if file.unreadable}
-        parts: list[Part] = []
-        for file in files:
-            lacking = lacking_columns(layout.inputs, file.types or ()) if file.parts else ""
-            if lacking:
-                unreadable[file.source] = lacking
-            else:
-                parts += file.parts
-        plan = cls([], {}, Counts.none(layout), unreadable)
-        written = set(out.names())
-        finished = [part.name for part in parts if part.name in written]
-        with ThreadPoolExecutor(READERS) as pool:
-            read = pool.map(lambda name: read_counts(out / name, layout), finished)
-            counts_by_part = dict(zip(finished, read, strict=True))
-        for part in parts:
-            part_key, counts = counts_by_part.get(part.name, ("", None))
-            if counts is not None and part_key != f"{key} {part.footer}":
-                raise InputError(
-                    f"'{part.place.shown}' has changed since '{part.name}' was written. Remove its "
-                    "parts, or name another folder."
-                )
-            if counts is None or (retry_failed and counts.status[FAILED]):
-                plan.todo.append(part)
-            else:
-                plan.add(part.name, counts)
-        return plan
-
-    def add(self, name: str, counts: Counts) -> None:
-        """Adds a finished part."""
-        self.counts.add(counts)
-        status = counts.summary()["status"]
-        self.done[name] = {"rows": counts.rows, "status": status}
+def _plan(
+    summary: Summary, out: Place, files: Sequence[FileParts], layout: Layout, key: str
+) -> list[Part]:
+    """Adds the parts that are finished to the summary, and returns the others in order."""
+    parts: list[Part] = []
+    for file in files:
+        why = file.unreadable or lacking_columns(layout.inputs, file.types or ())
+        if why:
+            summary.unreadable[file.source] = why
+        else:
+            parts += file.parts
+    written = set(out.names())
+    finished = [part for part in parts if part.name in written]
+    with ThreadPoolExecutor(READERS) as pool:
+        read = list(pool.map(lambda part: read_counts(out / part.name, layout), finished))
+    for part, (part_key, counts) in zip(finished, read, strict=True):
+        if part_key != f"{key} {part.footer}":
+            raise InputError(
+                f"'{part.place.shown}' has changed since '{part.name}' was written. Remove its "
+                "parts, or name another folder."
+            )
+        summary.cohort.merge(counts)
+    summary.parts, summary.skipped = len(parts), len(finished)
+    return [part for part in parts if part.name not in written]
 
 
 def _make(
-    plan: _Plan,
+    summary: Summary,
+    todo: Sequence[Part],
     worker: PartWorker,
     engine: Engine,
-    by: str | None,
-    progress: Callable[[str, int, int], None] | None,
-) -> Summary:
-    """Makes the parts that are not finished, and sums up."""
-    engine = engine.chosen(len(plan.todo))
-    skipped, start = len(plan.done), time.perf_counter()
-    explained, done = 0, plan.counts.rows
-    total = done + sum(part.rows for part in plan.todo)
-    stopped, cores, memory = "", 0.0, 0
-    if progress is not None:
-        progress("explaining", done, total)
-    try:
-        for made in map_parts(engine, worker, plan.todo):
-            stopped = made.get("stop", "")
-            if stopped:
-                break
-            explained += _add(plan, made, worker.layout)
-            cores += made.get("core_seconds", 0.0)
-            memory = max(memory, made.get("memory", 0))
-            done += made["rows"]
-            if progress is not None:
-                progress("explaining", done, total)
-    except EngineError as error:
-        stopped = str(error)
-    return Summary(
-        plan.counts,
-        skipped + len(plan.todo),
-        skipped,
-        plan.unreadable,
-        stopped,
-        "ray" if engine.uses_ray else "loop",
-        explained,
-        time.perf_counter() - start,
-        cores,
-        memory,
-        by,
-    )
-
-
-def _add(plan: _Plan, made: Made, layout: Layout) -> int:
-    """Adds a part that was made or could not be read; returns how many rows were explained."""
-    if "failed" in made:
-        before = plan.unreadable.get(made["source"], "")
-        plan.unreadable[made["source"]] = " ".join(filter(None, [before, made["failed"]]))
-        return 0
-    counts = Counts.from_json(made["counts"], layout)
-    plan.add(made["name"], counts)
-    return counts.rows
-
-
-def _finish(
-    out: Place, plan: _Plan, summary: Summary, settings: Mapping[str, Any], key: str
+    progress: Progress | None,
 ) -> None:
-    """Writes the manifest with the counts of each part, and the summary."""
-    data = {"format": FORMAT, "key": key, "settings": settings}
-    if summary.stopped:
+    """Makes the parts that are not finished, and adds them to the summary."""
+    start, done = time.perf_counter(), summary.cohort.total.size
+    total = done + sum(part.rows for part in todo)
+    report = progress or (lambda *_: None)
+    report("explaining", done, total)
+    try:
+        for made in map_parts(engine, worker, todo):
+            summary.stopped = made.get("stop", "")
+            if summary.stopped:
+                break
+            _add(summary, made, worker.layout)
+            done += made["rows"]
+            report("explaining", done, total)
+    except EngineError as error:
+        summary.stopped = str(error)
+    summary.seconds = time.perf_counter() - start
+
+
+def _add(summary: Summary, made: Made, layout: Layout) -> None:
+    """Adds a part that was made or could not be read."""
+    if "failed" in made:
+        before = summary.unreadable.get(made["source"], "")
+        summary.unreadable[made["source"]] = f"{before} {made['failed']}".strip()
         return
+    summary.cohort.merge(Cohort.from_json(made["counts"], layout.schema, summary.cohort.by))
+    summary.rows += made["rows"]
+
+
+def _finish(summary: Summary, out: Place) -> None:
+    """Writes the summary, and removes what killed writers left behind."""
     try:
         out.sweep()
-        parts = dict(sorted(plan.done.items()))
-        _write_json(out / MANIFEST, {**data, "parts": parts, "complete": summary.complete})
         _write_json(out / SUMMARY, summary.lasting())
     except OSError as error:
         raise LapaceError(

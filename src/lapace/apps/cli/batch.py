@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -18,7 +19,6 @@ from lapace.errors import InputError
 
 if TYPE_CHECKING:
     from lapace.apps.batch import Summary
-    from lapace.apps.batch.worker import Bundle
 
 __all__ = ["batch"]
 
@@ -70,22 +70,20 @@ def batch(
         None, help="Make parts with Ray, or one after another; by default with Ray if installed."
     ),
     retries: int = Option(
-        5, help="How often rows are tried again when the classifier fails; then they are marked."
+        5, help="How often the classifier is queried again when it fails; then the run stops."
     ),
     pause: float = Option(2.0, help="Seconds before that; doubled before each further attempt."),
-    retry_failed: bool = Option(
-        False, "--retry-failed", help="Make parts again that have rows marked as failed."
-    ),
     format_: Literal["table", "json"] = Option("table", "--format", help="Of the summary."),
     loader: Loader,
     terminal: Terminal,
 ) -> None:
     """Find counterfactuals for every row of Parquet files of any size, part by part.
 
-    The same command resumes a run that was stopped. Exits with 1 where files could not be read,
-    rows failed, or the run had to stop.
+    The same command resumes a run that was stopped. Exits with 1 where files could not be read, or
+    the run had to stop.
     """
     from lapace.apps import batch as batches
+    from lapace.explainer import Search
 
     if gpus and loader.device == "cpu":
         raise InputError("--gpus and --device cpu contradict each other. Leave one of them out.")
@@ -94,54 +92,40 @@ def batch(
     engine.check()
     constraints = inputs.read_constraints(wanted.constraints, wanted.constraint)
     costs = inputs.parse_costs(wanted.costs)
-    bundle = _bundle(model, loader, device="cuda" if gpus else "cpu")
-    explainer = bundle.on("cpu").load()
+    explainer = model.load(replace(loader, device="cpu"))
     model.note_limits(explainer, wanted.target, terminal)
+    picks = tuple(name.strip() for name in pick.split(",") if name.strip())
     request = batches.Request(
         target=inputs.parse_label(explainer.classes_, wanted.target),
         constraints=tuple(map(str, constraints)),
         costs=costs,
         confidence=wanted.confidence,
         plausibility=wanted.plausibility,
-        picks=tuple(name.strip() for name in pick.split(",") if name.strip()),
-        n_best=n_best,
-        steps=wanted.steps,
-        n_starts=wanted.n_starts,
+        search=Search(wanted.steps, picks, n_best, wanted.n_starts),
         id_column=wanted.id_column,
         keep=tuple(name.strip() for text in keep for name in text.split(",")),
         by=by,
     )
+    identity = batches.identify(model.path, model.classifier)
+    identity |= {} if loader.threshold is None else {"threshold": loader.threshold}
     if not engine.uses_ray:
         why = "Ray is not used" if ray is False else "Ray is not installed (lapace[ray])"
         terminal.note(f"{why}: parts are made one after another.")
     with _progress(terminal) as progress:
         summary = batches.run(
-            bundle,
+            explainer,
             instances,
             output,
             request,
+            identity=identity,
             engine=engine,
             retries=retries,
             pause=pause,
-            retry_failed=retry_failed,
             progress=progress,
         )
     _show(summary, terminal, format_)
     if not summary.complete:
         raise typer.Exit(1)
-
-
-def _bundle(model: Model, loader: Loader, device: str) -> Bundle:
-    """The explainer and its classifier, as they travel to workers."""
-    from lapace.apps.batch.worker import Bundle
-
-    model.check_threshold(loader)
-    threshold = None
-    if loader.threshold is not None and model.classifier is not None:
-        decided = loader.classifier(model.classifier)
-        threshold = (decided.threshold, decided.positive)
-    classifier, settings = model.classifier, loader.settings
-    return Bundle.of(model.path, classifier, device=device, loader=settings, threshold=threshold)
 
 
 @contextmanager

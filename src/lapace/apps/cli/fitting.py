@@ -86,7 +86,7 @@ def fit(
             f"Write to another name, or hand it over: --classifier {beside.name}"
         )
     constraints = inputs.read_constraints(rules, rule)
-    table = inputs.read_training(train, id_column, label, training, terminal)
+    table = inputs.read_training(train, id_column, training)
     table = inputs.labelled_rows(table, label, terminal)
     labels = inputs.read_labels(table, label) if stock or label is not None else None
     schema = inputs.infer_schema(table, labels, columns, label)

@@ -63,34 +63,20 @@ def read_table(source: str, id_column: str | None, fitted_id: str | None = None)
     return _identified(table_file(source).read(), id_column, fitted_id)
 
 
-def read_training(
-    source: str, id_column: str | None, label: str | None, training: Training, terminal: Terminal
-) -> Table:
+def read_training(source: str, id_column: str | None, training: Training) -> Table:
     """Reads a training table, or draws a sample of its rows without holding it whole.
 
     Args:
-        source: A file or `-`; to draw rows also a folder of Parquet files, a pattern or an address.
+        source: A file or `-`.
         id_column: As for `read_table`.
-        label: The column of labels.
         training: How many rows are drawn, and the seed.
-        terminal: Where it is said how many rows were drawn.
     """
-    size, seed = training.sample, training.random_state
+    size = training.sample
     if size is None:
         return read_table(source, id_column)
     if size < 1:
         raise InputError(f"--sample {size} is no number of rows: give a whole number from 1.")
-    several = Path(source).is_dir() or re.search(r"[*?]|://", source)
-    if not (several or source.lower().endswith((".parquet", ".pq"))):
-        return _identified(table_file(source).sample(size, seed), id_column)
-    from lapace.apps.batch.sampling import draw_sample
-    from lapace.apps.io import file_parts, read_file
-
-    sample = draw_sample(source, size, label=label, random_state=seed)
-    terminal.note(f"Drew {len(sample.rows):,} of {sample.total:,} rows.")
-    # A frame of the kind that files are read as.
-    frame = read_file(b"".join(file_parts([sample.rows], ".parquet")))
-    return _identified(frame, id_column)
+    return _identified(table_file(source).sample(size, training.random_state), id_column)
 
 
 def instance_tables(

@@ -217,8 +217,7 @@ class Training:
     sample: int | None = Option(
         None,
         metavar="ROWS",
-        help="Fit on at most so many rows, drawn from the table, which is never held whole. Of "
-        "Parquet, where TRAIN may be a folder, a pattern or an address, each label has its share.",
+        help="Fit on at most so many rows, drawn from the table, which is never held whole.",
     )
 
     @property

@@ -35,7 +35,6 @@ STATUSES = {  # the words for each status, and their colour
     "none_found": ("none found", "yellow"),
     "infeasible": ("infeasible", "red"),
     "malformed": ("malformed", "red"),
-    "failed": ("failed", "red"),
 }
 MARKS = {
     "edge": "close to where the prediction turns; a small difference could turn it back.",
@@ -345,19 +344,18 @@ def _short(value: Any, *, share: bool = False) -> str:
 
 def batch_parts(summary: Summary) -> Iterator[Any]:
     """A summary of a batch: statuses, commonest reasons, and groups compared."""
-    counts = summary.counts
-    heading = f"{counts.rows:,} instances in {summary.parts:,} parts: "
-    text = _statuses(heading, counts.summary()["status"], counts.commonest(REASONS))
+    heading = f"{summary.cohort.total.size:,} instances in {summary.parts:,} parts: "
+    text = _statuses(heading, summary.status, summary.reasons(REASONS))
     if summary.unreadable:
         text.append(f"\n  {len(summary.unreadable):,} files could not be read", "red not bold")
     earlier = f"; {summary.skipped:,} parts were there already" if summary.skipped else ""
     text.append(
         f"\n{summary.rows:,} explained now in {summary.seconds:,.0f} s, {summary.rate:,.1f} rows a "
-        f"second, {summary.memory / 1e9:.1f} GB a worker{earlier}.",
+        f"second{earlier}.",
         "not bold",
     )
     yield text
-    yield from cohort_parts(counts.cohort, reasons=False)
+    yield from cohort_parts(summary.cohort, reasons=False)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -301,8 +301,10 @@ class _Judge:
         yield Measure.of("lof", lof, method=method)
         yield Measure("lof_median", metrics.median(lof), len(ok), method=method)
         yield self.lof_of_all(method, ok)
-        yield Measure.of("isolation", usual.isolation(ok.cells), method=method)
-        yield Measure.of("knn_distance", usual.knn(ok.cells), method=method)
+        odd = paper_metrics.isolation(usual.schema, usual.rows, ok.cells)
+        yield Measure.of("isolation", odd, method=method)
+        near, _ = metrics.kneighbors(usual.schema, ok.cells, usual.rows, 5)
+        yield Measure.of("knn_distance", near.mean(axis=1), method=method)
         away, _ = metrics.kneighbors(ok.schema, ok.cells, self.setup.train)
         yield Measure.of("copies", away[:, :1] == 0, method=method)
 

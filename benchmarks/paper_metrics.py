@@ -10,15 +10,37 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import ks_2samp
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import IsolationForest, RandomForestClassifier
 
 from lapace.arrays import Floats, Ints, matches
 from lapace.metrics import mean
 from lapace.metrics.evaluation import join, recode
-from lapace.metrics.plausibility import tree_columns
-from lapace.metrics.quality import pair_distances
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
+
+
+def tree_columns(schema: Schema, cells: Floats) -> Floats:
+    """Returns rows as input of tree models: one layout for all rows of a schema.
+
+    A missing number is -1, below all others. A missing or unseen category is a block of zeros.
+    """
+    blocks = []
+    for feature, column in zip(schema.features, cells.T, strict=True):
+        if feature.numeric or len(feature.categories) <= 2:
+            u = (column - feature.lower) / feature.span if feature.numeric else column
+            blocks.append(np.where(np.isnan(u), -1.0, u)[:, None])
+        else:
+            blocks.append((column[:, None] == np.arange(len(feature.categories))).astype(float))
+    return np.concatenate(blocks, axis=1)  # (n, width)
+
+
+def isolation(schema: Schema, rows: Floats, cells: Floats) -> Floats:
+    """Returns isolation-forest scores among rows: about 0.4 where usual, towards 1 where odd."""
+    if len(rows) < 2 or not len(cells):
+        return np.full(len(cells), np.nan)
+    forest = IsolationForest(random_state=0).fit(tree_columns(schema, rows))
+    scores: Floats = -forest.score_samples(tree_columns(schema, cells))
+    return scores
 
 
 @dataclass(frozen=True)
@@ -138,7 +160,7 @@ def spread(schema: Schema, cells: Floats) -> float:
         0.444
     """
     i, j = np.triu_indices(len(cells), k=1)
-    return mean(pair_distances(schema, cells, cells, i, j))
+    return mean(schema.distance(cells[i], cells[j]))
 
 
 def recrossing(valid: ArrayLike) -> float:
@@ -238,7 +260,7 @@ def _set_distances(
 ) -> Floats:
     """One line per instance with rows in both: single distance or NaN, set and max-set."""
     i, j = matches(instance_a, instance_b)
-    between = pair_distances(schema, a, b, i, j)
+    between = schema.distance(a[i], b[j])
     shared = np.unique(instance_a[i])
     average, farthest = np.zeros(len(shared)), np.zeros(len(shared))
     single = np.ones(len(shared), dtype=bool)

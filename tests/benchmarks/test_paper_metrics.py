@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.ensemble import RandomForestClassifier
 
 from benchmarks import paper_metrics
-from lapace.metrics.plausibility import tree_columns
+from benchmarks.paper_metrics import tree_columns
 from lapace.result import Counterfactuals
 from tests.analysis.test_metrics import (
     SCHEMA,
@@ -220,3 +220,13 @@ def test_ks(a: list[float], b: list[float]) -> None:
 def test_ks_of_one_value_each_without_a_warning() -> None:
     assert paper_metrics.ks([0.5], [0.7]) == paper_metrics.ks([0.5], [0.7], "greater") == 1.0
     assert paper_metrics.ks([0.7], [0.5], "greater") == 0.0
+
+
+def test_trees_see_missing_and_new_levels_apart() -> None:
+    rows = np.repeat(cells_of(0, 1), 4, axis=0)
+    rows[:, 1], rows[:, 4] = [np.nan, 0.0, 0.0, 0.0], [0.0, 1.0, np.nan, 5.0]
+    columns = tree_columns(WIDE, rows)
+    assert columns.shape == (4, 4 + 4)  # four numbers and pairs, one block of four jobs
+    assert columns[0, 1] == -1.0
+    assert columns[1, 1] >= 0.0
+    assert columns[:, 4:].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0] * 4, [0] * 4]

@@ -3,34 +3,23 @@
 Only `evaluate`, `votes` and `ReferenceTable` also take the user's models and tables. Every
 distance is `Schema.distance`, unweighted: a number's change counts the share of the training rows
 that it passes (0.16 is a change past 16% of them), a category change 1, missing against present 1.
-Only `range_proximity` takes a number's change over its range, as the paper does.
+Only `range_distance` of `evaluate` takes a number's change over its range, as the paper does.
 
 A share or mean over nothing (no counterfactuals, no instance tried, one row where a pair is
 needed) is NaN: never 0, never a warning. Shares run from 0 to 1.
-
-| metrics | functions |
-|---|---|
-| validity | `validity`, `satisfaction` |
-| distance and sparsity | `proximity`, `range_proximity`, `sparsity`, `number_share` |
-| plausibility | `Plausibility` (LOF, isolation forest, k-NN distance) |
-| diversity | `diversity` |
-| robustness | `votes` |
-| privacy | `privacy` |
-| all that apply | `evaluate`, `ReferenceTable` |
-| tools | `kneighbors`, `distinct_rows`, `mean`, `median` |
 """
 
 from __future__ import annotations
 
 from lapace.metrics.evaluation import ReferenceTable, evaluate, votes
-from lapace.metrics.plausibility import Plausibility, distinct_rows, privacy
-from lapace.metrics.quality import (
+from lapace.metrics.measures import (
+    Plausibility,
+    distinct_rows,
     diversity,
     mean,
     median,
-    number_share,
+    privacy,
     proximity,
-    range_proximity,
     satisfaction,
     sparsity,
     validity,
@@ -46,10 +35,8 @@ __all__ = [
     "kneighbors",
     "mean",
     "median",
-    "number_share",
     "privacy",
     "proximity",
-    "range_proximity",
     "satisfaction",
     "sparsity",
     "validity",

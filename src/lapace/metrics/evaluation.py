@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from lapace.arrays import Bools, Floats
 from lapace.classifier import Classifier
 from lapace.errors import InputError
-from lapace.metrics import quality
-from lapace.metrics.plausibility import Plausibility, privacy
-from lapace.metrics.quality import mean, median
+from lapace.metrics import measures
+from lapace.metrics.measures import Plausibility, mean, median, privacy
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 from lapace.schema.distance import kneighbors
@@ -82,9 +81,7 @@ def evaluate(
     | `satisfaction`, `feasible_counterfactuals` | instances with an ok one, rows feasible |
     | `distance`, `changed` | mean distance in percentiles, mean number of features changed |
     | `range_distance` | mean distance with numbers' changes over their ranges, as in the paper |
-    | `number_share`, `category_share` | share of the distance on numbers, on categories |
     | `lof`, `lof_median` | local outlier factor, 20 neighbours |
-    | `isolation`, `knn_distance` | isolation-forest score, mean distance to 5 nearest rows |
     | `density`, `density_median` | percentile of latent density; NaN where unknown |
     | `diversity` | NaN where each instance has one counterfactual |
     | `training_distance`, `copies` | median distance to the nearest reference row, share at 0 |
@@ -128,37 +125,31 @@ def evaluate(
 def _quality(
     found: Counterfactuals, ok: Counterfactuals, tried: ArrayLike | None
 ) -> dict[str, float]:
-    valid, feasible = quality.validity(found, tried), quality.satisfaction(found, tried=tried)
-    on_numbers = quality.number_share(ok)
+    valid, feasible = measures.validity(found, tried), measures.satisfaction(found, tried=tried)
+    originals = ok.instances[ok.instance]
     return {
         "validity": valid.instances,
         "valid_counterfactuals": valid.counterfactuals,
         "satisfaction": feasible.instances,
         "feasible_counterfactuals": feasible.counterfactuals,
-        "distance": quality.proximity(ok),
-        "range_distance": quality.range_proximity(ok),
-        "changed": quality.sparsity(ok),
-        "number_share": on_numbers,
-        "category_share": 1.0 - on_numbers,
+        "distance": measures.proximity(ok),
+        "range_distance": mean(ok.schema.range_distance(originals, ok.cells)),
+        "changed": measures.sparsity(ok),
         "density": mean(ok.density),
         "density_median": median(ok.density),
-        "diversity": quality.diversity(ok),
+        "diversity": measures.diversity(ok),
     }
 
 
 def _plausibility(ok: Counterfactuals, reference: ReferenceTable) -> dict[str, float]:
     codes = reference.classifier.predict(ok.cells, ok.schema)
-    lof, isolation, knn = scores = np.full((3, len(ok)), math.nan)
+    lof = np.full(len(ok), math.nan)
     for code in np.unique(codes):
-        mask, usual = codes == code, reference.plausibility[code]
-        cells = ok.cells[mask]
-        scores[:, mask] = usual.lof(cells), usual.isolation(cells), usual.knn(cells)
+        lof[codes == code] = reference.plausibility[code].lof(ok.cells[codes == code])
     to_training = kneighbors(ok.schema, ok.cells, reference.cells)[0].ravel()
     return {
         "lof": mean(lof),
         "lof_median": median(lof),
-        "isolation": mean(isolation),
-        "knn_distance": mean(knn),
         "training_distance": median(to_training),
         "copies": mean(to_training == 0),
     }

@@ -85,15 +85,17 @@ def make_report(
         {label: real[real_codes == k] for k, label in enumerate(labels)},
         random_state,
     )
+    clusters = np.array([p.code for p in fitted.prototypes], dtype=np.int64)
+    prototypes = np.array([p.cells for p in fitted.prototypes]).reshape(-1, cells.shape[1])
+    judged, _, _ = query_rows(classifier, prototypes, schema, known_row=cells[:1])
     reconstructed = decoder.reconstruct(held_out, held_out_codes)
     checks += [
-        *compute.prototype_checks(labels, fitted.prototypes),
+        *compute.prototype_checks(labels, clusters, judged == clusters),
         compute.recognised_check(*likeliest),
         compute.reconstruction_check(schema, held_out, reconstructed, real, random_state),
         *compute.rule_checks(rules),
     ]
     order = list(THRESHOLDS)
-    clusters = np.array([p.code for p in fitted.prototypes], dtype=np.int64)
     n_rows, n_clusters = (np.bincount(k, minlength=len(labels)) for k in (codes, clusters))
     return Report(
         recipe=fitted.recipe.name,

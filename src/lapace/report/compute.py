@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import binomtest, mode
@@ -261,14 +261,18 @@ def _usual_row(schema: Schema, rows: Floats) -> Floats:
     return usual
 
 
-def prototype_checks(labels: Sequence[Level], prototypes: Sequence[Any]) -> list[Check]:
-    """Returns the check of the label with the fewest valid prototypes; none without clusters."""
-    valid = {p.code: 0 for p in sorted(prototypes, key=lambda p: p.code)}
-    for p in prototypes:
-        valid[p.code] += bool(p.valid)
-    worst = sorted(valid, key=lambda k: valid[k])[:1]
+def prototype_checks(labels: Sequence[Level], codes: Ints, valid: Bools) -> list[Check]:
+    """Returns the check of the label with the fewest valid prototypes; none without clusters.
+
+    Args:
+        labels: The labels.
+        codes: The label of each prototype, as a position.
+        valid: Whether the classifier, queried again, gives each prototype its label.
+    """
+    counts = {k: float(valid[codes == k].sum()) for k in np.unique(codes).tolist()}
+    worst = sorted(counts, key=lambda k: counts[k])[:1]
     threshold = THRESHOLDS["prototypes"]
-    return [Check(threshold, float(valid[k]), where=f"label {labels[k]!r}") for k in worst]
+    return [Check(threshold, counts[k], where=f"label {labels[k]!r}") for k in worst]
 
 
 def rule_checks(rules: Sequence[Rule]) -> list[Check]:

@@ -151,15 +151,14 @@ def minimal_rows(
         density=rng.uniform(0, 100, count),
         rank=np.arange(count) - np.searchsorted(instance, instance),
         mark=marks[rng.integers(0, 4, count)],
-        reasons=explanation.reasons,
         **{name: rng.random(count) for name in SURVIVAL},
     )
 
 
 def rebound(explanation: Explanation, **changes) -> Explanation:
-    """The explanation with other instances, ids or reasons, in its minimal rows too."""
+    """The explanation with other instances or ids, in its minimal rows too."""
     new = replace(explanation, **changes)
-    names = ("template", "instances", "ids", "reasons")
+    names = ("template", "instances", "ids")
     shared = {name: getattr(new, name) for name in names}
     return replace(new, minimal={k: replace(rows, **shared) for k, rows in new.minimal.items()})
 
@@ -189,8 +188,8 @@ def test_a_pick_is_the_chosen_step_of_each_path_in_order(seed):
 def test_nearest_is_one_minimal_row_per_instance_and_best_the_first_of_some(seed):
     explanation = made_up(seed)
     nearest, best = explanation.nearest(), explanation.best()
-    assert nearest == explanation.minimal["nearest"]
-    assert best == explanation.minimal["best"] == explanation.best(3)
+    assert nearest is explanation.minimal["nearest"]
+    assert best is explanation.minimal["best"]
     for k in (1, np.int64(2), 3):
         some = explanation.best(k)
         for i in nearest.instance:
@@ -203,7 +202,7 @@ def test_nearest_is_one_minimal_row_per_instance_and_best_the_first_of_some(seed
 def test_best_is_asked_for_as_many_as_were_computed():
     explanation = made_up(3)
     for k in (0, -1, 1.5, True, "2"):
-        with pytest.raises(InputError, match=f"k is {k!r}; it is a whole number from 1"):
+        with pytest.raises(InputError, match=f"k is {k!r}; it must be a whole number from 1"):
             explanation.best(k)
     with pytest.raises(InputError, match=r"Only the best 3 were computed.*Search\(n_best=4\)"):
         explanation.best(4)
@@ -261,7 +260,7 @@ def test_picks_of_no_instances_are_empty_tables(kind):
         assert len(pick.rows) == len(pick.about) == len(pick.frame) == 0
     assert len(explanation) == 0
     assert list(explanation) == []
-    assert repr(explanation) == "Explanation of 0 instances: 0 paths to prototypes"
+    assert repr(explanation) == "Explanation of 0 instances"
 
 
 # --- counterfactuals -------------------------------------------------------------------------
@@ -352,17 +351,6 @@ def test_columns_called_like_ours_stay_apart():
         assert line.get("lapace_lapace_id") == (None if kind == "pandas" else "p")
 
 
-@given(seeds)
-def test_picks_carry_the_reasons_of_instances_without_an_ok_row(seed):
-    explanation = made_up(seed)
-    for rows in (explanation.first(), explanation.best(), explanation.first().where([])):
-        assert rows.reasons == {
-            one.position: explanation.reason[one.position]
-            for one in explanation
-            if one.status != "answered"
-        }
-
-
 # --- instances ----------------------------------------------------------------------------------
 
 
@@ -384,11 +372,6 @@ def test_repr_counts_and_names():
     text = repr(explanation)
     for status in set(explanation.status):
         assert f"{explanation.status.count(status)} {status.replace('_', ' ')}" in text
-    paths, sampled = len(explanation.instance), explanation.prototype == 1
-    assert text.endswith(f"; {paths} paths to prototypes")
-    mixed = replace(explanation, prototype=np.where(sampled, -1, explanation.prototype))
-    ending = f"; {paths - sampled.sum()} paths to prototypes, {sampled.sum()} to sampled endpoints"
-    assert repr(mixed).endswith(ending)
     instance = explanation[0]
     assert repr(instance).startswith(
         f"Instance 0: {instance.label} → {instance.target}: {instance.status}."
@@ -452,26 +435,19 @@ def test_a_slice_keeps_reasons_and_why_nots_with_their_instances():
 
 
 @given(seeds)
-def test_explanations_and_counterfactuals_compare(seed):
+def test_explanations_compare_by_what_their_json_holds(seed):
     one, other = made_up(seed), made_up(seed)
-    assert one == other
-    assert one.first() == other.first()
-    assert one[0] == other[0]
     assert one == replace(other, seconds={"total": 3.0}, request=object())
+    assert one[0] == other[0]
     assert one != replace(other, n_queries=other.n_queries + 1)
     assert one != replace(other, reason=("", *other.reason[1:]))
     assert one != replace(other, instances=other.instances + 1)
-    assert one != replace(other, picked={**other.picked, "extra": other.picked["first"]})
-    assert one.first() != one
     assert one != one.to_json()
     if len(one.instance):
-        probability = np.where(np.isnan(other.probability), 0.5, other.probability)
-        assert one != replace(other, probability=probability, tau=other.tau / 2)
-        assert one.first() != other.first().where(np.zeros(len(other.first()), dtype=bool))
+        assert one != replace(other, tau=other.tau / 2)
         assert one != replace(other, minimal={**other.minimal, "best": other.nearest()})
-    for value in (one, one.first()):
-        with pytest.raises(TypeError, match="unhashable"):
-            hash(value)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
 
 
 # --- identifiers -----------------------------------------------------------------------------
@@ -559,8 +535,8 @@ def test_any_other_says_which_label_was_reached():
     )
     instance = explanation[0]
     assert (instance.target, instance.wanted) == (None, "any-other")
-    assert instance.reached == ("yes", "maybe")
-    assert repr(instance).startswith("Instance 0: no → any-other (yes, maybe): answered.")
+    assert instance.reached == ("maybe", "yes")
+    assert repr(instance).startswith("Instance 0: no → any-other (maybe, yes): answered.")
     assert explanation.summary[0]["target"] == "any-other"
     assert {line["label"] for line in instance.changes("first")} == {"yes"}
     assert explanation.first().about[0]["label"] == "yes"
@@ -630,6 +606,7 @@ def test_changes_of_nearest_and_best_are_those_of_their_rows():
                 assert ages in ([], [f"{mine.cells[rank, 0]:.0f}"])
             with pytest.raises(InputError, match=rf"no {pick} row {len(mine)}: Because"):
                 instance.changes(pick, rank=len(mine))
+            np.testing.assert_array_equal(getattr(instance, pick)().cells, mine.cells)
     assert instance.changes() == instance.changes("nearest")
 
 
@@ -704,9 +681,11 @@ def test_json_round_trip(seed, instances, kind):
     text = json.dumps(explanation.to_json(), allow_nan=False)
     again = Explanation.from_json(json.loads(text))
     jsonschema.validate(json.loads(text), json_schema())
+    assert again == explanation
     if len(explanation.instance):
-        assert again == explanation
-        assert again.to_json() == explanation.to_json()
+        assert again.valid.dtype == explanation.valid.dtype
+        for name in ("tau", "cells", "predicted", "valid", "feasible", "density", "survival"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(explanation, name))
     for name in PICKS:
         one, other = getattr(explanation, name)(), getattr(again, name)()
         np.testing.assert_array_equal(one.cells, other.cells)
@@ -807,7 +786,7 @@ def test_json_is_written_to_a_file_whole_or_not_at_all(tmp_path):
         (("version",), 99, "of format version 99, and this lapace reads version 2"),
         (("extra",), 1, "is damaged: Object contains unknown field `extra`"),
         (("instances", 1, "status"), "fine", r"damaged: .*'fine', at instances\[1\]\.status"),
-        (("instances", 1, "label"), "perhaps", r"instances\[1\] has a label that the classifier"),
+        (("instances", 1, "label"), "perhaps", "the classifier has no label 'perhaps'"),
         (("instances", 1, "row", 2), "tent", "column 'home' of a row holds no value of it"),
         (("schema", "features", 0, "kind"), "odd", r"'odd', at schema\.features\[0\]\.kind"),
         (("options", "search", "picks"), ["furst"], "picks is .*there are best, nearest"),

@@ -127,7 +127,6 @@ def _counterfactuals(
         rank=rows.rank,
         mark=rows.mark,
         ids=instances.reading.ids,
-        reasons=explanation.reasons,
         **_survival(problem, steps.cells, label, steps.probability),
     )
 

@@ -14,7 +14,7 @@ from lapace.result.explanation import (
     STATUSES,
     Explanation,
     InstanceExplanation,
-    described,
+    describe_statuses,
 )
 from lapace.result.why_not import Move, WhyNot
 
@@ -27,7 +27,7 @@ __all__ = [
     "InstanceExplanation",
     "Move",
     "WhyNot",
-    "described",
+    "describe_statuses",
     "json_schema",
     "record",
     "why_not_to_json",

@@ -14,13 +14,7 @@ from lapace.arrays import Bools, Floats, Ints, matches
 from lapace.schema import Schema
 from lapace.table import Template, plain_frame
 
-__all__ = [
-    "Counterfactuals",
-    "public_schema",
-    "record",
-    "records",
-    "same_content",
-]
+__all__ = ["Counterfactuals", "Mark", "record", "records"]
 
 SHARED = ("schema", "template", "instances", "ids", "reasons")  # fields of the whole query
 ABOUT = (  # the columns of `about`, after instance and prototype and before features
@@ -55,7 +49,7 @@ class Counterfactuals:
         mark: Shortcoming of a best row: `edge` (no margin), `unusual` (rarer than the floor), both,
             or empty.
         ids: Identifiers of the instances of the query, where their table had any.
-        reasons: Why instances have no counterfactual that is ok, by position in the query.
+        reasons: Why a baseline has no row for an instance, by position in the query.
     """
 
     schema: Schema
@@ -100,21 +94,17 @@ class Counterfactuals:
             "feasible": np.ones(len(cells), dtype=bool),
             "probability": unknown,
             "density": unknown,
-            "distance": schema.gaps(instances[instance], cells).sum(axis=1),
             **dict.fromkeys(("survival", "survival_low", "survival_high"), unknown),
             "rank": np.zeros(len(cells), dtype=np.int64),
             "mark": np.full(len(cells), "", dtype=object),
         }
+        if "distance" not in columns:
+            columns["distance"] = schema.gaps(instances[instance], cells).sum(axis=1)
         kind = template or schema.template
         return cls(schema, kind, instances, cells, instance, valid=valid, **{**defaults, **columns})
 
     def __len__(self) -> int:
         return len(self.cells)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Counterfactuals) and same_content(self, other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         instances = len(np.unique(self.instance))
@@ -147,7 +137,7 @@ class Counterfactuals:
         columns: dict[str, Any] = {
             n: np.concatenate([getattr(self, n), getattr(other, n)]) for n in names
         }
-        whole = replace(self, reasons=other.reasons, **columns)
+        whole = replace(self, **columns)
         return whole.where(np.lexsort((whole.rank, whole.instance)))
 
     def of_instances(self, chosen: Ints) -> Counterfactuals:
@@ -158,7 +148,6 @@ class Counterfactuals:
             instance=instance,
             instances=self.instances[chosen],
             ids=None if self.ids is None else tuple(self.ids[i] for i in chosen),
-            reasons={k: self.reasons[i] for k, i in enumerate(chosen) if i in self.reasons},
         )
 
     @property
@@ -193,32 +182,6 @@ class Counterfactuals:
         prototype[self.prototype < 0] = None
         columns = {name: getattr(self, name) for name in ABOUT}
         return {"instance": self.instance, "prototype": prototype, **columns, "features": features}
-
-
-def same_content(one: Any, other: Any) -> bool:
-    """Whether two values of one dataclass have equal fields; NaN equals NaN."""
-    names = [f.name for f in fields(one) if f.compare]
-    return all(_equal(getattr(one, name), getattr(other, name)) for name in names)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray):
-        same = isinstance(other, np.ndarray) and one.dtype == other.dtype
-        return same and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, Schema):
-        one, other = public_schema(one), public_schema(other)
-    return bool(one == other)
-
-
-def public_schema(schema: Schema) -> Schema:
-    """Returns a schema without rank maps and histograms, which published files leave out.
-
-    `Feature.ranks` stay: distances of a result that is read back are counted in them.
-    """
-    features = (replace(f, knots=None, histogram=((), ())) for f in schema.features)
-    return replace(schema, features=tuple(features))
 
 
 def records(schema: Schema, cells: Floats) -> list[dict[str, Any]]:

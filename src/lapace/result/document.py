@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lapace.arrays import Floats, Ints
 from lapace.documents import Document, plain, restore, schema_of
 from lapace.errors import InputError
-from lapace.result.counterfactuals import Counterfactuals, Mark, public_schema, records
+from lapace.result.counterfactuals import Counterfactuals, Mark, records
 from lapace.result.explanation import PICKS, Explanation, Status
 from lapace.result.why_not import Cell, WhyNot
 from lapace.schema import Schema
@@ -187,123 +187,106 @@ def json_schema() -> dict[str, Any]:
 
 def to_json(explanation: Explanation) -> dict[str, Any]:
     """Returns an explanation as plain JSON values."""
-    paths = _paths(explanation)
-    minimal = {pick: _minimal(rows) for pick, rows in explanation.minimal.items()}
-
-    def of(rows: Sequence[Any], instance: Ints, position: int) -> tuple[Any, ...]:
-        return tuple(rows[i] for i in np.flatnonzero(instance == position).tolist())
-
-    instances = tuple(
-        InstanceDocument(
-            row=tuple(one.row.values()),
-            label=one.label,
-            target=one.target,
-            status=cast(Status, one.status),
-            reason=one.reason,
-            why_not=one.why_not,
-            paths=of(paths, explanation.instance, one.position),
-            id=UNSET if explanation.ids is None else _plain_id(one.id),
-            **{
-                pick: of(minimal[pick], rows.instance, one.position)
-                for pick, rows in explanation.minimal.items()
-            },
-        )
-        for one in explanation
-    )
+    count, minimal = len(explanation), explanation.minimal
+    columns = {
+        "row": _rows(explanation.schema, explanation.instances),
+        "label": explanation.label,
+        "target": explanation.target,
+        "status": explanation.status,
+        "reason": explanation.reason,
+        "paths": _grouped(_paths(explanation), explanation.instance, count),
+        "why_not": [explanation.why_not.get(i) for i in range(count)],
+        **_ids(explanation),
+        **{pick: _grouped(_minimal(rows), rows.instance, count) for pick, rows in minimal.items()},
+    }
+    # Published files leave out rank maps and histograms. Distances are counted in `ranks`.
+    features = [replace(f, knots=None, histogram=((), ())) for f in explanation.schema.features]
     return plain(
-        ExplanationDocument(
-            format="lapace/explanation",
-            version=2,
-            schema=public_schema(explanation.schema),
-            template=explanation.template,
-            labels=explanation.labels,
-            constraints=explanation.constraints,
-            options=OptionsDocument(
-                costs=explanation.costs,
-                confidence=explanation.confidence,
-                plausibility=explanation.plausibility,
-                search=dict(explanation.search),
-            ),
-            n_queries=explanation.n_queries,
-            instances=instances,
-        )
+        {
+            "format": "lapace/explanation",
+            "version": VERSION,
+            "schema": replace(explanation.schema, features=tuple(features)),
+            "template": explanation.template,
+            "labels": explanation.labels,
+            "constraints": explanation.constraints,
+            "options": {n: getattr(explanation, n) for n in OptionsDocument.__struct_fields__},
+            "n_queries": explanation.n_queries,
+            "instances": _records(columns),
+        }
     )
 
 
 def why_not_to_json(explanation: Explanation) -> dict[str, Any]:
     """Returns which instances have no counterfactual and why, as `lapace why-not` prints it."""
-    instances = [
-        {
-            "instance": one.position,
-            **({} if explanation.ids is None else {"id": _plain_id(one.id)}),
-            "status": one.status,
-            "reason": one.reason,
-            "why_not": one.why_not,
-        }
-        for one in explanation
-    ]
-    return plain({"format": "lapace/why-not", "version": VERSION, "instances": instances})
+    positions = range(len(explanation))
+    columns = {
+        "instance": positions,
+        **_ids(explanation),
+        "status": explanation.status,
+        "reason": explanation.reason,
+        "why_not": [explanation.why_not.get(i) for i in positions],
+    }
+    return plain({"format": "lapace/why-not", "version": VERSION, "instances": _records(columns)})
 
 
-def _plain_id(value: Any) -> Any:
-    """Returns an identifier with its parts as a tuple; a date or another object becomes text."""
-    if isinstance(value, tuple):
-        return tuple(map(_plain_id, value))
-    return value if isinstance(value, str | bool | int | None) else str(value)
+def _ids(explanation: Explanation) -> dict[str, list[Any]]:
+    """Returns identifiers as a column, if there are any; a date or another object becomes text."""
+
+    def plain_id(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(plain_id, value))
+        return value if isinstance(value, str | bool | int | None) else str(value)
+
+    return {} if explanation.ids is None else {"id": [plain_id(value) for value in explanation.ids]}
 
 
-def _paths(whole: Explanation) -> list[PathDocument]:
-    n_paths, n_steps, n_columns = whole.cells.shape
-    rows = _rows(whole.schema, whole.cells.reshape(-1, n_columns))
-    names = (*whole.labels, None)
-    verdicts = (False, True, None)
-    numbers = {name: getattr(whole, name).ravel().tolist() for name in ("tau", *NUMBERS)}
-    steps = [
-        StepDocument(row=row, label=names[code], valid=verdicts[valid], feasible=feasible, **known)
-        for row, code, valid, feasible, known in zip(
-            rows,
-            whole.predicted.ravel().tolist(),
-            whole.valid.ravel().tolist(),
-            whole.feasible.ravel().tolist(),
-            _lines(numbers),
-            strict=True,
-        )
-    ]
-    picked = {pick: chosen.tolist() for pick, chosen in whole.picked.items()}
-    return [
-        PathDocument(
-            prototype=_endpoint(int(whole.prototype[i])),
-            picks={pick: chosen[i] for pick, chosen in picked.items()},
-            crossings=int(whole.crossings[i]),
-            steps=tuple(steps[i * n_steps : (i + 1) * n_steps]),
-        )
-        for i in range(n_paths)
-    ]
+def _paths(explanation: Explanation) -> list[dict[str, Any]]:
+    n_paths, n_steps, n_columns = explanation.cells.shape
+    labels = np.array([*explanation.labels, None], dtype=object)
+    numbers = {name: getattr(explanation, name).ravel() for name in ("feasible", "tau", *NUMBERS)}
+    steps = {
+        "row": _rows(explanation.schema, explanation.cells.reshape(-1, n_columns)),
+        "label": labels[explanation.predicted].ravel(),
+        "valid": np.array([False, True, None], dtype=object)[explanation.valid].ravel(),
+        **numbers,
+    }
+    path = np.repeat(np.arange(n_paths), n_steps)
+    paths = {
+        "prototype": _prototypes(explanation.prototype),
+        "picks": _records(explanation.picked) or [{}] * n_paths,
+        "crossings": explanation.crossings,
+        "steps": _grouped(_records(steps), path, n_paths),
+    }
+    return _records(paths)
 
 
-def _minimal(rows: Counterfactuals) -> list[MinimalDocument]:
+def _minimal(rows: Counterfactuals) -> list[dict[str, Any]]:
     names = ("label", "valid", "feasible", "mark", *NUMBERS)
-    known = _lines({name: getattr(rows, name).tolist() for name in names})
-    cells, prototypes = _rows(rows.schema, rows.cells), rows.prototype.tolist()
-    return [
-        MinimalDocument(row=row, prototype=_endpoint(prototype), **fields)
-        for row, prototype, fields in zip(cells, prototypes, known, strict=True)
-    ]
+    columns = {name: getattr(rows, name) for name in names}
+    columns["row"] = _rows(rows.schema, rows.cells)
+    return _records({**columns, "prototype": _prototypes(rows.prototype)})
+
+
+def _prototypes(prototype: Ints) -> list[int | None]:
+    return [None if number < 0 else number for number in prototype.tolist()]
 
 
 def _rows(schema: Schema, cells: Floats) -> list[Row]:
     return [tuple(record.values()) for record in records(schema, cells)]
 
 
-def _lines(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def _records(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns one dictionary per row of some columns."""
-    return [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-    ]
+    plain_columns = [c.tolist() if isinstance(c, np.ndarray) else c for c in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*plain_columns, strict=True)]
 
 
-def _endpoint(prototype: int) -> int | None:
-    return None if prototype < 0 else prototype
+def _grouped(items: Sequence[Any], group: Ints, count: int) -> list[list[Any]]:
+    """Returns the items of each group, 0 to `count - 1`, in order."""
+    groups: list[list[Any]] = [[] for _ in range(count)]
+    for item, position in zip(items, group.tolist(), strict=True):
+        groups[position].append(item)
+    return groups
 
 
 # ------------------------------------------------------------------------------------------------
@@ -321,52 +304,71 @@ def from_json(data: Any) -> Explanation:
         )
     document = restore(ExplanationDocument, data, "this explanation")
     try:
+        _check(document)
         return _explanation(document)
     except (ValueError, OverflowError) as error:
         raise InputError(f"This explanation is damaged: {error}.") from None
 
 
+def _check(document: ExplanationDocument) -> None:
+    """Refuses a document whose parts do not fit together, where numpy would not notice."""
+    names, search = document.schema.names, document.options.search
+    instances, picks = document.instances, search.get("picks")
+    paths = [path for one in instances for path in one.paths]
+    template = document.template
+    if sorted(template.names) != sorted(names) or len(template.dtypes) != len(names):
+        raise ValueError("template does not have the columns of the schema")
+    if not isinstance(picks, list) or not all(pick in PICKS for pick in picks):
+        raise ValueError(f"options.search.picks is {picks!r}; there are {', '.join(PICKS)}")
+    n_best = search.get("n_best", 1)
+    if not isinstance(n_best, int) or n_best < 1:
+        raise ValueError(f"options.search.n_best is {n_best!r}")
+    if len({one.id is UNSET for one in instances}) > 1:
+        raise ValueError("some instances have an id and some have none")
+    if len({len(path.steps) for path in paths}) > 1:
+        raise ValueError("some paths have more steps than others")
+    on_path = [pick for pick in picks if pick not in MINIMAL]
+    if any(not 0 <= path.picks.get(p, -1) < len(path.steps) for path in paths for p in on_path):
+        raise ValueError("a pick is no step of its path")
+    relaxed = [one.why_not.row for one in instances if one.why_not and one.why_not.row is not None]
+    if any(sorted(row) != sorted(names) for row in relaxed):
+        raise ValueError("a why_not does not have the columns of the schema")
+
+
 def _explanation(document: ExplanationDocument) -> Explanation:
-    _check(document)
     schema, instances, options = document.schema, document.instances, document.options
-    paths = [(i, path) for i, one in enumerate(instances) for path in one.paths]
-    shape = (len(paths), len(paths[0][1].steps) if paths else 1)
-    steps = [step for _, path in paths for step in path.steps]
+    paths = [path for one in instances for path in one.paths]
+    steps = [step for path in paths for step in path.steps]
+    shape = (len(paths), len(paths[0].steps) if paths else 1)
     names = np.array([*document.labels, None], dtype=object)
-    code_of: dict[Level | None, int] = {label: k for k, label in enumerate(document.labels)}
-    code_of[None] = -1
-    picks = tuple(options.search["picks"])
+    picks, costs = tuple(options.search["picks"]), options.costs
     numbers = {name: _column(steps, name).reshape(shape) for name in ("tau", *NUMBERS)}
-
-    def codes(labels: Sequence[Level | None]) -> NDArray[np.int64]:
-        return np.array([code_of[label] for label in labels], dtype=np.int64)
-
     explanation = Explanation(
         schema=schema,
         template=document.template,
         labels=document.labels,
-        instances=_cells(schema, [one.row for one in instances]),
-        label=names[codes([one.label for one in instances])],
-        target=names[codes([one.target for one in instances])],
+        instances=_cells(schema, instances),
+        label=names[_codes(instances, document.labels)],
+        target=names[_codes(instances, document.labels, "target")],
         status=tuple(one.status for one in instances),
         reason=tuple(one.reason for one in instances),
         constraints=document.constraints,
-        instance=np.array([i for i, _ in paths], dtype=np.int64),
-        prototype=_column([path for _, path in paths], "prototype", np.int64, -1),
-        cells=_cells(schema, [step.row for step in steps]).reshape(*shape, len(schema.features)),
-        predicted=codes([step.label for step in steps]).reshape(shape),
+        instance=np.repeat(np.arange(len(instances)), [len(one.paths) for one in instances]),
+        prototype=_column(paths, "prototype", np.int64, -1),
+        cells=_cells(schema, steps).reshape(*shape, len(schema.features)),
+        predicted=_codes(steps, document.labels).reshape(shape),
         valid=_column(steps, "valid", np.int8, -1).reshape(shape),
         feasible=_column(steps, "feasible", np.bool_).reshape(shape),
         **cast(dict[str, Any], numbers),
         picked={
-            pick: np.array([path.picks[pick] for _, path in paths], dtype=np.int64)
+            pick: np.array([path.picks[pick] for path in paths], dtype=np.int64)
             for pick in picks
             if pick not in MINIMAL
         },
-        crossings=np.array([path.crossings for _, path in paths], dtype=np.int64),
+        crossings=_column(paths, "crossings", np.int64),
         n_queries=document.n_queries,
         ids=None if not instances or instances[0].id is UNSET else tuple(i.id for i in instances),
-        costs=None if options.costs is None else {k: _cost(v) for k, v in options.costs.items()},
+        costs=None if costs is None else {k: np.inf if v is None else v for k, v in costs.items()},
         confidence=options.confidence,
         plausibility=options.plausibility,
         search={**options.search, "picks": picks},
@@ -381,30 +383,26 @@ def _explanation(document: ExplanationDocument) -> Explanation:
     return replace(explanation, minimal=minimal)
 
 
-def _cost(weight: float | None) -> float:
-    return np.inf if weight is None else weight
-
-
 def _minimal_rows(
     explanation: Explanation, by_instance: Sequence[Sequence[MinimalDocument]]
 ) -> Counterfactuals:
     """Returns the rows of `nearest` or `best`, given those of each instance."""
-    ranked = [(i, k, row) for i, some in enumerate(by_instance) for k, row in enumerate(some)]
-    rows = [row for _, _, row in ranked]
+    rows = [row for some in by_instance for row in some]
+    counts = [len(some) for some in by_instance]
+    labels = np.array([*explanation.labels, None], dtype=object)
     return Counterfactuals.of(
         explanation.schema,
         explanation.instances,
-        _cells(explanation.schema, [row.row for row in rows]),
-        np.array([i for i, _, _ in ranked], dtype=np.int64),
+        _cells(explanation.schema, rows),
+        np.repeat(np.arange(len(counts)), counts),
         template=explanation.template,
-        rank=np.array([rank for _, rank, _ in ranked], dtype=np.int64),
+        rank=np.array([rank for count in counts for rank in range(count)], dtype=np.int64),
         prototype=_column(rows, "prototype", np.int64, -1),
-        label=_column(rows, "label", object, None),
+        label=labels[_codes(rows, explanation.labels)],
         valid=_column(rows, "valid", np.bool_),
         feasible=_column(rows, "feasible", np.bool_),
         mark=_column(rows, "mark", object),
         ids=explanation.ids,
-        reasons=explanation.reasons,
         **{name: _column(rows, name) for name in NUMBERS},
     )
 
@@ -417,10 +415,23 @@ def _column(
     return np.array([unknown if value is None else value for value in values], dtype=dtype)
 
 
-def _cells(schema: Schema, rows: Sequence[Row]) -> Floats:
-    cells = np.empty((len(rows), len(schema.features)))
+def _codes(documents: Sequence[Any], labels: Sequence[Level], name: str = "label") -> Ints:
+    """Returns the labels of some documents as positions; -1 where one is null."""
+    code_of = {label: code for code, label in enumerate([*labels, None])}
+    values = [getattr(document, name) for document in documents]
+    if unknown := {*values} - {*code_of}:
+        raise ValueError(f"the classifier has no label {unknown.pop()!r}")
+    codes = np.array([code_of[value] for value in values], dtype=np.int64)
+    return np.where(codes == len(labels), -1, codes)
+
+
+def _cells(schema: Schema, documents: Sequence[Any]) -> Floats:
+    """Returns the rows of some documents as cells."""
+    cells = np.empty((len(documents), len(schema.features)))
+    if any(len(document.row) != len(schema.features) for document in documents):
+        raise ValueError("a row does not have the columns of the schema")
     for i, feature in enumerate(schema.features):
-        values: list[Any] = [row[i] for row in rows]
+        values: list[Any] = [document.row[i] for document in documents]
         if feature.levels:
             code_of: dict[Any, float] = {level: k for k, level in enumerate(feature.levels)}
             values = [code_of.get(value, value) for value in values]
@@ -431,46 +442,3 @@ def _cells(schema: Schema, rows: Sequence[Row]) -> Floats:
         except (TypeError, ValueError):
             raise ValueError(f"column '{feature.name}' of a row holds no value of it") from None
     return cells
-
-
-def _check(document: ExplanationDocument) -> None:
-    """Refuses a document whose parts do not fit together."""
-    names, template = document.schema.names, document.template
-    picks = document.options.search.get("picks")
-    if sorted(template.names) != sorted(names) or len(template.dtypes) != len(names):
-        raise ValueError("template does not have the columns of the schema")
-    if not isinstance(picks, list) or not all(pick in PICKS for pick in picks):
-        raise ValueError(f"options.search.picks is {picks!r}; there are {', '.join(PICKS)}")
-    for name in ("n_best", "n_starts"):
-        value = document.options.search.get(name, 1)
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"options.search.{name} is {value!r}")
-    if len({one.id is UNSET for one in document.instances}) > 1:
-        raise ValueError("some instances have an id and some have none")
-    if len({len(path.steps) for one in document.instances for path in one.paths}) > 1:
-        raise ValueError("some paths have more steps than others")
-    for i, one in enumerate(document.instances):
-        if problem := _problem(one, document, picks):
-            raise ValueError(f"instances[{i}] has {problem}")
-
-
-def _problem(one: InstanceDocument, document: ExplanationDocument, picks: list[str]) -> str:
-    """Returns why an instance does not fit its document; empty where it does."""
-    steps = [step for path in one.paths for step in path.steps]
-    rows = [*steps, *(one.nearest or ()), *(one.best or ())]
-    labels = (one.label, one.target, *(row.label for row in rows))
-    on_path = [pick for pick in picks if pick not in MINIMAL]
-    chosen = [(path.picks.get(pick, -1), path.steps) for path in one.paths for pick in on_path]
-    why, names = one.why_not, document.schema.names
-    problems = {
-        "a label that the classifier does not have": not {*labels} <= {*document.labels, None},
-        "a row of another length than the schema": any(
-            len(row) != len(names) for row in (one.row, *(row.row for row in rows))
-        ),
-        "a pick that is no step of its path": any(not 0 <= k < len(path) for k, path in chosen),
-        "a why_not of another status": why is not None and why.status != one.status,
-        "a why_not of other columns": why is not None
-        and why.row is not None
-        and sorted(why.row) != sorted(names),
-    }
-    return next((problem for problem, wrong in problems.items() if wrong), "")

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, matches
-from lapace.errors import InputError, did_you_mean
+from lapace.errors import InputError, check_integer, did_you_mean
 from lapace.files import read_json, write_json
-from lapace.result.counterfactuals import Counterfactuals, record, same_content
+from lapace.result.counterfactuals import Counterfactuals, record
 from lapace.result.why_not import WhyNot
 from lapace.schema import Schema
 from lapace.table import Level, Template, plain_frame
@@ -160,7 +160,7 @@ class Explanation:
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Explanation) and same_content(self, other)
+        return isinstance(other, Explanation) and self.to_json() == other.to_json()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -176,13 +176,7 @@ class Explanation:
         return plain_frame(self.template.kind, columns, self.ids, self.template.index)
 
     def __repr__(self) -> str:
-        sampled = int((self.prototype < 0).sum())
-        return described(Counter(self.status), len(self.instance) - sampled, sampled)
-
-    @property
-    def reasons(self) -> dict[int, str]:
-        """The reason why an instance has no ok counterfactual, by position."""
-        return {i: self.reason[i] for i, s in enumerate(self.status) if s != "answered"}
+        return describe_statuses(Counter(self.status))
 
     # -- picks ------------------------------------------------------------------------------------
 
@@ -233,8 +227,7 @@ class Explanation:
         rows = self._minimal_rows("best")
         if k is None:
             return rows
-        if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-            raise InputError(f"k is {k!r}; it is a whole number from 1.")
+        k = check_integer("k", k)
         most = self.search.get("n_best", k)
         if k > most:
             raise InputError(
@@ -273,31 +266,26 @@ class Explanation:
         return self._rows(paths, self.picked[pick][paths])
 
     def _not_computed(self, pick: str) -> InputError:
-        computed = (*self.minimal, *self.picked)
         if pick not in PICKS:
-            return InputError(
-                f"There is no pick '{pick}'. There are: {', '.join(PICKS)}."
-                + did_you_mean(pick, PICKS)
-            )
-        wanted = ", ".join(map(repr, (*computed, pick))) + ("" if computed else ",")
+            hint = did_you_mean(pick, PICKS)
+            return InputError(f"There is no pick '{pick}'. There are: {', '.join(PICKS)}.{hint}")
+        wanted = (*self.minimal, *self.picked, pick)
         return InputError(
-            f"The pick '{pick}' was not computed: explain with search=Search(picks=({wanted}))."
+            f"The pick '{pick}' was not computed: explain with search=Search(picks={wanted})."
         )
 
     def _rows(self, paths: Ints, steps: Ints) -> Counterfactuals:
+        """Returns some steps of some paths."""
         columns = {name: getattr(self, name)[paths, steps] for name in STEP}
         labels = np.array([*self.labels, None], dtype=object)
         columns.update(label=labels[columns.pop("predicted")], valid=columns["valid"] == 1)
-        return Counterfactuals(
+        return Counterfactuals.of(
             self.schema,
-            self.template,
             self.instances,
             instance=self.instance[paths],
+            template=self.template,
             prototype=self.prototype[paths],
             ids=self.ids,
-            reasons=self.reasons,
-            rank=np.zeros(len(paths), dtype=np.int64),
-            mark=np.full(len(paths), "", dtype=object),
             **columns,
         )
 
@@ -322,25 +310,17 @@ class Explanation:
         return document.from_json(data)
 
 
-def described(status: Mapping[str, int], paths: int, sampled: int) -> str:
-    """Describes an explanation in a line.
+def describe_statuses(counts: Mapping[str, int]) -> str:
+    """Describes an explanation in a line, given how many instances have each status.
 
-    Args:
-        status: Instances by status.
-        paths: Paths to prototypes.
-        sampled: Paths to sampled endpoints.
+    Examples:
+        >>> describe_statuses({"answered": 2, "none_found": 1})
+        'Explanation of 3 instances: 2 answered, 1 none found'
     """
-    counts = [f"{status[s]} {s}" for s in STATUSES if status.get(s)]
-    endpoints = [f"{_counted(paths, 'path')} to prototypes"] if paths or not sampled else []
-    count = str(sampled) if paths else _counted(sampled, "path")
-    endpoints += [f"{count} to sampled endpoints"] if sampled else []
-    parts = [", ".join(counts).replace("_", " "), ", ".join(endpoints)]
-    count = _counted(sum(status.values()), "instance")
-    return f"Explanation of {count}: {'; '.join(filter(None, parts))}"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
+    total = sum(counts.values())
+    parts = [f"{counts[s]} {s.replace('_', ' ')}" for s in STATUSES if counts.get(s)]
+    noun = "instance" if total == 1 else "instances"
+    return f"Explanation of {total} {noun}{': ' if parts else ''}{', '.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -375,11 +355,7 @@ class InstanceExplanation:
     @property
     def wanted(self) -> Level | None:
         """The target, or `any-other`; None where neither is known, for a malformed row."""
-        return ANY_OTHER if self._any_other else self.target
-
-    @property
-    def _any_other(self) -> bool:
-        return self.target is None and self.label is not None
+        return ANY_OTHER if self.target is None and self.label is not None else self.target
 
     @cached_property
     def _alone(self) -> Explanation:
@@ -387,26 +363,36 @@ class InstanceExplanation:
 
     @property
     def reached(self) -> tuple[Level, ...]:
-        """The labels of the instance's ok rows, sorted by the distance of their nearest row."""
+        """The labels of the instance's ok rows, those of `nearest` and `best` first."""
         alone = self._alone
-        ok_steps = alone.ok & (alone.predicted >= 0)
-        order = np.argsort(alone.distance[ok_steps], kind="stable")
-        labels = [alone.labels[code] for code in alone.predicted[ok_steps][order].tolist()]
-        nearest = [rows.label[rows.ok].tolist() for rows in alone.minimal.values()]
-        return tuple(dict.fromkeys([*(label for some in nearest for label in some), *labels]))
+        rows = [*alone.minimal.values(), alone.all_steps()]
+        labels = [label for part in rows for label in part.label[part.ok] if label is not None]
+        return tuple(dict.fromkeys(labels))
 
     @property
     def row(self) -> dict[str, Any]:
         """The instance as plain values by column."""
         return record(self.explanation.schema, self.explanation.instances[self.position])
 
+    def nearest(self) -> Counterfactuals:
+        """Returns the closest ok row found, made minimal; see `Explanation.nearest`."""
+        return self._alone.nearest()
+
+    def best(self, k: int | None = None) -> Counterfactuals:
+        """Returns up to `k` different ways to the target; see `Explanation.best`."""
+        return self._alone.best(k)
+
+    @cached_property
+    def _paths(self) -> Ints:
+        """Paths by the distance of their nearest ok step; sampled endpoints come later."""
+        alone = self._alone
+        distance = np.where(alone.ok, alone.distance, np.inf).min(axis=1, initial=np.inf)
+        return np.lexsort((distance, alone.prototype < 0, np.isinf(distance)))
+
     @property
     def prototypes(self) -> tuple[int, ...]:
         """The prototypes that paths lead to, sorted by the distance of their nearest ok step."""
-        alone = self._alone
-        distance = np.where(alone.ok, alone.distance, np.inf).min(axis=1, initial=np.inf)
-        prototype = alone.prototype[np.argsort(distance, kind="stable")]
-        return tuple(prototype[prototype >= 0].tolist())
+        return tuple(p for p in self._alone.prototype[self._paths].tolist() if p >= 0)
 
     def path(self, prototype: int | None = None) -> Counterfactuals:
         """Returns every step of one path, in order.
@@ -428,8 +414,16 @@ class InstanceExplanation:
             rank: Rank among the best rows, 0 the cheapest.
             prototype: The path of `first`, `middle` or `last`; by default that of `path`.
         """
-        chosen = self._row(pick, rank, prototype)
-        before, after = self._alone.instances[0], chosen.cells[0]
+        alone = self._alone
+        if pick in alone.picked:
+            path = np.array([self._path(prototype)])
+            chosen = alone._rows(path, alone.picked[pick][path])
+        else:
+            rows = alone._minimal_rows(pick)
+            chosen = rows.where(rows.rank == rank)
+            if not len(chosen):
+                raise InputError(f"Instance {self.name} has no {pick} row {rank}: {self.reason}")
+        before, after = alone.instances[0], chosen.cells[0]
         changed = np.flatnonzero(chosen.schema.changed(before, after))
         features = [(i, chosen.schema.features[i]) for i in changed]
         columns: dict[str, NDArray[Any]] = {
@@ -437,26 +431,13 @@ class InstanceExplanation:
             "before": np.array([f.text(before[i]) for i, f in features], dtype=object),
             "after": np.array([f.text(after[i]) for i, f in features], dtype=object),
         }
-        if self._any_other:
+        if self.wanted == ANY_OTHER:
             columns["label"] = np.full(len(changed), chosen.label[0], dtype=object)
         return plain_frame(chosen.template.kind, columns)
 
-    def _row(self, pick: str, rank: int, prototype: int | None) -> Counterfactuals:
-        """Returns the one row of a pick."""
-        alone = self._alone
-        if pick in alone.minimal:
-            rows = alone.minimal[pick]
-            if not (rows.rank == rank).any():
-                raise InputError(f"Instance {self.name} has no {pick} row {rank}: {self.reason}")
-            return rows.where(rows.rank == rank)
-        if pick not in alone.picked:
-            raise alone._not_computed(pick)
-        path = np.array([self._path(prototype)])
-        return alone._rows(path, alone.picked[pick][path])
-
     def __repr__(self) -> str:
         wanted = f"{self.wanted}"
-        if self._any_other and self.reached:
+        if self.wanted == ANY_OTHER and self.reached:
             wanted += f" ({', '.join(map(str, self.reached))})"
         return f"Instance {self.name}: {self.label} → {wanted}: {self.status}. {self.reason}"
 
@@ -466,9 +447,7 @@ class InstanceExplanation:
         if not len(endpoints):
             raise InputError(f"Instance {self.name} has no paths: {self.reason}")
         if prototype is None:
-            ok = endpoints[self._alone.ok.any(axis=1)]  # endpoints of paths with an ok step
-            only_sampled = len(ok) and (ok < 0).all()
-            prototype = -1 if only_sampled else next(iter(self.prototypes), -1)
+            return int(self._paths[0])
         if prototype not in endpoints:
             others = ", ".join(map(str, sorted(endpoints)))
             raise InputError(

@@ -65,8 +65,6 @@ class Tally:
         status: Instances by status.
         reasons: Instances without a counterfactual, by status and reason.
         targets: The targets, as text.
-        paths: Paths to prototypes.
-        sampled: Paths to sampled endpoints.
         malformed: The names of some instances that could not be read.
         unanswered: The names of some instances without a counterfactual.
     """
@@ -74,8 +72,6 @@ class Tally:
     status: Counter[str] = field(default_factory=Counter)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
     targets: dict[str, None] = field(default_factory=dict)
-    paths: int = 0
-    sampled: int = 0
     malformed: list[Any] = field(default_factory=list)
     unanswered: list[Any] = field(default_factory=list)
 
@@ -83,15 +79,12 @@ class Tally:
         return self.status.total()
 
     def __str__(self) -> str:
-        from lapace.result import described
+        from lapace.result import describe_statuses
 
-        return described(self.status, self.paths, self.sampled)
+        return describe_statuses(self.status)
 
     def add(self, explanation: Explanation) -> None:
         """Counts the instances of one more explanation."""
-        sampled = int((explanation.prototype < 0).sum())
-        self.sampled += sampled
-        self.paths += len(explanation.prototype) - sampled
         for instance in explanation:
             self.status[instance.status] += 1
             if instance.status not in ("answered", "already_target"):

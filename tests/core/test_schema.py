@@ -1330,16 +1330,6 @@ def test_histograms_single_out_no_row():
     assert min(tail[1]) >= 5
 
 
-def test_no_loop_runs_over_rows(monkeypatch):
-    """A million rows of twenty columns in seconds: here, that the work is numpy's."""
-    frame = pd.concat([TABLE] * 50, ignore_index=True)
-    monkeypatch.setattr("lapace.table._read_objects", None)
-    cells = SCHEMA.cells(frame)
-    decoded = SCHEMA.decode(SCHEMA.encode(cells))
-    assert not SCHEMA.changed(cells, decoded).any()
-    assert len(SCHEMA.frame(decoded)) == 50 * ROWS
-
-
 @pytest.mark.parametrize("name", ["income", "savings", "age", "rate", "noise", "education"])
 def test_slopes_are_those_of_a_line_through_the_middles(name):
     """Against differences of plain interpolation; not flat at a spike or beyond the ends."""

@@ -1,8 +1,8 @@
 """Numpy columns as a frame of the kind, order and dtypes that came in.
 
 A dtype that cannot hold the values gives way to the next that can, and only then: a small integer
-to a wider one, integers to floats, numbers to text. So a counterfactual of
-30.5 is never cut to 30 because the instance's table happened to hold whole numbers.
+to a wider one, integers to floats, numbers to text. So a counterfactual of 30.5 is never cut to 30
+because the instance's table happened to hold whole numbers.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import importlib
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import narwhals.stable.v2 as nw
@@ -21,22 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.documents import plain, restore
 from lapace.errors import InputError
+
+__all__ = ["Coded", "FrameKind", "Level", "Template", "as_coded", "plain_frame", "spelling"]
 
 FrameKind: TypeAlias = Literal["pandas", "polars", "pyarrow", "records", "array"]
 Level: TypeAlias = str | int | float | bool
 
 TRUTHS = {"True": True, "False": False}
-FLOATS = {"halffloat": "float32", "float": "float32", "double": "float64"}  # as arrow calls them
-# Families of dtypes, by how their text begins in any of the libraries. Decimals and sparse numbers
-# are read as plain ones, and come back so.
+ARROW_FLOATS = {"halffloat": "float32", "float": "float32", "double": "float64"}
+# Families of dtypes, by how their text begins in any of the libraries.
 FAMILIES = {
     "levels": "category:|dictionary|enum:|categorical|object",
     "truth": "bool",
-    "number": "u?int|float|double|halffloat|decimal|sparse",
+    "number": "u?int|float|double|halffloat",
     "date": "date|timestamp",
 }
+OBJECTS = ("object", "bool")  # columns of pandas that hold None where a cell is missing
 DAY = 86_400_000_000  # microseconds
 
 
@@ -66,12 +67,6 @@ class Coded:
     def seen(self) -> tuple[Level, ...]:
         """The levels that some row has."""
         return tuple(self.levels[k] for k in np.flatnonzero(self.used))
-
-    def in_use(self) -> Coded:
-        """Returns the column with only the levels that some row has."""
-        places = np.cumsum(self.used) - 1
-        codes = np.append(places, -1)[self.codes]
-        return Coded(codes, self.seen)
 
     @property
     def cells(self) -> NDArray[np.object_]:
@@ -143,8 +138,17 @@ class Template:
             listed = kind != "pandas" and (kind != "polars" or values.dtype == object)
             made[name] = values.tolist() if listed else values.copy()
         for name, dtype in zip(self.names, self.dtypes, strict=True):
-            made[name] = _MAKERS[kind](dtype, columns[name])
-        return _joined(kind, made, ids, list(self.index) or ["id"])
+            made[name] = _column(kind, dtype, columns[name])
+        if kind == "records":
+            return [dict(zip(made, row, strict=True)) for row in zip(*made.values(), strict=True)]
+        library = importlib.import_module(kind)
+        if kind != "pandas":
+            return library.table(made) if kind == "pyarrow" else library.DataFrame(made)
+        frame = library.DataFrame(made, copy=False)
+        if ids is not None:
+            frame.index = library.Index(list(ids), tupleize_cols=len(self.index) > 1)
+            frame.index.names = list(self.index) or ["id"]
+        return frame
 
     def holds_text(self, name: str) -> bool:
         """Returns whether a column is of text, or of objects or categories that may be.
@@ -154,7 +158,7 @@ class Template:
             True
         """
         dtype = self.dtypes[self.names.index(name)] if name in self.names else "float64"
-        return _family(dtype.removeprefix("arrow:")) in ("text", "levels")
+        return _family(dtype) in ("text", "levels")
 
     def select(self, names: Iterable[str]) -> Template:
         """Returns the template with only some of the columns, still in its own order."""
@@ -175,31 +179,6 @@ class Template:
         pairs = zip(self.names, self.dtypes, strict=True)
         dtypes = tuple(number if name in wide else dtype for name, dtype in pairs)
         return replace(self, dtypes=dtypes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the template as plain JSON values."""
-        return plain(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Template:
-        """Returns the template that `to_json` wrote."""
-        return restore(cls, data, "the template")
-
-
-def _joined(kind: str, columns: dict[str, Any], ids: Sequence[Any] | None, index: list[Any]) -> Any:
-    """Returns columns as a frame of their kind."""
-    if kind == "records":
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    library = _library(kind)
-    if kind == "pyarrow":
-        return library.table(columns)
-    if kind == "polars":
-        return library.DataFrame(columns)
-    frame = library.DataFrame(columns, copy=False)
-    if ids is not None:
-        frame.index = library.Index(list(ids), tupleize_cols=len(index) > 1)
-        frame.index.names = index
-    return frame
 
 
 def plain_frame(
@@ -229,16 +208,11 @@ def plain_frame(
 # What a dtype can hold
 
 
-def as_numbers(values: Values) -> Floats | None:
-    """Returns the numbers that levels are or spell; None where one of them does not."""
-    if not isinstance(values, Coded):
-        return np.asarray(values, dtype=np.float64)
-    pairs = zip(values.levels, values.used, strict=True)
-    try:
-        numbers = [float(level) if used else np.nan for level, used in pairs]
-    except ValueError:
-        return None
-    return np.array([*numbers, np.nan])[values.codes]
+def spelling(level: Level) -> str:
+    """Returns a level as text, a whole number without its point."""
+    if isinstance(level, float) and level.is_integer():
+        return str(int(level))
+    return str(level)
 
 
 def as_coded(values: Values) -> Coded:
@@ -252,20 +226,19 @@ def as_coded(values: Values) -> Coded:
     return Coded(full, tuple(int(v) if v.is_integer() else v for v in levels.tolist()))
 
 
-def as_texts(values: Values) -> Coded:
-    """Returns a column with every level as text."""
-    coded = as_coded(values)
-    return Coded(coded.codes, tuple(map(spelling, coded.levels)))
+def _as_numbers(values: Values) -> Floats | None:
+    """Returns the numbers that levels are or spell; None where one of them does not."""
+    if not isinstance(values, Coded):
+        return np.asarray(values, dtype=np.float64)
+    pairs = zip(values.levels, values.used, strict=True)
+    try:
+        numbers = [float(level) if used else np.nan for level, used in pairs]
+    except ValueError:
+        return None
+    return np.array([*numbers, np.nan])[values.codes]
 
 
-def spelling(level: Level) -> str:
-    """Returns a level as text, a whole number without its point."""
-    if isinstance(level, float) and level.is_integer():
-        return str(int(level))
-    return str(level)
-
-
-def as_truths(values: Values) -> Coded | None:
+def _as_truths(values: Values) -> Coded | None:
     """Returns a column with every level as true or false; None where one is neither."""
     coded = as_coded(values)
     truths = [TRUTHS.get(v, v) if isinstance(v, str) else v for v in coded.levels]
@@ -274,32 +247,27 @@ def as_truths(values: Values) -> Coded | None:
     return Coded(coded.codes, tuple(v in (True, 1) for v in truths))
 
 
-def _held(dtype: str, values: Values) -> tuple[str, str, Any]:
-    """Returns a column in its own type, or in the first of the wider ones that can hold it.
-
-    Returns:
-        The family of the type, its text, and the content: numbers, moments, or `Coded` of truth
-        values, texts, or levels as they are for categories and objects.
-    """
-    family = _family(dtype)
-    if family == "date" and not isinstance(values, Coded):
-        return family, dtype, _moments(values)
-    if family == "levels":
-        return family, dtype, as_coded(values)
-    if family == "truth":
-        truths = as_truths(values)
-        if truths is not None:
-            return family, dtype, truths
-        family, dtype = "number", _spelt_like(dtype, "int64")
-    numbers = as_numbers(values) if family == "number" else None
-    if numbers is not None:
-        return family, _roomy(FLOATS.get(dtype, dtype), numbers), numbers
-    return "text", dtype, as_texts(values)
-
-
 @lru_cache(maxsize=4096)
 def _family(dtype: str) -> str:
     return next((f for f, begin in FAMILIES.items() if re.match(f"(?i){begin}", dtype)), "text")
+
+
+def _roomy(dtype: str, numbers: Floats) -> str:
+    """Returns a type of numbers, or the first wider one that holds them: 64 bits, then floats."""
+    if not re.fullmatch(r"(?i)u?int\d+", dtype):
+        return dtype
+    limits = np.iinfo(dtype.lower())
+    present = numbers[~np.isnan(numbers)]
+    least, greatest = present.min(initial=0.0), present.max(initial=0.0)
+    if (present != np.rint(present)).any() or max(-least, greatest) >= 2.0**63:
+        return _spelt_like(dtype, "float64")
+    fits = limits.min <= least and greatest <= limits.max
+    return dtype if fits else _spelt_like(dtype, "int64")
+
+
+def _spelt_like(dtype: str, name: str) -> str:
+    """Returns a type's name, capitalised where another's is: polars' and pandas' nullable ones."""
+    return name.capitalize() if dtype[0].isupper() else name
 
 
 def _moments(days: Floats) -> NDArray[np.datetime64]:
@@ -307,176 +275,135 @@ def _moments(days: Floats) -> NDArray[np.datetime64]:
     gaps = np.isnan(days)
     microseconds = np.rint(np.where(gaps, 0.0, days) * DAY).astype(np.int64)
     # A float holds a day to about a microsecond: whole seconds are meant.
-    seconds = np.rint(microseconds / 1e6).astype(np.int64)
-    near = np.abs(microseconds - seconds * 1_000_000) < 1000
-    whole = np.where(near, seconds * 1_000_000, microseconds)
+    seconds = np.rint(microseconds / 1e6).astype(np.int64) * 1_000_000
+    whole = np.where(np.abs(microseconds - seconds) < 1000, seconds, microseconds)
     moments: NDArray[np.datetime64] = whole.astype("datetime64[us]")
     moments[gaps] = np.datetime64("NaT")
     return moments
 
 
-def _whole_days(moments: NDArray[np.datetime64]) -> bool:
-    present = moments[~np.isnat(moments)]
-    return bool((present == present.astype("datetime64[D]")).all())
-
-
-def _roomy(dtype: str, numbers: Floats) -> str:
-    """Returns a type of numbers, or the first wider one that holds them: 64 bits, then floats."""
-    low, high = _integer_range(dtype) or (0, 0)
-    if low == high:
-        return dtype if re.match("(?i)float", dtype) else _spelt_like(dtype, "float64")
-    present = numbers[~np.isnan(numbers)]
-    least, greatest = present.min(initial=0.0), present.max(initial=0.0)
-    if (present != np.rint(present)).any() or max(-least, greatest) >= 2.0**63:
-        return _spelt_like(dtype, "float64")
-    return dtype if low <= least and greatest <= high else _spelt_like(dtype, "int64")
-
-
-@lru_cache(maxsize=256)
-def _integer_range(dtype: str) -> tuple[int, int] | None:
-    """Returns the least and the greatest number of an integer type; None for any other type."""
-    if not re.fullmatch(r"(?i)u?int\d+", dtype):
-        return None
-    limits = np.iinfo(dtype.lower())
-    return int(limits.min), int(limits.max)
-
-
-def _spelt_like(dtype: str, name: str) -> str:
-    """Returns a type's name, capitalised where another's is: polars' and pandas' nullable ones."""
-    return name.capitalize() if dtype[0].isupper() and not dtype.startswith("Sparse") else name
-
-
 # ------------------------------------------------------------------------------------------------
-# One column of each kind of frame
+# One column
 
 
-@cache
-def _library(kind: str) -> Any:
-    return importlib.import_module(kind)
+def _column(kind: Any, dtype: str, values: Values) -> Any:
+    """Returns a column of a frame in its own type, or in the first wider one that can hold it."""
+    dtype = dtype.removeprefix("arrow:")  # as files of older versions have it
+    family = _family(dtype)
+    if family == "date" and not isinstance(values, Coded):
+        return _dates(kind, dtype, _moments(values))
+    if kind == "records":
+        if isinstance(values, Coded):
+            return list(values.cells)
+        numbers = [int(v) if "int" in dtype and v.is_integer() else v for v in values.tolist()]
+        return [None if v != v else v for v in numbers]  # noqa: PLR0124  NaN
+    if family == "truth":
+        truths = _as_truths(values)
+        if truths is not None:
+            return _levels(kind, dtype, truths)
+        family, dtype = "number", _spelt_like(dtype, "int64")
+    spelt = _as_numbers(values) if family == "number" else None
+    if spelt is not None:
+        return _numbers(kind, _roomy(ARROW_FLOATS.get(dtype, dtype), spelt), spelt)
+    coded = as_coded(values)
+    if family == "levels":
+        return _levels(kind, dtype, coded)
+    return _levels(kind, dtype, _as_texts(coded))
 
 
-def _pandas_column(dtype: str, values: Values) -> Any:
-    pd = _library("pandas")
-    if dtype.startswith("arrow:"):
-        array = _narwhals_column("pyarrow", dtype.removeprefix("arrow:"), values)
-        return pd.arrays.ArrowExtensionArray(array)
-    family, dtype, held = _held(dtype, values)
-    if family == "date":
-        if dtype in ("date", "datetime"):  # Python's own, in a column of objects
-            return pd.Series(_python_dates(dtype, held), dtype=object)
-        return _dates("pandas", dtype, held)
-    if family == "number":
+def _as_texts(coded: Coded) -> Coded:
+    return Coded(coded.codes, tuple(map(spelling, coded.levels)))
+
+
+def _numbers(kind: str, dtype: str, numbers: Floats) -> Any:
+    gaps = np.isnan(numbers)
+    if kind == "pandas":
         if dtype[0].isupper():  # pandas' nullable numbers
-            return pd.array(held, dtype=dtype)
-        return held if "int" in dtype and np.isnan(held).any() else held.astype(dtype)
-    if dtype == "boolean" or dtype.startswith(("str", "category:")):
-        held = held.in_use() if dtype.startswith("category:") else held
-        types = tuple(map(type, held.levels))  # True is equal to 1
-        return _pandas_levels(dtype, held.levels, types).take(held.codes, allow_fill=True)
-    if family == "truth" and (held.codes >= 0).all():
-        return held.cells.astype(bool)
-    # A bare array would be guessed to be `str`; texts where other things were expected should be.
-    return pd.Series(held.cells.tolist(), dtype=None if family == "text" else object)
+            return importlib.import_module("pandas").array(numbers, dtype=dtype)
+        return numbers if "int" in dtype and gaps.any() else numbers.astype(dtype)
+    library = importlib.import_module(kind)
+    if kind == "polars":
+        return library.Series(numbers).fill_nan(None).cast(getattr(library, dtype))
+    return library.array(np.where(gaps, 0.0, numbers).astype(dtype), mask=gaps)
+
+
+def _levels(kind: Any, dtype: str, coded: Coded) -> Any:
+    """Returns a column of truth values, texts or categories: its few levels, taken by code."""
+    library = importlib.import_module(kind)
+    if kind == "pandas":
+        if dtype.startswith(("boolean", "category:", "str")):
+            types = tuple(map(type, coded.levels))  # True is equal to 1
+            levels = _pandas_levels(dtype, coded.levels, types, coded.seen)
+            return levels.take(coded.codes, allow_fill=True)
+        if dtype == "bool" and (coded.codes >= 0).all():
+            return coded.cells.astype(bool)
+        # Texts where other things were expected are of pandas' own type for texts.
+        return library.Series(coded.cells.tolist(), dtype=object if dtype in OBJECTS else None)
+    if dtype.startswith("dictionary"):
+        inner = re.search(r"values=(\w+)", dtype)
+        every = Coded(np.arange(len(coded.levels)), coded.levels)
+        levels = _column(kind, inner[1] if inner else "string", every)
+        codes = library.array(coded.codes.astype(np.int32), mask=coded.codes < 0)
+        return library.DictionaryArray.from_arrays(codes, levels, ordered="ordered=1" in dtype)
+    by_family = {"truth": nw.Boolean(), "levels": nw.Categorical()}
+    wanted: Any = by_family.get(_family(dtype), nw.String())
+    if dtype.startswith("enum:"):
+        known = json.loads(dtype.removeprefix("enum:"))
+        wanted = nw.Enum([*dict.fromkeys([*known, *map(str, coded.seen)])])
+    texts = coded if _family(dtype) == "truth" else _as_texts(coded)
+    series = nw.new_series("", [*texts.levels, None], wanted, backend=kind)
+    column = series[np.where(coded.codes < 0, len(coded.levels), coded.codes)].to_native()
+    if kind == "polars":
+        return column
+    return column.combine_chunks().cast("large_string" if dtype == "large_string" else column.type)
 
 
 @lru_cache(maxsize=1024)
-def _pandas_levels(dtype: str, levels: tuple[Level, ...], _: tuple[type, ...]) -> Any:
+def _pandas_levels(
+    dtype: str, levels: tuple[Level, ...], _: tuple[type, ...], seen: tuple[Level, ...]
+) -> Any:
     """Returns levels as pandas' own array, each once."""
-    pd = _library("pandas")
+    pandas = importlib.import_module("pandas")
     if not dtype.startswith("category:"):
-        return pd.array([*levels], dtype=_pandas_text(dtype))
+        return pandas.array([*levels], dtype=dtype.partition("[")[0])
     known, ordered, inner = json.loads(dtype.removeprefix("category:"))
     spelt = {spelling(level): level for level in known}
-    own = [spelt.get(spelling(level), level) for level in levels]
-    every = [*dict.fromkeys([*known, *own])]  # an unknown level is added, never lost
+    own = {level: spelt.get(spelling(level), level) for level in levels}
+    # An unknown level that is seen is added, never lost.
+    every = [*dict.fromkeys([*known, *(own[level] for level in seen)])]
     try:
-        index = pd.Index(every, dtype=_pandas_text(inner))
+        index = pandas.Index(every, dtype=inner.partition("[")[0])
     except (TypeError, ValueError):
-        index = pd.Index(every, dtype=object)
-    return pd.Categorical(own, categories=index, ordered=ordered)
-
-
-def _pandas_text(dtype: str) -> Any:
-    """Returns pandas' text types, `string[...]` with NA and `str[...]` with NaN, or a name."""
-    name, _, storage = dtype.rstrip("]").partition("[")
-    if name not in ("str", "string") or not storage:
-        return dtype
-    pd = _library("pandas")
-    if storage == "pyarrow" and not importlib.util.find_spec("pyarrow"):
-        storage = "python"  # the table came from another machine
-    if name == "str" and storage != "pyarrow_numpy":  # what pandas 2 called it
-        return pd.StringDtype(storage, na_value=np.nan)
-    return pd.StringDtype(storage)
-
-
-def _narwhals_column(kind: Any, dtype: str, values: Values) -> Any:
-    """Returns a column of a polars or pyarrow frame."""
-    library = _library(kind)
-    family, dtype, held = _held(dtype, values)
-    if family == "date":
-        return _dates(kind, dtype, held)
-    if family == "number":
-        if kind == "polars":
-            return library.Series(held).fill_nan(None).cast(getattr(library, dtype))
-        gaps = np.isnan(held)
-        return library.chunked_array(
-            [library.array(np.where(gaps, 0.0, held).astype(dtype), mask=gaps)]
-        )
-    if dtype.startswith("dictionary"):
-        inner = re.search(r"values=(\w+)", dtype)
-        every = Coded(np.arange(len(held.levels)), held.levels)
-        levels = _narwhals_column(kind, inner[1] if inner else "string", every).combine_chunks()
-        codes = library.array(held.codes.astype(np.int32), mask=held.codes < 0)
-        of = library.DictionaryArray.from_arrays
-        return library.chunked_array([of(codes, levels, ordered="ordered=1" in dtype)])
-    kinds: Any = {"truth": nw.Boolean(), "levels": nw.Categorical()}.get(family, nw.String())
-    if dtype.startswith("enum:"):
-        known = json.loads(dtype.removeprefix("enum:"))
-        kinds = nw.Enum([*dict.fromkeys([*known, *map(str, held.in_use().levels)])])
-    levels = held.levels if family == "truth" else map(spelling, held.levels)
-    series = nw.new_series("", [*levels, None], kinds, backend=kind)
-    column = series[np.where(held.codes < 0, len(held.levels), held.codes)].to_native()
-    return column.cast("large_string") if dtype == "large_string" else column
+        index = pandas.Index(every, dtype=object)
+    values = [own[level] if own[level] in every else None for level in levels]
+    return pandas.Categorical(values, categories=index, ordered=ordered)
 
 
 def _dates(kind: Any, dtype: str, moments: NDArray[np.datetime64]) -> Any:
     """Returns moments as a column of dates, in the unit and the time zone that a type names."""
-    dates = nw.new_series("", moments, backend=kind)
-    if re.match("(?i)date(32|64)?$", dtype) or dtype.startswith("date32"):
-        return (dates.cast(nw.Date()) if _whole_days(moments) else dates).to_native()
+    present = moments[~np.isnat(moments)]
+    whole_days = bool((present == present.astype("datetime64[D]")).all())
+    if kind == "records" or dtype in ("date", "datetime"):  # Python's own
+        days = dtype == "date" and whole_days
+        dates = moments.astype("datetime64[D]" if days else "datetime64[us]").tolist()
+        return (
+            dates
+            if kind == "records"
+            else importlib.import_module(kind).Series(dates, dtype=object)
+        )
+    series = nw.new_series("", moments, backend=kind)
+    if re.match("(?i)date(32|64)?($|\\[day)", dtype):
+        return (series.cast(nw.Date()) if whole_days else series).to_native()
     unit = re.search(r"\b([mun]?s)\b", dtype)
     zone = re.search(r"(?:, |tz=|time_zone=')(?!tz|time)([\w/+:-]+)", dtype)
-    dates = dates.cast(nw.Datetime(unit[1] if unit else "us"))  # type: ignore[arg-type]
+    series = series.cast(nw.Datetime(unit[1] if unit else "us"))  # type: ignore[arg-type]
     if zone and zone[1] != "None":
-        dates = dates.dt.replace_time_zone("UTC").dt.convert_time_zone(zone[1])
-    return dates.to_native()
-
-
-def _python_dates(dtype: str, moments: NDArray[np.datetime64]) -> list[Any]:
-    days = dtype == "date" and _whole_days(moments)
-    return list(moments.astype("datetime64[D]" if days else "datetime64[us]").tolist())
-
-
-def _records_column(dtype: str, values: Values) -> list[Any]:
-    if isinstance(values, Coded):
-        return list(values.cells)
-    if _family(dtype) == "date":
-        return _python_dates(dtype, _moments(values))
-    whole = "int" in dtype
-    cells = [int(v) if whole and v.is_integer() else v for v in values.tolist()]
-    return [None if v != v else v for v in cells]  # noqa: PLR0124  NaN
-
-
-_MAKERS: Mapping[str, Callable[[str, Values], Any]] = {
-    "pandas": _pandas_column,
-    "polars": partial(_narwhals_column, "polars"),
-    "pyarrow": partial(_narwhals_column, "pyarrow"),
-    "records": _records_column,
-}
+        series = series.dt.replace_time_zone("UTC").dt.convert_time_zone(zone[1])
+    return series.to_native()
 
 
 def _build_array(template: Template, columns: Mapping[str, Values]) -> Any:
-    numbers = [as_numbers(columns[name]) for name in template.names]
+    numbers = [_as_numbers(columns[name]) for name in template.names]
     if any(column is None for column in numbers):
         raise InputError("An array holds numbers only, and one of the columns is text.")
     flat = np.stack([column for column in numbers if column is not None], axis=1)  # (n, d)

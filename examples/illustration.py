@@ -129,16 +129,11 @@ def draw_paths(ax: Any, instance: InstanceExplanation) -> None:
         ax.scatter(*flip.T, s=46, color="white", ec=shade, lw=1.6, zorder=4)
 
 
-def save(figure: Any, where: Path) -> None:
-    """Writes the picture, small enough to be kept in the repository."""
-    where.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(where, dpi=100, pil_kwargs={"optimize": True})
-
-
 def main(where: Path) -> None:
     illustration = draw(600 if FAST else ROWS, random_state=1)
-    save(illustration.figure, where)
-    save(plots.dark(illustration.figure), where.with_stem(f"{where.stem}-dark"))  # for dark pages
+    where.parent.mkdir(parents=True, exist_ok=True)
+    # Small enough to be kept in the repository.
+    illustration.figure.savefig(where, dpi=100, pil_kwargs={"optimize": True})
     print(f"Three panels are in {where}: {illustration.instance.reason}")
 
 

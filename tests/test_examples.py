@@ -24,7 +24,7 @@ EXPECTED = {
         ),
     ),
     "illustration": (
-        {"illustration.png", "illustration-dark.png"},
+        {"illustration.png"},
         (r"\d of 3 paths lead to 'approved'",),
     ),
 }

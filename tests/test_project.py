@@ -365,7 +365,7 @@ def test_the_code_in_the_pages_on_loans_runs(tmp_path, monkeypatch):
     assert len(fits) == 1
 
 
-@pytest.mark.parametrize("name", ["answer.png", "path-dark.png"])
+@pytest.mark.parametrize("name", ["answer.png", "digit.png"])
 def test_pictures_that_differ_are_noticed(name, tmp_path):
     from PIL import Image
 

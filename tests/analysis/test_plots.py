@@ -14,14 +14,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex
 from sklearn.decomposition import PCA
 
 from lapace import Explainer, InputError, cohorts, plots
 from lapace.plots.fitted import _contrast
 from lapace.plots.paths import DrawnPath
 from lapace.plots.style import colour
-from lapace.schema import Schema
 from lapace.training import DEFAULT
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -119,7 +118,7 @@ def test_what_the_best_answer_changes_comes_first(instance):
     assert "best answer" in shown
     best = instance.changes("best")
     names = [change["feature"].replace("_", " ")[:20] for change in best]
-    assert len(drawn.minimal()) == len(names) > 0
+    assert len(drawn.needed()) == len(names) > 0
     places = [next(k for k, word in enumerate(shown) if word.startswith(name)) for name in names]
     others = [
         k
@@ -174,11 +173,15 @@ def test_nothing_overlaps(explanation):
     assert drawn > 10
 
 
-def test_without_probabilities_there_is_no_line_for_them(instance):
-    unknown = np.full_like(instance.explanation.probability, np.nan)
-    quiet = replace(instance.explanation, probability=unknown)[instance.position]
-    assert any(word.startswith("probability of") for word in words(plots.path(instance)))
-    assert not any(word.startswith("probability of") for word in words(plots.path(quiet)))
+def test_lines_appear_only_where_there_is_something_to_show(instance):
+    explanation, position = instance.explanation, instance.position
+    unknown = np.full_like(explanation.probability, np.nan)
+    quiet = plots.path(replace(explanation, probability=unknown)[position])
+    broken = np.zeros_like(explanation.feasible)
+    infeasible = plots.path(replace(explanation, feasible=broken)[position])
+    for ax, probability, word in ((quiet, False, False), (infeasible, True, True)):
+        assert any(w.startswith("probability of") for w in words(ax)) == probability
+        assert ("infeasible" in words(ax)) == word
 
 
 def test_a_path_without_an_ok_step_says_so(instance):
@@ -191,13 +194,6 @@ def test_a_path_without_an_ok_step_says_so(instance):
     assert "yes" not in words(ax)
     assert not [line for line in ax.lines if line.get_marker() == "v"]
     assert overlaps(ax.figure) == []
-
-
-def test_an_infeasible_step_is_marked(instance):
-    explanation = instance.explanation
-    broken = replace(explanation, feasible=np.zeros_like(explanation.feasible))[instance.position]
-    assert "infeasible" in words(plots.path(broken))
-    assert "infeasible" not in words(plots.path(instance))
 
 
 def test_a_whole_explanation_is_not_one_instance(explainer, explanation, instance):
@@ -245,15 +241,6 @@ def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     assert any(f"with {changed} changes" in word for word in words(ax))
     assert any("smaller change" in word for word in words(ax))
     assert overlaps(ax.figure) == []
-    same = SimpleNamespace(
-        number=0, label="no", code=0, cells=table[0], valid=True, probability=np.nan
-    )
-    bank = SimpleNamespace(
-        schema_=replace(explainer.schema_, features=explainer.schema_.features * 2),
-        classes_=("no",),
-        prototypes_=[SimpleNamespace(**{**vars(same), "cells": np.tile(same.cells, 2)})],
-    )
-    assert "12 columns that hardly differ are not shown" in words(plots.prototypes(bank))
 
 
 def test_a_dollar_begins_no_formula(instance):
@@ -405,29 +392,6 @@ def test_prototypes_of_one_label_beside_an_instance(explainer, instance):
         plots.prototypes(explainer, "maybe")
 
 
-def test_long_categories_can_be_read():
-    homes = ["month-to-month", "Married-civ-spouse", "own"]
-    schema = Schema.infer([{"home": homes[i % 3], "age": i % 50} for i in range(100)])
-    codes = [schema.features[0].levels.index(home) for home in homes]
-    drawn = [
-        SimpleNamespace(
-            number=k, label="a", code=0, cells=np.array([code, 30.0]), valid=True, probability=0.9
-        )
-        for k, code in enumerate(codes)
-    ]
-    ax = plots.prototypes(SimpleNamespace(schema_=schema, classes_=("a",), prototypes_=drawn))
-    assert {"month-to-month", "Married-civ-\nspouse", "own"} <= set(words(ax))
-    assert overlaps(ax.figure) == []
-
-
-def test_numbers_of_prototypes_lie_apart(explainer):
-    record = latent(explainer)
-    record["prototype_z"] = np.repeat(record["prototype_z"][:1], len(explainer.prototypes_), axis=0)
-    ax = plots.latent_map(record)
-    assert words(ax)[:-1] == [str(p.number) for p in explainer.prototypes_]
-    assert overlaps(ax.figure) == []
-
-
 def test_shades_say_more_less_or_other(explainer):
     schema = explainer.schema_
     cells = np.array([[50, 50, 0, 3], [90, 50, 0, 3], [10, 50, 1, 3]], dtype=float)
@@ -506,7 +470,7 @@ plots.path(explanation[{instance.position}]).figure.savefig({str(tmp_path / "pat
     assert (tmp_path / "path.png").read_bytes().startswith(b"\x89PNG")
 
 
-# --- effort, dark pages, cohorts -----------------------------------------------------------------
+# --- effort, notes, cohorts ----------------------------------------------------------------------
 
 
 def bars(ax):
@@ -529,7 +493,7 @@ def test_bars_tell_a_hard_change_from_an_easy_one(explanation, instance):
 
 def test_a_description_is_written_below_the_table(instance):
     schema = instance.explanation.schema
-    changed = DrawnPath.of(instance, None).minimal()[0]
+    changed = next(iter(DrawnPath.of(instance, None).needed()))
     features = list(schema.features)
     features[changed] = replace(features[changed], description="What it is.")
     described = replace(instance.explanation, schema=replace(schema, features=tuple(features)))
@@ -539,7 +503,7 @@ def test_a_description_is_written_below_the_table(instance):
 def test_what_follows_from_other_columns_is_not_called_unchanged(instance):
     schema, drawn = instance.explanation.schema, DrawnPath.of(instance, None)
     moved = schema.differs(drawn.original, drawn.steps.cells).any(axis=0)
-    column = next(i for i in np.flatnonzero(moved) if i not in drawn.minimal())
+    column = next(i for i in np.flatnonzero(moved) if i not in drawn.needed())
     features = list(schema.features)
     source = next(f.name for f in features if f.kind == "continuous" and f != features[column])
     features[column] = replace(features[column], derived=f"2 * {source}")
@@ -549,29 +513,6 @@ def test_what_follows_from_other_columns_is_not_called_unchanged(instance):
     assert re.search(rf"^Follows from the others: {name}", shown, flags=re.MULTILINE)
     unchanged = re.search(r"^Unchanged throughout: (.*)$", shown, flags=re.MULTILINE)
     assert unchanged is None or name not in unchanged[1]
-
-
-def lightness(shade):
-    return np.mean(to_rgb(shade))
-
-
-def test_a_dark_picture_has_the_same_words_on_dark_paper(explainer, instance):
-    for draw in (
-        lambda: plots.path(instance),
-        lambda: plots.prototypes(explainer),
-        lambda: plots.latent_map(latent(explainer)),
-    ):
-        ax = draw()
-        before = words(ax)
-        figure = plots.dark(ax.figure)
-        assert words(ax) == before
-        assert lightness(figure.get_facecolor()) < 0.15
-        assert lightness(ax._left_title.get_color()) > 0.5
-        for text in ax.texts:  # none as dark as the paper, but on a band in a label's colour
-            assert lightness(text.get_color()) > 0.3 or text.get_weight() == "bold"
-        for line in ax.lines:
-            if line.get_marker() == "v":
-                assert line.get_markerfacecolor() == line.get_color()
 
 
 def test_groups_are_drawn_with_their_intervals_and_features(explanation):

@@ -12,12 +12,10 @@ try:
     from lapace.plots.fitted import prototypes, training_curves
     from lapace.plots.latent import latent_map
     from lapace.plots.paths import path
-    from lapace.plots.style import dark, svg
+    from lapace.plots.style import svg
 except ModuleNotFoundError as error:
     if error.name != "matplotlib":
         raise
     raise ImportError("Pictures need matplotlib: pip install 'lapace[plots]'.") from error
 
-__all__ = [
-    "cohort", "dark", "latent_map", "path", "prototypes", "svg", "training_curves",
-]  # fmt: skip
+__all__ = ["cohort", "latent_map", "path", "prototypes", "svg", "training_curves"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -113,19 +112,6 @@ def _scores(feature: Feature, values: Floats) -> Floats:
     return np.where(np.isnan(values), np.nan, feature.knots.scores(np.nan_to_num(values)))
 
 
-def _fitted(text: str) -> str:
-    """Returns a text as it goes into a cell: as it is, on two lines, or cut.
-
-    Examples:
-        >>> _fitted("rent"), _fitted("month-to-month"), _fitted("Married-civ-spouse").splitlines()
-        ('rent', 'month-to-month', ['Married-civ-', 'spouse'])
-    """
-    if len(text) <= 12:
-        return text
-    lines = wrap(text.replace("_", " "), 15)
-    return "\n".join(lines[:2] if len(lines) < 3 else (lines[0], shorten(" ".join(lines[1:]), 15)))
-
-
 MORE, LESS, OTHER = "#5B3A8C", "#8C5A2B", "#C9A227"  # none the colour of a first label
 
 
@@ -160,8 +146,8 @@ def _heading(ax: Axes, x: float, label: str, code: int, name: str, note: str = "
 
 def _cell(ax: Axes, x: float, y: float, text: str, face: Any, **look: Any) -> None:
     ax.add_patch(Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, color=face, lw=0))
-    size = 8.5 if len(text) <= 12 else 6.5  # a long category on two lines
-    write(ax, x + 0.5, y + 0.5, _fitted(text), fontsize=size, linespacing=1.0, **look)
+    size = 8.5 if len(text) <= 12 else 6.5
+    write(ax, x + 0.5, y + 0.5, shorten(text, 18), fontsize=size, **look)
 
 
 def _legend(ax: Axes, rows: int, hidden: int, beside_instance: bool) -> None:

@@ -20,8 +20,6 @@ from lapace.result import InstanceExplanation
 
 Latent: TypeAlias = Mapping[str, NDArray[Any]]
 
-DISC = 20.0  # least distance between the numbers of two prototypes, in points
-
 
 @rc_context(style.LITERAL)
 def latent_map(
@@ -126,48 +124,16 @@ def _draw_points(ax: Axes, arrays: Latent, project: _Projection) -> None:
 
 
 def _draw_prototypes(ax: Axes, arrays: Latent, project: _Projection) -> None:
-    points = project(arrays["prototype_z"])
-    spread = np.ptp(project(arrays["z"]), axis=0)
-    inches = ax.get_position().size * ax.get_figure(root=True).get_size_inches()  # type: ignore[union-attr]
-    places = _separate(points, DISC / 72 * float((spread / inches).max()))
     names = ("prototype_label", "prototype_number", "prototype_valid")
     columns = (arrays[name] for name in names)
-    for place, point, label, number, valid in zip(places, points, *columns, strict=True):
+    for point, label, number, valid in zip(project(arrays["prototype_z"]), *columns, strict=True):
         shade = colour(int(label))
         if not valid:
             _dots(ax, point, marker="X", ec="white", s=90, color=shade, zorder=5)
             continue
-        if np.any(place != point):
-            _dots(ax, point, s=12, color=shade, zorder=4)
-            ax.plot(*np.stack([point, place]).T, color=shade, lw=1.0, zorder=4)
-        _dots(ax, place, s=240, color=shade, ec="white", lw=1.5, zorder=5)
+        _dots(ax, point, s=240, color=shade, ec="white", lw=1.5, zorder=5)
         look: dict[str, Any] = {"color": "white", "weight": "bold", "fontsize": 9, "zorder": 6}
-        write(ax, place[0], place[1], str(number), **look)
-
-
-def _separate(points: Floats, least: float) -> Floats:
-    """Returns points moved apart until none is closer to another than `least`.
-
-    Examples:
-        >>> _separate(np.array([[0.0, 0.0], [0.0, 0.0], [9.0, 0.0]]), 1.0).round(2)
-        array([[ 0. , -0.5],
-               [ 0. ,  0.5],
-               [ 9. ,  0. ]])
-    """
-    places = points.copy()
-    pairs = [(i, j) for j in range(len(points)) for i in range(j)]
-    for _ in range(50):
-        moved = False
-        for i, j in pairs:
-            gap = places[j] - places[i]
-            length = float(np.hypot(*gap))
-            if length < least * 0.999:
-                direction = gap / length if length else np.array([0.0, 1.0])
-                shift = direction * (least - length) / 2
-                places[i], places[j], moved = places[i] - shift, places[j] + shift, True
-        if not moved:
-            break
-    return places
+        write(ax, point[0], point[1], str(number), **look)
 
 
 def _draw_lines(

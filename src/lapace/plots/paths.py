@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,23 +106,19 @@ class DrawnPath:
         order, after = np.argsort(-schema.gaps(original, cells), kind="stable")
         return [int(i) for i in order if early[i]], [int(i) for i in after if (late & ~early)[i]]
 
-    def efforts(self, features: list[int]) -> dict[int, float]:
-        """Returns the share of the distance to the best counterfactual for each feature."""
+    def needed(self) -> dict[int, float]:
+        """Returns the features that the best counterfactual changes, the largest change first.
+
+        Each comes with its share of the whole distance, which tells hard changes from easy ones.
+        """
         if self.answer is None:
             return {}
-        schema = self.steps.schema
+        schema, answer = self.steps.schema, self.answer
         weights = schema.weights(self.instance.explanation.costs)
-        gaps = schema.gaps(self.original, self.answer) * weights
-        return {i: float(gaps[i] / (gaps.sum() or 1.0)) for i in features}
-
-    def minimal(self) -> list[int]:
-        """Returns the features that the best counterfactual changes, the largest change first."""
-        if self.answer is None:
-            return []
-        schema = self.steps.schema
-        order = np.argsort(-schema.gaps(self.original, self.answer), kind="stable")
-        changed = schema.changed(self.original, self.answer)
-        return [int(i) for i in order if changed[i]]
+        gaps = schema.gaps(self.original, answer) * weights
+        changed = schema.changed(self.original, answer)
+        order = np.argsort(-gaps, kind="stable").tolist()
+        return {i: float(gaps[i] / (gaps.sum() or 1.0)) for i in order if changed[i]}
 
 
 def _answer(instance: InstanceExplanation) -> tuple[Floats | None, float]:
@@ -174,40 +171,46 @@ def path(
     drawn = DrawnPath.of(instance, prototype)
     if drawn.steps.schema.shape is not None:
         return _strip(drawn, ax)
-    minimal = drawn.minimal()
-    early, late = ([i for i in features if i not in minimal] for features in drawn.changes())
-    needed = minimal[:ROWS]
-    early_shown = early[: max(0, ROWS - len(needed))]
-    late_shown = late[: max(0, ROWS - len(needed) - len(early_shown))]
-    known = not np.isnan(drawn.steps.probability).all()
-    dividers = 0.6 * (bool(needed and early_shown) + bool(late_shown))
-    shown = len(needed) + len(early_shown) + len(late_shown)
-    notes = _notes(drawn, len(minimal) + len(early) + len(late) - shown, minimal)
-    table = _PathTable.new(drawn, 1 + known + shown + dividers, len(notes), ax, width)
+    needed = drawn.needed()
+    early, late = ([i for i in features if i not in needed] for features in drawn.changes())
+    groups = [
+        ("", [*needed], SOFT),
+        ("also changed at the flip, not needed" if needed else "", early, PALE if needed else SOFT),
+        ("changed only after the flip" if drawn.flips else "changed only later", late, PALE),
+    ]
+    room, shown = ROWS, []
+    for title, features, shade in groups:
+        shown += [(title, features[:room], shade)] if features[:room] else []
+        room -= len(features[:room])
+    has_probability = not np.isnan(drawn.steps.probability).all()
+    notes = _notes(drawn, sum(len(features) for _, features, _ in groups) - ROWS + room, needed)
+    lines = 1 + has_probability + ROWS - room + DIVIDER * sum(bool(title) for title, _, _ in shown)
+    lines += ABOVE_NOTES + NOTE * len(notes)
+    if ax is None:
+        _, ax = plt.subplots(figsize=(width, 0.95 + 0.4 * lines), layout="constrained")
+    style.frame(ax, None)
+    ax.set_xlim(0, 100)
+    ax.set_ylim(lines, -1.0)
+    table = _PathTable(drawn, ax)
     table.headings()
     table.decision()
-    if known:
+    if has_probability:
         table.probability()
-    efforts = drawn.efforts(minimal)
-    for feature in needed:
-        table.feature(feature, SOFT, efforts.get(feature))
-    if needed and early_shown:
-        table.divide("also changed at the flip, not needed")
-    for feature in early_shown:
-        table.feature(feature, PALE if needed else SOFT)
-    if late_shown:
-        table.divide("changed only after the flip" if drawn.flips else "changed only later")
-    for feature in late_shown:
-        table.feature(feature, PALE)
+    for title, features, shade in shown:
+        if title:
+            table.divide(title)
+        for feature in features:
+            table.feature(feature, shade, needed.get(feature))
     table.notes(notes)
-    table.title(len(drawn.changes()[0]), len(minimal))
-    return table.ax
+    table.title(len(drawn.changes()[0]), len(needed))
+    return ax
 
 
 # Where the columns of the table begin, in hundredths of its width; BEFORE is aligned right.
 NAME, BEFORE, LEFT, ANSWER, FLIP, END = 0.0, 30.0, 32.5, 60.0, 74.0, 87.5
 GAP = 2.5  # between the path and the column after it
 ABOVE_NOTES, NOTE = 0.6, 0.5  # lines of the table above notes, and that a note takes
+DIVIDER = 0.6  # lines that a heading between groups takes
 
 
 @dataclass
@@ -217,18 +220,6 @@ class _PathTable:
     drawn: DrawnPath
     ax: Axes
     y: float = 0.0
-
-    @classmethod
-    def new(
-        cls, drawn: DrawnPath, lines: float, notes: int, ax: Axes | None, width: float
-    ) -> _PathTable:
-        lines += ABOVE_NOTES + NOTE * notes
-        if ax is None:
-            _, ax = plt.subplots(figsize=(width, 0.95 + 0.4 * lines), layout="constrained")
-        style.frame(ax, None)
-        ax.set_xlim(0, 100)
-        ax.set_ylim(lines, -1.0)
-        return cls(drawn, ax)
 
     @property
     def right(self) -> float:
@@ -379,7 +370,7 @@ class _PathTable:
 
     def divide(self, text: str) -> None:
         style.write(self.ax, NAME, self.y + 0.32, text, ha="left", fontsize=8, color=SOFT)
-        self.y += 0.6
+        self.y += DIVIDER
 
     def notes(self, notes: list[str]) -> None:
         """Draws the flip across all lines, and writes notes under the table."""
@@ -390,7 +381,7 @@ class _PathTable:
         look = {"ha": "left", "va": "top", "fontsize": 8, "color": SOFT, "linespacing": 1.5}
         style.write(self.ax, 0, self.y + ABOVE_NOTES - 0.1, "\n".join(notes), **look)
 
-    def title(self, changes: int, minimal: int) -> None:
+    def title(self, changes: int, needed: int) -> None:
         """Writes the labels, and one sentence about the flip."""
         drawn = self.drawn
         text = "No step of this path is valid and feasible; the closest one found is shown."
@@ -401,23 +392,21 @@ class _PathTable:
                 f"Instance {shorten(str(drawn.instance.name), 24)}, on the path to {end}: the "
                 f"decision flips after {drawn.tau:.0%} of it, with {counted(changes, 'change')}"
             )
-            text += f"; {minimal} {'is' if minimal == 1 else 'are'} enough." if minimal else "."
+            text += f"; {needed} {'is' if needed == 1 else 'are'} enough." if needed else "."
         style.title(self.ax, drawn.title, pad=22)
         look: dict[str, Any] = {"ha": "left", "va": "bottom", "fontsize": 9.5, "color": SOFT}
         style.write(self.ax, 0, 1.0, text, transform=self.ax.transAxes, **look)
 
 
-def _notes(drawn: DrawnPath, hidden: int, minimal: list[int]) -> list[str]:
+def _notes(drawn: DrawnPath, hidden: int, needed: Mapping[int, float]) -> list[str]:
     """Returns the notes under the table, a line each."""
-    schema = drawn.steps.schema
-    notes = []
-    if len(minimal) > 1:
-        notes.append(
-            "The bar under a change: its share of the effort, by how many others it passes."
-        )
+    schema, notes = drawn.steps.schema, []
+    if len(needed) > 1:
+        words = "The bar under a change: its share of the effort, by how many others it passes."
+        notes.append(words)
     if hidden:
         notes.append(f"{counted(hidden, 'smaller change')} not shown.")
-    meant = [schema.features[i] for i in minimal if schema.features[i].description]
+    meant = [schema.features[i] for i in needed if schema.features[i].description]
     notes += [shorten(f"{readable(f.name)}: {f.description}", 130) for f in meant[:3]]
     moved = schema.differs(drawn.original, drawn.steps.cells).any(axis=0)
     if drawn.answer is not None:

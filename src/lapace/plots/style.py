@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import re
-from colorsys import hls_to_rgb, rgb_to_hls
 from io import StringIO
 from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.collections import Collection
-from matplotlib.colors import ListedColormap, to_rgb, to_rgba
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.text import Text
+from matplotlib.colors import to_rgb
 
 from lapace.errors import InputError
 from lapace.result import Explanation, InstanceExplanation
@@ -75,51 +68,6 @@ def svg(ax: Axes) -> str:
     for size in ("width", "height"):
         drawn = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", drawn, count=1)
     return drawn
-
-
-def dark(figure: Figure) -> Figure:
-    """Turns a picture into one for a dark page: lightness is reversed; hues and images stay.
-
-    Args:
-        figure: A picture, `plots.path(…).figure`. It is changed.
-
-    Examples:
-        >>> from matplotlib import pyplot as plt
-        >>> dark(plt.figure()).get_facecolor()[:3] == night("white")[:3]
-        True
-    """
-    figure.draw_without_rendering()  # makes the ticks
-    for artist in figure.findobj():
-        look: Any = artist
-        if isinstance(artist, Text):
-            look.set_color(night(look.get_color()))
-        elif isinstance(artist, Line2D):
-            names = ("color", "markerfacecolor", "markeredgecolor")  # the others follow the first
-            look.set(**{name: night(getattr(look, f"get_{name}")()) for name in names})
-        elif isinstance(artist, Patch):
-            face, edge = night(look.get_facecolor()), night(look.get_edgecolor())
-            look.set(facecolor=face, edgecolor=edge)
-        elif isinstance(artist, ScalarMappable) and look.get_array() is not None:
-            if isinstance(look.get_cmap(), ListedColormap):  # regions in the colours of labels
-                look.set_cmap(ListedColormap([night(c) for c in look.get_cmap().colors]))
-        elif isinstance(artist, Collection):
-            look.set(
-                facecolor=[night(c) for c in look.get_facecolor()],
-                edgecolor=[night(c) for c in look.get_edgecolor()],
-            )
-    return figure
-
-
-def night(shade: Any) -> tuple[float, float, float, float]:
-    """Returns a colour with its lightness reversed: white becomes nearly black.
-
-    Examples:
-        >>> [round(part, 2) for part in night("white")], [round(part, 2) for part in night("black")]
-        ([0.1, 0.1, 0.1, 1.0], [1.0, 1.0, 1.0, 1.0])
-    """
-    red, green, blue, alpha = to_rgba(shade)
-    hue, lightness, saturation = rgb_to_hls(red, green, blue)
-    return (*hls_to_rgb(hue, 0.1 + 0.9 * (1 - lightness), saturation), alpha)
 
 
 def shorten(text: str, length: int) -> str:

@@ -393,7 +393,6 @@ def plot(
         "to a sampled endpoint.",
     ),
     label: str | None = LABEL,
-    dark: bool = Option(False, "--dark", help="For a dark page."),
     loader: Loader,
     terminal: Terminal,
 ) -> None:
@@ -426,8 +425,6 @@ def plot(
         "training": lambda: plots.training_curves(explainer.history_),
     }
     figure = draw[kind]()
-    if dark:
-        plots.dark(figure)
     write_whole(output, lambda path: figure.savefig(path, dpi=DPI))
     terminal.note(f"Wrote '{output}'.")
 

@@ -121,16 +121,23 @@ def test_kinds_and_resolutions_of_a_bank_table():
     assert SCHEMA.shape is None
 
 
-@pytest.mark.parametrize("convert", [as_polars, as_arrow, as_records])
-def test_every_frame_library_gives_the_same_schema(convert):
+@pytest.mark.parametrize("convert", [lambda f: f, as_polars, as_arrow, as_records])
+def test_every_frame_library_gives_the_same_schema_and_its_rows_back(convert):
     frame = convert(TABLE)
     loose = {"zone": "categorical"}  # no integer categories in polars or JSON: they are numbers
-    order = {"education": Feature.ordinal("education", EDUCATION)}
-    schema = Schema.infer(frame, {**loose, **(order if convert is as_records else {})})
+    schema = Schema.infer(frame, {**loose, "education": Feature.ordinal("education", EDUCATION)})
     assert schema.features == SCHEMA.features
     np.testing.assert_array_equal(schema.cells(frame), CELLS)
     np.testing.assert_array_equal(SCHEMA.cells(frame), CELLS)
-    np.testing.assert_array_equal(schema.encode(CELLS), SCHEMA.encode(CELLS))
+    back = schema.frame(CELLS)
+    if isinstance(frame, pd.DataFrame):
+        pd.testing.assert_frame_equal(back, frame)
+    elif isinstance(frame, list):
+        assert back == frame
+    else:
+        assert back.schema == frame.schema
+        rows = pa.Table.to_pylist if isinstance(frame, pa.Table) else pl.DataFrame.to_dicts
+        assert rows(back) == rows(frame)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +159,6 @@ def test_kinds(values, kind, categories):
     feature = one(values)
     assert (feature.kind, feature.categories) == (kind, categories)
     assert feature.missing == (None in values)
-
-
-@pytest.mark.parametrize(
-    ("declared", "kind"), [("a", "categorical"), ("ab", "binary"), ("cab", "ordinal")]
-)
-def test_ordered_categories(declared, kind):
-    column = pd.Categorical(["a", "a"], list(declared), ordered=True)
-    feature = Schema.infer(pd.DataFrame({"x": column}))["x"]
-    assert (feature.kind, feature.categories) == (kind, tuple(declared))
 
 
 @pytest.mark.parametrize(
@@ -215,20 +213,6 @@ def test_a_tolerance_that_is_declared():
     price = Feature.continuous("x", tolerance=0.05)
     assert numbers([1.0, 2.5, 54.5], x=price).tolerance == 0.05
     assert numbers(np.arange(1000) / 100, x=Feature.continuous("x", tolerance=0)).tolerance == 0
-    for kind in (Feature.ordinal("x", ["a", "b", "c"]), Feature.binary("x", ["a", "b"])):
-        with pytest.raises(InputError, match="every change of it counts"):
-            replace(kind, tolerance=1.0)
-    for wrong in (-1.0, math.inf):
-        with pytest.raises(InputError, match="it must be a number from 0 on"):
-            Feature.continuous("x", tolerance=wrong)
-    with pytest.raises(InputError, match="as wide as its whole range"):
-        numbers([1.0, 2.5, 54.5], x=Feature.continuous("x", tolerance=54.0))
-
-
-def test_pixels_have_no_tolerance_and_are_compared_by_their_range():
-    schema = Schema.infer(np.random.default_rng(0).random((50, 4, 4)))
-    assert {f.tolerance for f in schema.features} == {0.0}
-    assert not any(f.ranks[0] for f in schema.features)
 
 
 def test_constant_columns():
@@ -265,59 +249,27 @@ def test_thousands_of_categories():
 @pytest.mark.parametrize(
     ("column", "sentence"),
     [
-        (
-            [f"id-{i}" for i in range(60)],
-            (
-                r"^Column 'x' holds 60 different values in 60 rows, as names or free text do\. "
-                r"Drop it \(--drop x\), let it identify the rows \(--id x\), or say it is "
-                r"'categorical' \(--kind x=categorical, in Python "
-                r"schema=\{'x': 'categorical'\}\)\.$"
-            ),
-        ),
-        (
-            [f"a long sentence about row {i // 2}, and more" for i in range(119)],
-            r"^Column 'x' holds 60 different values in 119 rows",
-        ),
-        (
-            [*(str(i * 7) for i in range(60)), "ask Ann", "later"],
-            r"^Column 'x' holds numbers, but in 2 rows other text \('ask Ann', 'later'\)\. Mend",
-        ),
-        (
-            range(100, 160),
-            r"^Column 'x' only numbers the rows\. Drop .*--id x.*say it is 'number'",
-        ),
-        (list(range(60))[::-1], r"^Column 'x' only numbers the rows"),
-        ([None, None], r"^Column 'x' has no value in any row\. Drop it \(--drop x\)\.$"),
-        ([1.5, math.inf, 2.0], r"^Column 'x' holds an infinity in row 1\. Use a number or none\.$"),
-        ([1.5, 2.0, -math.inf], r"^Column 'x' holds an infinity in row 2"),
-        ([1, "one", 2], r"^Column 'x' mixes numbers and text\. Drop it .*or say it is 'cat"),
-        ([1, [2]], r"^Column 'x' mixes numbers and text"),
-        (
-            [dt.timedelta(hours=3)],
-            (
-                r"^Column 'x' holds times of day or durations\. Turn it into a number \(minutes, "
-                r"days\), or drop it\.$"
-            ),
-        ),
-        ([[1], [2]], r"^Column 'x' holds values that are neither numbers nor text\. Convert or d"),
-        (
-            [2**53, 1, 2],
-            (
-                r"^Column 'x' holds a whole number of 2\^53 or more in row 0, too large to be "
-                r"exact\. Drop the column if it is an identifier, or rescale it\.$"
-            ),
-        ),
-        ([10**400, 1], r"^Column 'x' holds an infinity in row 0"),
-        (
-            [-1.5e308, 1.5e308],
-            r"^Column 'x' reaches from -1\.5e\+308 to 1\.5e\+308, too far to com",
-        ),
+        ([f"id-{i}" for i in range(60)], "holds 60 different values in 60 rows, as names or free"),
+        ([f"{i // 2}, and more" for i in range(119)], "holds 60 different values in 119 rows"),
+        ([*(str(i * 7) for i in range(60)), "ask Ann"], "holds numbers, but in 1 rows other text"),
+        (range(100, 160), "only numbers the rows. Drop it (--drop x), let it identify the rows (-"),
+        (list(range(60))[::-1], "only numbers the rows"),
+        ([None, None], "has no value in any row. Drop it (--drop x)."),
+        ([1.5, math.inf, 2.0], "holds an infinity in row 1. Use a number or none."),
+        ([1, "one", 2], "mixes numbers and text."),
+        ([1, [2]], "mixes numbers and text"),
+        ([dt.timedelta(hours=3)], "holds times of day or durations. Turn it into a number (minu"),
+        ([[1], [2]], "holds values that are neither numbers nor text. Convert or drop it."),
+        ([2**53, 1, 2], "holds a whole number of 2^53 or more in row 0, too large to be exact."),
+        ([10**400, 1], "holds an infinity in row 0"),
+        ([-1.5e308, 1.5e308], "reaches from -1.5e+308 to 1.5e+308, too far to compute with."),
     ],
     ids=lambda v: str(v)[:30],
 )
 def test_columns_that_are_refused(column, sentence):
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError) as error:
         one(column)
+    assert str(error.value).startswith(f"Column 'x' {sentence}")
 
 
 def test_small_tables_and_gaps_are_not_taken_for_identifiers():
@@ -328,17 +280,10 @@ def test_small_tables_and_gaps_are_not_taken_for_identifiers():
     assert one([float(i) for i in range(60)]).kind == "continuous"
 
 
-@pytest.mark.parametrize(
-    "table",
-    [pd.DataFrame({"x": []}), pl.DataFrame({"x": []}), pa.table({"x": []}), [], np.empty((0, 2))],
-    ids=["pandas", "polars", "pyarrow", "records", "array"],
-)
-def test_a_schema_cannot_be_inferred_without_rows(table):
-    with pytest.raises(InputError, match=r"^The table has no rows\. Hand over at least a few hun"):
-        Schema.infer(table)
-
-
-def test_a_table_without_columns():
+def test_a_schema_cannot_be_inferred_without_rows_or_columns():
+    for table in (pd.DataFrame({"x": []}), pl.DataFrame({"x": []}), [], np.empty((0, 2))):
+        with pytest.raises(InputError, match=r"^The table has no rows\. Hand over at least a few"):
+            Schema.infer(table)
     for table in (pd.DataFrame(index=range(3)), np.empty((3, 0)), [{}, {}]):
         with pytest.raises(InputError, match=r"^The table has no columns\.$"):
             Schema.infer(table)
@@ -374,76 +319,45 @@ def test_a_column_that_would_be_refused_may_be_kept():
 @pytest.mark.parametrize(
     ("values", "override", "sentence"),
     [
-        ([1, 2], "numeric", r"^'numeric' is no kind of column\. Did you mean 'number'\?$"),
-        ([1, 2], "text", r"is no kind of column\. There are: number, date, ordinal, binary, c"),
-        ([1, 2], "ordnal", r"is no kind of column\. Did you mean 'ordinal'\?$"),
-        ([1, 2], 7, r"^'7' is no kind of column"),
-        (["a", "b"], "continuous", r"^Column 'x' holds '[ab]' in row [01], not a number\.$"),
-        (
-            ["1", "b"],
-            Feature.continuous("x"),
-            r"^Column 'x' holds '[ab]' in row [01], not a number\.$",
-        ),
-        (
-            ["a", "b", "c"],
-            "ordinal",
-            (
-                r"^Column 'x' cannot be ordinal without its order\. Name it, least first: "
-                r"--kind 'x=ordinal:a<b<c', in Python Feature\.ordinal\('x', \['a', 'b', 'c'\]\)\.$"
-            ),
-        ),
-        ([1, 2, 3], "binary", r"^Column 'x' cannot be binary with 3 categories\.$"),
-        ([1, 1, 1], "binary", r"^Column 'x' cannot be binary with 1 category\.$"),
-        ([1, 2], Feature.continuous("y"), r"^The override for column 'x' is a Feature of the nam"),
+        ([1, 2], "numeric", "'numeric' is no kind of column. Did you mean 'number'?"),
+        ([1, 2], "text", "'text' is no kind of column. There are: number, date, ordinal, binary"),
+        (["1", "b"], "continuous", "Column 'x' holds 'b' in row 1, not a number."),
+        ("abc", "ordinal", "Column 'x' cannot be ordinal without its order. Name it, least first"),
+        ([1, 1, 1], "binary", "Column 'x' cannot be binary with 1 category."),
+        ([1, 2], Feature.continuous("y"), "The override for column 'x' is a Feature of the name"),
         (
             ["S", "M", "L"],
             Feature.ordinal("x", ["small", "large"]),
-            r"^Column 'x' holds none of the categories given for it; it holds 'L', 'M', 'S'\.$",
+            "Column 'x' holds none of the categories given for it; it holds 'L', 'M', 'S'.",
         ),
         (
             ["very low", "low", "high"],
             Feature.ordinal("x", ["vry low", "low", "high"]),
-            (
-                r"^Column 'x' holds 'very low', which is not among the categories given\. Did you "
-                r"mean 'vry low'\? Name every value that the column holds\.$"
-            ),
+            "Column 'x' holds 'very low', which is not among the categories given. Did you mean 'vr",
         ),
-        (
-            ["low", "high", "top"],
-            Feature.ordinal("x", ["low", "hgh"]),
-            r"holds 'high', 'top', which are not among the .* Did you mean 'hgh'\?",
-        ),
-        (
-            [1, 2, 3, 4, 5, 6],
-            Feature.ordinal("x", [1]),
-            r"holds 2, 3, 4 and 2 more, which are not among the categories given\. Name every",
-        ),
-        ([5, 6], Feature.binary("x"), r"^Column 'x' holds 5 in row 0, neither true nor false\.$"),
-        (["a", 1], Feature.categorical("x", [1, 2]), r"^Column 'x' holds 'a' in row 0, not a numb"),
-        ([1.5, math.inf], "categorical", r"^Column 'x' holds an infinity in row 1\."),
-        ([1.5, math.inf], "continuous", r"^Column 'x' holds an infinity in row 1\."),
-        ([1, 2], Feature.continuous("x", resolution=0.5), r"^Column 'x' holds whole numbers; they"),
+        ([1, 2, 3, 4, 5, 6], Feature.ordinal("x", [1]), "Column 'x' holds 2, 3, 4 and 2 more, w"),
+        ([5, 6], Feature.binary("x"), "Column 'x' holds 5 in row 0, neither true nor false."),
+        (["a", 1], Feature.categorical("x", [1, 2]), "Column 'x' holds 'a' in row 0, not a numb"),
+        ([1.5, math.inf], "categorical", "Column 'x' holds an infinity in row 1."),
         (
             [1.5, 2.5],
             Feature.continuous("x", lower=1.2, upper=1.8, integer=True),
-            r"^Column 'x' has no multiple of 1 between 1\.2 and 1\.8\.$",
+            "Column 'x' has no multiple of 1 between 1.2 and 1.8.",
         ),
-        ([1.5, 9.5], Feature.continuous("x", lower=20), r"^Column 'x' has bounds 20 > 9\.5\.$"),
+        ([1.5, 9.5], Feature.continuous("x", lower=20), "Column 'x' has bounds 20 > 9.5."),
     ],
     ids=str,
 )
 def test_overrides_that_are_refused(values, override, sentence):
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError) as error:
         one(values, x=override)
+    assert str(error.value).startswith(sentence)
 
 
-def test_a_category_that_is_given_may_never_occur():
+def test_a_category_that_is_given_may_never_occur_and_one_that_occurs_may_be_left_out():
     feature = one(["low", "high", None], x=Feature.ordinal("x", ["low", "middle", "high"]))
     assert feature.categories == ("low", "middle", "high")
     assert feature.missing
-
-
-def test_a_category_without_order_may_be_left_out_on_purpose():
     assert one(["a", "b", "c"], x=Feature.categorical("x", ["a", "c"])).categories == ("a", "c")
 
 
@@ -453,35 +367,28 @@ def test_an_override_for_a_column_that_is_not_there():
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("kind", "settings", "sentence"),
     [
-        (lambda: Feature("x", "number"), r"^'number' is no kind of column"),
-        (lambda: Feature.ordinal("x", []), r"^Column 'x' is ordinal and needs categories\.$"),
-        (lambda: Feature.categorical("x", ["a", "b", "a"]), r"^Column 'x' has the category 'a' tw"),
-        (lambda: Feature.categorical("x", [1, True]), r"^Column 'x' has the category True twice"),
-        (lambda: Feature.categorical("x", ["a", None]), r"^Column 'x' lists a missing value among"),
-        (lambda: Feature.categorical("x", [1.5, math.nan]), r"^Column 'x' lists a missing value"),
-        (lambda: Feature.binary("x", ["a"]), r"^Column 'x' cannot be binary with 1 category\.$"),
-        (lambda: Feature.binary("x", "abc"), r"^Column 'x' cannot be binary with 3 categories\.$"),
-        (lambda: Feature.continuous("x", lower=3, upper=1), r"^Column 'x' has bounds 3 > 1\.$"),
-        (
-            lambda: Feature.continuous("x", upper=math.inf),
-            r"^Column 'x' has an infinite bound\. Le",
-        ),
-        (lambda: Feature.continuous("x", resolution=-1), r"^Column 'x' has a resolution of -1\.0"),
-        (
-            lambda: Feature.continuous("x", integer=True, resolution=0.5),
-            r"^Column 'x' holds whole numbers; they cannot be multiples of 0\.5\.$",
-        ),
-        (
-            lambda: Feature("x", "continuous", categories=("a",)),
-            r"^Column 'x' is continuous and has no categories\.$",
-        ),
+        ("ordinal", {}, "is ordinal and needs categories"),
+        ("categorical", {"categories": (1, True)}, "has the category True twice"),
+        ("categorical", {"categories": ("a", None)}, "lists a missing value among its categories"),
+        ("categorical", {"categories": (1.5, math.nan)}, "lists a missing value"),
+        ("binary", {"categories": tuple("abc")}, "cannot be binary with 3 categories"),
+        ("binary", {"categories": (0, 1), "tolerance": 1.0}, "every change of it counts"),
+        ("continuous", {"lower": 3, "upper": 1}, "has bounds 3 > 1"),
+        ("continuous", {"upper": math.inf}, "has an infinite bound"),
+        ("continuous", {"resolution": -1.0}, "has a resolution of -1"),
+        ("continuous", {"tolerance": -1.0}, "has a tolerance of -1; it must be a number from 0 on"),
+        ("continuous", {"upper": 9, "tolerance": 9.0}, "a tolerance of 9, as wide as its whole"),
+        ("continuous", {"integer": True, "resolution": 0.5}, "cannot be multiples of 0.5"),
+        ("continuous", {"categories": ("a",)}, "is continuous and has no categories"),
     ],
 )
-def test_features_that_are_refused(make, sentence):
-    with pytest.raises(InputError, match=sentence):
-        make()
+def test_features_that_are_refused(kind, settings, sentence):
+    with pytest.raises(InputError) as error:
+        Feature("x", kind, **settings)
+    assert str(error.value).startswith("Column 'x' ")
+    assert sentence in str(error.value)
 
 
 def test_bounds_and_resolution_that_are_given():
@@ -541,21 +448,6 @@ def test_cells_as_text():
 # --- frames and cells ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("convert", [lambda f: f, as_polars, as_arrow, as_records])
-def test_rows_return_as_they_came(convert):
-    frame = convert(TABLE)
-    schema = Schema.infer(frame, {"education": Feature.ordinal("education", EDUCATION)})
-    back = schema.frame(schema.cells(frame))
-    if isinstance(frame, pd.DataFrame):
-        pd.testing.assert_frame_equal(back, frame)
-    elif isinstance(frame, list):
-        assert back == frame
-    else:
-        assert back.schema == frame.schema
-        rows = pa.Table.to_pylist if isinstance(frame, pa.Table) else pl.DataFrame.to_dicts
-        assert rows(back) == rows(frame)
-
-
 def test_arrays_return_as_they_came():
     rng = np.random.default_rng(0)
     table = np.round(rng.normal(size=(80, 3)), 1)
@@ -594,26 +486,16 @@ def test_a_reading_has_the_ids_of_its_rows():
     assert named.read(rows).ids is None
 
 
-def test_a_column_that_is_missing_or_misspelt():
+def test_columns_that_are_missing_or_misspelt():
     with pytest.raises(InputError, match=r"^The table lacks column 'income'\.$"):
         SCHEMA.read(TABLE.drop(columns="income"))
-    with pytest.raises(
-        InputError, match=r"lacks column 'income'\. Is it the one called 'Incme'\?$"
-    ):
+    with pytest.raises(InputError, match=r"'income'\. Is it the one called 'Incme'\?$"):
         SCHEMA.read(TABLE.rename(columns={"income": "Incme"}))
     with pytest.raises(
         InputError, match=r"^Column 'agee' is not in the table\. Did you mean 'age'"
     ):
         SCHEMA.index("agee")
-    with pytest.raises(InputError, match=r"^Column 'zzzz' is not in the table\.$"):
-        SCHEMA["zzzz"]
-    assert SCHEMA.index("savings") == 1
-
-
-def test_columns_that_are_missing_are_listed():
     schema = Schema.infer([{f"c{k}": 1.5 * row for k in range(12)} for row in range(3)])
-    with pytest.raises(InputError, match=r"^The table lacks column 'c1'\. .*It also lacks 'c3'\.$"):
-        schema.read([{f"c{k}": 1.5 for k in range(12) if k not in (1, 3)}])
     listed = r"also lacks 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7' and 4 more\.$"
     with pytest.raises(InputError, match=rf"^The table lacks column 'c0'\. It {listed}"):
         schema.read([{"zzzzz": 1}])
@@ -630,22 +512,14 @@ def test_arrays_of_the_wrong_width():
 
 
 def test_tables_without_rows():
-    tables = [
-        TABLE[:0],
-        as_polars(TABLE)[:0],
-        as_arrow(TABLE)[:0],
-        [],
-        pd.DataFrame(columns=TABLE.columns),
-    ]
-    for empty in tables:
+    for empty in (TABLE[:0], as_polars(TABLE)[:0], as_arrow(TABLE)[:0], []):
         reading = SCHEMA.read(empty)
         assert reading.cells.shape == (0, 14)
         assert reading.problems == {}
         assert len(reading.schema.frame(reading.cells, reading.template)) == 0
         assert SCHEMA.decode(SCHEMA.encode(reading.cells)).shape == (0, 14)
         assert SCHEMA.distance(reading.cells, reading.cells).shape == (0,)
-    array = Schema.infer(np.array([[1.5], [2.5]]))
-    assert array.read(np.empty((0, 1))).cells.shape == (0, 1)
+    assert Schema.infer(np.array([[1.5], [2.5]])).read(np.empty((0, 1))).cells.shape == (0, 1)
 
 
 def test_an_unseen_category_is_kept_and_never_proposed():
@@ -760,15 +634,7 @@ def test_a_column_missing_altogether_in_a_query():
         found = reading.cells.copy()
         found[:, columns] = [1.0, 1.0, 31.0]
         back = reading.schema.frame(found, reading.template)
-        assert set(back["home"]) == {"own"}
-        assert set(back["job"]) == {"nurse"}
-        assert set(back["age"]) == {31}
-    for convert in (pl.DataFrame, pa.table):
-        frame = convert({**{n: TABLE[n].astype(object).tolist() for n in ("kind", "job")}})
-        schema = Schema.infer(frame)
-        reading = schema.read(convert({"kind": [None], "job": [None]}))
-        back = schema.frame(np.array([[0.0, 1.0]]), reading.template)
-        assert schema.cells(back).tolist() == [[0.0, 1.0]]
+        assert [set(back[name]) for name in ("home", "job", "age")] == [{"own"}, {"nurse"}, {31}]
 
 
 def test_cells_are_taken_as_they_are():
@@ -794,18 +660,13 @@ def test_two_numbers_very_near_or_very_large(pair):
 
 def test_whole_numbers_are_exact_up_to_the_last_that_can_be():
     top = 2**53 - 1
-    for frame in (
-        pd.DataFrame({"x": [top, 1, -top]}),
-        pl.DataFrame({"x": [top, 1, -top]}),
-        pa.table({"x": [top, 1, -top]}),
-        [{"x": top}, {"x": 1}, {"x": -top}],
-    ):
+    columns = {"x": [top, 1, -top]}
+    for frame in (pd.DataFrame(columns), pl.DataFrame(columns), pa.table(columns)):
         schema = Schema.infer(frame)
         back = schema.frame(schema.decode(schema.encode(schema.cells(frame))))
         assert schema.cells(back).ravel().tolist() == [top, 1, -top]
         reading = schema.read([{"x": 2**53 + 1}, {"x": 5}])
         assert list(reading.problems) == [0]
-        assert "too large to be exact" in reading.problems[0]
 
 
 def test_minus_zero_is_zero():
@@ -814,18 +675,6 @@ def test_minus_zero_is_zero():
     for zero in (cells, schema.decode(schema.encode(cells)), schema.snap(np.array([[-0.01]]))):
         assert math.copysign(1, zero[0, 0]) == 1
     assert schema["x"].text(schema.snap(np.array([[-0.01]]))[0, 0]) == "0"
-
-
-def test_names_may_be_anything_that_is_text():
-    names = ["with space", "ünï©ode", 'it\'s "quoted"', "", "a,b\nc"]
-    frame = pd.DataFrame({n: np.arange(9) / 2 + i for i, n in enumerate(names)})
-    schema = Schema.infer(frame, {"": "categorical"})
-    assert schema.names == tuple(names)
-    back = schema.frame(schema.decode(schema.encode(schema.cells(frame))))
-    pd.testing.assert_frame_equal(back, frame)
-    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
-    with pytest.raises(InputError, match=r"Column 'it's \"quoted\" not' is not in the table\. Did"):
-        schema.index('it\'s "quoted" not')
 
 
 # --- the matrix the network sees -------------------------------------------------------------
@@ -862,16 +711,6 @@ def test_blocks_hold_one_one_each():
         assert (encoded[np.isnan(CELLS[:, i]), SCHEMA.numeric.tolist().index(i)] == 0).all()
 
 
-def test_scores_are_standardised():
-    scores = SCHEMA.encode(CELLS)[:, :6]
-    present = ~np.isnan(CELLS[:, SCHEMA.numeric[:6]])
-    for k in range(6):
-        column = scores[present[:, k], k]
-        assert abs(column.mean()) < 0.01
-        assert abs(column.std() - 1) < 0.01
-    assert np.abs(scores).max() < 5
-
-
 @pytest.mark.parametrize("rows", [1, 2, 5, 9, 60, ROWS])
 def test_training_rows_survive_the_matrix(rows):
     frame = TABLE[:rows]
@@ -899,19 +738,6 @@ def test_a_spike_has_an_interval_of_scores():
     # Values never seen, between the spike and its neighbour, still decode to themselves.
     between = np.array([[15.0], [25.0], [1995.0]])
     np.testing.assert_array_equal(schema.decode(schema.encode(between)), between)
-
-
-def test_the_interval_of_a_spike_is_as_likely_as_the_spike():
-    rng = np.random.default_rng(0)
-    values = np.where(rng.random(20_000) < 0.8, 0.0, np.exp(rng.normal(7, 2, 20_000)))
-    knots = Knots.fit(values)
-    share = np.unique(values, return_counts=True)[1] / len(values)
-    mid = ndtri(np.cumsum(share) - share / 2)
-    centre, scale = share @ mid, np.sqrt(share @ (mid - share @ mid) ** 2)
-    sampled = knots.units((rng.normal(size=100_000) - centre) / scale)
-    assert abs((sampled == 0).mean() - 0.8 * 0.95) < 0.06
-    for level in (0.85, 0.9, 0.99):
-        assert np.quantile(sampled, level) == pytest.approx(np.quantile(values, level), rel=0.15)
 
 
 def test_scores_are_the_mid_ranks_of_the_method():
@@ -954,12 +780,6 @@ def test_missing_where_training_had_none():
     row = SCHEMA.frame(cells)
     assert row.isna().all(axis=None)
     np.testing.assert_array_equal(SCHEMA.cells(row), cells)
-
-
-def test_a_feature_that_was_never_fitted():
-    schema = Schema((Feature.continuous("x", lower=0, upper=1),), SCHEMA.template)
-    with pytest.raises(InputError, match=r"^Column 'x' has no rank map: infer the schema from dat"):
-        schema.encode(np.zeros((1, 1)))
 
 
 # --- properties ------------------------------------------------------------------------------
@@ -1196,11 +1016,7 @@ def test_distance_is_the_sum_over_columns():
     assert (schema.distance(a, a) == 0).all()
     np.testing.assert_allclose(schema.distance(a, b), schema.distance(b, a))
     cube = schema.gaps(a[:5, None], b[None, :7])
-    np.testing.assert_allclose(cube[3, 4], expected_pair(schema, a[3], b[4]))
-
-
-def expected_pair(schema, x, y):
-    return brute_force(schema, x[None], y[None])[0]
+    np.testing.assert_allclose(cube[3, 4], brute_force(schema, a[[3]], b[[4]])[0])
 
 
 # Codes 3 and 4 (2 to 4 for the pair) are levels unseen in training.
@@ -1259,17 +1075,6 @@ def test_changed_is_by_more_than_half_a_step():
     assert not SCHEMA.changed(both, both).any()
 
 
-def test_distance_of_tables():
-    other = TABLE.iloc[::-1].reset_index(drop=True)
-    expected = SCHEMA.distance(CELLS, CELLS[::-1])
-    np.testing.assert_array_equal(SCHEMA.distance(TABLE, other), expected)
-    np.testing.assert_array_equal(SCHEMA.distance(as_polars(TABLE), as_arrow(other)), expected)
-    np.testing.assert_array_equal(SCHEMA.distance(as_records(TABLE), CELLS[::-1]), expected)
-    np.testing.assert_allclose(
-        SCHEMA.distance(TABLE, TABLE[:1]), SCHEMA.gaps(CELLS, CELLS[:1]).sum(axis=1)
-    )
-
-
 def test_two_unseen_categories_are_different():
     row = as_records(TABLE)[0]
     boat, tent = {**row, "home": "boat"}, {**row, "home": "tent"}
@@ -1279,13 +1084,10 @@ def test_two_unseen_categories_are_different():
     assert SCHEMA.distance([phd, phd, row], [lord, row, phd]).tolist() == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("cost", [-1, math.nan, math.inf])
-def test_costs_that_are_refused(cost):
-    with pytest.raises(InputError, match=rf"^The cost of 'age' is {cost}; it must be zero or mor"):
-        SCHEMA.distance(CELLS, CELLS, {"age": cost})
-
-
 def test_costs_and_lengths_that_do_not_fit():
+    for cost in (-1, math.nan, math.inf):
+        with pytest.raises(InputError, match=rf"^The cost of 'age' is {cost}; it must be zero or"):
+            SCHEMA.distance(CELLS, CELLS, {"age": cost})
     with pytest.raises(
         InputError, match=r"^Column 'agee' is not in the table\. Did you mean 'age'"
     ):
@@ -1334,15 +1136,8 @@ def test_histograms_single_out_no_row():
 def test_slopes_are_those_of_a_line_through_the_middles(name):
     """Against differences of plain interpolation; not flat at a spike or beyond the ends."""
     knots = SCHEMA[name].knots
-    scores = np.linspace(knots.mid[0], knots.mid[-1], 2000)[1:-1]
-    h = 1e-6
-    rise = (
-        np.interp(scores + h, knots.mid, knots.values)
-        - np.interp(scores - h, knots.mid, knots.values)
-    ) / (2 * h)
-    near = np.searchsorted(knots.mid, scores - h) == np.searchsorted(knots.mid, scores + h)
-    assert near.sum() > 1000
-    np.testing.assert_allclose(knots.slopes(scores)[near], rise[near], rtol=1e-4)
-    assert (knots.slopes(scores) > 0).all()
+    middles = (knots.mid[1:] + knots.mid[:-1]) / 2
+    up, down = (np.interp(middles + h, knots.mid, knots.values) for h in (1e-7, -1e-7))
+    np.testing.assert_allclose(knots.slopes(middles), (up - down) / 2e-7, rtol=1e-3)
     beyond = knots.slopes(np.array([knots.mid[0] - 5, knots.mid[-1] + 5]))
-    np.testing.assert_allclose(beyond, knots.slopes(np.array([scores[0], scores[-1]])))
+    np.testing.assert_allclose(beyond, knots.slopes(middles[[0, -1]]))

@@ -3,7 +3,7 @@
 ```
 amount / months                       + - * / ^ and parentheses, as in the constraint language
 ceil(1.19 * `net price`)              abs ceil exp floor log max min round sqrt
-if(age >= 65, "senior", "adult")      < <= == != >= > inside if; categories in quotes
+if(age >= 65, "senior", "adult")      < <= == != >= >; categories in quotes
 ```
 
 Names of columns are as in constraints: bare where they are one word, else in backticks. Python's
@@ -231,11 +231,16 @@ def _expression(node: ast.expr, atoms: list[re.Match[str]]) -> Expression:
             if inner.kind == "number":
                 return Expression("number", -inner.value)
             return Expression("*", parts=(Expression("number", -1.0), inner))
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+        case (
+            ast.BinOp(left=left, op=op, right=right)
+            | ast.Compare(left=left, ops=[op], comparators=[right])
+        ) if type(op) in OPERATORS:
             parts = _expression(left, atoms), _expression(right, atoms)
             return Expression(OPERATORS[type(op)][0], parts=parts)
-        case ast.Call(func=ast.Name(id=name), args=[*arguments], keywords=[]):
-            return _call(atoms[int(name[1:])][0], arguments, atoms)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+            function = atoms[int(name[1:])][0]
+            _check_call(function, len(arguments))
+            return Expression(function, parts=tuple(_expression(a, atoms) for a in arguments))
     raise InputError("expected columns, numbers, functions and arithmetic.")
 
 
@@ -249,22 +254,11 @@ def _atom(atom: re.Match[str]) -> Expression:
     return Expression("column", atom["word"] or atom["column"].replace("``", "`"))
 
 
-def _call(name: str, arguments: list[ast.expr], atoms: list[re.Match[str]]) -> Expression:
+def _check_call(name: str, count: int) -> None:
     if name not in FUNCTIONS:
         hint = did_you_mean(name, FUNCTIONS) or f" There are: {', '.join(FUNCTIONS)}."
         raise InputError(f"there is no function '{name}'.{hint}")
     _, least, most = FUNCTIONS[name]
-    if not least <= len(arguments) <= most:
-        count = str(least) if least == most else f"{least} or more"
-        raise InputError(f"{name} takes {count} arguments, not {len(arguments)}.")
-    first, *others = arguments
-    if name != "if":
-        condition = _expression(first, atoms)
-    else:
-        match first:
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
-                parts = _expression(left, atoms), _expression(right, atoms)
-                condition = Expression(OPERATORS[type(op)][0], parts=parts)
-            case _:
-                raise InputError("expected a relation (<=, <, ==, !=, >, >=) first in if(…).")
-    return Expression(name, parts=(condition, *(_expression(node, atoms) for node in others)))
+    if not least <= count <= most:
+        needed = str(least) if least == most else f"{least} or more"
+        raise InputError(f"{name} takes {needed} arguments, not {count}.")

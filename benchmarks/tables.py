@@ -44,9 +44,18 @@ def load(pair: Pair, seed: int, rows: int | None = None) -> Dataset:
     if pair.data in TABLES:
         data = split(pair.data, TABLES[pair.data], seed)
     else:
-        settings = {"balanced": pair.balanced, "impute": pair.impute}
-        data = datasets.load(pair.data, random_state=seed, **settings)
+        data = datasets.load(pair.data, random_state=seed, balanced=pair.balanced)
+        data = imputed(data) if pair.impute else data
     return data if rows is None else head(data, rows)
+
+
+def imputed(data: Dataset) -> Dataset:
+    """The same with missing numbers filled: the median of the training rows, one that occurs."""
+    median = data.train.quantile(0.5, interpolation="lower")
+    train, test = (part.fillna(median) for part in (data.train, data.test))
+    whole = [n for n in train if all((part[n] % 1 == 0).all() for part in (train, test))]
+    train, test = (part.astype(dict.fromkeys(whole, np.int64)) for part in (train, test))
+    return replace(data, train=train, test=test, schema=Schema.infer(train))
 
 
 def head(data: Dataset, rows: int) -> Dataset:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapace.arrays import Ints
 from lapace.datasets.pipelines import TrainedKind, held_out_predictions, train
 from lapace.errors import InputError, did_you_mean, import_extra
 from lapace.schema import Schema
-
-if TYPE_CHECKING:
-    from lapace.datasets.catalog import DatasetSpec, Labels
 
 __all__ = ["Dataset", "TrainedKind", "held_out_predictions", "load", "names", "train"]
 
@@ -55,8 +53,8 @@ class Dataset:
     licence: str
     train: Any = field(repr=False)
     test: Any = field(repr=False)
-    train_labels: Labels = field(repr=False)
-    test_labels: Labels = field(repr=False)
+    train_labels: NDArray[Any] = field(repr=False)
+    test_labels: NDArray[Any] = field(repr=False)
     schema: Schema = field(repr=False)
     rules: tuple[str, ...] = field(repr=False)
     target: str | int | None
@@ -89,14 +87,16 @@ def names() -> tuple[str, ...]:
         >>> names()[:3]
         ('loans', 'heloc', 'wine')
     """
-    return tuple(_catalog())
+    import_extra("pandas", "data", "A data set")  # training a classifier does without it
+    from lapace.datasets.catalog import CATALOG
+
+    return tuple(CATALOG)
 
 
 def load(
     name: str,
     *,
     balanced: bool = False,
-    impute: bool = False,
     rows: int | None = None,
     random_state: int = 0,
 ) -> Dataset:
@@ -105,8 +105,6 @@ def load(
     Args:
         name: One of `names()`.
         balanced: Drop rows at random until every label is as frequent as the rarest, then split.
-        impute: Fill missing cells from the training rows, numbers with the median, categories
-            with the most frequent; otherwise they stay missing.
         rows: How many applications to make; for `loans` only.
         random_state: Seed of which rows are dropped, and which are held out.
 
@@ -114,46 +112,40 @@ def load(
         >>> load("loans", rows=200).train.shape
         (160, 16)
     """
-    catalog = _catalog()
-    if name not in catalog:
+    known = names()
+    if name not in known:
         raise InputError(
-            f"There is no data set '{name}'. There are: {', '.join(catalog)}."
-            f"{did_you_mean(name, catalog)}"
+            f"There is no data set '{name}'. There are: {', '.join(known)}."
+            f"{did_you_mean(name, known)}"
         )
-    spec = catalog[name]
+    from lapace.datasets.catalog import CATALOG, build
+    from lapace.datasets.loans import make
+
+    facts = CATALOG[name]
     if rows is not None and name != "loans":
         raise InputError(f"`rows` is for 'loans' only: '{name}' has a fixed number of rows.")
-    table, labels = spec.build() if rows is None else spec.recipe(rows)
+    table, labels = build(name) if rows is None else make(rows)
     training, held_out = _split(labels, balanced, np.random.default_rng(random_state))
     train_rows, test_rows = (table.iloc[p].reset_index(drop=True) for p in (training, held_out))
-    if impute:
-        train_rows, test_rows = _imputed(train_rows, test_rows)
-    columns = {column: {"description": sentence} for column, sentence in spec.columns.items()}
-    for column, expression in spec.derived.items():
-        columns.setdefault(column, {})["derived"] = expression
+    columns = {column: {"description": words} for column, words in facts["columns"].items()}
+    for column, expression in facts.get("derived", {}).items():
+        columns[column]["derived"] = expression
     return Dataset(
         name=name,
-        description=spec.description,
-        licence=spec.licence,
+        description=facts["description"],
+        licence=facts["licence"],
         train=train_rows,
         test=test_rows,
         train_labels=labels[training],
         test_labels=labels[held_out],
         schema=Schema.infer(train_rows, columns),
-        rules=tuple(spec.rules),
-        target=spec.target,
-        settings=spec.settings,
+        rules=tuple(facts["rules"]),
+        target=facts.get("target"),
+        settings=facts.get("settings", {}),
     )
 
 
-def _catalog() -> Mapping[str, DatasetSpec]:
-    import_extra("pandas", "data", "A data set")  # training a classifier does without it
-    from lapace.datasets.catalog import CATALOG
-
-    return CATALOG
-
-
-def _split(labels: Labels, balanced: bool, rng: np.random.Generator) -> tuple[Ints, Ints]:
+def _split(labels: NDArray[Any], balanced: bool, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Returns the positions of the training rows and of the held-out rows, in random order."""
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     parts = []
@@ -163,18 +155,3 @@ def _split(labels: Labels, balanced: bool, rng: np.random.Generator) -> tuple[In
         parts.append(np.split(members, [round(0.2 * len(members))]))
     held_out, training = (np.concatenate(part) for part in zip(*parts, strict=True))
     return rng.permutation(training), rng.permutation(held_out)
-
-
-def _imputed(train_rows: Any, test_rows: Any) -> tuple[Any, Any]:
-    """Returns both parts with their missing cells filled from the training rows."""
-    numbers = train_rows.select_dtypes("number")
-    # The lower of two middle values: a median that occurs, and keeps whole numbers whole.
-    values = dict(numbers.quantile(0.5, interpolation="lower"))
-    for name in train_rows.columns.difference(numbers.columns):
-        values[name] = train_rows[name].mode().iloc[0]
-    filled = [part.fillna(values) for part in (train_rows, test_rows)]
-    # Whole numbers that were fractions only because of the gaps become whole numbers again.
-    gaps = [n for n in numbers.columns if numbers[n].isna().any() or test_rows[n].isna().any()]
-    whole = [n for n in gaps if all((part[n] % 1 == 0).all() for part in filled)]
-    train_filled, test_filled = (part.astype(dict.fromkeys(whole, np.int64)) for part in filled)
-    return train_filled, test_filled

@@ -1,4 +1,4 @@
-"""The data sets: the entries of `catalog.toml`, and the recipes that build their tables.
+"""The data sets: what `catalog.toml` says of each, and the recipes that build their tables.
 
 A recipe is handed the paths of the data set's files and returns one table and its labels; `load`
 splits it. Those of heloc, adult and compas rebuild the tables that earlier work on counterfactuals
@@ -9,8 +9,7 @@ own class, which would leak the label.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,41 +21,17 @@ from numpy.typing import NDArray
 from lapace.datasets import loans
 from lapace.datasets.sources import SOURCES, fetch
 
-Labels: TypeAlias = NDArray[Any]
-Built: TypeAlias = tuple[pd.DataFrame, Labels]
+Built: TypeAlias = tuple[pd.DataFrame, NDArray[Any]]
 
-_FACTS = tomllib.loads(files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8"))
+# By name of the data set; the file's first lines say what its keys mean.
+CATALOG: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
+)
 
 
-@dataclass(frozen=True)
-class DatasetSpec:
-    """The description of a data set, from `catalog.toml`, and the recipe that builds it.
-
-    Attributes:
-        recipe: Makes the table, a pandas frame, and its labels of the files.
-        description: A sentence or two on it.
-        licence: On what terms the data may be used.
-        target: The favourable label; None where no label is better than another.
-        files: The names of its files in `SOURCES`.
-        columns: A sentence on each column.
-        derived: For columns that follow from others, the expression that says how.
-        rules: What is immutable or monotone, and what holds between columns.
-        settings: For each stock classifier, what differs from its defaults.
-    """
-
-    recipe: Callable[..., Built]
-    description: str
-    licence: str
-    target: str | int | None = None
-    files: Sequence[str] = ()
-    columns: Mapping[str, str] = field(default_factory=dict)
-    derived: Mapping[str, str] = field(default_factory=dict)
-    rules: Sequence[str] = ()
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def build(self) -> Built:
-        """Returns the whole table and its labels, fetched first if it is made of files."""
-        return self.recipe(*fetch(*(SOURCES[file] for file in self.files)))
+def build(name: str) -> Built:
+    """Returns the whole table of a data set and its labels; its files are fetched first."""
+    return _RECIPES[name](*fetch(*(SOURCES[file] for file in CATALOG[name].get("files", ()))))
 
 
 def _heloc(path: Path) -> Built:
@@ -76,7 +51,7 @@ def _wine(*paths: Path) -> Built:
 
 def _adult_full(first: Path, second: Path) -> Built:
     """Builds both parts of the census, as published."""
-    names = [*_FACTS["adult-full"]["columns"], "income"]
+    names = [*CATALOG["adult-full"]["columns"], "income"]
     parts = [
         pd.read_csv(path, names=names, skipinitialspace=True, skiprows=skip, keep_default_na=False)
         for path, skip in ((first, 0), (second, 1))
@@ -107,7 +82,7 @@ def _adult(*paths: Path) -> Built:
 
 
 def _compas(path: Path) -> Built:
-    names = list(_FACTS["compas"]["columns"])
+    names = list(CATALOG["compas"]["columns"])
     stay = ["c_jail_in", "c_jail_out"]
     tests = ["days_b_screening_arrest", "is_recid", "score_text"]
     kept = [name for name in names if name != "length_of_stay"]
@@ -128,7 +103,4 @@ _RECIPES: Mapping[str, Callable[..., Built]] = {
     "adult": _adult,
     "adult-full": _adult_full,
     "compas": _compas,
-}
-CATALOG: Mapping[str, DatasetSpec] = {
-    name: DatasetSpec(_RECIPES[name], **facts) for name, facts in _FACTS.items()
 }

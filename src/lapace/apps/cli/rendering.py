@@ -471,9 +471,9 @@ def data_set_table() -> Table:
 
     columns = {
         "name": list(CATALOG),
-        "target": ["-" if spec.target is None else str(spec.target) for spec in CATALOG.values()],
-        "licence": [spec.licence for spec in CATALOG.values()],
-        "description": [spec.description for spec in CATALOG.values()],
+        "target": [str(facts.get("target", "-")) for facts in CATALOG.values()],
+        "licence": [facts["licence"] for facts in CATALOG.values()],
+        "description": [facts["description"] for facts in CATALOG.values()],
     }
     table = _table(columns)
     table.columns[0].no_wrap = True

@@ -50,34 +50,20 @@ __all__ = [
     "plots",
 ]
 
+_ERRORS = ("CentroidWarning", "ClassifierError", "InputError", "LapaceError", "NotFittedError")
 # The module each name is, or is defined in.
 _HOMES = {
-    "CentroidWarning": "errors",
-    "ClassifierError": "errors",
-    "Counterfactuals": "result",
-    "Explainer": "explainer",
-    "Explanation": "result",
-    "Feature": "schema",
-    "InputError": "errors",
-    "LapaceError": "errors",
-    "NotFittedError": "errors",
-    "Schema": "schema",
-    "Search": "explainer",
-    "WhyNot": "result",
-    "batch": "apps.batch",
-    "classifier": "classifier",
-    "cohorts": "apps.cohorts",
-    "constraints": "constraints",
-    "datasets": "datasets",
-    "letters": "apps.letters",
-    "loaders": "apps.loaders",
-    "metrics": "metrics",
-    "plots": "plots",
+    **dict.fromkeys(_ERRORS, "errors"),
+    **dict.fromkeys(("Explainer", "Search"), "explainer"),
+    **dict.fromkeys(("Counterfactuals", "Explanation", "WhyNot"), "result"),
+    **dict.fromkeys(("Feature", "Schema"), "schema"),
+    **{name: name for name in ("classifier", "constraints", "datasets", "metrics", "plots")},
+    **{name: f"apps.{name}" for name in ("batch", "cohorts", "letters", "loaders")},
 }
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first asked for, and keep it."""
+    """Loads a public name when it is first used, and keeps it."""
     if name not in _HOMES:
         from lapace.errors import did_you_mean
 

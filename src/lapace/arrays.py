@@ -67,26 +67,9 @@ def distinct(rows: Floats) -> tuple[Ints, Ints]:
         [0, 1, 0]
     """
     rows = np.ascontiguousarray(rows)
-    if not rows.size:
-        none = np.zeros(len(rows), dtype=np.int64)
-        return none[:1], none
-    bits = rows.view(np.uint64)
-    # Numbers are sorted much faster than rows, and hardly ever agree where rows do not.
-    _, first, which = np.unique(_mixed(bits), return_index=True, return_inverse=True)
-    if not np.array_equal(bits[first[which]], bits):
-        keys = rows.view(np.dtype((np.void, rows.strides[0]))).ravel()
-        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     return first, which.ravel()
-
-
-def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns a hash of each row."""
-    random = np.random.default_rng(0).integers(2**63, size=bits.shape[1:], dtype=np.uint64)
-    odd: NDArray[np.uint64] = random * np.uint64(2) + np.uint64(1)
-    mixed = (bits ^ (bits >> np.uint64(32))) * odd
-    mixed ^= mixed >> np.uint64(29)
-    total: NDArray[np.uint64] = (mixed * odd[::-1]).sum(axis=1)
-    return total
 
 
 def matches(a: Ints, b: Ints) -> tuple[Ints, Ints]:

@@ -1,9 +1,14 @@
-"""Files that are written whole or not at all, and JSON in such files."""
+"""Files written whole or not at all, JSON files, and zip archives from strangers.
+
+A few hundred kilobytes of a zip archive can unpack to gigabytes, and JSON becomes objects of thirty
+times its size. Every archive that is read goes through `unpack`, which adds up the sizes first.
+"""
 
 from __future__ import annotations
 
 import glob
 import hashlib
+import io
 import json
 import os
 import re
@@ -11,13 +16,20 @@ import secrets
 import shutil
 import socket
 import stat
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lapace.errors import InputError, first_line
 
-__all__ = ["read_json", "temporary_path", "write_json", "write_whole"]
+__all__ = ["largest", "read_json", "temporary_path", "unpack", "write_json", "write_whole"]
+
+LARGEST = 3 * 2**26  # bytes of all parts of an archive, and of the objects its JSON becomes
+VARIABLE = "LAPACE_LARGEST"
+TIGHTEST = 200  # times a part may be larger unpacked; real ones are not ten times
+SPARE = 2**20  # bytes a part may always have
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take memory before they give any
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
@@ -73,7 +85,7 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):  # someone else's, or no number of a process
-        return True
+        pass
     return True
 
 
@@ -97,3 +109,57 @@ def read_json(path: str | Path, what: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"'{path}' could not be read as {what}: {first_line(error)}") from None
+
+
+def largest() -> int:
+    """Returns the bytes an archive may unpack to: `LAPACE_LARGEST`, by default 192 MiB."""
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return LARGEST
+    if not text.isdecimal():
+        raise InputError(f"{VARIABLE} is {text!r}; it is a number of bytes.")
+    return int(text)
+
+
+def unpack(source: Path | bytes, refuse: Callable[[str], Exception]) -> dict[str, bytes]:
+    """Returns the parts of a zip archive by name.
+
+    Args:
+        source: The file, or its content.
+        refuse: Makes the error to raise, from the reason in a few words.
+    """
+    with zipfile.ZipFile(source if isinstance(source, Path) else io.BytesIO(source)) as archive:
+        entries = archive.infolist()
+        if len({entry.filename for entry in entries}) < len(entries):
+            raise refuse("it has a part twice")
+        if any(entry.compress_type not in PACKED for entry in entries):
+            raise refuse("it is compressed by a method that is not used here")
+        most = largest()
+        if sum(e.file_size for e in entries) > most or any(map(_swollen, entries)):
+            raise refuse("a part is far too large")
+        parts = {}
+        for entry in entries:
+            with archive.open(entry) as part:  # never more than was declared, whatever it claims
+                parts[entry.filename] = part.read(entry.file_size)
+    cost = sum(_cost(name, content, refuse) for name, content in parts.items())
+    if cost > most:
+        raise refuse("a part is far too large")
+    return parts
+
+
+def _cost(name: str, content: bytes, refuse: Callable[[str], Exception]) -> int:
+    """Estimates the bytes that a part takes once it is read, never much less."""
+    if name.endswith(".json"):
+        objects, lists = content.count(b"{"), content.count(b"[")
+        return len(content) + 240 * objects + 88 * lists + 64 * (content.count(b",") + objects)
+    if not name.endswith(".npz"):
+        return len(content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+        if any(map(_swollen, entries)):
+            raise refuse("a part is far too large")
+        return len(content) + sum(entry.file_size for entry in entries)
+
+
+def _swollen(entry: zipfile.ZipInfo) -> bool:
+    return entry.file_size > SPARE + TIGHTEST * entry.compress_size

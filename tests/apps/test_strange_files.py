@@ -30,7 +30,7 @@ from test_onnx_files import graph, line
 
 from lapace import Explainer, InputError
 from lapace.apps.loaders import load_classifier, open_referred, refer_to
-from lapace.archives import VARIABLE
+from lapace.files import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES, MOST_SECONDS = 10**9, 10.0

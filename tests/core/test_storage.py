@@ -17,7 +17,7 @@ import pytest
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from lapace import CentroidWarning, ClassifierError, Explainer, InputError, Search, archives
+from lapace import CentroidWarning, ClassifierError, Explainer, InputError, Search, files
 from lapace.constraints import Custom, parse
 from lapace.errors import LapaceError
 from lapace.explainer import storage
@@ -321,7 +321,7 @@ def test_a_too_large_member_is_refused_before_it_is_unpacked(saved, monkeypatch)
     with pytest.raises(InputError, match="far too large"):
         load(saved, worlds.post())
     assert read_parts == []
-    monkeypatch.setattr(archives, "LARGEST", 10_000)
+    monkeypatch.setattr(files, "LARGEST", 10_000)
     worlds.post().explainer.save(saved)
     with pytest.raises(InputError, match="far too large"):
         load(saved, worlds.post())

@@ -28,14 +28,13 @@ import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from lapace.archives import unpack
 from lapace.categories import CategoryTree
 from lapace.classifier import Reference
 from lapace.constraints import from_toml, to_toml
 from lapace.errors import InputError
 from lapace.explainer import outer
 from lapace.explainer.fit import Fitted, Prototype
-from lapace.files import write_whole
+from lapace.files import unpack, write_whole
 from lapace.model import LGMVAE, Mixture, Shape
 from lapace.paths import Decoder
 from lapace.schema import Schema

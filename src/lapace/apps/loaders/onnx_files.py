@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.apps.loaders.external import as_classes, as_output
-from lapace.archives import largest
 from lapace.arrays import Floats
 from lapace.classifier.outputs import Label, ModelOutput, as_label
 from lapace.errors import ClassifierError, InputError, did_you_mean, first_line, import_extra
+from lapace.files import largest
 from lapace.table import Coded, Table, Template, read
 
 Array: TypeAlias = NDArray[Any]

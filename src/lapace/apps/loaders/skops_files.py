@@ -27,9 +27,8 @@ from lapace.apps.loaders.skops_audit import (
     type_name,
     unverified_types,
 )
-from lapace.archives import VARIABLE, largest, unpack
 from lapace.errors import InputError, first_line, import_extra
-from lapace.files import write_whole
+from lapace.files import VARIABLE, largest, unpack, write_whole
 
 SCHEMA = "schema.json"
 MEMBER = re.compile(r"[\w-]+\.(npy|npz|bin)")

@@ -132,13 +132,10 @@ MOMENTS = [dt.datetime(2021, 1, 1, 8, 30) + dt.timedelta(hours=7 * i) for i in r
     [
         pd.DataFrame({"x": pd.to_datetime(DAYS)}),
         pd.DataFrame({"x": pd.to_datetime(MOMENTS).tz_localize("Europe/Berlin")}),
-        pd.DataFrame({"x": pd.to_datetime(MOMENTS).astype("datetime64[s]")}),
         pd.DataFrame({"x": DAYS}, dtype=object),
         pd.DataFrame({"x": [str(day) for day in DAYS]}),
-        pd.DataFrame({"x": pd.array(DAYS, dtype=pd.ArrowDtype(pa.date32()))}),
         pl.DataFrame({"x": DAYS}),
         pl.DataFrame({"x": MOMENTS}),
-        pl.DataFrame({"x": [str(day) for day in DAYS]}),
         pa.table({"x": DAYS}),
         pa.table({"x": pa.array(MOMENTS, pa.timestamp("ms"))}),
         [{"x": day} for day in DAYS],
@@ -251,15 +248,6 @@ def test_many_texts_are_remarked_upon_and_long_ones_are_seen_to_be_cut():
     assert 'kind = "date"' in Schema.infer(pd.DataFrame({"ordered": dates})).to_toml()
 
 
-def test_one_row_handed_over_is_told_how():
-    schema = Schema.infer(pd.DataFrame({"age": [31, 44], "home": ["own", "rent"]}))
-    frame = pd.DataFrame({"age": [31], "home": ["own"]})
-    with pytest.raises(InputError, match=r"df\.iloc\[\[0\]\]"):
-        schema.read(frame.iloc[0])
-    with pytest.raises(InputError, match=r"in a list: \[row\]"):
-        schema.read({"age": 31, "home": "own"})
-
-
 # --- what is shown, and files ----------------------------------------------------------------
 
 
@@ -328,11 +316,8 @@ def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):
     ],
 )
 def test_a_file_of_columns_that_is_refused(text, says, tmp_path):
+    with pytest.raises(InputError, match=r"no schema file 'gone\.toml'"):
+        Schema.infer([{"x": 1}], "gone.toml")
     (tmp_path / "columns.toml").write_text(text)
     with pytest.raises(InputError, match=says):
         Schema.infer([{"x": 1}, {"x": 2}], tmp_path / "columns.toml")
-
-
-def test_a_file_that_does_not_exist():
-    with pytest.raises(InputError, match=r"no schema file 'gone\.toml'"):
-        Schema.infer(mixed(), "gone.toml")

@@ -333,7 +333,7 @@ def test_a_column_that_would_be_refused_may_be_kept():
         (
             ["very low", "low", "high"],
             Feature.ordinal("x", ["vry low", "low", "high"]),
-            "Column 'x' holds 'very low', which is not among the categories given. Did you mean 'vr",
+            "Column 'x' holds 'very low', which is not among the categories given. Did you mean",
         ),
         ([1, 2, 3, 4, 5, 6], Feature.ordinal("x", [1]), "Column 'x' holds 2, 3, 4 and 2 more, w"),
         ([5, 6], Feature.binary("x"), "Column 'x' holds 5 in row 0, neither true nor false."),

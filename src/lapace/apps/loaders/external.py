@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +31,6 @@ class ExternalModel:
 
     def __init__(self, query: Callable[[Any], ModelOutput]) -> None:
         self._query = query
-        self._lock = threading.Lock()
         self._classes: tuple[Label, ...] | None = None
         self._has_probability: bool | None = None
 
@@ -45,16 +43,14 @@ class ExternalModel:
     def predict_both(self, frame: Any) -> ModelOutput:
         """Returns labels and, where there are any, probabilities, from one call of the model."""
         output = self._query(frame)
-        with self._lock:
-            if self._has_probability is None or output.probability is None:
-                self._has_probability = output.probability is not None
-            if output.classes is not None:
-                if self._classes is not None and self._classes != output.classes:
-                    raise ClassifierError(
-                        f"The classifier gave probabilities of {list(output.classes)} and before "
-                        f"of {list(self._classes)}. The classes and their order must not change."
-                    )
-                self._classes = output.classes
+        if self._has_probability is None or output.probability is None:
+            self._has_probability = output.probability is not None
+        if self._classes not in (None, output.classes) and output.classes is not None:
+            raise ClassifierError(
+                f"The classifier gave probabilities of {list(output.classes)} and before of "
+                f"{list(self._classes or ())}. The classes and their order must not change."
+            )
+        self._classes = output.classes or self._classes
         return output
 
     def predict(self, frame: Any) -> Any:
@@ -75,13 +71,7 @@ class ExternalModel:
         """A function that returns a row's probabilities, once a query returned some."""
         if not self._has_probability:
             raise AttributeError("The model returned no probabilities.")
-        return self._predict_proba
-
-    def _predict_proba(self, frame: Any) -> Any:
-        probability = self.predict_both(frame).probability
-        if probability is None:
-            raise ClassifierError("The classifier gave probabilities before, and now gives none.")
-        return probability
+        return lambda frame: self.predict_both(frame).probability
 
 
 def as_classes(value: Any) -> tuple[Label, ...] | None:

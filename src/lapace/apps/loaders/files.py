@@ -7,8 +7,7 @@ import io
 import re
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
@@ -58,26 +57,19 @@ def load_classifier(
         Traceback (most recent call last):
         lapace.errors.InputError: There is no file 'model.pkl'.
     """
-    trusted = _type_names(trust)
-    if not isinstance(spec, str | PathLike):
-        raise InputError(f"A {type(spec).__name__} names no classifier. Write {POSSIBLE}.")
     text = str(spec)
     if re.match("https?://", text, re.IGNORECASE):
         return ExternalModel(HttpModel(text, timeout))
-    path = Path(spec)
+    path = Path(text)
     if text and (path.suffix.lower() in (*FOLLOWED, *PICKLES) or exists(path)):
-        return _load_file(path, trusted, unsafe_pickle)
+        return _load_file(path, trust, unsafe_pickle)
     if OBJECT.fullmatch(text):
         return _checked(_import_object(text), text)
     kinds = get_args(TrainedKind)
-    if text in kinds:
-        raise InputError(
-            f"'{text}' is a classifier that is trained for you, from a table and its labels: call "
-            "lapace.datasets.train, or `lapace fit` with the label's column."
-        )
     raise InputError(
-        f"'{shown(text)}' names no classifier.{did_you_mean(text, kinds)} Write {POSSIBLE}. "
-        f"`lapace fit` also trains one: {', '.join(kinds[:-1])} or {kinds[-1]}."
+        f"'{shown(text)}' names no classifier.{did_you_mean(text, kinds)} Write {POSSIBLE}. From a "
+        f"table and its labels `lapace fit` and lapace.datasets.train also train one: "
+        f"{', '.join(kinds)}."
     )
 
 
@@ -94,7 +86,7 @@ def load_bytes(data: bytes, file: str, *, trust: Sequence[str] = ()) -> Any:
         return ExternalModel(OnnxModel(data, file))
     if suffix != ".skops":
         raise InputError(f"'{file}' is not loaded: a classifier's file ends in .skops or .onnx.")
-    return _checked(read_skops(data, file, _type_names(trust)), file)
+    return _checked(read_skops(data, file, (trust,) if isinstance(trust, str) else trust), file)
 
 
 def shown(text: str) -> str:
@@ -102,13 +94,6 @@ def shown(text: str) -> str:
     if "://" in text:
         return without_secrets(text)
     return HIDDEN if "@" in text or "?" in text else text
-
-
-def _type_names(trust: Any) -> tuple[str, ...]:
-    names = (trust,) if isinstance(trust, str) else tuple(trust)
-    if not all(isinstance(name, str) for name in names):
-        raise InputError("trust holds the full names of types, such as 'package.module.Type'.")
-    return names
 
 
 def exists(path: Path) -> bool:
@@ -122,10 +107,6 @@ def exists(path: Path) -> bool:
 def _checked(model: Any, where: str) -> Any:
     predict_method(model, f"'{where}' holds")
     return model
-
-
-# ------------------------------------------------------------------------------------------------
-# Files
 
 
 def _load_file(path: Path, trust: Sequence[str], unsafe_pickle: bool) -> Any:
@@ -153,8 +134,6 @@ def _is_pickle(data: bytes) -> bool:
     """Whether a file is a pickle, by its first bytes and not its name; torch zips one."""
     if data[:1] == b"\x80" and data[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return True
-    if not data.startswith(b"PK"):
-        return False
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return any(name.endswith(".pkl") for name in archive.namelist())
@@ -173,46 +152,27 @@ def _unpickled(data: bytes, file: str) -> Any:
         ) from error
 
 
-# ------------------------------------------------------------------------------------------------
-# Objects of modules
-
-
 def _import_object(text: str) -> Any:
     """Returns the object that `package.module:object` names, also from the current folder."""
     home, _, inner = text.partition(":")
+    here = str(Path.cwd())
+    sys.path.append(here)  # last, so that it shadows no module
+    importlib.invalidate_caches()
     try:
-        with _current_folder_importable():
-            module = importlib.import_module(home)
+        module = importlib.import_module(home)
     except Exception as error:  # importing runs the module
-        raise InputError(_why_not_imported(home, error)) from error
+        if isinstance(error, ModuleNotFoundError) and f"{home}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"There is no module '{error.name}'. It has to be installed, or lie in the current "
+                "folder."
+            ) from None
+        raise InputError(f"Importing '{home}' raised {type(error).__name__}: {error}") from error
+    finally:
+        if sys.path[-1:] == [here]:
+            sys.path.pop()
     try:
         return attrgetter(inner)(module)
     except AttributeError as error:
         names = [name for name in dir(error.obj) if not name.startswith("_")]
         hint = did_you_mean(error.name, names)
         raise InputError(f"'{text}' does not exist: {error}.{hint}") from None
-
-
-def _why_not_imported(home: str, error: Exception) -> str:
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing is None or not f"{home}.".startswith(f"{missing}."):
-        return f"Importing '{home}' raised {type(error).__name__}: {error}"
-    here = [path.stem for path in Path().iterdir() if path.suffix == ".py" or path.is_dir()]
-    modules = [*here, *(name for name in sys.modules if "." not in name)]
-    return (
-        f"There is no module '{missing}'. It has to be installed, or lie in the current folder."
-        f"{did_you_mean(missing, modules)}"
-    )
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """Makes the current folder the last entry of `sys.path`, so that it shadows no module."""
-    here = str(Path.cwd())
-    sys.path.append(here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        if here in sys.path:  # the last occurrence: the module may have added its own
-            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]

@@ -10,10 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from importlib import import_module
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -21,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.apps.loaders.external import as_classes, as_output
-from lapace.arrays import Floats
 from lapace.classifier.outputs import Label, ModelOutput, as_label
 from lapace.errors import ClassifierError, InputError, did_you_mean, first_line, import_extra
 from lapace.files import largest
@@ -33,12 +29,8 @@ Array: TypeAlias = NDArray[Any]
 DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
-    "tensor(int16)": np.int16,
-    "tensor(int8)": np.int8,
-    "tensor(uint8)": np.uint8,
     "tensor(bool)": np.bool_,
     "tensor(string)": object,
 }
@@ -62,7 +54,8 @@ class OnnxModel:
         for tensor in self._inputs:
             if tensor.type not in DTYPES:
                 raise InputError(
-                    f"'{file}' takes a {tensor.type} as '{tensor.name}', which no table holds."
+                    f"'{file}' takes a {tensor.type} as '{tensor.name}'; a table is written into "
+                    f"{', '.join(DTYPES)}."
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -106,37 +99,40 @@ class OnnxModel:
         if len(self._inputs) == 1:
             (only,) = self._inputs
             return {only.name: self._matrix(only, table)}
-        wide = [tensor.name for tensor in self._inputs if _width(tensor.shape) not in (None, 1)]
-        if wide:
-            raise InputError(
-                f"'{self.file}' takes several inputs, and '{wide[0]}' has more than one column: it "
-                "is not known which. Give it one matrix, or one input for each column."
-            )
         return {tensor.name: self._column(tensor, table) for tensor in self._inputs}
 
     def _column(self, tensor: Any, table: Table) -> Array:
+        if any(isinstance(size, int) and size != 1 for size in tensor.shape[1:]):
+            raise InputError(
+                f"'{self.file}' takes several inputs, and '{tensor.name}' has more than one "
+                "column. Give it one matrix, or one input for each column."
+            )
         # Converters write other characters than letters and digits as underscores.
         alike = [n for n in table.names if re.sub(r"\W", "_", n) == re.sub(r"\W", "_", tensor.name)]
-        name = tensor.name if tensor.name in table.names else alike[0] if len(alike) == 1 else None
-        if name is None:
+        names = [tensor.name] if tensor.name in table.names else alike
+        if len(names) != 1:
             raise InputError(
                 f"'{self.file}' takes an input '{tensor.name}', and the table has no such column."
                 f"{did_you_mean(tensor.name, table.names)}"
             )
-        values = self._values(tensor.type, name, table)
+        values = self._values(tensor.type, names[0], table)
         return values if len(tensor.shape) == 1 else values[:, None]
 
     def _matrix(self, tensor: Any, table: Table) -> Array:
-        width = _width(tensor.shape)
-        if width is not None and width != len(table.names):
-            raise InputError(
-                f"'{self.file}' takes {width} values for each row, and the table has "
-                f"{len(table.names)} columns. Give the table the columns it was trained on, in "
-                "their order."
-            )
-        parts = [self._values(tensor.type, name, table) for name in table.names]
-        matrix = np.stack(parts, axis=1)  # (rows, columns)
-        return matrix.reshape(len(table), *_row_shape(tensor.shape, matrix.shape[1], table))
+        """Returns all columns as one matrix, or as images in the shape that the graph takes."""
+        shape, width = tensor.shape[1:], len(table.names)
+        if all(isinstance(size, int) for size in shape):
+            if math.prod(shape) != width:
+                raise InputError(
+                    f"'{self.file}' takes {math.prod(shape)} values for each row, and the table "
+                    f"has {width} columns. Give the table the columns it was trained on, in their "
+                    "order."
+                )
+        else:  # the graph leaves some sizes open
+            image = table.template.shape if len(shape) > 1 else None
+            shape = [*[1] * (len(shape) - len(image)), *image] if image else [width]
+        values = [self._values(tensor.type, name, table) for name in table.names]
+        return np.stack(values, axis=1).reshape(len(table), *shape)
 
     def _values(self, kind: str, name: str, table: Table) -> Array:
         """Returns one column as the graph takes it: missing numbers NaN, missing text empty."""
@@ -147,7 +143,15 @@ class OnnxModel:
             return np.array(texts, dtype=object)
         numbers = column.values
         if isinstance(numbers, Coded):
-            numbers = self._numbers(name, numbers)
+            text = next((v for v in numbers.seen if isinstance(v, str)), None)
+            if text is not None:
+                raise ClassifierError(
+                    f"'{self.file}' takes numbers, and column '{name}' holds text such as "
+                    f"{text!r}. Convert the whole pipeline, its encoders included, with an input "
+                    "for each column."
+                )
+            levels = [np.nan if isinstance(v, str) else float(v) for v in numbers.levels]
+            numbers = np.array([*levels, np.nan])[numbers.codes]
         if not np.issubdtype(dtype, np.floating) and np.isnan(numbers).any():
             raise ClassifierError(  # about these rows only: others can be queried
                 f"'{self.file}' takes whole numbers, and column '{name}' has missing values."
@@ -155,56 +159,28 @@ class OnnxModel:
         with np.errstate(over="ignore"):
             return numbers.astype(dtype)
 
-    def _numbers(self, name: str, column: Coded) -> Floats:
-        """Returns booleans as 0 and 1, and levels that are numbers; text is refused."""
-        text = next((v for v in column.seen if isinstance(v, str)), None)
-        if text is not None:
-            raise ClassifierError(
-                f"'{self.file}' takes numbers, and column '{name}' holds text such as {text!r}. "
-                "Convert the whole pipeline, its encoders included, with an input for each column."
-            )
-        levels = [np.nan if isinstance(v, str) else float(v) for v in column.levels]
-        return np.array([*levels, np.nan])[column.codes]
-
     # -- one run ----------------------------------------------------------------------------------
 
     def _run(self, feed: dict[str, Array], rows: int) -> list[Any]:
         """Runs the graph on all rows at once, or in batches of the size that it fixes."""
-        fixed = {t.shape[0] for t in self._inputs if t.shape and isinstance(t.shape[0], int)}
+        options = import_extra("onnxruntime", "onnx", "An .onnx file").RunOptions()
+        options.log_severity_level = 4  # errors are raised as exceptions
+        fixed = [t.shape[0] for t in self._inputs if t.shape and isinstance(t.shape[0], int)]
         if not fixed or rows == 0:
-            return self._interruptible(feed)
+            return list(self._session.run(None, feed, options))
         size = min(fixed)
         if size * sum(array[:1].size for array in feed.values()) > MOST_CELLS:
             raise InputError(f"'{self.file}' takes {size:,} rows at a time, which is far too many.")
-        parts = []
+        batches = []
         for start in range(0, rows, size):
             some = np.minimum(np.arange(start, start + size), rows - 1)  # the last row fills up
-            part = self._interruptible({name: array[some] for name, array in feed.items()})
-            parts.append([output[: rows - start] for output in part])
+            batch = {name: array[some] for name, array in feed.items()}
+            outputs = self._session.run(None, batch, options)
+            batches.append([output[: rows - start] for output in outputs])
         return [
-            [*chain(*outputs)] if isinstance(outputs[0], list) else np.concatenate(outputs)
-            for outputs in zip(*parts, strict=True)
+            [*chain(*parts)] if isinstance(parts[0], list) else np.concatenate(parts)
+            for parts in zip(*batches, strict=True)
         ]
-
-    def _interruptible(self, feed: dict[str, Array]) -> list[Any]:
-        """Runs the graph; Ctrl-C and SIGTERM end it, also one that loops for ever."""
-        options = import_module("onnxruntime").RunOptions()
-        options.log_severity_level = 4
-        done: Future[list[Any]] = Future()
-
-        def work() -> None:
-            try:
-                done.set_result(self._session.run(None, feed, options))
-            except BaseException as error:
-                done.set_exception(error)
-
-        # In a thread of its own: signals reach the main thread only while it runs Python.
-        threading.Thread(target=work, daemon=True, name="lapace-onnx").start()
-        try:
-            return done.result()
-        except BaseException:
-            options.terminate = True
-            raise
 
     # -- outputs ----------------------------------------------------------------------------------
 
@@ -219,9 +195,6 @@ class OnnxModel:
             arrays.append(array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array)
         labels = next((a for a in arrays if a.ndim == 1 and a.dtype.kind in "OUSbiu"), None)
         scores = next((a for a in arrays if a.ndim == 2 and a.shape[1] > 1), None)
-        columns = [a for a in arrays if a.ndim == 1 and a.dtype.kind == "f"]
-        if scores is None and labels is not None and len(columns) > 1:
-            scores = np.stack(columns, axis=1)  # one output for each class
         if scores is None and labels is None:
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise InputError(
@@ -231,21 +204,10 @@ class OnnxModel:
             )
         if scores is not None and labels is None:
             classes = classes or tuple(range(scores.shape[1]))
-        named = None if labels is None else self._named(labels)
-        return as_output(named, scores, classes, rows, f"'{self.file}'")
-
-    def _named(self, labels: Array) -> list[Label]:
-        """Returns labels as the file's metadata names them, where the graph only numbers them."""
-        plain: list[Any] = labels.tolist()
         names = self._classes
-        if names is None or all(type(n) is int for n in names) or labels.dtype.kind not in "biu":
-            return plain
-        strange = next((v for v in plain if not 0 <= v < len(names)), None)
-        if strange is not None:
-            raise ClassifierError(
-                f"'{self.file}' names {len(names)} classes and returned number {strange}."
-            )
-        return [names[v] for v in plain]
+        if labels is not None and names is not None and labels.dtype.kind in "biu":
+            labels = [names[number] for number in labels.tolist()]  # the graph only numbers them
+        return as_output(labels, scores, classes, rows, f"'{self.file}'")
 
 
 def _session(data: bytes, file: str) -> Any:
@@ -292,20 +254,3 @@ def _messages(message: Any) -> Iterator[Any]:
         if field.message_type is not None:
             for inner in [value] if hasattr(value, "ListFields") else value:
                 yield from _messages(inner)
-
-
-def _width(shape: Sequence[Any]) -> int | None:
-    """Returns how many values a row has; None where the graph leaves it open."""
-    rest = shape[1:]
-    return math.prod(rest) if all(isinstance(size, int) for size in rest) else None
-
-
-def _row_shape(shape: Sequence[Any], width: int, table: Table) -> tuple[int, ...]:
-    """Returns one row's shape: the graph's, or that of the table's images where it is open."""
-    rest = shape[1:]
-    if all(isinstance(size, int) for size in rest):
-        return tuple(rest)
-    image = table.template.shape
-    if image is not None and len(rest) == len(image):
-        return image
-    return (1, *image) if image is not None and len(rest) == len(image) + 1 else (width,)

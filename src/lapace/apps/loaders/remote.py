@@ -17,14 +17,14 @@ It may refuse single rows, with a text each, and is then queried about the other
 
 A service may be slow, wrong or gone: every request has a deadline, every response a largest size,
 and whatever does not follow the above raises a `ClassifierError` that names the address without
-its credentials.
+its credentials. What a service says is quoted only where no credentials were sent: it may repeat
+them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -32,14 +32,7 @@ import numpy as np
 from lapace.apps.loaders.addresses import Address
 from lapace.apps.loaders.external import as_classes, as_output
 from lapace.classifier.outputs import ModelOutput, short
-from lapace.errors import (
-    ClassifierError,
-    InputError,
-    LapaceError,
-    RowsError,
-    check_number,
-    import_extra,
-)
+from lapace.errors import ClassifierError, InputError, RowsError, check_number, import_extra
 from lapace.table import Template, read
 
 if TYPE_CHECKING:
@@ -48,11 +41,11 @@ if TYPE_CHECKING:
 ROWS = 1000  # in one request
 CELLS = 200_000  # and cells, for tables as wide as images
 LARGEST = 2**25  # bytes of one response
-ATTEMPTS = 4  # of one request, all within its deadline
+ATTEMPTS = 5  # of one request, all within its deadline
 CONNECT = 5.0  # seconds to connect in, per attempt
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
-EXCERPT = 20_000  # bytes of a response searched for what a message may quote of it
-REPEATED = 8  # characters of a credential that no label has by chance
+EXCERPT = 1_000  # bytes of a response, of which a message may quote the first line
+TOO_LARGE = 413
 RETRIED = (429, 502, 503, 504)
 HEADERS = {
     "accept": "application/json",
@@ -63,15 +56,7 @@ HEADERS = {
 
 
 class UnavailableError(ClassifierError):
-    """The service is gone or busy: it may be better later.
-
-    Attributes:
-        retry_after: The seconds it asks to wait; 0 where it asks for none.
-    """
-
-    def __init__(self, message: str, retry_after: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
+    """The service is gone or busy: it may be better later."""
 
 
 class TooLargeError(ClassifierError):
@@ -114,10 +99,16 @@ class HttpModel:
         rows = Template("records", table.names, kinds).build(values)
         # In a thread with an event loop of its own: a notebook's thread runs one already.
         with start_blocking_portal() as portal:
-            output: ModelOutput = portal.call(self._query, rows, len(kinds))
-        return output
+            outputs: list[ModelOutput] = portal.call(self._query, rows, len(kinds))
+        labels = [label for output in outputs for label in output.labels]
+        probabilities = [o.probability for o in outputs if o.probability is not None]
+        if not outputs or len(probabilities) < len(outputs):
+            return ModelOutput(labels)
+        if len({output.classes for output in outputs}) > 1:
+            raise self._error("changes its classes between responses.")
+        return ModelOutput(labels, np.concatenate(probabilities), outputs[0].classes)
 
-    async def _query(self, rows: list[dict[str, Any]], width: int) -> ModelOutput:
+    async def _query(self, rows: list[dict[str, Any]], width: int) -> list[ModelOutput]:
         client = self._httpx.AsyncClient(
             verify=self._verify,
             trust_env=False,
@@ -127,12 +118,12 @@ class HttpModel:
             # the deadline of the request, however slowly the bytes come.
             timeout=self._httpx.Timeout(None, connect=min(CONNECT, self.timeout)),
         )
-        parts: list[ModelOutput] = []
-        n_answered = 0
+        outputs: list[ModelOutput] = []
+        first = 0
         async with client:
-            while n_answered < len(rows):
+            while first < len(rows):
                 most = max(1, min(ROWS, self._most, CELLS // max(1, width)))
-                some = rows[n_answered : n_answered + most]
+                some = rows[first : first + most]
                 try:
                     returned = await self._request(client, _body(some))
                 except TooLargeError:
@@ -140,9 +131,9 @@ class HttpModel:
                         raise
                     self._most = len(some) // 2  # from now on
                     continue
-                parts.append(self._output(returned, len(some), n_answered))
-                n_answered += len(some)
-        return self._joined(parts)
+                outputs.append(self._output(returned, len(some), first))
+                first += len(some)
+        return outputs
 
     def _error(self, what: str) -> ClassifierError:
         return ClassifierError(f"{self._name} {what}")
@@ -151,17 +142,8 @@ class HttpModel:
 
     async def _request(self, client: httpx.AsyncClient, body: bytes) -> Any:
         """Returns the service's JSON, tried for several times within the deadline."""
-        deadline = monotonic() + self.timeout
-
-        def retried(error: Exception) -> bool | float:
-            if not isinstance(error, UnavailableError):
-                return False
-            if error.retry_after > deadline - monotonic():
-                return False  # it would come to nothing
-            return error.retry_after or True
-
         attempts = self._stamina.retry_context(
-            retried, attempts=ATTEMPTS, timeout=None, wait_initial=PAUSE, wait_jitter=PAUSE
+            UnavailableError, attempts=ATTEMPTS, timeout=None, wait_initial=PAUSE, wait_jitter=PAUSE
         )
         try:
             async with asyncio.timeout(self.timeout):
@@ -176,125 +158,88 @@ class HttpModel:
 
     async def _post(self, client: httpx.AsyncClient, body: bytes) -> Any:
         """Makes one POST, and returns its JSON."""
+        content = bytearray()
         try:
             async with client.stream("POST", self._address.url, content=body) as response:
-                content = await self._content(response)
+                async for part in response.aiter_raw():
+                    content += part
+                    if len(content) > LARGEST:
+                        raise self._error(f"responded with more than {LARGEST // 2**20} MiB.")
         except self._httpx.TransportError as error:
-            why = self._address.hide(str(error)).strip(" .") or type(error).__name__
+            why = self._quoted(str(error).strip(" ."))
             raise UnavailableError(
-                f"{self._name} could not be reached, or broke off: {why}. Check that it runs, and "
+                f"{self._name} could not be reached, or broke off{why}. Check that it runs, and "
                 "its address."
             ) from None
-        excerpt = self._excerpt(response, content)
+        excerpt = self._quoted(content[:EXCERPT].decode("utf-8", errors="replace").strip())
         if response.status_code != 200:
-            self._refuse_status(response, excerpt)
+            self._refuse_status(response.status_code, excerpt)
         try:
             return json.loads(content, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             raise self._error(f"did not respond with JSON{excerpt}. Check the address.") from None
 
-    def _refuse_status(self, response: httpx.Response, excerpt: str) -> NoReturn:
-        status = response.status_code
-        said = f"{self._name} responded with status {status}{excerpt}."
-        if status in RETRIED:
-            text = response.headers.get("retry-after", "")
-            asked = float(text) if text.isdecimal() else 0.0
-            later = f" It asks to try again in {asked:g} s." if asked else ""
-            raise UnavailableError(f"{said}{later}", asked)
+    def _refuse_status(self, status: int, excerpt: str) -> NoReturn:
         if 300 <= status < 400:
             raise self._error(
                 "redirects elsewhere, and is not followed: instances are sent to the address you "
                 "named and to no other. Name the right address."
             )
-        raise (TooLargeError if status == 413 else ClassifierError)(said)
+        kind = UnavailableError if status in RETRIED else ClassifierError
+        kind = TooLargeError if status == TOO_LARGE else kind
+        raise kind(f"{self._name} responded with status {status}{excerpt}.")
 
-    async def _content(self, response: httpx.Response) -> bytes:
-        if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise self._error("compresses its responses, against the request.")
-        content = bytearray()
-        async for part in response.aiter_raw():
-            content += part
-            if len(content) > LARGEST:
-                raise self._error(
-                    f"responded with more than {LARGEST // 2**20} MiB, too much for so few rows."
-                )
-        return bytes(content)
-
-    def _excerpt(self, response: httpx.Response, content: bytes) -> str:
-        """Returns the beginning of a response, for a message, without credentials in it."""
-        text = content[:EXCERPT].decode("utf-8", errors="replace").strip()
-        if "html" in response.headers.get("content-type", "") or text.startswith("<"):
-            return ": a web page"
-        text = self._address.hide(text)[: EXCERPT // 4]  # far from where one may be cut in two
-        return f": {short(text)}" if text else ""
+    def _quoted(self, text: str) -> str:
+        """Returns the tail of a message that quotes a text of the service or of a library."""
+        if self._address.has_credentials or not text:
+            return ""
+        return ": a web page" if text.startswith("<") else f": {short(text)}"
 
     # -- the response -----------------------------------------------------------------------------
 
-    def _output(self, data: Any, rows: int, begin: int = 0) -> ModelOutput:
-        """Checks a response's JSON; its labels go into messages and results.
+    def _output(self, data: Any, rows: int, first: int = 0) -> ModelOutput:
+        """Checks a response's JSON.
 
         Args:
             data: The JSON.
-            rows: How many were sent.
-            begin: The position of the first of them, for errors of single rows.
+            rows: How many rows were sent.
+            first: The position of the first of them, for errors of single rows.
         """
-        try:
-            self._refuse_rows(data, rows, begin)
-            output = self._checked(data, rows)
-        except RowsError:
-            raise
-        except LapaceError as error:
-            raise type(error)(self._address.hide(str(error))) from None
-        texts = {
-            label for label in (*output.labels, *(output.classes or ())) if isinstance(label, str)
-        }
-        if any(len(s) >= REPEATED and s in text for s in self._address.secrets for text in texts):
-            raise self._error("returns labels that repeat the credentials it was sent.")
-        return output
-
-    def _refuse_rows(self, data: Any, rows: int, begin: int) -> None:
-        """Raises where the service says of single rows that it could not answer them."""
-        errors = data.get("errors") if isinstance(data, dict) else None
-        if errors is None:
-            return
-        if not (isinstance(errors, list) and len(errors) == rows):
-            raise self._error("returned 'errors' that are not a list with one entry for each row.")
-        refused = {
-            begin + i: f"{self._name} refused this row: {short(self._address.hide(str(text)))}"
-            for i, text in enumerate(errors)
-            if text is not None
-        }
-        if refused:
-            raise RowsError(f"{self._name} refused {len(refused)} of {rows} rows.", refused)
-
-    def _checked(self, data: Any, rows: int) -> ModelOutput:
         named = data if isinstance(data, dict) else {"labels": data}
+        self._refuse_rows(named.get("errors"), rows, first)
         labels, scores = named.get("labels"), named.get("probabilities")
+        classes = as_classes(named.get("classes"))
         if labels is None and scores is None:
             raise self._error("responded with neither 'labels' nor 'probabilities'.")
-        if scores is None:
-            return as_output(labels, None, None, rows, self._name)
-        classes = as_classes(named.get("classes"))
-        if classes is None:
+        if scores is not None and classes is None:
             raise self._error(
                 "returned probabilities without 'classes', a list of their columns' labels."
             )
-        output = as_output(labels, scores, classes, rows, self._name)
-        if output.probability is None:
+        if isinstance(labels, list) and any(isinstance(label, list | dict) for label in labels):
+            raise self._error("returned labels that are not text, whole numbers or booleans.")
+        output = as_output(
+            labels, scores, classes if scores is not None else None, rows, self._name
+        )
+        if scores is not None and output.probability is None:
             raise self._error(
                 "returned scores that are no probabilities: each has to be between 0 and 1, and a "
                 "row's have to sum up to 1."
             )
         return output
 
-    def _joined(self, parts: list[ModelOutput]) -> ModelOutput:
-        labels = [label for part in parts for label in part.labels]
-        probabilities = [part.probability for part in parts if part.probability is not None]
-        if not parts or len(probabilities) < len(parts):
-            return ModelOutput(labels)
-        if len({part.classes for part in parts}) > 1:
-            raise self._error("changes its classes between responses.")
-        return ModelOutput(labels, np.concatenate(probabilities), parts[0].classes)
+    def _refuse_rows(self, errors: Any, rows: int, first: int) -> None:
+        """Raises where the service says of single rows that it could not answer them."""
+        if errors is None:
+            return
+        if not (isinstance(errors, list) and len(errors) == rows):
+            raise self._error("returned 'errors' that are not a list with one entry for each row.")
+        refused = {
+            first + i: f"{self._name} refused this row{self._quoted(str(text))}"
+            for i, text in enumerate(errors)
+            if text is not None
+        }
+        if refused:
+            raise RowsError(f"{self._name} refused {len(refused)} of {rows} rows.", refused)
 
 
 def _body(rows: list[dict[str, Any]]) -> bytes:

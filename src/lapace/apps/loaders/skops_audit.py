@@ -6,8 +6,8 @@ module audits the types that pipelines need by content instead. `malformed_types
 that scikit-learn itself does not check while it builds a tree. Then skops builds the objects, and
 `unverified_types` inspects them before any of their methods is called.
 
-Some types that skops trusts hand their arrays to native code all the same: support vector machines
-are inspected, too, and the others (`NATIVE`) need trust.
+Some types that skops trusts hand their arrays to native code all the same (`NATIVE`): they need
+trust.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ COLUMN_CHECKING = {
     "sklearn.ensemble._forest",
     "sklearn.ensemble._hist_gradient_boosting.gradient_boosting",
 }
-# Ensembles that only call their members' predict methods. Others use the trees themselves.
-DELEGATING = {f"sklearn.ensemble.{name}" for name in ("_stacking", "_voting", "_weight_boosting")}
-SVM = "sklearn.svm._classes."
-MACHINES = {f"{SVM}{name}" for name in ("NuSVC", "NuSVR", "OneClassSVM", "SVC", "SVR")}
-# Modules whose prediction or transformation runs native code on arrays it does not check.
+# Types whose prediction or transformation runs native code on arrays it does not check.
 NATIVE = (
     "sklearn.cluster.",
     "sklearn.decomposition._dict_learning",
@@ -66,8 +62,8 @@ NATIVE = (
     "sklearn.neighbors._lof",
     "sklearn.neighbors._regression",
     "sklearn.neighbors._unsupervised",
+    *(f"sklearn.svm._classes.{name}" for name in ("NuSVC", "NuSVR", "OneClassSVM", "SVC", "SVR")),
 )
-KERNELS = ("linear", "poly", "rbf", "sigmoid")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -125,9 +121,10 @@ def unverified_types(model: Any, nodes: Iterable[Node]) -> set[str]:
         nodes: The nodes it was built from; each must be found in the model.
     """
     checks: dict[str, Any] = {
-        TREE: _is_safe_tree, PREDICTOR: _is_safe_predictor, METHODCALLER: _is_known_call,
-        **dict.fromkeys(MACHINES, _is_safe_machine),
-    }  # fmt: skip
+        TREE: _is_safe_tree,
+        PREDICTOR: _is_safe_predictor,
+        METHODCALLER: _is_known_call,
+    }
     not_seen = Counter(name for name in map(type_name, nodes) if name in checks)
     unverified = set()
     for part, enclosing in _parts(model):
@@ -232,42 +229,15 @@ def _leads_to_leaves(
 
 
 def _checked_columns(enclosing: Enclosing) -> int:
-    """Returns the fewest columns that an estimator around a tree checks rows for; else 0."""
+    """Returns the fewest columns that the estimators around a tree check rows for; else 0.
+
+    Other ensembles use their trees themselves, past the checks of the estimators in between.
+    """
     widths = []
     for part in enclosing:
         module = type(part).__module__
         if module in COLUMN_CHECKING:
             widths.append(vars(part)["n_features_in_"])
-        elif module.startswith("sklearn.ensemble._") and module not in DELEGATING:
+        elif module.startswith("sklearn.ensemble._"):
             return 0
     return min(widths, default=0) if all(type(width) is int for width in widths) else 0
-
-
-def _is_safe_machine(machine: Any, _: Enclosing) -> bool:
-    """Whether a support vector machine's arrays have the sizes that libsvm takes for granted."""
-    state = vars(machine)
-    if "support_" not in state:  # not fitted: it predicts nothing
-        return True
-    support, vectors = state["support_"], state["support_vectors_"]
-    counts, dual, intercept = state["_n_support"], state["_dual_coef_"], state["_intercept_"]
-    regression = type(machine).__name__ in ("NuSVR", "OneClassSVM", "SVR")
-    labels = 2 if regression else len(state["classes_"])
-    pairs, n = labels * (labels - 1) // 2, len(support)
-    arrays = (support, vectors, counts, dual, intercept, state["_probA"], state["_probB"])
-    return bool(
-        not set(state) & {"_impl", "_sparse_kernels"}
-        and all(type(array) is np.ndarray for array in arrays)
-        and state["kernel"] in KERNELS
-        and state["_sparse"] is False
-        and labels >= 2
-        and type(state["n_features_in_"]) is int
-        and support.shape == (n,)
-        and vectors.shape == (n, state["n_features_in_"])
-        and counts.shape == (labels,)
-        and counts.min() >= 0
-        and (counts.sum() == n or regression)
-        and dual.shape == (labels - 1, n)
-        and intercept.shape == (pairs,)
-        and all(array.shape in ((0,), (pairs,)) for array in arrays[5:])
-        and arrays[5].shape == arrays[6].shape
-    )

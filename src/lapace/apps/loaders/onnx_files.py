@@ -204,10 +204,10 @@ class OnnxModel:
             )
         if scores is not None and labels is None:
             classes = classes or tuple(range(scores.shape[1]))
-        names = self._classes
-        if labels is not None and names is not None and labels.dtype.kind in "biu":
-            labels = [names[number] for number in labels.tolist()]  # the graph only numbers them
-        return as_output(labels, scores, classes, rows, f"'{self.file}'")
+        plain: Any = labels
+        if self._classes is not None and labels is not None and labels.dtype.kind in "biu":
+            plain = [self._classes[number] for number in labels.tolist()]  # only numbered so far
+        return as_output(plain, scores, classes, rows, f"'{self.file}'")
 
 
 def _session(data: bytes, file: str) -> Any:

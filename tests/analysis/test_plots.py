@@ -21,11 +21,9 @@ from lapace import Explainer, InputError, cohorts, plots
 from lapace.plots.fitted import _contrast
 from lapace.plots.paths import DrawnPath
 from lapace.plots.style import colour
-from lapace.training import DEFAULT
+from tests import worlds
 
 SRC = Path(__file__).resolve().parents[2] / "src"
-HOMES = ["own", "rent", "family"]
-QUICK = replace(DEFAULT, hidden=32, steps=400, enough=0)
 
 
 @pytest.fixture(autouse=True)
@@ -34,52 +32,24 @@ def closed():
     plt.close("all")
 
 
-class Bank:
-    """Says yes to income over debt, with a bonus for owners; offers probabilities."""
-
-    classes_ = np.array(["no", "yes"])
-
-    def predict_proba(self, rows):
-        bonus = np.array([10.0 * (row["home"] == "own") for row in rows])
-        income = np.array([row["income"] for row in rows], dtype=float)
-        debt = np.array([np.nan_to_num(row["debt"] or 0.0) for row in rows], dtype=float)
-        yes = 1 / (1 + np.exp(-(income - debt + bonus) / 10))
-        return np.stack([1 - yes, yes], axis=1)
-
-    def predict(self, rows):
-        return self.classes_[self.predict_proba(rows).argmax(axis=1)]
-
-
-def instances(count, seed):
-    rng = np.random.default_rng(seed)
-    income, debt = rng.integers(0, 100, (2, count))
-    home = rng.integers(0, 3, count)
-    return [
-        {
-            "income": int(i),
-            "debt": None if n % 10 == 9 else int(d),
-            "home": HOMES[h],
-            "monthly_cost_of_living_and_more": float(n % 7),
-        }
-        for n, (i, d, h) in enumerate(zip(income, debt, home, strict=True))
-    ]
-
-
 @pytest.fixture(scope="module")
 def explainer():
-    return Explainer(Bank(), n_prototypes=2, recipe=QUICK).fit(instances(400, 0))
+    return worlds.bank().explainer
 
 
 @pytest.fixture(scope="module")
 def explanation(explainer):
-    return explainer.explain(instances(30, 1), target="yes")
+    return explainer.explain(worlds.bank().instances.head(30), target="approved")
 
 
 @pytest.fixture(scope="module")
 def instance(explanation):
-    return next(
-        p for p in explanation if p.status == "answered" and 0.2 < DrawnPath.of(p, None).tau < 0.8
-    )
+    answered = (one for one in explanation if one.status == "answered")
+    return next(one for one in answered if 0.2 < DrawnPath.of(one, None).tau < 0.8)
+
+
+def changes(instance, pick):
+    return instance.changes(pick).to_dict("records")
 
 
 def words(ax):
@@ -103,44 +73,33 @@ def overlaps(figure):
 
 def test_a_path_says_what_changes(instance):
     ax = plots.path(instance)
-    shown = [word.removeprefix("▲ ").removeprefix("▼ ") for word in words(ax)]
-    for change in instance.changes("first"):
-        assert change["feature"].replace("_", " ")[:20] in " ".join(shown)
-        assert change["before"] in shown
-        assert change["after"] in shown
-    assert ax.get_title(loc="left") == "From no to yes"
-    assert any(f"with {len(instance.changes('first'))} change" in word for word in shown)
+    shown = words(ax)
+    first = changes(instance, "first")
+    for change in first:
+        assert change["feature"] in shown
+        assert str(change["before"]) in shown
+        assert any(word.endswith(str(change["after"])) for word in shown)
+    assert ax.get_title(loc="left") == "From refused to approved"
+    assert any(f"with {len(first)} change" in word for word in shown)
+    row = instance.row
+    for change in first:
+        if change["feature"] in ("income", "debt"):
+            arrow = "▲" if float(change["after"]) > row[change["feature"]] else "▼"
+            assert f"{arrow} {change['after']}" in shown
 
 
 def test_what_the_best_answer_changes_comes_first(instance):
-    drawn = DrawnPath.of(instance, None)
-    shown = words(plots.path(instance))
-    assert "best answer" in shown
-    best = instance.changes("best")
-    names = [change["feature"].replace("_", " ")[:20] for change in best]
-    assert len(drawn.needed()) == len(names) > 0
-    places = [next(k for k, word in enumerate(shown) if word.startswith(name)) for name in names]
-    others = [
-        k
-        for k, word in enumerate(shown)
-        if word in {f.replace("_", " ") for f in instance.row} and word not in names
-    ]
+    shown, best = words(plots.path(instance)), changes(instance, "best")
+    names = [change["feature"] for change in best]
+    assert len(DrawnPath.of(instance, None).needed()) == len(names) > 0
+    places = [shown.index(name) for name in names]
+    others = [k for k, word in enumerate(shown) if word in set(instance.row) - set(names)]
     assert not others or max(places) < min(others)
     for change in best:
-        assert any(word.endswith(change["after"]) for word in shown)
-    best = instance.explanation.best(1)
-    (probability,) = best.probability[best.instance == instance.position]
+        assert any(word.endswith(str(change["after"])) for word in shown)
+    rows = instance.explanation.best(1)
+    (probability,) = rows.probability[rows.instance == instance.position]
     assert shown.count(f"{probability:.0%}") == 1
-
-
-def test_arrows_point_where_numbers_go(instance):
-    before = instance.row
-    after = {c["feature"]: c["after"] for c in instance.changes("first")}
-    shown = words(plots.path(instance))
-    assert "income" in after or "debt" in after
-    for name in {"income", "debt"} & set(after):
-        arrow = "▲" if float(after[name]) > before[name] else "▼"
-        assert f"{arrow} {after[name]}" in shown
 
 
 def test_the_flip_is_drawn_at_first(instance):
@@ -177,8 +136,8 @@ def test_lines_appear_only_where_there_is_something_to_show(instance):
     explanation, position = instance.explanation, instance.position
     unknown = np.full_like(explanation.probability, np.nan)
     quiet = plots.path(replace(explanation, probability=unknown)[position])
-    broken = np.zeros_like(explanation.feasible)
-    infeasible = plots.path(replace(explanation, feasible=broken)[position])
+    broken = {"valid": np.ones_like(explanation.valid), "feasible": explanation.valid & False}
+    infeasible = plots.path(replace(explanation, **broken)[position])
     for ax, probability, word in ((quiet, False, False), (infeasible, True, True)):
         assert any(w.startswith("probability of") for w in words(ax)) == probability
         assert ("infeasible" in words(ax)) == word
@@ -191,7 +150,7 @@ def test_a_path_without_an_ok_step_says_so(instance):
     assert any(word.startswith("No step of this path is valid and feasible") for word in words(ax))
     assert "closest found" in words(ax)
     assert "at the flip" not in words(ax)
-    assert "yes" not in words(ax)
+    assert "approved" not in words(ax)
     assert not [line for line in ax.lines if line.get_marker() == "v"]
     assert overlaps(ax.figure) == []
 
@@ -215,24 +174,24 @@ def test_an_instance_is_called_by_its_id(explainer, instance):
     ids = tuple(1234 - instance.position + i for i in range(len(instance.explanation)))
     called = replace(instance.explanation, ids=ids)[instance.position]
     assert any(word.startswith("Instance 1234,") for word in words(plots.path(called)))
-    assert "instance 1234" in words(plots.prototypes(explainer, "yes", called))
+    assert "instance 1234" in words(plots.prototypes(explainer, "approved", called))
     long = replace(instance.explanation, ids=("5f0c1d7a-9c3e-4f51-8a52-6f4f2b1a7e90",) * len(ids))
-    for draw in (plots.path, lambda one: plots.prototypes(explainer, "yes", one)):
+    for draw in (plots.path, lambda one: plots.prototypes(explainer, "approved", one)):
         assert overlaps(draw(long[instance.position]).figure) == []
 
 
 def test_any_other_label_has_a_title_too(explainer):
-    one = explainer.explain([{**instances(1, 2)[0], "income": 10, "debt": 90}], target="any-other")
-    ax = plots.path(one[0])
-    assert ax.get_title(loc="left") == "Away from no"
-    assert "not no" in words(ax)
+    refused = worlds.bank().instances.head(1).assign(income=1.0, debt=90)
+    ax = plots.path(explainer.explain(refused, target="any-other")[0])
+    assert ax.get_title(loc="left") == "Away from refused"
+    assert "not refused" in words(ax)
 
 
 def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(300, 20)).round(2)
     explainer = Explainer(
-        lambda x: (x.sum(axis=1) > 0).astype(int), n_prototypes=1, recipe=QUICK
+        lambda x: (x.sum(axis=1) > 0).astype(int), n_prototypes=1, recipe=worlds.QUICK
     ).fit(table)
     one = explainer.explain(np.full((1, 20), -1.0))[0]
     ax = plots.path(one)
@@ -245,7 +204,7 @@ def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
 
 def test_a_dollar_begins_no_formula(instance):
     explanation = instance.explanation
-    names = {"no": "$ no $\\frac$", "yes": "$ yes $\\frac$"}
+    names = {label: f"$ {label[:3]} $\\frac$" for label in explanation.labels}
     label, target = (
         np.array([names[v] for v in a], object) for a in (explanation.label, explanation.target)
     )
@@ -255,28 +214,26 @@ def test_a_dollar_begins_no_formula(instance):
 
 
 def test_images_become_a_strip():
-    rng = np.random.default_rng(0)
-    bright = rng.integers(0, 2, 200)
-    images = np.clip(0.2 * rng.random((200, 4, 4)) + 0.7 * bright[:, None, None], 0, 1)
-    explainer = Explainer(
-        lambda x: (x.mean(axis=(1, 2)) > 0.5).astype(int), n_prototypes=1, recipe=QUICK
-    )
-    one = explainer.fit(images).explain(images[bright == 0][:1])[0]
+    world = worlds.digits()
+    explainer, image = world.explainer, world.instances[:1]
+    label = world.classifier(image).tolist()[0]
+    target = (label + 1) % 10
+    one = explainer.explain(image, target=target)[0]
     ax = plots.path(one)
     assert 11 <= len(ax.images) <= 12
-    np.testing.assert_allclose(ax.images[0].get_array(), images[bright == 0][0])
+    np.testing.assert_allclose(ax.images[0].get_array(), image[0])
     # The same grey means the same everywhere: no image is stretched to its own darkest pixel.
-    assert len({image.get_clim() for image in ax.images}) == 1
+    assert len({picture.get_clim() for picture in ax.images}) == 1
     assert words(ax).count("the flip") == 1
     edges = [to_hex(patch.get_edgecolor()).upper() for patch in ax.patches]
-    assert (edges[0], edges[-1]) == (colour(0), colour(1))
+    assert (edges[0], edges[-1]) == (colour(label), colour(target))
     assert overlaps(ax.figure) == []
-    table = plots.prototypes(explainer, instance=one)
-    shown = [image.get_array() for image in table.images]
-    np.testing.assert_allclose(shown[0], images[bright == 0][0])
+    ax = plots.prototypes(explainer, instance=one)
+    shown = [picture.get_array() for picture in ax.images]
+    np.testing.assert_allclose(shown[0], image[0])
     for picture, prototype in zip(shown[1:], explainer.prototypes_, strict=True):
-        np.testing.assert_allclose(picture, prototype.cells.reshape(4, 4))
-    assert overlaps(table.figure) == []
+        np.testing.assert_allclose(picture, prototype.cells.reshape(8, 8))
+    assert overlaps(ax.figure) == []
     assert len(plots.prototypes(explainer, label=1).images) == 1
 
 
@@ -373,43 +330,39 @@ def test_prototypes_are_written_out(explainer):
         assert f"{prototype.probability:.0%}" in shown
         for feature, cell in zip(explainer.schema_.features, prototype.cells, strict=True):
             assert feature.text(cell) in shown
-    assert shown.count("yes") == shown.count("no") == 2
+    assert shown.count("approved") == shown.count("refused") == 3
     assert overlaps(ax.figure) == []
     refused = replace(explainer.prototypes_[0], valid=False)
     bank = SimpleNamespace(**{n: getattr(explainer, n) for n in ("schema_", "classes_")})
     bank.prototypes_ = (refused,)
-    assert "refused" in words(plots.prototypes(bank))
-    assert "refused" not in shown
+    assert words(plots.prototypes(bank, "approved")).count("refused") == 1  # not the label
 
 
 def test_prototypes_of_one_label_beside_an_instance(explainer, instance):
-    ax = plots.prototypes(explainer, "yes", instance)
-    assert words(ax).count("yes") == 2
+    ax = plots.prototypes(explainer, "approved", instance)
+    assert words(ax).count("approved") == 3
     assert f"instance {instance.position}" in words(ax)
-    assert str(instance.row["income"]) in words(ax)
     assert overlaps(ax.figure) == []
-    with pytest.raises(InputError, match=r"no prototypes of 'maybe'\. The labels are 'no', 'yes'"):
+    with pytest.raises(
+        InputError, match=r"no prototypes of 'maybe'\. The labels are 'approved', '"
+    ):
         plots.prototypes(explainer, "maybe")
 
 
 def test_shades_say_more_less_or_other(explainer):
-    schema = explainer.schema_
-    cells = np.array([[50, 50, 0, 3], [90, 50, 0, 3], [10, 50, 1, 3]], dtype=float)
+    schema = explainer.schema_  # age, income, debt, home, married, grade
+    cells = np.array([[50, 50, 30, 0, 0, 1], [50, 90, 30, 0, 0, 1], [50, 9, 30, 1, 0, 1]], float)
     contrast = _contrast(schema, cells, None)
-    assert contrast[1, 0] > 0.4
-    assert contrast[2, 0] < -0.4
-    assert np.isnan(contrast[2, 2])
-    assert not contrast[:, [1, 3]].any()
-    assert not contrast[:, 2][:2].any()
-    original = np.array([50, np.nan, 1, 2], dtype=float)
+    assert contrast[2, 1] < -0.4 < 0.4 < contrast[1, 1]
+    assert np.isnan(contrast[2, 3])
+    assert not contrast[:, [0, 2, 4, 5]].any()
+    assert not contrast[:2, 3].any()
+    original = np.array([50, 50, np.nan, 1, 0, 0], dtype=float)
     beside = _contrast(schema, cells, original)
-    assert beside[0, 0] == 0
-    assert np.isnan(beside[:, 1]).all()
-    assert np.isnan(beside[:2, 2]).all()
-    assert beside[2, 2] == 0
-    assert (beside[:, 3] > 0).all()
-    bare = replace(schema, features=tuple(replace(f, knots=None) for f in schema.features))
-    assert (np.sign(_contrast(bare, cells, original)) == np.sign(beside))[:, [0, 3]].all()
+    assert beside[0, 1] == beside[2, 3] == 0
+    assert np.isnan(beside[:, 2]).all()
+    assert np.isnan(beside[:2, 3]).all()
+    assert (beside[:, 5] > 0).all()
 
 
 # --- training curves --------------------------------------------------------------------------
@@ -522,9 +475,7 @@ def test_groups_are_drawn_with_their_intervals_and_features(explanation):
     share, cost, features = figure.axes
     assert [t.get_text() for t in share.get_yticklabels()] == list(compared.names)
     dots = [line for line in cost.lines if line.get_marker() == "o"]
-    assert [d.get_xdata()[0] for d in dots] == pytest.approx(
-        [line["cost"] for line in compared.costs]
-    )
+    assert [d.get_xdata()[0] for d in dots] == pytest.approx(compared.costs["cost"].tolist())
     drawn = sum(line.get_marker() == "o" and len(line.get_xdata()) for line in features.lines)
     assert drawn == len(compared.features)
     assert compared.sentences[1] in features.get_xlabel()

@@ -360,8 +360,8 @@ def retrained_classifiers(
                 f"retrain raised {type(error).__name__} on a sample of {len(sample):,} rows: "
                 f"{error}"
             ) from error
-        own = np.asarray(getattr(model, "classes_", ())).tolist()
-        classifiers.append(Classifier(model, schema, (*labels, *own)))
+        more = np.asarray(getattr(model, "classes_", ())).tolist()
+        classifiers.append(Classifier(model, schema, (*labels, *more)))
     return tuple(classifiers)
 
 

@@ -26,17 +26,16 @@ class Dataset:
     """A data set, split and described.
 
     Attributes:
-        name: What `load` calls it.
+        name: Its name, as `load` takes it.
         description: A sentence on it and on what its labels mean.
-        licence: On what terms the data may be used.
+        licence: The terms on which the data may be used.
         train: Training rows, features only: a pandas frame.
         test: Held-out rows.
         train_labels: One label per training row.
         test_labels: One label per held-out row.
-        schema: The columns of `train`, with a sentence on each, and what follows from others
-            declared so.
-        rules: Constraints every counterfactual should satisfy: what is immutable or monotone, and
-            what holds between columns.
+        schema: The columns of `train`, with a sentence on each; derived columns are declared.
+        rules: Constraints that every counterfactual should satisfy: immutable and monotone columns,
+            and relations between columns.
         target: The favourable label; None where no label is better than another.
         settings: Settings of the stock classifiers that suit it.
 
@@ -105,18 +104,18 @@ def load(
     Args:
         name: One of `names()`.
         balanced: Drop rows at random until every label is as frequent as the rarest, then split.
-        rows: How many applications to make; for `loans` only.
+        rows: Number of applications to make; for `loans` only.
         random_state: Seed of which rows are dropped, and which are held out.
 
     Examples:
         >>> load("loans", rows=200).train.shape
         (160, 16)
     """
-    known = names()
-    if name not in known:
+    all_names = names()
+    if name not in all_names:
         raise InputError(
-            f"There is no data set '{name}'. There are: {', '.join(known)}."
-            f"{did_you_mean(name, known)}"
+            f"There is no data set '{name}'. There are: {', '.join(all_names)}."
+            f"{did_you_mean(name, all_names)}"
         )
     from lapace.datasets.catalog import CATALOG, build
     from lapace.datasets.loans import make

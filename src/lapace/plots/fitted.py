@@ -55,8 +55,8 @@ def prototypes(
     classes = explainer.classes_
     chosen = [p for p in explainer.prototypes_ if label is None or p.label == label]
     if not chosen:
-        known = ", ".join(map(repr, classes))
-        raise InputError(f"There are no prototypes of {label!r}. The labels are {known}.")
+        listed = ", ".join(map(repr, classes))
+        raise InputError(f"There are no prototypes of {label!r}. The labels are {listed}.")
     schema = explainer.schema_ if instance is None else instance.explanation.schema
     original = None if instance is None else instance.explanation.instances[instance.position]
     if schema.shape is not None:
@@ -76,8 +76,8 @@ def prototypes(
         for y, i in enumerate(rows):
             _cell(ax, 0, y, schema.features[i].text(original[i]), "white", weight="bold")
     for x, p in enumerate(chosen, start=shift):
-        known = "" if np.isnan(p.probability) else f"{p.probability:.0%}"
-        _heading(ax, x, str(p.label), p.code, str(p.number), known if p.valid else "refused")
+        note = "" if np.isnan(p.probability) else f"{p.probability:.0%}"
+        _heading(ax, x, str(p.label), p.code, str(p.number), note if p.valid else "refused")
         for y, i in enumerate(rows):
             face, ink = _shade(float(contrast[x - shift, i]), instance is not None)
             _cell(ax, x, y, schema.features[i].text(p.cells[i]), face, color=ink)
@@ -152,11 +152,11 @@ def _cell(ax: Axes, x: float, y: float, text: str, face: Any, **look: Any) -> No
 
 def _legend(ax: Axes, rows: int, hidden: int, beside_instance: bool) -> None:
     """Writes what shades and lines of the heading mean, and how many features are left out."""
-    left = {"ha": "right", "color": SOFT}
-    write(ax, -0.1, -0.95, "prototype", fontsize=9.5, **left)
-    write(ax, -0.1, -0.3, "probability of its label", **left)
+    look = {"ha": "right", "color": SOFT}
+    write(ax, -0.1, -0.95, "prototype", fontsize=9.5, **look)
+    write(ax, -0.1, -0.3, "probability of its label", **look)
     y = rows + 0.6
-    write(ax, -0.1, y, "than the instance" if beside_instance else "than most here", **left)
+    write(ax, -0.1, y, "than the instance" if beside_instance else "than most here", **look)
     for x, shade, text in ((0, MORE, "more"), (1, LESS, "less"), (2, OTHER, "other")):
         ax.scatter([x + 0.15], [y], marker="s", s=60, color=tint(shade, 0.45))
         write(ax, x + 0.32, y, text, ha="left", color=SOFT)

@@ -80,5 +80,6 @@ def gallery(
 def _caption(prototype: Any) -> str:
     if not prototype.valid:
         return f"{prototype.number}: refused"
-    known = not np.isnan(prototype.probability)
-    return f"{prototype.number}: {prototype.probability:.0%}" if known else str(prototype.number)
+    if np.isnan(prototype.probability):
+        return str(prototype.number)
+    return f"{prototype.number}: {prototype.probability:.0%}"

@@ -130,9 +130,9 @@ def _answer(instance: InstanceExplanation) -> tuple[Floats | None, float]:
     for pick in ("best", "nearest"):
         if pick in whole.minimal:
             rows = whole.minimal[pick]
-            mine = np.flatnonzero((rows.instance == instance.position) & (rows.rank == 0) & rows.ok)
-            if len(mine):
-                return rows.cells[mine[0]], float(rows.probability[mine[0]])
+            ok = (rows.instance == instance.position) & (rows.rank == 0) & rows.ok
+            if ok.any():
+                return rows.cells[ok][0], float(rows.probability[ok][0])
     return None, np.nan
 
 
@@ -206,7 +206,7 @@ def path(
     return ax
 
 
-# Where the columns of the table begin, in hundredths of its width; BEFORE is aligned right.
+# Left ends of the columns of the table, in hundredths of its width; BEFORE is aligned right.
 NAME, BEFORE, LEFT, ANSWER, FLIP, END = 0.0, 30.0, 32.5, 60.0, 74.0, 87.5
 GAP = 2.5  # between the path and the column after it
 ABOVE_NOTES, NOTE = 0.6, 0.5  # lines of the table above notes, and that a note takes

@@ -152,27 +152,28 @@ def explained_parts(
         tried = feasible & (targets == k)
         if not tried.any():
             continue
-        mine = nearest.where(tried[nearest.instance])
+        answers = nearest.where(tried[nearest.instance])
         if len(rows):
-            instances = mine.instances[mine.instance]
+            instances = answers.instances[answers.instance]
             closest = kneighbors(schema, instances, rows)[0][:, 0]
-            ratio[mine.instance[closest > 0]] = (mine.distance / closest)[closest > 0]
+            apart = closest > 0
+            ratio[answers.instance[apart]] = answers.distance[apart] / closest[apart]
         among = Plausibility(schema, rows, max_rows=2000, random_state=random_state)
         lof, lof_real = np.empty(0), np.empty(0)
         if len(among.rows) >= MIN_ROWS:
-            lof, lof_real = among.lof(mine.cells), among.lof_of_rows()
-            other = returned.where(returned.valid & np.isin(returned.instance, mine.instance))
+            lof, lof_real = among.lof(answers.cells), among.lof_of_rows()
+            other = returned.where(returned.valid & np.isin(returned.instance, answers.instance))
             fine = among.lof(other.cells) <= np.quantile(lof_real, STRANGE)
-            usual[mine.instance] = np.isin(mine.instance, other.instance[fine])
+            usual[answers.instance] = np.isin(answers.instance, other.instance[fine])
         values = {
-            "changed": median(mine.changed),
+            "changed": median(answers.changed),
             "usual": mean(lof_real >= median(lof)) if len(lof) else math.nan,
             "lof": median(lof),
             "lof_real": median(lof_real),
-            "survival": mean(mine.survival),
+            "survival": mean(answers.survival),
         }
         known = {name: None if math.isnan(value) else value for name, value in values.items()}
-        by_target.append(ExplainedLabel(label, int(tried.sum()), len(mine), **known))
+        by_target.append(ExplainedLabel(label, int(tried.sum()), len(answers), **known))
     ratio, usual = ratio[~np.isnan(ratio)], usual[~np.isnan(usual)] > 0
     none = "no instance could be explained"
     closer = Check(THRESHOLDS["closer"], None, reason="no training row to compare with")

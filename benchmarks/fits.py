@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -203,18 +203,31 @@ def recipe_of(job: Job) -> tuple[Recipe, int | None]:
     if isinstance(job.details, Reading):
         settings = dict(job.details.options)
         settings.pop("numbers", None)
-        reading = {name: settings.pop(name) for name in LOSS if name in settings}
-        loss = PaperLoss(**reading) if reading else None
-        recipe = replace(recipe, loss=loss, **settings)
+        kept = {name: value for name, value in settings.items() if name not in LOSS}
+        recipe = replace(recipe, **kept)
     return recipe, paper.n_latent
 
 
-def _scaling(job: Job) -> AbstractContextManager[Any]:
-    """A context in which the paper's recipe scales numbers as the job's reading asks."""
+def loss_of(job: Job) -> PaperLoss | None:
+    """The reading of the paper's loss that a job asks for; None for the library's own."""
+    options = job.details.options if isinstance(job.details, Reading) else {}
+    reading = {name: value for name, value in dict(options).items() if name in LOSS}
+    return PaperLoss(**reading) if reading else None
+
+
+@contextmanager
+def _reading(job: Job) -> Iterator[None]:
+    """A context in which the paper's recipe has the job's loss, and scales numbers as it asks."""
     options = dict(job.details.options) if isinstance(job.details, Reading) else {}
-    if options.get("numbers") != "range":
-        return nullcontext()
-    return patch.object(explainer_fit, "standardised", lambda schema, _: range_coded(schema))
+    with ExitStack() as stack:
+        if (loss := loss_of(job)) is not None:
+            stack.enter_context(loss.in_use())
+        if options.get("numbers") == "range":
+            coded = patch.object(
+                explainer_fit, "standardised", lambda schema, _: range_coded(schema)
+            )
+            stack.enter_context(coded)
+        yield
 
 
 def fit(job: Job, data: Dataset, model: Any) -> Fit:
@@ -230,7 +243,7 @@ def fit(job: Job, data: Dataset, model: Any) -> Fit:
             schema=data.schema,
             random_state=job.seed + NEXT_TRY * again,
         )
-        with warnings.catch_warnings(), _scaling(job), spent() as cost:
+        with warnings.catch_warnings(), _reading(job), spent() as cost:
             warnings.simplefilter("ignore", CentroidWarning)  # invalid centroids are counted below
             explainer.fit(data.train)
         all_seconds, tries = all_seconds + cost.wall, tries + 1

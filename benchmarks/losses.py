@@ -1,4 +1,4 @@
-"""Other readings of the paper's loss, handed to a recipe as `replace(PAPER, loss=PaperLoss(...))`.
+"""Other readings of the paper's loss: `with PaperLoss(...).in_use(): explainer.fit(X)`.
 
 `LGMVAE.paper_terms` is the library's own reading: KL(c) of the batch's mean responsibilities per
 label, q(z|x,c,y) on the vector π of cluster probabilities, KL(z) against every cluster's Gaussian.
@@ -6,8 +6,10 @@ label, q(z|x,c,y) on the vector π of cluster probabilities, KL(z) against every
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 import torch
@@ -56,6 +58,14 @@ class PaperLoss:
             divergence.mean(),
             self._of_clusters(model, log_c, y),
         )
+
+    def in_use(self) -> AbstractContextManager[Any]:
+        """Returns a context in which the paper's recipe is trained with this loss."""
+
+        def terms(model: LGMVAE, x: Tensor, y: Tensor, generator: torch.Generator) -> Terms:
+            return self(model, x, y, generator)
+
+        return patch.object(LGMVAE, "paper_terms", terms)
 
     def _of_clusters(self, model: LGMVAE, log_c: Tensor, y: Tensor) -> Tensor:
         if self.kl_c == "row":

@@ -92,12 +92,6 @@ class CategoryTree:
 
         Returns:
             The tree, with the log-probabilities of these rows as `typical`.
-
-        Examples:
-            >>> import numpy as np
-            >>> tree = CategoryTree.fit(np.array([[0], [0], [1]]), widths=(2,))
-            >>> np.exp(tree.tables[0]).round(2).tolist()  # 2.1 / 3.2 and 1.1 / 3.2
-            [[0.66, 0.34]]
         """
         widths = tuple(widths)
         counts = _pair_counts(codes, widths)  # (W, W)
@@ -160,16 +154,6 @@ class CategoryTree:
             evidence: Codes to keep, negative where free. (n, b) A kept column's scores do not
                 count. A code unknown to the tree (width or more) stays as it is and carries no
                 information to its neighbours.
-
-        Examples:
-            >>> import numpy as np
-            >>> tree = CategoryTree.fit(np.array([[0, 1], [0, 1], [1, 0]]), widths=(2, 2))
-            >>> tree.choose(np.zeros((1, 4))).tolist()
-            [[0, 1]]
-            >>> tree.choose(np.zeros((1, 4)), evidence=np.array([[-1, 0]])).tolist()
-            [[1, 0]]
-            >>> tree.choose(np.zeros((1, 4)), evidence=np.array([[9, -1]])).tolist()
-            [[9, 1]]
         """
         kept = np.full((len(scores), len(self.widths)), -1) if evidence is None else evidence
         chosen = np.empty(kept.shape, dtype=np.int64)
@@ -179,12 +163,11 @@ class CategoryTree:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Returns the tree as a few flat arrays, to be saved; `from_arrays` reads them back."""
-        flat = [table.ravel() for table in self.tables]
         return {
             "widths": np.array(self.widths, dtype=np.int64),
             "parents": self.parents,
             "order": self.order,
-            "tables": np.concatenate([np.empty(0), *flat]),
+            "tables": np.concatenate([np.empty(0), *(table.ravel() for table in self.tables)]),
             "floors": self.floors,
             "typical": self.typical,
         }
@@ -194,46 +177,31 @@ class CategoryTree:
         """Reads back, bit for bit, the tree that `to_arrays` took apart.
 
         Raises:
-            InputError: If an array is missing or they do not fit together.
-
-        Examples:
-            >>> import numpy as np
-            >>> tree = CategoryTree.fit(np.array([[0, 1], [1, 0]]), widths=(2, 2))
-            >>> again = CategoryTree.from_arrays(tree.to_arrays())
-            >>> again.widths, np.array_equal(again.tables[1], tree.tables[1])
-            ((2, 2), True)
+            InputError: An array is missing, or they do not fit together.
         """
         try:
             widths, parents, order = (np.array(arrays[name], np.int64) for name in INTEGERS)
             flat, floors, typical = (np.array(arrays[name], np.float64) for name in NUMBERS)
-            width = tuple(widths.tolist())
-            above = [width[parent] if parent >= 0 else 1 for parent in parents.tolist()]
-            shapes = [*zip(above, width, strict=True)]
-            sizes = np.array([rows * columns for rows, columns in shapes], dtype=np.int64)
-            *parts, rest = np.split(flat, np.cumsum(sizes))
-            tables = tuple(t.reshape(shape) for t, shape in zip(parts, shapes, strict=True))
-            tree = cls(width, parents, order, tables, floors, typical)
-            intact = tree._is_intact() and not len(rest)
+            above = np.where(parents >= 0, widths[parents], 1)
+            *parts, rest = np.split(flat, np.cumsum(above * widths))
+            shapes = zip(parts, above.tolist(), widths.tolist(), strict=True)
+            tables = tuple(part.reshape(rows, columns) for part, rows, columns in shapes)
+            place = np.argsort(order)  # (b,)
+            intact = (
+                widths.min(initial=1) >= 1
+                and np.array_equal(np.sort(order), np.arange(len(widths)))
+                and parents.min(initial=-1) == -1
+                and (place[parents] < place)[parents >= 0].all()  # parents before children
+                and floors.shape == widths.shape
+                and np.isfinite(np.concatenate([flat, floors, typical])).all()
+                and (np.diff(typical) >= 0).all()
+                and not len(rest)
+            )
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             intact = False
         if not intact:
             raise InputError("The category tree is damaged. Fit it again or use an intact file.")
-        return tree
-
-    def _is_intact(self) -> bool:
-        """Whether order and parents are those of a forest and all numbers can be used."""
-        place = np.argsort(self.order)  # (b,)
-        above = self.parents >= 0
-        numbers = np.concatenate([*(t.ravel() for t in self.tables), self.floors, self.typical])
-        return bool(
-            min(self.widths, default=1) >= 1
-            and np.array_equal(np.sort(self.order), np.arange(len(self.widths)))
-            and self.parents.min(initial=-1) == -1
-            and (place[self.parents[above]] < place[above]).all()
-            and self.floors.shape == (len(self.widths),)
-            and np.isfinite(numbers).all()
-            and (np.diff(self.typical) >= 0).all()
-        )
+        return cls(tuple(widths.tolist()), parents, order, tables, floors, typical)
 
     @cached_property
     def _extended(self) -> tuple[Floats, ...]:

@@ -14,19 +14,17 @@ of the category blocks after them (1 is a binary column).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  as torch names it
-
-from lapace.documents import plain, restore
 
 __all__ = ["LGMVAE", "Gaussian", "Mixture", "Shape", "Terms", "few_threads", "gaussian"]
 
@@ -68,15 +66,6 @@ class Shape:
         networks = sum((n + 1) * h + (h + 1) * h + (h + 1) * m for n, m in sides)
         prior = (clusters + 1) * 2 * self.latent
         return networks + prior + labels * (clusters + labels) + self.continuous
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the sizes as plain JSON values."""
-        return plain(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Shape:
-        """Reads the sizes back from what `to_json` returned."""
-        return restore(cls, data, "the shape of the model")
 
 
 class Gaussian(NamedTuple):

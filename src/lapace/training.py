@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from lapace.arrays import Floats, Ints
-from lapace.documents import plain, restore
 from lapace.errors import InputError
 from lapace.model import LGMVAE, Gaussian, Mixture, Shape, Terms, few_threads
 
@@ -29,7 +28,6 @@ __all__ = ["DEFAULT", "IMAGES", "PAPER", "History", "Recipe", "densities", "fit"
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 _Rows: TypeAlias = tuple[Tensor, Tensor, Tensor]  # x, y, c
-PaperLoss: TypeAlias = Callable[[LGMVAE, Tensor, Tensor, torch.Generator], Terms]  # x, y
 
 FLOOR = 0.5  # the least rows of a fixed cluster, as a share of an even split
 SPREAD = 0.5  # share of the posterior's noise in the latent points the density is fitted to
@@ -65,8 +63,6 @@ class Recipe:
         epochs: With early stopping the budget is at least this many passes over the rows.
         enough: Labels with fewer rows are topped up to this many with made-up ones; 0 for none.
             Images never are: what lies between two images is a double exposure.
-        loss: Another reading of the paper's loss, for experiments; it is not saved. None for
-            `LGMVAE.paper_terms`.
     """
 
     name: Literal["default", "paper"] = "default"
@@ -81,7 +77,6 @@ class Recipe:
     patience: float = 0.0
     epochs: int = 0
     enough: int = 1000
-    loss: PaperLoss | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, recipe: str | Recipe) -> Recipe:
@@ -96,15 +91,6 @@ class Recipe:
     def on(self, schema_shape: tuple[int, ...] | None) -> Recipe:
         """Returns the recipe for rows of a shape: images need wider layers and more steps."""
         return IMAGES if self == DEFAULT and schema_shape is not None else self
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the settings as plain JSON values, without `loss`."""
-        return plain(replace(self, loss=None))
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """Reads a recipe back; settings that no longer exist are left out."""
-        return restore(cls, data, "the recipe")
 
 
 DEFAULT = Recipe()
@@ -231,7 +217,7 @@ def _terms(model: LGMVAE, recipe: Recipe, data: _Rows, generator: torch.Generato
     """Returns the terms of the recipe's loss on some rows."""
     x, y, c = data
     if recipe.follows_paper:
-        return (recipe.loss or LGMVAE.paper_terms)(model, x, y, generator)
+        return model.paper_terms(x, y, generator)
     return model.fixed_cluster_terms(x, y, c, generator)
 
 

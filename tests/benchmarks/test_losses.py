@@ -84,7 +84,8 @@ def test_every_reading_learns_something_else(loss):
     x, y = instances()
     data = torch.tensor(x, dtype=torch.float32), torch.tensor(y), torch.tensor(y)
     plain, _ = fit(PAPER_SHAPE, SMALL_PAPER, *data, random_state=0)
-    other, history = fit(PAPER_SHAPE, replace(SMALL_PAPER, loss=loss), *data, random_state=0)
+    with loss.in_use():
+        other, history = fit(PAPER_SHAPE, SMALL_PAPER, *data, random_state=0)
     assert not torch.equal(plain.centroids(), other.centroids())
     assert history.array[-2:, 1].mean() < history.array[:2, 1].mean()
     assert np.isfinite(history.array).all()
@@ -96,8 +97,8 @@ def test_kl_c_per_row_pulls_every_row_to_uniform_and_per_batch_does_not():
     entropy = {}
     for kl_c in ("row", "batch"):
         recipe = replace(SMALL_PAPER, weights=(1.0, 0.1, 1.0), steps=1000, patience=1)
-        recipe = replace(recipe, loss=PaperLoss(kl_c))
-        model, _ = fit(PAPER_SHAPE, recipe, x, y, y, random_state=0)
+        with PaperLoss(kl_c).in_use():
+            model, _ = fit(PAPER_SHAPE, recipe, x, y, y, random_state=0)
         pi = model.q_c(x, y)[y == 1].exp()[:, 2:5]
         entropy[kl_c] = float(-(pi * pi.clamp(min=1e-12).log()).sum(dim=1).mean())
         assert pi.mean(dim=0).min() > 0.1  # no cluster is lost either way

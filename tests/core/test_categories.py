@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -139,12 +138,6 @@ def test_log_probability_is_the_loop_also_for_unseen_codes(seed: int) -> None:
     np.testing.assert_allclose(tree.log_probability(rows), expected, rtol=1e-10)
 
 
-def test_probabilities_of_all_combinations_sum_to_one() -> None:
-    widths = (4, 3, 2, 5)
-    tree = CategoryTree.fit(some_rows(np.random.default_rng(1), 40, widths), widths)
-    assert np.exp(tree.log_probability(combinations(widths))).sum() == pytest.approx(1.0)
-
-
 def test_tables_are_laplace_smoothed_frequencies() -> None:
     widths = (2, 3)
     rows = np.array([[0, 0]] * 5 + [[1, 1]] * 4 + [[1, 2]])
@@ -175,22 +168,6 @@ def test_structure_is_the_best_of_all_forests(seed: int) -> None:
     tree = CategoryTree.fit(rows, widths)
     edges = [(min(j, p), max(j, p)) for j, p in enumerate(tree.parents.tolist()) if p >= 0]
     assert sum(gain[edge] for edge in edges) == pytest.approx(best, abs=1e-8)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_wide_column_of_noise_does_not_push_a_true_link_aside(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    first = rng.integers(0, 3, 80)
-    second = np.where(rng.random(80) < 0.5, first, rng.integers(0, 3, 80))
-    rows = np.column_stack([first, second, rng.integers(0, 40, 80)])
-
-    def uncorrected(one: int, two: int) -> float:
-        seen = [len(np.unique(rows[:, j])) - 1 for j in (one, two)]
-        return plain_information(rows, one, two) + seen[0] * seen[1] / (2 * len(rows))
-
-    # without the chance value both would have the noise as parent instead of each other
-    assert uncorrected(0, 1) < min(uncorrected(0, 2), uncorrected(1, 2))
-    assert CategoryTree.fit(rows, (3, 3, 40)).parents[1] == 0
 
 
 def test_ties_go_to_the_lowest_columns() -> None:
@@ -236,12 +213,6 @@ def test_quantile_is_the_share_of_rows_no_more_typical() -> None:
     np.testing.assert_allclose(tree.quantile(every), expected)
     assert tree.quantile(rows).min() > 0.0
     assert tree.quantile(rows).max() == 1.0
-
-
-def test_combinations_equal_but_for_rounding_are_equally_typical() -> None:
-    tree = CategoryTree.fit(np.array([[0], [1]]), (2,))
-    nudged = replace(tree, typical=np.nextafter(tree.typical, 0.0))
-    assert nudged.quantile(np.array([[0], [1]])).tolist() == [1.0, 1.0]
 
 
 def test_compressed_quantiles_are_near_the_exact_ones() -> None:
@@ -315,19 +286,6 @@ def test_a_row_is_chosen_alike_alone_and_in_any_company(monkeypatch: pytest.Monk
     np.testing.assert_array_equal(together, tree.choose(scores, kept))
 
 
-def test_the_tree_keeps_combinations_together() -> None:
-    """Columns chosen one by one give pairs that never occur."""
-    rng = np.random.default_rng(14)
-    status = rng.integers(0, 3, 1000)
-    rows = np.column_stack([status, status, rng.integers(0, 2, 1000)])
-    tree = CategoryTree.fit(rows, (3, 3, 2))
-    scores = rng.normal(size=(500, 8))
-    alone = [part.argmax(axis=1) for part in np.split(scores, [3, 6], axis=1)]
-    joint = tree.choose(scores)
-    assert (alone[0] != alone[1]).mean() > 0.4
-    assert (joint[:, 0] == joint[:, 1]).all()
-
-
 # --- edges ---------------------------------------------------------------------------------------
 
 
@@ -397,10 +355,3 @@ def test_damaged_arrays_are_refused(name: str, value: NDArray[Any]) -> None:
     assert tree.parents.tolist() == [-1, 0]
     with pytest.raises(InputError, match="category tree is damaged"):
         CategoryTree.from_arrays({**tree.to_arrays(), name: value})
-
-
-def test_a_missing_array_is_refused() -> None:
-    arrays = CategoryTree.fit(np.array([[0], [1]]), (2,)).to_arrays()
-    del arrays["floors"]
-    with pytest.raises(InputError, match="category tree is damaged"):
-        CategoryTree.from_arrays(arrays)

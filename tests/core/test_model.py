@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -63,21 +62,6 @@ def normal(gaussian: Gaussian) -> Normal:
 
 
 # -- shapes --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_shape_survives_json(shape: Shape) -> None:
-    again = Shape.from_json(json.loads(json.dumps(shape.to_json())))
-    assert again == shape
-    assert again.columns == shape.continuous + sum(shape.widths)
-
-
-def test_networks_are_three_layers_with_relu() -> None:
-    model = made(SHAPES["mixed"])
-    for network in (model.cluster_network, model.latent_network, model.decoder):
-        kinds = [type(layer).__name__ for layer in network]
-        assert kinds == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
-    assert isinstance(model.prior, torch.nn.Linear)  # one layer, from the cluster's one-hot
 
 
 # -- q(c|x,y) ------------------------------------------------------------------------------------
@@ -320,14 +304,6 @@ def test_draws_have_the_mixtures_mean_and_covariance() -> None:
     assert z.shape == (200_000, 2)
     assert torch.allclose(z.mean(dim=0), mean, atol=0.03)
     assert torch.allclose(z.T.cov(), covariance, atol=0.1)
-
-
-def test_the_same_seed_draws_the_same_and_nothing_may_be_drawn() -> None:
-    found = mixture(np.random.default_rng(6), 3, 2)
-    first, second = (found.sample(50, torch.Generator().manual_seed(7)) for _ in range(2))
-    assert torch.equal(first, second)
-    assert not torch.equal(first, found.sample(50, torch.Generator().manual_seed(8)))
-    assert found.sample(0, torch.Generator()).shape == (0, 2)
 
 
 def test_the_percentile_counts_training_rows_that_are_less_dense() -> None:

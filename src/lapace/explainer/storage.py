@@ -31,6 +31,7 @@ from safetensors.torch import save as save_tensors
 from lapace.categories import CategoryTree
 from lapace.classifier import Reference
 from lapace.constraints import from_toml, to_toml
+from lapace.documents import plain, restore
 from lapace.errors import InputError
 from lapace.explainer import outer
 from lapace.explainer.fit import Fitted, Prototype
@@ -99,8 +100,8 @@ def save(
         "settings": settings,
         "labels": list(fitted.labels),
         "rules": to_toml(fitted.rules),
-        "recipe": fitted.recipe.to_json(),
-        "shape": decoder.model.shape.to_json(),
+        "recipe": plain(fitted.recipe),
+        "shape": plain(decoder.model.shape),
         "history": list(fitted.history_names),
         "trees": len(decoder.trees),
         **({} if classifier is None else {"classifier": classifier.to_json()}),
@@ -227,10 +228,10 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
     schema = Schema.from_json(json.loads(members["schema.json"]))
     config = json.loads(members["config.json"])
     tensors = load_tensors(members["weights.safetensors"])
-    shape = Shape.from_json(config["shape"])
+    shape = restore(Shape, config["shape"], "the shape of the model")
     listed = json.loads(members["prototypes.json"])
     model = _model(shape, schema, tensors, len(listed))
-    recipe = Recipe.from_json(config["recipe"])
+    recipe = restore(Recipe, config["recipe"], "the recipe")
     labels = tuple(config["labels"])
     decoder = Decoder(
         schema,

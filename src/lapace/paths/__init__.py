@@ -10,14 +10,7 @@ the lines of images towards the data of the target.
 from lapace.paths.decoder import Decoder, EncodedInstances
 from lapace.paths.dense import dense_curves, dense_lines
 from lapace.paths.steps import Steps, join_rows, rows_differ, take_rows
-from lapace.paths.tracing import (
-    Correct,
-    Evaluate,
-    Lines,
-    TracedPaths,
-    pairs_of,
-    trace,
-)
+from lapace.paths.tracing import Correct, Evaluate, Lines, TracedPaths, pairs_of, trace
 
 __all__ = [
     "Correct",

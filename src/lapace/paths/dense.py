@@ -24,7 +24,7 @@ from torch import Tensor
 from lapace.arrays import Ints
 from lapace.model import Mixture
 from lapace.paths.decoder import Decoder, EncodedInstances
-from lapace.paths.tracing import Lines, pairs_of
+from lapace.paths.tracing import Lines
 
 __all__ = ["denoised", "dense_curves", "dense_lines"]
 
@@ -45,16 +45,10 @@ def dense_lines(
         instances: Where the lines start.
         lines: Straight lines.
     """
-    _, first, which = np.unique(pairs_of(lines), return_index=True, return_inverse=True)
-    curve = dense_curves(decoder, *_end_points(instances, lines, first), lines.label[first])
-    each = torch.as_tensor(which.ravel(), device=curve.device)  # a frozen copy has the same curve
-    return instances._replace(fading=FADING), lines._replace(curve=curve[each])
-
-
-def _end_points(instances: EncodedInstances, lines: Lines, which: Ints) -> tuple[Tensor, Tensor]:
-    device = lines.z.device
-    start = instances.z[torch.as_tensor(lines.instance[which], device=device)]
-    return start, lines.z[torch.as_tensor(lines.endpoint[which], device=device)]
+    start = instances.z[torch.as_tensor(lines.instance, device=lines.z.device)]
+    end = lines.z[torch.as_tensor(lines.endpoint, device=lines.z.device)]
+    curve = dense_curves(decoder, start, end, lines.label)
+    return instances._replace(fading=FADING), lines._replace(curve=curve)
 
 
 def dense_curves(decoder: Decoder, start: Tensor, end: Tensor, labels: Ints) -> Tensor:

@@ -31,10 +31,8 @@ __all__ = [
     "near_samples",
 ]
 
-NEAR, ASKED = 5, 2  # sampled rows looked at, and queried, for each start that is wanted
+ASKED = 2  # sampled rows queried for each start that is wanted
 MORE = 2  # times as many under constraints, which move them
-UNLIKE = 0.5  # of a row's distance: how far it lies from rows chosen before it
-CELLS = 5_000_000  # cells of rows compared with each other at once
 MIN_PERCENTILE = 0.2  # of an instance's categories among the target's, to get a frozen copy
 HYBRIDS = 50  # rows tried at a time for each start wanted, where constraints leave an instance none
 ROUNDS = 3  # how often they are
@@ -89,7 +87,7 @@ class Starts(NamedTuple):
 def near_samples(
     problem: Problem, instance: Ints, oracle: Oracle, times: int = 1
 ) -> tuple[Starts, Ints]:
-    """Finds sampled rows of the target near instances, unlike each other, and evaluates them.
+    """Finds the sampled rows of the target closest to instances, and evaluates them.
 
     Args:
         problem: The problem.
@@ -101,6 +99,7 @@ def near_samples(
         The rows, by instance and distance, and which of the sampled rows each is.
     """
     sampled, asked = problem.fitted.sampled_endpoints, problem.instances
+    count = times * ASKED * (MORE if len(problem.system) else 1) * problem.search.n_starts
     pinned = problem.system.domains(asked.cells[instance]).pinned
     alike = np.c_[asked.label_code[instance], asked.target_code[instance], pinned]
     _, group = np.unique(alike, axis=0, return_inverse=True)
@@ -112,7 +111,8 @@ def near_samples(
         cells = asked.cells[instance[members]]
         # What may not change is the instance's, whatever the sample has.
         weights = np.where(pinned[members[0]], 0.0, problem.weights)
-        chosen = rows[_unlike_rows(problem, cells, sampled.cells[rows], weights, times)]
+        _, near = kneighbors(problem.schema, cells, sampled.cells[rows], count, weights=weights)
+        chosen = rows[near]
         owners.append(np.repeat(instance[members], chosen.shape[1]))
         samples.append(chosen.ravel())
     owner, sample = np.concatenate(owners), np.concatenate(samples)
@@ -120,38 +120,6 @@ def near_samples(
     starts = Starts.of(owner, steps, problem.distances(steps.cells, owner))
     order = np.lexsort((starts.distance, owner))
     return take_rows(starts, order), sample[order]
-
-
-def _unlike_rows(
-    problem: Problem, cells: Floats, rows: Floats, weights: Floats, times: int
-) -> Ints:
-    """Returns positions of rows near each instance, (n, count), of which none is much like another.
-
-    The closest rows of a large sample are almost copies of one another. In order of distance, a row
-    is chosen if it is at least half as far from every row chosen before as it is from the instance;
-    where too few are, the closest of the others follow.
-    """
-    schema = problem.schema
-    count = times * (MORE if len(problem.system) else 1) * problem.search.n_starts
-    wanted = min(len(rows), ASKED * count)
-    distance, near = kneighbors(schema, cells, rows, NEAR * count, weights=weights)
-    numeric = np.array([f.numeric for f in schema.features])
-    places = schema.metric.coordinates(rows)  # (rows, d), of a sample nothing is missing
-    chosen = np.empty((len(cells), wanted), dtype=np.int64)
-    for part in batches(len(cells), CELLS, near.shape[1] * cells.shape[1]):
-        some = places[near[part]]  # (n, near, d)
-        every = np.arange(len(some))
-        closest = np.full(near[part].shape, np.inf)  # to any row chosen so far
-        free = np.ones(near[part].shape, dtype=bool)
-        for turn in range(wanted):
-            unlike = free & (closest >= UNLIKE * distance[part])
-            pick = np.where(unlike.any(axis=1), unlike.argmax(axis=1), free.argmax(axis=1))
-            chosen[part, turn] = near[part][every, pick]
-            free[every, pick] = False
-            apart = some - some[every, pick][:, None]
-            apart = np.where(numeric, np.abs(apart), apart != 0) @ weights
-            closest = np.minimum(closest, apart)
-    return chosen
 
 
 # ------------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_defaults_are_those_of_the_library():
     assert ours["why-not"]["steps"] == ours["plot"]["steps"] == Search().steps
     assert ours["why-not"]["max_queries"] == MAX_QUERIES
     app_settings = inspect.signature(create_app).parameters
-    for name in ("token", "max_body", "max_instances", "max_steps", "queue", "timeout"):
+    for name in ("token", "max_body", "max_instances", "queue", "timeout"):
         assert ours["serve"][name] == app_settings[name].default, name
 
 
@@ -642,9 +642,8 @@ def test_letters_are_written_beside_the_answers(here, denied):
     assert re.search(r"Decided with: loans\.skops, sha256 [0-9a-f]{64}", text)
     assert re.search(r"Explained with: loans\.lapace, sha256 [0-9a-f]{64}", text)
     (here / "words.toml").write_text('predicted = "A loan"\n')
-    (here / "own.j2").write_text("only {{ letter.name }}")
-    done(f"{line} --words words.toml --template own.j2 --ids 0 -q")
-    assert (here / "out" / "letters" / "letter-0.html").read_text() == "only 0"
+    done(f"{line} --words words.toml --ids 0 -q")
+    assert "A loan: the" in (here / "out" / "letters" / "letter-0.txt").read_text(encoding="utf-8")
     assert "is a file" in refused(run("explain loans.lapace denied.csv --letters loans.toml"))
 
 

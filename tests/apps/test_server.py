@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import inspect
 import json
 import os
@@ -14,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -33,11 +32,9 @@ from starlette.exceptions import HTTPException
 
 from lapace import Explainer, InputError, NotFittedError, Search
 from lapace.apps.server import create_app, make_app, run, serve
-from lapace.apps.server.http import AccessMiddleware
-from lapace.apps.server.metrics import Metrics
-from lapace.apps.server.models import ExplainRequest, WhyNotRequest, parse_request, request_models
+from lapace.apps.server.requests import ExplainRequest, WhyNotRequest, read_json
 from lapace.apps.server.running import listen
-from lapace.apps.server.work_queue import THREAD_NAME, WorkQueue
+from lapace.apps.server.work_queue import THREAD_NAME
 from lapace.documents import plain as plain_json
 from lapace.result import json_schema, why_not_to_json
 from tests import worlds
@@ -209,7 +206,7 @@ def plain(world: worlds.World) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-@pytest.mark.parametrize("name", ["bank", "seasons", "signs", "shop", "post", "paper", "digits"])
+@pytest.mark.parametrize("name", ["bank", "seasons", "signs", "shop", "paper", "digits"])
 def test_a_response_is_the_librarys_explanation_in_the_published_format(name):
     world = getattr(worlds, name)()
     instances = plain(world)[:2]
@@ -255,12 +252,6 @@ def test_every_setting_reaches_the_library():
     assert found == in_json(expected)
 
 
-def test_null_means_the_default(client):
-    nulls = dict.fromkeys(ExplainRequest.model_fields.keys() - {"instances"})
-    for request in (nulls, {"search": dict.fromkeys(SEARCH)}):
-        assert explain(client, **request).json() == explain(client).json()
-
-
 def test_concurrent_requests_are_answered_as_if_alone(client):
     instances = plain(worlds.post())
     alone = [in_json(worlds.post().explainer.explain([row]).to_json()) for row in instances]
@@ -270,23 +261,13 @@ def test_concurrent_requests_are_answered_as_if_alone(client):
     assert [response.json() for response in responses] == alone * 2
 
 
-def test_an_explainer_is_described_without_training_values():
-    world = worlds.bank()
-    explainer = world.explainer
-    with serving(explainer) as client:
-        schema = client.get("/v2/schema").json()
-        prototypes = client.get("/v2/prototypes").json()["prototypes"]
-        report = client.get("/v2/report").json()
-        rows = [prototype["row"] for prototype in prototypes]
-        back = client.post("/v2/explain", json={"instances": rows, "target": "approved"}).json()
+def test_an_explainer_is_described_without_training_values(client):
+    explainer = worlds.post().explainer
+    schema = client.get("/v2/schema").json()
     assert schema["labels"] == list(explainer.classes_)
     assert [f["name"] for f in schema["features"]] == list(explainer.schema_.names)
-    assert not {"knots", "histogram"} & set(schema["features"][0])
-    assert report == in_json(explainer.report_.to_json())
-    assert [p["number"] for p in prototypes] == [p.number for p in explainer.prototypes_]
-    # A prototype sent back is the same row, and the classifier gives it the label written there.
-    assert [p["label"] for p in back["instances"]] == [p["label"] for p in prototypes]
-    assert all(p["valid"] for p in prototypes)
+    assert not {"knots", "histogram", "ranks"} & set(schema["features"][0])
+    assert client.get("/v2/report").json() == in_json(explainer.report_.to_json())
 
 
 def test_why_not_covers_every_instance_without_a_counterfactual():
@@ -316,68 +297,23 @@ def test_why_not_covers_every_instance_without_a_counterfactual():
     assert all(p["why_not"] is None for p in plain_explanation.json()["instances"])
 
 
-def test_no_instances_are_an_empty_explanation(client):
-    response = client.post("/v2/explain", json={"instances": []})
-    assert response.status_code == 200
-    assert response.json()["instances"] == []
-    jsonschema.validate(response.json(), json_schema())
-
-
 # --- the OpenAPI document ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["bank", "seasons", "signs", "shop", "post", "digits", "rare"])
-def test_every_example_can_be_sent_as_it_is(name):
-    explainer = getattr(worlds, name)().explainer
-    with serving(explainer, max_body=100_000) as client:
-        document = client.get("/openapi.json").json()
-        body = document["paths"]["/v2/explain"]["post"]["requestBody"]["content"]
-        examples = body["application/json"]["examples"]
-        assert len(examples) >= 4
-        request = {**document, **body["application/json"]["schema"]}
-        explanation = {**document, "$ref": "#/components/schemas/Explanation"}
-        for name, example in examples.items():
-            jsonschema.Draft202012Validator(request).validate(example["value"])
-            response = client.post("/v2/explain", json=example["value"])
-            assert response.status_code == 200, (name, response.text[:300])
-            jsonschema.Draft202012Validator(explanation).validate(response.json())
-            jsonschema.validate(response.json(), json_schema())
 
 
 def test_the_document_lists_every_route_and_there_are_no_pages_with_foreign_scripts(client):
     document = client.get("/openapi.json").json()
     assert sorted(document["paths"]) == [
-        "/healthz", "/metrics", "/readyz", "/v2/explain", "/v2/prototypes", "/v2/report",
-        "/v2/schema", "/v2/why-not",
+        "/healthz", "/metrics", "/readyz", "/v2/explain", "/v2/report", "/v2/schema", "/v2/why-not",
     ]  # fmt: skip
     assert "securitySchemes" not in document["components"]
     for path in ("/docs", "/redoc"):
         sentence(client.get(path), 404)
 
 
-def test_the_document_has_the_columns_labels_and_limits(client):
-    request = client.get("/openapi.json").json()["components"]["schemas"]["ExplainRequest"]
-    instances = request["properties"]["instances"]
-    assert instances["maxItems"] == 100
-    assert instances["items"]["required"] == ["weight", "speed", "stamp"]
-    assert request["properties"]["target"]["anyOf"][0]["enum"] == ["cheap", "dear", "any-other"]
-    assert set(request["properties"]["costs"]["properties"]) == set(LIGHT)
-
-
-def test_labels_that_are_equal_in_python_are_not_mixed_up_between_servers():
-    for world in (worlds.signs(), worlds.shop(), worlds.signs()):
-        labels = world.explainer.classes_
-        model, _ = request_models(world.explainer, max_instances=1, max_steps=20)
-        found = model.model_json_schema()["properties"]["target"]["anyOf"][1]["items"]["enum"]
-        assert list(map(type, found)) == list(map(type, labels))
-        assert found == list(labels)
-
-
 def test_the_page_names_every_route_field_status_and_setting(client):
     page = (ROOT / "docs" / "how-to" / "serving.md").read_text(encoding="utf-8")
     paths = client.get("/openapi.json").json()["paths"]
-    statuses = {status for path in paths.values() for route in path.values()
-                for status in route["responses"]} - {"200", "500"}  # fmt: skip
+    statuses = ("400", "401", "403", "408", "413", "415", "422", "502", "503", "504")
     settings = set(inspect.signature(create_app).parameters) - {"explainer"}
     names = {*WhyNotRequest.model_fields, *SEARCH, *settings}
     for word in (*paths, *statuses, *(f"`{name}`" for name in names)):
@@ -389,9 +325,8 @@ def test_the_page_names_every_route_field_status_and_setting(client):
 
 def test_a_token_is_required_everywhere_but_at_healthz():
     with serving(worlds.post().explainer, token="open-sesame") as client:
-        assert client.health()["status"] == "ok"
         for path in ("/healthz", "/readyz"):
-            assert client.get(path).status_code == client.head(path).status_code == 200
+            assert client.get(path).status_code == 200
         values = (b"Bearer sesame", b"Basic open-sesame", b"Bearer", b"open-sesame", b"Bearer \xff",
                   b"Bearer open-sesame2", b"Bearer open-sesam")  # fmt: skip
         for wrong in ({}, *({"Authorization": value} for value in values)):
@@ -403,8 +338,8 @@ def test_a_token_is_required_everywhere_but_at_healthz():
         right = {"Authorization": "bearer open-sesame"}
         assert client.get("/v2/schema", headers=right).status_code == 200
         document = client.get("/openapi.json", headers=right).json()
-        assert document["security"] == [{"token": []}]
-        assert document["paths"]["/healthz"]["get"]["security"] == []
+        assert document["paths"]["/v2/explain"]["post"]["security"] == [{"HTTPBearer": []}]
+        assert "security" not in document["paths"]["/healthz"]["get"]
         found = client.post("/v2/explain", headers=right, json={"instances": [LIGHT]})
         assert found.status_code == 200
 
@@ -443,57 +378,6 @@ def test_without_a_token_only_loopback_host_names_are_answered():
         assert client.get("/v2/schema", headers=headers).status_code == 200
 
 
-def test_other_origins_are_refused_unless_cors_names_them():
-    origin = {"Origin": "https://example.org"}
-    preflight = {**origin, "Access-Control-Request-Method": "POST",
-                 "Access-Control-Request-Headers": "authorization,content-type"}  # fmt: skip
-    with serving(worlds.post().explainer) as client:
-        assert "access-control-allow-origin" not in client.get("/v2/schema", headers=origin).headers
-        refused = client.options("/v2/explain", headers=preflight)
-        assert "access-control-allow-origin" not in refused.headers
-        sentence(refused, 405)
-    with serving(worlds.post().explainer, cors=["https://example.org"], token="t") as client:
-        allowed = client.options("/v2/explain", headers=preflight)  # it carries no token
-        assert allowed.status_code == 200
-        assert allowed.headers["access-control-allow-origin"] == "https://example.org"
-        refused = client.get("/v2/schema", headers=origin)
-        sentence(refused, 401)
-        assert refused.headers["access-control-allow-origin"] == "https://example.org"
-        other = client.get("/v2/schema", headers={"Origin": "https://evil.example"})
-        assert "access-control-allow-origin" not in other.headers
-
-
-def test_too_many_requests_in_flight_are_refused_before_their_bodies_are_read():
-    release = asyncio.Event()
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await release.wait()
-
-    async def receive() -> Any:
-        raise AssertionError("a byte of the body was read")
-
-    async def story() -> list[Any]:
-        sent: list[Any] = []
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        middleware = AccessMiddleware(app, max_in_flight=1, metrics=Metrics())
-        scope = {"type": "http", "method": "POST", "path": "/v2/explain", "headers": []}
-        first = asyncio.create_task(middleware(scope, receive, send))
-        await asyncio.sleep(0)
-        await middleware(scope, receive, send)
-        release.set()
-        await first
-        assert not middleware.in_flight
-        return sent
-
-    start, body = asyncio.run(story())
-    assert start["status"] == 429
-    assert (b"retry-after", b"1") in start["headers"]
-    assert json.loads(body["body"]) == {"error": "1 requests are in flight. Try again in 1 second."}
-
-
 @pytest.mark.parametrize(
     ("path", "method", "status"),
     [("/v2/explain/", "POST", 404), ("/v2/explain", "GET", 405), ("/", "GET", 404),
@@ -529,18 +413,6 @@ def test_a_body_too_large_is_refused_however_it_is_sent():
         assert client.get("/healthz").status_code == 200
 
 
-def test_a_compressed_body_is_not_unpacked(client):
-    headers = {**JSON, "Content-Encoding": "gzip"}
-    response = client.post("/v2/explain", content=gzip.compress(padded(1_000)), headers=headers)
-    assert "compressed" in sentence(response, 415)
-
-
-@pytest.mark.parametrize("media", ["", "text/plain", "application/x-www-form-urlencoded", "json"])
-def test_a_body_must_be_declared_as_json(client, media):
-    response = client.post("/v2/explain", content=padded(100), headers={"Content-Type": media})
-    assert "application/json" in sentence(response, 415)
-
-
 def test_a_body_that_does_not_arrive_times_out():
     with serving(worlds.post().explainer, timeout=LONG) as client:
         head = "POST /v2/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -561,107 +433,79 @@ def test_a_body_that_does_not_arrive_times_out():
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        (b"", 400, "not JSON at line 1, column 1"),
-        (b"\xff\xfe{\x00}\x00", 400, "not UTF-8 at byte 0"),
-        (b'{"instances": [{"weight": "\xc3"}]}', 400, "not UTF-8 at byte 27"),
-        (b'{"instances": [{"weight": NaN}]}', 400, "JSON has no NaN. Send null"),
-        (b'{"instances": [{"weight": 1e999}]}', 422, "1e999 is too large"),
-        (b'{"instances": [{"weight": ' + b"9" * 5000 + b"}]}", 422, "99999… is too large"),
-        (b'{"instances": [], "instances": []}', 422, "'instances' is twice in one object"),
-        (b'{"instances": [{"stamp": "\\ud800"}]}', 422, "surrogate"),
-        (b"[" * 100_000, 400, "nested too deeply"),
-        (b"[]", 422, "The body is a list of length 0; it must be an object."),
-        (b"{}", 422, "The request lacks the field 'instances'."),
-        (b'{"instnces": []}', 422, "unknown field 'instnces'. Did you mean 'instances'?"),
-        (b'{"instances": [], "steps": 5}', 422, "Put it into the object 'search'."),
-        (b'{"instances": [], "search": {"stps": 5}}', 422, "Did you mean 'steps'?"),
-        (b'{"instances": {}}', 422, "instances is an object; it must be a valid list."),
-        (b'{"instances": [3]}', 422, "instances[0] is 3; it must be an object."),
+        (b"", 422, "body: Field required."),
+        (b"{", 400, "Expecting property name enclosed in double quotes: line 1 column 2"),
+        (b"\xff\xfe{\x00}\x00", 400, "can't decode byte 0xff in position 0"),
+        (b'{"instances": [{"weight": NaN}]}', 400, "JSON has no NaN; send null"),
+        (b'{"instances": [{"weight": 1e999}]}', 400, "the number 1e999 is too large"),
+        (b'{"instances": [{"weight": ' + b"9" * 5000 + b"}]}", 400, "99999 is too large"),
+        (b'{"instances": [], "instances": []}', 400, "'instances' is twice in one object"),
+        (b'{"instances": [{"stamp": "\\ud800"}]}', 400, "surrogates not allowed"),
+        (b"[" * 100_000, 400, "recursion"),
+        (b"[]", 422, "body: Input should be a valid dictionary"),
+        (b"{}", 422, "instances: Field required."),
+        (b'{"instances": [], "steps": 5}', 422, "steps: Extra inputs are not permitted."),
+        (b'{"instances": [], "search": {"stps": 5}}', 422, "search.stps: Extra inputs are not"),
+        (b'{"instances": [3]}', 422, "instances[0]: Input should be a valid dictionary."),
         (b'{"instances": [{"weight": 3}]}', 422, "lacks column 'speed'"),
         (b'{"instances": [{"weight": 3, "sped": 1, "stamp": 0}]}', 422, "'sped'?"),
-        (b'{"instances": [{"weight": [3], "speed": 1, "stamp": "red"}]}', 422,
-         "instances[0].weight must be a string, a number, true, false or null."),
         (b'{"instances": [], "target": {}}', 422, "give one label"),
         (b'{"instances": [], "target": ["dear"]}', 422, "1 target"),
         (b'{"instances": [], "target": "deer"}', 422, "Did you mean 'dear'?"),
-        (b'{"instances": [], "constraints": {"a": 1}}', 422, "constraints is an object"),
-        (b'{"instances": [], "constraints": "fixed speed"}', 422, "it must be a valid list"),
+        (b'{"instances": [], "constraints": "fixed speed"}', 422, "constraints: Input should be"),
         (b'{"instances": [], "constraints": ["weigt <= 3"]}', 422, "'weigt'"),
-        (b'{"instances": [], "costs": {"weight": "x"}}', 422, 'costs.weight is "x"; it must be'),
+        (b'{"instances": [], "costs": {"weight": "x"}}', 422, "costs.weight: Input should be"),
         (b'{"instances": [], "costs": {"weight": -1}}', 422, "must be zero or more"),
-        (b'{"instances": [], "costs": {"wait": 1}}', 422, "Did you mean 'weight'?"),
         (b'{"instances": [], "search": {"steps": 101}}', 422, "less than or equal to 100."),
-        (b'{"instances": [], "search": {"steps": 1}}', 422, "search.steps is 1; it must be greate"),
-        (b'{"instances": [], "search": {"steps": "2"}}', 422, 'search.steps is "2"; it must be'),
-        (b'{"instances": [], "search": {"enforce": []}}', 422, "'exact', 'naive' or 'latent'."),
-        (b'{"instances": [], "search": {"stable": 1}}', 422, "search.stable is 1; it must be"),
-        (b'{"instances": [], "search": {"picks": ["frist"]}}', 422, "search.picks[0] is"),
-        (b'{"instances": [], "search": {"n_best": 11}}', 422, "search.n_best is 11; it must be"),
-        (b'{"instances": [], "plausibility": 100}', 422, "plausibility is 100; it must be"),
-        (b'{"instances": [], "confidence": 2}', 422, "confidence is 2; it must be less than or"),
+        (b'{"instances": [], "search": {"steps": "2"}}', 422, "search.steps: Input should be"),
+        (b'{"instances": [], "search": {"picks": ["frist"]}}', 422, "search.picks[0]: Input"),
+        (b'{"instances": [], "search": {"n_best": 11}}', 422, "search.n_best: Input should be"),
+        (b'{"instances": [], "confidence": 2}', 422, "confidence: Input should be less than or"),
         (b'{"instances": [], "confidence": 0.9}', 422, "predict_proba"),
+        (b'{"instances": [], "' + b"x" * 5000 + b'": 1}', 422, "Extra inputs are not permitted."),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_body_is_one_sentence_that_names_the_field(client, body, status, says):
-    assert says in sentence(client.post("/v2/explain", content=body, headers=JSON), status)
-    assert says in sentence(client.post("/v2/why-not", content=body, headers=JSON), status)
+    for route in ("/v2/explain", "/v2/why-not"):
+        found = sentence(client.post(route, content=body, headers=JSON), status)
+        assert says in found
+        assert len(found) <= 600
 
 
-def test_the_budget_of_queries_is_bounded(client):
-    for wrong in (-1, 50_001, 1.5, "9"):
-        request = {"instances": [], "max_queries": wrong}
-        found = sentence(client.post("/v2/why-not", json=request), 422)
-        assert found.startswith("max_queries is ")
-    refused = client.post("/v2/explain", json={"instances": [], "max_queries": 1})
-    assert "unknown field 'max_queries'" in sentence(refused, 422)
+@pytest.mark.parametrize(
+    "headers",
+    [{**JSON, "Content-Encoding": "gzip"}, {"Content-Type": "text/plain"}, {"Content-Type": ""}],
+)
+def test_a_body_must_be_plain_json(client, headers):
+    response = client.post("/v2/explain", content=padded(100), headers=headers)
+    assert "not compressed, with Content-Type: application/json" in sentence(response, 415)
 
 
 def test_limits_hold_and_are_listed():
-    settings = {"max_instances": 3, "max_steps": 9, "max_body": 50_000}
-    with serving(worlds.post().explainer, **settings) as client:
+    with serving(worlds.post().explainer, max_instances=3, max_body=50_000) as client:
         limits = client.get("/v2/schema").json()["limits"]
-        assert {name: limits[name] for name in ("body", "instances", "steps")} == {
-            "body": 50_000, "instances": 3, "steps": 9
+        assert limits == {
+            "body": 50_000, "instances": 3, "queries": 500_000, "nodes": 100_000, "steps": 100
         }  # fmt: skip
-        assert {"queries", "nodes"} < set(limits)
-        request = {"instances": [LIGHT] * 3, "search": {"steps": 9}}
-        assert client.post("/v2/explain", json=request).status_code == 200
-        # The library's default is more than this server allows: then the default is its limit.
-        assert explain(client).json() == explain(client, search={"steps": 9}).json()
+        assert client.post("/v2/explain", json={"instances": [LIGHT] * 3}).status_code == 200
         found = sentence(client.post("/v2/explain", json={"instances": [LIGHT] * 4}), 422)
-        assert found == "instances is a list of length 4; it must have at most 3 items, not 4."
-        assert "equal to 9." in sentence(explain(client, search={"steps": 10}), 422)
+        assert found == "There are 4 instances; send at most 3."
         found = sentence(explain(client, constraints=["fixed speed"] * 101), 422)
         assert "at most 100 items" in found
-        found = sentence(explain(client, constraints=["x" * 1001]), 422)
-        assert "at most 1000 characters" in found
-
-
-def test_unknown_columns_are_dropped_before_the_library_reads_the_rows():
-    explainer = worlds.post().explainer
-    model, _ = request_models(explainer, max_instances=100, max_steps=100)
-    rows = [{**LIGHT, **{f"c{i}_{k}": [k] for k in range(900)}} for i in range(60)]
-    request = parse_request(model, json.dumps({"instances": rows}).encode())
-    assert request.instances == [LIGHT] * 60
-
-
-def test_long_words_are_cut_in_the_sentence(client):
-    assert len(sentence(explain(client, **{"x" * 5_000: 1}), 422)) < 300
-    assert len(sentence(explain(client, target="y" * 50_000), 422)) <= 600
-    assert len(sentence(explain(client, costs={"z" * 5_000: "1"}), 422)) < 300
+        assert "at most 1000 char" in sentence(explain(client, constraints=["x" * 1001]), 422)
+        many = client.post("/v2/why-not", json={"instances": [], "max_queries": 50_001})
+        assert sentence(many, 422).startswith("max_queries: Input should be less than")
+        nulls = dict.fromkeys(ExplainRequest.model_fields.keys() - {"instances"})
+        assert explain(client, **nulls).json() == explain(client).json()
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [({"max_body": 0}, "max_body is 0; it must be"),
      ({"max_instances": True}, "max_instances is True; it must be"),
-     ({"max_steps": 1}, "max_steps is 1; it must be a whole number from 2 on"),
      ({"queue": -1}, "queue is -1"), ({"threads": 0}, "threads is 0"),
      ({"timeout": 0}, "timeout is 0; it must be"), ({"timeout": "3"}, "timeout is '3'"),
-     ({"timeout": 100_000}, "timeout is 100000"),
-     ({"cors": ["example.org"]}, "cors holds 'example.org', not an origin"),
-     ({"cors": ["https://example.org/"]}, "not an origin"),
-     ({"cors": "https://example.org"}, "not an origin")],
+     ({"timeout": 100_000}, "timeout is 100000"), ({"token": {}}, "token holds none")],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused_at_once(settings, says):
     with pytest.raises(InputError, match=says):
@@ -676,11 +520,7 @@ def test_an_explainer_must_be_fitted():
 # --- slow and broken classifiers ----------------------------------------------------------------
 
 
-def working() -> int:
-    return sum(thread.name == THREAD_NAME for thread in threading.enumerate())
-
-
-def test_a_full_queue_says_when_to_try_again(gate):
+def test_requests_run_wait_and_are_refused_before_their_bodies_are_read(gate):
     _, explainer = gated()
     with (
         serving(explainer, threads=1, queue=2, timeout=LONG) as client,
@@ -688,121 +528,44 @@ def test_a_full_queue_says_when_to_try_again(gate):
     ):
         gate.open.clear()
         accepted = [pool.submit(explain, client, HEAVY) for _ in range(3)]  # one runs, two wait
-        until(lambda: client.health()["waiting"] == 2)
-        for _ in range(5):
-            refused = explain(client)
-            found = sentence(refused, 429)
-            assert found.startswith("2 requests are waiting already. Try again in ")
-            assert 1 <= int(refused.headers["retry-after"]) <= 60
+        until(lambda: client.health() == {"running": 1, "waiting": 2, "stuck": 0})
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/healthz").status_code == 200
+        refused = client.post("/v2/explain", content=b"{", headers=JSON)
+        found = sentence(refused, 503)
+        assert found == "3 requests are running or waiting. Try again in 5 seconds."
+        assert refused.headers["retry-after"] == "5"
         assert client.get("/v2/report").status_code == 200  # what needs no classifier is answered
         gate.open.set()
         assert [future.result().status_code for future in accepted] == [200] * 3
         assert explain(client).status_code == 200
+        until(lambda: client.get("/readyz").status_code == 200)
 
 
-def test_requests_that_hang_do_not_stop_the_others(gate):
+def test_a_request_that_hangs_gets_504_and_its_thread_is_stuck_until_it_returns(gate):
     _, explainer = gated()
-    before = working()
     with (
         serving(explainer, threads=2, queue=10, timeout=LONG) as client,
-        ThreadPoolExecutor(3) as pool,
+        ThreadPoolExecutor(2) as pool,
     ):
         gate.open.clear()
-        hanging = [pool.submit(explain, client, HEAVY) for _ in range(3)]
-        for _ in range(2):
+        for stuck in (1, 2):
+            hanging = pool.submit(explain, client, HEAVY)
             assert gate.blocked.acquire(timeout=60)
+            client.skip(LONG + 1)
+            assert "more than 1000 seconds" in sentence(hanging.result(), 504)
+            assert client.health() == {"running": 0, "waiting": 0, "stuck": stuck}
+            if stuck == 1:
+                assert explain(client).status_code == 200  # in the other thread
+        assert client.get("/healthz").status_code == client.get("/readyz").status_code == 503
+        waiting = pool.submit(explain, client)
         until(lambda: client.health()["waiting"] == 1)
         client.skip(LONG + 1)
-        assert gate.blocked.acquire(timeout=60)  # the third runs though two may run at once
-        client.skip(LONG + 1)
-        for future in hanging:
-            assert "more than 1000 seconds" in sentence(future.result(), 504)
-        assert client.health() == {"status": "ok", "running": 0, "waiting": 0, "stuck": 3}
-        others = [pool.submit(explain, client) for _ in range(4)]
-        assert [future.result().status_code for future in others] == [200] * 4
+        sentence(waiting.result(), 504)
         gate.open.set()  # they return, and nothing is left of them
         until(lambda: client.health()["stuck"] == 0)
-        until(lambda: working() <= before)
         assert explain(client, HEAVY).status_code == 200
-    until(lambda: working() <= before)
-
-
-def story(test: Callable[[SkippingLoop], Coroutine[Any, Any, None]]) -> None:
-    """Runs a coroutine on a loop whose clock it can move forward."""
-    loop = SkippingLoop()
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(test(loop))
-
-
-async def happens(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        await asyncio.sleep(0.001)
-
-
-class Blocking:
-    """A call that returns when it is released."""
-
-    def __init__(self) -> None:
-        self.released, self.started = threading.Event(), threading.Event()
-
-    def __call__(self) -> bytes:
-        self.started.set()
-        self.released.wait(60)
-        return b"late"
-
-
-def test_when_every_thread_hangs_callers_get_503_until_one_returns():
-    async def test(loop: SkippingLoop) -> None:
-        queue = WorkQueue(threads=1, queue=4, timeout=LONG, spare=1)
-        calls = [Blocking(), Blocking()]
-        hanging = [asyncio.create_task(queue.run(call)) for call in calls]
-        await happens(calls[0].started.is_set)
-        assert not calls[1].started.is_set()
-        loop.skipped += LONG + 1
-        await happens(calls[1].started.is_set)  # in the spare thread
-        waiting = asyncio.create_task(queue.run(lambda: b"never"))
-        await happens(lambda: queue.counts()["waiting"] == 1)
-        loop.skipped += LONG + 1
-        found = await asyncio.gather(*hanging, waiting, return_exceptions=True)
-        assert [error.status_code for error in found] == [504, 504, 503]
-        assert queue.status == "stuck"
-        assert queue.counts() == {"running": 0, "waiting": 0, "stuck": 2}
-        with pytest.raises(HTTPException, match="does not respond: 2 requests hang") as caught:
-            await queue.run(lambda: b"x")
-        assert caught.value.status_code == 503
-        assert caught.value.headers == {"Retry-After": "60"}
-        for call in calls:
-            call.released.set()
-        await happens(lambda: queue.counts()["stuck"] == 0)
-        assert queue.status == "ok"
-        assert await asyncio.gather(*(queue.run(lambda: b"y") for _ in range(5))) == [b"y"] * 5
-
-    story(test)
-
-
-def test_a_call_that_waits_too_long_is_refused_and_never_run():
-    ran = []
-
-    async def test(loop: SkippingLoop) -> None:
-        queue = WorkQueue(threads=1, queue=4, timeout=LONG, spare=4)
-        calls = [Blocking() for _ in range(3)]
-        tasks = [asyncio.create_task(queue.run(call)) for call in calls]
-        last = asyncio.create_task(queue.run(lambda: ran.append(1) or b"ran"))
-        for call in calls:  # each takes 0.9 of the timeout, the last one waits 2.7 of it
-            await happens(call.started.is_set)
-            loop.skipped += 0.9 * LONG
-            await asyncio.sleep(0.01)
-            call.released.set()
-        assert await asyncio.gather(*tasks) == [b"late"] * 3
-        with pytest.raises(HTTPException, match="took too long") as caught:
-            await last
-        assert caught.value.status_code == 429
-        assert caught.value.headers == {"Retry-After": "60"}
-
-    story(test)
-    assert ran == []
+    until(lambda: THREAD_NAME not in {thread.name for thread in threading.enumerate()})
 
 
 def test_a_request_whose_client_is_gone_is_not_computed(gate):
@@ -820,6 +583,8 @@ def test_a_request_whose_client_is_gone_is_not_computed(gate):
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             until(lambda: client.health()["waiting"] == 1)
         until(lambda: client.health()["waiting"] == 0)
+        with socket.create_connection(("127.0.0.1", client.base_url.port), 60) as connection:
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())  # and closes
         gate.open.set()
         assert first.result().status_code == 200
         assert explain(client).status_code == 200
@@ -989,54 +754,36 @@ def test_other_machines_are_served_with_a_token_only(host):
 # --- malformed bodies ----------------------------------------------------------------------------
 
 
-LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=20)
-)
 NESTED = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(), inner)),
     max_leaves=12,
 )
-NAMES = (*ExplainRequest.model_fields, "steps")
 
 
-@cache
-def letter_model() -> type[ExplainRequest]:
-    return request_models(worlds.post().explainer, max_instances=100, max_steps=100)[0]
-
-
-@settings(max_examples=150)
-@given(st.one_of(st.binary(max_size=200), NESTED, st.dictionaries(st.sampled_from(NAMES), NESTED)))
-def test_any_body_is_a_request_or_an_error_with_a_sentence(body):
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=100).map(str.encode), NESTED))
+def test_any_body_is_json_or_an_error_with_a_sentence(body):
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    error, request = None, None
+    refused = None
     try:
-        request = parse_request(letter_model(), raw)
-    except HTTPException as caught:
-        error = caught
-    if request is not None:
-        assert all(set(row) <= set(LIGHT) for row in request.instances)
-    else:
-        assert error.status_code in (400, 422)
-        assert error.detail.endswith((".", "?", "…"))
+        assert read_json(raw) == json.loads(raw)
+    except HTTPException as error:
+        refused = error
+    assert refused is None or (refused.status_code == 400 and refused.detail.endswith("."))
 
 
 @pytest.mark.parametrize(
     ("name", "column"), [("bank", "age"), ("seasons", "rain"), ("shop", "visits")]
 )
-@pytest.mark.parametrize("number", [1e20, -1e20, 9.3e18, 1e99])
-def test_a_number_no_integer_type_holds_reaches_the_classifier_unchanged(name, column, number):
+def test_a_number_no_integer_type_holds_reaches_the_classifier_unchanged(name, column):
     """In a column of integers; pandas, polars and arrow each cast in their own way."""
-    explainer = getattr(worlds, name)().explainer
-    model, _ = request_models(explainer, max_instances=1, max_steps=20)
-    row = {**plain(getattr(worlds, name)())[0], column: number}
-    request = parse_request(model, json.dumps({"instances": [row]}).encode())
+    world = getattr(worlds, name)()
+    numbers = [1e20, -1e20, 9.3e18, 1e99]
+    rows = [{**plain(world)[0], column: number} for number in numbers]
     search = Search(steps=2, n_starts=1)
-    found = explainer.explain(request.instances, target="any-other", search=search)
-    seen = explainer.schema_.frame(found.instances)[column]
-    assert float(seen[0].as_py() if hasattr(seen[0], "as_py") else seen[0]) == number
+    found = world.explainer.explain(rows, target="any-other", search=search)
+    seen = list(world.explainer.schema_.frame(found.instances)[column])
+    assert [float(x.as_py() if hasattr(x, "as_py") else x) for x in seen] == numbers
 
 
 CHECKS = [
@@ -1060,10 +807,10 @@ def examined(strategy: Any, count: int) -> Counter[int]:
         suppress_health_check=list(HealthCheck),
     )
     @given(strategy, st.booleans())
-    def each(case: Any, unconstrained: bool) -> None:
-        if unconstrained and isinstance(case.body, dict):  # few random texts are constraints
-            dropped = ("constraints", "costs", "confidence")
-            case.body = {name: value for name, value in case.body.items() if name not in dropped}
+    def each(case: Any, likely: bool) -> None:
+        if likely and isinstance(case.body, dict):  # few random texts are labels or constraints
+            case.body = {name: case.body[name] for name in case.body.keys() & {"search"}}
+            case.body["instances"] = plain(worlds.bank())[:2]
         response = case.call()
         statuses[response.status_code] += 1
         case.validate_response(response, checks=CHECKS)
@@ -1073,18 +820,18 @@ def examined(strategy: Any, count: int) -> Counter[int]:
 
 
 def test_schemathesis_finds_no_server_error():
-    app = create_app(worlds.bank().explainer, max_instances=2, max_steps=6)
+    app = create_app(worlds.bank().explainer)
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     seen = 0
     for found in schema.get_all_operations():
         operation = found.ok()
         if operation.method == "get":
-            assert set(examined(operation.as_strategy(), 3)) == {200}
+            assert set(examined(operation.as_strategy(), 2)) == {200}
         else:
-            valid = examined(operation.as_strategy(), 40)
+            valid = examined(operation.as_strategy(), 30)
             assert valid[200] >= 5, valid
             mode = schemathesis.GenerationMode.NEGATIVE
-            wrong = examined(operation.as_strategy(mode), 40)
-            assert sum(wrong[code] for code in (400, 415, 422)) >= 20, wrong
+            wrong = examined(operation.as_strategy(mode), 30)
+            assert sum(wrong[code] for code in (400, 415, 422)) >= 15, wrong
         seen += 1
-    assert seen == 8
+    assert seen == 7

@@ -70,12 +70,6 @@ def clinic() -> tuple[Explainer, Any, Any]:
     return explainer.fit(frame[:600]), frame[600:], "low"
 
 
-def digits() -> tuple[Explainer, Any, Any]:
-    """Images."""
-    world = worlds.digits()
-    return world.explainer, world.instances, None
-
-
 def post() -> tuple[Explainer, Any, Any]:
     """The quickest to fit."""
     world = worlds.post()
@@ -86,7 +80,6 @@ def main(name: str, port: str, token: str | None = None) -> None:
     explainer, instances, target = {
         "loans": loans,
         "clinic": clinic,
-        "digits": digits,
         "post": post,
     }[name]()
     workbench.serve(

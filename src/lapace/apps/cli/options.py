@@ -259,25 +259,18 @@ class ServerSettings:
     token_file: Path | None = Option(
         None,
         metavar="FILE",
-        help="A file of tokens, a line name:token each; it is read again when it changes.",
+        help="A file of tokens, a line name:token each.",
         envvar="LAPACE_TOKEN_FILE",
     )
     hosts: list[str] = Option(
         [], "--allowed-host", metavar="NAME", help="A name the Host header may have. Repeatable."
     )
-    cors: list[str] = Option(
-        [],
-        metavar="ORIGIN",
-        help="An origin whose pages may send requests, such as https://bank.example. Repeatable.",
-    )
     max_body: int = Option(1_000_000, help="Bytes a request may have.")
     max_instances: int = Option(100, help="Instances a request may have.")
-    max_steps: int = Option(100, help="Steps a request may ask for.")
     max_queries: int = Option(
         500_000, help="Rows the classifier may be queried about for a request."
     )
-    max_nodes: int = Option(100_000, help="Nodes the solver may visit for a request.")
-    queue: int = Option(64, help="Requests that may wait; further ones get 429.")
+    queue: int = Option(64, help="Requests that may wait; further ones get 503.")
     log_requests: bool = Option(
         False, "--log-requests", help="Log a line of JSON for every request, without its data."
     )

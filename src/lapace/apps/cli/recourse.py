@@ -65,9 +65,6 @@ def explain(
         metavar="FILE",
         help="What letters call labels and columns, and what is predicted (TOML).",
     ),
-    template: Path | None = Option(
-        None, metavar="FILE", help="The wording of the letters, a Jinja2 template."
-    ),
     enforce: Literal["exact", "naive", "latent"] = Option(
         "exact", help="How constraints are enforced; all but exact are for comparison."
     ),
@@ -92,7 +89,7 @@ def explain(
         raise InputError(f"'{letters}' is a file. Name a folder for the letters.")
     question = _ask(model, loader, query, terminal, **settings)
     names: set[str] = set()  # of letters written
-    write = None if letters is None else _letters(letters, words, template, model, names)
+    write = None if letters is None else _letters(letters, words, model, names)
     tally = rendering.Tally()
 
     def picked() -> Iterator[tuple[Explanation, Counterfactuals, int]]:
@@ -156,7 +153,7 @@ def _note_what_next(
 
 
 def _letters(
-    folder: Path, words: Path | None, template: Path | None, model: Model, names: set[str]
+    folder: Path, words: Path | None, model: Model, names: set[str]
 ) -> Callable[[Explanation], Any]:
     """A function that writes letters, which name the files they rest on by their hashes."""
     from lapace import __version__
@@ -164,7 +161,6 @@ def _letters(
     from lapace.apps.loaders import without_secrets
     from lapace.explainer import storage
 
-    os.environ.setdefault("MPLBACKEND", "Agg")  # no window is opened
     reference = storage.read_reference(model.path)
     if model.classifier is not None:
         decided = without_secrets(model.classifier)
@@ -183,7 +179,6 @@ def _letters(
         write_letters,
         folder=folder,
         words=words,
-        template=template,
         provenance=provenance,
         taken=names,
     )

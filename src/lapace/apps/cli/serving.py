@@ -74,7 +74,7 @@ def _check_access(settings: ServerSettings) -> None:
 
 def _log_as_json(*, requests: bool) -> None:
     """Logs of the server go to standard error, a line of JSON each."""
-    from lapace.apps.server.logs import JsonLines
+    from lapace.apps.server.monitoring import JsonLines
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())

@@ -3,12 +3,12 @@
 `letter(explanation[i])` says in plain sentences what the answer is, up to three ways to the other
 answer with before and after, what was kept fixed, how usual and how sure each way is, and what
 all of it rests on. `Words` are what labels and columns are called in it. The page is one HTML file
-without links to anything: it prints on A4 and reads on a phone. The wording is a Jinja2 template,
-which may be replaced.
+without links to anything: it prints on A4 and reads on a phone.
 
 ```
-wording     words for labels and columns, changes, sentences on a way or on why there is none
-rules       constraints in words
+words       words for labels and columns, changes between two rows
+clauses     constraints in words
+wording     sentences on a way, or on why there is none
 ```
 """
 
@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from lapace.apps.letters import rules, wording
-from lapace.apps.letters.wording import Change, Words, changes, file_name
+from lapace.apps.letters import clauses, wording
+from lapace.apps.letters.words import Change, Words, changes, file_name
 from lapace.errors import InputError, import_extra
 from lapace.files import write_whole
-from lapace.result import Counterfactuals, Explanation, InstanceExplanation
+from lapace.result import Explanation, InstanceExplanation
 from lapace.table import spelling
 
 __all__ = ["Change", "Letter", "Way", "Words", "letter", "write_letters"]
@@ -69,17 +69,13 @@ class Letter:
         target: The answer asked about; empty for any other.
         status: As in `Explanation.status`.
         reason: Why there is no way, where there is none, in plain words.
-        next_step: What to do then.
         ways: Up to three, the cheapest first.
         fixed: Columns that were kept as they are, in words.
         limits: The other limits that were kept, a sentence each.
-        figures: A sentence on what the figures of the ways mean; empty without any.
         rules: All constraints and rules, as text.
         detail: What the explanation itself says of the instance, for whoever looks into it.
         date: The day of the letter.
         provenance: What it rests on by name: hashes of files, a version.
-        picture: The path of an image as SVG; empty for rows of a table.
-        template: The HTML template's text; empty for the one of the package.
     """
 
     name: str
@@ -88,41 +84,33 @@ class Letter:
     target: str
     status: str
     reason: str
-    next_step: str
     ways: tuple[Way, ...]
     fixed: tuple[str, ...]
     limits: tuple[str, ...]
-    figures: str
     rules: tuple[str, ...]
     detail: str
     date: str
     provenance: Mapping[str, str] = field(default_factory=dict)
-    picture: str = field(default="", repr=False)
-    template: str = field(default="", repr=False)
 
     @cached_property
     def html(self) -> str:
         """The letter as one self-contained page."""
-        return self._rendered(self.template or _template("letter.html"), page=True)
+        return self._rendered("letter.html.j2", autoescape=True)
 
     @cached_property
     def text(self) -> str:
         """The letter as plain text."""
-        return self._rendered(_template("letter.txt"), page=False)
+        return self._rendered("letter.txt.j2", autoescape=False)
 
     def _repr_html_(self) -> str:
         return self.html
 
-    def _rendered(self, template: str, *, page: bool) -> str:
+    def _rendered(self, name: str, *, autoescape: bool) -> str:
         jinja2: Any = import_extra("jinja2", "letters", "A letter")
-        settings = {"autoescape": page, "trim_blocks": True, "lstrip_blocks": True}
+        settings = {"autoescape": autoescape, "trim_blocks": True, "lstrip_blocks": True}
         environment = jinja2.Environment(undefined=jinja2.StrictUndefined, **settings)
-        try:
-            rendered: str = environment.from_string(template).render(letter=self)
-        except jinja2.TemplateError as error:
-            line = getattr(error, "lineno", None)
-            where = f" in line {line}" if line else ""
-            raise InputError(f"The letter's template is wrong{where}: {error}") from None
+        template = resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+        rendered: str = environment.from_string(template).render(letter=self)
         return rendered
 
 
@@ -130,17 +118,14 @@ def letter(
     instance: InstanceExplanation,
     *,
     words: Words | str | Path | None = None,
-    template: str | Path | None = None,
     date: Date | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> Letter:
     """One instance's explanation as a letter.
 
     Args:
-        instance: One instance of an explanation, `explanation[0]`.
+        instance: One instance of an explanation, `explanation[0]`; a row of a table, no image.
         words: What is predicted and what labels and columns are called, or a TOML file of that.
-        template: A Jinja2 file to write the page with, in place of the package's own. It gets the
-            `Letter` as `letter`.
         date: The day of the letter; today by default.
         provenance: What to say of the files it rests on, such as their hashes, by name.
 
@@ -163,9 +148,10 @@ def letter(
     if instance.status == "malformed":
         raise InputError(f"Instance {instance.name} cannot be explained: {instance.reason}")
     whole = instance.explanation
+    if whole.schema.shape is not None:
+        raise InputError("A letter is about a row of a table. Draw an image with plots.path.")
     said = Words.of(words).checked(whole.labels, whole.schema.names)
-    ways = _ways(instance, said)
-    kept = wording.rules_of(whole)
+    constraints = wording.constraints_of(whole)
     return Letter(
         name=spelling(instance.name),
         predicted=said.predicted,
@@ -173,18 +159,27 @@ def letter(
         target="" if instance.target is None else said.label(instance.target),
         status=instance.status,
         reason=wording.reason(instance, said),
-        next_step=wording.next_step(instance),
-        ways=ways,
-        fixed=rules.fixed(kept, said),
-        limits=rules.limits(kept, whole.schema, said),
-        figures=wording.FIGURES if any(way.sure for way in ways) else "",
+        ways=_ways(instance, said),
+        fixed=clauses.fixed(constraints, said),
+        limits=clauses.limits(constraints, whole.schema, said),
         rules=whole.constraints,
         detail=instance.reason,
         date=(date or Date.today()).isoformat(),  # noqa: DTZ011  a letter's day is the reader's
         provenance=dict(provenance or {}),
-        picture=_picture(instance),
-        template="" if template is None else _read(template),
     )
+
+
+def _ways(instance: InstanceExplanation, words: Words) -> tuple[Way, ...]:
+    if instance.status != "answered":
+        return ()
+    rows = instance.explanation[[instance.position]].best(WAYS)
+    ways = []
+    for row in np.flatnonzero(rows.ok).tolist():
+        before, after = rows.instances[rows.instance[row]], rows.cells[row]
+        own, derived = changes(rows.schema, before, after, words)
+        sure, usual = wording.sure(rows, row, words), wording.usual(rows, row)
+        ways.append(Way(own, words.label(rows.label[row]), sure, usual, derived))
+    return tuple(ways)
 
 
 def write_letters(
@@ -192,7 +187,6 @@ def write_letters(
     folder: str | Path,
     *,
     words: Words | str | Path | None = None,
-    template: str | Path | None = None,
     date: Date | None = None,
     provenance: Mapping[str, str] | None = None,
     taken: set[str] | None = None,
@@ -203,7 +197,6 @@ def write_letters(
         explanation: All instances; those that cannot be read get no letter.
         folder: Where to write `letter-ID.html` and `letter-ID.txt`; made if it does not exist.
         words: As in `letter`.
-        template: As in `letter`.
         date: As in `letter`.
         provenance: As in `letter`.
         taken: Names of letters written before, of other instances, which are not used again; those
@@ -220,13 +213,7 @@ def write_letters(
     for instance in explanation:
         if instance.status not in LETTERS:
             continue
-        one = letter(
-            instance,
-            words=words,
-            template=template,
-            date=date,
-            provenance=provenance,
-        )
+        one = letter(instance, words=words, date=date, provenance=provenance)
         plain = name = f"letter-{file_name(one.name) or instance.position}"
         others = count(2)
         while name in taken:  # ids that files cannot tell apart
@@ -237,46 +224,3 @@ def write_letters(
             write_whole(folder / f"{name}{ending}", write)
         written.append(folder / f"{name}.html")
     return written
-
-
-# ------------------------------------------------------------------------------------------------
-# Ways
-
-
-def _ways(instance: InstanceExplanation, words: Words) -> tuple[Way, ...]:
-    if instance.status != "answered":
-        return ()
-    rows = instance.explanation[[instance.position]].best(WAYS)
-    return tuple(_way(rows, row, words) for row in np.flatnonzero(rows.ok).tolist())
-
-
-def _way(rows: Counterfactuals, row: int, words: Words) -> Way:
-    before, after = rows.instances[rows.instance[row]], rows.cells[row]
-    own, derived = changes(rows.schema, before, after, words)
-    sure, usual = wording.sure(rows, row, words), wording.usual(rows, row)
-    return Way(own, words.label(rows.label[row]), sure, usual, derived)
-
-
-def _picture(instance: InstanceExplanation) -> str:
-    """Draws the path of an image; changes of pixels say nothing in a table."""
-    image = instance.explanation.schema.shape is not None
-    if not (image and instance.status == "answered" and instance.path().ok.any()):
-        return ""
-    from lapace import plots
-
-    drawn = plots.path(instance)
-    for text in drawn.texts:
-        said = text.get_text().replace("the flip", "the turn")
-        text.set_text(f"{100 * float(said[4:]):.0f}%" if said.startswith("p = ") else said)
-    return plots.svg(drawn)
-
-
-def _template(name: str) -> str:
-    return resources.files("lapace.apps.letters").joinpath(f"{name}.j2").read_text(encoding="utf-8")
-
-
-def _read(path: str | Path) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise InputError(f"The letter's template '{path}' could not be read: {error}") from None

@@ -10,13 +10,13 @@ limits      a visitor's limits as constraints and costs, and what to loosen
 ways        an explanation as cards: names, stops of dials, paths
 session     what the page asks and what it gets
 access      login, logout, security headers
-page        the visitor's page, on NiceGUI
-adviser     report, prototypes, cohort
+page        the visitor's page, on NiceGUI, and the fit report for advisers
 ```
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
@@ -52,6 +52,8 @@ def add_workbench(
     if target is not None and target not in list(explainer.classes_):
         known = ", ".join(map(repr, explainer.classes_))
         raise InputError(f"target is {target!r}, which is none of the labels: {known}.")
+    if explainer.schema_.shape is not None:
+        raise InputError("The page is about rows of a table, and this explainer is about images.")
     add_pages(app, Shared(explainer, instances, target))
 
 
@@ -60,6 +62,9 @@ def serve(
     instances: Any = None,
     *,
     target: Label | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    ready: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> None:
     """Serves the workbench and the JSON API until it is interrupted.
@@ -68,11 +73,11 @@ def serve(
         explainer: A fitted one.
         instances: As in `add_workbench`.
         target: As in `add_workbench`.
-        settings: Those of `server.serve`.
+        host: As in `server.serve`.
+        port: As in `server.serve`.
+        ready: As in `server.serve`.
+        settings: Others of `server.serve`.
     """
-    server.serve(
-        explainer,
-        pages=PATH,
-        extend=lambda app: add_workbench(app, explainer, instances, target=target),
-        **settings,
-    )
+    app = server.make_app(explainer, host=host, pages=PATH, **settings)
+    add_workbench(app, explainer, instances, target=target)
+    server.run(app, host=host, port=port, ready=ready)

@@ -7,18 +7,17 @@ from importlib import resources
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from lapace.apps.server.http import SESSION_COOKIE
-from lapace.apps.server.tokens import SESSION
 
 __all__ = ["PATH", "POLICY", "PageHeaders", "add_login"]
 
 PATH = "/workbench"
 MAX_LOGIN = 10_000  # bytes
+SESSION = 12 * 3600  # seconds that a browser stays logged in
 # NiceGUI writes scripts and styles into its page, and Vue compiles templates there: both need the
 # `unsafe` words. Everything else is shut, and no foreign origin is named.
 POLICY = "; ".join(
@@ -58,12 +57,16 @@ class PageHeaders:
             await self.app(scope, receive, send)
             return
 
+        secure = "https" in (scope["scheme"], Headers(scope=scope).get("x-forwarded-proto"))
+
         async def send_with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["Content-Security-Policy"] = LOGIN_POLICY if path == LOGIN else POLICY
                 # With `no-referrer` a browser says that a form's origin is null.
                 headers["Referrer-Policy"] = "same-origin"
+                if secure and "set-cookie" in headers:
+                    headers["set-cookie"] += "; secure"
             await send(message)
 
         await self.app(scope, receive, send_with_policy)
@@ -87,7 +90,8 @@ PAGE = """<!doctype html>
 
 
 def add_login(app: FastAPI) -> None:
-    """Adds the login, the logout, and the ways from `/` to the page."""
+    """Adds the login, the logout, the headers, and redirects from `/` to the page."""
+    _add_middleware(app)
     # It is needed before anyone is logged in, so it lies beside the login and not behind it.
     style = resources.files(__package__).joinpath("theme.css").read_text(encoding="utf-8")
 
@@ -114,29 +118,31 @@ def add_login(app: FastAPI) -> None:
             if len(body) > MAX_LOGIN:
                 return _login_page("This is too long.", 413)
         code = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
-        session = None if app.state.tokens is None else app.state.tokens.open_session(code)
-        if session is None:
+        name = None if app.state.tokens is None else app.state.tokens.find(code)
+        if name is None:
             return _login_page("This access code is not known.", 401)
-        response = RedirectResponse(f"{PATH}/", 303)
-        secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
-        response.set_cookie(
-            SESSION_COOKIE,
-            session,
-            max_age=SESSION,
-            path="/",
-            httponly=True,
-            samesite="strict",
-            secure=secure,
-        )
-        return response
+        request.session["client"] = name
+        return RedirectResponse(f"{PATH}/", 303)
 
     @app.post(f"{PATH}/logout", include_in_schema=False)
-    async def logout() -> Response:
-        response = RedirectResponse(LOGIN, 303)
-        response.delete_cookie(SESSION_COOKIE, path="/")
-        return response
+    async def logout(request: Request) -> Response:
+        request.session.clear()
+        return RedirectResponse(LOGIN, 303)
 
 
 def _login_page(problem: str, status: int = 200) -> Response:
     shown = f'<p class="problem" role="alert">{escape(problem)}</p>' if problem else ""
     return HTMLResponse(PAGE.format(path=PATH, problem=shown), status)
+
+
+def _add_middleware(app: FastAPI) -> None:
+    """Adds the headers, and signed sessions that end when a token changes."""
+    if app.state.tokens is not None:
+        app.add_middleware(
+            SessionMiddleware,
+            secret_key=app.state.tokens.secret,
+            session_cookie="lapace_session",
+            max_age=SESSION,
+            same_site="strict",
+        )
+    app.add_middleware(PageHeaders)

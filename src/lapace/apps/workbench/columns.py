@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lapace.apps.letters import Words
+from lapace.apps.letters.clauses import DOWN, STAYS, UP, clauses
+from lapace.apps.letters.words import Words
 from lapace.arrays import Floats
-from lapace.constraints import Comparison, Constraint, Linear, Shorthand, Term
+from lapace.constraints import Constraint
 from lapace.schema import Feature, Schema
 
 __all__ = [
@@ -28,8 +29,7 @@ PLAIN = Words()  # the page has no words of its own for columns
 
 TAIL = 0.985  # share of the rows that a scale shows: what lies beyond is drawn at its end
 MAX_NUMBER = 1e100
-LOCKS = {"fixed": "keep", "increasing": "up", "decreasing": "down"}
-RELATIONS = {"==": "keep", ">=": "up", "<=": "down"}
+LOCKS = {STAYS: "keep", UP: "up", DOWN: "down"}
 
 
 def describe(schema: Schema, rules: Sequence[Constraint] = ()) -> list[Json]:
@@ -133,25 +133,11 @@ def locks(rules: Iterable[Constraint]) -> dict[str, str]:
     """
     locked: dict[str, str] = {}
     for rule in rules:
-        if isinstance(rule, Shorthand):
-            said = dict.fromkeys(rule.features, LOCKS[rule.word])
-        else:
-            said = _compared_with_original(rule)
-        for name, lock in said.items():
-            locked[name] = lock if locked.get(name, lock) == lock else "keep"
+        for name, _, predicate in clauses(rule, None, PLAIN):
+            if name and predicate in LOCKS:
+                lock = LOCKS[predicate]
+                locked[name] = lock if locked.get(name, lock) == lock else "keep"
     return locked
-
-
-def _compared_with_original(rule: Constraint) -> dict[str, str]:
-    """The column of `x == original`, `x >= original` or `x <= original`, and its lock."""
-    if not isinstance(rule, Comparison) or len(rule.sides) != 2:
-        return {}
-    left, right = rule.sides
-    if not (isinstance(left, Linear) and isinstance(right, Linear) and left.word):
-        return {}
-    same = Linear((Term(1.0, left.word, original=True),))
-    relation = rule.relations[0]
-    return {left.word: RELATIONS[relation]} if right == same and relation in RELATIONS else {}
 
 
 # ------------------------------------------------------------------------------------------------

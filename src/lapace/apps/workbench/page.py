@@ -1,4 +1,4 @@
-"""The pages: one element that the browser draws, and messages between it and a `Session`."""
+"""The page: one element that the browser draws, and messages between it and a `Session`."""
 
 from __future__ import annotations
 
@@ -11,27 +11,20 @@ from fastapi import FastAPI
 from nicegui import core, ui
 from nicegui.events import GenericEventArguments
 from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
 
-from lapace.apps.server.work_queue import WorkQueue
-from lapace.apps.workbench import adviser
-from lapace.apps.workbench.access import PATH, PageHeaders, add_login
+from lapace.apps.workbench.access import PATH, add_login
 from lapace.apps.workbench.columns import Json
 from lapace.apps.workbench.session import Session, Shared
-from lapace.budget import Budget, BudgetError, limited
+from lapace.budget import Budget, BudgetError
 from lapace.errors import ClassifierError, InputError
 
-__all__ = ["WorkError", "WorkbenchElement", "add_pages"]
+__all__ = ["WorkbenchElement", "add_pages"]
 
 TITLE = "What would have to change?"
 HEAD = f"""
 <link rel="stylesheet" href="{PATH}/theme.css">
 <meta name="description" content="Find out what would have to change for another decision.">
-<script>
-try {{
-  const theme = localStorage.getItem("lapace-theme");
-  if (theme) document.documentElement.dataset.theme = theme;
-}} catch (error) {{ /* a browser that keeps nothing */ }}
-</script>
 """
 ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E"
@@ -39,8 +32,16 @@ ICON = (
     " fill='none' stroke='white' stroke-width='3' stroke-linecap='round'/%3E"
     "%3Ccircle cx='7' cy='23' r='3' fill='white'/%3E%3C/svg%3E"
 )
+REPORT = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>The fit report</title><link rel="icon" href="{icon}">
+<link rel="stylesheet" href="{path}/theme.css"></head>
+<body class="adviser"><p><a href="{path}/">← To the page</a></p>
+<h1>Fit report</h1><main class="paper" tabindex="0">{report}</main></body></html>
+"""
 WAIT = 120.0  # seconds that a page waits for its socket before its session is forgotten
-BUSY = "Many are asking at the moment."
+BUSY = "Many are asking at the moment. Try again in a few seconds."
 FAILED = "Something went wrong here. Try again, or ask an adviser."
 GONE = "The caller has gone."
 TOO_LONG = "This took too long. Try fewer limits, or try again later."
@@ -80,6 +81,11 @@ def add_pages(app: FastAPI, shared: Shared) -> None:
     page = shared.page | {"path": PATH, "login": app.state.tokens is not None}
     work = Work(app)
     add_login(app)
+    report = REPORT.format(path=PATH, icon=ICON, report=shared.explainer.report_.to_html())
+
+    @app.get(f"{PATH}/report", include_in_schema=False)
+    async def adviser() -> Response:
+        return HTMLResponse(report)
 
     @ui.page("/", title=TITLE, favicon=ICON)
     def visitor() -> None:
@@ -91,7 +97,7 @@ def add_pages(app: FastAPI, shared: Shared) -> None:
         async def answer(event: GenericEventArguments) -> None:
             message = event.args if isinstance(event.args, dict) else {}
             kind = str(message.get("kind"))
-            text = await work.answer(session, message, kind, asked, _holder(client))
+            text = await work.answer(session, message, kind, asked)
             if not client.is_deleted:
                 element.send(text)
 
@@ -103,7 +109,6 @@ def add_pages(app: FastAPI, shared: Shared) -> None:
 
         client.on_delete(stop)
 
-    adviser.add_pages(shared, work.run, HEAD, ICON)
     ui.run_with(
         app,
         mount_path=PATH,
@@ -120,13 +125,6 @@ def add_pages(app: FastAPI, shared: Shared) -> None:
     )
     # Origins are checked before anything comes here; no response may invite other ones.
     core.sio.eio.cors_allowed_origins = []
-    app.add_middleware(PageHeaders)
-
-
-def _holder(client: Any) -> str:
-    """Returns whose turn a call takes: the token's name or the address, as for requests."""
-    scope = (client.environ or {}).get("asgi.scope", {})
-    return str(scope.get("lapace.client", ""))
 
 
 class Work:
@@ -137,63 +135,44 @@ class Work:
     """
 
     def __init__(self, app: FastAPI) -> None:
-        self.app = app
-        self.queue: WorkQueue = app.state.work_queue
-
-    def budget(self, kind: str = "") -> Budget:
-        """Returns the budget of one message: that of a request, with less time for reasons."""
-        limits, share = self.app.state.limits, 0.4 if kind == "whynot" else 0.8
-        return Budget(limits["queries"], limits["nodes"], share * self.queue.timeout)
-
-    async def run(self, call: Callable[[], Any], holder: str, budget: Budget | None = None) -> Any:
-        """Makes a call in a thread of the queue and returns its result; or raises `WorkError`."""
-        budget = budget or self.budget()
-        results: list[Any] = []
-
-        def within() -> bytes:
-            with limited(budget):
-                results.append(call())
-            return b""
-
-        try:
-            await self.queue.run(within, client=holder, cancel=budget.cancel)
-        except HTTPException as error:
-            busy = error.status_code == 429
-            again = (error.headers or {}).get("Retry-After", "")
-            said = f"{BUSY} Try again in {again} seconds." if busy else TOO_LONG
-            raise WorkError(said) from None
-        except BudgetError:
-            raise WorkError("" if budget.ended == GONE else TOO_LONG) from None
-        except InputError as error:
-            raise WorkError(str(error)) from None
-        except ClassifierError as error:
-            log.error("The classifier failed. At the level DEBUG the log has its message.")
-            log.debug("The classifier failed: %s", error)
-            raise WorkError(FAILED) from None
-        except Exception:
-            log.exception("A page's message failed.")
-            raise WorkError(FAILED) from None
-        finally:
-            self.app.state.metrics.spent(budget.spent_queries, ended=bool(budget.ended))
-        return results[0]
+        self.state = app.state
 
     async def answer(
-        self, session: Session, message: Json, kind: str, asked: dict[str, Budget], holder: str
+        self, session: Session, message: Json, kind: str, asked: dict[str, Budget]
     ) -> str:
-        """A reply as JSON text; a newer message of a kind ends the one before it."""
+        """Returns a reply as JSON text; a newer message of a kind ends the one before it."""
         if before := asked.get(kind):
             before.cancel()
-        asked[kind] = budget = self.budget(kind)
+        share = 0.3 if kind == "whynot" else 0.6  # the reasons come after a search
+        seconds = share * self.state.work_queue.timeout
+        budget = Budget(self.state.limits["queries"], self.state.limits["nodes"], seconds)
+        asked[kind] = budget
         try:
-            reply = await self.run(lambda: json.dumps(session.answer(message)), holder, budget)
-        except WorkError as error:
-            failed = {"kind": kind, "id": message.get("id"), "failed": str(error)}
-            reply = json.dumps(failed)
+            with self.state.work_queue.place():
+                reply: str = await self.state.work_queue.run(
+                    lambda: json.dumps(session.answer(message)), budget
+                )
+                return reply
+        except Exception as error:
+            said = _sentence(error, budget)
+            return json.dumps({"kind": kind, "id": message.get("id"), "failed": said})
         finally:
+            self.state.metrics.spent(budget.spent_queries, ended=bool(budget.ended))
             if asked.get(kind) is budget:
                 del asked[kind]
-        return str(reply)
 
 
-class WorkError(Exception):
-    """A page gets no reply; the message says why, and is empty if it no longer waits."""
+def _sentence(error: Exception, budget: Budget) -> str:
+    """Says why there is no reply; empty where the page no longer waits for it."""
+    if isinstance(error, HTTPException):
+        return BUSY if error.status_code == 503 else TOO_LONG
+    if isinstance(error, BudgetError):
+        return "" if budget.ended == GONE else TOO_LONG
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, ClassifierError):
+        log.error("The classifier failed. At the level DEBUG the log has its message.")
+        log.debug("The classifier failed: %s", error)
+    else:
+        log.error("A page's message failed.", exc_info=error)
+    return FAILED

@@ -9,8 +9,6 @@ the ways that the page shows already are part of its question, as `shown`.
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,10 +19,10 @@ import numpy as np
 
 from lapace import __version__
 from lapace.apps.letters import letter
-from lapace.apps.letters.wording import file_name
+from lapace.apps.letters.words import file_name
 from lapace.apps.workbench.columns import Json, describe, form_values, read_values
 from lapace.apps.workbench.limits import LimitQuery, loosened, make_query, steps_to_loosen
-from lapace.apps.workbench.ways import WAYS, cards, chosen_way, pixels
+from lapace.apps.workbench.ways import WAYS, cards, chosen_way
 from lapace.arrays import Floats
 from lapace.constraints import System
 from lapace.errors import ClassifierError, InputError
@@ -38,7 +36,6 @@ __all__ = ["Session", "Shared"]
 LISTED = 1_000  # rows of the file that the page lists
 SHOWN = 20  # ways shown already that a question may name
 SEARCH = Search(n_best=WAYS)
-DRAWING = threading.Lock()  # matplotlib draws one figure at a time
 
 
 @dataclass(frozen=True)
@@ -100,11 +97,9 @@ class Shared:
     def page(self) -> Json:
         """The values that the page needs to begin with."""
         rules, schema = self.explainer.fitted_.rules, self.schema
-        image = schema.shape is not None
         labels = [str(label) for label in self.explainer.classes_]
         return {
-            "columns": [] if image else describe(schema, rules),
-            "image": image,
+            "columns": describe(schema, rules),
             "labels": labels,
             "target": labels.index(str(self.target)) if self.target is not None else None,
             "rules": [{"text": str(rule), "note": rule.note} for rule in rules],
@@ -186,8 +181,6 @@ class Session:
         cells = shared.cells[position]
         reply: Json = {"position": position, "name": shared.names[position]}
         reply["values"] = form_values(shared.schema, cells)
-        if shared.schema.shape is not None:
-            reply["pixels"] = pixels(shared.schema, cells)
         return reply
 
     def _judge(self, message: Mapping[str, Any]) -> Json:
@@ -302,10 +295,7 @@ class Session:
 
     def _explain(self, message: Mapping[str, Any]) -> Json:
         explanation, _ = self._explained(message)
-        reply = cards(explanation)
-        if self.shared.schema.shape is not None:
-            reply["pixels"] = pixels(self.shared.schema, explanation.instances[0])
-        return reply
+        return cards(explanation)
 
     def _why_not(self, message: Mapping[str, Any]) -> Json:
         explanation, query = self._explained(message)
@@ -333,10 +323,8 @@ class Session:
             raise _ProblemsError(
                 [["key", "This plan can no longer be found. Search again."]]
             ) from None
-        os.environ.setdefault("MPLBACKEND", "Agg")
-        with DRAWING:
-            page = letter(chosen[0], provenance={"Made with": f"lapace {__version__}"})
-            return {"html": page.html, "file": f"letter-{file_name(page.name) or 'plan'}.html"}
+        page = letter(chosen[0], provenance={"Made with": f"lapace {__version__}"})
+        return {"html": page.html, "file": f"letter-{file_name(page.name) or 'plan'}.html"}
 
     def _json(self, message: Mapping[str, Any]) -> Json:
         explanation, _ = self._explained(message)

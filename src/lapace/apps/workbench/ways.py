@@ -1,4 +1,4 @@
-"""One instance's explanation as cards: each way's name, the stops of its dial, and its path.
+"""One instance's explanation as cards: each way's name, and the stops of its dial.
 
 Everything a dial shows is stored in its stops, as text and as places on scales, so that the browser
 moves it alone: nothing is computed again, and the classifier is not queried.
@@ -12,28 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from lapace.apps.letters.wording import COMMON, RARE, Change, changes, value_text
+from lapace.apps.letters.wording import COMMON, RARE
+from lapace.apps.letters.words import Change, changes
 from lapace.apps.workbench.columns import PLAIN, Json, form_value, place
 from lapace.arrays import Floats
 from lapace.result import Counterfactuals, Explanation
-from lapace.schema import Feature, Schema
+from lapace.schema import Schema
 
-__all__ = ["cards", "chosen_way", "name_of_way", "pixels", "usual"]
+__all__ = ["cards", "chosen_way", "name_of_way", "usual"]
 
 WAYS = 3
 NAMED = 3  # changes that a name lists
-# What a change of a column is called, where its name or description says what it is.
-SPOKEN = (
-    (r"\bsavings?\b", "save more", "keep less in savings"),
-    (r"\b(income|salary|wages?|earnings)\b", "earn more", "earn less"),
-    (r"\b(past due|overdue|arrears)\b", "fall behind on bills", "pay overdue bills"),
-    (r"\b(loan|credit) amount\b|\bamount\b.*\bloan\b", "borrow more", "borrow less"),
-    (r"\b(months|term|duration)\b.*\b(paid back|repay)", "pay back more slowly", "pay back faster"),
-    (r"\bdebts?\b", "owe more", "owe less"),
-    (r"\bscore\b", "raise your {label}", "lower your {label}"),
-    (r"\bhours\b", "more hours", "fewer hours"),
-    (r"\byears\b", "more {label}", "fewer {label}"),
-)
 STOPS = {
     "nearest": "Closest to today",
     "best": "Recommended",
@@ -57,8 +46,6 @@ def cards(explanation: Explanation) -> Json:
         "reason": one.reason,
         "chance": _own_chance(explanation),
         "cards": [],
-        "queries": explanation.n_queries,
-        "seconds": {name: round(value, 4) for name, value in explanation.seconds.items()},
     }
     if one.status == "answered":
         best = explanation.best(WAYS)
@@ -79,24 +66,14 @@ def _own_chance(explanation: Explanation) -> float | None:
 
 
 def _paths(explanation: Explanation, best: Counterfactuals) -> list[int | None]:
-    """For each way a path of its own: the one it was found on, else the one nearest to it.
-
-    Several ways may have been found near one path; their dials would end at the same row.
-    """
-    ok = explanation.ok.any(axis=1)
-    free = [int(p) for p in np.flatnonzero(ok)]
+    """Returns, for each way, a path of its own: the nearest that no way before it has."""
+    free = np.flatnonzero(explanation.ok.any(axis=1)).tolist()
     chosen: list[int | None] = []
-    for row in range(len(best)):
-        own = [p for p in free if explanation.prototype[p] == best.prototype[row]]
-        if own and not chosen:
-            pick = own[0]
-        elif free:
-            pick = min(free, key=lambda p: (p not in own, _gap(explanation, p, best.cells[row])))
-        else:
-            chosen.append(None)
-            continue
-        free.remove(pick)
-        chosen.append(pick)
+    for cells in best.cells:
+        nearest = min(free, key=lambda path: _gap(explanation, path, cells), default=None)
+        chosen.append(nearest)
+        if nearest is not None:
+            free.remove(nearest)
     return chosen
 
 
@@ -144,7 +121,6 @@ def _card(
         "rank": int(best.rank[row]),
         "start": start,
         "stops": stops,
-        "path": None if steps is None else _drawn(steps),
     }
 
 
@@ -179,7 +155,7 @@ def _stop(rows: Counterfactuals, row: int, key: str, title: str) -> Json:
     stop: Json = {
         "key": key,
         "name": title,
-        "title": "" if schema.shape else name_of_way(schema, before, after),
+        "title": name_of_way(schema, before, after),
         "label": str(rows.label[row]),
         "chance": _number(rows.probability[row]),
         "usual": usual(rows.density[row], str(rows.mark[row])),
@@ -190,9 +166,6 @@ def _stop(rows: Counterfactuals, row: int, key: str, title: str) -> Json:
         "edge": "edge" in str(rows.mark[row]),
         "distance": _number(rows.distance[row], 3),
     }
-    if schema.shape is not None:
-        stop["title"] = f"A picture of “{rows.label[row]}”"
-        return stop | {"pixels": pixels(schema, after), "changes": [], "follows": []}
     changes, follows = _changes(schema, before, after)
     return stop | {"changes": changes, "follows": follows}
 
@@ -216,28 +189,6 @@ def _changes(schema: Schema, before: Floats, after: Floats) -> tuple[list[Json],
     return [described(change) for change in own], [described(change) for change in derived]
 
 
-def _drawn(steps: Counterfactuals) -> Json:
-    """A path for its picture: at each step the probability, whether it is ok, and each number."""
-    schema, before = steps.schema, steps.instances[steps.instance[0]]
-    ever = schema.changed(np.broadcast_to(before, steps.cells.shape), steps.cells).any(axis=0)
-    columns = [i for i in np.flatnonzero(ever).tolist() if schema.features[i].derived is None]
-    columns = [] if schema.shape is not None else columns
-    return {
-        "tau": [round(t, 3) for t in steps.tau.tolist()],
-        "chance": [_number(p) for p in steps.probability],
-        "label": [None if label is None else str(label) for label in steps.label],
-        "ok": steps.ok.tolist(),
-        "lines": [
-            {
-                "f": i,
-                "at": [place(schema.features[i], cell) for cell in steps.cells[:, i]],
-                "text": [value_text(schema.features[i], cell) for cell in steps.cells[:, i]],
-            }
-            for i in columns
-        ],
-    }
-
-
 # ------------------------------------------------------------------------------------------------
 # Words
 
@@ -248,28 +199,18 @@ def name_of_way(schema: Schema, before: Floats, after: Floats) -> str:
     Examples:
         >>> schema = Schema.infer([{"income": 10 * i, "home": "ab"[i % 2]} for i in range(99)])
         >>> name_of_way(schema, np.array([100.0, 0.0]), np.array([300.0, 1.0]))
-        'Home: b, earn more'
+        'Home: b, higher income'
     """
-    own = [change.column for change in changes(schema, before, after, PLAIN)[0]]
-    texts = [_asked(schema.features[i], before[i], after[i]) for i in own]
-    texts = list(dict.fromkeys(texts))
+    towards = {"up": "higher {}", "down": "lower {}"}
+    texts = [
+        towards[change.direction].format(change.name)
+        if schema.features[change.column].kind == "continuous" and change.direction
+        else f"{change.name}: {change.after}"
+        for change in changes(schema, before, after, PLAIN)[0]
+    ]
     more = len(texts) - NAMED if len(texts) > NAMED + 1 else 0
     listed = ", ".join(texts[: NAMED if more else None]) + (f" and {more} more" if more > 0 else "")
     return listed[:1].upper() + listed[1:]
-
-
-def _asked(feature: Feature, before: float, after: float) -> str:
-    """Says what one change asks for."""
-    small = PLAIN.column(feature.name)
-    if np.isnan(before) or feature.kind != "continuous":
-        return f"{small}: {feature.text(after)}"
-    known = f"{feature.name} {feature.description}".replace("_", " ").lower()
-    up = after > before
-    name_only = feature.name.replace("_", " ").lower()
-    for pattern, more, less in SPOKEN:
-        if re.search(pattern, known if "." in pattern else name_only):
-            return (more if up else less).format(label=small)
-    return f"{'higher' if up else 'lower'} {small}"
 
 
 def usual(density: float, mark: str = "") -> str:
@@ -288,28 +229,6 @@ def usual(density: float, mark: str = "") -> str:
 
 def _number(value: Any, digits: int = 4) -> float | None:
     return None if np.isnan(value) else round(float(value), digits)
-
-
-def pixels(schema: Schema, cells: Floats) -> Json:
-    """An image for the page: its size, and grey or colour values from 0 to 255, row by row."""
-    shape = schema.shape
-    assert shape is not None
-    low = min(f.lower for f in schema.features)
-    high = max(f.upper for f in schema.features)
-    image = np.nan_to_num(cells).reshape(shape)
-    if image.ndim == 3 and image.shape[0] in (1, 3) and image.shape[2] not in (1, 3):
-        image = np.moveaxis(image, 0, 2)
-    image = np.clip((image - low) / ((high - low) or 1.0), 0, 1)
-    colours = image.ndim == 3 and image.shape[2] == 3
-    if not colours:
-        image = image.reshape(image.shape[0], -1)
-    values = np.rint(255 * image).astype(int)
-    return {
-        "height": values.shape[0],
-        "width": values.shape[1],
-        "colours": colours,
-        "values": values.ravel().tolist(),
-    }
 
 
 # ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ import { Card } from "./card.js";
 import { CaseForm } from "./form.js";
 import { Kept, LetterDialog } from "./kept.js";
 import { Limits } from "./limits.js";
-import { fieldText, percent, Picture } from "./shared.js";
+import { fieldText, percent } from "./shared.js";
 import { WhatIf } from "./whatif.js";
 
 const noLimits = (target) => ({ features: {}, most: null, typed: [], target });
@@ -11,7 +11,7 @@ const copy = (value) => JSON.parse(JSON.stringify(value ?? null));
 
 export const Workbench = {
   name: "Workbench",
-  components: { Card, CaseForm, Kept, LetterDialog, Limits, Picture, WhatIf },
+  components: { Card, CaseForm, Kept, LetterDialog, Limits, WhatIf },
   props: { page: Object },
   emits: ["ask"],
   template: `
@@ -25,10 +25,6 @@ export const Workbench = {
         <a href="#kept">Bookmarks<span v-if="kept.length" class="count">{{ kept.length }}</span></a>
       </nav>
       <div class="tools">
-        <label class="theme"><span class="sr">Colours</span>
-          <select v-model="theme" @change="applyTheme">
-            <option value="">Auto</option><option value="light">Light</option><option value="dark">Dark</option>
-          </select></label>
         <form v-if="page.login" method="post" :action="page.path + '/logout'" @submit="erase">
           <button class="plain">Log out</button></form>
       </div>
@@ -52,7 +48,7 @@ export const Workbench = {
             <select id="case" :value="origin.position" @change="chooseCase($event.target.value)">
               <option v-for="(item, i) in page.cases" :key="i" :value="i">
                 Case {{ item.name }}{{ item.label ? " – " + item.label : " – cannot be read" }}</option>
-              <option v-if="!page.image" value="own">{{ origin.position === "own" && origin.name || "My own details" }}</option>
+              <option value="own">{{ origin.position === "own" && origin.name || "My own details" }}</option>
             </select>
           </div>
           <div class="field" v-if="page.unlisted">
@@ -60,8 +56,7 @@ export const Workbench = {
             <input id="find" type="search" @change="chooseName($event.target.value)">
           </div>
           <p v-if="said.name" class="problem" role="alert">{{ said.name }}</p>
-          <Picture v-if="page.image && pixels" :image="pixels" alt="The picture as it is" />
-          <CaseForm v-if="!page.image" :columns="page.columns" :row="row" :problems="problems"
+          <CaseForm :columns="page.columns" :row="row" :problems="problems"
                     :open="formOpen" @open="formOpen = $event; save()" @change="changeRow" />
         </section>
         <Limits :page="page" :row="row" :limits="limits" :own="answer && answer.label"
@@ -104,7 +99,7 @@ export const Workbench = {
 
         <div class="cards" :class="{ old: busy }">
           <Card v-for="(card, i) in cards" :key="answerId + ':' + i" :card="card" :number="i + 1"
-                :answer="answer" :columns="page.columns" :image="page.image" :origin-pixels="pixels"
+                :answer="answer" :columns="page.columns"
                 :stop="dials[i] ?? card.start + 1" :kept="isKept(card, i)"
                 :fewest="cards.length > 1 && card.stops[card.start].changes.length === fewest"
                 @stop="setDial(i, $event)" @keep="keep(card, i)" @letter="letter(planOf(card, i))"
@@ -123,7 +118,7 @@ export const Workbench = {
               @json="downloadJson" @forget="forget" />
       </section>
     </div>
-    <footer class="foot"><a :href="page.path + '/adviser'">For advisers</a>
+    <footer class="foot"><a :href="page.path + '/report'">For advisers</a>
       <span>What you enter is kept in this browser alone. The server works out answers from it and keeps nothing.</span>
     </footer>
     <a v-if="!waysInView" class="pill" href="#ways" aria-hidden="true" tabindex="-1">{{ status || [decided, summary].join(" ") }}
@@ -135,11 +130,11 @@ export const Workbench = {
 
   data() {
     return {
-      origin: { position: null, name: "" }, base: null, row: {}, pixels: null,
+      origin: { position: null, name: "" }, base: null, row: {},
       limits: noLimits(this.page.target), answer: null, answerId: 0, why: null,
       dials: {}, kept: [], formOpen: false, whatIf: null, letterShown: null,
       status: "", failed: "", said: {}, problems: {}, typedProblems: [],
-      running: 0, soon: false, waysInView: true, forgotten: false, theme: document.documentElement.dataset.theme || "",
+      running: 0, soon: false, waysInView: true, forgotten: false,
     };
   },
 
@@ -226,7 +221,6 @@ export const Workbench = {
       this.limits = noLimits(this.page.target);  // they were another person's
       this.base = reply.values;
       this.row = { ...reply.values };
-      this.pixels = reply.pixels ?? null;
       this.start();
     },
     start() {
@@ -367,8 +361,8 @@ export const Workbench = {
     saveSoon() { clearTimeout(this.saving); this.saving = setTimeout(() => this.save(), 300); },
     save() {
       if (this.erased) return;
-      const { origin, base, row, pixels, limits, answer, why, dials, kept, formOpen, question } = this;
-      const all = { origin, base, row, pixels, limits, answer, why, dials, kept, formOpen, question };
+      const { origin, base, row, limits, answer, why, dials, kept, formOpen, question } = this;
+      const all = { origin, base, row, limits, answer, why, dials, kept, formOpen, question };
       try { localStorage.setItem(this.storageKey, JSON.stringify(all)); } catch { /* full, or shut */ }
     },
     restore() {
@@ -404,11 +398,6 @@ export const Workbench = {
       window.scrollTo({ top: 0 });
       this.restore();
       this.forgotten = true;
-    },
-    applyTheme() {
-      if (this.theme) document.documentElement.dataset.theme = this.theme;
-      else delete document.documentElement.dataset.theme;
-      try { localStorage.setItem("lapace-theme", this.theme); } catch { /* for now only */ }
     },
     onKey(event) { if (event.key === "Escape") { this.letterShown = null; this.whatIf = null; } },
   },

@@ -144,7 +144,6 @@ export const Limits = {
       <select id="target" :value="limits.target ?? ''" @change="part({ target: $event.target.value === '' ? null : Number($event.target.value) })">
         <option value="">{{ page.labels.length === 2 ? "the other decision" : "any other decision" }}</option>
         <option v-for="(label, i) in page.labels" :key="i" :value="i">{{ label }}</option></select></div>
-    <template v-if="!page.image">
     <p class="help">Say what has to stay as it is, or how far it may go. The ways follow at once.</p>
     <ul class="limitlist">
       <Limit v-for="column in shown" :key="column.name" :column="column" :value="row[column.name]"
@@ -160,7 +159,6 @@ export const Limits = {
       <p id="typed-help" class="help">Such as <code>{{ example }}</code></p>
       <textarea id="typed" rows="3" aria-describedby="typed-help" spellcheck="false" :value="limits.typed.join('\\n')"
         @change="part({ typed: $event.target.value.split('\\n').filter((line) => line.trim()) })"></textarea></details>
-    </template>
     <ul v-if="problems.length" class="problems" role="alert"><li v-for="([place, words], i) in problems" :key="i">
       <template v-if="place && place !== 'limits' && place !== 'row'"><strong>{{ place }}</strong>: </template>{{ words }}</li></ul>
     <details v-if="page.rules.length" class="more"><summary>{{ page.rules.length }} rules that always hold</summary>

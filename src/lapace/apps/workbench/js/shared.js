@@ -39,28 +39,6 @@ export const Scale = {
   </div>`,
 };
 
-// A row that is an image.
-export const Picture = {
-  props: { image: Object, alt: String },
-  template: `<canvas ref="canvas" class="picture" role="img" :aria-label="alt" :width="image.width"
-    :height="image.height"></canvas>`,
-  mounted() { this.draw(); },
-  watch: { image() { this.$nextTick(() => this.draw()); } },
-  methods: {
-    draw() {
-      const { width, height, colours, values } = this.image;
-      const context = this.$refs.canvas.getContext("2d");
-      const data = context.createImageData(width, height);
-      for (let i = 0; i < width * height; i++) {
-        for (let c = 0; c < 3; c++)
-          data.data[4 * i + c] = colours ? values[3 * i + c] : 255 - values[i];
-        data.data[4 * i + 3] = 255;
-      }
-      context.putImageData(data, 0, 0);
-    },
-  },
-};
-
 // One field of a form, whatever its kind.
 export const Field = {
   props: { column: Object, value: [String, Number], problem: String, prefix: String },

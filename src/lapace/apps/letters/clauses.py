@@ -1,0 +1,202 @@
+"""Constraints in plain words: `bmi >= original - 3` as "bmi may fall by at most 3"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lapace.apps.letters.words import Words
+from lapace.constraints import (
+    Absolute,
+    Category,
+    ChangeLimit,
+    Changes,
+    Comparison,
+    Conditional,
+    Constraint,
+    Custom,
+    Linear,
+    Membership,
+    Shorthand,
+    Transition,
+)
+from lapace.constraints.language import MIRROR, Relation, Side
+from lapace.schema import Schema
+from lapace.why_not.relaxation import amount_text, joined
+
+__all__ = ["DOWN", "STAYS", "UP", "Clause", "clauses", "fixed", "in_words", "limits"]
+
+STAYS, UP, DOWN = "stays as it is", "may only go up", "may only go down"
+SHORTHANDS = {"fixed": STAYS, "increasing": UP, "decreasing": DOWN}
+BOUNDS = {
+    ">=": "at least", ">": "more than", "<=": "at most", "<": "less than", "==": "exactly",
+    "!=": "anything but",
+}  # fmt: skip
+# What a relation to the value of today says, by the sign of the amount that is added to it.
+FROM_TODAY = {
+    "<=": ("has to fall by at least {}", DOWN, "may rise by at most {}"),
+    ">=": ("may fall by at most {}", UP, "has to rise by at least {}"),
+    "==": ("falls by exactly {}", STAYS, "rises by exactly {}"),
+}
+
+
+class Clause(NamedTuple):
+    """A part of a sentence: what a constraint says of one column, or of the whole row.
+
+    Attributes:
+        column: The column's name; empty where the clause is about more than one.
+        subject: The column in words, or what else the clause is about.
+        predicate: What is said of it.
+    """
+
+    column: str
+    subject: str
+    predicate: str
+
+
+def fixed(constraints: Iterable[Constraint], words: Words) -> tuple[str, ...]:
+    """Returns the columns that are kept as they are, each with the note that says why."""
+    notes = {
+        clause.subject: constraint.note
+        for constraint in constraints
+        for clause in clauses(constraint, None, words)
+        if clause.column and clause.predicate == STAYS
+    }
+    return tuple(subject + (f" ({note})" if note else "") for subject, note in notes.items())
+
+
+def limits(
+    constraints: Iterable[Constraint], schema: Schema | None, words: Words
+) -> tuple[str, ...]:
+    """Returns everything else that is kept to, a sentence for each column or constraint.
+
+    Examples:
+        >>> from lapace.constraints import parse_all
+        >>> rules = ["bmi <= original", "bmi >= original - 3", "abs(sugar - original) <= 1.5",
+        ...          "fixed age", "2*rent <= income", "if job changes then tenure == 0"]
+        >>> for sentence in limits(parse_all(rules), None, Words()):
+        ...     print(sentence)
+        bmi may only go down and may fall by at most 3
+        sugar may change by at most 1.5 either way
+        2*rent <= income
+        if job changes, then tenure is exactly 0
+    """
+    predicates: dict[str, dict[str, None]] = {}
+    notes: dict[str, dict[str, None]] = {}
+    for constraint in constraints:
+        for clause in clauses(constraint, schema, words):
+            if not (clause.column and clause.predicate == STAYS):
+                predicates.setdefault(clause.subject, {})[clause.predicate] = None
+                notes.setdefault(clause.subject, {})[constraint.note] = None
+    sentences = []
+    for subject, said in predicates.items():
+        why = "; ".join(filter(None, notes[subject]))
+        sentences.append(f"{subject} {joined(list(said))}".strip() + (f" ({why})" if why else ""))
+    return tuple(sentences)
+
+
+def in_words(constraint: Constraint, schema: Schema | None, words: Words) -> str:
+    """Returns one constraint as a sentence, without its note."""
+    parts = clauses(constraint, schema, words)
+    return joined([f"{part.subject} {part.predicate}".strip() for part in parts])
+
+
+def clauses(constraint: Constraint, schema: Schema | None, words: Words) -> list[Clause]:
+    """Returns what a constraint says; its own text where there are no plain words for it."""
+    match constraint:
+        case ChangeLimit(relation, count):
+            things = "thing changes" if count == 1 else "things change"
+            return [Clause("", f"{BOUNDS[relation]} {count}", things)]
+        case Conditional(when, then):
+            parts = [joined([in_words(c, schema, words) for c in side]) for side in (when, then)]
+            return [Clause("", f"if {parts[0]}, then", parts[1])]
+        case Custom(name):
+            return [Clause("", f"the rule “{name}”", "holds")]
+    pairs = _about_columns(constraint, schema)
+    if not pairs:
+        return [Clause("", str(constraint), "")]
+    return [Clause(name, words.column(name), predicate) for name, predicate in pairs]
+
+
+def _about_columns(constraint: Constraint, schema: Schema | None) -> list[tuple[str, str]]:
+    """Returns columns and what is said of each; nothing where one clause is about several."""
+    match constraint:
+        case Shorthand(word, features):
+            return [(name, SHORTHANDS[word]) for name in features]
+        case Membership(name, values, original, negated):
+            listed = joined(list(map(str, values)), "or")
+            if negated:
+                return [(name, f"is not {listed}" + " and not what it is now" * original)]
+            return [(name, ("stays as it is or becomes " if original else "is ") + listed)]
+        case Transition(name, before, after):
+            first, then = (joined(list(map(str, values)), "or") for values in (before, after))
+            return [(name, f"does not go from {first} to {then}")]
+        case Changes(name):
+            return [(name, "changes")]
+        case Comparison():
+            pairs = [_compared(*pair, schema) for pair in constraint.pairs]
+            return [pair for pair in pairs if pair is not None] if all(pairs) else []
+    return []
+
+
+def _compared(
+    left: Side, relation: Relation, right: Side, schema: Schema | None
+) -> tuple[str, str] | None:
+    """Returns a column and what a comparison says of it; None where it is about more than one."""
+    if isinstance(right, Absolute) or (isinstance(left, Linear) and not left.terms):
+        left, relation, right = right, MIRROR[relation], left
+    if isinstance(left, Absolute):
+        return _within(left, relation, right, schema)
+    if not isinstance(left, Linear):
+        return None
+    level = right.name if isinstance(right, Category) else right.word
+    if left.word and level and (isinstance(right, Category) or _is_level(level, schema)):
+        is_ = {"==": "is", "!=": "is not"}.get(relation, f"is {BOUNDS[relation]}")
+        return left.word, f"{is_} {level}"
+    return (
+        _bounded(left + right.scaled(-1.0), relation, schema) if isinstance(right, Linear) else None
+    )
+
+
+def _is_level(word: str, schema: Schema | None) -> bool:
+    """Whether a bare word is a category and not a column."""
+    return schema is not None and word not in schema.names
+
+
+def _within(
+    left: Absolute, relation: Relation, right: Side, schema: Schema | None
+) -> tuple[str, str] | None:
+    """Says `abs(x - original) <= 3`."""
+    names = {term.feature for term in left.terms}
+    plain = sorted((abs(t.coefficient), t.original) for t in left.terms) == [(1, False), (1, True)]
+    number = right.constant if isinstance(right, Linear) and not right.terms else None
+    if not (plain and len(names) == 1 and number is not None and relation[0] == "<"):
+        return None
+    name = names.pop()
+    by = f"{BOUNDS[relation]} {_amount(name, number, schema)}"
+    return name, f"may change by {by} either way"
+
+
+def _bounded(apart: Linear, relation: Relation, schema: Schema | None) -> tuple[str, str] | None:
+    """Says `x <= 3` and `x <= original + 3`, given the difference of the two sides."""
+    now = [term for term in apart.terms if not term.original]
+    own = [term for term in apart.terms if term.original]
+    if len(now) != 1 or len(own) > 1 or {t.feature for t in own} - {now[0].feature}:
+        return None
+    name, scale = now[0].feature, now[0].coefficient
+    relation = MIRROR[relation] if scale < 0 else relation
+    number = -apart.constant / scale + 0.0
+    if not own:
+        known = schema is not None and schema[name].kind == "continuous"
+        text = schema[name].text(number) if schema is not None and known else f"{number:.12g}"
+        return name, f"is {BOUNDS[relation]} {text}"
+    if own[0].coefficient != -scale or relation not in FROM_TODAY:
+        return None
+    clause = FROM_TODAY[relation][0 if number < 0 else 2 if number > 0 else 1]
+    return name, clause.format(_amount(name, abs(number), schema))
+
+
+def _amount(name: str, number: float, schema: Schema | None) -> str:
+    if schema is None or schema[name].kind != "continuous":
+        return f"{number:.12g}"
+    return amount_text(number, schema[name])

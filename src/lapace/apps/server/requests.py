@@ -1,0 +1,208 @@
+"""Bodies of requests: read within limits, parsed strictly, and checked by pydantic models.
+
+Pydantic checks the shape of a request; whether a column, label or constraint exists is decided by
+the library, with its messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Annotated, Any, Literal, NoReturn, TypeAlias, get_args
+
+from anyio import fail_after
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from lapace.explainer import Explainer, Search
+from lapace.result import Explanation
+
+__all__ = ["BoundedRoute", "ExplainRequest", "WhyNotRequest", "read_json", "validation_sentence"]
+
+MAX_CONSTRAINTS = 100
+MAX_CONSTRAINT_LENGTH = 1_000  # characters
+MAX_STEPS = 100  # steps of a path
+MAX_BEST = 10  # different ways for each instance
+MAX_QUERIES = 50_000  # rows the classifier may be queried about to find the reasons
+MAX_STARTS = 100  # rows a search starts from
+MAX_NUMBER = 1e100  # squares of such numbers, and their multiples of any unit, are finite
+DISCARDED = 8_000_000  # bytes of a body too large that are still read, so that 413 arrives
+
+Json: TypeAlias = dict[str, Any]
+Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last"]
+
+
+class RequestModel(BaseModel):
+    """An object in a request: null means the default, and an unknown field is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None}
+
+
+class SearchSettings(RequestModel):
+    """The fields of `Search`."""
+
+    steps: int = Field(Search().steps, ge=2, le=MAX_STEPS)
+    picks: list[Pick] = Field([*get_args(Pick)], max_length=len(get_args(Pick)))
+    n_best: int = Field(Search().n_best, ge=1, le=MAX_BEST)
+    n_starts: int = Field(Search().n_starts, ge=1, le=MAX_STARTS)
+    stable: bool = Search().stable
+    enforce: Literal["exact", "naive", "latent"] = Search().enforce
+
+
+class ExplainRequest(RequestModel):
+    """The arguments of `Explainer.explain`."""
+
+    instances: list[Json]
+    target: Any = Field(None, description="A label, a list of labels, or any-other.")
+    constraints: list[Annotated[str, Field(max_length=MAX_CONSTRAINT_LENGTH)]] = Field(
+        [], max_length=MAX_CONSTRAINTS
+    )
+    costs: dict[str, float] = {}
+    confidence: float | None = Field(None, gt=0, le=1)
+    plausibility: float | None = Field(None, ge=0, lt=100)
+    search: SearchSettings = Field(default_factory=SearchSettings.model_construct)
+
+    def explain(self, explainer: Explainer) -> Explanation:
+        """Calls `Explainer.explain` with what was requested."""
+        return explainer.explain(
+            self.instances,
+            target=self.target,
+            constraints=self.constraints,
+            costs=self.costs,
+            confidence=self.confidence,
+            plausibility=self.plausibility,
+            search=Search(**self.search.model_dump()),
+        )
+
+
+class WhyNotRequest(ExplainRequest):
+    """The arguments of `Explainer.explain` and `Explainer.why_not`."""
+
+    max_queries: int = Field(MAX_QUERIES, ge=0, le=MAX_QUERIES)
+
+    def explain(self, explainer: Explainer) -> Explanation:
+        """Calls `Explainer.explain`, then `Explainer.why_not`, with what was requested."""
+        return explainer.why_not(super().explain(explainer), max_queries=self.max_queries)
+
+
+def validation_sentence(error: RequestValidationError) -> str:
+    """Returns the first problem that pydantic found as one sentence that names the field."""
+    problem = error.errors()[0]
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]]
+    where = "".join(parts).removeprefix(".").removeprefix("body.")
+    return f"{where[:80]}: {problem['msg']}."
+
+
+# ------------------------------------------------------------------------------------------------
+# Reading
+
+
+class BoundedRoute(APIRoute):
+    """A route whose requests hold a place in the queue, and whose bodies are read within limits."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Returns FastAPI's handler, for which the body is read here."""
+        handle = super().get_route_handler()
+
+        async def handle_bounded(request: Request) -> Response:
+            with request.app.state.work_queue.place():
+                return await handle(BoundedRequest(request.scope, request.receive))
+
+        return handle_bounded
+
+
+class BoundedRequest(Request):
+    """A request whose body is plain JSON of bounded size that arrives in time."""
+
+    async def body(self) -> bytes:
+        """Returns the body.
+
+        A body too large is not kept, but is read on for a while: a client that is still sending
+        would otherwise see the connection break, and never the reason.
+        """
+        coding = self.headers.get("content-encoding", "identity").strip().lower()
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if coding not in ("", "identity") or media_type != "application/json":
+            sentence = "Send JSON that is not compressed, with Content-Type: application/json."
+            raise HTTPException(415, sentence)
+        max_bytes, timeout = self.app.state.limits["body"], self.app.state.work_queue.timeout
+        size, body, close = 0, bytearray(), {"Connection": "close"}
+        try:
+            with fail_after(timeout):
+                async for part in self.stream():
+                    size += len(part)
+                    if size <= max_bytes:
+                        body += part
+                    elif size > max_bytes + DISCARDED:
+                        break
+        except TimeoutError:
+            sentence = f"The body did not arrive within {timeout:g} seconds. Send it faster."
+            raise HTTPException(408, sentence, close) from None
+        except ClientDisconnect:
+            raise HTTPException(400, "The connection closed before the body's end.") from None
+        if size > max_bytes:
+            sentence = f"The body is larger than {max_bytes:,} bytes. Send fewer instances."
+            raise HTTPException(413, sentence, close)
+        self._bytes = bytes(body)
+        return self._bytes
+
+    async def json(self) -> Any:
+        """Returns the body as JSON."""
+        return read_json(self._bytes)
+
+
+def read_json(body: bytes) -> Any:
+    """Reads JSON more strictly than Python's own module does.
+
+    It has to be UTF-8 without NaN, without numbers too large to compute with, without a name twice
+    in one object and without half a surrogate pair.
+
+    Examples:
+        >>> read_json(b'{"age": 1, "age": 2}')
+        Traceback (most recent call last):
+        starlette.exceptions.HTTPException: 400: The body is wrong: 'age' is twice in one object.
+    """
+    try:
+        data = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_read_object,
+            parse_int=partial(_read_number, int),
+            parse_float=partial(_read_number, float),
+            parse_constant=_refuse_constant,
+        )
+        if b"\\u" in body:
+            json.dumps(data, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:  # errors of JSON and UTF-8 are ValueErrors
+        raise HTTPException(400, f"The body is wrong: {error}.") from None
+    return data
+
+
+def _read_object(pairs: list[tuple[str, Any]]) -> Json:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"'{name[:80]}' is twice in one object")
+    return members
+
+
+def _read_number(kind: type[int] | type[float], digits: str) -> float:
+    if abs(float(digits)) > MAX_NUMBER:  # also before Python refuses to read a very long integer
+        raise ValueError(f"the number {digits[:20]} is too large, over {MAX_NUMBER:g}")
+    return kind(digits)
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"JSON has no {word}; send null for a missing value")

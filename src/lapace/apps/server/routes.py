@@ -1,0 +1,179 @@
+"""The routes of the JSON API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from anyio import CancelScope
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from lapace.apps.server.requests import BoundedRoute, ExplainRequest, Json, WhyNotRequest
+from lapace.apps.server.work_queue import WorkQueue
+from lapace.budget import Budget, BudgetError
+from lapace.errors import ClassifierError, InputError
+from lapace.explainer import Explainer
+from lapace.result import Explanation, json_schema, why_not_to_json
+
+__all__ = ["describing_routes", "explaining_routes", "health_routes"]
+
+SEARCHING = 2 / 3  # share of the time for a request: what is found has to be written as well
+BUDGET = "Lapace-Budget"  # a header that says what ended the search, where something did
+
+CLASSIFIER_ERROR = "The classifier failed. The server's log says more."
+ROW_ERROR = "The classifier failed on the row of this instance."
+
+ToJson: TypeAlias = Callable[[Explanation], Json]
+
+log = logging.getLogger(__name__)
+
+
+class ErrorResponse(BaseModel):
+    """Any error."""
+
+    error: str = Field(description="One sentence.")
+
+
+class HealthResponse(BaseModel):
+    """How busy the server is."""
+
+    running: int
+    waiting: int
+    stuck: int = Field(description="Requests that timed out and still hang in the classifier.")
+
+
+ERRORS: dict[int | str, Json] = {"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}}
+
+
+def explaining_routes(explainer: Explainer) -> APIRouter:
+    """Returns the routes that search, each request in a thread of the queue."""
+    router = APIRouter(prefix="/v2", route_class=BoundedRoute, responses=ERRORS)
+    document: Json = {"content": {"application/json": {"schema": json_schema()}}}
+
+    async def respond(request: Request, body: ExplainRequest, to_json: ToJson) -> Response:
+        state = request.app.state
+        count, most = len(body.instances), state.limits["instances"]
+        if count > most:
+            raise HTTPException(422, f"There are {count:,} instances; send at most {most:,}.")
+        seconds = SEARCHING * state.work_queue.timeout
+        budget = Budget(state.limits["queries"], state.limits["nodes"], seconds)
+        content = b""
+        try:
+            with CancelScope() as scope:
+                watcher = asyncio.create_task(_cancel_when_gone(request, scope))
+                try:
+                    content = await state.work_queue.run(
+                        lambda: _explain(explainer, body, to_json), budget
+                    )
+                finally:
+                    watcher.cancel()
+        finally:
+            state.metrics.spent(budget.spent_queries, ended=bool(budget.ended))
+        ended = {BUDGET: budget.ended} if budget.ended else {}
+        return Response(content, media_type="application/json", headers=ended)
+
+    @router.post("/explain", responses={200: document})
+    async def explain(request: Request, body: ExplainRequest) -> Response:
+        """Explains the instances; the response is in the published format."""
+        return await respond(request, body, Explanation.to_json)
+
+    @router.post("/why-not")
+    async def why_not(request: Request, body: WhyNotRequest) -> Response:
+        """Says why instances have no counterfactual, and which constraints to relax."""
+        return await respond(request, body, why_not_to_json)
+
+    return router
+
+
+async def _cancel_when_gone(request: Request, scope: CancelScope) -> None:
+    """Cancels the work for a client that closes the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass  # the body has been read: nothing else is received
+    scope.cancel()
+
+
+def _explain(explainer: Explainer, request: ExplainRequest, to_json: ToJson) -> bytes:
+    """Explains in a thread, and writes the JSON, which takes time as well."""
+    try:
+        document = to_json(request.explain(explainer))
+        _hide_classifier_errors(explainer, request, document["instances"])
+        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except InputError as error:
+        raise HTTPException(422, str(error)) from None
+    except BudgetError as error:
+        raise HTTPException(
+            503, f"{error} Send fewer instances or fewer constraints.", {"Retry-After": "1"}
+        ) from None
+    except ClassifierError as error:
+        # Its message may name addresses, files and values: only where someone looks for it.
+        log.error("The classifier failed. At the level DEBUG the log has its message.")
+        log.debug("The classifier failed: %s", error)
+        raise HTTPException(502, CLASSIFIER_ERROR) from None
+
+
+def _hide_classifier_errors(
+    explainer: Explainer, request: ExplainRequest, instances: list[Json]
+) -> None:
+    """Replaces what a classifier said when it raised on one instance's row."""
+    malformed = [i for i, instance in enumerate(instances) if instance["status"] == "malformed"]
+    unreadable = explainer.schema_.read(request.instances).problems if malformed else {}
+    for i in malformed:
+        if i not in unreadable:
+            log.error("The classifier raised on the row of instance %d.", i)
+            log.debug("Instance %d: %s", i, instances[i]["reason"])
+            instances[i]["reason"] = ROW_ERROR
+
+
+def describing_routes(explainer: Explainer) -> APIRouter:
+    """Returns the routes that describe the server and its explainer, which does not change."""
+    router = APIRouter(responses=ERRORS)
+    features = explainer.schema_.to_json()["features"]
+    for feature in features:  # values and counts of training rows stay private
+        del feature["ranks"], feature["knots"], feature["histogram"]
+    labels, rules = list(explainer.classes_), list(map(str, explainer.fitted_.rules))
+    described = {"labels": labels, "rules": rules, "features": features}
+    fit_report = explainer.report_.to_json()
+
+    @router.get("/v2/schema")
+    async def schema(request: Request) -> Json:
+        """Columns, labels, rules and limits."""
+        return {**described, "limits": request.app.state.limits}
+
+    @router.get("/v2/report")
+    async def report() -> Json:
+        """The fit report: what was learned, and whether to trust it."""
+        return fit_report
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    async def metrics(request: Request) -> str:
+        """Requests, seconds, queries and memory, as Prometheus reads them."""
+        text: str = request.app.state.metrics.text()
+        return text
+
+    return router
+
+
+def health_routes(queue: WorkQueue) -> APIRouter:
+    """Returns the two routes that need no token, for whoever looks after the server."""
+    router = APIRouter(responses={503: {"model": HealthResponse}})
+
+    @router.get("/healthz")
+    async def healthz(response: Response) -> HealthResponse:
+        """Alive: how many requests run, wait and hang; 503 when every thread hangs."""
+        response.status_code = 503 if queue.stuck else 200
+        return HealthResponse(**queue.counts())
+
+    @router.get("/readyz")
+    async def readyz(response: Response) -> HealthResponse:
+        """Ready for more: 503 when a further request would be refused."""
+        response.status_code = 503 if queue.full or queue.stuck else 200
+        return HealthResponse(**queue.counts())
+
+    return router

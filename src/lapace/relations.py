@@ -1,4 +1,6 @@
-"""Warnings about a training table: columns that follow from others, and the label among them.
+"""Relations between the columns of a training table: rules, and warnings.
+
+Columns that hold one category between them get a rule: exactly one of them is set.
 
 A column that is a sum of others, or a product or ratio of two, in every row, though nothing says
 so, had better be declared as derived. The search proposes expressions on a few rows and keeps one
@@ -18,14 +20,15 @@ import numpy as np
 from sklearn.metrics import cohen_kappa_score
 
 from lapace.arrays import Floats, Ints
+from lapace.constraints import Comparison, Constraint, Linear, Term
 from lapace.errors import warn
-from lapace.schema import Schema
+from lapace.schema import Feature, Schema
 from lapace.schema.derived import DerivedColumns
 from lapace.schema.expressions import column_text
 from lapace.schema.summary import toml_key
 from lapace.table import spelling
 
-__all__ = ["Relation", "find_relations", "warn_of_leaks", "warn_of_relations"]
+__all__ = ["Relation", "find_relations", "one_hot_rules", "warn_of_leaks", "warn_of_relations"]
 
 YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
 MIN_KAPPA = 0.4  # Cohen's kappa from which a column may be the label itself
@@ -35,6 +38,7 @@ TERMS = 8  # of a sum, at most
 COLUMNS = 60  # columns that are looked at
 SCREENED = 400  # rows looked at first
 SHOWN = 5  # relations a warning names
+STEM = re.compile(r"(.+?)[_.=: -]+[^_.=: -]+(?:[_ -][^_.=: -]+)*?$")  # `home` of `home_own`
 
 
 class Relation(NamedTuple):
@@ -265,3 +269,49 @@ def warn_of_leaks(schema: Schema, cells: Floats, labels: Sequence[Any], codes: I
                 "is what the classifier predicts, leave it out of the table (--label on the "
                 "command line)."
             )
+
+
+# ------------------------------------------------------------------------------------------------
+# Rules that every row shows
+
+
+def one_hot_rules(schema: Schema, cells: Floats) -> tuple[Constraint, ...]:
+    """Returns rules that exactly one column is set, for columns that are one category in several.
+
+    Such columns hold 0 and 1, begin with the same word (`home_own`, `home_rent`) and sum to one in
+    every row.
+
+    Args:
+        schema: The columns.
+        cells: The training rows.
+
+    Examples:
+        >>> homes = [{"home_own": int(i % 3 == 0), "home_rent": int(i % 3 > 0)} for i in range(60)]
+        >>> schema = Schema.infer(homes)
+        >>> [str(rule) for rule in one_hot_rules(schema, schema.cells(homes))]
+        ['home_own + home_rent == 1']
+    """
+    groups: dict[str, list[int]] = {}
+    for i, feature in enumerate(schema.features):
+        stem = STEM.match(feature.name)
+        if _is_flag(feature) and stem is not None:
+            groups.setdefault(stem[1], []).append(i)
+    rules = []
+    for columns in groups.values():
+        flags = cells[:, columns]
+        if len(columns) < 2 or len(cells) < ENOUGH or not (flags.sum(axis=1) == 1).all():
+            continue
+        terms = tuple(Term(1.0, schema.names[i]) for i in columns)
+        note = "In every training row exactly one of these columns is set."
+        rules.append(Comparison((Linear(terms), Linear((), 1.0)), ("==",), note=note))
+    return tuple(rules)
+
+
+def _is_flag(feature: Feature) -> bool:
+    """Whether a column holds 0 and 1, or false and true."""
+    levels = feature.levels
+    return (
+        feature.kind == "binary"
+        and len(levels) == 2
+        and bool(np.all([v in (0, 1) for v in levels]))
+    )

@@ -27,7 +27,6 @@ from lapace.explainer.fit import (
     fit_model,
     judge_again,
     judge_centroids,
-    one_hot_rules,
 )
 from lapace.explainer.problem import ANY_OTHER, MAX_QUERIES, Search, make_problem, read_instances
 from lapace.explainer.search import explain
@@ -163,7 +162,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             schema = Schema.infer(table, schema, labels=_column(y))
         reading = schema.read(table).checked()
         schema, cells = reading.schema, reading.cells  # with categories too rare to be proposed
-        rules = tuple(dict.fromkeys((*parse_all(self.rules), *one_hot_rules(schema, cells))))
+        rules = tuple(dict.fromkeys((*parse_all(self.rules), *outer.one_hot_rules(schema, cells))))
         System.of(rules, schema)  # refuses rules that cannot hold before training
         classifier = Classifier(self.classifier, schema)
         codes = classifier.fit_labels(cells)

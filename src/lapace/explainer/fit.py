@@ -6,7 +6,6 @@ cluster whose reconstruction the classifier accepts, and judged again. If that f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,13 +18,13 @@ from numpy.typing import NDArray
 from lapace.arrays import Bools, Floats, Ints
 from lapace.categories import CategoryTree
 from lapace.classifier import Classifier, Label
-from lapace.constraints import Comparison, Constraint, Linear, Term
+from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
 from lapace.explainer.oracle import query_rows
 from lapace.explainer.top_up import MadeUpRows
 from lapace.model import Shape
 from lapace.paths import Decoder
-from lapace.schema import Feature, Knots, Schema
+from lapace.schema import Knots, Schema
 from lapace.training import (
     Recipe,
     cluster_counts,
@@ -46,13 +45,10 @@ __all__ = [
     "fit_model",
     "judge_again",
     "judge_centroids",
-    "one_hot_rules",
 ]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
-ENOUGH_ROWS = 50  # rows in which a rule that always holds is no accident
-STEM = re.compile(r"(.+?)[_.=: -]+[^_.=: -]+(?:[_ -][^_.=: -]+)*?$")  # `home` of `home_own`
 
 EMPHASIS = 1.5  # weight of a category in k-means, against a standardised number
 MEMBERS = 1000  # members of a cluster a repair looks at, at most
@@ -434,49 +430,3 @@ def _check_every_label(
         warn(f"{sentence}: it cannot be a target. {help_}", CentroidWarning)
     if not reachable:
         raise InputError("No class has a prototype that the classifier labels as that class.")
-
-
-# ------------------------------------------------------------------------------------------------
-# Rules that a table shows by itself
-
-
-def one_hot_rules(schema: Schema, cells: Floats) -> tuple[Constraint, ...]:
-    """Returns rules that exactly one column is set, for columns that are one category in several.
-
-    Such columns hold 0 and 1, begin with the same word (`home_own`, `home_rent`) and sum to one in
-    every row.
-
-    Args:
-        schema: The columns.
-        cells: The training rows.
-
-    Examples:
-        >>> homes = [{"home_own": int(i % 3 == 0), "home_rent": int(i % 3 > 0)} for i in range(60)]
-        >>> schema = Schema.infer(homes)
-        >>> [str(rule) for rule in one_hot_rules(schema, schema.cells(homes))]
-        ['home_own + home_rent == 1']
-    """
-    groups: dict[str, list[int]] = {}
-    for i, feature in enumerate(schema.features):
-        stem = STEM.match(feature.name)
-        if _is_flag(feature) and stem is not None:
-            groups.setdefault(stem[1], []).append(i)
-    rules = []
-    for columns in groups.values():
-        flags = cells[:, columns]
-        if len(columns) < 2 or len(cells) < ENOUGH_ROWS or not (flags.sum(axis=1) == 1).all():
-            continue
-        terms = tuple(Term(1.0, schema.names[i]) for i in columns)
-        note = "In every training row exactly one of these columns is set."
-        rules.append(Comparison((Linear(terms), Linear((), 1.0)), ("==",), note=note))
-    return tuple(rules)
-
-
-def _is_flag(feature: Feature) -> bool:
-    """Whether a column holds 0 and 1, or false and true."""
-    levels = feature.levels
-    return (
-        feature.kind == "binary"
-        and len(levels) == 2
-        and bool(np.all([v in (0, 1) for v in levels]))
-    )

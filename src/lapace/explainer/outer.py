@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lapace.apps.loaders import open_referred, refer_to
-    from lapace.relations import warn_of_leaks, warn_of_relations
+    from lapace.relations import one_hot_rules, warn_of_leaks, warn_of_relations
     from lapace.report import Report, split
     from lapace.report.collect import make_report
     from lapace.survival import Retrain, Survival, retrained_classifiers
@@ -23,6 +23,7 @@ __all__ = [
     "Retrain",
     "Survival",
     "make_report",
+    "one_hot_rules",
     "open_referred",
     "refer_to",
     "retrained_classifiers",
@@ -38,6 +39,7 @@ _HOMES = {
     "Retrain": "lapace.survival",
     "Survival": "lapace.survival",
     "make_report": "lapace.report.collect",
+    "one_hot_rules": "lapace.relations",
     "open_referred": "lapace.apps.loaders",
     "refer_to": "lapace.apps.loaders",
     "retrained_classifiers": "lapace.survival",

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from lapace import CentroidWarning, Explainer, InputError, Schema
-from lapace.explainer.fit import one_hot_rules
+from lapace.relations import one_hot_rules
 from tests import worlds
 
 HOMES = ("own", "rent", "kin")

@@ -5,7 +5,6 @@ LapaceError
 ├── InputError        (also a ValueError)  a table, setting or constraint that cannot be used
 ├── NotFittedError    (also scikit-learn's) called before `fit`
 └── ClassifierError                        the classifier raised, or returned what cannot be used
-    └── RowsError                          it cannot answer some of the rows
 CentroidWarning       (a UserWarning)      a prototype the classifier does not accept
 ```
 
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from math import inf, nan
@@ -30,7 +29,6 @@ __all__ = [
     "InputError",
     "LapaceError",
     "NotFittedError",
-    "RowsError",
     "check_integer",
     "check_number",
     "did_you_mean",
@@ -50,18 +48,6 @@ class InputError(LapaceError, ValueError):
 
 class ClassifierError(LapaceError):
     """The classifier raised, or returned a wrong number of rows or an unknown label."""
-
-
-class RowsError(ClassifierError):
-    """The classifier cannot answer some rows; others may be queried again.
-
-    Attributes:
-        rows: The reason for each row that failed, by its position in the query.
-    """
-
-    def __init__(self, message: str, rows: Mapping[int, str]) -> None:
-        super().__init__(message)
-        self.rows = rows
 
 
 class CentroidWarning(UserWarning):

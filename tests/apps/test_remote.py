@@ -29,7 +29,9 @@ from tests.worlds import mixed_table
 
 
 class Server:
-    """A service: `reply(rows)` returns its JSON; `handle`, where set, writes the whole response.
+    """A service: `reply(rows)` returns JSON values, or a status and a text.
+
+    `handle`, where set, writes the whole response.
 
     Handlers that wait do so on `released`, which is set when the test is over.
     """
@@ -54,7 +56,9 @@ class Server:
                 if outer.handle is not None:
                     outer.handle(self)
                 else:
-                    respond(self, json.dumps(outer.reply(outer.requests[-1]["rows"])))
+                    reply = outer.reply(outer.requests[-1]["rows"])
+                    status, body = reply if isinstance(reply, tuple) else (200, json.dumps(reply))
+                    respond(self, body, status)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -220,7 +224,7 @@ def test_invalid_responses(server, reply, sentence):
     ],
 )
 def test_what_is_not_json(server, body, sentence):
-    server.handle = lambda handler: respond(handler, body)
+    server.reply = lambda rows: (200, body)
     with pytest.raises(ClassifierError, match=f"did not respond with JSON{sentence}") as caught:
         load_classifier(server.url).predict(TABLE)
     assert len(str(caught.value)) < 400
@@ -241,11 +245,11 @@ def test_classes_must_not_change(server, monkeypatch):
 
 
 def test_an_error_status_is_reported_with_its_text_and_not_retried(server):
-    server.handle = lambda handler: respond(handler, '{"detail": "no column \'c\'"}', 422)
+    server.reply = lambda rows: (422, '{"detail": "no column \'c\'"}')
     with pytest.raises(ClassifierError, match=r"status 422: .*no column 'c'"):
         load_classifier(server.url).predict(TABLE)
     assert len(server.requests) == 1
-    server.handle = lambda handler: respond(handler, "<h1>x</h1>", 500, Content_Type="text/html")
+    server.reply = lambda rows: (500, "<h1>x</h1>")
     with pytest.raises(ClassifierError, match=r"responded with status 500: a web page\.$"):
         load_classifier(server.url).predict(TABLE)
     assert len(server.requests) == 2
@@ -253,16 +257,11 @@ def test_an_error_status_is_reported_with_its_text_and_not_retried(server):
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_retried(server, status, pauses):
-    turns = iter([status, status, 200])
-
-    def handle(handler: BaseHTTPRequestHandler) -> None:
-        rows = server.requests[-1]["rows"]
-        respond(handler, json.dumps([label_of(row) for row in rows]), next(turns))
-
-    server.handle = handle
+    turns = iter([True, True, False])
+    server.reply = lambda rows: (status, "") if next(turns) else [label_of(row) for row in rows]
     assert load_classifier(server.url).predict(TABLE) == EXPECTED
     assert len(server.requests) == 3
-    server.handle = lambda handler: respond(handler, "later", status)
+    server.reply = lambda rows: (status, "later")
     with pytest.raises(ClassifierError, match=f"status {status}: later"):
         load_classifier(server.url).predict(TABLE)
     assert len(server.requests) == 3 + remote.ATTEMPTS
@@ -271,12 +270,7 @@ def test_a_busy_server_is_retried(server, status, pauses):
 
 
 def test_the_number_of_rows_a_service_takes_is_found(server):
-    def handle(handler: BaseHTTPRequestHandler) -> None:
-        rows = server.requests[-1]["rows"]
-        body = json.dumps([label_of(row) for row in rows])
-        respond(handler, body, 413 if len(rows) > 30 else 200)
-
-    server.handle = handle
+    server.reply = lambda rows: (413, "") if len(rows) > 30 else [label_of(row) for row in rows]
     model = load_classifier(server.url)
     assert model.predict(TABLE) == EXPECTED
     sizes = [len(request["rows"]) for request in server.requests]
@@ -285,38 +279,26 @@ def test_the_number_of_rows_a_service_takes_is_found(server):
     server.requests.clear()
     assert model.predict(TABLE) == EXPECTED
     assert max(len(request["rows"]) for request in server.requests) == 25, "it is remembered"
-    server.handle = lambda handler: respond(handler, "no", 413)
+    server.reply = lambda rows: (413, "no")
     with pytest.raises(ClassifierError, match="status 413"):
         load_classifier(server.url).predict(TABLE.head(3))
 
 
-def test_rows_that_a_service_refuses_are_marked_and_the_others_answered(server, monkeypatch):
-    monkeypatch.setattr(remote, "ROWS", 40)
-
-    def reply(rows: list) -> dict:
-        errors = ["too cursed" if row["b"] == 5 else None for row in rows]
-        return {"errors": errors} if any(errors) else {"labels": [label_of(r) for r in rows]}
+def test_rows_that_a_service_refuses_are_found_and_the_others_answered(server):
+    def reply(rows: list) -> Any:
+        bad = any(row["b"] == 5 for row in rows)
+        return (422, "too cursed") if bad else [label_of(row) for row in rows]
 
     server.reply = reply
     classifier = Classifier(load_classifier(server.url), SCHEMA, ["high", "low"])
-    codes, _, refused = query_rows(classifier, CELLS, SCHEMA, known_row=CELLS[:1])
-    expected = np.flatnonzero(TABLE["b"] == 5)
+    expected = np.flatnonzero(TABLE["b"][:40] == 5)
+    answered = np.setdiff1d(np.arange(40), expected)
+    known_row = CELLS[answered[:1]]
+    codes, _, refused = query_rows(classifier, CELLS[:40], SCHEMA, known_row=known_row)
     assert sorted(refused) == expected.tolist()
-    assert all("refused this row: too cursed" in why for why in refused.values())
+    assert all("responded with status 422: too cursed" in why for why in refused.values())
     labels = np.array(["high", "low"])[codes]
-    answered = np.setdiff1d(np.arange(len(TABLE)), expected)
     assert (labels[answered] == np.array(EXPECTED)[answered]).all()
-    assert len(server.requests) < 2 * len(TABLE) / 40 + 2 * len(expected)
-    server.reply = lambda rows: {"errors": ["x"]}
-    with pytest.raises(ClassifierError, match="'errors' that are not a list with one entry"):
-        load_classifier(server.url).predict(TABLE)
-
-
-def test_retries_end_at_the_deadline(server, monkeypatch):
-    monkeypatch.setattr(remote, "PAUSE", 60.0)
-    server.handle = lambda handler: respond(handler, "later", 429)
-    with pytest.raises(ClassifierError, match=r"did not respond within 0\.3 s"):
-        load_classifier(server.url, timeout=0.3).predict(TABLE)
 
 
 def test_a_connection_that_breaks_half_way(server, pauses):
@@ -373,6 +355,13 @@ def test_a_slow_server_has_a_deadline(server, respond_slowly):
     assert not server.released.is_set()  # it would have gone on
 
 
+def test_retries_end_at_the_deadline(server, monkeypatch):
+    monkeypatch.setattr(remote, "PAUSE", 60.0)
+    server.reply = lambda rows: (429, "later")
+    with pytest.raises(ClassifierError, match=r"did not respond within 0\.3 s"):
+        load_classifier(server.url, timeout=0.3).predict(TABLE)
+
+
 def test_an_unreachable_service(pauses):
     with closing(socket.socket()) as other:
         other.bind(("127.0.0.1", 0))
@@ -393,7 +382,7 @@ def test_redirects_are_not_followed(server, status):
 
 def test_a_response_has_a_largest_size(server, monkeypatch):
     monkeypatch.setattr(remote, "LARGEST", 2**20)
-    server.handle = lambda handler: respond(handler, b" " * (2**20 + 1))
+    server.reply = lambda rows: (200, b" " * (2**20 + 1))
     with pytest.raises(ClassifierError, match="responded with more than 1 MiB"):
         load_classifier(server.url).predict(TABLE)
 
@@ -449,6 +438,6 @@ def test_a_service_is_explained(server):
     server.reply = reply
     explainer = fitted(load_classifier(server.url))
     assert explainer.explain(TABLE.head(5), confidence=0.6).nearest().probability.min() >= 0.6
-    server.handle = lambda handler: respond(handler, "<p>", Content_Type="text/html")
+    server.reply = lambda rows: (200, "<p>")
     with pytest.raises(ClassifierError, match=r"^The classifier at http.* JSON: a web page"):
         explainer.explain(TABLE.head(5))

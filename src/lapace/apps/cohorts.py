@@ -299,8 +299,8 @@ class Cohort:
                 moved: tuple[Any, Any] = (None, None)
                 if self.schema[feature].numeric:
                     moved = int((amounts > 0).sum()), int((amounts < 0).sum())
-                known = () if to else amounts[amounts != 0]
-                median = float(np.median(known)) if len(known) else float("nan")
+                present = () if to else amounts[amounts != 0]
+                median = float(np.median(present)) if len(present) else float("nan")
                 share = changed / group.costs.total()
                 rows.append((name, feature, changed, share, *moved, median, to))
         return _lines(rows, (

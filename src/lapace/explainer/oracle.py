@@ -11,7 +11,7 @@ import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints, distinct
 from lapace.classifier import Classifier
-from lapace.errors import ClassifierError, RowsError
+from lapace.errors import ClassifierError
 from lapace.paths import Steps, rows_differ
 from lapace.schema import Schema
 
@@ -60,12 +60,6 @@ def query_rows(
         try:
             codes[part], reply = classifier.query(cells[part], schema)
             probability[part] = np.nan if reply is None else reply
-        except RowsError as error:
-            refused |= {int(part[i]): why for i, why in error.rows.items()}
-            others = np.delete(part, [*error.rows])
-            parts += [others] if len(others) else []
-            if max_refused is not None and len(refused) > max_refused:
-                raise
         except ClassifierError as error:
             try:
                 classifier.query(known_row, schema)

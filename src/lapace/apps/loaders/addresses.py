@@ -7,7 +7,7 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lapace.errors import InputError
@@ -20,7 +20,7 @@ HIDDEN = "…"
 HOST = re.compile(r"([\w.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Address:
     """The address of a classifier, and the credentials that are sent along.
 
@@ -28,41 +28,39 @@ class Address:
         url: Without user name, password and fragment.
         shown: As messages name it.
         authorization: A header, where there is a password or a token.
+        has_credentials: Whether a service could repeat credentials; a query may hold a key.
     """
 
-    url: httpx.URL = field(repr=False)
+    url: httpx.URL
     shown: str
-    authorization: dict[str, str] = field(repr=False)
+    authorization: dict[str, str]
+    has_credentials: bool
 
-    @property
-    def has_credentials(self) -> bool:
-        """Whether a service could repeat credentials; a query may hold a key."""
-        return bool(self.authorization or self.url.query)
 
-    @classmethod
-    def parse(cls, text: str, httpx_module: Any) -> Address:
-        """Reads an address; the environment's token goes with an address without a password."""
-        shown = without_secrets(text)
-        try:
-            parsed: httpx.URL = httpx_module.URL(text)
-            valid = parsed.host and (parsed.port or 0) < 2**16 and not any(map(str.isspace, text))
-        except (httpx_module.InvalidURL, ValueError):
-            valid = False
-        if not valid:
-            raise InputError(
-                f"'{shown}' is not an address. Write http://host:port/path or https://host/path; "
-                "in a user name or password write / ? # @ as %2F %3F %23 %40."
-            )
-        header = {}
-        if parsed.userinfo:
-            basic = b64encode(f"{parsed.username}:{parsed.password}".encode()).decode()
-            header = {"authorization": f"Basic {basic}"}
-        elif token := os.environ.get(TOKEN, "").strip():
-            if not (token.isascii() and token.isprintable()):
-                raise InputError(f"The token in {TOKEN} has characters that no header can carry.")
-            header = {"authorization": f"Bearer {token}"}
-        _hide_in_logs()
-        return cls(parsed.copy_with(userinfo=b"", fragment=None), shown, header)
+def read_address(text: str, httpx_module: Any) -> Address:
+    """Reads an address; the environment's token goes with an address without a password."""
+    shown = without_secrets(text)
+    try:
+        url: httpx.URL = httpx_module.URL(text)
+        valid = url.host and (url.port or 0) < 2**16 and not any(map(str.isspace, text))
+    except (httpx_module.InvalidURL, ValueError):
+        valid = False
+    if not valid:
+        raise InputError(
+            f"'{shown}' is not an address. Write http://host:port/path or https://host/path; in a "
+            "user name or password write / ? # @ as %2F %3F %23 %40."
+        )
+    header = {}
+    if url.userinfo:
+        basic = b64encode(f"{url.username}:{url.password}".encode()).decode()
+        header = {"authorization": f"Basic {basic}"}
+    elif token := os.environ.get(TOKEN, "").strip():
+        if not (token.isascii() and token.isprintable()):
+            raise InputError(f"The token in {TOKEN} has characters that no header can carry.")
+        header = {"authorization": f"Bearer {token}"}
+    _hide_in_logs()
+    plain = url.copy_with(userinfo=b"", fragment=None)
+    return Address(plain, shown, header, bool(header or url.query))
 
 
 def without_secrets(url: str) -> str:

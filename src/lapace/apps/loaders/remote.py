@@ -11,10 +11,6 @@ columns, of which the highest is the label unless labels are given as well:
     {"labels": ["refused", ...]}
     {"classes": ["approved", "refused"], "probabilities": [[0.2, 0.8], ...]}
 
-It may refuse single rows, with a text each, and is then queried about the others again:
-
-    {"errors": [null, "unknown postcode", ...]}
-
 A service may be slow, wrong or gone: every request has a deadline, every response a largest size,
 and whatever does not follow the above raises a `ClassifierError` that names the address without
 its credentials. What a service says is quoted only where no credentials were sent: it may repeat
@@ -29,10 +25,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from lapace.apps.loaders.addresses import Address
+from lapace.apps.loaders.addresses import read_address
 from lapace.apps.loaders.external import as_classes, as_output
 from lapace.classifier.outputs import ModelOutput, short
-from lapace.errors import ClassifierError, InputError, RowsError, check_number, import_extra
+from lapace.errors import ClassifierError, InputError, check_number, import_extra
 from lapace.table import Template, read
 
 if TYPE_CHECKING:
@@ -76,7 +72,7 @@ class HttpModel:
         self.timeout = check_number("timeout", timeout, 0.001, 86_400)
         self._httpx = import_extra("httpx", "http", "A classifier at an address")
         self._stamina = import_extra("stamina", "http", "A classifier at an address")
-        self._address = Address.parse(url, self._httpx)
+        self._address = read_address(url, self._httpx)
         self._name = f"The classifier at {self._address.shown}"
         # Certificates are read once: it takes longer than a small request.
         https = self._address.url.scheme == "https"
@@ -131,7 +127,7 @@ class HttpModel:
                         raise
                     self._most = len(some) // 2  # from now on
                     continue
-                outputs.append(self._output(returned, len(some), first))
+                outputs.append(self._output(returned, len(some)))
                 first += len(some)
         return outputs
 
@@ -197,16 +193,9 @@ class HttpModel:
 
     # -- the response -----------------------------------------------------------------------------
 
-    def _output(self, data: Any, rows: int, first: int = 0) -> ModelOutput:
-        """Checks a response's JSON.
-
-        Args:
-            data: The JSON.
-            rows: How many rows were sent.
-            first: The position of the first of them, for errors of single rows.
-        """
+    def _output(self, data: Any, rows: int) -> ModelOutput:
+        """Checks a response's JSON for some rows."""
         named = data if isinstance(data, dict) else {"labels": data}
-        self._refuse_rows(named.get("errors"), rows, first)
         labels, scores = named.get("labels"), named.get("probabilities")
         classes = as_classes(named.get("classes"))
         if labels is None and scores is None:
@@ -226,20 +215,6 @@ class HttpModel:
                 "row's have to sum up to 1."
             )
         return output
-
-    def _refuse_rows(self, errors: Any, rows: int, first: int) -> None:
-        """Raises where the service says of single rows that it could not answer them."""
-        if errors is None:
-            return
-        if not (isinstance(errors, list) and len(errors) == rows):
-            raise self._error("returned 'errors' that are not a list with one entry for each row.")
-        refused = {
-            first + i: f"{self._name} refused this row{self._quoted(str(text))}"
-            for i, text in enumerate(errors)
-            if text is not None
-        }
-        if refused:
-            raise RowsError(f"{self._name} refused {len(refused)} of {rows} rows.", refused)
 
 
 def _body(rows: list[dict[str, Any]]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -75,22 +74,6 @@ def test_loans_instalments_are_derived_exactly(applications, loan_data):
     assert schema["instalment"].inputs == ("amount", "months")
     cells = schema.read(t).cells
     np.testing.assert_array_equal(schema.derive(cells), cells)
-
-
-def test_loans_shares(applications):
-    t, labels = applications
-    assert set(labels) == {"approved", "denied"}
-    assert 0.55 < (labels == "approved").mean() < 0.65
-    assert 0.15 < (t["savings"] == 0).mean() < 0.35
-    assert 0.7 < (t["past_due"] == 0).mean() < 0.9
-    missing = t.isna().mean()
-    assert missing.drop("credit_score").max() == 0
-    assert 0.05 < missing["credit_score"] < 0.15
-    assert t.loc[t["age"] < 25, "credit_score"].isna().mean() > 0.3  # not missing at random
-    for column, width in {"employment": 6, "purpose": 6, "housing": 4, "guarantor": 2}.items():
-        shares = t[column].value_counts(normalize=True)
-        assert len(shares) == width
-        assert shares.min() > 0.03
 
 
 def test_loans_schema_is_inferred_without_overrides(loan_data):
@@ -266,46 +249,13 @@ def test_a_host_that_is_down_is_tried_once(cache, wheel, offline):
     assert offline == [("https://example.org/one.csv", sources.TIMEOUT)]
 
 
-def test_a_download_that_breaks_off_leaves_nothing(cache, site, monkeypatch):
+def test_a_download_that_breaks_off_leaves_nothing(cache, site):
     folder, address = site
     (folder / "cut.csv").write_bytes(CONTENT)
     half = Source("cut.csv", SHA, (address,))
     with pytest.raises(LapaceError, match=r"could not be fetched \(http://127.*/cut\.csv: .*"):
         sources.fetch(half)
     assert list(cache.iterdir()) == []
-
-    def interrupted(self, chunk_size):
-        yield CONTENT[:3]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(requests.Response, "iter_content", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        sources.fetch(half)
-    assert list(cache.iterdir()) == []
-
-
-KILLED = """
-import os, signal, sys
-from lapace.datasets import sources
-
-def download(address, output, _):
-    with open(output, "wb") as file:
-        file.write(b"half")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-sources._pooch().HTTPDownloader = lambda **_: download
-sources.fetch(sources.Source("one.csv", sys.argv[1], ("http://127.0.0.1:9",)))
-"""
-
-
-def test_what_a_killed_download_left_is_removed_by_the_next(cache, site):
-    killed = subprocess.run([sys.executable, "-c", KILLED, SHA], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    (left,) = cache.iterdir()
-    assert left.name.startswith(".one.csv.")
-    (site[0] / "one.csv").write_bytes(CONTENT)
-    assert sources.fetch(Source("one.csv", SHA, (site[1],))) == (cache / "one.csv",)
-    assert [path.name for path in cache.iterdir()] == ["one.csv"]
 
 
 def test_a_file_with_another_hash_is_refused(cache, wheel, site):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -144,17 +144,6 @@ def same(found: float, expected: float) -> bool:
 # Rows laid out
 
 
-@cases(SEEDS, st.integers(0, 8), st.integers(0, 8))
-def test_distances_are_those_of_the_schema(seed: int, n: int, m: int) -> None:
-    a, b = cells_of(seed, n), cells_of(seed + 1, m)
-    found = WIDE.metric.pairwise(a, b)
-    assert found.shape == (n, m)
-    for i, j in product(range(n), range(m)):
-        assert found[i, j] == pytest.approx(far(a[i], b[j]), abs=1e-9)
-        assert WIDE.distance(a[[i]], b[[j]])[0] == pytest.approx(far(a[i], b[j]), abs=1e-9)
-    assert (WIDE.metric.pairwise(a, a).diagonal() == 0.0).all()  # exactly: copies are counted
-
-
 @cases(SEEDS, st.integers(0, 12))
 def test_distinct_rows(seed: int, rows: int) -> None:
     cells = cells_of(seed, rows)
@@ -247,54 +236,6 @@ def test_diversity(counterfactuals: Counterfactuals) -> None:
 
 # ------------------------------------------------------------------------------------------------
 # Plausibility
-
-
-def lof_by_hand(cell: np.ndarray, rows: np.ndarray, k: int) -> tuple[float, float]:
-    """LOF by its definition: the least and the most it can be, whichever tied rows are taken."""
-    k = min(k, len(rows) - 1)
-
-    def neighbours(x: np.ndarray, skip: int = -1) -> tuple[float, list[int], list[int]]:
-        """The k-th distance, the rows surely nearer, and those that tie for the other places."""
-        to = {j: far(x, row) for j, row in enumerate(rows) if j != skip}
-        kth = sorted(to.values())[k - 1]
-        nearer = [j for j in to if to[j] < kth - 1e-9]
-        return kth, nearer, [j for j in to if abs(to[j] - kth) <= 1e-9]
-
-    around = {i: neighbours(row, i) for i, row in enumerate(rows)}
-
-    def bounds(sure: list[float], tied: list[float]) -> tuple[float, float]:
-        """Least and greatest mean of k values: all the sure ones, the rest out of the tied."""
-        free = k - len(sure)
-        ranked = sorted(tied)
-        return average(sure + ranked[:free]), average(sure + ranked[len(tied) - free :])
-
-    def reach(x: np.ndarray, skip: int = -1) -> tuple[float, float]:
-        _, nearer, tied = around[skip] if skip >= 0 else neighbours(x)
-        sure, perhaps = ([max(far(x, rows[j]), around[j][0]) for j in js] for js in (nearer, tied))
-        return bounds(sure, perhaps)
-
-    least_lrd, most_lrd = zip(
-        *((1 / high, 1 / low) for low, high in (reach(row, i) for i, row in enumerate(rows))),
-        strict=True,
-    )
-    _, nearer, tied = neighbours(cell)
-    least, most = (
-        bounds([lrd[j] for j in nearer], [lrd[j] for j in tied])[end]
-        for end, lrd in enumerate((least_lrd, most_lrd))
-    )
-    near, away = reach(cell)
-    return least * near, most * away
-
-
-@cases(SEEDS, st.integers(2, 20))
-def test_lof_among_ties(seed: int, n: int) -> None:
-    rows, cells = cells_of(seed, n), cells_of(seed + 1, 3)
-    rows[:, :2] = cells[:, :2] = 0.0  # only levels are left: almost all distances tie
-    usual = Plausibility(WIDE, rows, n_neighbors=5)
-    for cell, score in zip(cells, usual.lof(cells), strict=True):
-        if len(usual.rows) > 1:
-            least, most = lof_by_hand(cell, usual.rows, 5)
-            assert least - 1e-6 <= score <= most + 1e-6
 
 
 def test_lof_agrees_with_scikit_learn() -> None:

@@ -387,40 +387,14 @@ def test_training_curves_draw_what_was_recorded(explainer):
 # --- what it needs ----------------------------------------------------------------------------
 
 
-def run_python(code):
-    env = {**os.environ, "PYTHONPATH": str(SRC)}
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env
-    )
-
-
 def test_without_matplotlib_the_extra_is_named():
-    done = run_python("import sys; sys.modules['matplotlib'] = None; import lapace.plots")
+    code = "import sys; sys.modules['matplotlib'] = None; import lapace.plots"
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.stderr.strip().splitlines()[-1] == (
         "ImportError: Pictures need matplotlib: pip install 'lapace[plots]'."
     )
-
-
-def test_drawing_needs_no_torch(instance, tmp_path):
-    instance.explanation.to_json(tmp_path / "explanation.json")
-    code = f"""
-import sys
-
-
-class WithoutTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(name)
-
-
-sys.meta_path.insert(0, WithoutTorch())
-from lapace import Explanation, plots
-explanation = Explanation.from_json({str(tmp_path / "explanation.json")!r})
-plots.path(explanation[{instance.position}]).figure.savefig({str(tmp_path / "path.png")!r})
-"""
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "path.png").read_bytes().startswith(b"\x89PNG")
 
 
 # --- effort, notes, cohorts ----------------------------------------------------------------------

@@ -164,12 +164,6 @@ def test_probabilities_unknown_in_fit_are_not_read_later():
     np.testing.assert_array_equal(with_them, without)
 
 
-def test_the_classifiers_log_odds_are_taken_against_the_next_label():
-    schema, model = fitted()[0], replace(fitted()[1], scale=np.ones(2), next_share=0.7)
-    odds = model.signals(schema, np.zeros((1, 4)), np.array([0]), np.array([0.6]))
-    assert odds[0, 0] == pytest.approx(np.log(0.6 / (0.4 * 0.7)))
-
-
 @each_setting
 def test_the_shipped_calibrations_are_sound(probabilities):
     found = shipped(probabilities)

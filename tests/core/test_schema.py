@@ -166,21 +166,16 @@ def test_kinds(values, kind, categories):
     [
         (np.arange(50) / 100, 0.01),
         (np.arange(50) / 4, 0.25),
-        (np.arange(50) * 0.05, 0.05),
         (np.arange(50) * 100.0, 100.0),
         (np.arange(50) * 2.5, 2.5),
         (np.arange(50.0), 1.0),
-        (np.arange(-20.0, 20.0) * 3, 3.0),
         (np.cumsum(np.full(50, 0.1)), 0.1),  # what arithmetic leaves of tenths
         (np.arange(50) / 1e6, 1e-6),
         (np.arange(50) / 1e7, 0.0),  # finer than six decimals
         (np.arange(50) + 1e-7 * np.sin(np.arange(50)), 0.0),  # noise is not a lattice
         (np.random.default_rng(0).normal(size=50), 0.0),
-        (np.random.default_rng(0).normal(size=50) * 1e-9, 0.0),
-        (np.random.default_rng(0).normal(size=50) * 1e15, 0.0),
         (np.arange(50) * 1e300, 0.0),
         (np.array([600.0, 1200.0, 1800.0]), 1.0),  # three values share a divisor by chance
-        (np.array([0.5, 1.5]), 0.1),
         (np.zeros(5), 1.0),
         (np.array([1234.56, 99.99, 0.01], dtype=np.float32), 0.01),
         (np.arange(2**53 - 20, 2**53).astype(float), 1.0),
@@ -408,28 +403,6 @@ def test_bounds_and_resolution_that_are_given():
     assert tenths.lower == 0.3
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        Feature.continuous("x", lower=30, upper=60),
-        Feature.continuous("x", resolution=2.5),
-        Feature.continuous("x", integer=True),
-        Feature.continuous("x", lower=200, upper=300),
-    ],
-    ids=str,
-)
-def test_whatever_is_decoded_keeps_its_bounds_and_lattice(override):
-    frame = pd.DataFrame({"x": np.random.default_rng(0).normal(50, 10, 300)})
-    schema = Schema.infer(frame, {"x": override})
-    feature = schema["x"]
-    decoded = schema.decode(np.linspace(-9, 9, 500)[:, None])
-    assert decoded.min() >= feature.lower
-    assert decoded.max() <= feature.upper
-    if feature.resolution:
-        np.testing.assert_array_equal(decoded % feature.resolution, 0)
-        assert set(schema.snap(decoded).ravel()) == set(decoded.ravel())
-
-
 def test_cells_as_text():
     assert SCHEMA["income"].text(1234.5) == "1,234.50"
     assert SCHEMA["income"].text(1234.0) == "1,234"
@@ -449,15 +422,11 @@ def test_cells_as_text():
 
 
 def test_arrays_return_as_they_came():
-    rng = np.random.default_rng(0)
-    table = np.round(rng.normal(size=(80, 3)), 1)
-    schema = Schema.infer(table)
-    np.testing.assert_array_equal(
-        schema.frame(schema.decode(schema.encode(schema.cells(table)))), table
-    )
-    images = rng.integers(0, 256, (80, 2, 3)).astype(np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (80, 2, 3)).astype(np.uint8)
     schema = Schema.infer(images)
     assert schema.shape == (2, 3)
+    assert {f.tolerance for f in schema.features} == {0.0}
+    assert schema.by_range() == schema
     np.testing.assert_array_equal(schema.frame(schema.cells(images)), images, strict=True)
     flat = schema.read(images.reshape(80, 6))
     np.testing.assert_array_equal(flat.cells, schema.cells(images))
@@ -711,19 +680,6 @@ def test_blocks_hold_one_one_each():
         assert (encoded[np.isnan(CELLS[:, i]), SCHEMA.numeric.tolist().index(i)] == 0).all()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 9, 60, ROWS])
-def test_training_rows_survive_the_matrix(rows):
-    frame = TABLE[:rows]
-    missing = [n for n in frame if frame[n].isna().all()]
-    schema = Schema.infer(frame.drop(columns=missing))
-    cells = schema.cells(frame)
-    decoded = schema.decode(schema.encode(cells))
-    assert not schema.changed(cells, decoded).any()
-    exact = [i for i, f in enumerate(schema.features) if f.resolution or not f.numeric]
-    np.testing.assert_array_equal(decoded[:, exact], cells[:, exact])
-    assert not schema.changed(cells, schema.snap(cells)).any()
-
-
 def test_a_spike_has_an_interval_of_scores():
     values = np.array([0.0] * 700 + [5.0] * 100 + np.arange(10.0, 2010.0, 10.0).tolist())
     knots = Knots.fit(values)
@@ -748,17 +704,6 @@ def test_scores_are_the_mid_ranks_of_the_method():
     knots = Knots.fit(values)
     np.testing.assert_allclose(knots.scores(np.array([1.0, 3.0, 7.0])), expected)
     np.testing.assert_allclose(knots.scores(np.array([-9.0, 99.0])), expected[[0, 2]])
-
-
-def test_scores_rise_and_tails_are_compressed():
-    values = np.exp(np.random.default_rng(0).normal(0, 4, 5000))
-    knots = Knots.fit(values)
-    assert len(knots.values) <= 256
-    scores = knots.scores(np.sort(values))
-    assert (np.diff(scores) > 0).all()
-    assert np.abs(scores).max() < 4.5
-    assert (np.diff(np.stack([knots.low, knots.high], 1).ravel()) >= 0).all()
-    np.testing.assert_allclose(knots.units(knots.scores(values)), values, rtol=1e-9)
 
 
 def test_a_nearly_constant_column_does_not_dominate():
@@ -1054,25 +999,18 @@ def test_pairwise_distances_are_the_distance_of_each_pair(a, b, costs):
 
 
 def test_changed_is_by_more_than_half_a_step():
-    a = CELLS[:1].repeat(6, axis=0)
-    a[:, SCHEMA.index("kids")] = 2.0
-    b = a.copy()
-    b[0, SCHEMA.index("income")] += 0.004
-    b[1, SCHEMA.index("income")] += 0.006
-    b[2, SCHEMA.index("savings")] += 49
-    b[3, SCHEMA.index("noise")] += SCHEMA["noise"].span * 4e-7
-    b[4, SCHEMA.index("noise")] += SCHEMA["noise"].span * 6e-7
-    b[5, SCHEMA.index("kids")] = np.nan
-    changed = SCHEMA.changed(a, b)
-    assert changed.sum(axis=1).tolist() == [0, 1, 0, 0, 1, 1]
-    assert changed[5, SCHEMA.index("kids")]
-    np.testing.assert_array_equal(changed, SCHEMA.changed(b, a))
-    b = a.copy()
-    b[0, SCHEMA.index("home")] += 1
-    b[1, SCHEMA.index("education")] -= 1
-    assert SCHEMA.changed(a, b).sum(axis=1).tolist() == [1, 1, 0, 0, 0, 0]
-    both = np.full_like(a, np.nan)
-    assert not SCHEMA.changed(both, both).any()
+    span = SCHEMA["noise"].span
+    for name, by, changes in [
+        ("income", 0.004, False), ("income", 0.006, True), ("savings", 49, False),
+        ("noise", 4e-7 * span, False), ("noise", 6e-7 * span, True), ("age", math.nan, True),
+        ("job", 1, True), ("education", -1, True),
+    ]:  # fmt: skip
+        other = CELLS[:1].copy()
+        other[0, SCHEMA.index(name)] += by
+        for a, b in ((CELLS[:1], other), (other, CELLS[:1])):
+            assert SCHEMA.changed(a, b).tolist() == [[changes and n == name for n in SCHEMA.names]]
+    nothing = np.full((1, 14), np.nan)
+    assert not SCHEMA.changed(nothing, nothing).any()
 
 
 def test_two_unseen_categories_are_different():
@@ -1094,21 +1032,6 @@ def test_costs_and_lengths_that_do_not_fit():
         SCHEMA.distance(CELLS, CELLS, {"agee": 2})
     with pytest.raises(InputError, match=r"^There are 3 rows on one side and 400 on the other\. D"):
         SCHEMA.distance(CELLS[:3], CELLS)
-
-
-def test_snap_moves_numbers_only():
-    cells = CELLS[:1].repeat(3, axis=0)
-    cells[0] += 0.0049
-    cells[1, :6] = 1e9
-    cells[2, :6] = -1e9
-    snapped = SCHEMA.snap(cells)
-    np.testing.assert_array_equal(snapped[0, SCHEMA.index("income")], CELLS[0, 0])
-    np.testing.assert_array_equal(snapped[1, :6], [f.upper for f in SCHEMA.features[:6]])
-    np.testing.assert_array_equal(snapped[2, :6], [f.lower for f in SCHEMA.features[:6]])
-    np.testing.assert_array_equal(
-        snapped[:, SCHEMA.coding.categorical], cells[:, SCHEMA.coding.categorical]
-    )
-    assert cells[1, 0] == 1e9
 
 
 # --- histograms ------------------------------------------------------------------------------

@@ -200,12 +200,12 @@ def _credit(rows: int, seed: int) -> tuple[pd.DataFrame, Labels]:
 # All of them
 
 _ORDERED = {
-    "education": Feature.ordinal("education", EDUCATION),
-    "record": Feature.ordinal("record", RECORD),
+    "education": Feature("education", "ordinal", categories=EDUCATION),
+    "record": Feature("record", "ordinal", categories=RECORD),
 }
 _LEVELS = ("low", "lower", "upper", "high")
 _ORDINAL = {
-    name: Feature.ordinal(name, _LEVELS)
+    name: Feature(name, "ordinal", categories=_LEVELS)
     for name in ("wife_education", "husband_education", "living")
 }
 _CONTRACEPTIVE = {

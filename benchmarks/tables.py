@@ -64,9 +64,9 @@ def head(data: Dataset, rows: int) -> Dataset:
     kinds: dict[str, str | Feature] = {}
     for f in data.schema.features:
         if f.kind == "continuous":
-            kinds[f.name] = Feature.continuous(f.name, derived=f.derived)
+            kinds[f.name] = Feature(f.name, "continuous", derived=f.derived)
         elif f.kind == "ordinal":
-            kinds[f.name] = Feature.ordinal(f.name, f.categories, derived=f.derived)
+            kinds[f.name] = Feature(f.name, "ordinal", categories=f.categories, derived=f.derived)
     return replace(
         data,
         train=train,

@@ -54,7 +54,7 @@ def table(rng: np.random.Generator, rows: int) -> pd.DataFrame:
 
 
 TRAIN = table(np.random.default_rng(0), 300)
-SCHEMA = Schema.infer(TRAIN, {"size": Feature.ordinal("size", SIZES)})
+SCHEMA = Schema.infer(TRAIN, {"size": Feature("size", "ordinal", categories=SIZES)})
 READ = SCHEMA.read(
     pd.DataFrame(
         {

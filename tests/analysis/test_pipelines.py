@@ -77,7 +77,7 @@ def test_an_ordinal_is_coded_in_its_order():
     assert prepared[:, column].tolist() == [0, 1, 2, -1]
     # An order of numbers that is not theirs
     table = pd.DataFrame({"grade": np.tile([1, 2, 3], 60), "x": np.arange(180) % 7})
-    schema = Schema.infer(table, {"grade": Feature.ordinal("grade", [3, 1, 2])})
+    schema = Schema.infer(table, {"grade": Feature("grade", "ordinal", categories=[3, 1, 2])})
     model = train("forest", schema, table, table["grade"] == 3)
     assert (model.predict(table) == (table["grade"] == 3)).all()
 

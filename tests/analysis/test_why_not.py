@@ -32,9 +32,9 @@ Row = dict[str, Any]
 
 
 COLUMNS = {
-    "a": Feature.continuous("a", lower=0, upper=6, integer=True),
-    "b": Feature.continuous("b", lower=0, upper=6, integer=True),
-    "c": Feature.categorical("c", ["x", "y", "z"]),
+    "a": Feature("a", "continuous", lower=0, upper=6, integer=True),
+    "b": Feature("b", "continuous", lower=0, upper=6, integer=True),
+    "c": Feature("c", "categorical", categories=["x", "y", "z"]),
 }
 ROWS: list[Row] = [
     {"a": a, "b": b, "c": c} for a, b, c in product(range(7), range(7), ("x", "y", "z"))
@@ -739,7 +739,7 @@ WORDS = Schema.infer(
         }
         for k in range(900)
     ],
-    {"level": Feature.ordinal("level", ["school", "bachelor", "master"])},
+    {"level": Feature("level", "ordinal", categories=["school", "bachelor", "master"])},
 )
 ORIGINAL = {
     "age": 30,

@@ -65,9 +65,9 @@ def refused(shared) -> dict:
 
 
 def test_columns_say_what_a_form_needs():
-    loan = Feature.continuous("loan", written="€1,234.56", lower=0, upper=100, resolution=0.5)
-    day = Feature.continuous("start", written="2024-12-31", lower=0, upper=20_000)
-    home = Feature.categorical("home_type", ["own", "rent"])
+    loan = Feature("loan", "continuous", written="€1,234.56", lower=0, upper=100, resolution=0.5)
+    day = Feature("start", "continuous", written="2024-12-31", lower=0, upper=20_000)
+    home = Feature("home_type", "categorical", categories=["own", "rent"])
     rows = [
         {"loan": "€5", "start": "2020-01-01", "home_type": "own"},
         {"loan": "€9", "start": "2021-01-01", "home_type": "rent"},

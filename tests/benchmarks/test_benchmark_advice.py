@@ -172,7 +172,7 @@ def test_two_measurements_side_by_side_count_what_both_have(tmp_path):
 def test_a_derived_column_follows_what_is_taken_back_and_is_no_change():
     rows = np.random.default_rng(0).integers(1, 40, (200, 2)) / 4
     table = pd.DataFrame({"a": rows[:, 0], "b": rows[:, 1], "sum": rows.sum(axis=1)})
-    made = Feature.continuous("sum", derived="a + b")
+    made = Feature("sum", "continuous", derived="a + b")
     schema = Schema.infer(table, {"sum": made})
 
     class Sum:

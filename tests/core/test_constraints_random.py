@@ -334,10 +334,12 @@ def random_feature(name, kind, rng, small):
     return {
         "whole": lambda: _continuous(name, low, low + steps, 1.0, rng),
         "free": lambda: _continuous(name, low * 1.37, low * 1.37 + 7.5, 0.0, rng),
-        "ordinal": lambda: Feature.ordinal(name, DEGREES[: int(rng.integers(3, 6))]),
-        "grades": lambda: Feature.ordinal(name, [1, 2, 3, 5][: int(rng.integers(3, 5))]),
-        "flag": lambda: Feature.binary(name, ["no", "yes"]),
-        "bit": lambda: Feature.binary(name, [0, 1]),
+        "ordinal": lambda: Feature(name, "ordinal", categories=DEGREES[: int(rng.integers(3, 6))]),
+        "grades": lambda: Feature(
+            name, "ordinal", categories=[1, 2, 3, 5][: int(rng.integers(3, 5))]
+        ),
+        "flag": lambda: Feature(name, "binary", categories=["no", "yes"]),
+        "bit": lambda: Feature(name, "binary", categories=[0, 1]),
     }[str(kind)]()
 
 

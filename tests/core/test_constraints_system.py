@@ -34,10 +34,10 @@ SCHEMA = schema_of(
     number("income", 0.0, 9000.0, 10.0),  # 1
     number("rent", 0.0, 2000.0, 0.01),  # 2
     number("ratio", 0.0, 1.0, 0.0),  # 3
-    Feature.ordinal("education", DEGREES),  # 4
-    Feature.categorical("housing", ["own", "rent", "with family"]),  # 5
-    Feature.binary("smoker", [False, True]),  # 6
-    Feature.ordinal("grade", [1, 2, 4]),  # 7
+    Feature("education", "ordinal", categories=DEGREES),  # 4
+    Feature("housing", "categorical", categories=["own", "rent", "with family"]),  # 5
+    Feature("smoker", "binary", categories=[False, True]),  # 6
+    Feature("grade", "ordinal", categories=[1, 2, 4]),  # 7
 )
 INSTANCE = np.array([30.0, 2000.0, 600.5, 0.25, 1.0, 1.0, 0.0, 1.0])
 
@@ -201,8 +201,8 @@ REFUSED = {
     "education >= 7": "'7' is not a category of 'education'.",
     "housing in {own, renting}": "'renting' is not a category of 'housing'.",
     "housing >= own": "'housing' has no order, so '>=' means nothing. Use == or 'in {…}', or give "
-    "it one: --kind 'housing=ordinal:least<…<greatest', in Python Feature.ordinal('housing', "
-    "[least, …, greatest]).",
+    "it one: --kind 'housing=ordinal:least<…<greatest', in Python Feature('housing', 'ordinal', "
+    "categories=[least, …, greatest]).",
     "housing <= education": "'housing' and 'education' have no order in common.",
     "education <= income": "'education' holds categories. Compare it with one of them (in quotes "
     "where it is not one word), with 'original' or with another column of categories.",

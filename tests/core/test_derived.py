@@ -85,7 +85,7 @@ def test_expressions_may_give_categories():
 )
 def test_expressions_that_are_refused(text, sentence):
     with pytest.raises(InputError, match=r"^Column 'x' is derived. Cannot read") as error:
-        Feature.continuous("x", derived=text)
+        Feature("x", "continuous", derived=text)
     assert sentence in str(error.value)
 
 

@@ -91,7 +91,7 @@ def test_pixels_share_one_range_whatever_each_has_shown():
     most = float(bars(200).max())
     assert {(f.lower, f.upper) for f in schema.features[1:]} == {(0.0, most)}
     assert schema.features[0].lower == 0.0  # and a pixel that never showed anything stays dark
-    declared = Feature.continuous("x3", lower=0.0, upper=9.0)
+    declared = Feature("x3", "continuous", lower=0.0, upper=9.0)
     assert Schema.infer(bars(200), {"x3": declared})["x3"].upper == 9.0
 
 

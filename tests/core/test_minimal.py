@@ -53,7 +53,7 @@ def schema_and_cells() -> tuple[Schema, np.ndarray]:
     table["rate"] = (table["amount"] / table["months"]).round(2)
     table.loc[rng.random(count) < 0.2, "visits"] = pd.NA
     table.loc[rng.random(count) < 0.2, "kind"] = None
-    rate = Feature.continuous("rate", derived="amount / months")
+    rate = Feature("rate", "continuous", derived="amount / months")
     schema = Schema.infer(table, {"rate": rate})
     return schema, schema.cells(table)
 

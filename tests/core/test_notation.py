@@ -165,7 +165,7 @@ def test_dates_are_numbers_in_days_and_come_back_as_dates(frame):
 def test_a_date_that_cannot_be_told_is_named_by_an_example():
     texts = ["01/02/2021", "03/04/2021", "11/12/2021"] * 20
     assert one(texts).kind == "categorical"
-    day_first = one(texts, Feature.continuous("x", written="31/12/2024"))
+    day_first = one(texts, Feature("x", "continuous", written="31/12/2024"))
     assert day_first.text(day_first.lower) == "01/02/2021"
     with pytest.raises(InputError, match="--kind 'x=date:31/12/2024'"):
         one(texts, "date")

@@ -59,7 +59,7 @@ def training_rows(count: int = 120) -> list[Row]:
 
 
 KINDS: dict[str, str | Feature] = {
-    "size": Feature.ordinal("size", ["small", "medium", "large"]),
+    "size": Feature("size", "ordinal", categories=["small", "medium", "large"]),
     "planet": "categorical",
     "badge": "categorical",
 }

@@ -125,7 +125,9 @@ def test_kinds_and_resolutions_of_a_bank_table():
 def test_every_frame_library_gives_the_same_schema_and_its_rows_back(convert):
     frame = convert(TABLE)
     loose = {"zone": "categorical"}  # no integer categories in polars or JSON: they are numbers
-    schema = Schema.infer(frame, {**loose, "education": Feature.ordinal("education", EDUCATION)})
+    schema = Schema.infer(
+        frame, {**loose, "education": Feature("education", "ordinal", categories=EDUCATION)}
+    )
     assert schema.features == SCHEMA.features
     np.testing.assert_array_equal(schema.cells(frame), CELLS)
     np.testing.assert_array_equal(SCHEMA.cells(frame), CELLS)
@@ -205,9 +207,9 @@ def test_the_tolerance_is_a_hundredth_of_the_quartiles_range_in_whole_steps(valu
 
 
 def test_a_tolerance_that_is_declared():
-    price = Feature.continuous("x", tolerance=0.05)
+    price = Feature("x", "continuous", tolerance=0.05)
     assert numbers([1.0, 2.5, 54.5], x=price).tolerance == 0.05
-    assert numbers(np.arange(1000) / 100, x=Feature.continuous("x", tolerance=0)).tolerance == 0
+    assert numbers(np.arange(1000) / 100, x=Feature("x", "continuous", tolerance=0)).tolerance == 0
 
 
 def test_constant_columns():
@@ -319,27 +321,43 @@ def test_a_column_that_would_be_refused_may_be_kept():
         (["1", "b"], "continuous", "Column 'x' holds 'b' in row 1, not a number."),
         ("abc", "ordinal", "Column 'x' cannot be ordinal without its order. Name it, least first"),
         ([1, 1, 1], "binary", "Column 'x' cannot be binary with 1 category."),
-        ([1, 2], Feature.continuous("y"), "The override for column 'x' is a Feature of the name"),
+        (
+            [1, 2],
+            Feature("y", "continuous"),
+            "The override for column 'x' is a Feature of the name",
+        ),
         (
             ["S", "M", "L"],
-            Feature.ordinal("x", ["small", "large"]),
+            Feature("x", "ordinal", categories=["small", "large"]),
             "Column 'x' holds none of the categories given for it; it holds 'L', 'M', 'S'.",
         ),
         (
             ["very low", "low", "high"],
-            Feature.ordinal("x", ["vry low", "low", "high"]),
+            Feature("x", "ordinal", categories=["vry low", "low", "high"]),
             "Column 'x' holds 'very low', which is not among the categories given. Did you mean",
         ),
-        ([1, 2, 3, 4, 5, 6], Feature.ordinal("x", [1]), "Column 'x' holds 2, 3, 4 and 2 more, w"),
-        ([5, 6], Feature.binary("x"), "Column 'x' holds 5 in row 0, neither true nor false."),
-        (["a", 1], Feature.categorical("x", [1, 2]), "Column 'x' holds 'a' in row 0, not a numb"),
+        (
+            [1, 2, 3, 4, 5, 6],
+            Feature("x", "ordinal", categories=[1]),
+            "Column 'x' holds 2, 3, 4 and 2 more, w",
+        ),
+        (
+            [5, 6],
+            Feature("x", "binary", categories=(False, True)),
+            "Column 'x' holds 5 in row 0, neither true nor false.",
+        ),
+        (
+            ["a", 1],
+            Feature("x", "categorical", categories=[1, 2]),
+            "Column 'x' holds 'a' in row 0, not a numb",
+        ),
         ([1.5, math.inf], "categorical", "Column 'x' holds an infinity in row 1."),
         (
             [1.5, 2.5],
-            Feature.continuous("x", lower=1.2, upper=1.8, integer=True),
+            Feature("x", "continuous", lower=1.2, upper=1.8, integer=True),
             "Column 'x' has no multiple of 1 between 1.2 and 1.8.",
         ),
-        ([1.5, 9.5], Feature.continuous("x", lower=20), "Column 'x' has bounds 20 > 9.5."),
+        ([1.5, 9.5], Feature("x", "continuous", lower=20), "Column 'x' has bounds 20 > 9.5."),
     ],
     ids=str,
 )
@@ -350,10 +368,14 @@ def test_overrides_that_are_refused(values, override, sentence):
 
 
 def test_a_category_that_is_given_may_never_occur_and_one_that_occurs_may_be_left_out():
-    feature = one(["low", "high", None], x=Feature.ordinal("x", ["low", "middle", "high"]))
+    feature = one(
+        ["low", "high", None], x=Feature("x", "ordinal", categories=["low", "middle", "high"])
+    )
     assert feature.categories == ("low", "middle", "high")
     assert feature.missing
-    assert one(["a", "b", "c"], x=Feature.categorical("x", ["a", "c"])).categories == ("a", "c")
+    assert one(
+        ["a", "b", "c"], x=Feature("x", "categorical", categories=["a", "c"])
+    ).categories == ("a", "c")
 
 
 def test_an_override_for_a_column_that_is_not_there():
@@ -374,7 +396,11 @@ def test_an_override_for_a_column_that_is_not_there():
         ("continuous", {"upper": math.inf}, "has an infinite bound"),
         ("continuous", {"resolution": -1.0}, "has a resolution of -1"),
         ("continuous", {"tolerance": -1.0}, "has a tolerance of -1; it must be a number from 0 on"),
-        ("continuous", {"upper": 9, "tolerance": 9.0}, "a tolerance of 9, as wide as its whole"),
+        (
+            "continuous",
+            {"lower": 0, "upper": 9, "tolerance": 9.0},
+            "a tolerance of 9, as wide as its whole",
+        ),
         ("continuous", {"integer": True, "resolution": 0.5}, "cannot be multiples of 0.5"),
         ("continuous", {"categories": ("a",)}, "is continuous and has no categories"),
     ],
@@ -390,16 +416,16 @@ def test_bounds_and_resolution_that_are_given():
     values = np.round(np.random.default_rng(0).normal(50, 10, 200), 2)
     seen = numbers(values)
     assert (seen.lower, seen.upper) == (values.min(), values.max())
-    bounded = numbers(values, x=Feature.continuous("x", lower=18, upper=65.005))
+    bounded = numbers(values, x=Feature("x", "continuous", lower=18, upper=65.005))
     assert (bounded.lower, bounded.upper, bounded.resolution) == (18.0, 65.0, 0.01)
-    half = numbers(values, x=Feature.continuous("x", upper=65))
+    half = numbers(values, x=Feature("x", "continuous", upper=65))
     assert (half.lower, half.upper) == (values.min(), 65.0)
-    coarse = numbers(values, x=Feature.continuous("x", resolution=5))
+    coarse = numbers(values, x=Feature("x", "continuous", resolution=5))
     assert coarse.lower % 5 == coarse.upper % 5 == 0
     assert coarse.lower - 2.5 <= values.min() <= coarse.lower + 2.5
-    whole = numbers(values, x=Feature.continuous("x", lower=17.5, integer=True))
+    whole = numbers(values, x=Feature("x", "continuous", lower=17.5, integer=True))
     assert (whole.lower, whole.resolution, whole.integer) == (18.0, 1.0, True)
-    tenths = numbers(values, x=Feature.continuous("x", lower=0.3, resolution=0.1))
+    tenths = numbers(values, x=Feature("x", "continuous", lower=0.3, resolution=0.1))
     assert tenths.lower == 0.3
 
 
@@ -967,17 +993,20 @@ def test_distance_is_the_sum_over_columns():
 # Codes 3 and 4 (2 to 4 for the pair) are levels unseen in training.
 MET = (
     replace(
-        Feature.continuous("number", lower=1, upper=3.5), ranks=((1.0, 1.5, 3.5), (0.1, 0.6, 0.9))
+        Feature("number", "continuous", lower=1, upper=3.5),
+        ranks=((1.0, 1.5, 3.5), (0.1, 0.6, 0.9)),
     ),
-    Feature.continuous("constant", lower=2, upper=2),
+    Feature("constant", "continuous", lower=2, upper=2),
     replace(
-        Feature.ordinal("grade", ["low", "mid", "high"]),
+        Feature("grade", "ordinal", categories=["low", "mid", "high"]),
         extra=("top", "odd"),
         ranks=((0.0, 1.0, 2.0), (0.3, 0.7, 0.95)),
     ),
-    replace(Feature.ordinal("size", ["S", "M", "L"]), extra=("XL", "XXL")),
-    replace(Feature.binary("pair", ["no", "yes"]), extra=("maybe", "never", "often")),
-    replace(Feature.categorical("home", ["own", "rent", "free"]), extra=("boat", "tent")),
+    replace(Feature("size", "ordinal", categories=["S", "M", "L"]), extra=("XL", "XXL")),
+    replace(Feature("pair", "binary", categories=["no", "yes"]), extra=("maybe", "never", "often")),
+    replace(
+        Feature("home", "categorical", categories=["own", "rent", "free"]), extra=("boat", "tent")
+    ),
 )
 CELL = st.sampled_from([math.nan, 0.0, 1.0, 2.0, 3.0, 4.0])
 ROWS_MET = st.lists(st.tuples(*[CELL] * len(MET)), max_size=6).map(

@@ -365,7 +365,7 @@ class _Binder:
             self.fail(
                 f"'{feature.name}' has no order, so '{relation}' means nothing. Use == or "
                 f"'in {{…}}', or give it one: --kind '{feature.name}=ordinal:least<…<greatest', in "
-                f"Python Feature.ordinal('{feature.name}', [least, …, greatest])."
+                f"Python Feature('{feature.name}', 'ordinal', categories=[least, …, greatest])."
             )
         places = np.arange(len(feature.levels), dtype=float)
         return np.where(places < len(feature.categories), places, np.nan)

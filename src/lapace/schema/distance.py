@@ -34,7 +34,7 @@ class Distance:
 
     Examples:
         >>> ranks = (0.0, 10.0, 20.0, 1000.0), (0.2, 0.5, 0.7, 0.9)
-        >>> distance = Distance([Feature("amount", "continuous", upper=1000.0, ranks=ranks)])
+        >>> distance = Distance([Feature("x", "continuous", lower=0.0, upper=1e3, ranks=ranks)])
         >>> distance.coordinates(np.array([[-500.0], [0.0], [15.0], [1000.0], [2000.0]])).ravel()
         array([-0.3,  0.2,  0.6,  0.9,  1.9])
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -20,6 +20,7 @@ __all__ = ["KINDS", "Feature", "Kind", "Lattice", "Override", "column_error", "o
 
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 KINDS = get_args(Kind)
+NUMBERS = ("lower", "upper", "resolution", "tolerance")
 
 
 @dataclass(frozen=True)
@@ -52,22 +53,24 @@ class Feature:
         histogram: Edges and counts, or one count per category; small ones merged or hidden.
 
     Examples:
-        >>> size = Feature.ordinal("size", ["small", "medium", "large"])
+        >>> size = Feature("size", "ordinal", categories=("small", "medium", "large"))
         >>> size.levels, size.lower, size.upper
         (('small', 'medium', 'large'), 0.0, 2.0)
+        >>> Feature("age", "continuous", lower=18, integer=True).step
+        1.0
     """
 
     name: str
     kind: Kind
     integer: bool = False
-    lower: float = 0.0
-    upper: float = 0.0
+    lower: float = np.nan
+    upper: float = np.nan
     resolution: float = 0.0
     categories: tuple[Level, ...] = ()
     extra: tuple[Level, ...] = ()
     missing: bool = False
     description: str = ""
-    tolerance: float = 0.0
+    tolerance: float = np.nan
     written: str = ""
     unit: str = ""
     derived: str | None = None
@@ -81,10 +84,16 @@ class Feature:
             raise InputError(
                 f"'{self.kind}' is no kind of column. There are: {', '.join(KINDS)}.{hint}"
             )
-        if self.kind == "ordinal":  # its numbers are the codes
-            codes = {"integer": True, "lower": 0.0, "resolution": 1.0}
-            for name, value in {**codes, "upper": float(len(self.categories) - 1)}.items():
-                object.__setattr__(self, name, value)
+        settled = {name: float(getattr(self, name)) for name in NUMBERS}
+        if self.kind != "continuous":  # the numbers of an ordinal are its codes
+            ordered, top = self.kind == "ordinal", float(len(self.categories) - 1)
+            object.__setattr__(self, "integer", ordered)
+            settled |= {"lower": 0.0, "upper": ordered * top, "resolution": float(ordered)}
+            settled["tolerance"] = float(np.nan_to_num(self.tolerance))
+        elif self.integer and not self.resolution:
+            settled["resolution"] = 1.0
+        for name, value in {**settled, "categories": tuple(self.categories)}.items():
+            object.__setattr__(self, name, value)
         if self.written:
             notation(self.written)  # refuses an example that is no notation
         if self.derived is not None:
@@ -106,12 +115,11 @@ class Feature:
         yield self.categories, "is continuous and has no categories."
         yield np.isinf(lower) or np.isinf(upper), f"has an infinite bound. {finite}"
         yield lower > upper, f"has bounds {lower:g} > {upper:g}."
-        wrong = f"has a resolution of {step}; it must be a number over 0, or 0 for none."
-        yield not (step >= 0 and np.isfinite(step)), wrong
+        for name, value in (("resolution", step), ("tolerance", tolerance)):
+            wrong = f"has a {name} of {value:g}; it must be a number from 0 on."
+            yield value < 0 or np.isinf(value), wrong
         whole = f"holds whole numbers; they cannot be multiples of {step:g}."
         yield self.integer and step % 1, whole
-        wrong = f"has a tolerance of {tolerance:g}; it must be a number from 0 on."
-        yield tolerance < 0 or np.isinf(tolerance), wrong
         wide = f"has a tolerance of {tolerance:g}, as wide as its whole range."
         yield tolerance >= upper - lower > 0, wide
 
@@ -121,86 +129,14 @@ class Feature:
             any(v is None or v != v for v in levels),  # noqa: PLR0124  NaN
             "lists a missing value among its categories. Missing values need none: leave it out.",
         )
-        twice = [v for k, v in enumerate(levels) if v in levels[:k]]
-        yield twice, f"has the category {twice[0] if twice else ''!r} twice."
+        if len(set(levels)) < len(levels):
+            twice = next(v for k, v in enumerate(levels) if v in levels[:k])
+            yield True, f"has the category {twice!r} twice."
         yield not count, f"is {self.kind} and needs categories."
         plural = "categories" if count > 1 else "category"
         yield self.kind == "binary" and count != 2, f"cannot be binary with {count} {plural}."
         only = "Only numbers have a notation or a tolerance."
         yield self.written or self.tolerance, f"is {self.kind}: every change of it counts. {only}"
-
-    # -- for overrides ----------------------------------------------------------------------------
-
-    @classmethod
-    def continuous(
-        cls,
-        name: str,
-        *,
-        lower: float = np.nan,
-        upper: float = np.nan,
-        integer: bool = False,
-        resolution: float = 0.0,
-        tolerance: float = np.nan,
-        written: str = "",
-        unit: str = "",
-        derived: str | None = None,
-    ) -> Feature:
-        """Returns a column of numbers; settings left out are taken from the training table.
-
-        Examples:
-            >>> Feature.continuous("age", lower=18, integer=True).step
-            1.0
-            >>> Feature.continuous("price", written="€1,234.56", resolution=0.5).text(1250)
-            '€1,250.00'
-        """
-        return cls(
-            name,
-            "continuous",
-            integer,
-            float(lower),
-            float(upper),
-            float(resolution or (1.0 if integer else 0.0)),
-            tolerance=float(tolerance),
-            written=written,
-            unit=unit,
-            derived=derived,
-        )
-
-    @classmethod
-    def ordinal(
-        cls, name: str, categories: Sequence[Level], *, derived: str | None = None
-    ) -> Feature:
-        """Returns a column of categories in a meaningful order, least first.
-
-        Examples:
-            >>> Feature.ordinal("size", ["small", "large"]).span
-            1.0
-        """
-        return cls(name, "ordinal", categories=tuple(categories), derived=derived)
-
-    @classmethod
-    def categorical(
-        cls, name: str, categories: Sequence[Level], *, derived: str | None = None
-    ) -> Feature:
-        """Returns a column of categories without an order.
-
-        Examples:
-            >>> Feature.categorical("home", ["own", "rent", "other"]).width
-            3
-        """
-        return cls(name, "categorical", categories=tuple(categories), derived=derived)
-
-    @classmethod
-    def binary(
-        cls, name: str, categories: Sequence[Level] = (False, True), *, derived: str | None = None
-    ) -> Feature:
-        """Returns a column of exactly two categories.
-
-        Examples:
-            >>> Feature.binary("smoker", ["no", "yes"]).width
-            1
-        """
-        return cls(name, "binary", categories=tuple(categories), derived=derived)
 
     # -- properties -------------------------------------------------------------------------------
 
@@ -250,11 +186,11 @@ class Feature:
         """Returns a cell as text, with the digits that its column needs.
 
         Examples:
-            >>> Feature.continuous("price", resolution=0.25).text(1234.5)
+            >>> Feature("price", "continuous", resolution=0.25).text(1234.5)
             '1,234.50'
-            >>> Feature.continuous("mass").text(1e30)
+            >>> Feature("mass", "continuous").text(1e30)
             '1e+30'
-            >>> Feature.binary("smoker", ["no", "yes"]).text(1.0)
+            >>> Feature("smoker", "binary", categories=["no", "yes"]).text(1.0)
             'yes'
         """
         if np.isnan(cell):
@@ -278,7 +214,7 @@ class Feature:
             NaN where it says that a value is missing, None where it is no number.
 
         Examples:
-            >>> Feature.continuous("price", written="€1,234.56").number("€2,500")
+            >>> Feature("price", "continuous", written="€1,234.56").number("€2,500")
             2500.0
         """
         plain = None if self.is_date else plain_number(text)
@@ -310,7 +246,8 @@ class Feature:
         Levels unseen in training have no place in an order: they stay as they are.
 
         Examples:
-            >>> Feature.continuous("price", lower=0, upper=9, resolution=0.1).snap(np.array([0.29]))
+            >>> price = Feature("price", "continuous", lower=0, upper=9, resolution=0.1)
+            >>> price.snap(np.array([0.29]))
             array([0.3])
         """
         return self.lattice.snap(values)

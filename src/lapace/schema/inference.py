@@ -120,7 +120,7 @@ def _pixels(table: Table) -> dict[str, Feature]:
         return {}
     # Every pixel is shown as it is: many small changes make a visible one.
     lower, upper = float(pixels.min()), float(pixels.max())
-    pixel = Feature.continuous("pixel", lower=lower, upper=upper, tolerance=0.0)
+    pixel = Feature("pixel", "continuous", lower=lower, upper=upper, tolerance=0.0)
     return {name: replace(pixel, name=name) for name in table.names}
 
 
@@ -181,7 +181,7 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
         raise InputError(f"'{kind}' is no kind of column.{hint}")
     if categories is not None:
         declared: Any = WORDS.get(kind, kind or "categorical")
-        return replace(Feature(name, declared, categories=tuple(categories)), **settings)
+        return Feature(name, declared, categories=tuple(categories), **settings)
     feature = _feature(name, column, WORDS.get(kind, kind)) if kind else _guess(name, column)
     feature = replace(feature, written=settings.pop("written", feature.written))
     for key in ("lower", "upper"):
@@ -193,8 +193,8 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
     if kind == "date" and not (column.kind == "date" or feature.is_date):
         raise column_error(
             name,
-            "is not written as dates are that can be read. Name how, as in "
-            f"Feature.continuous('{name}', written='31/12/2024'), --kind '{name}=date:31/12/2024'; "
+            "is not written as dates are that can be read. Say how, as --kind "
+            f"'{name}=date:31/12/2024' or schema={{'{name}': {{'written': '31/12/2024'}}}}; "
             f"there are {', '.join(DATES)}.",
         )
     return replace(feature, **settings)
@@ -202,9 +202,9 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
 
 def _feature(name: str, column: Column, kind: Any) -> Feature:
     if kind == "continuous":
-        return Feature.continuous(name, written=column_notation(column))
+        return Feature(name, "continuous", written=column_notation(column))
     if kind == "categorical":
-        return Feature.categorical(name, seen_levels(column, PROPOSED))
+        return Feature(name, "categorical", categories=seen_levels(column, PROPOSED))
     levels = column.ordered or seen_levels(column)
     if kind == "ordinal" and column.ordered is None and any(isinstance(v, str) for v in levels):
         order = list(map(str, levels))
@@ -212,7 +212,7 @@ def _feature(name: str, column: Column, kind: Any) -> Feature:
             name,
             "cannot be ordinal without its order. Name it, least first: "
             f"--kind {shlex.quote(f'{name}=ordinal:' + '<'.join(order))}, in Python "
-            f"Feature.ordinal('{name}', {order}).",
+            f"Feature('{name}', 'ordinal', categories={order}).",
         )
     if kind == "binary" and len(levels) != 2:  # of those declared, two may occur
         levels = seen_levels(column)

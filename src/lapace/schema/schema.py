@@ -97,8 +97,7 @@ class Schema:
         """Infers the kind, range and resolution of each column.
 
         Columns that cannot be used as they are (identifiers, free text, nothing in them, a copy of
-        the label, a number that decides it) are named in one `InputError`, each with the word that
-        settles it.
+        the label) are named in one `InputError`, each with the options that settle it.
 
         Args:
             data: The training table, features only.
@@ -110,7 +109,7 @@ class Schema:
 
         Examples:
             >>> rows = [{"grade": g, "code": c} for g, c in zip("BACAB", [10, 20, 10, 30, 20])]
-            >>> grade = Feature.ordinal("grade", ["C", "B", "A"])
+            >>> grade = Feature("grade", "ordinal", categories=("C", "B", "A"))
             >>> schema = Schema.infer(rows, {"grade": grade, "code": "categorical"})
             >>> schema["code"].categories, schema.cells(rows)[:, 0]
             ((10, 20, 30), array([1., 2., 0., 2., 1.]))
@@ -374,7 +373,7 @@ class Schema:
                 cannot be stays as it is.
 
         Examples:
-            >>> rate = Feature.continuous("rate", derived="cost / months")
+            >>> rate = Feature("rate", "continuous", derived="cost / months")
             >>> schema = Schema.infer([{"cost": 120, "months": 12, "rate": 10}], {"rate": rate})
             >>> schema.derive(np.array([[120.0, 10.0, 7.0]]), np.array([[120.0, 12.0, 7.0]]))
             array([[120.,  10.,  12.]])

@@ -14,7 +14,7 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError
-from lapace.schema.features import KINDS, Feature, Override
+from lapace.schema.features import KINDS, NUMBERS, Feature, Override
 from lapace.schema.notation import plain_number
 
 __all__ = ["Overrides", "column_lines", "read_overrides", "remarks", "to_toml", "toml_key"]
@@ -29,7 +29,6 @@ HEADER = """\
 # kind: number, date, ordinal, binary, categorical or drop. What is left out is seen in the data.
 """
 SAID = ("number", "date", *KINDS[1:], "drop")  # what may be said of a column
-NUMBERS = ("lower", "upper", "resolution", "tolerance")
 FIELDS = (*NUMBERS, "written", "unit", "categories", "derived", "description")
 
 
@@ -88,7 +87,7 @@ def remarks(features: Sequence[Feature]) -> list[str]:
     """Returns what might be meant otherwise, each with the option that says so.
 
     Examples:
-        >>> remarks([Feature.categorical("size", ["1", "2", "3"])])
+        >>> remarks([Feature("size", "categorical", categories=("1", "2", "3"))])
         ["'size' holds numbers as text: --kind size=number"]
     """
     return [f"'{f.name}' {remark}" for f in features for remark in _remarks(f)]
@@ -116,8 +115,9 @@ def to_toml(features: Sequence[Feature]) -> str:
     """Returns the columns as a file to edit.
 
     Examples:
-        >>> print(to_toml([Feature.binary("smoker", ["no", "yes"])]).partition("version")[2])
-         = 1
+        >>> smoker = Feature("smoker", "binary", categories=("no", "yes"))
+        >>> print(to_toml([smoker]).partition("version = 1")[2])
+        <BLANKLINE>
         <BLANKLINE>
         [columns.smoker]
         kind = "binary"

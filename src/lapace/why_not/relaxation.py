@@ -247,13 +247,13 @@ def amount_text(number: float, feature: Feature) -> str:
     """Writes a difference of a column in its format where it lies on its lattice.
 
     Examples:
-        >>> amount_text(3.0, Feature.continuous("delivered", written="2024-12-31"))
+        >>> amount_text(3.0, Feature("delivered", "continuous", written="2024-12-31"))
         '3 days'
     """
     if feature.is_date:
         unit = "day" if number == 1 else "days"
-        return Feature.continuous(feature.name, unit=unit).text(number)
+        return Feature(feature.name, "continuous", unit=unit).text(number)
     lattice = feature.kind == "continuous" and feature.resolution
     if lattice and np.isclose(on_lattice(np.array(number), feature.resolution), number):
         return feature.text(number)
-    return Feature.continuous(feature.name).text(number)
+    return Feature(feature.name, "continuous").text(number)

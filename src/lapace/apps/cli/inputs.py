@@ -311,9 +311,9 @@ def parse_kinds(texts: Iterable[str]) -> dict[str, str | Feature]:
         if more is None:
             kinds[name] = kind
         elif kind == "ordinal":
-            kinds[name] = Feature.ordinal(name, _levels(more))
+            kinds[name] = Feature(name, "ordinal", categories=tuple(_levels(more)))
         else:
-            kinds[name] = Feature.continuous(name, written=more)
+            kinds[name] = Feature(name, "continuous", written=more)
     return kinds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from sklearn.ensemble import IsolationForest, RandomForestClassifier
 
 from lapace.arrays import Floats, Ints, matches
 from lapace.metrics import mean
-from lapace.metrics.evaluation import join, recode
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 
@@ -253,6 +252,25 @@ def input_robustness(
         flipped=int((moved & answered).sum()),
         lost=lost,
     )
+
+
+def join(schema: Schema, other: Schema) -> Schema:
+    """Returns a schema widened by the levels that only another one has; its codes stay."""
+    features = tuple(
+        replace(ours, extra=ours.extra + tuple(v for v in theirs.extra if v not in ours.levels))
+        for ours, theirs in zip(schema.features, other.features, strict=True)
+    )
+    return replace(schema, features=features)
+
+
+def recode(cells: Floats, old: Schema, new: Schema) -> Floats:
+    """Returns cells of one schema in the codes of another that has all its levels."""
+    result = cells.copy()
+    for i, (before, after) in enumerate(zip(old.features, new.features, strict=True)):
+        if before.extra and before.levels != after.levels[: len(before.levels)]:
+            codes = np.array([*map(after.levels.index, before.levels), math.nan])
+            result[:, i] = codes[np.where(np.isnan(cells[:, i]), -1, cells[:, i]).astype(int)]
+    return result
 
 
 def _set_distances(

@@ -1,6 +1,6 @@
 """Metrics of counterfactuals: pure functions on cells and `Counterfactuals`.
 
-Only `evaluate`, `votes` and `ReferenceTable` also take the user's models and tables. Every
+Only `evaluate` and `votes` also take the user's models and tables. Every
 distance is `Schema.distance`, unweighted: a number's change counts the share of the training rows
 that it passes (0.16 is a change past 16% of them), a category change 1, missing against present 1.
 Only `range_distance` of `evaluate` takes a number's change over its range, as the paper does.
@@ -11,7 +11,7 @@ needed) is NaN: never 0, never a warning. Shares run from 0 to 1.
 
 from __future__ import annotations
 
-from lapace.metrics.evaluation import ReferenceTable, evaluate, votes
+from lapace.metrics.evaluation import evaluate, votes
 from lapace.metrics.measures import (
     Plausibility,
     distinct_rows,
@@ -28,7 +28,6 @@ from lapace.schema.distance import kneighbors
 
 __all__ = [
     "Plausibility",
-    "ReferenceTable",
     "distinct_rows",
     "diversity",
     "evaluate",

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lapace.arrays import Bools, Floats
+from lapace.arrays import Bools, Floats, Ints
 from lapace.classifier import Classifier
-from lapace.errors import InputError
 from lapace.metrics import measures
 from lapace.metrics.measures import Plausibility, mean, median, privacy
 from lapace.result import Counterfactuals
@@ -20,51 +19,11 @@ from lapace.schema import Schema
 from lapace.schema.distance import kneighbors
 
 
-class ReferenceTable:
-    """A training table with the classifier's predictions, prepared once and used often.
-
-    Attributes:
-        schema: The columns, with levels that only these rows have.
-        classifier: The classifier, its labels known.
-        cells: The rows.
-        plausibility: The `Plausibility` of each label's rows, in the order of the labels.
-
-    Examples:
-        >>> rows = np.linspace(0.0, 2.5, 11)[:, None]
-        >>> reference = ReferenceTable(rows, lambda rows: rows[:, 0] > 1, Schema.infer(rows))
-        >>> reference.classifier.labels, [len(label.rows) for label in reference.plausibility]
-        ((False, True), [5, 6])
-    """
-
-    def __init__(
-        self, table: Any, classifier: Any, schema: Schema, *, random_state: int = 0
-    ) -> None:
-        """Reads the table and queries the classifier about each row once.
-
-        Args:
-            table: The training rows, a table of any kind that can be read.
-            classifier: The user's model, or a wrapped one (whose query count does not change).
-            schema: The columns of the counterfactuals to be compared.
-            random_state: Seed of `Plausibility`.
-        """
-        reading = schema.read(table).checked()
-        self.schema, self.cells = reading.schema, reading.cells
-        known = classifier.labels if isinstance(classifier, Classifier) else ()
-        model = classifier.model if isinstance(classifier, Classifier) else classifier
-        self.classifier = Classifier(model, self.schema, known)
-        label = self.classifier.predict if known else self.classifier.fit_labels
-        codes = label(self.cells)
-        parts = (self.cells[codes == k] for k in range(len(self.classifier.labels)))
-        self.plausibility = [
-            Plausibility(self.schema, rows, random_state=random_state) for rows in parts
-        ]
-
-
 def evaluate(
     counterfactuals: Counterfactuals,
     *,
+    classifier: Any,
     reference: Any,
-    classifier: Any = None,
     tried: ArrayLike | None = None,
     held_out: Any = None,
     retrained: Sequence[Any] = (),
@@ -90,8 +49,8 @@ def evaluate(
 
     Args:
         counterfactuals: The rows of a pick or of another method.
-        reference: The training table, or a `ReferenceTable`, which saves work when used again.
-        classifier: The model; needed unless `reference` is a `ReferenceTable`.
+        classifier: The user's model, or a wrapped one (whose query count does not change).
+        reference: The training table. The classifier is queried about each of its rows.
         tried: Positions of the instances tried, as in `validity`.
         held_out: Rows of the same kind that nothing was fitted on.
         retrained: Models trained again.
@@ -104,27 +63,23 @@ def evaluate(
         >>> values["validity"], round(values["distance"], 3), values["range_distance"]
         (1.0, 0.455, 0.5)
     """
-    if not isinstance(reference, ReferenceTable):
-        if classifier is None:
-            raise InputError("A table says nothing about labels: hand over the classifier too.")
-        reference = ReferenceTable(reference, classifier, counterfactuals.schema)
-    schema = join(reference.schema, counterfactuals.schema)
-    counterfactuals = replace(
-        counterfactuals,
-        schema=schema,
-        instances=recode(counterfactuals.instances, counterfactuals.schema, schema),
-        cells=recode(counterfactuals.cells, counterfactuals.schema, schema),
-    )
+    reading = counterfactuals.schema.read(reference).checked()
+    train = reading.cells
+    counterfactuals = replace(counterfactuals, schema=reading.schema)  # with the table's own levels
     ok = counterfactuals.where(counterfactuals.ok)
-    values = _quality(counterfactuals, ok, tried) | _plausibility(ok, reference)
+    labels = classifier.labels if isinstance(classifier, Classifier) else ()
+    model = classifier.model if isinstance(classifier, Classifier) else classifier
+    asked = Classifier(model, reading.schema, labels)
+    codes = asked.predict(train) if labels else asked.fit_labels(train)
+    values = _quality(counterfactuals, ok, tried) | _plausibility(ok, asked, train, codes)
     if held_out is not None:
         fresh = ok.schema.read(held_out).checked()  # which may have levels of its own
-        kept = privacy(fresh.schema, ok.cells, reference.cells, fresh.cells)
+        kept = privacy(fresh.schema, ok.cells, train, fresh.cells)
         values["held_out_distance"] = kept.held_out
         values["held_out_copies"] = kept.held_out_copies
         values["privacy_ratio"] = kept.ratio
     if retrained:
-        values["model_robustness"] = mean(votes(ok, reference.classifier, retrained))
+        values["model_robustness"] = mean(votes(ok, asked, retrained))
     return values
 
 
@@ -147,12 +102,15 @@ def _quality(
     }
 
 
-def _plausibility(ok: Counterfactuals, reference: ReferenceTable) -> dict[str, float]:
-    codes = reference.classifier.predict(ok.cells, ok.schema)
+def _plausibility(
+    ok: Counterfactuals, classifier: Classifier, train: Floats, train_codes: Ints
+) -> dict[str, float]:
+    codes = classifier.predict(ok.cells, ok.schema)
     lof = np.full(len(ok), math.nan)
     for code in np.unique(codes):
-        lof[codes == code] = reference.plausibility[code].lof(ok.cells[codes == code])
-    to_training = kneighbors(ok.schema, ok.cells, reference.cells)[0].ravel()
+        among = Plausibility(ok.schema, train[train_codes == code])
+        lof[codes == code] = among.lof(ok.cells[codes == code])
+    to_training = kneighbors(ok.schema, ok.cells, train)[0].ravel()
     return {
         "lof": mean(lof),
         "lof_median": median(lof),
@@ -196,22 +154,3 @@ def votes(
 
 def _labels(classifier: Classifier, cells: Floats, schema: Schema) -> NDArray[Any]:
     return np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
-
-
-def join(schema: Schema, other: Schema) -> Schema:
-    """Returns a schema widened by the levels that only another one has; its codes stay."""
-    features = tuple(
-        replace(ours, extra=ours.extra + tuple(v for v in theirs.extra if v not in ours.levels))
-        for ours, theirs in zip(schema.features, other.features, strict=True)
-    )
-    return replace(schema, features=features)
-
-
-def recode(cells: Floats, old: Schema, new: Schema) -> Floats:
-    """Returns cells of one schema in the codes of another that has all its levels."""
-    result = cells.copy()
-    for i, (before, after) in enumerate(zip(old.features, new.features, strict=True)):
-        if before.extra and before.levels != after.levels[: len(before.levels)]:
-            codes = np.array([*map(after.levels.index, before.levels), math.nan])
-            result[:, i] = codes[np.where(np.isnan(cells[:, i]), -1, cells[:, i]).astype(int)]
-    return result

@@ -11,7 +11,7 @@ reason.
 
 from __future__ import annotations
 
-from lapace.report.checks import THRESHOLDS, Check, Threshold, threshold_table
+from lapace.report.checks import THRESHOLDS, Check, Threshold
 from lapace.report.compute import Split, split
 from lapace.report.document import ExplainedLabel, Report, Rule
 
@@ -24,5 +24,4 @@ __all__ = [
     "Split",
     "Threshold",
     "split",
-    "threshold_table",
 ]

@@ -113,18 +113,6 @@ _CHECKS = (
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType({check.name: check for check in _CHECKS})
 
 
-def threshold_table() -> str:
-    """Returns all thresholds as a Markdown table, for pages that explain the report.
-
-    Examples:
-        >>> print(threshold_table().splitlines()[0])
-        | check | what is measured | needed | what to try |
-    """
-    lines = ["| check | what is measured | needed | what to try |", "|---|---|---|---|"]
-    lines += [f"| `{t.name}` | {t.question} | {t.limits} | {t.advice} |" for t in _CHECKS]
-    return "\n".join(lines)
-
-
 @dataclass(frozen=True)
 class Check:
     """A value measured, with its interval, and the threshold it is judged by.

@@ -33,6 +33,7 @@ LOOP = Engine(ray=False)
 NEAREST = Search(picks=("nearest",))
 ASKED = Request(target="cheap", search=Search(picks=("nearest", "best")))
 CLASSIFIER = "tests.worlds:postage"
+IDENTITY = {"explainer": "mine"}
 
 
 @cache
@@ -65,8 +66,10 @@ def write_letters(folder, rows=None):
     return folder
 
 
-def explained(model, source, out, request=ASKED, classifier=CLASSIFIER, **more):
-    return run(model, source, out, request, classifier=classifier, engine=LOOP, **more)
+def explained(model, source, out, request=ASKED, **more):
+    explainer = Explainer.load(model, worlds.postage, device="cpu")
+    more = {"identity": IDENTITY, **more}
+    return run(explainer, source, out, request, engine=LOOP, **more)
 
 
 def outcomes(folder):
@@ -259,8 +262,8 @@ def test_other_settings_are_refused(model, letters, tmp_path):
     assert (again.skipped, again.rows, again.complete) == (6, 0, True)
     assert again.lasting() == json.loads(before["_summary.json"])
     assert content(out) == before
-    with pytest.raises(InputError, match=r"classifier was 'tests.worlds:postage' and is 'func"):
-        explained(model, letters, out, classifier=worlds.postage)
+    with pytest.raises(InputError, match=r"explainer was 'mine' and is '[0-9a-f]{64}'"):
+        explained(model, letters, out, identity=None)
     (tmp_path / "other").mkdir()
     frame().to_parquet(tmp_path / "other" / "mine.parquet")
     with pytest.raises(InputError, match="holds Parquet files of something else"):
@@ -292,9 +295,7 @@ def test_a_wrong_request_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_that_cannot_work_are_refused(model, letters, tmp_path):
-    with pytest.raises(InputError, match=r"'post.lapace' has no classifier beside it"):
-        explained(model, letters, tmp_path / "out", classifier=None)
+def test_settings_that_cannot_work_are_refused():
     with pytest.raises(InputError, match="No pick is asked for"):
         Request(search=Search(picks=()))
     for asked in ({"workers": 2}, {"address": "auto"}, {"gpus": 1}):
@@ -357,7 +358,7 @@ def wait_for(found, process, seconds=240):
     raise AssertionError(process.communicate())
 
 
-def test_a_killed_loop_resumes_to_the_same_bytes(model, letters, tmp_path, undisturbed):
+def test_a_killed_loop_resumes_to_the_same_bytes(model, letters, tmp_path):
     out = tmp_path / "out"
     killed = start(*command(model, letters, out, "--no-ray"))
     wait_for(lambda: list(out.glob("letters*.parquet")), killed)
@@ -369,7 +370,9 @@ def test_a_killed_loop_resumes_to_the_same_bytes(model, letters, tmp_path, undis
     resumed = lapace("batch", *command(model, letters, out, "--no-ray", "--format", "json"))
     assert resumed.exit_code == 0, resumed.stderr
     assert json.loads(resumed.stdout)["skipped_parts"] == len(made)
-    assert content(out) == undisturbed()
+    whole = lapace("batch", *command(model, letters, tmp_path / "whole", "--no-ray"))
+    assert whole.exit_code == 0, whole.stderr
+    assert content(out) == content(tmp_path / "whole")
 
 
 def test_a_classifier_that_fails_is_retried_and_then_stops_the_run(

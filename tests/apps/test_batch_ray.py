@@ -16,7 +16,7 @@ import pytest
 from lapace.apps.batch import Engine, run
 from lapace.apps.batch.engines import EngineError
 from tests import worlds
-from tests.apps.test_batch import ASKED, LOOP, content, frame, start, wait_for, write_letters
+from tests.apps.test_batch import ASKED, content, frame, lapace, start, wait_for, write_letters
 
 pytestmark = pytest.mark.needs("ray")
 
@@ -52,8 +52,7 @@ def alone(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         out = folder / "alone"
-        assert run(folder / "post.lapace", folder / "in", out, ASKED,
-                   classifier="slow_post:postage", engine=LOOP).complete  # fmt: skip
+        assert lapace("batch", *words(folder, out, "--no-ray")).exit_code == 0
     return content(out)
 
 
@@ -168,10 +167,9 @@ def test_a_killed_raylet_ends_the_run_and_it_is_resumed_without_ray(
     assert len(parts(out)) < 6
     slow.unlink()
     monkeypatch.syspath_prepend(folder)
-    summary = run(folder / "post.lapace", folder / "in", out, ASKED,
-                  classifier="slow_post:postage", engine=LOOP)  # fmt: skip
-    assert summary.complete
-    assert summary.skipped > 0
+    resumed = lapace("batch", *words(folder, out, "--no-ray"))
+    assert resumed.exit_code == 0, resumed.stderr
+    assert "parts were there already" in resumed.stdout
     assert content(out) == alone
 
 
@@ -181,9 +179,7 @@ def test_a_ray_that_fails_stops_the_run(folder, tmp_path, monkeypatch):
         yield
 
     monkeypatch.setattr("lapace.apps.batch.running.map_parts", lost)
-    monkeypatch.syspath_prepend(folder)
-    summary = run(folder / "post.lapace", folder / "in", tmp_path / "out", ASKED,
-                  classifier="slow_post:postage")  # fmt: skip
+    summary = run(worlds.post().explainer, folder / "in", tmp_path / "out", ASKED)
     assert not summary.complete
     assert summary.stopped == "Ray failed: no node is left"
 

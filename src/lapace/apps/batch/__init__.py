@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from lapace.apps.batch.engines import Engine
 from lapace.apps.batch.outcomes import Request
-from lapace.apps.batch.running import Summary, identify, run
+from lapace.apps.batch.running import Summary, run
 
-__all__ = ["Engine", "Request", "Summary", "identify", "run"]
+__all__ = ["Engine", "Request", "Summary", "run"]

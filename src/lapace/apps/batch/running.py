@@ -33,12 +33,11 @@ from lapace.apps.batch.files import (
 from lapace.apps.batch.outcomes import Layout, Request, make_layout
 from lapace.apps.batch.worker import CHUNK, Made, PartWorker, new_cohort, read_counts
 from lapace.apps.cohorts import REASONS, Cohort
-from lapace.apps.loaders import load_classifier, without_secrets
 from lapace.errors import InputError, LapaceError
 from lapace.explainer import Explainer
 from lapace.result import STATUSES
 
-__all__ = ["Summary", "identify", "run"]
+__all__ = ["Summary", "content_of", "run"]
 
 MANIFEST, SUMMARY = "_manifest.json", "_summary.json"
 FORMAT = 2
@@ -134,12 +133,11 @@ def _plain(value: Any) -> Any:
 
 
 def run(
-    explainer: Explainer | str | os.PathLike[str],
+    explainer: Explainer,
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     request: Request | None = None,
     *,
-    classifier: Any = None,
     identity: Mapping[str, str] | None = None,
     engine: Engine | None = None,
     retries: int = 5,
@@ -152,14 +150,12 @@ def run(
     with other settings the folder is refused.
 
     Args:
-        explainer: A fitted explainer, or the file of one.
+        explainer: A fitted explainer. It is saved, and its classifier pickled, for the workers.
         sources: Files, folders, patterns or addresses of pyarrow's filesystems.
         output: The folder to write to, a path or an address.
         request: What is wanted of every instance.
-        classifier: With the file of an explainer: its classifier, as an object or as
-            `load_classifier` takes it; None for the one that the file refers to.
-        identity: Names or hashes that stand for the explainer and its classifier in the manifest,
-            as `identify` returns them; by default of what was handed over.
+        identity: Names or hashes of the explainer and its classifier, kept with the settings; by
+            default a hash of the explainer, which holds what the classifier says of prototypes.
         engine: Where parts are made; by default on all cores here, by Ray if it is installed.
         retries: How often the classifier is queried again when it fails; then the run stops.
         pause: Seconds before the first of these attempts; doubled before each further one.
@@ -170,11 +166,6 @@ def run(
     """
     engine, request = engine or Engine(), request or Request()
     engine.check()
-    if not isinstance(explainer, Explainer):
-        identity = identity or identify(explainer, classifier)
-        if isinstance(classifier, str | os.PathLike):
-            classifier = load_classifier(classifier)
-        explainer = Explainer.load(Path(explainer), classifier, device="cpu")
     content = content_of(explainer)
     out = Place.of(output)
     listed = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
@@ -201,27 +192,6 @@ def run(
     if not summary.stopped:
         _finish(summary, out)
     return summary
-
-
-def identify(explainer: str | os.PathLike[str], classifier: Any = None) -> dict[str, str]:
-    """Returns hashes or names of an explainer's file and its classifier.
-
-    Args:
-        explainer: The file.
-        classifier: Its classifier, as `run` takes it.
-    """
-    identity = {"explainer": hashlib.sha256(Path(explainer).read_bytes()).hexdigest()}
-    if isinstance(classifier, str | os.PathLike):
-        text = os.fspath(classifier)
-        if "://" in text:
-            identity["classifier"] = without_secrets(text)
-        elif Path(text).is_file():
-            identity["classifier"] = hashlib.sha256(Path(text).read_bytes()).hexdigest()
-        else:
-            identity["classifier"] = text
-    elif classifier is not None:
-        identity["classifier"] = type(classifier).__name__
-    return identity
 
 
 def content_of(explainer: Explainer) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -106,8 +108,6 @@ def batch(
         keep=tuple(name.strip() for text in keep for name in text.split(",")),
         by=by,
     )
-    identity = batches.identify(model.path, model.classifier)
-    identity |= {} if loader.threshold is None else {"threshold": loader.threshold}
     if not engine.uses_ray:
         why = "Ray is not used" if ray is False else "Ray is not installed (lapace[ray])"
         terminal.note(f"{why}: parts are made one after another.")
@@ -117,7 +117,7 @@ def batch(
             instances,
             output,
             request,
-            identity=identity,
+            identity=_identity(model, loader.threshold),
             engine=engine,
             retries=retries,
             pause=pause,
@@ -126,6 +126,19 @@ def batch(
     _show(summary, terminal, format_)
     if not summary.complete:
         raise typer.Exit(1)
+
+
+def _identity(model: Model, threshold: str | None) -> dict[str, str]:
+    """Hashes or names of the explainer's file and its classifier."""
+    from lapace.apps.loaders import without_secrets
+
+    named = model.classifier or ""
+    if "://" in named:
+        named = without_secrets(named)
+    elif named and Path(named).is_file():
+        named = hashlib.sha256(Path(named).read_bytes()).hexdigest()
+    explainer = hashlib.sha256(model.path.read_bytes()).hexdigest()
+    return {"explainer": explainer, "classifier": named, "threshold": threshold or ""}
 
 
 @contextmanager

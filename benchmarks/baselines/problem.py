@@ -18,7 +18,8 @@ import numpy as np
 from lapace.arrays import Bools, Floats, Ints
 from lapace.classifier import Classifier
 from lapace.constraints import Constraint, System
-from lapace.errors import InputError, NotFittedError
+from lapace.errors import InputError
+from lapace.explainer import NotFittedError
 from lapace.explainer.oracle import query_rows
 from lapace.explainer.problem import LabelledInstances, read_instances
 from lapace.metrics import distinct_rows

@@ -12,14 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lapace import classifier, constraints, datasets, metrics, plots
     from lapace.apps import batch, cohorts, letters, loaders
-    from lapace.errors import (
-        CentroidWarning,
-        ClassifierError,
-        InputError,
-        LapaceError,
-        NotFittedError,
-    )
-    from lapace.explainer import Explainer, Search
+    from lapace.errors import CentroidWarning, ClassifierError, InputError, LapaceError
+    from lapace.explainer import Explainer, NotFittedError, Search
     from lapace.result import Counterfactuals, Explanation, WhyNot
     from lapace.schema import Feature, Schema
 
@@ -50,11 +44,10 @@ __all__ = [
     "plots",
 ]
 
-_ERRORS = ("CentroidWarning", "ClassifierError", "InputError", "LapaceError", "NotFittedError")
 # The module each name is, or is defined in.
 _HOMES = {
-    **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("Explainer", "Search"), "explainer"),
+    **dict.fromkeys(("CentroidWarning", "ClassifierError", "InputError", "LapaceError"), "errors"),
+    **dict.fromkeys(("Explainer", "NotFittedError", "Search"), "explainer"),
     **dict.fromkeys(("Counterfactuals", "Explanation", "WhyNot"), "result"),
     **dict.fromkeys(("Feature", "Schema"), "schema"),
     **{name: name for name in ("classifier", "constraints", "datasets", "metrics", "plots")},

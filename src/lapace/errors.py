@@ -3,7 +3,7 @@
 ```
 LapaceError
 ├── InputError        (also a ValueError)  a table, setting or constraint that cannot be used
-├── NotFittedError    (also scikit-learn's) called before `fit`
+├── NotFittedError    (also scikit-learn's) called before `fit`; of lapace.explainer
 └── ClassifierError                        the classifier raised, or returned what cannot be used
 CentroidWarning       (a UserWarning)      a prototype the classifier does not accept
 ```
@@ -21,14 +21,13 @@ from importlib import import_module
 from math import inf, nan
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __all__ = [
     "CentroidWarning",
     "ClassifierError",
     "InputError",
     "LapaceError",
-    "NotFittedError",
     "check_integer",
     "check_number",
     "did_you_mean",
@@ -52,24 +51,6 @@ class ClassifierError(LapaceError):
 
 class CentroidWarning(UserWarning):
     """A cluster's centroid is not labelled as its class by the classifier."""
-
-
-if TYPE_CHECKING:
-    from sklearn.exceptions import NotFittedError as _SklearnError
-
-    class NotFittedError(LapaceError, _SklearnError):  # type: ignore[misc]
-        """A method that needs a fitted estimator was called before `fit`."""
-
-
-def __getattr__(name: str) -> Any:
-    """Makes `NotFittedError` when it is first used: scikit-learn takes a second to import."""
-    if name != "NotFittedError":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from sklearn.exceptions import NotFittedError as SklearnError
-
-    text = "A method that needs a fitted estimator was called before `fit`."
-    made = type(name, (LapaceError, SklearnError), {"__doc__": text, "__module__": __name__})
-    return globals().setdefault(name, made)
 
 
 def did_you_mean(name: object, options: Iterable[object]) -> str:

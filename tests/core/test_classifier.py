@@ -373,15 +373,6 @@ def test_a_label_predicted_for_no_training_row():
         classifier.predict(CELLS[:2])
 
 
-def test_a_class_no_training_row_has_is_known_from_the_model():
-    labels = np.where(NUMBERS["a"] > 2.2, "rare", np.where(POSITIVE, "yes", "no"))
-    model = DecisionTreeClassifier(random_state=0).fit(NUMBERS, labels)
-    classifier = Classifier(model, SCHEMA)
-    classifier.fit_labels(CELLS[labels != "rare"])
-    assert classifier.labels == ("no", "rare", "yes")
-    assert classifier.query(np.array([[3.0, 0.0]])).codes.tolist() == [1]
-
-
 def test_one_label_only_leaves_nothing_to_cross_to():
     with pytest.raises(InputError, match="all 240 training rows the label 'yes'"):
         Classifier(lambda rows: ["yes"] * len(rows), SCHEMA).fit_labels(CELLS)

@@ -77,13 +77,3 @@ def test_denoised_is_the_posterior_mean_of_brute_force():
     variance = NOISE * float(covariance.diagonal(dim1=1, dim2=2).mean())
     weight = (-torch.cdist(z, draws).square() / (2 * variance)).softmax(dim=1)
     np.testing.assert_allclose(denoised(mixture, z), weight @ draws, atol=0.03)
-
-
-def test_the_residual_of_a_dense_path_fades_as_a_square():
-    decoder = worlds.signs().explainer.fitted_.decoder
-    cells = worlds.signs().explainer.schema_.cells(worlds.signs().train[:2])
-    encoded = decoder.encode_instances(decoder.schema, cells, np.zeros(2, dtype=np.int64))
-    tau, row = np.array([0.0, 0.5, 1.0]), np.zeros(3, dtype=np.int64)
-    for fading, half in ((1.0, 0.5), (2.0, 0.25)):
-        left = encoded._replace(fading=fading).residual_at(row, tau)
-        np.testing.assert_allclose(left, encoded.residual[0] * np.array([[1.0], [half], [0.0]]))

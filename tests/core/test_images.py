@@ -95,12 +95,6 @@ def test_pixels_share_one_range_whatever_each_has_shown():
     assert Schema.infer(bars(200), {"x3": declared})["x3"].upper == 9.0
 
 
-def test_black_and_white_images_have_no_categories():
-    schema = Schema.infer((bars(200) > 0.5).astype(np.uint8))
-    assert schema.coding.widths == ()
-    assert {(f.lower, f.upper, f.integer) for f in schema.features} == {(0.0, 1.0, True)}
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_all_pixels_at_once_are_what_they_are_one_by_one(dtype):
     images = bars(60, dtype=dtype)

@@ -243,29 +243,6 @@ def test_numbers_carry_the_fading_residual() -> None:
     assert (ages[:, 0] == start.cells[:, column("age")]).all()
 
 
-def test_a_cell_that_rounds_to_the_instances_is_the_instances() -> None:
-    decoder = untrained_decoder()
-    start = encode(
-        decoder,
-        [
-            UNUSUAL["age between two integers"],
-            UNUSUAL["savings finer than the resolution"],
-            UNUSUAL["age beyond the range"],
-        ],
-    )
-    rows = rows_on_line(decoder, start, np.linspace(0, 1, 400), decoder.model.centroids()[2])
-    age, savings = rows[0, :, column("age")], rows[1, :, column("savings")]
-    assert age[0] == 33.4
-    assert 33.0 not in age  # the same age at the resolution
-    assert set(age) - {33.4} <= set(range(20, 71))
-    assert savings[0] == 12.3449
-    assert 12.34 not in savings
-    beyond = rows[2, :, column("age")]  # at the bound it is still the instance's
-    assert beyond[0] == 99
-    assert schema()["age"].upper not in beyond
-    assert beyond[-1] < schema()["age"].upper
-
-
 def test_rows_differ_from_the_instance_by_more_than_the_tolerance_or_not_at_all() -> None:
     columns = replace(
         schema(),
@@ -465,22 +442,6 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, constrained: b
             assert score[place] == pytest.approx(score.max(), abs=1e-4)
 
 
-def test_without_trees_the_likeliest_category_wins_however_unlikely() -> None:
-    """Twelve categories of about a twelfth each: the best of them, not the first."""
-    instances = [{"x": float(i % 17), "letter": "abcdefghijkl"[i % 12]} for i in range(120)]
-    columns = Schema.infer(instances)
-    torch.manual_seed(0)
-    model = LGMVAE(Shape(1, (12,), (1, 1), latent=2, hidden=4))
-    last_layer(model).weight.data *= 0.01
-    last_layer(model).bias.data[:] = 0.0
-    last_layer(model).bias.data[1 + 7] = 0.1
-    model = model.eval().requires_grad_(False)
-    decoder = Decoder(columns, model, ())
-    assert model.decode(model.centroids())[:, 1:].max() < decoding.MIN_PROBABILITY
-    row = decoder.decode(model.centroids(), np.array([0, 1]))
-    assert row[:, 1].tolist() == [7.0, 7.0]
-
-
 def test_a_frozen_category_line_keeps_every_category() -> None:
     decoder = untrained_decoder(trees=True)
     start = encode(decoder, ALL)
@@ -498,30 +459,6 @@ def test_a_frozen_category_line_keeps_every_category() -> None:
 
 
 # -- density and samples -------------------------------------------------------------------------
-
-
-def test_density_is_that_under_the_label_of_each_point() -> None:
-    decoder = untrained_decoder()
-    scored = tuple(
-        replace(m, typical=m.log_density(torch.randn(50, 3)).sort().values)
-        for m in decoder.mixtures
-    )
-    decoder = replace(decoder, mixtures=scored)
-    z, labels = torch.randn(9, 3), np.array([0, 1, 1, 0, 1, 0, 0, 1, 1])
-    expected = [scored[k].percentile(z[i : i + 1]).item() for i, k in enumerate(labels)]
-    assert decoder.percentile(z, labels).tolist() == pytest.approx(expected)
-
-
-def test_encoding_is_the_models() -> None:
-    decoder, cells = untrained_decoder(), schema().cells(training_rows()[:5])
-    labels = np.array([0, 1, 0, 1, 1])
-    x = torch.tensor(schema().encode(cells), dtype=torch.float32)
-    assert torch.allclose(
-        decoder.encode(cells, labels), decoder.model.encode(x, torch.tensor(labels))
-    )
-    soft = replace(decoder, follows_paper=True)
-    expected = decoder.model.encode(x, torch.tensor(labels), follows_paper=True)
-    assert torch.allclose(soft.encode(cells, labels), expected)
 
 
 def test_samples_repeat_by_seed_and_are_rows_of_the_table() -> None:
@@ -547,13 +484,6 @@ def test_sampled_categories_have_the_decoders_probabilities() -> None:
     assert (drawn[:, :3].sum(axis=1) == 1).all()
     assert (drawn[:, 4:].sum(axis=1) == 1).all()
     assert abs(np.corrcoef(drawn[:, 1], drawn[:, 3])[0, 1]) < 0.03
-
-
-def test_the_papers_samples_are_decoded_means() -> None:
-    decoder = untrained_decoder(follows_paper=True)
-    z = decoder.mixtures[0].sample(30, torch.Generator().manual_seed(2))
-    expected = schema().decode(decoder.model.decode(z).double().numpy())
-    np.testing.assert_array_equal(decoder.sample(0, 30, 2), expected)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -892,13 +822,6 @@ def test_crossings_count_how_often_the_label_is_lost(many: list[Script], steps: 
         assert traced.crossings[path] == lost
 
 
-def test_begin_is_the_grid_step_that_was_refined() -> None:
-    lost = between((0.2, 0.4), (0.57, 1.0))
-    for stable, begin in ((True, 6), (False, 2)):
-        traced = traced_by(ScriptedOracle([lost, never]), steps=10, stable=stable)
-        assert traced.begin.tolist() == [begin, -1]
-
-
 def test_rows_are_corrected_before_they_are_evaluated() -> None:
     """The ends are known: only rows between them are corrected, on their own lines."""
     seen: list[tuple[int, float]] = []
@@ -943,24 +866,6 @@ def test_of_a_line_and_its_frozen_line_the_one_with_the_cheaper_first_is_kept() 
     assert firsts == pytest.approx([0.1, 0.6, 0.3], abs=1 / 8 / 20)
 
 
-def test_costs_decide_between_a_line_and_its_frozen_line() -> None:
-    oracle = ScriptedOracle(
-        [above(0.5), above(0.4)]
-    )  # the frozen line is nearer, but its third column has a cost
-    how: dict[str, Any] = {"instance": [0, 0], "prototype": [0, 0], "frozen": [False, True]}
-    free = traced_by(oracle, **how, weights=np.array([1.0, 1.0, 0.0]))
-    dear = traced_by(oracle, **how, weights=np.array([1.0, 1.0, 5.0]))
-    assert free.lines.tolist() == [1]
-    assert dear.lines.tolist() == [0]
-
-
-def test_paths_are_ordered_by_instance_and_prototype() -> None:
-    instance, prototype = [1, 0, 1, 0, 0, 1], [0, 2, 1, 0, 1, 2]
-    traced = traced_by(ScriptedOracle([above(0.5)] * 6), instance=instance, prototype=prototype)
-    pairs = [(instance[k], prototype[k]) for k in traced.lines]
-    assert pairs == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-
-
 @given(st.lists(scripts(), min_size=2, max_size=5), st.booleans())
 @settings(max_examples=60)
 def test_a_path_does_not_depend_on_the_paths_beside_it(many: list[Script], stable: bool) -> None:
@@ -973,34 +878,3 @@ def test_a_path_does_not_depend_on_the_paths_beside_it(many: list[Script], stabl
 
 
 # -- steps ---------------------------------------------------------------------------------------
-
-
-def numbered(*shape: int) -> Steps:
-    size = int(np.prod(shape))
-    number = np.arange(size, dtype=np.float64)
-    return Steps(
-        number.reshape(shape),
-        np.stack([number, -number], axis=-1).reshape(*shape, 2),
-        number.astype(np.int64).reshape(shape),
-        (number % 3 - 1).astype(np.int8).reshape(shape),
-        (number % 2 == 0).reshape(shape),
-        (number / 10).reshape(shape),
-    )
-
-
-def test_steps_are_indexed_reshaped_joined_and_written_together() -> None:
-    steps = numbered(6)
-    matrix = steps.reshape(2, 3)
-    np.testing.assert_array_equal(matrix.cells[1, 0], [3.0, -3.0])
-    both = Steps.join([matrix, matrix.take(slice(None), slice(0, 1))])
-    assert both.tau.tolist() == [[0, 1, 2, 0], [3, 4, 5, 3]]
-    picked = both.take(np.array([0, 1]), np.array([2, 0]))
-    assert picked.tau.tolist() == [2.0, 3.0]
-    assert picked.cells.tolist() == [[2.0, -2.0], [3.0, -3.0]]
-    both.write((np.array([0, 1]), np.array([3, 3])), picked)
-    assert both.tau[:, 3].tolist() == [2.0, 3.0]
-    assert both.valid[:, 3].tolist() == picked.valid.tolist()
-    assert both.probability[:, 3].tolist() == picked.probability.tolist() == [0.2, 0.3]
-    assert steps.tau.tolist() == [0, 1, 2, 3, 4, 5]  # a copy was written over
-    judged = steps._replace(feasible=np.ones(6, dtype=bool))
-    assert judged.ok.tolist() == (judged.valid == 1).tolist()  # not queried is not ok

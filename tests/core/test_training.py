@@ -179,13 +179,6 @@ def test_training_is_the_plain_loop(rows: Rows) -> None:
     np.testing.assert_allclose(history.array[0, 1:], losses[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_fit_works_where_gradients_are_switched_off(rows: Rows) -> None:
-    plain, _ = fit(SHAPE, replace(DEFAULT, hidden=16), *rows, random_state=0)
-    with torch.no_grad():
-        other, _ = fit(SHAPE, replace(DEFAULT, hidden=16), *rows, random_state=0)
-    assert same(weights_of(plain), weights_of(other))
-
-
 def test_every_pass_is_a_new_permutation_of_the_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     seen = [rows.tolist() for rows in training._batches(10, 5, 6, generator)]
@@ -288,15 +281,6 @@ def test_early_stopping_keeps_the_best_weights(
     assert calls[:passes] == [("training", 5 * (n + 1), 60) for n in range(passes)]
     assert calls[-1] == ("training", 60, 60)
     assert history.array[:, 0].tolist() == [5 * (n + 1) for n in range(passes)]
-
-
-@pytest.mark.parametrize(("steps", "epochs", "budget"), [(60, 0, 60), (60, 5, 60), (1, 20, 100)])
-def test_the_budget_is_steps_or_passes_whichever_is_more(
-    rows: Rows, steps: int, epochs: int, budget: int
-) -> None:
-    recipe = replace(SMALL_PAPER, steps=steps, epochs=epochs, patience=1.0)  # 144 rows: 5 batches
-    _, history = fit(PAPER_SHAPE, recipe, *rows, random_state=0)
-    assert history.array[-1, 0] == budget
 
 
 def test_the_validation_rows_are_a_tenth_and_never_trained_on(

@@ -6,8 +6,8 @@ by the `oracle`) → `assemble`, which makes the `Explanation`.
 """
 
 from lapace.explainer import storage
-from lapace.explainer.estimator import Explainer
+from lapace.explainer.estimator import Explainer, NotFittedError
 from lapace.explainer.fit import Prototype
 from lapace.explainer.problem import ANY_OTHER, Search
 
-__all__ = ["ANY_OTHER", "Explainer", "Prototype", "Search", "storage"]
+__all__ = ["ANY_OTHER", "Explainer", "NotFittedError", "Prototype", "Search", "storage"]

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 from lapace.arrays import Floats, Ints
 from lapace.classifier import Classifier
 from lapace.constraints import Constraint, System, parse_all
-from lapace.errors import InputError, NotFittedError, check_integer, warn
+from lapace.errors import InputError, LapaceError, check_integer, warn
 from lapace.explainer import outer, storage
 from lapace.explainer.fit import (
     Fitted,
@@ -37,9 +38,13 @@ from lapace.schema import Override, Schema
 from lapace.table import read
 from lapace.training import Recipe
 
-__all__ = ["Explainer"]
+__all__ = ["Explainer", "NotFittedError"]
 
 DRAWS = 50  # draws of a verified sample before giving up
+
+
+class NotFittedError(LapaceError, SklearnNotFittedError):  # type: ignore[misc]
+    """A method that needs a fitted explainer was called before `fit`."""
 
 
 class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types

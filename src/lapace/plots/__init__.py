@@ -12,10 +12,9 @@ try:
     from lapace.plots.fitted import prototypes, training_curves
     from lapace.plots.latent import latent_map
     from lapace.plots.paths import path
-    from lapace.plots.style import svg
 except ModuleNotFoundError as error:
     if error.name != "matplotlib":
         raise
     raise ImportError("Pictures need matplotlib: pip install 'lapace[plots]'.") from error
 
-__all__ = ["cohort", "latent_map", "path", "prototypes", "svg", "training_curves"]
+__all__ = ["cohort", "latent_map", "path", "prototypes", "training_curves"]

@@ -33,7 +33,7 @@ def prototypes(
     A number is shaded by how far above or below the others it lies, in the ranks of the training
     table, and a category where it is not the most frequent one. With an instance, shown in the
     first column, everything is compared with it, and equal cells are pale. Prototypes of images
-    are drawn as images, a column for each label.
+    are drawn as images, a column for each label, without the instance.
 
     Args:
         explainer: A fitted explainer; `schema_`, `classes_` and `prototypes_` are read.
@@ -58,9 +58,9 @@ def prototypes(
         listed = ", ".join(map(repr, classes))
         raise InputError(f"There are no prototypes of {label!r}. The labels are {listed}.")
     schema = explainer.schema_ if instance is None else instance.explanation.schema
-    original = None if instance is None else instance.explanation.instances[instance.position]
     if schema.shape is not None:
-        return gallery(schema, classes, chosen, original, ax)
+        return gallery(schema, classes, chosen, ax)
+    original = None if instance is None else instance.explanation.instances[instance.position]
     cells = np.stack([p.cells for p in chosen])  # (columns, d)
     contrast = _contrast(schema, cells, original)
     largest = np.nan_to_num(np.abs(contrast), nan=1.0).max(axis=0)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from lapace.arrays import Floats
-from lapace.plots.style import INK, SOFT, colour, frame, write
+from lapace.plots.style import SOFT, colour, frame, write
 from lapace.schema import Schema
 
 
@@ -42,11 +42,7 @@ def _channels_last(image: Floats) -> Floats:
 
 
 def gallery(
-    schema: Schema,
-    labels: Sequence[Any],
-    prototypes: Sequence[Any],
-    original: Floats | None = None,
-    ax: Axes | None = None,
+    schema: Schema, labels: Sequence[Any], prototypes: Sequence[Any], ax: Axes | None = None
 ) -> Axes:
     """Draws prototypes of images: a column for each label, the probability under each.
 
@@ -54,25 +50,22 @@ def gallery(
         schema: The columns of the images.
         labels: The classifier's labels.
         prototypes: The prototypes, each with number, code, cells, valid and probability.
-        original: An instance's image, shown before them.
         ax: Axes to draw on; by default those of a new figure of fitting size.
     """
-    columns = [(k, [p for p in prototypes if p.code == k]) for k in range(len(labels))]
-    columns = [(k, column) for k, column in columns if column]
-    tall = max(len(column) for _, column in columns)
-    shift = 0 if original is None else 1
+    columns = [[p for p in prototypes if p.code == k] for k in range(len(labels))]
+    columns = [column for column in columns if column]
+    tall = max(map(len, columns))
     if ax is None:
-        size = (0.3 + 0.95 * (len(columns) + shift), 0.4 + 1.15 * tall)
+        size = (0.3 + 0.95 * len(columns), 0.4 + 1.15 * tall)
         _, ax = plt.subplots(figsize=size, layout="constrained")
-    if original is not None:
-        show(ax, schema, original, 0.0, 0.0, INK)
-    for x, (k, column) in enumerate(columns, start=shift):
-        write(ax, x + 0.5, -0.12, str(labels[k]), color=colour(k), weight="bold", fontsize=10)
+    for x, column in enumerate(columns):
+        shade, label = colour(column[0].code), str(labels[column[0].code])
+        write(ax, x + 0.5, -0.12, label, color=shade, weight="bold", fontsize=10)
         for y, prototype in enumerate(column):
-            show(ax, schema, prototype.cells, x, 1.2 * y, colour(k))
+            show(ax, schema, prototype.cells, x, 1.2 * y, shade)
             write(ax, x + 0.5, 1.2 * y + 1.06, _caption(prototype), fontsize=7.5, color=SOFT)
     frame(ax, None)
-    ax.set_xlim(0, len(columns) + shift)
+    ax.set_xlim(0, len(columns))
     ax.set_ylim(1.2 * tall, -0.3)
     return ax
 

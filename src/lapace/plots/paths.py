@@ -141,8 +141,6 @@ def path(
     instance: InstanceExplanation,
     prototype: int | None = None,
     ax: Axes | None = None,
-    *,
-    width: float = 9.6,
 ) -> Axes:
     """Draws one instance's path: its changes, and the flip of the decision.
 
@@ -156,7 +154,6 @@ def path(
         instance: One instance of an explanation, `explanation[0]`.
         prototype: The prototype of the path; by default that whose first counterfactual is nearest.
         ax: Axes to draw on; by default those of a new figure of fitting size.
-        width: Width of that figure in inches: the narrower, the larger its letters on a page.
 
     Examples:
         >>> from lapace import Explainer
@@ -187,7 +184,7 @@ def path(
     lines = 1 + has_probability + ROWS - room + DIVIDER * sum(bool(title) for title, _, _ in shown)
     lines += ABOVE_NOTES + NOTE * len(notes)
     if ax is None:
-        _, ax = plt.subplots(figsize=(width, 0.95 + 0.4 * lines), layout="constrained")
+        _, ax = plt.subplots(figsize=(9.6, 0.95 + 0.4 * lines), layout="constrained")
     style.frame(ax, None)
     ax.set_xlim(0, 100)
     ax.set_ylim(lines, -1.0)

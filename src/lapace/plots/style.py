@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from io import StringIO
 from typing import Any
 
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
@@ -49,25 +46,6 @@ def tint(base: str, share: float) -> tuple[float, float, float]:
     """Returns a colour mixed with white, of which it keeps a share."""
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(base))
     return red, green, blue
-
-
-def svg(ax: Axes) -> str:
-    """Returns a picture as an SVG element that takes the width of its page, and closes it.
-
-    Examples:
-        >>> from matplotlib import pyplot as plt
-        >>> svg(plt.subplots()[1])[:4]
-        '<svg'
-    """
-    content, figure = StringIO(), ax.get_figure(root=True)
-    assert figure is not None
-    figure.savefig(content, format="svg", bbox_inches="tight")
-    plt.close(figure)
-    drawn = content.getvalue()
-    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
-    for size in ("width", "height"):
-        drawn = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", drawn, count=1)
-    return drawn
 
 
 def shorten(text: str, length: int) -> str:

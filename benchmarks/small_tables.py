@@ -70,13 +70,14 @@ def _shuffled(
     return _FIT(schema, cells, rng.permutation(codes), **more)
 
 
-def _swapped(trained: Trained, labels: Any, *arguments: Any) -> tuple[Prototype, ...]:
+def _swapped(trained: Trained, classifier: Any, cells: Any) -> tuple[Prototype, ...]:
     """`judge_centroids`, then every prototype has the row and latent point of another label's."""
-    prototypes = _PROTOTYPES(trained, labels, *arguments)
+    prototypes = _PROTOTYPES(trained, classifier, cells)
+    n_labels = len(classifier.labels)
     valid = [p for p in prototypes if p.valid]
 
     def other(prototype: Any) -> Any:
-        far = sorted(valid, key=lambda p: ((p.code - prototype.code - 1) % len(labels), p.number))
+        far = sorted(valid, key=lambda p: ((p.code - prototype.code - 1) % n_labels, p.number))
         same = [p for p in far if p.code == far[0].code]
         return same[prototype.number % len(same)]
 

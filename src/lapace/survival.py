@@ -104,7 +104,7 @@ class Survival:
         codes: Ints,
         train: Ints,
         held_out: Ints,
-        predict_proba: Callable[[Floats], Floats | None] = lambda _: None,
+        predict_proba: Callable[[Floats], Floats | None] | None = None,
         *,
         random_state: int,
     ) -> Survival:
@@ -127,7 +127,8 @@ class Survival:
         layers = tuple(np.stack(layer) for layer in zip(*networks, strict=True))
         if len(held_out) < MIN_HELD_OUT:  # too few: rows trained on have to do
             held_out = np.random.default_rng(random_state).permutation(len(cells))[:INSTEAD]
-        probability, next_share = predict_proba(cells[held_out]), 1.0
+        probability = None if predict_proba is None else predict_proba(cells[held_out])
+        next_share = 1.0
         own = np.full(len(held_out), np.nan)
         if probability is not None:
             probability = centred(probability, self.thresholds)

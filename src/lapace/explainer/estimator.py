@@ -180,12 +180,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             )
         accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
         parts = outer.split(codes, len(classifier.labels), random_state=random_state)
-        rows, asked = cells[parts.train], classifier.with_fresh_count()
-        made_up = None
+        rows, made_up = cells[parts.train], None
         if recipe.enough and schema.shape is None:
             made_up = top_up(
                 schema,
-                asked,
+                classifier,
                 rows,
                 codes[parts.train],
                 enough=recipe.enough,
@@ -205,9 +204,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             progress=progress,
             made_up=made_up,
         )
-        judge, repairer = classifier.with_fresh_count(), classifier.with_fresh_count()
-        prototypes = judge_centroids(trained, classifier.labels, judge, repairer, rows)
-        coded, held_out = trained.decoder.schema, classifier.with_fresh_count()
+        prototypes = judge_centroids(trained, classifier, rows)
+        coded = trained.decoder.schema
         survival = outer.Survival.unknown(classifier.labels, classifier.thresholds)
         if not trained.recipe.follows_paper and coded.shape is None:
             survival = survival.fit(
@@ -216,7 +214,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 codes,
                 parts.train,
                 parts.held_out,
-                lambda rows: held_out.query(rows).probability if held_out.has_probability else None,
+                lambda rows: (
+                    classifier.query(rows).probability if classifier.has_probability else None
+                ),
                 random_state=random_state,
             )
         if retrain is not None:
@@ -233,13 +233,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             history_names=trained.history_names,
             survival=survival,
         )
-        queries = {
-            "labels": classifier.n_queries,
-            "made_up": asked.n_queries,
-            "centroids": judge.n_queries,
-            "repair": repairer.n_queries,
-            "survival": held_out.n_queries,
-        }
         self._report = outer.make_report(
             fitted,
             classifier.with_fresh_count(),
@@ -247,7 +240,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             codes,
             parts,
             n_prototypes=n_prototypes,
-            n_queries=queries,
+            n_queries={"fit": classifier.n_queries},
             seconds=perf_counter() - start,
             accuracy=accuracy,
             random_state=random_state,

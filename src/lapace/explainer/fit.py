@@ -301,27 +301,22 @@ def _judge(
 
 
 def judge_centroids(
-    trained: Trained,
-    labels: Sequence[Label],
-    judge: Classifier,
-    repairer: Classifier,
-    cells: Floats,
+    trained: Trained, classifier: Classifier, cells: Floats
 ) -> tuple[Prototype, ...]:
     """Decodes every centroid, has the classifier judge it, and repairs those it refuses.
 
     Args:
         trained: The trained model.
-        labels: The classifier's labels.
-        judge: The classifier, counting the queries about centroids.
-        repairer: The same, counting the queries of repairs.
+        classifier: The classifier, its labels known.
         cells: Training rows.
     """
     decoder, paper = trained.decoder, trained.recipe.follows_paper
+    labels = classifier.labels
     shape = decoder.model.shape
     codes = np.repeat(np.arange(len(shape.clusters)), shape.clusters)
     z = decoder.model.centroids()
     decoded = decoder.decode(z, codes)
-    valid, probability = _judge(judge, decoded, codes, decoder.schema, cells[:1])
+    valid, probability = _judge(classifier, decoded, codes, decoder.schema, cells[:1])
     prototypes = []
     for k, code in enumerate(codes.tolist()):
         label, rows = labels[code], cells[trained.members == k]
@@ -337,7 +332,7 @@ def judge_centroids(
             valid_before=bool(valid[k]),
         )
         if not prototype.valid and not paper:
-            prototype = _repaired(decoder, repairer, prototype, rows)
+            prototype = _repaired(decoder, classifier, prototype, rows)
         if not prototype.valid:
             used = (
                 "paths lead to it all the same, as in the paper" if paper else "no path leads to it"

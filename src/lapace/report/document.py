@@ -222,7 +222,7 @@ def _sections(report: Report) -> list[_Section]:
 
 
 def _facts(report: Report) -> str:
-    words = {"made_up": "made-up rows", "report": "this report"}
+    words = {"fit": "the fit", "made_up": "made-up rows", "report": "this report"}
     counts = [f"{n:,} for {words.get(name, name)}" for name, n in report.n_queries.items() if n]
     total = f"{sum(report.n_queries.values()):,} rows"
     right = report.accuracy

@@ -167,7 +167,11 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
             "Series": " For a single row write df.iloc[[0]], with two pairs of brackets.",
             "dict": " A single row goes in a list: [row]; columns go in a frame.",
         }
-        hint = " Hand over X.toarray()." if issparse(data) else hints.get(type(data).__name__, "")
+        hint = (
+            " It is sparse: hand over X.toarray()."
+            if issparse(data)
+            else hints.get(type(data).__name__, "")
+        )
         raise InputError(
             f"A {type(data).__name__} is not a table. Hand over a pandas, polars or pyarrow "
             f"frame, a numpy array, or a list of dicts.{hint}"

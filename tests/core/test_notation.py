@@ -312,7 +312,7 @@ def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):
         ("version = 1\n[columns.x]\nkind = 'nmber'\nunit = 'km'", "is no kind of column"),
         ("version = 1\n[columns.x]\nkind = 'ordinal'\ncategories = [1, 1]", "category 1 twice"),
         ("version = 1\n[columns.x]\nkind = 'number'\nlower = 'soon'", "lower = 'soon'"),
-        ("version = 1\n[columns.x]\nlower = [1]", "which is no number"),
+        ("version = 1\n[columns.x]\nlower = [1]", "Expected `float`, got `array`, at lower"),
     ],
 )
 def test_a_file_of_columns_that_is_refused(text, says, tmp_path):

@@ -1,8 +1,8 @@
-"""A column of a table as cells, and what only a training column can say of its feature.
+"""A column of a table as cells, and the parts of a feature that come from its training column.
 
 Cells are numbers, or positions in the levels of the feature. A row that cannot be used is named,
-and costs no other row. The data say a feature's bounds, its resolution, the change that is
-negligible, its rank map and a coarse histogram.
+and costs no other row. Bounds, resolution, the change that is negligible, the rank map and a coarse
+histogram come from the training column.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _all(feature: Feature, kind: type) -> bool:
 
 
 def column_notation(column: Column) -> str:
-    """Returns how a column writes its numbers; empty for plain ones, or where nothing tells."""
+    """Returns how a column writes its numbers; empty for plain numbers, or if none is found."""
     if column.kind == "date":
         assert not isinstance(column.values, Coded)
         seconds = np.rint(column.values[~column.missing] * 86400)
@@ -192,7 +192,7 @@ def seen_levels(column: Column, most: int | None = None) -> tuple[Level, ...]:
 
 
 def fitted(feature: Feature, column: Column) -> Feature:
-    """Returns a feature with what only the data can say: bounds, lattice, ranks, histogram."""
+    """Returns a feature with its bounds, lattice, ranks and histogram taken from the data."""
     text = isinstance(column.values, Coded) or column.kind == "date"
     if feature.kind == "continuous" and text and not feature.written:
         feature = replace(feature, written=column_notation(column))
@@ -236,9 +236,9 @@ def _not_in_order(feature: Feature, unknown: tuple[Level, ...]) -> InputError:
 def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
     """Returns a continuous feature with its resolution, and its bounds on multiples of it."""
     step = feature.resolution or resolution_of(values)
-    given = not np.isnan(feature.lower), not np.isnan(feature.upper)
-    lower = feature.lower if given[0] else float(values.min())
-    upper = feature.upper if given[1] else float(values.max())
+    open_below, open_above = np.isnan(feature.lower), np.isnan(feature.upper)
+    lower = float(values.min()) if open_below else feature.lower
+    upper = float(values.max()) if open_above else feature.upper
     if not np.isfinite(upper - lower):
         sentence = f"reaches from {lower:g} to {upper:g}, too far to compute with. Rescale it."
         raise column_error(feature.name, sentence)
@@ -252,11 +252,11 @@ def _with_lattice(feature: Feature, values: Floats, whole: bool) -> Feature:
     )
     if not step:
         return feature
-    # A bound that was given may lie between two multiples: then the next one inside it. The
-    # 1e-9 is for quotients such as 0.3 / 0.1, a little under 3.
+    # A declared bound between two multiples gives way to the next one inside it. The 1e-9 is for
+    # quotients such as 0.3 / 0.1, a little under 3.
     low, high = lower / step, upper / step
-    low = np.ceil(low - 1e-9) if given[0] else np.rint(low)
-    high = np.floor(high + 1e-9) if given[1] else np.rint(high)
+    low = np.rint(low) if open_below else np.ceil(low - 1e-9)
+    high = np.rint(high) if open_above else np.floor(high + 1e-9)
     if low > high:
         sentence = f"has no multiple of {step:g} between {lower:g} and {upper:g}."
         raise column_error(feature.name, sentence)
@@ -296,10 +296,9 @@ def _nearly_all(fits: Any, counts: Any) -> bool:
 def _tolerance(values: Floats, resolution: float) -> float:
     """Returns the change that is negligible: a hundredth of the range between the quartiles.
 
-    The quartiles, not the ends: in a column of incomes the few largest would make a change of a
-    month's pay look small. Rounded down to whole steps, so that it is 0 where one step already
-    matters (years, numbers of children), and 0 where few values occur, which are choices rather
-    than amounts.
+    By the ends, the few largest of a column of incomes would make a change of a month's pay look
+    small. It is rounded down to whole steps, so that it is 0 where one step already matters (years,
+    numbers of children). It is 0, too, where few values occur: these are choices, not amounts.
     """
     if len(np.unique(values)) < CHOICES:
         return 0.0

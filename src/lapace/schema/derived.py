@@ -88,7 +88,7 @@ class DerivedColumns:
 
     @classmethod
     def of(cls, features: Sequence[Feature]) -> DerivedColumns:
-        """Returns those among some columns; refuses unknown inputs and circles."""
+        """Returns the derived columns among some; refuses unknown inputs and circles."""
         places = {feature.name: i for i, feature in enumerate(features)}
         expressions = {f.name: parse(f.derived) for f in features if f.derived is not None}
         inputs = {name: expression.columns for name, expression in expressions.items()}
@@ -109,12 +109,19 @@ class DerivedColumns:
         for name in order:
             final = [s for i in inputs[name] for s in sources.get(i, (i,))]
             sources[name] = tuple(dict.fromkeys(final))
-            direct, ends = (np.array([places[i] for i in s]) for s in (inputs[name], sources[name]))
             named = [features[places[i]] for i in (name, *inputs[name])]
             numbers = all(feature.kind == "continuous" for feature in named)
-            form = linear_form(expressions[name]) if numbers else None
             expression = expressions[name]
-            each.append(Derivation(places[name], named[0], direct, ends, expression, form))
+            each.append(
+                Derivation(
+                    column=places[name],
+                    feature=named[0],
+                    inputs=np.array([places[i] for i in inputs[name]]),
+                    sources=np.array([places[i] for i in sources[name]]),
+                    expression=expression,
+                    form=linear_form(expression) if numbers else None,
+                )
+            )
         return cls(features, tuple(each))
 
     def derive(

@@ -123,7 +123,7 @@ class Distance:
         return total
 
     def _one_hot(self, cells: Floats, weight: Floats) -> Floats:
-        """Category columns with a place for every level and for missing, times their weights."""
+        """Returns category columns one-hot, with a place for missing, times their weights."""
         blocks = [np.empty((len(cells), 0))]
         for i in np.flatnonzero(~self.numeric).tolist():
             # Missing is -1: the code after the last level may be a level of a wider schema.
@@ -142,9 +142,9 @@ def kneighbors(
     exclude_self: bool = False,
     weights: Floats | None = None,
 ) -> tuple[Floats, Ints]:
-    """Distances to the k nearest rows, ascending, and their positions, (m, k) each.
+    """Returns the distances to the k nearest rows, ascending, and their positions, (m, k) each.
 
-    Searched block by block, so that memory stays flat: 300,000 rows among 10,000 need no more
+    It searches block by block, so that memory stays flat: 300,000 rows among 10,000 need no more
     than 100 among 48,000.
 
     Args:
@@ -162,17 +162,17 @@ def kneighbors(
         (array([[0.1 , 0.15]]), array([[0, 1]]))
     """
     k = max(0, min(k, len(rows) - exclude_self))
-    found, index = np.empty((len(cells), k)), np.empty((len(cells), k), dtype=np.int64)
+    nearest, index = np.empty((len(cells), k)), np.empty((len(cells), k), dtype=np.int64)
     for part in batches(len(cells) if k else 0, BLOCK, len(rows)):
         block = schema.metric.pairwise(cells[part], rows, weights)  # (size, n)
         if exclude_self:
             np.fill_diagonal(block[:, part.start :], math.inf)
-        found[part], index[part] = smallest(block, k)
-    return found, index
+        nearest[part], index[part] = smallest(block, k)
+    return nearest, index
 
 
 def smallest(values: Floats, k: int) -> tuple[Floats, Ints]:
-    """The k smallest values of each row, ascending, and their positions; ties by position.
+    """Returns the k smallest values of each row, ascending, and their positions; ties by position.
 
     Examples:
         >>> smallest(np.array([[3.0, 1.0, 2.0, 1.0]]), 3)

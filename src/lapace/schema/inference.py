@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from lapace.arrays import Floats
+from lapace.documents import restore
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.columns import (
     PLAIN,
@@ -40,7 +41,7 @@ from lapace.schema.columns import (
 from lapace.schema.features import KINDS, Feature, Override, column_error
 from lapace.schema.notation import DATES, plain_number
 from lapace.schema.ranks import RARE
-from lapace.schema.summary import PROPOSED, SAID, Overrides
+from lapace.schema.summary import FIELDS, PROPOSED, SAID, Overrides
 from lapace.table import Coded, Column, Table, as_coded
 
 __all__ = ["infer_features", "no_column"]
@@ -51,20 +52,7 @@ SET = 12  # different numbers, at most, that are kept as a set where they are no
 KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
 SHOWN = 3  # values that a message lists
 WORDS = {"number": "continuous", "date": "continuous"}  # besides the kinds, what a column may be
-# What may be declared of a column, and the type of it in words and in Python.
-SETTINGS: Mapping[str, tuple[str, Any]] = {
-    "kind": ("kind", object),
-    "categories": ("list", list | tuple),
-    "lower": ("number", int | float | str),  # dates and amounts as text
-    "upper": ("number", int | float | str),
-    "resolution": ("number", int | float),
-    "integer": ("truth value", bool),
-    "tolerance": ("number", int | float),
-    "derived": ("expression", str),
-    "written": ("text", str),
-    "unit": ("text", str),
-    "description": ("text", str),
-}
+SETTINGS = ("kind", "integer", *FIELDS)  # what may be declared of a column
 
 
 def infer_features(
@@ -86,7 +74,7 @@ def infer_features(
     table = table.without([name for name, kind in overrides.items() if kind == "drop"])
     if not table.names:
         raise InputError("The table has no columns.")
-    # Labels that are more or fewer than the rows: `fit` says what is wrong with them.
+    # `fit` itself refuses labels that are more or fewer than the rows.
     row_labels = labels if labels is not None and len(labels) == len(table) else ()
     features, errors = [], dict[str, InputError]()
     for name, column in table.columns.items():
@@ -111,7 +99,7 @@ def no_column(name: object, names: Sequence[str]) -> InputError:
 
 
 def _pixels(table: Table) -> dict[str, Feature]:
-    """Returns the features of images: numbers of one scale, whichever part a pixel has shown."""
+    """Returns the features of images: all pixels have the same bounds."""
     if table.template.shape is None:
         return {}
     columns = [column.values for column in table.columns.values()]
@@ -168,36 +156,35 @@ def _refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
 
 def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
     """Returns a feature with some of its settings declared, the others inferred."""
-    for key, value in settings.items():
+    for key in settings:
         if key not in SETTINGS:
             hint = did_you_mean(key, SETTINGS) or f" There are: {', '.join(SETTINGS)}."
             raise column_error(name, f"has no setting '{key}'.{hint}")
-        word, wanted = SETTINGS[key]
-        if not isinstance(value, wanted) or isinstance(value, bool) > (key == "integer"):
-            raise column_error(name, f"has {key} = {value!r}, which is no {word}.")
-    kind, categories = settings.pop("kind", None), settings.pop("categories", None)
-    if kind is not None and kind not in (*KINDS, *SAID):
-        hint = did_you_mean(kind, (*SAID, *KINDS)) or f" There are: {', '.join(SAID)}."
-        raise InputError(f"'{kind}' is no kind of column.{hint}")
-    if categories is not None:
-        declared: Any = WORDS.get(kind, kind or "categorical")
-        return Feature(name, declared, categories=tuple(categories), **settings)
-    feature = _feature(name, column, WORDS.get(kind, kind)) if kind else _guess(name, column)
-    feature = replace(feature, written=settings.pop("written", feature.written))
-    for key in ("lower", "upper"):
-        if isinstance(text := settings.get(key), str):
-            settings[key] = feature.number(text)
-            if settings[key] is None:
-                sentence = f"has {key} = '{text}', which is not written as {feature.written}."
-                raise column_error(name, sentence)
-    if kind == "date" and not (column.kind == "date" or feature.is_date):
-        raise column_error(
-            name,
-            "is not written as dates are that can be read. Say how, as --kind "
-            f"'{name}=date:31/12/2024' or schema={{'{name}': {{'written': '31/12/2024'}}}}; "
-            f"there are {', '.join(DATES)}.",
-        )
-    return replace(feature, **settings)
+    word = settings.pop("kind", None)
+    if word is not None and word not in (*KINDS, *SAID):
+        hint = did_you_mean(word, (*SAID, *KINDS)) or f" There are: {', '.join(SAID)}."
+        raise InputError(f"'{word}' is no kind of column.{hint}")
+    kind = WORDS.get(word, word)
+    if "categories" in settings:
+        inferred = {"name": name, "kind": kind or "categorical"}
+    else:
+        feature = _feature(name, column, kind) if kind else _guess(name, column)
+        written = settings.get("written", feature.written)
+        if word == "date" and written not in DATES:
+            raise column_error(
+                name,
+                "is not written as dates are that can be read. Say how, as --kind "
+                f"'{name}=date:31/12/2024' or schema={{'{name}': {{'written': '31/12/2024'}}}}; "
+                f"there are {', '.join(DATES)}.",
+            )
+        for key in {"lower", "upper"} & settings.keys():
+            if isinstance(text := settings[key], str):  # a date or an amount
+                settings[key] = Feature(name, "continuous", written=written).number(text)
+                if settings[key] is None:
+                    sentence = f"has {key} = '{text}', which is not written as {written}."
+                    raise column_error(name, sentence)
+        inferred = {k: v for k, v in vars(feature).items() if v == v}  # noqa: PLR0124  NaN
+    return restore(Feature, {**inferred, **settings}, f"the declaration of column '{name}'")
 
 
 def _feature(name: str, column: Column, kind: Any) -> Feature:
@@ -269,7 +256,7 @@ def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
 
 
 def _refuse_free_text(name: str, values: Coded, distinct: int) -> None:
-    """Raises for numbers with some other text among them, and where most rows have a text of it."""
+    """Raises for numbers with some other text among them, and where most texts occur once."""
     counts = np.bincount(values.codes[values.codes >= 0], minlength=len(values.levels))
     numbers = np.array([plain_number(str(level)) is not None for level in values.levels])
     rows, some = int(counts.sum()), int(counts[numbers].sum())

@@ -99,17 +99,11 @@ def test_a_page_is_whole_and_needs_nothing_else():
     assert not balance.open
     assert not balance.wrong
     assert not re.search(r"<(script|link|img|iframe)|@import|url\(http", found.html)
-    loaded = re.findall(r'(?:src|href)="([^"#][^"]*)"', found.html)
-    assert all(address.startswith("http://www.w3.org/") for address in loaded)
-
-
-def test_ids_and_values_are_no_markup():
-    whole = explanation()
-    first = letters.letter(whole[0], date=DAY) if whole.status[0] != "malformed" else None
-    assert first is not None
-    assert "<i>x</i>" not in first.html
-    assert "&lt;i&gt;x&lt;/i&gt;" in first.html
-    assert "<i>x</i>" in first.text
+    assert not re.search(r'(?:src|href)="[^"#]', found.html)
+    named = letters.letter(explanation()[0], date=DAY)
+    assert "<i>x</i>" not in named.html, "an id is no markup"
+    assert "&lt;i&gt;x&lt;/i&gt;" in named.html
+    assert "<i>x</i>" in named.text
 
 
 def test_letters_are_written_for_those_who_have_not_the_target(tmp_path):
@@ -134,6 +128,10 @@ def test_without_a_way_the_letter_says_why():
         assert "No way to" in text
         assert found.reason in text
         assert "In detail" in text and whole.reason[0] in text  # noqa: PT018
+    why = letters.letter(hard.explainer.why_not(whole)[0], date=DAY).reason
+    assert re.search(
+        r"otherwise if “at most 0 things change” became “at most \d things? changes?”", why
+    )
     there = hard.explainer.explain(instances, target="cheap")
     assert "nothing has to change" in letters.letter(there[0], date=DAY).text
 
@@ -248,16 +246,6 @@ def test_on_the_edge_no_figure_is_praised():
     whole = world.explainer.explain(world.instances.head(8))
     likely = letters.letter(next(i for i in whole if i.status == "answered"))
     assert "Neither says how likely it is that things really turn out so." in likely.text
-
-
-def test_without_a_way_it_names_only_what_was_asked_to_be_kept():
-    fitted = worlds.post().explainer
-    instances = [row for row in worlds.post().instances if worlds.postage([row]) == ["cheap"]][:1]
-    whole = fitted.explain(instances, target="dear", constraints=["changes <= 0"])
-    found = letters.letter(fitted.why_not(whole)[0], date=DAY)
-    assert re.search(
-        r"otherwise if “at most 0 things change” became “at most \d things? changes?”", found.reason
-    )
 
 
 def test_what_no_letter_is_about():

@@ -30,12 +30,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-from lapace import Explainer, InputError, NotFittedError, Search
+from lapace import Explainer, InputError, Search
 from lapace.apps.server import create_app, make_app, run, serve
 from lapace.apps.server.requests import ExplainRequest, WhyNotRequest, read_json
 from lapace.apps.server.running import listen
 from lapace.apps.server.work_queue import THREAD_NAME
-from lapace.documents import plain as plain_json
 from lapace.result import json_schema, why_not_to_json
 from tests import worlds
 
@@ -56,12 +55,12 @@ class Gate:
     def __init__(self) -> None:
         self.open = threading.Event()
         self.open.set()
-        self.broken = False
+        self.broken: BaseException | None = None
         self.blocked = threading.Semaphore(0)  # counts the calls that had to wait
 
     def predict(self, rows: list[dict[str, Any]]) -> list[str]:
-        if self.broken:
-            raise ConnectionError(f"no response from http://10.0.0.7/{SECRET}")
+        if self.broken is not None:
+            raise self.broken
         # Only heavy letters wait, so that light ones can be seen to pass.
         if not self.open.is_set() and any(r["weight"] == 499 for r in rows):
             self.blocked.release()
@@ -86,7 +85,7 @@ def gate() -> Iterator[Gate]:
     found.blocked = threading.Semaphore(0)
     yield found
     found.open.set()
-    found.broken = False
+    found.broken = None
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
@@ -178,10 +177,6 @@ def request_of(options: dict[str, Any]) -> dict[str, Any]:
     return {**{k: v for k, v in options.items() if k not in SEARCH}, "search": search}
 
 
-def in_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
 def sentence(response: httpx.Response, status: int) -> str:
     """The one sentence of an error, and nothing else."""
     assert response.status_code == status, response.text[:300]
@@ -215,7 +210,7 @@ def test_a_response_is_the_librarys_explanation_in_the_published_format(name):
     with serving(world.explainer) as client:
         response = client.post("/v2/explain", json={"instances": instances, **request_of(options)})
     assert response.status_code == 200
-    assert response.json() == in_json(expected)
+    assert response.json() == expected
     jsonschema.validate(response.json(), json_schema())
 
 
@@ -227,34 +222,25 @@ def test_every_setting_reaches_the_library():
         "constraints": ["fixed age", "changes <= 3"],
         "costs": {"income": 3, "debt": 0.5},
         "confidence": 0.6,
+        "plausibility": 50,
         "steps": 7,
         "stable": False,
         "enforce": "naive",
         "n_starts": 1,
         "picks": ["nearest", "best", "first"],
         "n_best": 1,
-        "plausibility": 50,
     }
     assert set(options) == {*ExplainRequest.model_fields, *SEARCH} - {"instances", "search"}
-    bare = in_json(world.explainer.explain(instances).to_json())["instances"]
     with serving(world.explainer) as client:
-        for name, value in options.items():
-            one = {name: value}
-            expected = world.explainer.explain(instances, **worlds.searched(one)).to_json()
-            request = {"instances": instances, **request_of(one)}
-            found = client.post("/v2/explain", json=request).json()
-            assert found == in_json(expected), name
-            changes_little = ("enforce", "n_starts", "stable", "target")  # by themselves
-            assert name in changes_little or found["instances"] != bare, name
-        request = {"instances": instances, **request_of(options)}
-        found = client.post("/v2/explain", json=request).json()
-    expected = world.explainer.explain(instances, **worlds.searched(options)).to_json()
-    assert found == in_json(expected)
+        for some in (*({name: value} for name, value in options.items()), options):
+            expected = world.explainer.explain(instances, **worlds.searched(some)).to_json()
+            found = client.post("/v2/explain", json={"instances": instances, **request_of(some)})
+            assert found.json() == expected, some
 
 
 def test_concurrent_requests_are_answered_as_if_alone(client):
     instances = plain(worlds.post())
-    alone = [in_json(worlds.post().explainer.explain([row]).to_json()) for row in instances]
+    alone = [worlds.post().explainer.explain([row]).to_json() for row in instances]
     with ThreadPoolExecutor(12) as pool:
         responses = list(pool.map(lambda row: explain(client, row), instances * 2))
     assert [response.status_code for response in responses] == [200] * len(responses)
@@ -267,7 +253,7 @@ def test_an_explainer_is_described_without_training_values(client):
     assert schema["labels"] == list(explainer.classes_)
     assert [f["name"] for f in schema["features"]] == list(explainer.schema_.names)
     assert not {"knots", "histogram", "ranks"} & set(schema["features"][0])
-    assert client.get("/v2/report").json() == in_json(explainer.report_.to_json())
+    assert client.get("/v2/report").json() == explainer.report_.to_json()
 
 
 def test_why_not_covers_every_instance_without_a_counterfactual():
@@ -279,35 +265,15 @@ def test_why_not_covers_every_instance_without_a_counterfactual():
     with serving(world.explainer) as client:
         response = client.post("/v2/why-not", json=request)
         none = client.post("/v2/why-not", json={**request, "max_queries": 0})
-        plain_explanation = client.post("/v2/explain", json=request)
-    assert response.status_code == 200
-    expected = world.explainer.why_not(explanation)
-    found = response.json()["instances"]
-    assert [p["instance"] for p in found] == list(range(len(instances)))
-    assert [p["status"] for p in found] == list(expected.status)
-    without = [p for p in found if p["status"] in ("none_found", "infeasible")]
-    assert without
-    for instance in without:
-        assert instance["why_not"] == plain_json(expected[instance["instance"]].why_not)
-    assert all(p["why_not"] is None for p in found if p not in without)
-    # The budget of queries is the request's, and only this route spends any.
-    budget = world.explainer.why_not(explanation, max_queries=0)
-    assert none.json() == in_json(why_not_to_json(budget))
+    whole = world.explainer.why_not(explanation)
+    assert response.json() == why_not_to_json(whole)
+    assert any(one["why_not"] for one in response.json()["instances"])
+    # The budget of queries is the request's.
+    assert none.json() == why_not_to_json(world.explainer.why_not(explanation, max_queries=0))
     assert none.json() != response.json()
-    assert all(p["why_not"] is None for p in plain_explanation.json()["instances"])
 
 
 # --- the OpenAPI document ----------------------------------------------------------------------
-
-
-def test_the_document_lists_every_route_and_there_are_no_pages_with_foreign_scripts(client):
-    document = client.get("/openapi.json").json()
-    assert sorted(document["paths"]) == [
-        "/healthz", "/metrics", "/readyz", "/v2/explain", "/v2/report", "/v2/schema", "/v2/why-not",
-    ]  # fmt: skip
-    assert "securitySchemes" not in document["components"]
-    for path in ("/docs", "/redoc"):
-        sentence(client.get(path), 404)
 
 
 def test_the_page_names_every_route_field_status_and_setting(client):
@@ -351,17 +317,11 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
         compared.append((len(a), len(b)))
         return a == b
 
-    monkeypatch.setattr("lapace.apps.server.tokens.hmac.compare_digest", compare)
+    monkeypatch.setattr("lapace.apps.server.access.hmac.compare_digest", compare)
     with serving(worlds.post().explainer, token="open-sesame") as client:
         for token in ("no", "o", "open-sesame", "x" * 5_000):
             client.get("/v2/schema", headers={"Authorization": f"Bearer {token}"})
     assert compared == [(32, 32)] * 4
-
-
-@pytest.mark.parametrize("token", ["", "two words", "schlüssel", "new\nline", 7])
-def test_a_token_no_header_can_carry_is_refused(token):
-    with pytest.raises(InputError, match=r"^token must be a text"):
-        create_app(worlds.post().explainer, token=token)
 
 
 def test_without_a_token_only_loopback_host_names_are_answered():
@@ -381,7 +341,8 @@ def test_without_a_token_only_loopback_host_names_are_answered():
 @pytest.mark.parametrize(
     ("path", "method", "status"),
     [("/v2/explain/", "POST", 404), ("/v2/explain", "GET", 405), ("/", "GET", 404),
-     ("/v2/schema", "POST", 405), ("/../etc/passwd", "GET", 404), ("/v2/%00", "GET", 404)],
+     ("/v2/schema", "POST", 405), ("/../etc/passwd", "GET", 404), ("/v2/%00", "GET", 404),
+     ("/docs", "GET", 404), ("/redoc", "GET", 404)],  # they would load foreign scripts
 )  # fmt: skip
 def test_unknown_paths_and_methods_are_errors(client, path, method, status):
     sentence(client.request(method, path), status)
@@ -505,16 +466,12 @@ def test_limits_hold_and_are_listed():
      ({"max_instances": True}, "max_instances is True; it must be"),
      ({"queue": -1}, "queue is -1"), ({"threads": 0}, "threads is 0"),
      ({"timeout": 0}, "timeout is 0; it must be"), ({"timeout": "3"}, "timeout is '3'"),
-     ({"timeout": 100_000}, "timeout is 100000"), ({"token": {}}, "token holds none")],
+     ({"timeout": 100_000}, "timeout is 100000"), ({"token": {}}, "token holds none"),
+     *(({"token": token}, "token must be a text") for token in ("", "two words", "schlüssel", 7))],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused_at_once(settings, says):
     with pytest.raises(InputError, match=says):
         create_app(worlds.post().explainer, **settings)
-
-
-def test_an_explainer_must_be_fitted():
-    with pytest.raises(NotFittedError):
-        create_app(Explainer(worlds.postage))
 
 
 # --- slow and broken classifiers ----------------------------------------------------------------
@@ -594,7 +551,7 @@ def test_a_request_whose_client_is_gone_is_not_computed(gate):
 def test_a_broken_classifier_is_a_bad_gateway_and_its_message_is_only_logged(gate, caplog):
     _, explainer = gated()
     with serving(explainer) as client:
-        gate.broken = True
+        gate.broken = ConnectionError(f"no response from http://10.0.0.7/{SECRET}")
         found = sentence(explain(client), 502)
         assert found == "The classifier failed. The server's log says more."
         assert "The classifier failed. At the level DEBUG" in caplog.text
@@ -604,7 +561,9 @@ def test_a_broken_classifier_is_a_bad_gateway_and_its_message_is_only_logged(gat
         assert SECRET in caplog.text
         assert client.get("/healthz").status_code == 200
         assert client.get("/v2/schema").json()["rules"] == ["speed >= 0"]
-        gate.broken = False
+        gate.broken = SystemExit(3)
+        assert sentence(explain(client), 502) == found
+        gate.broken = None
         assert explain(client).status_code == 200
 
 

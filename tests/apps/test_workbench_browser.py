@@ -12,13 +12,14 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import which
 
 import pytest
+from test_server import until
+from test_server_under_fire import free_port, nginx
 
 from lapace import Explanation
 
@@ -399,33 +400,21 @@ def test_visitors_are_apart_and_a_restart_loses_nothing(browser):
 
 @pytest.mark.needs("nginx")
 def test_the_reverse_proxy_on_the_page_lets_the_websocket_pass(browser, tmp_path):
-    page = (ROOT / "docs" / "how-to" / "workbench.md").read_text(encoding="utf-8")
-    block = re.search(r"```nginx\n(.+?)```", page, re.DOTALL)[1]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with server("post") as (address, _):
-        assert "http://127.0.0.1:8000" in block
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        paths = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
-        (tmp_path / "nginx.conf").write_text(
-            f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}\n"
-            f"http {{ access_log off; {paths} server {{ listen 127.0.0.1:{port};\n"
-            + block.replace("http://127.0.0.1:8000", address)
-            + "}}\n"
-        )
-        nginx = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")])
-        try:
-            for _ in range(300):  # until it listens
-                with socket.socket() as tried:
-                    if tried.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.1)
-            visitor = Visitor(browser, f"http://127.0.0.1:{port}", PHONE)
-            visitor.open("/workbench/")
-            visitor.cards.first.wait_for()  # it was asked for and came through the websocket
-            visitor.settled()
-            assert visitor.sent
-            visitor.close()
-        finally:
-            nginx.terminate()
-            nginx.wait(60)
+    port = free_port()
+    around = f"server {{ listen 127.0.0.1:{port};\n{{}}}}"
+    with (
+        server("post") as (address, _),
+        nginx(tmp_path, "workbench.md", {"http://127.0.0.1:8000": address}, around),
+    ):
+        until(lambda: connects(port))
+        visitor = Visitor(browser, f"http://127.0.0.1:{port}", PHONE)
+        visitor.open("/workbench/")
+        visitor.cards.first.wait_for()  # it was asked for and came through the websocket
+        visitor.settled()
+        assert visitor.sent
+        visitor.close()
+
+
+def connects(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0

@@ -7,7 +7,6 @@ error is answered with one sentence, `{"error": "…"}`, that reveals nothing ab
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -26,11 +25,16 @@ except ImportError as error:
     raise ImportError("Serving needs more packages: pip install 'lapace[serve]'.") from error
 
 from lapace import __version__
-from lapace.apps.server.access import LOOPBACK_HOSTS, AccessMiddleware, error_response
+from lapace.apps.server.access import (
+    LOOPBACK_HOSTS,
+    AccessMiddleware,
+    Tokens,
+    error_response,
+    read_tokens,
+)
 from lapace.apps.server.monitoring import Metrics
 from lapace.apps.server.requests import MAX_STEPS, validation_sentence
 from lapace.apps.server.routes import describing_routes, explaining_routes, health_routes
-from lapace.apps.server.tokens import Tokens, read_tokens
 from lapace.apps.server.work_queue import WorkQueue
 from lapace.errors import InputError, check_integer, check_number
 from lapace.explainer import Explainer
@@ -38,9 +42,6 @@ from lapace.explainer import Explainer
 __all__ = ["create_app", "make_app", "run", "run_workers", "serve"]
 
 MAX_NODES = 100_000  # branch-and-bound nodes the solver may visit for one request
-INTERNAL_ERROR = "An error occurred inside the server. Its log says more."
-
-log = logging.getLogger(__name__)
 
 
 def create_app(
@@ -109,8 +110,8 @@ def create_app(
         "steps": MAX_STEPS,
     }
     app.state.metrics, app.state.tokens = Metrics(), tokens
-    for kind in (HTTPException, RequestValidationError, Exception):
-        app.add_exception_handler(kind, _handle_error)
+    app.add_exception_handler(HTTPException, _handle_error)
+    app.add_exception_handler(RequestValidationError, _handle_error)
     app.add_middleware(
         AccessMiddleware,
         tokens=tokens,
@@ -195,7 +196,5 @@ def _tokens(
 async def _handle_error(_: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         error = HTTPException(422, validation_sentence(error))
-    if not isinstance(error, HTTPException):
-        log.error("A request failed.", exc_info=error)
-        error = HTTPException(500, INTERNAL_ERROR)
+    assert isinstance(error, HTTPException)
     return error_response(error)

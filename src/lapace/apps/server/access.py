@@ -1,14 +1,18 @@
 """Access to the server: Host, Origin and token are checked before a byte of a body is read.
 
-`/healthz` and `/readyz` are open to all: they reveal nothing about instances.
+There may be several tokens, by name. `/healthz` and `/readyz` are open to all: they reveal nothing
+about instances.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
 from time import monotonic
 from uuid import uuid4
 
@@ -19,12 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from lapace.apps.server.monitoring import REQUEST_ID, Metrics
-from lapace.apps.server.tokens import Tokens
+from lapace.errors import InputError
 
-__all__ = ["LOOPBACK_HOSTS", "AccessMiddleware", "error_response"]
+__all__ = ["LOOPBACK_HOSTS", "AccessMiddleware", "Tokens", "error_response", "read_tokens"]
 
 OPEN_PATHS = ("/healthz", "/readyz")
-REQUEST = re.compile(r"[\w.-]{1,64}")  # an id of a request that is taken over
+NAME = re.compile(r"[\w.-]{1,64}")  # of a token's holder, or the id of a request
+TOKEN = re.compile(r"[!-~]+")  # what a header can carry
 SECURITY = {
     "Cache-Control": "no-store",  # responses describe instances
     "X-Content-Type-Options": "nosniff",
@@ -36,8 +41,10 @@ SECURITY = {
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 MAX_SENTENCE = 600  # characters: a sentence may quote the request
 NO_ROUTE = "There is no such path, or not for this method. GET /openapi.json lists the routes."
+INTERNAL_ERROR = "An error occurred inside the server. Its log says more."
 STOPPING = "The server is stopping. Try again in 5 seconds, or another one."
 
+log = logging.getLogger(__name__)
 requests_log = logging.getLogger("lapace.apps.server.requests")
 
 
@@ -55,7 +62,7 @@ def error_response(error: HTTPException) -> JSONResponse:
 
 
 class AccessMiddleware:
-    """Checks Host, Origin and token; counts and logs responses; answers what a stop cuts short.
+    """Checks Host, Origin and token; counts and logs responses; answers what fails or is cut short.
 
     Written by hand: dependencies of FastAPI run after the body has been read, and Starlette's
     middleware for hosts responds in plain text, on `/healthz` too.
@@ -107,7 +114,7 @@ class AccessMiddleware:
     ) -> None:
         start, status = monotonic(), 0
         sent = Headers(scope=scope).get("x-request-id", "")
-        identifier = sent if REQUEST.fullmatch(sent) else uuid4().hex
+        identifier = sent if NAME.fullmatch(sent) else uuid4().hex
         REQUEST_ID.set(identifier)
 
         async def send_with_headers(message: Message) -> None:
@@ -119,20 +126,22 @@ class AccessMiddleware:
                     headers.setdefault(name, value)
             await send(message)
 
+        failure: HTTPException | None = None
         try:
             await app(scope, receive, send_with_headers)
         except asyncio.CancelledError:  # the server stops, and the time for running requests is up
-            if status:
-                raise
-            stopping = HTTPException(503, STOPPING, {"Retry-After": "5"})
-            await error_response(stopping)(scope, receive, send_with_headers)
-        finally:
-            seconds, route = monotonic() - start, getattr(scope.get("route"), "path", "other")
-            self.metrics.answered(route, status or 500, seconds)
-            if self.log_requests:
-                fields = {"method": scope["method"], "route": route, "status": status or 500}
-                fields |= {"seconds": round(seconds, 4), "client": client}
-                requests_log.info("request", extra={"fields": fields})
+            failure = HTTPException(503, STOPPING, {"Retry-After": "5"})
+        except Exception:
+            log.exception("A request failed.")
+            failure = HTTPException(500, INTERNAL_ERROR)
+        if failure is not None and not status:
+            await error_response(failure)(scope, receive, send_with_headers)
+        seconds, route = monotonic() - start, getattr(scope.get("route"), "path", "other")
+        self.metrics.answered(route, status, seconds)
+        if self.log_requests:
+            fields = {"method": scope["method"], "route": route, "status": status}
+            fields |= {"seconds": round(seconds, 4), "client": client}
+            requests_log.info("request", extra={"fields": fields})
 
     def _check(self, scope: Scope, headers: Headers) -> str:
         """Returns the name of the token's holder, empty without tokens; raises where refused."""
@@ -170,3 +179,75 @@ class AccessMiddleware:
         if scope["type"] == "http" and scope["method"] == "GET" and "/_" not in scope["path"]:
             raise HTTPException(303, "Log in first.", {"Location": login})
         raise HTTPException(401, "The session is missing or over. Log in again.")
+
+
+# ------------------------------------------------------------------------------------------------
+# Tokens
+
+
+class Tokens:
+    """Tokens that open the server.
+
+    Args:
+        named: The tokens by the name of whoever holds each.
+
+    Examples:
+        >>> tokens = Tokens({"alice": "open-sesame"})
+        >>> tokens.find("open-sesame"), tokens.find("wrong")
+        ('alice', None)
+    """
+
+    def __init__(self, named: Mapping[str, str]) -> None:
+        if not named:
+            raise InputError("token holds none. Give one, or None to ask for none.")
+        for name, token in named.items():
+            if not (isinstance(token, str) and TOKEN.fullmatch(token)):
+                raise InputError(
+                    "token must be a text of visible ASCII characters, without spaces."
+                )
+            if not NAME.fullmatch(name):
+                raise InputError(f"'{name}' names no token: use letters, digits, . _ and -.")
+        self._digests = {name: _digest(token) for name, token in named.items()}
+
+    def find(self, token: str) -> str | None:
+        """Returns the name of the token's holder; None where it is none of the tokens.
+
+        All are compared, and digests have one length, so that the time taken says nothing.
+        """
+        sent, holder = _digest(token), None
+        for name, digest in self._digests.items():
+            if hmac.compare_digest(sent, digest):
+                holder = name
+        return holder
+
+    @property
+    def secret(self) -> str:
+        """A key to sign sessions with, which changes with the tokens."""
+        return _digest(repr(sorted(self._digests.items()))).hex()
+
+
+def read_tokens(file: Path) -> dict[str, str]:
+    """Returns the tokens in a file by name: a line each, `name:token`; # begins a comment."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The file of tokens '{file.name}' could not be read: {error}") from None
+    tokens: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, _, token = text.partition(":")
+        if not (NAME.fullmatch(name) and TOKEN.fullmatch(token)) or name in tokens:
+            raise InputError(
+                f"Line {number} of the file of tokens '{file.name}' is not understood. Write "
+                "name:token, each name once, the token in visible ASCII characters."
+            )
+        tokens[name] = token
+    if not tokens:
+        raise InputError(f"The file of tokens '{file.name}' has none. Write lines of name:token.")
+    return tokens
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -424,9 +424,11 @@ def test_the_command_sums_up_as_text_and_as_json(model, letters, tmp_path):
     first = lapace(*words)
     assert first.exit_code == 0, first.stderr
     assert "Ray is not used: parts are made one after another." in first.stderr
-    assert re.search(r"36 instances in 6 parts: \d+ answered, \d+ already there", first.stdout)
+    assert re.match(
+        r"Explanation of 36 instances: \d+ answered, \d+ already target, in 6 parts", first.stdout
+    )
     assert "36 explained now in" in first.stdout
-    assert "What an answer costs" in first.stdout
+    assert "instances without the target label have an answer" in first.stdout
     again = lapace(*words, "--format", "json")
     data = json.loads(again.stdout)
     assert (data["rows"], data["skipped_parts"], data["complete"]) == (36, 6, True)
@@ -436,7 +438,7 @@ def test_the_command_sums_up_as_text_and_as_json(model, letters, tmp_path):
     bad = lapace(*words)
     assert bad.exit_code == 1
     assert "broken.parquet' could not be read. It is no Parquet file" in bad.stderr
-    other = lapace("batch", *command(model, letters, out, "--no-ray", "--steps", "5"))
+    other = lapace("batch", *command(model, letters, out, "--no-ray", "--confidence", "0.6"))
     assert other.exit_code == 2
     assert "was begun with other settings" in other.stderr
 

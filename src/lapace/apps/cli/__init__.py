@@ -27,9 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     try:
         from lapace.apps.cli.commands import app
+        from lapace.apps.cli.outputs import keep_native_output_apart
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("rich", "typer"):
             raise
         sys.stderr.write("lapace: The command line needs typer: pip install 'lapace[cli]'.\n")
         sys.exit(2)
+    keep_native_output_apart()
     app(None if arguments is None else list(arguments), prog_name="lapace")

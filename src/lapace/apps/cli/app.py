@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import signal
 import sys
 import threading
@@ -21,8 +20,8 @@ import typer
 from typer.core import TyperGroup
 
 from lapace import __version__
-from lapace.apps.cli.outputs import results_apart, say, secretive
-from lapace.errors import InputError, LapaceError, did_you_mean
+from lapace.apps.cli.outputs import drop_buffered, quiet, results_apart, say, secretive
+from lapace.errors import InputError, LapaceError
 
 __all__ = ["EXAMPLES", "TERMINATED", "TerminatedError", "app", "command", "print_error"]
 
@@ -31,6 +30,12 @@ UNEXPECTED, WRONG_INPUT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 1, 2, 130, 141, 
 EXAMPLES: dict[str, str] = {}  # by the command's name
 # What typer raises at a wrong option or argument, whichever version of click it uses.
 UsageError: Any = typer.BadParameter.__mro__[1]
+QUIET = inspect.Parameter(
+    "quiet",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=typer.Option(False, "--quiet", "-q", help="Print only the result, and errors."),
+    annotation=bool,
+)
 
 
 class TerminatedError(BaseException):
@@ -69,8 +74,7 @@ class CommandGroup(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # What is still buffered is flushed at exit: send it nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_buffered()
             raise typer.Exit(PIPE_CLOSED) from None
         return result
 
@@ -120,9 +124,10 @@ def print_error(error: Exception) -> int:
     if isinstance(error, typer.Abort):
         return INTERRUPTED
     if isinstance(error, UsageError):
-        context: Any = getattr(error, "ctx", None)
-        path = context.command_path if context is not None else "lapace"
-        text = f"{_usage_text(error)} See {path} --help."
+        usage: Any = error
+        path = usage.ctx.command_path if usage.ctx is not None else "lapace"
+        message = usage.format_message().replace("Value error, ", "").rstrip(".")
+        text = f"{message}. See {path} --help."
     elif isinstance(error, LapaceError) or type(error) is ImportError:  # or a missing extra
         text = str(error)
     elif isinstance(error, OSError):
@@ -140,18 +145,6 @@ def print_error(error: Exception) -> int:
     return code
 
 
-def _usage_text(error: Any) -> str:
-    """The message about a wrong option or argument, without the words of typer's own checks."""
-    text = _one_line(error.format_message()).replace("Value error, ", "")
-    for kind, words in (("integer", "whole number"), ("number", "number")):
-        if wrong := re.search(f"Input should be a valid {kind}.*", text):
-            value = error.__cause__.errors()[0]["input"]
-            text = text.replace(wrong[0], f"'{value}' is not a {words}")
-    choice = re.search("'([^']*)' is not one of (.+)", text)
-    text = text if text.endswith(("?", ".")) else f"{text}."
-    return text + (did_you_mean(choice[1], re.findall("'([^']+)'", choice[2])) if choice else "")
-
-
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
@@ -163,6 +156,7 @@ app = typer.Typer(
     cls=CommandGroup,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 data = typer.Typer(help="Data sets to try it with.")
@@ -174,7 +168,12 @@ def lapace(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Counterfactual explanations as picks from a latent path, for any classifier on tables."""
+    """Find out what would have to change for a classifier to decide otherwise.
+
+    For each row of a table: the smallest changes found that turn the prediction, under your
+    constraints, every row checked. Try `lapace demo`; with a table of your own, `lapace fit` and
+    then `lapace explain`.
+    """
     if version:
         sys.stdout.write(f"lapace {__version__}\n")
         raise typer.Exit
@@ -183,7 +182,7 @@ def lapace(
 
 
 def command(name: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a function as a command.
+    """Registers a function as a command, with the option `--quiet` as every command has it.
 
     Args:
         name: Its words after `lapace`.
@@ -206,16 +205,20 @@ def _flat(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def flat(**values: Any) -> None:
+        token = quiet.set(values.pop("quiet") or quiet.get())  # `demo` runs other commands
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        with results_apart():
-            function(**values)
+        try:
+            with results_apart():
+                function(**values)
+        finally:
+            quiet.reset(token)
 
     parameters = []
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         group = inspect.signature(groups[name], eval_str=True).parameters if name in groups else {}
         parameters += list(group.values()) or [parameter]
-    parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]
+    parameters = [*(p.replace(kind=p.KEYWORD_ONLY) for p in parameters), QUIET]
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return flat

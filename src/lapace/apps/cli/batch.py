@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
+from rich.text import Text
 from typer import Argument, Option
 
-from lapace.apps.cli import inputs, rendering
 from lapace.apps.cli.app import command
 from lapace.apps.cli.options import Loader, Model, Wanted
-from lapace.apps.cli.outputs import Destination, Progress, Terminal
+from lapace.apps.cli.outputs import Output, note, progress, warn
 from lapace.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["batch"]
 
-EVERY = 30.0  # seconds between lines of progress, where there is no terminal
-PICKS = "best,nearest"
 UNREADABLE = 20  # files named
 
 
@@ -37,47 +32,22 @@ def batch(
     *,
     model: Model,
     instances: list[str] = Argument(
-        metavar="INSTANCES…",
-        help="Parquet: files, folders with all below them, patterns, or addresses that pyarrow's "
-        "filesystems reach (s3://…, gs://…, hdfs://…).",
+        metavar="INSTANCES…", help="Parquet: files, folders, patterns, or addresses (s3://…)."
     ),
     output: str = Option(
-        ...,
-        *("--output", "-o"),
-        metavar="FOLDER",
-        help="Where outcomes are written, a Parquet file for each row group; or an address.",
+        ..., "--output", "-o", metavar="FOLDER", help="Where outcomes go; or an address."
     ),
     wanted: Wanted,
-    pick: str = Option(
-        PICKS,
-        help="Which counterfactuals, with commas between: best, nearest, first, middle, last.",
-    ),
-    n_best: int = Option(3, help="How many different ways best looks for."),
-    keep: list[str] = Option(
-        [],
-        metavar="COLUMN,…",
-        help="Columns of the input to write beside outcomes. Repeatable.",
-    ),
-    by: str | None = Option(
-        None, metavar="COLUMN", help="A column whose groups are compared in the summary."
-    ),
-    workers: int | None = Option(
-        None, help="How many parts are made at a time; by default one for each core."
-    ),
+    pick: str = Option("best,nearest", help="Of best, nearest, first, middle, last."),
+    keep: list[str] = Option([], help="A column of the input to write as well. Repeatable."),
+    by: str | None = Option(None, help="A column whose groups the summary compares."),
+    workers: int | None = Option(None, help="Parts made at a time; by default one per core."),
     gpus: float = Option(0.0, help="GPUs of each worker; 0.5 lets two share one."),
-    address: str | None = Option(
-        None, help="A Ray cluster: its address, or auto for the one this machine belongs to."
-    ),
-    ray: bool | None = Option(
-        None, help="Make parts with Ray, or one after another; by default with Ray if installed."
-    ),
-    retries: int = Option(
-        5, help="How often the classifier is queried again when it fails; then the run stops."
-    ),
-    pause: float = Option(2.0, help="Seconds before that; doubled before each further attempt."),
+    address: str | None = Option(None, help="The address of a Ray cluster, or auto."),
+    ray: bool | None = Option(None, help="Whether to use Ray; by default if it is installed."),
+    retries: int = Option(5, help="How often a failing classifier is queried again."),
     format_: Literal["table", "json"] = Option("table", "--format", help="Of the summary."),
     loader: Loader,
-    terminal: Terminal,
 ) -> None:
     """Find counterfactuals for every row of Parquet files of any size, part by part.
 
@@ -92,26 +62,18 @@ def batch(
     gpus = gpus or float((loader.device or "").startswith("cuda"))
     engine = batches.Engine(workers, gpus, address, ray)
     engine.check()
-    constraints = inputs.read_constraints(wanted.constraints, wanted.constraint)
-    costs = inputs.parse_costs(wanted.costs)
     explainer = model.load(replace(loader, device="cpu"))
-    model.note_limits(explainer, wanted.target, terminal)
-    picks = tuple(name.strip() for name in pick.split(",") if name.strip())
     request = batches.Request(
-        target=inputs.parse_label(explainer.classes_, wanted.target),
-        constraints=tuple(map(str, constraints)),
-        costs=costs,
-        confidence=wanted.confidence,
-        plausibility=wanted.plausibility,
-        search=Search(wanted.steps, picks, n_best, wanted.n_starts),
+        **wanted.arguments(explainer, model.path),
+        search=Search(picks=tuple(name.strip() for name in pick.split(",") if name.strip())),
         id_column=wanted.id_column,
-        keep=tuple(name.strip() for text in keep for name in text.split(",")),
+        keep=tuple(keep),
         by=by,
     )
     if not engine.uses_ray:
         why = "Ray is not used" if ray is False else "Ray is not installed (lapace[ray])"
-        terminal.note(f"{why}: parts are made one after another.")
-    with _progress(terminal) as progress:
+        note(f"{why}: parts are made one after another.")
+    with progress() as bar:
         summary = batches.run(
             explainer,
             instances,
@@ -120,10 +82,15 @@ def batch(
             identity=_identity(model, loader.threshold),
             engine=engine,
             retries=retries,
-            pause=pause,
-            progress=progress,
+            progress=bar,
         )
-    _show(summary, terminal, format_)
+    for source, why in list(summary.unreadable.items())[:UNREADABLE]:
+        warn(f"'{source}' could not be read. {why}")
+    if len(summary.unreadable) > UNREADABLE:
+        warn(f"{len(summary.unreadable) - UNREADABLE} more files could not be read.")
+    if summary.stopped:
+        warn(f"{summary.stopped} Run the same command again to go on.")
+    Output(format_, None).put(table=lambda: _lines(summary), values=summary.to_json)
     if not summary.complete:
         raise typer.Exit(1)
 
@@ -141,39 +108,16 @@ def _identity(model: Model, threshold: str | None) -> dict[str, str]:
     return {"explainer": explainer, "classifier": named, "threshold": threshold or ""}
 
 
-@contextmanager
-def _progress(terminal: Terminal) -> Iterator[Progress | None]:
-    """A bar on a terminal; elsewhere a line now and then."""
-    with terminal.progress() as bar:
-        yield bar if bar is not None or terminal.quiet else _lines(terminal)
+def _lines(summary: Summary) -> list[Text]:
+    """A summary of a batch: statuses, speed, and groups compared."""
+    from lapace.result import describe_statuses
 
-
-def _lines(terminal: Terminal) -> Callable[[str, int, int], None]:
-    """A progress callback that prints the rate and the time to go every half a minute."""
-    start, printed, first = time.monotonic(), time.monotonic(), -1
-
-    def advance(_: str, done: int, total: int) -> None:
-        nonlocal printed, first
-        now = time.monotonic()
-        first = done if first < 0 else first
-        if now - printed >= EVERY and done > first:
-            printed, rate = now, (done - first) / (now - start)
-            minutes = (total - done) / rate / 60
-            terminal.note(
-                f"{done:,} of {total:,} rows, {rate:,.0f} a second, {minutes:,.0f} minutes left."
-            )
-
-    return advance
-
-
-def _show(summary: Summary, terminal: Terminal, format_: Literal["table", "json"]) -> None:
-    """Prints the summary on standard output, and what went wrong on standard error."""
-    for source, why in list(summary.unreadable.items())[:UNREADABLE]:
-        terminal.warn(f"'{source}' could not be read. {why}")
-    if len(summary.unreadable) > UNREADABLE:
-        terminal.warn(f"{len(summary.unreadable) - UNREADABLE} more files could not be read.")
-    if summary.stopped:
-        terminal.warn(f"{summary.stopped} Run the same command again to go on.")
-    Destination(None, format_).put(
-        terminal, table=lambda: rendering.batch_parts(summary), values=summary.to_json
+    earlier = f"; {summary.skipped:,} parts were there already" if summary.skipped else ""
+    now = (
+        f"{summary.rows:,} explained now in {summary.seconds:,.0f} s, {summary.rate:,.1f} a second"
     )
+    return [
+        Text(f"{describe_statuses(summary.status)}, in {summary.parts:,} parts."),
+        Text(f"{now}{earlier}."),
+        Text(str(summary.cohort)),
+    ]

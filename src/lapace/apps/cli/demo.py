@@ -1,4 +1,4 @@
-"""`lapace demo`: a whole example on made-up loans, each command as one would type it."""
+"""`lapace demo`: one refusal of a made-up loan explained, and the commands that did it."""
 
 from __future__ import annotations
 
@@ -13,86 +13,61 @@ import typer
 from typer import Option
 
 from lapace.apps.cli.app import command
-from lapace.apps.cli.outputs import Terminal
+from lapace.apps.cli.outputs import note, quiet, write
 from lapace.errors import InputError
 
 __all__ = ["demo"]
 
-LIMITS = "-c 'changes <= 4'"
-FETCH = "data fetch loans --rows 1250 --part train"
-FIT = "fit train.csv --classifier forest --label label --rules loans.toml --schema columns.toml"
-PREPARE = (
-    f"{FETCH} --rules loans.toml --schema columns.toml -o train.csv",
+ASKED = "--target approved -c 'income >= original' -c 'changes <= 4'"
+KNOWN = "--rules loans.toml --schema columns.toml"
+COMMANDS = (
+    f"data fetch loans --rows 1250 --part train {KNOWN} -o train.csv",
     "data fetch loans --rows 1250 --part test -o instances.csv",
-    f"{FIT} -o loans.lapace",
-    f"explain loans.lapace instances.csv --target approved {LIMITS} -o counterfactuals.csv",
+    f"fit train.csv --classifier forest --label label {KNOWN} -o loans.lapace",
+    f"explain loans.lapace instances.csv {ASKED} -o counterfactuals.csv",
 )
-SHOW = (  # about one instance with a good answer
-    f"explain loans.lapace instances.csv --ids {{0}} --target approved {LIMITS}",
-    f"plot loans.lapace instances.csv --ids {{0}} --target approved {LIMITS} -o path.png",
-)
-FILES = (
-    "train.csv", "loans.toml", "columns.toml", "instances.csv", "loans.lapace", "loans.skops",
-    "counterfactuals.csv", "path.png",
-)  # fmt: skip
-NEXT = "lapace explain loans.lapace instances.csv --target approved --letters letters"
 
 
 @command("demo", "lapace demo -o demo")
 def demo(
     *,
     context: typer.Context,
-    output: Path | None = Option(
-        None, "--output", "-o", metavar="FOLDER", help="Keep its files here; by default none stay."
-    ),
-    terminal: Terminal,
+    output: Path | None = Option(None, "--output", "-o", help="A folder to keep its files in."),
 ) -> None:
-    """Run a whole example on made-up loans: fetch, fit, report, explain, plot."""
+    """Explain one refusal of a made-up loan, and show the commands that did it."""
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        if taken := [name for name in FILES if (output / name).exists()]:
-            raise InputError(
-                f"There is a '{taken[0]}' in '{output}' already. Name another folder, or remove it."
-            )
-    with tempfile.TemporaryDirectory() as folder, chdir(output or folder):
-        for line in PREPARE:
-            _run(context, line, terminal)
-        chosen, sentence = _good_answer()
-        for line in SHOW:
-            _run(context, line.format(chosen), terminal)
-    terminal.note(f"\n{sentence}")
-    again = "lapace demo -o demo && cd demo" if output is None else f"cd {shlex.quote(str(output))}"
-    terminal.note(f"Try next: {again} && {NEXT}")
-
-
-def _run(context: typer.Context, line: str, terminal: Terminal) -> None:
-    """Shows a line as one would type it, and runs it."""
+        if any(output.iterdir()):
+            raise InputError(f"The folder '{output}' is not empty. Name another one.")
     main: Any = context.find_root().command
-    terminal.note(f"\n$ lapace {line}")
-    words = [*shlex.split(line), *(["--quiet"] if terminal.quiet else [])]
-    if code := main.main(words, prog_name="lapace", standalone_mode=False):
-        raise typer.Exit(code)
+    note("Training a forest on made-up loans, and explaining what it denies: about a minute …")
+    with tempfile.TemporaryDirectory() as folder, chdir(output or folder):
+        for line in COMMANDS:
+            words = [*shlex.split(line), "--quiet"]
+            if code := main.main(words, prog_name="lapace", standalone_mode=False):
+                raise typer.Exit(code)
+        number, sentence = _answer()
+    write(f"{sentence}\n")
+    if not quiet.get():
+        look = f"explain loans.lapace instances.csv --ids {number} {ASKED}"
+        typed = "".join(f"  lapace {line}\n" for line in (*COMMANDS, look))
+        where = f", in '{output}' from the last on" if output else " (-o FOLDER keeps the files)"
+        write(f"\nThese commands did it; type them yourself{where}:\n{typed}")
 
 
-def _good_answer() -> tuple[str, str]:
-    """An instance with a sound counterfactual of few changes, and that in a sentence."""
+def _answer() -> tuple[str, str]:
+    """The number of an instance with a sound counterfactual of few changes, and it in words."""
     with Path("counterfactuals.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     sound = [r for r in rows if (r["rank"], r["valid"], r["feasible"]) == ("0", "True", "True")]
     usual = [r for r in sound if not r["mark"] and int(r["changed"]) < 4] or sound or rows
     chosen = max(usual, key=lambda row: float(row["survival"] or 0))
-    changes = []
-    for name in chosen["features"].split(", "):
-        after, before = (_text(chosen[key]) for key in (name, f"{name}_before"))
-        changes.append(f"{name.replace('_', ' ')} of {after} instead of {before}")
-    listed = " and ".join([", ".join(changes[:-1]), changes[-1]] if changes[1:] else changes)
-    number = chosen["instance"]
-    return number, f"In one sentence: instance {number} is denied; with {listed} it is approved."
-
-
-def _text(cell: str) -> str:
-    """A cell of CSV as a sentence writes it."""
-    try:
-        return f"{float(cell):,g}"
-    except ValueError:
-        return cell or "missing"
+    changes = [
+        f"  {name}: {chosen[f'{name}_before']} → {chosen[name]}\n"
+        for name in chosen["features"].split(", ")
+    ]
+    sentence = (
+        f"Application {chosen['instance']} is denied. It would be approved with\n{''.join(changes)}"
+        "and all else as it is. The forest was asked about exactly this row."
+    )
+    return chosen["instance"], sentence

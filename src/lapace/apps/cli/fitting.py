@@ -1,36 +1,37 @@
-"""The commands `fit`, `schema`, `report` and `prototypes`."""
+"""The commands `fit`, `schema` and `report`."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
+import re
+import shlex
 import stat
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 from typer import Option
 
 from lapace.apps.cli import inputs, rendering
 from lapace.apps.cli.app import command
-from lapace.apps.cli.options import (
-    CLASSIFIERS,
-    ID_COLUMN,
-    LABEL,
-    MODEL,
-    TRAIN,
-    Columns,
-    Loader,
-    Training,
-)
-from lapace.apps.cli.outputs import Output, Terminal, writable_file
+from lapace.apps.cli.options import CLASSIFIERS, MODEL, Loader, Training
+from lapace.apps.cli.outputs import Output, note, progress, quiet, show, writable_file, write
 from lapace.errors import InputError
 from lapace.files import temporary_path
 
 if TYPE_CHECKING:
-    from lapace.explainer import Explainer, storage
+    from lapace.constraints import Constraint
+    from lapace.explainer import Explainer
+    from lapace.schema import Schema
 
-__all__ = ["fit", "prototypes", "report", "schema"]
+__all__ = ["fit", "report", "schema"]
+
+ODD = 3  # oddities of a table named by `fit`
 
 
 @command(
@@ -40,232 +41,238 @@ __all__ = ["fit", "prototypes", "report", "schema"]
 )
 def fit(
     *,
-    train: str = TRAIN,
+    training: Training,
     classifier: str = Option(
-        help=f"The classifier to explain: {CLASSIFIERS}; or forest, mlp or boosting, trained here "
-        "on the label column."
+        help=f"The one to explain: {CLASSIFIERS}; or forest, mlp, boosting, trained on the labels."
     ),
     output: Path = Option(..., "--output", "-o", metavar="M.lapace", help="The file to write."),
-    label: str | None = Option(
-        None,
-        metavar="COLUMN",
-        help="The column of labels: not a feature. forest, mlp and boosting learn it, and it is "
-        "said how often they are right on rows held out; of any other classifier the report gives "
-        "the accuracy.",
-    ),
-    id_column: str | None = ID_COLUMN,
-    columns: Columns,
-    rules: list[Path] = Option(
-        [], metavar="FILE", help="A file of constraints on every counterfactual. Repeatable."
-    ),
-    rule: list[str] = Option(
-        [], metavar="TEXT", help='One such constraint, "age == original". Repeatable.'
-    ),
-    training: Training,
+    rules: list[Path] = Option([], help="A file of constraints that always hold. Repeatable."),
+    rule: list[str] = Option([], help='One such constraint, "age == original". Repeatable.'),
+    n_prototypes: int = Option(5, help="Prototypes per label."),
+    random_state: int = Option(0, help="Seed of everything random."),
+    sample: int | None = Option(None, help="Fit on at most so many rows, drawn from the table."),
     loader: Loader,
-    terminal: Terminal,
 ) -> None:
-    """Fit an explainer to a classifier, write it to M.lapace and print its report.
+    """Fit an explainer to a classifier, and write it to M.lapace.
 
-    How the table was read comes first, a line per column. A classifier trained here is written to
-    M.skops beside it.
+    Prints whether it can be trusted, how good the classifier is, which columns answers may change,
+    what is odd in the table, the files written, and what to type next. A classifier trained here
+    is written beside M.lapace.
     """
-    from lapace.apps.loaders import without_secrets
     from lapace.constraints import System, parse_all
-    from lapace.datasets import TrainedKind, held_out_predictions
-    from lapace.datasets import train as train_stock
+    from lapace.datasets import TrainedKind
     from lapace.explainer import Explainer
 
-    stock = classifier in get_args(TrainedKind)
-    read: list[str | Path] = [train, *rules, *([columns.schema] if columns.schema else [])]
-    output = writable_file(output, [*read, classifier], (".lapace",))
-    beside = writable_file(output.with_suffix(".skops"), read) if stock else None
-    if beside is not None and beside.exists() and not _belongs(beside, output):
-        raise InputError(
-            f"There is a '{beside.name}' already, and no '{output.name}' that it belongs to. "
-            f"Write to another name, or hand it over: --classifier {beside.name}"
-        )
-    constraints = inputs.read_constraints(rules, rule)
-    table = inputs.read_training(train, id_column, training)
-    table = inputs.labelled_rows(table, label, terminal)
-    labels = inputs.read_labels(table, label) if stock or label is not None else None
-    schema = inputs.infer_schema(table, labels, columns, label)
+    is_trained_here = classifier in get_args(TrainedKind)
+    output = writable_file(output, [*training.files, *rules, classifier], (".lapace",))
+    constraints = parse_all(inputs.read_constraints(rules, rule))
+    table = inputs.read_training(training, sample, random_state)
+    has_labels = is_trained_here or training.label is not None
+    labels = inputs.read_labels(table, training.label) if has_labels else None
+    schema = inputs.infer_schema(table, labels, training)
     features = table.without(set(table.names) - set(schema.names))
-    reading = schema.read(features).checked()
-    terminal.note_parts(*rendering.schema_parts(reading.schema, reading.cells))
-    System.of(parse_all(constraints), schema)  # refuses rules that cannot hold before training
-    if stock:
+    System.of(constraints, schema)  # refuses rules that cannot hold before training
+    if is_trained_here:
+        model, right = _train(classifier, schema, features, labels or [], loader, random_state)
         schema = schema.as_numbers()
-        numbers, seed, kind = schema, training.random_state, cast(Any, classifier)
-
-        def fit_stock(frame: Any, known: Any) -> Any:
-            return loader.decided(train_stock(kind, numbers, frame, known, random_state=seed))
-
-        def frame(rows: Any) -> Any:
-            return reading.schema.as_numbers().frame(reading.cells[rows])
-
-        model, known = fit_stock(frame(slice(None)), labels), labels or []
-        held_out = held_out_predictions(fit_stock, frame, known, random_state=seed)
-        terminal.note(rendering.quality(classifier, *held_out))
     else:
         model = loader.classifier(classifier)
     explainer = Explainer(
-        model, rules=constraints, schema=schema, device=loader.device, **training.parameters
+        model,
+        n_prototypes=n_prototypes,
+        rules=constraints,
+        schema=schema,
+        device=loader.device,
+        random_state=random_state,
     )
-    with terminal.progress() as progress:
+    with progress() as bar:
         # The accuracy on the rows it was trained on says nothing.
-        explainer.fit(features, None if stock else labels, progress=progress)
-    followed = _save(explainer, output, classifier, beside, id_column)
-    if not terminal.quiet:
-        terminal.show(rendering.report_text(explainer.report_))
-    declared = len(set(parse_all(constraints)))
-    terminal.note(rendering.rule_notes(explainer.fitted_.rules, explainer.schema_, declared))
-    written = f"'{output}'" + ("" if beside is None else f" and its classifier '{beside}'")
-    terminal.note(f"Wrote {written}.")
-    if not followed:
-        unsafe = " --unsafe-pickle" if loader.unsafe_pickle else ""
-        shown = without_secrets(classifier) if "://" in classifier else classifier
-        terminal.note(f"Name its classifier in every command: --classifier {shown}{unsafe}")
+        explainer.fit(features, None if is_trained_here else labels, progress=bar)
+    if is_trained_here:
+        written = (
+            f"'{output}' and its classifier '{save_pair(explainer, output, training.id_column)}'"
+        )
+        following = ""
+    else:
+        written, right = f"'{output}'", _accuracy(explainer.report_.accuracy)
+        following = _save(explainer, output, classifier, training.id_column, loader)
+    if quiet.get():
+        return
+    file, known = shlex.quote(str(output)), ", ".join(map(str, explainer.classes_[:5]))
+    lines = (
+        explainer.report_.headline,
+        right,
+        _free_columns(explainer.fitted_.rules, explainer.schema_),
+        _oddities(explainer, len(set(constraints))),
+        f"Wrote {written}. The whole report: lapace report {file}",
+        f"Next: lapace explain {file} TABLE.csv --target LABEL{following} (LABEL: {known})",
+    )
+    write("".join(f"{line}\n" for line in lines))
+
+
+def _train(
+    kind: Any, schema: Schema, table: Any, labels: Sequence[Any], loader: Loader, random_state: int
+) -> tuple[Any, str]:
+    """Trains a classifier on a table; returns it and a sentence on how often it is right."""
+    from lapace.datasets import held_out_predictions, train
+
+    reading = schema.read(table).checked()
+    numbers = schema.as_numbers()
+
+    def fitted(frame: Any, known: Any) -> Any:
+        return loader.decided(train(kind, numbers, frame, known, random_state=random_state))
+
+    def rows(positions: Any) -> Any:
+        return reading.schema.as_numbers().frame(reading.cells[positions])
+
+    true, predicted = held_out_predictions(fitted, rows, labels, random_state=random_state)
+    usual, most = Counter(true).most_common(1)[0]
+    right = sum(a == b for a, b in zip(true, predicted, strict=True))
+    sentence = (
+        f"The {kind} is right on {right / len(true):.1%} of rows held out; always saying '{usual}' "
+        f"would be right on {most / len(true):.1%}."
+    )
+    return fitted(rows(slice(None)), labels), sentence
+
+
+def _free_columns(rules: Sequence[Constraint], schema: Schema) -> str:
+    """Names columns that no rule limits, and those that only rules about several columns limit."""
+    from lapace.constraints import Shorthand, System
+
+    named: set[int] = set()
+    limited: set[int] = set()
+    for bound in System.of(rules, schema).bound:
+        named |= set(bound.columns)
+        if len(bound.columns) == 1 or isinstance(bound.constraint, Shorthand):
+            limited |= set(bound.columns)
+    own = {i: f.name for i, f in enumerate(schema.features) if f.derived is None}
+    free = [name for i, name in own.items() if i not in named]
+    nearly = [name for i, name in own.items() if i in named - limited]
+    if not free and not nearly:
+        return "Every column is limited by a rule of its own."
+    parts = [f"Free to change: {', '.join(free)}"] if free else []
+    parts += [f"nearly free, limited only by other columns: {', '.join(nearly)}"] if nearly else []
+    keep = shlex.quote(str(Shorthand("fixed", ((free or nearly)[0],))))
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}. To keep one: --rule {keep}"
+
+
+def _oddities(explainer: Explainer, declared: int) -> str:
+    """Names what is odd in the table: what might be meant otherwise, and rules learned from it."""
+    from lapace.schema import remarks
+
+    learned = explainer.fitted_.rules[declared:]  # those declared come first
+    odd = [*remarks(explainer.schema_.features), *(f"every row has {rule}" for rule in learned)]
+    more = f"; and {len(odd) - ODD} more" if len(odd) > ODD else ""
+    return f"Odd in the table: {'; '.join(odd[:ODD]) or 'nothing'}{more}."
+
+
+def _accuracy(share: float | None) -> str:
+    if share is None:
+        return "How often the classifier is right is not known: --label COLUMN would show it."
+    return f"The classifier is right on {share:.1%} of the rows."
+
+
+def _save(
+    explainer: Explainer, output: Path, classifier: str, id_column: str | None, loader: Loader
+) -> str:
+    """Writes the explainer; returns the options with which commands find its classifier."""
+    from lapace.apps.loaders import refer_to, without_secrets
+
+    # A file is looked for here, not in the folder of the output.
+    file = Path(classifier)
+    named = str(file.absolute()) if file.is_file() else classifier
+    explainer.save(output, classifier=named, id_column=id_column)
+    if refer_to(output, named).sha256 is not None:
+        return ""
+    unsafe = " --unsafe-pickle" if loader.unsafe_pickle else ""
+    shown = without_secrets(classifier) if "://" in classifier else shlex.quote(classifier)
+    return f" --classifier {shown}{unsafe}"
+
+
+def save_pair(explainer: Explainer, output: Path, id_column: str | None) -> Path:
+    """Writes a classifier trained here, and the explainer, which refers to it.
+
+    The classifier's file is named after its content, so that the files of an earlier fit belong
+    together until the new explainer is in place; only then is the earlier classifier removed.
+
+    Args:
+        explainer: The explainer.
+        output: Its file.
+        id_column: The column that identified the rows.
+
+    Returns:
+        The classifier's file, beside `output`.
+    """
+    from lapace.apps.loaders import save_classifier
+
+    earlier = _referred(output)
+    part = temporary_path(output.with_suffix(".skops"))
+    written = [part]
+    model = explainer.classifier  # a threshold is kept with the reference to the file
+    try:
+        save_classifier(getattr(model, "classifier", model), part)
+        if output.exists():
+            part.chmod(stat.S_IMODE(output.stat().st_mode))
+        sha256 = hashlib.sha256(part.read_bytes()).hexdigest()
+        beside = output.with_name(f"{output.stem}-{sha256[:8]}.skops")
+        written.append(beside)
+        part.replace(beside)
+        explainer.save(output, classifier=beside, id_column=id_column)
+    finally:  # interrupted or not
+        if re.fullmatch(rf"{re.escape(output.stem)}-[0-9a-f]{{8}}\.skops", earlier):
+            written.append(output.with_name(earlier))
+        for file in written:
+            if file.name != _referred(output):
+                file.unlink(missing_ok=True)
+    return beside
+
+
+def _referred(explainer: Path) -> str:
+    """The name of the classifier's file that a saved explainer refers to; empty without one."""
+    from lapace.explainer import storage
+
+    with suppress(InputError):  # no file, or no explainer
+        reference = storage.read_reference(explainer)
+        return "" if reference is None else reference.name
+    return ""
 
 
 @command("schema", "lapace schema train.csv --label label -o schema.toml")
 def schema(
     *,
-    train: str = TRAIN,
-    label: str | None = Option(None, metavar="COLUMN", help="The column of labels: not a feature."),
-    id_column: str | None = ID_COLUMN,
-    columns: Columns,
-    output: Path | None = Option(
-        None, "--output", "-o", metavar="FILE", help="A file of columns to write (.toml)."
-    ),
-    terminal: Terminal,
+    training: Training,
+    output: Path | None = Option(None, "--output", "-o", help="A file to write (.toml)."),
 ) -> None:
     """Show how a table is read, a line per column, and write it as a file to edit.
 
     The file is handed to `fit` with --schema.
     """
-    sources: list[str | Path] = [train, *([columns.schema] if columns.schema else [])]
-    where = None if output is None else writable_file(output, sources, (".toml",))
-    table = inputs.labelled_rows(inputs.read_table(train, id_column), label, terminal)
-    labels = None if label is None else inputs.read_labels(table, label)
-    inferred = inputs.infer_schema(table, labels, columns, label)
+    from lapace.schema import column_lines, remarks
+
+    where = None if output is None else writable_file(output, training.files, (".toml",))
+    table = inputs.read_training(training)
+    labels = None if training.label is None else inputs.read_labels(table, training.label)
+    inferred = inputs.infer_schema(table, labels, training)
     reading = inferred.read(table).checked()
-    terminal.show(*rendering.schema_parts(reading.schema, reading.cells))
+    features = reading.schema.features
+    columns = rendering.grid(column_lines(features, reading.cells))
+    show(Padding(columns, (0, 0, 1, 0)), *map(Text, remarks(features)))
     if where is not None:
         inferred.to_toml(where)
-        terminal.note(f"Wrote '{where}'.")
-
-
-def _belongs(classifier: Path, explainer: Path) -> bool:
-    """Whether the classifier's file is the one that a saved explainer refers to."""
-    from lapace.apps.loaders import finish_move, refer_to
-    from lapace.explainer import storage
-
-    if not explainer.exists():
-        return False
-    try:
-        reference = storage.read_reference(explainer)
-    except InputError:
-        return False
-    if reference is None or reference.sha256 is None:
-        return False
-    finish_move(classifier, reference.sha256)
-    return reference == refer_to(explainer, classifier)
-
-
-def _save(
-    explainer: Explainer, output: Path, classifier: str, beside: Path | None, id_column: str | None
-) -> bool:
-    """Writes the explainer, and `beside` a classifier trained here.
-
-    Returns:
-        Whether the explainer refers to the classifier's file.
-    """
-    from lapace.apps.loaders import refer_to
-
-    if beside is not None:
-        save_pair(explainer, output, beside, id_column)
-        return True
-    # A file is looked for here, not in the folder of the output.
-    file = Path(classifier)
-    named = str(file.absolute()) if file.is_file() else classifier
-    explainer.save(output, classifier=named, id_column=id_column)
-    return refer_to(output, named).sha256 is not None
-
-
-def save_pair(explainer: Explainer, output: Path, beside: Path, id_column: str | None) -> None:
-    """Writes an explainer and its classifier: both are put in place, or neither.
-
-    They are written in a temporary folder and moved at the end. Where the process is killed between
-    the moves, the explainer in place, old or new, still finds the classifier it was saved with.
-
-    Args:
-        explainer: The explainer.
-        output: Its file.
-        beside: The classifier's file.
-        id_column: The column that identified the rows.
-    """
-    from lapace.apps.loaders import save_classifier, staged_file
-
-    folder = temporary_path(beside)
-    folder.mkdir(mode=0o700)
-    classifier_part, explainer_part = folder / beside.name, folder / output.name
-    staged = None
-    try:
-        model = explainer.classifier  # a threshold is kept with the reference to the file
-        save_classifier(getattr(model, "classifier", model), classifier_part)
-        explainer.save(explainer_part, classifier=classifier_part, id_column=id_column)
-        for part, path in ((classifier_part, beside), (explainer_part, output)):
-            if path.exists():
-                part.chmod(stat.S_IMODE(path.stat().st_mode))
-        sha256 = hashlib.sha256(classifier_part.read_bytes()).hexdigest()
-        staged = staged_file(beside, sha256)
-        classifier_part.replace(staged)
-        explainer_part.replace(output)
-    finally:
-        # Interrupted or not: the classifier follows an explainer that is in place.
-        if staged is not None and explainer_part.exists():
-            staged.unlink(missing_ok=True)
-        elif staged is not None:
-            staged.replace(beside)
-        shutil.rmtree(folder, ignore_errors=True)
+        note(f"Wrote '{where}'.")
 
 
 @command("report", "lapace report loans.lapace")
-def report(*, model: Path = MODEL, output: Output, terminal: Terminal) -> None:
+def report(*, model: Path = MODEL, output: Output) -> None:
     """Print the report of a fit: can it be trusted? Exit with 1 when it fails."""
-    where = output.destination([model], ("table", "json"))
-    report = _load_stored(model).report
-    where.put(terminal, table=lambda: [rendering.report_text(report)], values=report.to_json)
-    if report.verdict == "fails":
-        terminal.note("The report fails: do not rely on explanations of this explainer.")
-        raise typer.Exit(1)
-
-
-@command("prototypes", "lapace prototypes loans.lapace --label approved")
-def prototypes(
-    *, model: Path = MODEL, label: str | None = LABEL, output: Output, terminal: Terminal
-) -> None:
-    """Show the prototypes of each label, as they were judged when fitted."""
-    where = output.destination([model])
-    fitted = _load_stored(model).fitted
-    wanted = inputs.parse_label(fitted.labels, label)
-    chosen = [p for p in fitted.prototypes if label is None or p.label == wanted]
-    if not chosen:
-        listed = ", ".join(dict.fromkeys(str(p.label) for p in fitted.prototypes))
-        raise InputError(f"No prototype has the label '{label}'. There are some of: {listed}.")
-    where.put(
-        terminal,
-        table=lambda: rendering.prototype_tables(fitted.schema, chosen),
-        frames=lambda: [rendering.prototype_frame(fitted.schema, chosen)],
-        values=lambda: [rendering.prototype_values(fitted.schema, p) for p in chosen],
-    )
-
-
-def _load_stored(path: Path) -> storage.Stored:
-    """Reads the file of an explainer, without its classifier."""
     import torch
 
     from lapace.explainer import storage
 
-    return storage.load(path, torch.device("cpu"))
+    output = output.checked([model], ("table", "json"))
+    report = storage.load(model, torch.device("cpu")).report
+    output.put(table=lambda: [Text(str(report))], values=report.to_json)
+    if report.verdict == "fails":
+        note("The report fails: do not rely on explanations of this explainer.")
+        raise typer.Exit(1)

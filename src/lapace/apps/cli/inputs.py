@@ -6,24 +6,23 @@ import re
 import shutil
 import sys
 import tempfile
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lapace.apps.cli.outputs import warn
 from lapace.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from lapace.apps.cli.options import Columns, Query, Training
-    from lapace.apps.cli.outputs import Terminal
+    from lapace.apps.cli.options import Query, Training
     from lapace.apps.io import TableFile
     from lapace.constraints import Constraint
     from lapace.schema import Feature, Schema
     from lapace.table import Level, Table
 
 STDIN = "-"
-IN_MEMORY = 16_000_000  # bytes of standard input; what is longer is kept on disk
-SCANNED = 20_000  # rows whose ids are looked at together
 MOST_LABELS = 100  # different whole numbers a column of labels may hold
 NAMELESS = (("Unnamed: 0",), ("",))  # a first column without a name, as R writes rows' names
 MOST_NAMES = 20  # column names listed in a message
@@ -34,21 +33,18 @@ MOST_NAMES = 20  # column names listed in a message
 
 
 def table_file(source: str) -> TableFile:
-    """Opens a file, or standard input, which is kept on disk if it is large."""
+    """Opens a file, or standard input, which is kept on disk as long as it is read."""
     from lapace.apps.io import TableFile
 
+    if Path(source).is_dir():
+        raise InputError(f"'{source}' is a folder. Name a .csv or .parquet file in it.")
     if source != STDIN:
-        if Path(source).is_dir():
-            raise InputError(f"'{source}' is a folder. Name a .csv or .parquet file in it.")
         return TableFile(source)
-    begin = sys.stdin.buffer.read(IN_MEMORY)
-    if len(begin) < IN_MEMORY:
-        return TableFile(begin)
-    kept = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the table is
-    kept.write(begin)
-    shutil.copyfileobj(sys.stdin.buffer, kept)
-    kept.flush()
-    return TableFile(kept)
+    copy = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the table is
+    shutil.copyfileobj(sys.stdin.buffer, copy)
+    table = TableFile(copy)
+    weakref.finalize(table, copy.close)
+    return table
 
 
 def read_table(source: str, id_column: str | None, fitted_id: str | None = None) -> Table:
@@ -63,80 +59,71 @@ def read_table(source: str, id_column: str | None, fitted_id: str | None = None)
     return _identified(table_file(source).read(), id_column, fitted_id)
 
 
-def read_training(source: str, id_column: str | None, training: Training) -> Table:
-    """Reads a training table, or draws a sample of its rows without holding it whole.
+def read_training(training: Training, sample: int | None = None, random_state: int = 0) -> Table:
+    """Reads a training table, without rows that have no label.
 
     Args:
-        source: A file or `-`.
-        id_column: As for `read_table`.
-        training: How many rows are drawn, and the seed.
+        training: The table and its columns.
+        sample: How many rows are drawn, from a table that is never held whole; None for all.
+        random_state: Seed of the sample.
     """
-    size = training.sample
-    if size is None:
+    table = _sampled(training, sample, random_state)
+    column = table.columns.get(training.label or "")
+    gaps = 0 if column is None else int(column.missing.sum())
+    if column is None or not gaps or gaps == len(table):
+        return table
+    warn(f"{gaps:,} of {len(table):,} rows have no label in '{training.label}' and are left out.")
+    return table.take((~column.missing).nonzero()[0].tolist())
+
+
+def _sampled(training: Training, sample: int | None, random_state: int) -> Table:
+    source, id_column = training.train, training.id_column
+    if sample is None:
         return read_table(source, id_column)
-    if size < 1:
-        raise InputError(f"--sample {size} is no number of rows: give a whole number from 1.")
-    return _identified(table_file(source).sample(size, training.random_state), id_column)
+    if sample < 1:
+        raise InputError(f"--sample {sample} is no number of rows: give a whole number from 1.")
+    return _identified(table_file(source).sample(sample, random_state), id_column)
 
 
 def instance_tables(
-    source: str, query: Query, sizes: Sequence[int] | None, fitted_id: str | None
+    source: str, query: Query, fitted_id: str | None, size: int | None = None
 ) -> tuple[int, Iterator[Table]]:
-    """Reads the instances of a table that are asked about, part by part.
+    """Reads the instances of a table that are asked about.
 
     Args:
         source: A file, or `-` for standard input.
         query: Which instances, and which column identifies them.
-        sizes: How many rows the parts have; the last size holds for all that follow. None for a
-            single part. A table that is no longer than the last size is not divided.
         fitted_id: As for `read_table`.
+        size: How many rows a part has at most; None reads all of them as one part.
 
     Returns:
         How many instances there are, and their tables.
     """
-    file = table_file(source)
-    if sizes is None or query.ids:
-        table = (
-            _with_ids(file, query, fitted_id)
-            if query.ids
-            else _identified(file.read(), query.id_column, fitted_id)
-        )
+    file, id_column = table_file(source), query.id_column
+    if size is not None and not query.ids:
+        return len(file), (_identified(part, id_column, fitted_id) for part in file.chunks(size))
+    table = _identified(file.read(), id_column, fitted_id)
+    if not query.ids:
         return len(table), iter([table])
-    count = len(file)
-    steps = sizes if count > sizes[-1] else [max(1, count)]
-    return count, (_identified(part, query.id_column, fitted_id) for part in file.chunks(steps))
-
-
-def _with_ids(file: TableFile, query: Query, fitted_id: str | None) -> Table:
-    """Reads only the instances whose ids are named, from a table of any length."""
-    names: list[Any] = []
-    has_ids = False
-    for part in file.chunks([SCANNED]):
-        table = _identified(part, query.id_column, fitted_id)
-        has_ids = table.ids is not None
-        names += range(len(names), len(names) + len(table)) if table.ids is None else table.ids
-    if query.id_column is None and fitted_id is not None and not has_ids:
+    if id_column is None and fitted_id is not None and table.ids is None:
         raise InputError(
             f"The explainer's rows were identified by '{fitted_id}', and this table has no such "
             "column: --ids would count rows. Name the column of ids with --id."
         )
-    rows = choose_rows(names, query.ids, has_ids=has_ids)
-    chosen = _identified(file.take(rows), query.id_column, fitted_id)
-    return chosen if has_ids else with_positions(chosen, rows)
+    rows = choose_rows(range(len(table)) if table.ids is None else table.ids, query.ids)
+    chosen = table.take(rows)
+    if table.ids is None:
+        template = replace(chosen.template, index=("id",))
+        chosen = replace(chosen, ids=tuple(rows), template=template)
+    return len(rows), iter([chosen])
 
 
-def with_positions(table: Table, rows: Sequence[int]) -> Table:
-    """The table with positions in the table that its rows were taken from as their ids."""
-    return replace(table, ids=tuple(rows), template=replace(table.template, index=("id",)))
-
-
-def choose_rows(names: Sequence[Any], ids: Sequence[str], *, has_ids: bool = True) -> list[int]:
+def choose_rows(names: Sequence[Any], ids: Sequence[str]) -> list[int]:
     """Returns the positions of rows, in the order of the ids asked for.
 
     Args:
         names: The rows' ids, or their positions.
         ids: Those asked for; each may be several, separated by commas.
-        has_ids: Whether the rows have ids.
 
     Examples:
         >>> choose_rows(["a", "b", "c"], ["c,a"])
@@ -147,22 +134,18 @@ def choose_rows(names: Sequence[Any], ids: Sequence[str], *, has_ids: bool = Tru
     rows_by_name: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         rows_by_name.setdefault(spelling(name), []).append(row)
-    wanted = [n for text in ids for n in ([text] if text in rows_by_name else text.split(","))]
     chosen = []
-    for name in dict.fromkeys(name.strip() for name in wanted):
+    for name in dict.fromkeys(n for text in ids for n in _split_names(text, rows_by_name)):
         rows = rows_by_name.get(name, [])
-        if len(rows) > 1:
-            listed = ", ".join(map(str, rows[:3])) + (", …" if len(rows) > 3 else "")
-            raise InputError(
-                f"The id '{name}' is ambiguous: {len(rows)} rows have it ({listed}, counted from "
-                "0). Make it unique, or name another column with --id."
-            )
-        if not rows and has_ids:
-            raise InputError(f"No instance has the id '{name}'.{did_you_mean(name, rows_by_name)}")
         if not rows:
+            hint = (
+                did_you_mean(name, rows_by_name) or " Is another column meant? Name it with --id."
+            )
+            raise InputError(f"No instance has the id '{name}'.{hint}")
+        if len(rows) > 1:
             raise InputError(
-                f"There is no instance {name}: the table has {len(names)} rows, counted from 0. "
-                "Where a column identifies them, name it with --id."
+                f"The id '{name}' is ambiguous: {len(rows)} rows have it. Make it unique, or name "
+                "another column with --id."
             )
         chosen += rows
     return chosen
@@ -195,16 +178,6 @@ def _identified(frame: Any, id_column: str | None, fitted_id: str | None = None)
 
 # ------------------------------------------------------------------------------------------------
 # Columns
-
-
-def labelled_rows(table: Table, name: str | None, terminal: Terminal) -> Table:
-    """The rows that have a label; a warning says how many have none."""
-    column = None if name is None else table.columns.get(name)
-    gaps = 0 if column is None else int(column.missing.sum())
-    if column is None or not gaps or gaps == len(table):
-        return table
-    terminal.warn(f"{gaps:,} of {len(table):,} rows have no label in '{name}' and are left out.")
-    return table.take((~column.missing).nonzero()[0].tolist())
 
 
 def read_labels(table: Table, name: str | None) -> list[Level]:
@@ -255,32 +228,23 @@ def _unknown_column(name: str, table: Table) -> InputError:
     return InputError(f"Column '{name}' is not in the table.{hint}")
 
 
-def infer_schema(
-    table: Table, labels: Sequence[Level] | None, columns: Columns, label: str | None
-) -> Schema:
+def infer_schema(table: Table, labels: Sequence[Level] | None, training: Training) -> Schema:
     """Infers the schema of a training table from its content, a file and options.
 
     Args:
         table: The table, labels included.
         labels: The labels, where known: a column that says the same is refused.
-        columns: The options.
-        label: The column of labels.
+        training: The options.
     """
     from lapace.schema import Schema, read_overrides
 
-    overrides = dict(read_overrides(columns.schema))
-    for text in (*columns.drop, *([] if label is None else [label])):
-        for name in _split_names(text, table.columns):
-            if name not in table.columns:
-                raise _unknown_column(name, table)
-            table = table.without([name])
-            overrides.pop(name, None)
-    return Schema.infer(table, {**overrides, **parse_kinds(columns.kind)}, labels=labels)
-
-
-def _split_names(text: str, columns: Collection[str]) -> list[str]:
-    """A column's name, which may have commas in it, or several names between commas."""
-    return [text] if text in columns else [name.strip() for name in text.split(",")]
+    overrides = dict(read_overrides(training.schema))
+    for name in (*training.drop, *([] if training.label is None else [training.label])):
+        if name not in table.columns:
+            raise _unknown_column(name, table)
+        table = table.without([name])
+        overrides.pop(name, None)
+    return Schema.infer(table, {**overrides, **parse_kinds(training.kind)}, labels=labels)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -328,26 +292,24 @@ def _levels(order: str) -> list[Level]:
 
 
 def parse_costs(texts: Iterable[str]) -> dict[str, float] | None:
-    """Parses costs by column, as `explain(costs=...)` takes them; a name may have commas in it.
+    """Parses costs by column, as `explain(costs=...)` takes them.
 
     Examples:
-        >>> parse_costs(["income=2, age=impossible", "hours, weekly=0.5"])
-        {'income': 2.0, 'age': inf, 'hours, weekly': 0.5}
+        >>> parse_costs(["income=2", "age=impossible"])
+        {'income': 2.0, 'age': inf}
     """
     costs: dict[str, float] = {}
     for text in texts:
-        # A cost ends where a comma, or nothing, follows its value.
-        for item in re.findall(r".+?=[^=,]*(?:,|$)|.+", text):
-            name, _, cost = item.strip(" ,").rpartition("=")
-            try:
-                costs[name.strip()] = float("inf" if cost.strip() == "impossible" else cost)
-            except ValueError:
-                name = ""
-            if not name:
-                raise InputError(
-                    f"The cost '{item.strip(' ,')}' is not understood. Write column=number, such "
-                    "as 'income=2', or 'age=impossible'."
-                )
+        name, _, cost = text.rpartition("=")
+        try:
+            costs[name] = float("inf" if cost == "impossible" else cost)
+        except ValueError:
+            name = ""
+        if not name:
+            raise InputError(
+                f"The cost '{text}' is not understood. Write column=number, such as 'income=2', or "
+                "'age=impossible'."
+            )
     return costs or None
 
 
@@ -363,6 +325,11 @@ def parse_label(labels: Iterable[Any], text: str | None) -> Any:
     by_text = {str(label): label for label in labels}
     truths = {str(label).lower(): label for label in by_text.values() if label in (True, False)}
     return by_text.get(text, truths.get(text.lower(), text))
+
+
+def _split_names(text: str, known: Collection[str]) -> list[str]:
+    """A name, which may have commas in it, or several names between commas."""
+    return [text] if text in known else [name.strip() for name in text.split(",")]
 
 
 def all_fixed_but(text: str, schema: Schema) -> Constraint:

@@ -1,4 +1,4 @@
-"""Options that several commands share, each defined once.
+"""Options that several commands share, each defined once, and what they mean to the library.
 
 A command takes a group of options as one parameter, a dataclass; `app.command` makes an option of
 each field and builds the dataclass from what typer parsed.
@@ -6,81 +6,62 @@ each field and builds the dataclass from what typer parsed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
+from lapace.apps.cli import inputs
+from lapace.apps.cli.outputs import note, warn
 from lapace.errors import InputError
 
 if TYPE_CHECKING:
-    from lapace.apps.cli.outputs import Terminal
     from lapace.explainer import Explainer
 
 CLASSIFIERS = "model.skops, model.onnx, package.module:object or https://…/predict"
 LoadingOption = partial(Option, rich_help_panel="Classifier and device")
 
+TABLES = "table: .csv, .tsv (also .gz) or .parquet, or - for standard input."
 MODEL = Argument(metavar="M.lapace", help="A fitted explainer, as `fit` wrote it.")
-INSTANCES = Argument(
-    metavar="INSTANCES",
-    help="The table of instances: .csv, .tsv (also .gz) or .parquet, or - for standard input.",
-)
-_IDENTIFIES = "The column that identifies the rows: not a feature, written as `id`. By default"
-IdOption = partial(Option, None, "--id", metavar="COLUMN")
-ID_COLUMN = IdOption(help=f"{_IDENTIFIES} `id`, if that is not a feature.")
-KNOWN_ID = IdOption(
-    help=f"{_IDENTIFIES} the one that `fit` was given, or `id`, if that is not a feature."
-)
-TRAIN = Argument(
-    metavar="TRAIN",
-    help="The training table: .csv, .tsv (also .gz) or .parquet, or - for standard input.",
-)
-LABEL = Option(None, help="Only the prototypes of this label.")
+INSTANCES = Argument(metavar="INSTANCES", help=f"The instances, a {TABLES}")
+KNOWN_ID = Option(None, "--id", help="The column of ids; by default that of `fit`, or `id`.")
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Options that say what the columns of a training table are, where it does not show it."""
+class Training:
+    """A training table, and what its columns are where it does not show it."""
 
-    drop: list[str] = Option(
-        [], metavar="COLUMN,…", help="Columns to leave out, with commas between. Repeatable."
-    )
+    train: str = Argument(metavar="TRAIN", help=f"The training {TABLES}")
+    label: str | None = Option(None, help="The column of true labels: not a feature.")
+    id_column: str | None = Option(None, "--id", help="The column of ids; by default `id`.")
+    drop: list[str] = Option([], help="A column to leave out. Repeatable.")
     kind: list[str] = Option(
         [],
-        metavar="TEXT",
         help="What a column is, where the table does not show it: postcode=categorical (or number, "
         "date, binary, drop), grade=ordinal:low<mid<high, start=date:31/12/2024. Repeatable.",
     )
-    schema: Path | None = Option(
-        None, metavar="FILE", help="A file of columns, as `lapace schema` writes it (TOML)."
-    )
+    schema: Path | None = Option(None, help="A file of columns, as `lapace schema` writes it.")
+
+    @property
+    def files(self) -> list[str | Path]:
+        """Files that are read."""
+        return [self.train, *([self.schema] if self.schema else [])]
 
 
 @dataclass(frozen=True)
 class Loader:
     """Options for loading a classifier, and for the device of the explainer."""
 
-    trust: list[str] = LoadingOption(
-        [],
-        metavar="TYPE",
-        help="A type that a .skops file may hold besides known ones. Repeatable.",
-    )
+    trust: list[str] = LoadingOption([], help="A type that a .skops file may hold. Repeatable.")
     unsafe_pickle: bool = LoadingOption(
-        False,
-        "--unsafe-pickle",
-        help="Open pickle and joblib files too. They can run any code: only your own.",
+        False, "--unsafe-pickle", help="Open pickles, which can run any code: only your own."
     )
-    timeout: float = LoadingOption(
-        30.0, help="Seconds a call of a classifier by URL may take, and for `serve` a request."
-    )
+    timeout: float = LoadingOption(30.0, help="Seconds a call by URL, or of `serve`, may take.")
     device: str | None = LoadingOption(None, help="cpu or cuda; by default the best available.")
     threshold: str | None = LoadingOption(
-        None,
-        metavar="NUMBER",
-        help="The probability from which the second of two labels is predicted, else 0.5; "
-        "approved=0.3 names the label. `fit` keeps it with a classifier's file.",
+        None, help="The probability from which a label is predicted: 0.3, or approved=0.3."
     )
 
     def classifier(self, name: str) -> Any:
@@ -108,8 +89,8 @@ class Loader:
             raise InputError(
                 f"--threshold '{self.threshold}' is not understood. Write 0.3, or approved=0.3."
             ) from None
-        labels = {str(v): v for v in getattr(model, "classes_", ())}
-        return threshold(model, value, labels.get(label, label) if label else None)
+        labels = getattr(model, "classes_", ())
+        return threshold(model, value, inputs.parse_label(labels, label or None))
 
 
 @dataclass(frozen=True)
@@ -118,8 +99,7 @@ class Model:
 
     path: Path = MODEL
     classifier: str | None = LoadingOption(
-        None,
-        help=f"The classifier, where M.lapace does not refer to it, or another: {CLASSIFIERS}.",
+        None, help=f"The classifier, where M.lapace does not find it: {CLASSIFIERS}."
     )
 
     def load(self, loader: Loader) -> Explainer:
@@ -137,140 +117,51 @@ class Model:
         if self.classifier is None and loader.threshold is not None:
             raise InputError("--threshold goes with --classifier here: `fit` has kept its own.")
 
-    def note_limits(self, explainer: Explainer, target: str | None, terminal: Terminal) -> None:
-        """Warns of a report that fails, and says which target is taken where none is named."""
-        if explainer.report_.verdict == "fails":
-            terminal.warn(
-                f"The report of '{self.path.name}' fails: do not rely on what follows. See: lapace "
-                f"report {self.path}"
-            )
-        if target is None and len(explainer.classes_) == 2:
-            terminal.note(
-                "Without --target the other of the two labels is the target of each instance."
-            )
-
 
 @dataclass(frozen=True)
 class Wanted:
     """Options of `explain` that hold for every instance."""
 
     id_column: str | None = KNOWN_ID
-    target: str | None = Option(
-        None, metavar="LABEL", help="The target label, or any-other; optional with two labels."
-    )
-    constraints: list[Path] = Option(
-        [], metavar="FILE", help="A file of constraints (TOML). Repeatable."
-    )
+    target: str | None = Option(None, help="The target label, or any-other.")
+    constraints: list[Path] = Option([], help="A file of constraints (TOML). Repeatable.")
     constraint: list[str] = Option(
-        [],
-        "--constraint",
-        "-c",
-        metavar="TEXT",
-        help='One constraint, such as "age == original". Repeatable.',
+        [], "--constraint", "-c", help='One constraint, such as "age == original". Repeatable.'
     )
-    costs: list[str] = Option(
-        [],
-        metavar="TEXT",
-        help='Weights of changes, else 1: "income=2,age=impossible". Repeatable. Unweighted, a '
-        "number counts the share of the training rows that it passes, a category 1.",
+    free: str | None = Option(None, help="The only columns that may change: savings,amount.")
+    cost: list[str] = Option(
+        [], help="The weight of a column's changes: income=2, age=impossible. Repeatable."
     )
     confidence: float | None = Option(None, help="The least probability of the target.")
-    plausibility: float | None = Option(
-        None, help="The least density percentile among training rows of the target, below 100."
-    )
-    steps: int = Option(20, help="Steps from an instance to a prototype.")
-    n_starts: int = Option(
-        10, "--starts", help="Rows each search for nearest and for best starts from, 1 to 100."
-    )
+    plausibility: float | None = Option(None, help="The least density percentile, below 100.")
+
+    def arguments(self, explainer: Explainer, model: Path) -> dict[str, Any]:
+        """Returns the arguments of `Explainer.explain`, by name.
+
+        Warns where the report of the explainer, read from `model`, fails, and says which target is
+        taken where none is named.
+        """
+        constraints = inputs.read_constraints(self.constraints, self.constraint)
+        if self.free is not None:
+            constraints.append(inputs.all_fixed_but(self.free, explainer.schema_))
+        if explainer.report_.verdict == "fails":
+            warn(
+                f"The report of '{model.name}' fails: do not rely on what follows. See: lapace "
+                f"report {model}"
+            )
+        if self.target is None and len(explainer.classes_) == 2:
+            note("Without --target the other of the two labels is the target of each instance.")
+        return {
+            "target": inputs.parse_label(explainer.classes_, self.target),
+            "constraints": constraints,
+            "costs": inputs.parse_costs(self.cost),
+            "confidence": self.confidence,
+            "plausibility": self.plausibility,
+        }
 
 
 @dataclass(frozen=True)
 class Query(Wanted):
     """The instances of a table to explain, and the arguments of `explain` for them."""
 
-    ids: list[str] = Option(
-        [],
-        metavar="ID,…",
-        help="Only these instances, by id; where there are no ids by position, 0, 1, … Repeatable.",
-    )
-    only: str | None = Option(
-        None, metavar="LABEL", help="Only instances that the classifier predicts this label for."
-    )
-    first: int | None = Option(None, metavar="N", help="Only the first N of the instances.")
-    free: str | None = Option(
-        None, metavar="COLUMN,…", help="Only these columns may change; all others are fixed."
-    )
-
-
-@dataclass(frozen=True)
-class Training:
-    """Parameters of `Explainer`, and how many rows it learns from."""
-
-    n_prototypes: int = Option(5, help="Prototypes per label.")
-    n_latent: int | None = Option(
-        None, help="Dimensions of the latent space; by default by a rule."
-    )
-    recipe: Literal["default", "paper"] = Option(
-        "default", help="How to train; paper: as in the paper."
-    )
-    random_state: int = Option(0, help="Seed of everything random.")
-    sample: int | None = Option(
-        None,
-        metavar="ROWS",
-        help="Fit on at most so many rows, drawn from the table, which is never held whole.",
-    )
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters of `Explainer`, by name."""
-        return {name: value for name, value in asdict(self).items() if name != "sample"}
-
-
-@dataclass(frozen=True)
-class WorkbenchSettings:
-    """Options of the page that `serve` may show."""
-
-    instances: str | None = Option(
-        None,
-        metavar="FILE",
-        help="Rows to choose from on a page for visitors: .csv or .parquet. Everyone who may open "
-        "the page can see them.",
-    )
-    target: str | None = Option(
-        None, help="The label that visitors of the page want, as a rule; each may choose another."
-    )
-    id_column: str | None = KNOWN_ID
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """Parameters of `server.serve` that `serve` passes on, by name."""
-
-    host: str = Option(
-        "127.0.0.1", help="The address to listen on; any but loopback needs a token."
-    )
-    port: int = Option(8000, help="The port; 0 for any that is free.")
-    open_: bool = Option(
-        False, "--open", help="Listen on other addresses without a token: everyone may query."
-    )
-    token: str | None = Option(
-        None, help="The bearer token that requests must carry.", envvar="LAPACE_TOKEN"
-    )
-    token_file: Path | None = Option(
-        None,
-        metavar="FILE",
-        help="A file of tokens, a line name:token each.",
-        envvar="LAPACE_TOKEN_FILE",
-    )
-    hosts: list[str] = Option(
-        [], "--allowed-host", metavar="NAME", help="A name the Host header may have. Repeatable."
-    )
-    max_body: int = Option(1_000_000, help="Bytes a request may have.")
-    max_instances: int = Option(100, help="Instances a request may have.")
-    max_queries: int = Option(
-        500_000, help="Rows the classifier may be queried about for a request."
-    )
-    queue: int = Option(64, help="Requests that may wait; further ones get 503.")
-    log_requests: bool = Option(
-        False, "--log-requests", help="Log a line of JSON for every request, without its data."
-    )
+    ids: list[str] = Option([], help="Only these: 12,15. Without ids, positions from 0.")

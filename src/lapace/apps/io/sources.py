@@ -1,4 +1,4 @@
-"""A table's file before it is read: its format, encoding and separator, and what is wrong in it."""
+"""A table's file before it is read: its format, encoding and separator, and faults in its lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import BytesIO, TextIOWrapper
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
@@ -18,9 +18,9 @@ from lapace.errors import InputError, first_line
 
 __all__ = ["Content", "TableSource", "ending_of"]
 
-Content: TypeAlias = str | Path | bytes | BinaryIO
+Content: TypeAlias = str | Path | BinaryIO
 
-PARQUET, GZIP = b"PAR1", b"\x1f\x8b"  # the first bytes of such files
+PARQUET, GZIP, UTF16 = b"PAR1", b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")  # how such files begin
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods", ".numbers")
 
@@ -31,7 +31,7 @@ class TableSource:
 
     Attributes:
         name: The file's name in messages.
-        content: A path, the bytes, or an open file with a descriptor.
+        content: A path, or an open file with a descriptor.
         format: `csv` or `parquet`.
         zipped: Whether it is compressed with gzip.
         encoding: The encoding of CSV.
@@ -39,7 +39,7 @@ class TableSource:
     """
 
     name: str
-    content: Path | bytes | BinaryIO
+    content: Path | BinaryIO
     format: Literal["csv", "parquet"] = "csv"
     zipped: bool = False
     encoding: str = "utf-8-sig"
@@ -50,36 +50,30 @@ class TableSource:
         """Looks at a file's first line; refuses a file that does not exist or is of another kind.
 
         Args:
-            content: A path that ends in one of `ENDINGS`, or the content of such a file: bytes, or
-                an open file with a descriptor.
+            content: A path that ends in one of `ENDINGS`, or an open file with a descriptor.
         """
         if isinstance(content, str | Path):
             source = _file_at(Path(content))
         else:
             source = cls("Standard input", content)
         with source.open_bytes() as file:
-            begins = file.read(4)
-        if begins.startswith(GZIP) and not source.zipped:
-            source = replace(source, zipped=True)
-        elif begins == PARQUET and not isinstance(source.content, Path):
-            source = replace(source, format="parquet")
-        return source if source.format == "parquet" else source._with_notation()
-
-    def _with_notation(self) -> TableSource:
-        """The CSV file with its encoding and its separator."""
-        with self.explaining_errors(), self.open_bytes() as file:
-            utf16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
-        source = replace(self, encoding="utf-16") if utf16 else self
-        with source.explaining_errors(), source.open_text("replace") as lines:
-            return replace(source, separator=_separator(lines.readline()))
+            begin = file.read(4)
+        if begin == PARQUET or source.format == "parquet":
+            return replace(source, format="parquet")
+        source = replace(source, zipped=begin.startswith(GZIP))
+        with source.explaining_errors():
+            with source.open_bytes() as file:
+                if file.read(2) in UTF16:
+                    source = replace(source, encoding="utf-16")
+            with source.open_text() as lines:
+                return replace(source, separator=_separator(lines.readline()))
 
     def open_bytes(self) -> BinaryIO:
         """Opens the content at its beginning, decompressed."""
-        if isinstance(self.content, bytes):
-            opened: Any = BytesIO(self.content)
-        elif isinstance(self.content, Path):
-            opened = self.content.open("rb")
+        if isinstance(self.content, Path):
+            opened: Any = self.content.open("rb")
         else:
+            self.content.flush()
             opened = os.fdopen(os.dup(self.content.fileno()), "rb")
             opened.seek(0)
         if self.zipped:
@@ -88,50 +82,45 @@ class TableSource:
             opened = unzipped
         return cast(BinaryIO, opened)
 
-    def open_text(self, errors: str = "strict") -> TextIOWrapper:
-        """Opens the content as text, line ends as they are."""
-        return TextIOWrapper(
-            cast(Any, self.open_bytes()), encoding=self.encoding, errors=errors, newline=""
-        )
+    def open_text(self) -> TextIOWrapper:
+        """Opens the content as text to look at: what cannot be decoded is replaced."""
+        opened = cast(Any, self.open_bytes())
+        return TextIOWrapper(opened, encoding=self.encoding, errors="replace", newline="")
 
     @contextmanager
     def explaining_errors(self) -> Iterator[None]:
         """Turns any error while the file is read into a sentence about the file."""
         try:
             yield
-        except InputError:
+        except (ImportError, InputError):
             raise
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InputError(f"{self.name} could not be decompressed: {error}.") from None
+        except UnicodeError as error:
+            raise InputError(
+                f"{self.name} is not in {self.encoding.removesuffix('-sig').upper()}. Save it as "
+                "UTF-8 (in a spreadsheet: CSV UTF-8), or convert it: iconv -f WINDOWS-1252 -t "
+                "UTF-8 OLD > NEW."
+            ) from error
         except Exception as error:  # every library describes a broken file in its own way
-            if self.encoding == "utf-16" and isinstance(error, UnicodeError):
-                raise InputError(
-                    f"{self.name} could not be read as UTF-16: {error}. Save it as UTF-8."
-                ) from None
-            if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
-                raise InputError(
-                    f"{self.name} is not in UTF-8. Save it as UTF-8 (in a spreadsheet: CSV UTF-8), "
-                    f"or convert it: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW."
-                ) from error
             raise InputError(
                 f"{self.name} could not be read as a table: {first_line(error)}"
             ) from error
 
     def check_lines(self) -> None:
-        """Refuses CSV that readers would mend in silence: a name used twice, a line cut short."""
+        """Refuses CSV that pandas would mend in silence: a name used twice, a line cut short."""
         csv.field_size_limit(sys.maxsize)  # else the module gives up at 131,072 characters
-        with self.explaining_errors(), self.open_text("replace") as lines:
+        with self.explaining_errors(), self.open_text() as lines:
             reader = csv.reader(lines, delimiter=self.separator)
-            rows = _numbered_rows(reader)
-            try:
-                names = next(rows, (1, []))[1]
-                for line, row in rows:
-                    if len(row) != len(names):
-                        several = reader.line_num > line
-                        last = next(rows, None) is None
-                        raise self._ragged(line, len(row), len(names), several=several, last=last)
-            except csv.Error:  # the reader of the table describes it better
-                return
+            names: list[str] = []
+            begin, end = 1, 0
+            for row in reader:
+                begin, end = end + 1, reader.line_num
+                if not row or (len(row) == 1 and row[0].isspace()):
+                    continue  # empty lines are left out, as pandas does
+                names = names or row
+                if len(row) != len(names):
+                    raise self._ragged(begin, len(row), len(names))
         for k, name in enumerate(names):
             if name and name in names[:k]:
                 raise InputError(
@@ -139,32 +128,19 @@ class TableSource:
                     "twice. Rename one of them."
                 )
 
-    def _ragged(
-        self, line: int, fields: int, columns: int, *, several: bool, last: bool
-    ) -> InputError:
-        """The error for a row with too many or too few fields.
-
-        Args:
-            line: The line at which the row begins.
-            fields: How many fields the row has.
-            columns: How many the first line names.
-            several: Whether the row has several lines.
-            last: Whether it is the last row.
-        """
-        if fields > columns:
-            separator = "a comma" if self.separator == "," else repr(self.separator)
-            has = (
-                f"{fields} fields, and the first line names {columns} "
-                f"column{'s' if columns > 1 else ''}. Put a value with {separator} in it in double "
-                "quotes."
-            )
-        elif not last:
-            has = f"{fields} of {columns} fields. Where a value is missing, leave its comma."
-        elif several:
-            has = f"{fields} of {columns} fields: a double quote may never be closed there."
-        else:
-            has = f"{fields} of {columns} fields: the file may be cut short."
-        return InputError(f"{self.name} could not be read as a table: line {line} has {has}")
+    def _ragged(self, line: int, fields: int, columns: int) -> InputError:
+        """The error for a row with too many or too few fields, which begins at a line."""
+        separator = "a comma" if self.separator == "," else repr(self.separator)
+        hint = (
+            f"Put a value with {separator} in it in double quotes."
+            if fields > columns
+            else "Is a value left out, a double quote never closed, or the file cut short?"
+        )
+        return InputError(
+            f"{self.name} could not be read as a table: line {line} has {fields} "
+            f"field{'s' * (fields != 1)}, and the first line names {columns} "
+            f"column{'s' * (columns != 1)}. {hint}"
+        )
 
 
 def _file_at(path: Path) -> TableSource:
@@ -177,8 +153,7 @@ def _file_at(path: Path) -> TableSource:
         )
     if not path.is_file():
         raise InputError(f"There is no file '{path.name}' in '{path.parent}'.")
-    format_: Any = "parquet" if ending == ".parquet" else "csv"
-    return TableSource(f"'{path.name}'", path, format_, zipped=ending.endswith(".gz"))
+    return TableSource(f"'{path.name}'", path, "parquet" if ending == ".parquet" else "csv")
 
 
 def ending_of(path: Path) -> str:
@@ -197,12 +172,3 @@ def _separator(first: str) -> str:
     counts = {mark: first.count(mark) for mark in (",", ";", "\t", "|")}
     semicolons = counts[";"] > counts[","] and '"' not in first
     return max(counts, key=counts.__getitem__) if not counts[","] or semicolons else ","
-
-
-def _numbered_rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Rows of CSV, each with the line it begins at; empty lines are left out, as readers do."""
-    end = 0
-    for row in reader:
-        begin, end = end + 1, reader.line_num
-        if row and not (len(row) == 1 and row[0].isspace()):
-            yield begin, row

@@ -1,23 +1,19 @@
-"""Writing frames as CSV and Parquet, whole or part by part."""
+"""Writing frames as CSV and Parquet, one after the other."""
 
 from __future__ import annotations
 
 import gzip
-import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib import import_module
-from io import BytesIO, RawIOBase
 from pathlib import Path
 from typing import Any, cast
 
 import narwhals.stable.v2 as nw
 
 from lapace.apps.io.sources import ending_of
-from lapace.errors import InputError, first_line
+from lapace.errors import InputError, first_line, import_extra
 from lapace.files import write_whole
 
-__all__ = ["file_parts", "write_frames"]
+__all__ = ["csv_parts", "write_frames"]
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 
@@ -33,121 +29,75 @@ def write_frames(frames: Iterable[Any], path: str | Path, *, integers: Sequence[
 
     Examples:
         >>> from tempfile import TemporaryDirectory
-        >>> from lapace.apps.io import read_file
+        >>> import pandas as pd
         >>> with TemporaryDirectory() as folder:
-        ...     write_frames([read_file(b"age\n31\n44")], f"{folder}/instances.parquet")
-        ...     read_file(f"{folder}/instances.parquet").shape
-        (2, 1)
+        ...     path = Path(folder, "instances.csv")
+        ...     write_frames([pd.DataFrame({"age": [31]}), pd.DataFrame({"age": [44]})], path)
+        ...     path.read_text().split()
+        ['age', '31', '44']
     """
     path = Path(path)
-    parts = file_parts(frames, ending_of(path), f"'{path.name}'", integers=integers)
+    ending = ending_of(path)
+    if ending not in ENDINGS:
+        raise InputError(f"'{path.name}' is not written: files end in .csv, .csv.gz or .parquet.")
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            for part in parts:
-                file.write(part)
-                file.flush()
+            if ending == ".parquet":
+                _write_parquet(frames, file, path.name, integers)
+            elif ending == ".csv":
+                file.writelines(part.encode() for part in csv_parts(frames))
+            else:  # the same bytes at any time
+                with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped:
+                    zipped.writelines(part.encode() for part in csv_parts(frames))
 
     write_whole(path, write)
 
 
-def file_parts(
-    frames: Iterable[Any], ending: str, name: str = "The table", *, integers: Sequence[str] = ()
-) -> Iterator[bytes]:
-    r"""Yields the bytes of one file, a part for each frame.
-
-    Args:
-        frames: As for `write_frames`.
-        ending: `.csv`, `.csv.gz` or `.parquet`.
-        name: The file's name in messages.
-        integers: As for `write_frames`.
-
-    Examples:
-        >>> from lapace.apps.io import read_file
-        >>> b"".join(file_parts([read_file(b"age\n31"), read_file(b"age\n44")], ".csv")).split()
-        [b'age', b'31', b'44']
-    """
-    if ending not in ENDINGS:
-        raise InputError(f"{name} is not written: files end in .csv, .csv.gz or .parquet.")
-    if ending == ".parquet":
-        return _parquet_parts(frames, name, integers)
-    return _csv_parts(frames, name, zipped=ending == ".csv.gz")
-
-
-def _csv_parts(frames: Iterable[Any], name: str, *, zipped: bool) -> Iterator[bytes]:
-    header: bytes | None = None
+def csv_parts(frames: Iterable[Any]) -> Iterator[str]:
+    """Yields the text of one CSV file, a part for each frame as soon as it is there."""
+    header: str | None = None
     for frame in frames:
         table = _plain_columns(frame)
-        with _explaining_columns(name):
-            part = table.write_csv(None).encode("utf-8")
-            if header is None:
-                header = table[:0].write_csv(None).encode("utf-8")
-            else:
-                part = part[len(header) :]
-        # The same bytes at any time; zipped parts may follow each other in one file.
-        yield gzip.compress(part, compresslevel=6, mtime=0) if zipped else part
+        text = table.write_csv(None)
+        if header is None:
+            header = table[:0].write_csv(None)
+            yield text
+        else:
+            yield text[len(header) :]
 
 
-def _parquet_parts(frames: Iterable[Any], name: str, integers: Sequence[str]) -> Iterator[bytes]:
-    if not importlib.util.find_spec("pyarrow"):
-        content = BytesIO()
-        with _explaining_columns(name):
-            nw.concat([_plain_columns(frame) for frame in frames]).write_parquet(content)
-        yield content.getvalue()
-        return
-    parquet = import_module("pyarrow.parquet")
-    written, writer, empty = _WrittenBytes(), None, None
+def _write_parquet(frames: Iterable[Any], file: Any, name: str, integers: Sequence[str]) -> None:
+    """Writes frames with the types of the first that has rows; `name` is for messages."""
+    parquet = import_extra("pyarrow.parquet", "arrow", "Writing a Parquet file")
+    writer, empty = None, None
     for frame in frames:
         columns = _plain_columns(frame)
-        with _explaining_columns(name):
+        try:
             table = columns.to_arrow()
             if not len(table):  # it does not show what its columns hold
                 empty = table
                 continue
             if writer is None:
-                writer = parquet.ParquetWriter(written, _arrow_schema(table.schema, integers))
+                writer = parquet.ParquetWriter(file, _arrow_schema(table.schema, integers))
             writer.write_table(table.cast(writer.schema))
-        yield written.take()
+        except (NotImplementedError, TypeError, ValueError) as error:  # in pyarrow's own words
+            raise InputError(f"'{name}' could not be written: {first_line(error)}") from error
     if writer is None and empty is not None:
-        writer = parquet.ParquetWriter(written, empty.schema)
+        writer = parquet.ParquetWriter(file, empty.schema)
         writer.write_table(empty)
     if writer is not None:
         writer.close()
-    yield written.take()
 
 
 def _arrow_schema(schema: Any, integers: Sequence[str]) -> Any:
     """The schema with a type for columns that are empty so far: whole numbers, or else text."""
-    arrow = import_module("pyarrow")
+    arrow = import_extra("pyarrow", "arrow", "Writing a Parquet file")
     fields = []
-    for each in schema:
-        if arrow.types.is_null(each.type):
-            each = each.with_type(arrow.int64() if each.name in integers else arrow.string())  # noqa: PLW2901
-        fields.append(each)
+    for column in schema:
+        own = arrow.int64() if column.name in integers else arrow.string()
+        fields.append(column.with_type(own) if arrow.types.is_null(column.type) else column)
     return arrow.schema(fields, schema.metadata)
-
-
-class _WrittenBytes(RawIOBase):
-    """A file from which the content is taken as it is written."""
-
-    def __init__(self) -> None:
-        self.content, self.position = bytearray(), 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.position
-
-    def write(self, data: Any) -> int:
-        self.content += data
-        self.position += len(data)
-        return len(data)
-
-    def take(self) -> bytes:
-        content = bytes(self.content)
-        self.content.clear()
-        return content
 
 
 def _plain_columns(frame: Any) -> nw.DataFrame[Any]:
@@ -160,14 +110,3 @@ def _plain_columns(frame: Any) -> nw.DataFrame[Any]:
     if kind == "pandas":
         frame = frame.reset_index(drop=all(n is None for n in frame.index.names))
     return cast("nw.DataFrame[Any]", nw.from_native(frame, eager_only=True))
-
-
-@contextmanager
-def _explaining_columns(name: str) -> Iterator[None]:
-    """Turns an error about a column that no file can hold into a sentence about the file."""
-    try:
-        yield
-    except (OSError, InputError):
-        raise
-    except Exception as error:  # in the library's own words
-        raise InputError(f"{name} could not be written: {first_line(error)}") from error

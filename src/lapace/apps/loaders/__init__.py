@@ -15,17 +15,15 @@ model.pkl, model.joblib   refused: unpickling runs whatever code is in the file
 
 from lapace.apps.loaders.addresses import hide_addresses, without_secrets
 from lapace.apps.loaders.files import load_bytes, load_classifier
-from lapace.apps.loaders.references import finish_move, open_referred, refer_to, staged_file
+from lapace.apps.loaders.references import open_referred, refer_to
 from lapace.apps.loaders.skops_files import save_classifier
 
 __all__ = [
-    "finish_move",
     "hide_addresses",
     "load_bytes",
     "load_classifier",
     "open_referred",
     "refer_to",
     "save_classifier",
-    "staged_file",
     "without_secrets",
 ]

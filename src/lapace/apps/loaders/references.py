@@ -71,7 +71,6 @@ def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] 
         )
     folder = path.absolute().parent
     file = folder / name
-    finish_move(file, reference.sha256)
     if exists(file) and not _lies_in(file, folder):
         raise InputError(
             f"The classifier '{name}' of '{path.name}' is not a plain file of its folder, and is "
@@ -90,18 +89,6 @@ def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] 
         )
     model = load_bytes(data, file.name, trust=trust)
     return model if reference.threshold is None else threshold(model, *reference.threshold)
-
-
-def staged_file(file: Path, sha256: str) -> Path:
-    """Returns where a classifier lies while the explainer that refers to it is put into place."""
-    return file.with_name(f".{file.name}.{sha256[:16]}")
-
-
-def finish_move(file: Path, sha256: str) -> None:
-    """Puts a staged classifier into place, if whoever wrote the pair was killed before that."""
-    staged = staged_file(file, sha256)
-    if _lies_in(staged, file.parent) and hashlib.sha256(staged.read_bytes()).hexdigest() == sha256:
-        staged.replace(file)
 
 
 def _lies_in(file: Path, folder: Path) -> bool:

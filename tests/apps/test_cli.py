@@ -303,14 +303,14 @@ def test_wrong_input_of_fit(here, denied):
         "empty": "no rows",
         "nothing": "could not be read as a table",
         "nowhere": "There is no file 'nowhere.csv'",
-        "numbered": "only numbers the rows. If it identifies the rows: --id number",
+        "numbered": "only numbers the rows. Drop it (--drop number), let it identify",
         "twice": "column 'age' is in the table twice",
     }
     options = {
         "--label lable": "Did you mean 'label'",
         "--label income": "different numbers: that is an amount, not a label",
         "--classifier fores": "names no classifier. Did you mean 'forest'",
-        "--classifier x": "forest, mlp or boosting",
+        "--classifier x": "also train one: forest, mlp, boosting",
         "--classifier gone.skops": "no file 'gone.skops'",
         "--kind 'housing=ordinal:rnt<family<mortgage<own'": "holds 'rent', which is not among",
         "--kind age": "--kind 'age' is not understood",

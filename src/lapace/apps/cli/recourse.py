@@ -162,7 +162,7 @@ def _letter_writer(
         "Explained with": f"{model.path.name}, sha256 {sha256}",
         "Made with": f"lapace {__version__}",
     }
-    more = {"words": words, "provenance": provenance, "taken": names}
+    more: dict[str, Any] = {"words": words, "provenance": provenance, "taken": names}
     return partial(write_letters, folder=folder, **more)
 
 
